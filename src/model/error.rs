@@ -1,0 +1,90 @@
+//! Refusals: what the log decides against a command, and what is wrong with a request.
+//!
+//! A [`Rejection`] is replicated and the same on every node. An [`Invalid`] is found before anything is
+//! proposed. Neither knows an HTTP status; `api/reply.rs` does.
+
+use serde::{Deserialize, Serialize};
+
+use super::record::Revision;
+
+/// A verdict against a command.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum Rejection {
+    /// A create of a key that exists.
+    #[error("definition exists already")]
+    DefinitionExists,
+    /// No such definition.
+    #[error("definition does not exist")]
+    DefinitionNotFound,
+    /// A restricted delete of a definition that has configs.
+    #[error("definition still has {0} configs")]
+    DefinitionNotEmpty(u64),
+    /// A create of a key that exists.
+    #[error("config exists already")]
+    ConfigExists,
+    /// No such config.
+    #[error("config does not exist")]
+    ConfigNotFound,
+    /// `If-Match` names another revision than the record's.
+    #[error("the current revision is {current}, not the expected one")]
+    Precondition {
+        /// The record's revision.
+        current: Revision,
+    },
+    /// The idempotency key has been used with another request.
+    #[error("the idempotency key was used with another request")]
+    RequestReused,
+}
+
+/// One thing that is wrong with a request, with the place where.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fault {
+    /// What is wrong, for people.
+    pub msg: String,
+    /// The way to the place, outermost first; empty when there is none.
+    pub loc: Vec<Step>,
+}
+
+/// One step of the way into a body: a member's name or an element's number.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Step {
+    /// A member of an object.
+    Name(String),
+    /// An element of an array.
+    Place(u64),
+}
+
+/// Why a request can't be proposed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Invalid {
+    /// Parameter, key, index, schema or data break a rule. All faults that were found, at least one.
+    Faults(Vec<Fault>),
+    /// Data or schema are longer than the limit that the text names.
+    TooLarge(String),
+}
+
+impl Fault {
+    /// A fault without a place.
+    #[must_use]
+    pub fn new(msg: impl Into<String>) -> Self {
+        Self { msg: msg.into(), loc: Vec::new() }
+    }
+
+    /// A fault at a place.
+    #[must_use]
+    pub fn at(loc: Vec<Step>, msg: impl Into<String>) -> Self {
+        Self { msg: msg.into(), loc }
+    }
+}
+
+impl From<Fault> for Invalid {
+    fn from(fault: Fault) -> Self {
+        Self::Faults(vec![fault])
+    }
+}
+
+impl From<&str> for Step {
+    fn from(name: &str) -> Self {
+        Self::Name(name.into())
+    }
+}

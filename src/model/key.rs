@@ -1,0 +1,96 @@
+//! Keys of definitions and configs: `[A-Za-z0-9][A-Za-z0-9_.~-]{0,254}`, the whole string, case-sensitive.
+//!
+//! The alphabet is the unreserved one of RFC 3986, so that a key stands in a path as it is.
+//!
+//! **Invariant:** a `Key` that exists is valid; it can't be made but through [`Key::parse`], deserialising
+//! included.
+
+use std::{borrow::Borrow, fmt, sync::Arc};
+
+use serde::{Deserialize, Serialize};
+
+use super::limits::KEY_BYTES_MAX;
+
+/// A valid key; cloning it copies a pointer.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Key(Arc<str>);
+
+/// A text that is no key.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "a key is 1 to {KEY_BYTES_MAX} characters of A-Z, a-z, 0-9, `_`, `.`, `~`, `-`, the first a letter or a digit"
+)]
+pub struct KeyError;
+
+impl Key {
+    /// The key that `text` is.
+    ///
+    /// # Errors
+    /// When the text is empty, too long or holds a character outside the alphabet.
+    pub fn parse(text: &str) -> Result<Self, KeyError> {
+        let bytes = text.as_bytes();
+        let starts = bytes.first().is_some_and(u8::is_ascii_alphanumeric);
+        let goes_on = bytes.iter().all(|b| b.is_ascii_alphanumeric() || b"_.~-".contains(b));
+        if starts && goes_on && bytes.len() <= KEY_BYTES_MAX { Ok(Self(text.into())) } else { Err(KeyError) }
+    }
+
+    /// The key's text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for Key {
+    type Error = KeyError;
+
+    fn try_from(text: String) -> Result<Self, KeyError> {
+        Self::parse(&text)
+    }
+}
+
+impl From<Key> for String {
+    fn from(key: Key) -> Self {
+        key.0.as_ref().into()
+    }
+}
+
+impl Borrow<str> for Key {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}`", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_alphabet_is_whole_and_closed() {
+        for good in ["a", "0", "A.b_c~d-e", &"x".repeat(255)] {
+            assert_eq!(Key::parse(good).unwrap().as_str(), good);
+        }
+        for bad in ["", ".a", "-a", "a b", "a/b", "ä", "a\n", "a%41", &"x".repeat(256)] {
+            assert_eq!(Key::parse(bad), Err(KeyError), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_stored_key_is_checked_again() {
+        let bytes = postcard::to_stdvec("a/b").unwrap();
+        assert!(postcard::from_bytes::<Key>(&bytes).is_err());
+    }
+}

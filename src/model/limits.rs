@@ -1,0 +1,56 @@
+//! Every limit of a body, page, queue, wait and retry, with its reason. What a user may set is in [`Limits`].
+
+use serde::{Deserialize, Serialize};
+
+/// Longest key in bytes: what a path segment of common file systems and proxies holds.
+pub const KEY_BYTES_MAX: usize = 255;
+/// Longest reason of a change in bytes; it rides in every log entry.
+pub const REASON_BYTES_MAX: usize = 1024;
+/// Longest idempotency key in bytes: a UUID is 36, a digest in hex 64.
+pub const REQUEST_KEY_BYTES_MAX: usize = 255;
+/// Answers of requests with an idempotency key that the cluster remembers at most: about 100 bytes each.
+pub const REQUESTS_MAX: usize = 100_000;
+/// How long such an answer is remembered, by the log's time: a day, as the makers of payment services do.
+pub const REQUEST_AGE_US: u64 = 24 * 60 * 60 * 1_000_000;
+/// Filters of one list query: each costs an index look-up.
+pub const FILTERS_MAX: usize = 64;
+/// Values of one filter (`in`, repeated equality).
+pub const FILTER_VALUES_MAX: usize = 1000;
+/// Violations that an answer lists: enough to mend a document, bounded for a hostile one.
+pub const VIOLATIONS_MAX: usize = 1000;
+/// Scalars of one config that one index takes: an array is indexed by element.
+pub const INDEX_ENTRIES_MAX: usize = 10_000;
+
+/// The limits that a node's settings may change. They bound intake only: what has been agreed on is never
+/// refused later, so nodes with different limits agree all the same.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Bytes of a request body.
+    pub body_bytes: usize,
+    /// Bytes of a config's data.
+    pub data_bytes: usize,
+    /// Bytes of a schema.
+    pub schema_bytes: usize,
+    /// Nesting of a JSON text.
+    pub json_depth: usize,
+    /// Indexed paths of a definition.
+    pub indexes: usize,
+    /// Records of a page.
+    pub page_limit: usize,
+    /// Writes that a node works on at once; more get 429 at once.
+    pub writes_in_flight: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            body_bytes: 8 << 20,
+            data_bytes: 1 << 20,
+            schema_bytes: 256 << 10,
+            json_depth: 64,
+            indexes: 64,
+            page_limit: 1000,
+            writes_in_flight: 4096,
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! STUB
+use std::sync::Arc;
+use super::{Collection, State};
+use crate::model::{query::{ConfigQuery, DefinitionQuery}, record::Config};
+/// A page and the exact number of all that match.
+#[derive(Debug)]
+pub struct Found<T> { pub results: Vec<T>, pub total: u64 }
+impl State { pub fn list(&self, _q: &DefinitionQuery) -> Found<Arc<Collection>> { todo!() } }
+impl Collection { pub fn list(&self, _q: &ConfigQuery) -> Found<Arc<Config>> { todo!() } }
