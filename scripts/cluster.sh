@@ -1,0 +1,181 @@
+#!/usr/bin/env bash
+# A Concord cluster on this machine, as cluster/*.env describes it: each cluster/node<N>.env is a node.
+#
+# Every call may be repeated: what is done already is not done again. Calls for different nodes may run at once.
+set -euo pipefail
+
+cd "$(dirname "$0")/.."
+DATA=${CONCORD_DATA:-$PWD/cluster/data}
+BIN=${CONCORD_BIN:-$PWD/target/release/concord}
+WAIT_S=${CONCORD_WAIT_S:-120}
+
+usage() {
+    cat <<TEXT
+usage: scripts/cluster.sh up          build if needed, start every node, form the cluster, wait until it serves
+       scripts/cluster.sh down        stop every node
+       scripts/cluster.sh status      what each node says of itself
+       scripts/cluster.sh start N     start node N; returns when it answers
+       scripts/cluster.sh stop N      SIGTERM: hands leadership over, drains, exits
+       scripts/cluster.sh kill N      SIGKILL
+       scripts/cluster.sh pause N     SIGSTOP
+       scripts/cluster.sh resume N    SIGCONT
+       scripts/cluster.sh logs N      follow the log of node N
+       scripts/cluster.sh wipe        stop every node and delete all data
+
+CONCORD_DATA     where the data is kept       (now $DATA)
+CONCORD_BIN      the binary to run            (now $BIN)
+CONCORD_API_KEY  the root key; made at random and kept in \$CONCORD_DATA/root.key when it is not set
+TEXT
+}
+
+die() { echo "cluster.sh: $*" >&2; exit 1; }
+
+nodes() { for file in cluster/node*.env; do file=${file#cluster/node}; echo "${file%.env}"; done; }
+
+known() { [[ "${1:-}" =~ ^[0-9]+$ && -f cluster/node$1.env ]] || die "there is no node \`${1:-}\`; the nodes are: $(nodes | xargs)"; }
+
+# setting N NAME: the value of a line of the node's file.
+setting() { sed -n "s/^$2=//p" "cluster/node$1.env" | tail -n 1; }
+url() { echo "http://$(setting "$1" CONCORD_API_ADDR)"; }
+
+# The secrets of this cluster, made once. `set -C` lets one of two callers win.
+secret() {
+    local file=$DATA/$1
+    if [[ ! -s $file ]]; then
+        mkdir -p "$DATA"
+        (umask 077; set -C; head -c 24 /dev/urandom | od -An -tx1 | tr -d ' \n' > "$file") 2>/dev/null || true
+    fi
+    cat "$file"
+}
+root_key() { if [[ -n ${CONCORD_API_KEY:-} ]]; then echo "$CONCORD_API_KEY"; else secret root.key; fi; }
+
+# pid N: the process of the node, if it runs. A process id that now belongs to another program does not count.
+pid() {
+    local file=$DATA/node$1/pid pid
+    [[ -s $file ]] || return 1
+    pid=$(<"$file")
+    tr '\0' ' ' 2>/dev/null < "/proc/$pid/cmdline" | grep -q 'concord serve' || return 1
+    grep -q '^State:[[:space:]]*Z' "/proc/$pid/status" 2>/dev/null && return 1
+    echo "$pid"
+}
+
+answers() { curl -fsS -o /dev/null --max-time 2 "$(url "$1")$2" 2>/dev/null; }
+
+start() {
+    local n=$1 home=$DATA/node$1 key cluster_secret
+    pid "$n" > /dev/null && { echo "node $n runs already"; return; }
+    [[ -x $BIN ]] || die "there is no $BIN; \`scripts/cluster.sh up\` builds it"
+    mkdir -p "$home"
+    key=$(root_key)
+    cluster_secret=${CONCORD_CLUSTER_SECRET:-$(secret cluster.secret)}
+    # shellcheck disable=SC2030  # the settings of one node are for its process alone
+    (
+        set -a
+        # shellcheck disable=SC1091
+        . cluster/cluster.env
+        # shellcheck disable=SC1090
+        . "cluster/node$n.env"
+        set +a
+        export CONCORD_DATA_DIR=$home/data CONCORD_CLUSTER_SECRET=$cluster_secret CONCORD_API_KEY=$key
+        exec setsid "$BIN" serve < /dev/null >> "$home/log" 2>&1 &
+        echo $! > "$home/pid"
+    )
+    local until=$((SECONDS + WAIT_S))
+    until answers "$n" /livez; do
+        if ! pid "$n" > /dev/null; then
+            tail -n 5 "$home/log" >&2
+            die "node $n did not start; its log is $home/log"
+        fi
+        ((SECONDS < until)) || die "node $n does not answer after $WAIT_S s; its log is $home/log"
+        sleep 0.1
+    done
+    echo "node $n: $(url "$n")"
+}
+
+# stop N SIGNAL: sends it and waits until the process is gone.
+stop() {
+    local n=$1 pid until=$((SECONDS + WAIT_S))
+    if ! pid=$(pid "$n"); then echo "node $n does not run"; return; fi
+    kill "-$2" "$pid" 2>/dev/null || true
+    [[ $2 == KILL ]] || kill -CONT "$pid" 2>/dev/null || true
+    while pid "$n" > /dev/null; do
+        ((SECONDS < until)) || die "node $n (process $pid) is still there after $WAIT_S s"
+        sleep 0.05
+    done
+    rm -f "$DATA/node$n/pid"
+    echo "node $n stopped"
+}
+
+signal() {
+    local pid
+    pid=$(pid "$1") || die "node $1 does not run"
+    kill "-$2" "$pid"
+}
+
+build() {
+    [[ -n ${CONCORD_BIN:-} ]] && return
+    command -v cargo > /dev/null || die "cargo is not installed; see https://rustup.rs"
+    cargo build --release --locked --bin concord
+}
+
+up() {
+    command -v curl > /dev/null || die "curl is not installed"
+    build
+    local n starts=()
+    for n in $(nodes); do root_key > /dev/null; secret cluster.secret > /dev/null; break; done
+    for n in $(nodes); do start "$n" & starts+=($!); done
+    for n in "${starts[@]}"; do wait "$n" || die "not every node started"; done
+    local members=() first
+    first=$(nodes | head -n 1)
+    for n in $(nodes); do
+        members+=(--member "$n=$(setting "$n" CONCORD_API_ADDR)@$(setting "$n" CONCORD_PEER_ADDR)")
+    done
+    CONCORD_API_KEY=$(root_key) "$BIN" init --url "$(url "$first")" "${members[@]}" > /dev/null
+    local until=$((SECONDS + WAIT_S))
+    for n in $(nodes); do
+        until answers "$n" /readyz; do
+            ((SECONDS < until)) || die "node $n is not ready after $WAIT_S s; its log is $DATA/node$n/log"
+            sleep 0.1
+        done
+    done
+    echo
+    echo "the cluster is ready: $(for n in $(nodes); do url "$n"; done | xargs)"
+    # shellcheck disable=SC2031
+    if [[ -n ${CONCORD_API_KEY:-} ]]; then echo "the root key is \$CONCORD_API_KEY"
+    else echo "the root key is in $DATA/root.key"; fi
+}
+
+down() {
+    local n stops=()
+    for n in $(nodes); do stop "$n" TERM & stops+=($!); done
+    for n in "${stops[@]}"; do wait "$n"; done
+}
+
+status() {
+    local n
+    for n in $(nodes); do
+        if ! pid "$n" > /dev/null; then echo "node $n: does not run"; continue; fi
+        CONCORD_API_KEY=$(root_key) "$BIN" status --url "$(url "$n")" || echo "node $n: runs, but does not answer"
+    done
+}
+
+wipe() {
+    down > /dev/null
+    local n
+    for n in $(nodes); do rm -rf "${DATA:?}/node$n"; done
+    rm -f "$DATA/root.key" "$DATA/cluster.secret"
+    rmdir "$DATA" 2>/dev/null || true
+    echo "all data is deleted"
+}
+
+case ${1:-} in
+    up | down | status | wipe) "$1" ;;
+    start) known "${2:-}"; start "$2" ;;
+    stop) known "${2:-}"; stop "$2" TERM ;;
+    kill) known "${2:-}"; stop "$2" KILL ;;
+    pause) known "${2:-}"; signal "$2" STOP ;;
+    resume) known "${2:-}"; signal "$2" CONT ;;
+    logs) known "${2:-}"; exec tail -n 100 -f "$DATA/node$2/log" ;;
+    -h | --help | help) usage ;;
+    *) usage >&2; exit 2 ;;
+esac
