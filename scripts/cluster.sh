@@ -49,13 +49,16 @@ secret() {
 }
 root_key() { if [[ -n ${CONCORD_API_KEY:-} ]]; then echo "$CONCORD_API_KEY"; else secret root.key; fi; }
 
+# alive PID: the process is there and not dead already.
+alive() { [[ -r /proc/$1/status ]] && ! grep -q '^State:[[:space:]]*Z' "/proc/$1/status" 2>/dev/null; }
+
 # pid N: the process of the node, if it runs. A process id that now belongs to another program does not count.
 pid() {
     local file=$DATA/node$1/pid pid
     [[ -s $file ]] || return 1
     pid=$(<"$file")
+    alive "$pid" || return 1
     tr '\0' ' ' 2>/dev/null < "/proc/$pid/cmdline" | grep -q 'concord serve' || return 1
-    grep -q '^State:[[:space:]]*Z' "/proc/$pid/status" 2>/dev/null && return 1
     echo "$pid"
 }
 
@@ -82,7 +85,7 @@ start() {
     )
     local until=$((SECONDS + WAIT_S))
     until answers "$n" /livez; do
-        if ! pid "$n" > /dev/null; then
+        if ! alive "$(<"$home/pid")"; then
             tail -n 5 "$home/log" >&2
             die "node $n did not start; its log is $home/log"
         fi
