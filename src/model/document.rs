@@ -1,6 +1,6 @@
 //! STUB
-use std::sync::Arc;
 use serde_json::Value;
+use std::sync::Arc;
 
 /// A JSON text that was checked, with its value. `text` is the compact rendering of `value`.
 #[derive(Debug, Clone, PartialEq)]

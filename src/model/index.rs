@@ -13,7 +13,11 @@ pub struct IndexPath {
 
 /// Parses and checks a definition's `indexes`: unique, at most `max`, each resolves through the schema.
 /// Faults have `loc` ["indexes", place].
-pub fn check_paths(_texts: &[String], _schema: Option<&Value>, _max: usize) -> Result<Vec<IndexPath>, Vec<Fault>> {
+pub fn check_paths(
+    _texts: &[String],
+    _schema: Option<&Value>,
+    _max: usize,
+) -> Result<Vec<IndexPath>, Vec<Fault>> {
     todo!()
 }
 

@@ -1,14 +1,23 @@
 //! STUB
-use std::ops::Bound;
 use super::{error::Fault, limits::Limits, record::Definition};
+use std::ops::Bound;
 
 /// How definitions are sorted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DefinitionSort { Key, Created, Modified }
+pub enum DefinitionSort {
+    Key,
+    Created,
+    Modified,
+}
 
 /// How configs are sorted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ConfigSort { Key, Created, Modified, Slot(u16) }
+pub enum ConfigSort {
+    Key,
+    Created,
+    Modified,
+    Slot(u16),
+}
 
 /// What both lists share.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,19 +34,34 @@ pub struct Page {
 
 /// A list of definitions.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DefinitionQuery { pub page: Page, pub sort: DefinitionSort }
+pub struct DefinitionQuery {
+    pub page: Page,
+    pub sort: DefinitionSort,
+}
 
 /// A list of configs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConfigQuery { pub page: Page, pub sort: ConfigSort, pub filters: Vec<Filter> }
+pub struct ConfigQuery {
+    pub page: Page,
+    pub sort: ConfigSort,
+    pub filters: Vec<Filter>,
+}
 
 /// One condition; all of a query must hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Filter { pub field: Field, pub test: Test }
+pub struct Filter {
+    pub field: Field,
+    pub test: Test,
+}
 
 /// What a condition looks at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Field { Slot(u16), Created, Modified, Key }
+pub enum Field {
+    Slot(u16),
+    Created,
+    Modified,
+    Key,
+}
 
 /// What it asks; values are encoded bytes of the field (slot: `index::encode`; times: u64 be; key: text).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,11 +83,21 @@ pub enum QueryError {
 }
 
 /// Reads the query of operation 2. `params`: decoded pairs in their order.
-pub fn definitions(_params: &[(String, String)], _limits: &Limits) -> Result<DefinitionQuery, QueryError> { todo!() }
+pub fn definitions(_params: &[(String, String)], _limits: &Limits) -> Result<DefinitionQuery, QueryError> {
+    todo!()
+}
 
 /// Checks what needs no definition of operation 7's query (integers, page, limit, sort_order), so that it is refused before the
 /// definition is looked up.
-pub fn configs_shape(_params: &[(String, String)], _limits: &Limits) -> Result<(), QueryError> { todo!() }
+pub fn configs_shape(_params: &[(String, String)], _limits: &Limits) -> Result<(), QueryError> {
+    todo!()
+}
 
 /// Reads the query of operation 7 against its definition.
-pub fn configs(_params: &[(String, String)], _definition: &Definition, _limits: &Limits) -> Result<ConfigQuery, QueryError> { todo!() }
+pub fn configs(
+    _params: &[(String, String)],
+    _definition: &Definition,
+    _limits: &Limits,
+) -> Result<ConfigQuery, QueryError> {
+    todo!()
+}

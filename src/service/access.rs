@@ -1,4 +1,7 @@
 //! STUB
 /// Who a credential belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Principal { /** the key's id: the author of changes */ pub id: String }
+pub struct Principal {
+    /** the key's id: the author of changes */
+    pub id: String,
+}

@@ -1,9 +1,497 @@
-//! STUB
-use super::{Change, State};
-use crate::model::{command::{Proposal, Verdict}, record::Revision};
+//! The transition function: (state, revision, proposal) to (verdict, next state, change).
+//!
+//! **Invariant:** the result depends on the arguments alone. Limits of intake are not looked at: what has been
+//! agreed on is never refused later.
+
+use std::sync::Arc;
+
+use super::{ByAge, ByCreated, ById, ByKey, ByModified, BySlot, Change, Collection, Dropped, Edit};
+use super::{Remembered, State, digest, order::Order};
+use crate::model::{
+    command::{Applied, Command, Expect, Outcome, Proposal, Verdict},
+    error::Rejection,
+    index,
+    key::Key,
+    limits::{REQUEST_AGE_US, REQUESTS_MAX},
+    record::{Config, Definition, Entries, Revision},
+    time::Timestamp,
+};
+
+/// Answers that one entry forgets at most, so that no entry is expensive. A new entry adds one, so this drains.
+const FORGOTTEN_PER_ENTRY: usize = 16;
+
+/// The place and time of the entry that is being applied.
+#[derive(Clone, Copy)]
+struct Stamp {
+    revision: Revision,
+    at: Timestamp,
+}
+
 impl State {
-    /// Decides a proposal at its place in the log. `revision` is greater than `self.revision()`.
-    pub fn apply(&mut self, _revision: Revision, _proposal: &Proposal) -> (Verdict, Option<Change>) { todo!() }
-    /// An entry without a command (blank, membership).
-    pub fn advance(&mut self, _revision: Revision) { todo!() }
+    /// An entry without a command (blank, membership): only the revision grows.
+    pub fn advance(&mut self, revision: Revision) {
+        self.revision = revision;
+    }
+
+    /// Decides a proposal at its place in the log. The change is `None` when nothing that is stored has changed.
+    ///
+    /// A request that was decided before gets its outcome again; one whose answer has grown too old counts as new.
+    pub fn apply(&mut self, revision: Revision, proposal: &Proposal) -> (Verdict, Option<Change>) {
+        self.revision = revision;
+        // The time is used up only when something is stored with it: entries without effect leave no trace.
+        let stamp = Stamp { revision, at: proposal.at.after(self.last_at) };
+        if let Some(request) = &proposal.request
+            && let Some(known) = self.remembered(&request.id)
+            && stamp.at.0.saturating_sub(known.at.0) <= REQUEST_AGE_US
+        {
+            let same = known.stamp.print == request.print;
+            let outcome = if same { known.outcome.clone() } else { Err(Rejection::RequestReused) };
+            return (Verdict::Decided(outcome), None);
+        }
+        if self.is_stale(proposal) {
+            return (Verdict::Stale, None);
+        }
+        let mut edits = Vec::new();
+        let mut dropped = Dropped::default();
+        let outcome = self.decide(stamp, &proposal.command, &mut edits, &mut dropped);
+        if let Some(request) = proposal.request {
+            self.forget(stamp, &request.id, &mut edits);
+            let kept = Remembered { stamp: request, at: stamp.at, revision, outcome: outcome.clone() };
+            self.remember(kept.clone());
+            edits.push(Edit::Remember(kept));
+        }
+        if edits.is_empty() {
+            return (Verdict::Decided(outcome), None);
+        }
+        self.last_at = stamp.at;
+        let (by, reason) = (proposal.by.clone(), proposal.reason.clone());
+        let change = Change { revision, at: stamp.at, by, reason, edits, dropped };
+        (Verdict::Decided(outcome), Some(change))
+    }
+
+    /// Whether the definition that the command was checked against has changed since.
+    fn is_stale(&self, proposal: &Proposal) -> bool {
+        let key = match &proposal.command {
+            Command::SetIndexes { key, .. } => key,
+            Command::WriteConfig { definition, .. } => definition,
+            Command::CreateDefinition { .. }
+            | Command::DeleteDefinition { .. }
+            | Command::DeleteConfig { .. } => return false,
+        };
+        let current = self.definition(key.as_str()).map(|found| found.definition.revision);
+        matches!((proposal.definition_read, current), (Some(read), Some(current)) if read != current)
+    }
+
+    fn decide(
+        &mut self,
+        stamp: Stamp,
+        command: &Command,
+        edits: &mut Vec<Edit>,
+        dropped: &mut Dropped,
+    ) -> Outcome {
+        match command {
+            Command::CreateDefinition { key, indexes, schema } => {
+                if self.definition(key.as_str()).is_some() {
+                    return Err(Rejection::DefinitionExists);
+                }
+                let definition = Arc::new(Definition {
+                    id: stamp.revision,
+                    key: key.clone(),
+                    indexes: indexes.clone(),
+                    schema: schema.clone(),
+                    created_at: stamp.at,
+                    modified_at: stamp.at,
+                    revision: stamp.revision,
+                });
+                self.put(Collection::new(Arc::clone(&definition)));
+                edits.push(Edit::Definition { before: None, after: Some(definition) });
+                Ok(applied(stamp, true))
+            }
+            Command::SetIndexes { key, indexes, expect } => {
+                self.expect_definition(key, *expect)?;
+                self.set_indexes(stamp, key, indexes, edits);
+                Ok(applied(stamp, false))
+            }
+            Command::DeleteDefinition { key, expect, restrict } => {
+                let configs = self.expect_definition(key, *expect)?;
+                if *restrict && configs > 0 {
+                    return Err(Rejection::DefinitionNotEmpty(configs));
+                }
+                if let Some(old) = self.take(key) {
+                    edits.push(Edit::Definition { before: Some(Arc::clone(&old.definition)), after: None });
+                    *dropped = Dropped(Some(old));
+                }
+                Ok(applied(stamp, false))
+            }
+            Command::WriteConfig { definition, key, data, entries, expect } => {
+                let before = self.expect_config(definition, key, *expect)?;
+                let after = Config {
+                    key: key.clone(),
+                    data: Arc::clone(data),
+                    entries: entries.clone(),
+                    created_at: before.as_ref().map_or(stamp.at, |before| before.created_at),
+                    modified_at: stamp.at,
+                    revision: stamp.revision,
+                };
+                let created = before.is_none();
+                self.edit_config(definition, before, Some(Arc::new(after)), edits);
+                Ok(applied(stamp, created))
+            }
+            Command::DeleteConfig { definition, key, expect } => {
+                let before = self.expect_config(definition, key, *expect)?;
+                let before = before.ok_or(Rejection::ConfigNotFound)?;
+                self.edit_config(definition, Some(before), None, edits);
+                Ok(applied(stamp, false))
+            }
+        }
+    }
+
+    /// The number of configs of a definition that is as expected.
+    fn expect_definition(&self, key: &Key, expect: Expect) -> Result<u64, Rejection> {
+        let found = self.definition(key.as_str()).ok_or(Rejection::DefinitionNotFound)?;
+        let current = found.definition.revision;
+        match expect {
+            Expect::At(revision) if revision != current => Err(Rejection::Precondition { current }),
+            Expect::None => Err(Rejection::Precondition { current }),
+            Expect::Absent => Err(Rejection::DefinitionExists),
+            Expect::Any | Expect::Present | Expect::At(_) => Ok(found.by_key.len()),
+        }
+    }
+
+    /// The config as it is, when it is as expected.
+    fn expect_config(
+        &self,
+        definition: &Key,
+        key: &Key,
+        expect: Expect,
+    ) -> Result<Option<Arc<Config>>, Rejection> {
+        let collection = self.definition(definition.as_str()).ok_or(Rejection::DefinitionNotFound)?;
+        let found = collection.config(key.as_str());
+        match (expect, found) {
+            (Expect::Absent, Some(_)) => Err(Rejection::ConfigExists),
+            (Expect::None, Some(found)) => Err(Rejection::Precondition { current: found.revision }),
+            (Expect::At(revision), Some(found)) if revision != found.revision => {
+                Err(Rejection::Precondition { current: found.revision })
+            }
+            (Expect::Present | Expect::At(_), None) => Err(Rejection::ConfigNotFound),
+            (Expect::Any | Expect::Present | Expect::At(_), Some(found)) => Ok(Some(Arc::clone(found))),
+            (Expect::Any | Expect::Absent | Expect::None, None) => Ok(None),
+        }
+    }
+
+    /// Indexes all configs anew. Their records stay as they are for their readers: only the entries are others.
+    fn set_indexes(&mut self, stamp: Stamp, key: &Key, indexes: &[String], edits: &mut Vec<Edit>) {
+        let Some(old) = self.take(key) else { return };
+        let before = Arc::clone(&old.definition);
+        let after = Arc::new(Definition {
+            indexes: indexes.to_vec(),
+            modified_at: stamp.at,
+            revision: stamp.revision,
+            ..(*before).clone()
+        });
+        let paths = index::stored_paths(indexes);
+        let reindex = |config: &Arc<Config>| {
+            // The leader has made the same entries of every config before it proposed this.
+            let entries: Entries = serde_json::from_str(&config.data)
+                .ok()
+                .and_then(|data| index::entries(&paths, &data).ok())
+                .unwrap_or_default();
+            Arc::new(Config { entries, ..(**config).clone() })
+        };
+        let configs: Vec<Arc<Config>> = old.configs().map(reindex).collect();
+        self.put(Collection::from_configs(Arc::clone(&after), configs));
+        let definition = after.id;
+        edits.push(Edit::Definition { before: Some(before), after: Some(after) });
+        edits.push(Edit::Reindexed { definition });
+    }
+
+    fn edit_config(
+        &mut self,
+        definition: &Key,
+        before: Option<Arc<Config>>,
+        after: Option<Arc<Config>>,
+        edits: &mut Vec<Edit>,
+    ) {
+        // Taken out while it is changed, so that it is changed in place where no published state shares it.
+        let Some(found) = self.by_key.remove(definition.as_str()) else { return };
+        let mut collection = found.0;
+        let id = collection.definition.id;
+        let changing = Arc::make_mut(&mut collection);
+        let sum = changing.sum;
+        changing.edit(before.as_ref(), after.as_ref());
+        self.sum = self.sum.wrapping_sub(sum).wrapping_add(changing.sum);
+        self.configs = self.configs - u64::from(before.is_some()) + u64::from(after.is_some());
+        self.by_key.insert(ByKey(collection));
+        edits.push(Edit::Config { definition: id, before, after });
+    }
+
+    /// Adds a collection to all orders and to the digest.
+    pub(super) fn put(&mut self, collection: Collection) {
+        let definition = Arc::clone(&collection.definition);
+        self.sum = self.sum.wrapping_add(digest::of_definition(&definition)).wrapping_add(collection.sum);
+        self.configs += collection.by_key.len();
+        self.by_key.insert(ByKey(Arc::new(collection)));
+        self.by_created.insert(ByCreated(Arc::clone(&definition)));
+        self.by_modified.insert(ByModified(definition));
+    }
+
+    /// Takes a collection out of all orders and of the digest.
+    fn take(&mut self, key: &Key) -> Option<Arc<Collection>> {
+        let old = self.by_key.remove(key.as_str())?.0;
+        let definition = &old.definition;
+        self.by_created.remove((definition.created_at, key.as_str()));
+        self.by_modified.remove((definition.modified_at, key.as_str()));
+        self.sum = self.sum.wrapping_sub(digest::of_definition(definition)).wrapping_sub(old.sum);
+        self.configs -= old.by_key.len();
+        Some(old)
+    }
+
+    /// Forgets the answers that are too old or too many, and an old one of the same request.
+    fn forget(&mut self, stamp: Stamp, id: &[u8; 16], edits: &mut Vec<Edit>) {
+        if let Some(old) = self.remembered(id).cloned() {
+            self.drop_request(old, edits);
+        }
+        for _ in 0..FORGOTTEN_PER_ENTRY {
+            let Some(oldest) = self.requests_by_age.at(0).map(|oldest| &oldest.0) else { return };
+            let too_old = stamp.at.0.saturating_sub(oldest.at.0) > REQUEST_AGE_US;
+            if !too_old && self.requests.len() < REQUESTS_MAX as u64 {
+                return;
+            }
+            let oldest = (**oldest).clone();
+            self.drop_request(oldest, edits);
+        }
+    }
+
+    fn drop_request(&mut self, old: Remembered, edits: &mut Vec<Edit>) {
+        self.requests.remove(&old.stamp.id);
+        self.requests_by_age.remove(old.revision);
+        self.sum = self.sum.wrapping_sub(digest::of_request(&old));
+        edits.push(Edit::Forget(old));
+    }
+
+    pub(super) fn remember(&mut self, request: Remembered) {
+        self.sum = self.sum.wrapping_add(digest::of_request(&request));
+        let request = Arc::new(request);
+        self.requests.insert(ById(Arc::clone(&request)));
+        self.requests_by_age.insert(ByAge(request));
+    }
+}
+
+fn applied(stamp: Stamp, created: bool) -> Applied {
+    Applied { revision: stamp.revision, at: stamp.at, created }
+}
+
+impl Collection {
+    pub(super) fn new(definition: Arc<Definition>) -> Self {
+        let indexes = definition.indexes.iter().map(|_| Order::new()).collect();
+        let (by_key, by_created, by_modified) = (Order::new(), Order::new(), Order::new());
+        Self { definition, by_key, by_created, by_modified, indexes, sum: 0 }
+    }
+
+    /// Replaces a config in every order; one of the two may be absent.
+    fn edit(&mut self, before: Option<&Arc<Config>>, after: Option<&Arc<Config>>) {
+        let id = self.definition.id;
+        if let Some(before) = before {
+            let key = before.key.as_str();
+            self.sum = self.sum.wrapping_sub(digest::of_config(id, before));
+            self.by_modified.remove((before.modified_at, key));
+            if after.is_none() {
+                self.by_key.remove(key);
+                self.by_created.remove((before.created_at, key));
+            }
+            for entry in &before.entries {
+                let stays = after.is_some_and(|after| after.entries.binary_search(entry).is_ok());
+                if let Some(order) = self.indexes.get_mut(usize::from(entry.slot))
+                    && !stays
+                {
+                    order.remove((&entry.value, key));
+                }
+            }
+        }
+        if let Some(after) = after {
+            self.sum = self.sum.wrapping_add(digest::of_config(id, after));
+            self.by_key.insert(ByKey(Arc::clone(after)));
+            self.by_created.insert(ByCreated(Arc::clone(after)));
+            self.by_modified.insert(ByModified(Arc::clone(after)));
+            for (place, entry) in (0..).zip(&after.entries) {
+                if let Some(order) = self.indexes.get_mut(usize::from(entry.slot)) {
+                    order.insert(BySlot { config: Arc::clone(after), place });
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        model::{command::RequestStamp, record::Entry},
+        state::build::Builder,
+    };
+
+    fn key(text: &str) -> Key {
+        Key::parse(text).unwrap()
+    }
+
+    fn proposal(command: Command) -> Proposal {
+        Proposal {
+            at: Timestamp(1000),
+            by: "root".into(),
+            reason: None,
+            request: None,
+            definition_read: None,
+            command,
+        }
+    }
+
+    fn define(name: &str) -> Proposal {
+        proposal(Command::CreateDefinition { key: key(name), indexes: vec!["n".into()], schema: None })
+    }
+
+    fn write(name: &str, data: &str, expect: Expect) -> Proposal {
+        let entries: Entries = Box::new([Entry { slot: 0, value: data.as_bytes().into() }]);
+        let (definition, data) = (key("d"), data.into());
+        proposal(Command::WriteConfig { definition, key: key(name), data, entries, expect })
+    }
+
+    fn delete(name: &str, expect: Expect) -> Proposal {
+        proposal(Command::DeleteConfig { definition: key("d"), key: key(name), expect })
+    }
+
+    /// Applies at the next revision.
+    fn decide(state: &mut State, proposal: &Proposal) -> Outcome {
+        match state.apply(state.revision() + 1, proposal).0 {
+            Verdict::Decided(outcome) => outcome,
+            Verdict::Stale => panic!("stale"),
+        }
+    }
+
+    /// The same state, made of its records.
+    fn rebuilt(state: &State) -> State {
+        let mut builder = Builder::new();
+        for collection in state.definitions() {
+            builder.definition((*collection.definition).clone()).unwrap();
+            for config in collection.configs() {
+                builder.config(collection.definition.id, (**config).clone()).unwrap();
+            }
+        }
+        for request in state.requests() {
+            builder.request(request.clone()).unwrap();
+        }
+        builder.finish(state.revision(), state.last_at())
+    }
+
+    fn same(a: &State, b: &State) {
+        assert_eq!(a.digest(), b.digest());
+        assert_eq!(a.config_count(), b.config_count());
+        for (a, b) in a.definitions().zip(b.definitions()) {
+            let slots = |c: &Collection| -> Vec<Vec<(Vec<u8>, String)>> {
+                let item = |i: &BySlot| (i.value().to_vec(), i.config.key.to_string());
+                c.indexes.iter().map(|order| order.from(0).map(item).collect()).collect()
+            };
+            assert_eq!(slots(a), slots(b));
+            let keys = |c: &Collection| -> Vec<String> {
+                let created = c.by_created.from(0).map(|c| c.0.key.to_string());
+                created.chain(c.by_modified.from(0).map(|c| c.0.key.to_string())).collect()
+            };
+            assert_eq!(keys(a), keys(b));
+        }
+    }
+
+    #[test]
+    fn every_verdict_on_configs() {
+        use Rejection::{ConfigExists, ConfigNotFound, DefinitionNotFound, Precondition};
+        let mut state = State::new();
+        assert_eq!(decide(&mut state, &write("k", "1", Expect::Absent)), Err(DefinitionNotFound));
+        decide(&mut state, &define("d")).unwrap();
+        assert_eq!(decide(&mut state, &write("k", "1", Expect::Present)), Err(ConfigNotFound));
+        assert_eq!(decide(&mut state, &write("k", "1", Expect::At(9))), Err(ConfigNotFound));
+        let created = decide(&mut state, &write("k", "1", Expect::Absent)).unwrap();
+        assert!(created.created);
+        let current = created.revision;
+        assert_eq!(decide(&mut state, &write("k", "1", Expect::Absent)), Err(ConfigExists));
+        assert_eq!(decide(&mut state, &write("k", "1", Expect::None)), Err(Precondition { current }));
+        assert_eq!(decide(&mut state, &write("k", "1", Expect::At(1))), Err(Precondition { current }));
+        let second = decide(&mut state, &write("k", "2", Expect::At(current))).unwrap();
+        assert!(!second.created && second.revision > current);
+        assert_eq!(
+            decide(&mut state, &delete("k", Expect::At(current))),
+            Err(Precondition { current: second.revision })
+        );
+        same(&state, &rebuilt(&state));
+        decide(&mut state, &delete("k", Expect::Present)).unwrap();
+        assert_eq!(decide(&mut state, &delete("k", Expect::Any)), Err(ConfigNotFound));
+        assert_eq!(state.config_count(), 0);
+        same(&state, &rebuilt(&state));
+    }
+
+    #[test]
+    fn every_verdict_on_definitions() {
+        let mut state = State::new();
+        let end = |restrict, expect| proposal(Command::DeleteDefinition { key: key("d"), expect, restrict });
+        assert_eq!(decide(&mut state, &end(false, Expect::Any)), Err(Rejection::DefinitionNotFound));
+        let created = decide(&mut state, &define("d")).unwrap();
+        assert_eq!(decide(&mut state, &define("d")), Err(Rejection::DefinitionExists));
+        decide(&mut state, &write("k", "1", Expect::Any)).unwrap();
+        assert_eq!(decide(&mut state, &end(true, Expect::Any)), Err(Rejection::DefinitionNotEmpty(1)));
+        let current = created.revision;
+        assert_eq!(decide(&mut state, &end(false, Expect::At(77))), Err(Rejection::Precondition { current }));
+        let picture = state.clone();
+        decide(&mut state, &end(false, Expect::At(current))).unwrap();
+        assert!(state.definition("d").is_none() && state.config_count() == 0);
+        assert_eq!(state.definition_by_id(current).map(|_| ()), None);
+        assert!(picture.definition_by_id(current).is_some_and(|c| c.config("k").is_some()));
+        same(&state, &rebuilt(&state));
+    }
+
+    #[test]
+    fn a_command_that_was_checked_against_another_definition_is_stale() {
+        let mut state = State::new();
+        decide(&mut state, &define("d")).unwrap();
+        let old = Proposal { definition_read: Some(99), ..write("k", "1", Expect::Any) };
+        let before = state.digest();
+        assert_eq!(state.apply(2, &old), (Verdict::Stale, None));
+        assert_eq!(state.digest(), before);
+        let fresh = Proposal { definition_read: Some(1), ..old };
+        assert!(matches!(state.apply(3, &fresh), (Verdict::Decided(Ok(_)), Some(_))));
+    }
+
+    #[test]
+    fn a_request_that_is_sent_again_gets_its_first_answer() {
+        let mut state = State::new();
+        decide(&mut state, &define("d")).unwrap();
+        let stamp = RequestStamp { id: [1; 16], print: [2; 16] };
+        let first = Proposal { request: Some(stamp), ..write("k", "1", Expect::Absent) };
+        let outcome = decide(&mut state, &first);
+        assert_eq!(state.apply(9, &first), (Verdict::Decided(outcome), None));
+        let other = RequestStamp { print: [3; 16], ..stamp };
+        let other = Proposal { request: Some(other), ..first.clone() };
+        assert_eq!(decide(&mut state, &other), Err(Rejection::RequestReused));
+        let refused = RequestStamp { id: [4; 16], ..stamp };
+        let refused = Proposal { request: Some(refused), ..first.clone() };
+        assert_eq!(decide(&mut state, &refused), Err(Rejection::ConfigExists));
+        decide(&mut state, &delete("k", Expect::Any)).unwrap();
+        assert_eq!(decide(&mut state, &refused), Err(Rejection::ConfigExists), "refusals are kept, too");
+        same(&state, &rebuilt(&state));
+        let late = Timestamp(REQUEST_AGE_US + 10_000);
+        let late = Proposal { at: late, ..first };
+        assert!(decide(&mut state, &late).is_ok(), "an answer that is too old counts as none");
+        assert_eq!(state.request_count(), 1);
+        same(&state, &rebuilt(&state));
+    }
+
+    #[test]
+    fn stamps_grow_and_entries_without_effect_leave_no_trace() {
+        let mut state = State::new();
+        decide(&mut state, &define("d")).unwrap();
+        let first = decide(&mut state, &write("k", "1", Expect::Any)).unwrap();
+        let second = decide(&mut state, &write("k", "1", Expect::Any)).unwrap();
+        assert_eq!(second.at.0, first.at.0 + 1);
+        let before = (state.digest(), state.last_at());
+        decide(&mut state, &delete("missing", Expect::Any)).unwrap_err();
+        state.advance(99);
+        assert_eq!((state.digest(), state.last_at()), before);
+        assert_eq!(state.revision(), 99);
+    }
 }

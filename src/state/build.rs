@@ -1,20 +1,118 @@
-//! STUB
-use super::{Remembered, State};
-use crate::model::{record::{Config, Definition, Revision}, time::Timestamp};
-/// Builds a State from its stored records, given in any order of definitions; a definition comes before its configs,
-/// and configs of one definition ascend by key.
-#[derive(Debug)]
-pub struct Builder;
+//! Makes a state of stored records, all orders at once: for a start and for a snapshot that was received.
+//!
+//! **Invariant:** a state that is built of another's records equals it, digest included; records that no state
+//! could hold are refused.
+
+use std::sync::Arc;
+
+use super::{ByCreated, ByKey, ByModified, BySlot, Collection, Remembered, State, digest, order::Order};
+use crate::model::{
+    record::{Config, Definition, Revision},
+    time::Timestamp,
+};
+
+/// Takes the records: each definition before its configs, these ascending by key; then requests, oldest first.
+#[derive(Debug, Default)]
+pub struct Builder {
+    state: State,
+    open: Option<(Arc<Definition>, Vec<Arc<Config>>)>,
+}
+
 /// Records that are no state.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BuildError(pub String);
+
 impl Builder {
-    pub fn new() -> Self { todo!() }
-    pub fn definition(&mut self, _d: Definition) -> Result<(), BuildError> { todo!() }
-    pub fn config(&mut self, _definition: Revision, _c: Config) -> Result<(), BuildError> { todo!() }
-    /// Oldest first.
-    pub fn request(&mut self, _r: Remembered) -> Result<(), BuildError> { todo!() }
-    /// Computes orders and digest.
-    pub fn finish(self, _revision: Revision, _last_at: Timestamp) -> Result<State, BuildError> { todo!() }
+    /// A builder of nothing yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes a definition; the configs that follow are its own.
+    ///
+    /// # Errors
+    /// When a definition with its key was taken before.
+    pub fn definition(&mut self, definition: Definition) -> Result<(), BuildError> {
+        self.close();
+        if self.state.definition(definition.key.as_str()).is_some() {
+            return Err(BuildError(format!("definition `{}` is stored twice", definition.key)));
+        }
+        self.open = Some((Arc::new(definition), Vec::new()));
+        Ok(())
+    }
+
+    /// Takes a config of the definition with this id, which is the one that was taken last.
+    ///
+    /// # Errors
+    /// When it belongs to another definition or its key does not ascend.
+    pub fn config(&mut self, definition: Revision, config: Config) -> Result<(), BuildError> {
+        let Some((open, configs)) = self.open.as_mut().filter(|(open, _)| open.id == definition) else {
+            return Err(BuildError(format!("config `{}` has no definition", config.key)));
+        };
+        if configs.last().is_some_and(|last| last.key >= config.key) {
+            return Err(BuildError(format!("configs of `{}` do not ascend at `{}`", open.key, config.key)));
+        }
+        configs.push(Arc::new(config));
+        Ok(())
+    }
+
+    /// Takes a kept answer.
+    ///
+    /// # Errors
+    /// When one of its entry or of its request was taken before.
+    pub fn request(&mut self, request: Remembered) -> Result<(), BuildError> {
+        let twice = self.state.remembered(&request.stamp.id).is_some();
+        let last = self.state.requests_by_age.back_from(u64::MAX).next();
+        if twice || last.is_some_and(|last| last.0.revision >= request.revision) {
+            return Err(BuildError(format!("the answers of requests do not ascend at {}", request.revision)));
+        }
+        self.state.remember(request);
+        Ok(())
+    }
+
+    /// The state at a revision.
+    #[must_use]
+    pub fn finish(mut self, revision: Revision, last_at: Timestamp) -> State {
+        self.close();
+        self.state.revision = revision;
+        self.state.last_at = last_at;
+        self.state
+    }
+
+    fn close(&mut self) {
+        if let Some((definition, configs)) = self.open.take() {
+            self.state.put(Collection::from_configs(definition, configs));
+        }
+    }
+}
+
+impl Collection {
+    /// A collection of configs that ascend by key.
+    pub(super) fn from_configs(definition: Arc<Definition>, mut configs: Vec<Arc<Config>>) -> Self {
+        let sum = configs
+            .iter()
+            .fold(0u128, |sum, config| sum.wrapping_add(digest::of_config(definition.id, config)));
+        let by_key = Order::from_sorted(configs.iter().map(|config| ByKey(Arc::clone(config))));
+        let indexes = (0..definition.indexes.len()).map(|slot| slot_order(&configs, slot)).collect();
+        configs.sort_unstable_by_key(|config| config.created_at);
+        let by_created = Order::from_sorted(configs.iter().map(|config| ByCreated(Arc::clone(config))));
+        configs.sort_unstable_by_key(|config| config.modified_at);
+        let by_modified = Order::from_sorted(configs.into_iter().map(ByModified));
+        Self { definition, by_key, by_created, by_modified, indexes, sum }
+    }
+}
+
+fn slot_order(configs: &[Arc<Config>], slot: usize) -> Order<BySlot> {
+    let mut items: Vec<BySlot> = Vec::with_capacity(configs.len());
+    for config in configs {
+        for (place, entry) in (0..).zip(&config.entries) {
+            if usize::from(entry.slot) == slot {
+                items.push(BySlot { config: Arc::clone(config), place });
+            }
+        }
+    }
+    items.sort_unstable_by(|a, b| (a.value(), &a.config.key).cmp(&(b.value(), &b.config.key)));
+    Order::from_sorted(items.into_iter())
 }

@@ -1,96 +1,367 @@
-//! STUB
+//! What the cluster has agreed on: one immutable value, the same on every node at the same revision.
+//!
+//! A [`State`] is a tree of shared nodes: cloning it takes a snapshot in constant time, and a page, its sort, its
+//! filters and its total all come from one such picture, without a lock. Each definition owns its subtree, so that
+//! deleting it is one removal however many configs it has.
+//!
+//! **Invariant:** only [`State::apply`] and [`State::advance`] change a state, and what they make of it follows
+//! from their arguments alone.
+
 pub mod apply;
 pub mod build;
 pub mod digest;
 pub mod order;
 pub mod query;
 
-use std::{cmp::Ordering, sync::Arc};
+use std::{cmp::Ordering, fmt, sync::Arc};
 
-use crate::model::{command::{Outcome, RequestStamp}, record::{Config, Definition, Revision}, time::Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::model::{
+    command::{Outcome, RequestStamp},
+    record::{Config, Definition, Revision},
+    time::Timestamp,
+};
 use order::{Item, Order};
 
-/// Everything the cluster has agreed on, at one revision. Cloning it is O(1) and is taking a snapshot.
-#[derive(Debug, Clone)]
+/// Everything that the cluster has agreed on, at one revision.
+#[derive(Debug, Clone, Default)]
 pub struct State {
-    pub(in crate::state) revision: Revision,
-    pub(in crate::state) last_at: Timestamp,
-    pub(in crate::state) by_key: Order<ByKey<Arc<Collection>>>,
-    pub(in crate::state) by_created: Order<ByCreated<Arc<Collection>>>,
-    pub(in crate::state) by_modified: Order<ByModified<Arc<Collection>>>,
-    // B adds: requests, digest, ...
+    revision: Revision,
+    last_at: Timestamp,
+    by_key: Order<ByKey<Arc<Collection>>>,
+    by_created: Order<ByCreated<Arc<Definition>>>,
+    by_modified: Order<ByModified<Arc<Definition>>>,
+    requests: Order<ById>,
+    requests_by_age: Order<ByAge>,
+    configs: u64,
+    /// The sum of the hashes of all records (`digest.rs`).
+    sum: u128,
 }
 
-/// A definition with its configs and their orders.
+/// A definition with its configs in their orders.
 #[derive(Debug, Clone)]
 pub struct Collection {
+    /// The definition itself.
     pub definition: Arc<Definition>,
+    /// All configs by key.
     pub by_key: Order<ByKey<Arc<Config>>>,
+    /// All configs by the time of their creation.
     pub by_created: Order<ByCreated<Arc<Config>>>,
+    /// All configs by the time of their last change.
     pub by_modified: Order<ByModified<Arc<Config>>>,
-    /// One per slot, each with the configs' entries of that slot, by value, then key.
+    /// One order for each slot: the configs' entries of that slot by value, then key.
     pub indexes: Vec<Order<BySlot>>,
-    // B adds: digest, bytes
+    /// The sum of the hashes of the configs.
+    sum: u128,
 }
 
-/// What an order by key or time needs of a record.
-pub trait Record: Clone + std::fmt::Debug {
+/// What an order by key or time needs to know of a record.
+pub trait Record: Clone + fmt::Debug {
+    /// The record's key.
     fn key(&self) -> &str;
+    /// When it was created.
     fn created_at(&self) -> Timestamp;
+    /// When it was changed last.
     fn modified_at(&self) -> Timestamp;
 }
 
-#[derive(Debug, Clone)] pub struct ByKey<R>(pub R);
-/// By time; ties by key ASCENDING in both directions of listing can't arise: stamps grow strictly and are unique.
-#[derive(Debug, Clone)] pub struct ByCreated<R>(pub R);
-#[derive(Debug, Clone)] pub struct ByModified<R>(pub R);
-/// A config by one of its entries: `config.entries[place]`.
-#[derive(Debug, Clone)] pub struct BySlot { pub config: Arc<Config>, pub place: u32 }
+impl Record for Arc<Config> {
+    fn key(&self) -> &str {
+        self.key.as_str()
+    }
 
-impl Record for Arc<Config> { fn key(&self) -> &str { self.key.as_str() } fn created_at(&self) -> Timestamp { self.created_at } fn modified_at(&self) -> Timestamp { self.modified_at } }
-impl Record for Arc<Collection> { fn key(&self) -> &str { self.definition.key.as_str() } fn created_at(&self) -> Timestamp { self.definition.created_at } fn modified_at(&self) -> Timestamp { self.definition.modified_at } }
-impl<R: Record> Item for ByKey<R> { type Seek<'a> = &'a str; fn seek(&self) -> &str { self.0.key() } fn compare(a: &str, b: &str) -> Ordering { a.cmp(b) } }
-impl<R: Record> Item for ByCreated<R> { type Seek<'a> = (Timestamp, &'a str); fn seek(&self) -> (Timestamp, &str) { (self.0.created_at(), self.0.key()) } fn compare(a: (Timestamp, &str), b: (Timestamp, &str)) -> Ordering { a.cmp(&b) } }
-impl<R: Record> Item for ByModified<R> { type Seek<'a> = (Timestamp, &'a str); fn seek(&self) -> (Timestamp, &str) { (self.0.modified_at(), self.0.key()) } fn compare(a: (Timestamp, &str), b: (Timestamp, &str)) -> Ordering { a.cmp(&b) } }
-impl BySlot { pub fn value(&self) -> &[u8] { &self.config.entries[self.place as usize].value } }
-impl Item for BySlot { type Seek<'a> = (&'a [u8], &'a str); fn seek(&self) -> (&[u8], &str) { (self.value(), self.config.key.as_str()) } fn compare(a: (&[u8], &str), b: (&[u8], &str)) -> Ordering { a.cmp(&b) } }
+    fn created_at(&self) -> Timestamp {
+        self.created_at
+    }
+
+    fn modified_at(&self) -> Timestamp {
+        self.modified_at
+    }
+}
+
+impl Record for Arc<Definition> {
+    fn key(&self) -> &str {
+        self.key.as_str()
+    }
+
+    fn created_at(&self) -> Timestamp {
+        self.created_at
+    }
+
+    fn modified_at(&self) -> Timestamp {
+        self.modified_at
+    }
+}
+
+impl Record for Arc<Collection> {
+    fn key(&self) -> &str {
+        self.definition.key.as_str()
+    }
+
+    fn created_at(&self) -> Timestamp {
+        self.definition.created_at
+    }
+
+    fn modified_at(&self) -> Timestamp {
+        self.definition.modified_at
+    }
+}
+
+/// A record in the order of keys.
+#[derive(Debug, Clone)]
+pub struct ByKey<R>(pub R);
+
+impl<R: Record> Item for ByKey<R> {
+    type Seek<'a> = &'a str;
+
+    fn seek(&self) -> &str {
+        self.0.key()
+    }
+
+    fn compare(a: &str, b: &str) -> Ordering {
+        a.cmp(b)
+    }
+}
+
+/// A record in the order of creation. Times are unique: stamps grow strictly.
+#[derive(Debug, Clone)]
+pub struct ByCreated<R>(pub R);
+
+impl<R: Record> Item for ByCreated<R> {
+    type Seek<'a> = (Timestamp, &'a str);
+
+    fn seek(&self) -> (Timestamp, &str) {
+        (self.0.created_at(), self.0.key())
+    }
+
+    fn compare(a: (Timestamp, &str), b: (Timestamp, &str)) -> Ordering {
+        a.cmp(&b)
+    }
+}
+
+/// A record in the order of the last change.
+#[derive(Debug, Clone)]
+pub struct ByModified<R>(pub R);
+
+impl<R: Record> Item for ByModified<R> {
+    type Seek<'a> = (Timestamp, &'a str);
+
+    fn seek(&self) -> (Timestamp, &str) {
+        (self.0.modified_at(), self.0.key())
+    }
+
+    fn compare(a: (Timestamp, &str), b: (Timestamp, &str)) -> Ordering {
+        a.cmp(&b)
+    }
+}
+
+/// A config in the order of one of its index entries, then of its key.
+#[derive(Debug, Clone)]
+pub struct BySlot {
+    /// The config.
+    pub config: Arc<Config>,
+    /// Which of its entries.
+    pub place: u32,
+}
+
+impl BySlot {
+    /// The value that the config stands here by.
+    #[must_use]
+    pub fn value(&self) -> &[u8] {
+        self.config.entries.get(self.place as usize).map_or(&[], |entry| &entry.value)
+    }
+}
+
+impl Item for BySlot {
+    type Seek<'a> = (&'a [u8], &'a str);
+
+    fn seek(&self) -> (&[u8], &str) {
+        (self.value(), self.config.key.as_str())
+    }
+
+    fn compare(a: (&[u8], &str), b: (&[u8], &str)) -> Ordering {
+        a.cmp(&b)
+    }
+}
+
+/// The kept answer of a request that may be sent again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Remembered {
+    /// The request.
+    pub stamp: RequestStamp,
+    /// When it was decided, by the log's time.
+    pub at: Timestamp,
+    /// The entry that decided it.
+    pub revision: Revision,
+    /// The decision.
+    pub outcome: Outcome,
+}
+
+#[derive(Debug, Clone)]
+struct ById(Arc<Remembered>);
+
+impl Item for ById {
+    type Seek<'a> = &'a [u8; 16];
+
+    fn seek(&self) -> &[u8; 16] {
+        &self.0.stamp.id
+    }
+
+    fn compare(a: &[u8; 16], b: &[u8; 16]) -> Ordering {
+        a.cmp(b)
+    }
+}
+
+#[derive(Debug, Clone)]
+struct ByAge(Arc<Remembered>);
+
+impl Item for ByAge {
+    type Seek<'a> = Revision;
+
+    fn seek(&self) -> Revision {
+        self.0.revision
+    }
+
+    fn compare(a: Revision, b: Revision) -> Ordering {
+        a.cmp(&b)
+    }
+}
+
+/// What one entry did: what the store writes and, later, a watcher receives.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Change {
+    /// The entry.
+    pub revision: Revision,
+    /// Its time.
+    pub at: Timestamp,
+    /// Who asked for it.
+    pub by: String,
+    /// Why, in the caller's words.
+    pub reason: Option<String>,
+    /// What it did, record by record; at least one.
+    pub edits: Vec<Edit>,
+    /// The deleted collection: millions of records, which whoever drops the change frees off the path.
+    pub dropped: Dropped,
+}
+
+/// A collection that only waits to be freed; no part of what a change says.
+#[derive(Debug, Clone, Default)]
+pub struct Dropped(pub Option<Arc<Collection>>);
+
+impl PartialEq for Dropped {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+/// One record's part of a change.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Edit {
+    /// Created (no `before`), changed, or deleted with all its configs (no `after`).
+    Definition {
+        /// As it was.
+        before: Option<Arc<Definition>>,
+        /// As it is.
+        after: Option<Arc<Definition>>,
+    },
+    /// All configs of the definition with this id have other index entries now; follows its `Definition`.
+    Reindexed {
+        /// The definition's id.
+        definition: Revision,
+    },
+    /// A config of the definition with this id: created, changed or deleted.
+    Config {
+        /// The definition's id.
+        definition: Revision,
+        /// As it was.
+        before: Option<Arc<Config>>,
+        /// As it is.
+        after: Option<Arc<Config>>,
+    },
+    /// An answer is kept from now on.
+    Remember(Remembered),
+    /// An answer is kept no longer.
+    Forget(Remembered),
+}
 
 impl State {
-    pub fn new() -> Self { todo!() }
+    /// The state before the first entry.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
     /// The last agreed entry that it knows; entries without a command count.
-    pub fn revision(&self) -> Revision { self.revision }
-    pub fn last_at(&self) -> Timestamp { self.last_at }
-    /// An additive hash over all that is stored (definitions, configs, requests, last_at).
-    pub fn digest(&self) -> u128 { todo!() }
-    pub fn definition(&self, _key: &str) -> Option<&Arc<Collection>> { todo!() }
-    pub fn definitions(&self) -> impl Iterator<Item = &Arc<Collection>> { self.by_key.from(0).map(|c| &c.0) }
-    /// Remembered requests, oldest first.
-    pub fn requests(&self) -> impl Iterator<Item = &Remembered> { std::iter::empty() }
-    pub fn remembered(&self, _id: &[u8; 16]) -> Option<&Remembered> { todo!() }
-    pub fn config_count(&self) -> u64 { todo!() }
+    #[must_use]
+    pub fn revision(&self) -> Revision {
+        self.revision
+    }
+
+    /// The time of the last change.
+    #[must_use]
+    pub fn last_at(&self) -> Timestamp {
+        self.last_at
+    }
+
+    /// The definition with a key, and its configs.
+    #[must_use]
+    pub fn definition(&self, key: &str) -> Option<&Arc<Collection>> {
+        self.by_key.get(key).map(|found| &found.0)
+    }
+
+    /// The definition with an id. Ids grow with the time of creation.
+    #[must_use]
+    pub fn definition_by_id(&self, id: Revision) -> Option<&Arc<Collection>> {
+        let place = self.by_created.rank(|definition| definition.0.id < id);
+        let found = &self.by_created.at(place)?.0;
+        if found.id == id { self.definition(found.key.as_str()) } else { None }
+    }
+
+    /// All definitions by key.
+    pub fn definitions(&self) -> impl Iterator<Item = &Arc<Collection>> {
+        self.by_key.from(0).map(|found| &found.0)
+    }
+
+    /// How many definitions there are.
+    #[must_use]
+    pub fn definition_count(&self) -> u64 {
+        self.by_key.len()
+    }
+
+    /// How many configs there are, of all definitions.
+    #[must_use]
+    pub fn config_count(&self) -> u64 {
+        self.configs
+    }
+
+    /// The kept answers, oldest first.
+    pub fn requests(&self) -> impl Iterator<Item = &Remembered> {
+        self.requests_by_age.from(0).map(|found| &*found.0)
+    }
+
+    /// How many answers are kept.
+    #[must_use]
+    pub fn request_count(&self) -> u64 {
+        self.requests.len()
+    }
+
+    /// The kept answer of a request.
+    #[must_use]
+    pub fn remembered(&self, id: &[u8; 16]) -> Option<&Remembered> {
+        self.requests.get(id).map(|found| &*found.0)
+    }
 }
 
 impl Collection {
-    pub fn config(&self, key: &str) -> Option<&Arc<Config>> { self.by_key.get(key).map(|c| &c.0) }
-}
+    /// The config with a key.
+    #[must_use]
+    pub fn config(&self, key: &str) -> Option<&Arc<Config>> {
+        self.by_key.get(key).map(|found| &found.0)
+    }
 
-/// The kept answer of a request.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Remembered { pub stamp: RequestStamp, pub at: Timestamp, pub revision: Revision, pub outcome: Outcome }
-
-/// What one entry did.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Change { pub revision: Revision, pub at: Timestamp, pub by: String, pub reason: Option<String>, pub edits: Vec<Edit> }
-
-/// One record's part of a change. Also entries whose verdict is a rejection have a change when a request is remembered.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Edit {
-    /// `before` None = created, `after` None = deleted with all its configs.
-    Definition { before: Option<Arc<Definition>>, after: Option<Arc<Definition>> },
-    /// All configs of the definition (id) were indexed anew; follows its Edit::Definition.
-    Reindexed { definition: Revision },
-    /// A config of the definition with this id.
-    Config { definition: Revision, before: Option<Arc<Config>>, after: Option<Arc<Config>> },
-    Remember(Remembered),
-    Forget(Remembered),
+    /// All configs by key.
+    pub fn configs(&self) -> impl Iterator<Item = &Arc<Config>> {
+        self.by_key.from(0).map(|found| &found.0)
+    }
 }

@@ -1,44 +1,480 @@
-//! STUB
+//! A counted copy-on-write B+tree: the one structure of all orders.
+//!
+//! Each branch knows of every child its greatest item and how many items lie below it, so that the rank of a
+//! bound and the item at a place cost a walk from the root: exact totals and deep pages cost the same as the first
+//! page. Cloning copies a pointer; a change copies the nodes on its way only where a clone still shares them.
+//! Source: B+trees with subtree counts ("order-statistic trees", Cormen et al., *Introduction to Algorithms*,
+//! chapter 14), nodes shared as in persistent trees.
+//!
+//! **Invariant:** items ascend strictly; `count` and `max` of a child are those of its node; no node is empty but
+//! the root leaf.
+
+use std::{cmp::Ordering, fmt, sync::Arc};
+
+/// Items of a leaf and children of a branch at most.
+const WIDTH: usize = 64;
+/// A node with fewer than this is joined to a neighbour that has the room.
+const NARROW: usize = WIDTH / 4;
+
 /// What stands in an [`Order`]: a small value that compares by what it points to.
-pub trait Item: Clone + std::fmt::Debug {
+pub trait Item: Clone + fmt::Debug {
     /// What it is sought by.
     type Seek<'a>: Copy;
     /// The item's own seek value.
     fn seek(&self) -> Self::Seek<'_>;
     /// Compares two.
-    fn compare(a: Self::Seek<'_>, b: Self::Seek<'_>) -> std::cmp::Ordering;
+    fn compare(a: Self::Seek<'_>, b: Self::Seek<'_>) -> Ordering;
 }
 
-/// A counted copy-on-write B+tree of unique items. Cloning is O(1); a change copies the path only where it is shared.
-#[derive(Debug, Clone)]
-pub struct Order<T>(std::marker::PhantomData<T>);
+/// Unique items in their order.
+#[derive(Clone)]
+pub struct Order<T> {
+    root: Arc<Node<T>>,
+    len: u64,
+}
+
+#[derive(Clone)]
+enum Node<T> {
+    Leaf(Vec<T>),
+    Branch(Vec<Child<T>>),
+}
+
+#[derive(Clone)]
+struct Child<T> {
+    count: u64,
+    max: T,
+    node: Arc<Node<T>>,
+}
+
+impl<T: Item> Default for Order<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T: Item> fmt::Debug for Order<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.from(0)).finish()
+    }
+}
 
 impl<T: Item> Order<T> {
-    pub fn new() -> Self { todo!() }
-    pub fn len(&self) -> u64 { todo!() }
-    pub fn is_empty(&self) -> bool { todo!() }
-    pub fn get(&self, _seek: T::Seek<'_>) -> Option<&T> { todo!() }
+    /// An order of nothing.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { root: Arc::new(Node::Leaf(Vec::new())), len: 0 }
+    }
+
+    /// The order of items that ascend strictly; every node is full.
+    #[must_use]
+    pub fn from_sorted(items: impl Iterator<Item = T>) -> Self {
+        let mut level: Vec<Child<T>> = Vec::new();
+        let mut leaf = Vec::with_capacity(WIDTH);
+        let mut len = 0;
+        for item in items {
+            debug_assert!(
+                leaf.last().is_none_or(|last: &T| T::compare(last.seek(), item.seek()) == Ordering::Less),
+                "items ascend"
+            );
+            len += 1;
+            leaf.push(item);
+            if leaf.len() == WIDTH {
+                level.extend(child(Node::Leaf(std::mem::replace(&mut leaf, Vec::with_capacity(WIDTH)))));
+            }
+        }
+        leaf.shrink_to_fit();
+        level.extend(child(Node::Leaf(leaf)));
+        while level.len() > 1 {
+            level = level.chunks(WIDTH).filter_map(|part| child(Node::Branch(part.to_vec()))).collect();
+        }
+        level.pop().map_or_else(Self::new, |root| Self { root: root.node, len })
+    }
+
+    /// How many items there are.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The item that is sought.
+    #[must_use]
+    pub fn get(&self, seek: T::Seek<'_>) -> Option<&T> {
+        let mut node = &*self.root;
+        loop {
+            match node {
+                Node::Leaf(items) => return find(items, seek).ok().map(|place| &items[place]),
+                Node::Branch(children) => node = &children.get(way(children, seek))?.node,
+            }
+        }
+    }
+
     /// Puts an item; returns the equal one that it replaced.
-    pub fn insert(&mut self, _item: T) -> Option<T> { todo!() }
-    pub fn remove(&mut self, _seek: T::Seek<'_>) -> Option<T> { todo!() }
-    /// How many items come before the first one for which `before` is false; `before` must be monotone
-    /// (true for a prefix of the order).
-    pub fn rank(&self, _before: impl Fn(&T) -> bool) -> u64 { todo!() }
-    /// The item at a place, 0 first.
-    pub fn at(&self, _place: u64) -> Option<&T> { todo!() }
+    pub fn insert(&mut self, item: T) -> Option<T> {
+        let (old, split) = insert(Arc::make_mut(&mut self.root), item);
+        if let Some(right) = split {
+            let left = std::mem::replace(&mut self.root, Arc::new(Node::Leaf(Vec::new())));
+            let children = node_child(left).into_iter().chain([right]).collect();
+            self.root = Arc::new(Node::Branch(children));
+        }
+        self.len += u64::from(old.is_none());
+        old
+    }
+
+    /// Takes the item that is sought away.
+    pub fn remove(&mut self, seek: T::Seek<'_>) -> Option<T> {
+        self.get(seek)?;
+        let old = remove(Arc::make_mut(&mut self.root), seek)?;
+        self.len -= 1;
+        loop {
+            let only = match &*self.root {
+                Node::Branch(children) if children.len() == 1 => Arc::clone(&children[0].node),
+                Node::Branch(children) if children.is_empty() => Arc::new(Node::Leaf(Vec::new())),
+                Node::Branch(_) | Node::Leaf(_) => break,
+            };
+            self.root = only;
+        }
+        Some(old)
+    }
+
+    /// How many items come before the first one for which `before` is false. `before` must be true for a first part
+    /// of the order and false for the rest.
+    #[must_use]
+    pub fn rank(&self, before: impl Fn(&T) -> bool) -> u64 {
+        let mut node = &*self.root;
+        let mut rank = 0;
+        loop {
+            match node {
+                Node::Leaf(items) => return rank + items.partition_point(&before) as u64,
+                Node::Branch(children) => {
+                    let place = children.partition_point(|child| before(&child.max));
+                    rank += children[..place].iter().map(|child| child.count).sum::<u64>();
+                    match children.get(place) {
+                        Some(child) => node = &child.node,
+                        None => return rank,
+                    }
+                }
+            }
+        }
+    }
+
+    /// The item at a place; 0 is the first.
+    #[must_use]
+    pub fn at(&self, place: u64) -> Option<&T> {
+        self.from(place).next()
+    }
+
     /// The items from a place on, ascending.
-    pub fn from(&self, _place: u64) -> Iter<'_, T> { todo!() }
+    #[must_use]
+    pub fn from(&self, place: u64) -> Iter<'_, T> {
+        let mut iter = Iter { above: Vec::new(), leaf: [].iter() };
+        let (mut node, mut left) = (&*self.root, place);
+        loop {
+            match node {
+                Node::Leaf(items) => {
+                    iter.leaf = items[clamp(left, items.len())..].iter();
+                    return iter;
+                }
+                Node::Branch(children) => {
+                    let mut rest = children.iter();
+                    loop {
+                        let Some(child) = rest.next() else { return iter };
+                        if left < child.count {
+                            node = &child.node;
+                            break;
+                        }
+                        left -= child.count;
+                    }
+                    iter.above.push(rest);
+                }
+            }
+        }
+    }
+
     /// The items before a place, descending.
-    pub fn back_from(&self, _place: u64) -> BackIter<'_, T> { todo!() }
-    /// From items that ascend.
-    pub fn from_sorted(_items: impl Iterator<Item = T>) -> Self { todo!() }
+    #[must_use]
+    pub fn back_from(&self, place: u64) -> BackIter<'_, T> {
+        let mut iter = BackIter { above: Vec::new(), leaf: [].iter() };
+        let (mut node, mut left) = (&*self.root, place.min(self.len));
+        loop {
+            match node {
+                Node::Leaf(items) => {
+                    iter.leaf = items[..clamp(left, items.len())].iter();
+                    return iter;
+                }
+                Node::Branch(children) => {
+                    let mut at = 0;
+                    while at + 1 < children.len() && left > children[at].count {
+                        left -= children[at].count;
+                        at += 1;
+                    }
+                    iter.above.push(children[..at].iter());
+                    node = &children[at].node;
+                }
+            }
+        }
+    }
 }
 
-/// Ascending items (Box-free, amortised O(1)).
-#[derive(Debug)]
-pub struct Iter<'a, T>(std::marker::PhantomData<&'a T>);
-impl<'a, T> Iterator for Iter<'a, T> { type Item = &'a T; fn next(&mut self) -> Option<&'a T> { todo!() } }
-/// Descending items.
-#[derive(Debug)]
-pub struct BackIter<'a, T>(std::marker::PhantomData<&'a T>);
-impl<'a, T> Iterator for BackIter<'a, T> { type Item = &'a T; fn next(&mut self) -> Option<&'a T> { todo!() } }
+fn clamp(place: u64, len: usize) -> usize {
+    usize::try_from(place).map_or(len, |place| place.min(len))
+}
+
+fn find<T: Item>(items: &[T], seek: T::Seek<'_>) -> Result<usize, usize> {
+    items.binary_search_by(|item| T::compare(item.seek(), seek))
+}
+
+/// The child that holds what is sought, if any does; the number of children when it is greater than all.
+fn way<T: Item>(children: &[Child<T>], seek: T::Seek<'_>) -> usize {
+    children.partition_point(|child| T::compare(child.max.seek(), seek) == Ordering::Less)
+}
+
+/// A node as its parent holds it; `None` when it is empty.
+fn child<T: Item>(node: Node<T>) -> Option<Child<T>> {
+    node_child(Arc::new(node))
+}
+
+fn node_child<T: Item>(node: Arc<Node<T>>) -> Option<Child<T>> {
+    let (count, max) = measure(&node)?;
+    Some(Child { count, max, node })
+}
+
+fn measure<T: Item>(node: &Node<T>) -> Option<(u64, T)> {
+    match node {
+        Node::Leaf(items) => Some((items.len() as u64, items.last()?.clone())),
+        Node::Branch(children) => {
+            Some((children.iter().map(|child| child.count).sum(), children.last()?.max.clone()))
+        }
+    }
+}
+
+/// Splits a full list. What grows at its end leaves its left part full: times only ever grow.
+fn split<E>(list: &mut Vec<E>, grown_at: usize) -> Vec<E> {
+    let middle = if grown_at + 1 == list.len() { list.len() - 1 } else { list.len() / 2 };
+    let mut right = Vec::with_capacity(WIDTH + 1);
+    right.extend(list.drain(middle..));
+    right
+}
+
+fn insert<T: Item>(node: &mut Node<T>, item: T) -> (Option<T>, Option<Child<T>>) {
+    match node {
+        Node::Leaf(items) => match find(items, item.seek()) {
+            Ok(place) => (Some(std::mem::replace(&mut items[place], item)), None),
+            Err(place) => {
+                items.insert(place, item);
+                let right = (items.len() > WIDTH).then(|| split(items, place));
+                (None, right.and_then(|right| child(Node::Leaf(right))))
+            }
+        },
+        Node::Branch(children) => {
+            let place = way(children, item.seek()).min(children.len() - 1);
+            let below = &mut children[place];
+            let (old, right) = insert(Arc::make_mut(&mut below.node), item);
+            refresh(below);
+            let Some(right) = right else { return (old, None) };
+            children.insert(place + 1, right);
+            let right = (children.len() > WIDTH).then(|| split(children, place + 1));
+            (old, right.and_then(|right| child(Node::Branch(right))))
+        }
+    }
+}
+
+fn refresh<T: Item>(child: &mut Child<T>) {
+    if let Some((count, max)) = measure(&child.node) {
+        (child.count, child.max) = (count, max);
+    }
+}
+
+fn remove<T: Item>(node: &mut Node<T>, seek: T::Seek<'_>) -> Option<T> {
+    match node {
+        Node::Leaf(items) => find(items, seek).ok().map(|place| items.remove(place)),
+        Node::Branch(children) => {
+            let place = way(children, seek);
+            let old = remove(Arc::make_mut(&mut children.get_mut(place)?.node), seek)?;
+            match measure(&children[place].node) {
+                None => drop(children.remove(place)),
+                Some((count, max)) => {
+                    (children[place].count, children[place].max) = (count, max);
+                    join(children, place);
+                }
+            }
+            Some(old)
+        }
+    }
+}
+
+fn width<T>(node: &Node<T>) -> usize {
+    match node {
+        Node::Leaf(items) => items.len(),
+        Node::Branch(children) => children.len(),
+    }
+}
+
+/// Joins a narrow child to its neighbour when both fit into one node with room to grow.
+fn join<T: Item>(children: &mut Vec<Child<T>>, place: usize) {
+    if width(&children[place].node) >= NARROW || children.len() < 2 {
+        return;
+    }
+    let left = place.saturating_sub(1);
+    if width(&children[left].node) + width(&children[left + 1].node) > WIDTH - NARROW {
+        return;
+    }
+    let right = children.remove(left + 1);
+    let into = &mut children[left];
+    match (Arc::make_mut(&mut into.node), Arc::unwrap_or_clone(right.node)) {
+        (Node::Leaf(items), Node::Leaf(more)) => items.extend(more),
+        (Node::Branch(below), Node::Branch(more)) => below.extend(more),
+        (Node::Leaf(_), Node::Branch(_)) | (Node::Branch(_), Node::Leaf(_)) => {
+            debug_assert!(false, "neighbours have the same height");
+        }
+    }
+    refresh(into);
+}
+
+/// Ascending items of an [`Order`].
+pub struct Iter<'a, T> {
+    above: Vec<std::slice::Iter<'a, Child<T>>>,
+    leaf: std::slice::Iter<'a, T>,
+}
+
+impl<T> fmt::Debug for Iter<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Iter").finish_non_exhaustive()
+    }
+}
+
+impl<'a, T> Iterator for Iter<'a, T> {
+    type Item = &'a T;
+
+    fn next(&mut self) -> Option<&'a T> {
+        loop {
+            if let Some(item) = self.leaf.next() {
+                return Some(item);
+            }
+            match self.above.last_mut()?.next().map(|child| &*child.node) {
+                Some(Node::Leaf(items)) => self.leaf = items.iter(),
+                Some(Node::Branch(children)) => self.above.push(children.iter()),
+                None => drop(self.above.pop()),
+            }
+        }
+    }
+}
+
+/// Descending items of an [`Order`].
+pub struct BackIter<'a, T> {
+    above: Vec<std::slice::Iter<'a, Child<T>>>,
+    leaf: std::slice::Iter<'a, T>,
+}
+
+impl<T> fmt::Debug for BackIter<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BackIter").finish_non_exhaustive()
+    }
+}
+
+impl<'a, T> Iterator for BackIter<'a, T> {
+    type Item = &'a T;
+
+    fn next(&mut self) -> Option<&'a T> {
+        loop {
+            if let Some(item) = self.leaf.next_back() {
+                return Some(item);
+            }
+            match self.above.last_mut()?.next_back().map(|child| &*child.node) {
+                Some(Node::Leaf(items)) => self.leaf = items.iter(),
+                Some(Node::Branch(children)) => self.above.push(children.iter()),
+                None => drop(self.above.pop()),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Debug, Clone, PartialEq)]
+    struct Number(u32);
+
+    impl Item for Number {
+        type Seek<'a> = u32;
+
+        fn seek(&self) -> u32 {
+            self.0
+        }
+
+        fn compare(a: u32, b: u32) -> Ordering {
+            a.cmp(&b)
+        }
+    }
+
+    fn agrees(order: &Order<Number>, model: &BTreeSet<u32>) {
+        let all: Vec<u32> = order.from(0).map(|n| n.0).collect();
+        assert_eq!(all, model.iter().copied().collect::<Vec<_>>());
+        assert_eq!(order.len(), model.len() as u64);
+        let mut back: Vec<u32> = order.back_from(order.len()).map(|n| n.0).collect();
+        back.reverse();
+        assert_eq!(back, all);
+        for place in
+            [0, 1, all.len() / 3, all.len() / 2, all.len().saturating_sub(1), all.len(), all.len() + 5]
+        {
+            assert_eq!(order.at(place as u64).map(|n| n.0), all.get(place).copied());
+            let before: Vec<u32> = order.back_from(place as u64).take(3).map(|n| n.0).collect();
+            let expected: Vec<u32> = all[..place.min(all.len())].iter().rev().take(3).copied().collect();
+            assert_eq!(before, expected);
+        }
+        for bound in [0, 7, 100, 5000, u32::MAX] {
+            assert_eq!(order.rank(|n| n.0 < bound), all.partition_point(|n| *n < bound) as u64);
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+        #[test]
+        fn it_is_the_set_that_a_model_is(steps in proptest::collection::vec((any::<bool>(), 0u32..3000), 0..4000)) {
+            let (mut order, mut model) = (Order::new(), BTreeSet::new());
+            let mut old: Option<(Order<Number>, BTreeSet<u32>)> = None;
+            for (n, (put, number)) in steps.into_iter().enumerate() {
+                if put {
+                    prop_assert_eq!(order.insert(Number(number)).is_none(), model.insert(number));
+                } else {
+                    prop_assert_eq!(order.remove(number).is_some(), model.remove(&number));
+                }
+                prop_assert_eq!(order.get(number).is_some(), model.contains(&number));
+                if n == 1000 {
+                    old = Some((order.clone(), model.clone()));
+                }
+            }
+            agrees(&order, &model);
+            if let Some((order, model)) = old {
+                agrees(&order, &model);
+            }
+        }
+    }
+
+    #[test]
+    fn it_grows_shrinks_and_is_built_at_once() {
+        let model: BTreeSet<u32> = (0..20_000).collect();
+        let mut order = Order::from_sorted(model.iter().map(|n| Number(*n)));
+        agrees(&order, &model);
+        let mut grown = Order::new();
+        for n in &model {
+            grown.insert(Number(*n));
+        }
+        agrees(&grown, &model);
+        for n in 0..20_000 {
+            assert_eq!(order.remove((n * 7919) % 20_000), Some(Number((n * 7919) % 20_000)));
+        }
+        agrees(&order, &BTreeSet::new());
+        assert!(order.is_empty() && order.insert(Number(1)).is_none());
+    }
+}
