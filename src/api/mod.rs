@@ -1,1 +1,138 @@
-//! STUB
+//! How a caller says it: the route table and the layers around it.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `server` | the listener: connections, their limits, a graceful end |
+//! | `access` | the layer that asks for a key, over everything |
+//! | `extract`, `condition` | keys, query, headers and conditions of a request, typed |
+//! | `intake` | bodies, bounded, and the framework-level refusals of their shape |
+//! | `definitions`, `configs`, `cluster`, `probes` | the handlers: one await on the service each |
+//! | `json`, `reply` | answers; `reply` alone knows status codes |
+//! | `peer` | the other listener's routes: calls between nodes |
+//!
+//! **Invariant:** every answer passes `stamp`, so that the three standard headers are on all of them, on those
+//! of unknown routes and of panics too; and every request passes `access::admit` before anything is said of it.
+
+mod access;
+mod cluster;
+mod condition;
+mod configs;
+mod definitions;
+mod extract;
+mod intake;
+mod json;
+pub mod peer;
+mod probes;
+mod reply;
+pub mod server;
+
+use std::future::{Ready, ready};
+
+use axum::{
+    Router,
+    extract::{Request, State},
+    middleware::{Next, from_fn_with_state},
+    response::Response,
+    routing::{MethodRouter, get, post},
+};
+use http::{HeaderMap, HeaderValue};
+use tower_http::catch_panic::CatchPanicLayer;
+use tracing::error;
+use uuid::Uuid;
+
+use crate::service::Service;
+use reply::{NODE, Problem, REVISION, Unshown};
+pub use server::serve;
+
+/// The header that names a request, from caller to log.
+const REQUEST_ID: &str = "x-request-id";
+/// Longest request id that is echoed: trace contexts have 55 characters, joined ids of proxies about 100.
+const REQUEST_ID_BYTES_MAX: usize = 128;
+
+const DEFINITIONS: &str = "/api/v1/config_definition";
+const DEFINITION: &str = "/api/v1/config_definition/{definition}";
+const CONFIGS: &str = "/api/v1/config_definition/{definition}/config";
+const CONFIG: &str = "/api/v1/config_definition/{definition}/config/{config}";
+
+/// The router of the callers' listener.
+pub fn router(service: Service) -> Router {
+    let mut routes = Router::new().route("/", get(probes::root));
+    for path in probes::LIVE {
+        routes = routes.route(path, get(probes::live));
+    }
+    for path in probes::READY {
+        routes = routes.route(path, get(probes::ready));
+    }
+    let resources: [(&str, MethodRouter<Service>); 6] = [
+        (DEFINITIONS, get(definitions::list).post(definitions::create)),
+        (DEFINITION, get(definitions::get).put(definitions::set_indexes).delete(definitions::delete)),
+        (CONFIGS, get(configs::list).post(configs::create)),
+        (CONFIG, get(configs::get).put(configs::put).delete(configs::delete)),
+        ("/api/v1/cluster", get(cluster::show)),
+        ("/api/v1/cluster/init", post(cluster::init)),
+    ];
+    for (path, methods) in resources {
+        // Both forms are served: a redirect would make some clients repeat a POST as a GET.
+        routes = routes.route(path, methods.clone()).route(&format!("{path}/"), methods);
+    }
+    let routes = routes.fallback(no_route).method_not_allowed_fallback(no_method).with_state(service.clone());
+    // The layers lie around the whole router and not around each route as `Router::layer` would put them: axum
+    // adds `Allow` outside of those, which would tell of a path before its caller's credential is known.
+    Router::new()
+        .fallback_service(routes)
+        // The last layer is the outermost.
+        .layer(from_fn_with_state(service.clone(), access::admit))
+        .layer(CatchPanicLayer::custom(reply::panicked))
+        .layer(from_fn_with_state(service, stamp))
+}
+
+fn no_route() -> Ready<Problem> {
+    ready(Problem::NoRoute)
+}
+
+fn no_method() -> Ready<Problem> {
+    ready(Problem::NoMethod)
+}
+
+/// Puts the standard headers on an answer, and the text of a fault into the log instead of the answer.
+async fn stamp(State(service): State<Service>, request: Request, next: Next) -> Response {
+    let id = request_id(request.headers());
+    let mut response = next.run(request).await;
+    if let Some(Unshown(text)) = response.extensions_mut().remove() {
+        error!(request_id = ?id, "a request failed: {text}");
+    }
+    let headers = response.headers_mut();
+    headers.insert(REQUEST_ID, id);
+    headers.insert(NODE, service.node_id().into());
+    headers.entry(REVISION).or_insert_with(|| service.revision().into());
+    response
+}
+
+/// The caller's id for the request when it is one, else a new one that sorts by time.
+fn request_id(headers: &HeaderMap) -> HeaderValue {
+    let usable = |id: &&HeaderValue| {
+        let bytes = id.as_bytes();
+        (1..=REQUEST_ID_BYTES_MAX).contains(&bytes.len()) && bytes.iter().all(u8::is_ascii_graphic)
+    };
+    headers.get(REQUEST_ID).filter(usable).cloned().unwrap_or_else(|| {
+        HeaderValue::try_from(Uuid::now_v7().to_string()).expect("a UUID is visible ASCII")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_visible_request_id_is_echoed_and_any_other_is_replaced() {
+        let echo = |id: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(REQUEST_ID, HeaderValue::from_str(id).unwrap());
+            request_id(&headers).to_str().unwrap() == id
+        };
+        assert!(echo("a") && echo("trace/1;x=\"y\"") && echo(&"x".repeat(128)));
+        assert!(!echo("") && !echo("a b") && !echo(&"x".repeat(129)));
+        let made = request_id(&HeaderMap::new());
+        assert_eq!(Uuid::parse_str(made.to_str().unwrap()).unwrap().get_version_num(), 7);
+    }
+}

@@ -1,103 +1,506 @@
-//! STUB
-use super::{error::Fault, limits::Limits, record::Definition};
+//! What a list asks for, read from the query of a URL: page, sort, search, filters.
+//!
+//! Texts of filters are read by the types that the schema declares for their path, and compared as the bytes of
+//! `index`. A path that is not indexed is refused: a list never scans by surprise.
+//!
+//! **Invariant:** a query that was read can be answered; nothing about it fails later.
+
 use std::ops::Bound;
+
+use serde_json::Value;
+
+use super::{
+    error::Fault,
+    index::{self, Declared, IndexPath, Kind},
+    limits::{FILTER_VALUES_MAX, FILTERS_MAX, Limits},
+    record::Definition,
+    time::Timestamp,
+};
+
+/// The parameters of operation 7 that are no filters.
+const RESERVED: [&str; 9] = [
+    "page",
+    "limit",
+    "sort_by",
+    "sort_order",
+    "search",
+    "consistency",
+    "max_staleness_ms",
+    "min_revision",
+    "cursor",
+];
+
+/// Encoded bytes of a field: of a slot as `index::encode` makes them, of a time big-endian, of a key its text.
+pub type Bytes = Box<[u8]>;
 
 /// How definitions are sorted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DefinitionSort {
+    /// By key.
     Key,
+    /// By creation.
     Created,
+    /// By last change.
     Modified,
 }
 
 /// How configs are sorted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConfigSort {
+    /// By key.
     Key,
+    /// By creation.
     Created,
+    /// By last change.
     Modified,
+    /// By the value of an indexed path; configs without it come last in both directions.
     Slot(u16),
 }
 
 /// What both lists share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
-    /// 1 or more; a huge one saturates.
+    /// 1 or more; one beyond 64 bits saturates and is empty.
     pub page: u64,
-    /// 1 to the limit.
+    /// Records of a page, 1 to the limit.
     pub limit: u64,
-    /// Newest or greatest first.
+    /// Whether the greatest comes first.
     pub descending: bool,
-    /// Lower-case substring of the key; empty = none.
+    /// Part of the key in lower case; empty for none.
     pub search: String,
 }
 
 /// A list of definitions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DefinitionQuery {
+    /// Which page, in which direction.
     pub page: Page,
+    /// In which order.
     pub sort: DefinitionSort,
 }
 
 /// A list of configs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigQuery {
+    /// Which page, in which direction.
     pub page: Page,
+    /// In which order.
     pub sort: ConfigSort,
+    /// What must hold of each; all of them.
     pub filters: Vec<Filter>,
 }
 
-/// One condition; all of a query must hold.
+/// One condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filter {
+    /// What it looks at.
     pub field: Field,
+    /// What it asks.
     pub test: Test,
 }
 
 /// What a condition looks at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Field {
+    /// An indexed path.
     Slot(u16),
+    /// The time of creation.
     Created,
+    /// The time of the last change.
     Modified,
+    /// The key.
     Key,
 }
 
-/// What it asks; values are encoded bytes of the field (slot: `index::encode`; times: u64 be; key: text).
+/// What a condition asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Test {
-    AnyOf(Vec<Box<[u8]>>),
-    NoneOf(Vec<Box<[u8]>>),
-    Range(Bound<Box<[u8]>>, Bound<Box<[u8]>>),
+    /// One of these.
+    AnyOf(Vec<Bytes>),
+    /// The field is there, and no value of it is one of these.
+    NoneOf(Vec<Bytes>),
+    /// Between the bounds.
+    Range(Bound<Bytes>, Bound<Bytes>),
+    /// A text that begins so.
     Prefix(String),
+    /// Whether the field is there.
     Exists(bool),
 }
 
 /// Why a query can't be asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum QueryError {
-    /// These query integers do not parse (names): the framework's `int_parsing` at ["query", name].
+    /// These parameters are no integers.
     NotIntegers(Vec<String>),
-    /// Rules that are broken.
+    /// Rules that are broken; at least one.
     Faults(Vec<Fault>),
 }
 
-/// Reads the query of operation 2. `params`: decoded pairs in their order.
-pub fn definitions(_params: &[(String, String)], _limits: &Limits) -> Result<DefinitionQuery, QueryError> {
-    todo!()
+type Params = [(String, String)];
+
+/// Reads the query of operation 2. `params` are the decoded pairs in their order; unknown ones are ignored.
+///
+/// # Errors
+/// With everything that is wrong.
+pub fn definitions(params: &Params, limits: &Limits) -> Result<DefinitionQuery, QueryError> {
+    let mut faults = Vec::new();
+    let page = page(params, limits, &mut faults)?;
+    let sort = match last(params, "sort_by") {
+        Some("config_definition_key") => DefinitionSort::Key,
+        Some("created_at") => DefinitionSort::Created,
+        Some("modified_at") | None => DefinitionSort::Modified,
+        Some(other) => {
+            let msg = format!(
+                "sort field must be one of `config_definition_key`, `created_at`, `modified_at`, not `{}`",
+                brief(other)
+            );
+            faults.push(at("sort_by", msg));
+            DefinitionSort::Modified
+        }
+    };
+    if faults.is_empty() { Ok(DefinitionQuery { page, sort }) } else { Err(QueryError::Faults(faults)) }
 }
 
-/// Checks what needs no definition of operation 7's query (integers, page, limit, sort_order), so that it is refused before the
-/// definition is looked up.
-pub fn configs_shape(_params: &[(String, String)], _limits: &Limits) -> Result<(), QueryError> {
-    todo!()
+/// Checks what needs no definition of operation 7's query, so that it is refused before one is looked up.
+///
+/// # Errors
+/// With everything that is wrong.
+pub fn configs_shape(params: &Params, limits: &Limits) -> Result<(), QueryError> {
+    let mut faults = Vec::new();
+    page(params, limits, &mut faults)?;
+    if faults.is_empty() { Ok(()) } else { Err(QueryError::Faults(faults)) }
 }
 
-/// Reads the query of operation 7 against its definition.
-pub fn configs(
-    _params: &[(String, String)],
-    _definition: &Definition,
-    _limits: &Limits,
-) -> Result<ConfigQuery, QueryError> {
-    todo!()
+/// Reads the query of operation 7 for a definition.
+///
+/// # Errors
+/// With everything that is wrong.
+pub fn configs(params: &Params, definition: &Definition, limits: &Limits) -> Result<ConfigQuery, QueryError> {
+    let mut faults = Vec::new();
+    let page = page(params, limits, &mut faults)?;
+    let mut slots = Slots::new(definition);
+    let sort = slots.sort(last(params, "sort_by"), &mut faults);
+    let mut filters: Vec<Filter> = Vec::new();
+    for (name, text) in params.iter().filter(|(name, _)| !RESERVED.contains(&name.as_str())) {
+        match slots.filter(name, text) {
+            Ok(filter) => merge(&mut filters, filter),
+            Err(msg) => faults.push(at(name, msg)),
+        }
+    }
+    let values = |filter: &Filter| match &filter.test {
+        Test::AnyOf(values) | Test::NoneOf(values) => values.len(),
+        Test::Range(..) | Test::Prefix(_) | Test::Exists(_) => 1,
+    };
+    if filters.len() > FILTERS_MAX {
+        faults.push(Fault::new(format!("a query has at most {FILTERS_MAX} filters")));
+    }
+    if filters.iter().any(|filter| values(filter) > FILTER_VALUES_MAX) {
+        faults.push(Fault::new(format!("a filter has at most {FILTER_VALUES_MAX} values")));
+    }
+    if faults.is_empty() { Ok(ConfigQuery { page, sort, filters }) } else { Err(QueryError::Faults(faults)) }
+}
+
+/// Equality that is repeated means any of, inequality none of; everything else is one more condition.
+fn merge(filters: &mut Vec<Filter>, filter: Filter) {
+    let same = filters.iter_mut().find(|other| {
+        other.field == filter.field
+            && matches!(
+                (&other.test, &filter.test),
+                (Test::AnyOf(_), Test::AnyOf(_)) | (Test::NoneOf(_), Test::NoneOf(_))
+            )
+    });
+    match (same.map(|other| &mut other.test), filter.test) {
+        (Some(Test::AnyOf(values)), Test::AnyOf(more)) | (Some(Test::NoneOf(values)), Test::NoneOf(more)) => {
+            values.extend(more)
+        }
+        (_, test) => filters.push(Filter { field: filter.field, test }),
+    }
+}
+
+fn last<'a>(params: &'a Params, name: &str) -> Option<&'a str> {
+    params.iter().rev().find(|(other, _)| other == name).map(|(_, text)| text.as_str())
+}
+
+fn at(name: &str, msg: String) -> Fault {
+    Fault::at(vec!["query".into(), brief(name).as_str().into()], msg)
+}
+
+/// A caller's text as an error quotes it.
+fn brief(text: &str) -> String {
+    const LONG: usize = 100;
+    if text.chars().count() <= LONG { text.into() } else { text.chars().take(LONG).chain(['…']).collect() }
+}
+
+fn page(params: &Params, limits: &Limits, faults: &mut Vec<Fault>) -> Result<Page, QueryError> {
+    let integer = |name: &str, default| last(params, name).map_or(Some(default), integer);
+    let (page, limit) = (integer("page", 1), integer("limit", 10));
+    let (Some(page), Some(limit)) = (page, limit) else {
+        let missing = [("page", page), ("limit", limit)].into_iter().filter(|(_, value)| value.is_none());
+        return Err(QueryError::NotIntegers(missing.map(|(name, _)| name.into()).collect()));
+    };
+    for (name, value) in [("page", page), ("limit", limit)] {
+        if value < 1 {
+            faults.push(at(name, "page number and limit must be greater than 0".into()));
+        }
+    }
+    let max = limits.page_limit as u64;
+    let (page, limit) = (u64::try_from(page).unwrap_or(u64::MAX), u64::try_from(limit).unwrap_or(u64::MAX));
+    if limit > max && faults.is_empty() {
+        faults.push(at("limit", format!("limit is at most {max}")));
+    }
+    let descending = match last(params, "sort_order") {
+        Some("desc") | None => true,
+        Some("asc") => false,
+        Some(other) => {
+            faults.push(at(
+                "sort_order",
+                format!("sort order must be `asc` or `desc`, not `{}`", brief(other)),
+            ));
+            true
+        }
+    };
+    let search = last(params, "search").unwrap_or_default().to_lowercase();
+    Ok(Page { page, limit, descending, search })
+}
+
+/// An integer of any size; one that does not fit saturates, which no rule can tell from the truth.
+fn integer(text: &str) -> Option<i128> {
+    let text = text.trim();
+    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let extreme = if text.starts_with('-') { i128::MIN } else { i128::MAX };
+    Some(text.parse().unwrap_or(extreme))
+}
+
+/// The slots of a definition, with its schema parsed only when a query asks for a path.
+struct Slots<'a> {
+    definition: &'a Definition,
+    parsed: Option<(Vec<IndexPath>, Option<Value>)>,
+}
+
+impl<'a> Slots<'a> {
+    fn new(definition: &'a Definition) -> Self {
+        Self { definition, parsed: None }
+    }
+
+    /// The slot of a path, and what is declared for it.
+    fn find(&mut self, text: &str) -> Option<(u16, Declared)> {
+        let definition = self.definition;
+        let (paths, schema) = self.parsed.get_or_insert_with(|| {
+            let schema = definition.schema.as_deref().and_then(|text| serde_json::from_str(text).ok());
+            (index::stored_paths(&definition.indexes), schema)
+        });
+        let segments = IndexPath::parse(text).ok()?.segments;
+        let slot = paths.iter().position(|path| path.segments == segments)?;
+        let declared = paths[slot].declared(schema.as_ref()).unwrap_or_default();
+        Some((u16::try_from(slot).ok()?, declared))
+    }
+
+    fn sort(&mut self, text: Option<&str>, faults: &mut Vec<Fault>) -> ConfigSort {
+        match text {
+            Some("config_key") => ConfigSort::Key,
+            Some("created_at") => ConfigSort::Created,
+            Some("modified_at") | None => ConfigSort::Modified,
+            Some(path) => {
+                let path = path.strip_prefix("data.").filter(|_| self.find(path).is_none()).unwrap_or(path);
+                match self.find(path) {
+                    Some((slot, declared)) if declared.is_sortable() => return ConfigSort::Slot(slot),
+                    Some(_) => faults.push(at("sort_by", "arrays and objects have no order".into())),
+                    None => {
+                        let msg = format!(
+                            "sort field must be `config_key`, `created_at`, `modified_at` or an indexed path, not `{}`",
+                            brief(path)
+                        );
+                        faults.push(at("sort_by", msg));
+                    }
+                }
+                ConfigSort::Modified
+            }
+        }
+    }
+
+    fn filter(&mut self, name: &str, text: &str) -> Result<Filter, String> {
+        let (path, operator) = match name.strip_suffix(']').and_then(|inner| inner.rsplit_once('[')) {
+            Some((path, operator)) => (path, operator),
+            None => (name, ""),
+        };
+        let known = |slots: &mut Self, path: &str| match path {
+            "created_at" => Some((Field::Created, Declared::default())),
+            "modified_at" => Some((Field::Modified, Declared::default())),
+            "config_key" => Some((Field::Key, Declared::default())),
+            path => slots.find(path).map(|(slot, declared)| (Field::Slot(slot), declared)),
+        };
+        let plain = |slots: &mut Self| {
+            let path = path.strip_prefix("data.")?;
+            slots.find(path).map(|(slot, declared)| (Field::Slot(slot), declared))
+        };
+        let found = known(self, path).or_else(|| plain(self));
+        let (field, declared) = found.ok_or_else(|| format!("`{}` is not an indexed path", brief(path)))?;
+        Ok(Filter { field, test: test(field, &declared, operator, text)? })
+    }
+}
+
+fn test(field: Field, declared: &Declared, operator: &str, text: &str) -> Result<Test, String> {
+    let one = || first(read(field, declared, text)?);
+    Ok(match operator {
+        "" => Test::AnyOf(read(field, declared, text)?),
+        "in" => {
+            let values: Result<Vec<_>, _> = text.split(',').map(|part| read(field, declared, part)).collect();
+            Test::AnyOf(values?.concat())
+        }
+        "ne" => Test::NoneOf(read(field, declared, text)?),
+        "gte" => above(field, Bound::Included(one()?)),
+        "gt" => above(field, Bound::Excluded(one()?)),
+        "lte" => below(field, Bound::Included(one()?)),
+        "lt" => below(field, Bound::Excluded(one()?)),
+        "prefix" => match field {
+            Field::Slot(_) | Field::Key => Test::Prefix(text.into()),
+            Field::Created | Field::Modified => return Err("a time has no prefix".into()),
+        },
+        "exists" => match text {
+            "true" => Test::Exists(true),
+            "false" => Test::Exists(false),
+            _ => return Err(format!("`exists` is `true` or `false`, not `{}`", brief(text))),
+        },
+        other => {
+            return Err(format!(
+                "`{}` is no operator; they are gte, gt, lte, lt, ne, prefix, in, exists",
+                brief(other)
+            ));
+        }
+    })
+}
+
+/// A range ends where the values of its kind end: a number is not less than a text in what users mean.
+fn above(field: Field, from: Bound<Bytes>) -> Test {
+    let to = match (field, &from) {
+        (Field::Slot(_), Bound::Included(bytes) | Bound::Excluded(bytes)) => {
+            Bound::Excluded(index::kind_of(bytes).1)
+        }
+        _ => Bound::Unbounded,
+    };
+    Test::Range(from, to)
+}
+
+fn below(field: Field, to: Bound<Bytes>) -> Test {
+    let from = match (field, &to) {
+        (Field::Slot(_), Bound::Included(bytes) | Bound::Excluded(bytes)) => {
+            Bound::Included(index::kind_of(bytes).0)
+        }
+        _ => Bound::Unbounded,
+    };
+    Test::Range(from, to)
+}
+
+fn first(values: Vec<Bytes>) -> Result<Bytes, String> {
+    values.into_iter().next().ok_or_else(|| "has no value".into())
+}
+
+/// The values that a text may mean; more than one only where the schema declares several types for it.
+fn read(field: Field, declared: &Declared, text: &str) -> Result<Vec<Bytes>, String> {
+    match field {
+        Field::Key => return Ok(vec![text.as_bytes().into()]),
+        Field::Created | Field::Modified => {
+            let time =
+                Timestamp::parse(text).ok_or_else(|| format!("`{}` is no time of RFC 3339", brief(text)))?;
+            return Ok(vec![time.0.to_be_bytes().into()]);
+        }
+        Field::Slot(_) => {}
+    }
+    let json: Option<Value> = serde_json::from_str(text).ok();
+    let mut kinds = declared.kinds.clone();
+    let is_array = kinds.remove(&Kind::Array);
+    if is_array {
+        kinds.extend(&declared.elements);
+    }
+    if kinds.is_empty() {
+        let scalar = json.filter(|value| !value.is_array() && !value.is_object());
+        return Ok(vec![index::encode(&scalar.unwrap_or_else(|| text.into()))]);
+    }
+    let mut values = Vec::new();
+    for kind in &kinds {
+        let value = match (kind, &json) {
+            (Kind::String, _) => Some(Value::String(text.into())),
+            (Kind::Null, Some(value)) if value.is_null() => json.clone(),
+            (Kind::Boolean, Some(value)) if value.is_boolean() => json.clone(),
+            (Kind::Number, Some(value)) if value.is_number() => json.clone(),
+            (Kind::Array, Some(value)) if value.is_array() => json.clone(),
+            (Kind::Object, Some(value)) if value.is_object() => json.clone(),
+            (Kind::Null | Kind::Boolean | Kind::Number | Kind::Array | Kind::Object, _) => None,
+        };
+        values.extend(value.map(|value| index::encode(&value)));
+    }
+    if values.is_empty() {
+        let names: Vec<String> = kinds.iter().map(|kind| format!("{kind:?}").to_lowercase()).collect();
+        return Err(format!("`{}` is not of the declared type ({})", brief(text), names.join(", ")));
+    }
+    Ok(values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::key::Key;
+
+    fn definition() -> Definition {
+        let schema = r#"{"properties": {"n": {"type": "integer"}, "s": {"type": "string"}, "page": {"type": "boolean"},
+            "tags": {"type": "array", "items": {"type": "string"}}, "any": {}}}"#;
+        Definition {
+            id: 1,
+            key: Key::parse("d").unwrap(),
+            indexes: ["n", "s", "page", "tags", "any"].map(String::from).into(),
+            schema: Some(schema.into()),
+            created_at: Timestamp(1),
+            modified_at: Timestamp(1),
+            revision: 1,
+        }
+    }
+
+    fn ask(pairs: &[(&str, &str)]) -> Result<ConfigQuery, QueryError> {
+        let params: Vec<_> = pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
+        configs(&params, &definition(), &Limits::default())
+    }
+
+    #[test]
+    fn pages_are_integers_of_any_size() {
+        let query = ask(&[("page", " +2 "), ("limit", "1"), ("limit", "7")]).unwrap();
+        assert_eq!((query.page.page, query.page.limit, query.page.descending), (2, 7, true));
+        assert_eq!(ask(&[("page", &"9".repeat(60))]).unwrap().page.page, u64::MAX);
+        let bad = ask(&[("page", ""), ("limit", "1.0")]);
+        assert_eq!(bad, Err(QueryError::NotIntegers(vec!["page".into(), "limit".into()])));
+        for pair in
+            [("page", "0"), ("limit", "-99999999999999999999999"), ("limit", "1001"), ("sort_order", "ASC")]
+        {
+            assert!(matches!(ask(&[pair]), Err(QueryError::Faults(_))), "{pair:?}");
+        }
+    }
+
+    #[test]
+    fn texts_are_read_by_their_declared_type() {
+        let test = |name: &str, text: &str| ask(&[(name, text)]).map(|query| query.filters[0].test.clone());
+        let is = |value: Value| Ok(Test::AnyOf(vec![index::encode(&value)]));
+        assert_eq!(test("n", "6.0"), is(6.into()));
+        assert_eq!(test("s", "6"), is("6".into()));
+        assert_eq!(test("tags", "x"), is("x".into()));
+        assert_eq!(test("any", "6"), is(6.into()));
+        assert_eq!(test("any", "six"), is("six".into()));
+        assert_eq!(test("data.page", "true"), is(true.into()));
+        for (name, text) in
+            [("n", "six"), ("data.page", "1"), ("n[like]", "6"), ("zzz", "1"), ("created_at", "x")]
+        {
+            assert!(matches!(test(name, text), Err(QueryError::Faults(_))), "{name}={text}");
+        }
+    }
+
+    #[test]
+    fn repeated_equality_is_any_of_and_sorts_are_checked() {
+        let query = ask(&[("n", "1"), ("n", "2"), ("n[gte]", "0"), ("s[in]", "a,b")]).unwrap();
+        assert_eq!(query.filters.len(), 3);
+        assert_eq!(ask(&[("sort_by", "n")]).unwrap().sort, ConfigSort::Slot(0));
+        for bad in ["tags", "nothing", ""] {
+            assert!(ask(&[("sort_by", bad)]).is_err(), "{bad}");
+        }
+    }
 }

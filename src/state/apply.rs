@@ -284,8 +284,9 @@ fn applied(stamp: Stamp, created: bool) -> Applied {
 impl Collection {
     pub(super) fn new(definition: Arc<Definition>) -> Self {
         let indexes = definition.indexes.iter().map(|_| Order::new()).collect();
+        let repeated = vec![0; definition.indexes.len()];
         let (by_key, by_created, by_modified) = (Order::new(), Order::new(), Order::new());
-        Self { definition, by_key, by_created, by_modified, indexes, sum: 0 }
+        Self { definition, by_key, by_created, by_modified, indexes, repeated, sum: 0 }
     }
 
     /// Replaces a config in every order; one of the two may be absent.
@@ -295,6 +296,7 @@ impl Collection {
             let key = before.key.as_str();
             self.sum = self.sum.wrapping_sub(digest::of_config(id, before));
             self.by_modified.remove((before.modified_at, key));
+            self.count_repeated(before, |count| *count -= 1);
             if after.is_none() {
                 self.by_key.remove(key);
                 self.by_created.remove((before.created_at, key));
@@ -313,11 +315,20 @@ impl Collection {
             self.by_key.insert(ByKey(Arc::clone(after)));
             self.by_created.insert(ByCreated(Arc::clone(after)));
             self.by_modified.insert(ByModified(Arc::clone(after)));
+            self.count_repeated(after, |count| *count += 1);
             for (place, entry) in (0..).zip(&after.entries) {
                 if let Some(order) = self.indexes.get_mut(usize::from(entry.slot)) {
                     order.insert(BySlot { config: Arc::clone(after), place });
                 }
             }
+        }
+    }
+}
+impl Collection {
+    /// Calls `count` for each entry that is not the first of its slot.
+    pub(super) fn count_repeated(&mut self, config: &Config, count: impl Fn(&mut u64)) {
+        for pair in config.entries.windows(2).filter(|pair| pair[0].slot == pair[1].slot) {
+            self.repeated.get_mut(usize::from(pair[1].slot)).into_iter().for_each(&count);
         }
     }
 }

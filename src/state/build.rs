@@ -96,11 +96,16 @@ impl Collection {
             .fold(0u128, |sum, config| sum.wrapping_add(digest::of_config(definition.id, config)));
         let by_key = Order::from_sorted(configs.iter().map(|config| ByKey(Arc::clone(config))));
         let indexes = (0..definition.indexes.len()).map(|slot| slot_order(&configs, slot)).collect();
+        let repeated = vec![0; definition.indexes.len()];
         configs.sort_unstable_by_key(|config| config.created_at);
         let by_created = Order::from_sorted(configs.iter().map(|config| ByCreated(Arc::clone(config))));
         configs.sort_unstable_by_key(|config| config.modified_at);
-        let by_modified = Order::from_sorted(configs.into_iter().map(ByModified));
-        Self { definition, by_key, by_created, by_modified, indexes, sum }
+        let by_modified = Order::from_sorted(configs.iter().map(|config| ByModified(Arc::clone(config))));
+        let mut collection = Self { definition, by_key, by_created, by_modified, indexes, repeated, sum };
+        for config in &configs {
+            collection.count_repeated(config, |count| *count += 1);
+        }
+        collection
     }
 }
 

@@ -52,6 +52,8 @@ pub struct Collection {
     pub by_modified: Order<ByModified<Arc<Config>>>,
     /// One order for each slot: the configs' entries of that slot by value, then key.
     pub indexes: Vec<Order<BySlot>>,
+    /// For each slot, how many entries are not the first of their config there.
+    repeated: Vec<u64>,
     /// The sum of the hashes of the configs.
     sum: u128,
 }
@@ -358,6 +360,11 @@ impl Collection {
     #[must_use]
     pub fn config(&self, key: &str) -> Option<&Arc<Config>> {
         self.by_key.get(key).map(|found| &found.0)
+    }
+
+    /// How many entries of a slot are not the first of their config: those of arrays.
+    fn repeated(&self, slot: u16) -> u64 {
+        self.repeated.get(usize::from(slot)).copied().unwrap_or(0)
     }
 
     /// All configs by key.

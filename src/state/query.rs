@@ -1,23 +1,473 @@
-//! STUB
-use super::{Collection, State};
+//! Lists: a page of the records that match, in the asked order, and the exact number of all that match.
+//!
+//! Without conditions a page is a walk from the root of an order to its place and along it. With conditions the
+//! one that the fewest records meet is looked up in its order, and the rest is tested on those; only where none can
+//! be looked up (`ne`, `exists=false`, `search`) are all records of the definition tested.
+//!
+//! **Invariant:** ties are broken by key, ascending in both directions; records without the sort field come last in
+//! both; the pages of one state meet without gap or overlap.
+
+use std::{cmp::Ordering, ops::Bound, sync::Arc};
+
+use super::{BySlot, Collection, State, order::Order};
 use crate::model::{
-    query::{ConfigQuery, DefinitionQuery},
+    query::{ConfigQuery, ConfigSort, DefinitionQuery, DefinitionSort, Field, Filter, Page, Test},
     record::{Config, Definition},
 };
-use std::sync::Arc;
-/// A page and the exact number of all that match.
+
+/// A page and the number of all records that match.
 #[derive(Debug)]
 pub struct Found<T> {
+    /// The records of the page.
     pub results: Vec<T>,
+    /// How many there are on all pages.
     pub total: u64,
 }
+
+/// Tag of strings in `model::index`: a prefix looks at strings alone.
+const STRING: &[u8] = &[0x40];
+
 impl State {
-    pub fn list(&self, _q: &DefinitionQuery) -> Found<Arc<Definition>> {
-        todo!()
+    /// A page of definitions.
+    #[must_use]
+    pub fn list(&self, query: &DefinitionQuery) -> Found<Arc<Definition>> {
+        let page = &query.page;
+        let matches = |definition: &Arc<Definition>| contains(definition.key.as_str(), &page.search);
+        match query.sort {
+            DefinitionSort::Key => walk(&self.by_key, page, |item| &item.0.definition, matches),
+            DefinitionSort::Created => walk(&self.by_created, page, |item| &item.0, matches),
+            DefinitionSort::Modified => walk(&self.by_modified, page, |item| &item.0, matches),
+        }
     }
 }
+
+/// `search` is in lower case already.
+fn contains(key: &str, search: &str) -> bool {
+    search.is_empty() || key.to_ascii_lowercase().contains(search)
+}
+
+fn skip(page: &Page) -> u64 {
+    (page.page - 1).saturating_mul(page.limit)
+}
+
+/// A page of an order; all of it is tested when there is something to search for.
+fn walk<T: super::order::Item, R: Clone>(
+    order: &Order<T>,
+    page: &Page,
+    record: impl Fn(&T) -> &R,
+    matches: impl Fn(&R) -> bool,
+) -> Found<R> {
+    let (skip, limit) = (skip(page), page.limit);
+    if page.search.is_empty() {
+        let total = order.len();
+        let results = if page.descending {
+            order.back_from(total.saturating_sub(skip)).take(size(limit)).map(|i| record(i).clone()).collect()
+        } else {
+            order.from(skip).take(size(limit)).map(|item| record(item).clone()).collect()
+        };
+        return Found { results, total };
+    }
+    if page.descending {
+        sift(order.back_from(order.len()).map(record), skip, limit, matches)
+    } else {
+        sift(order.from(0).map(record), skip, limit, matches)
+    }
+}
+
+fn size(limit: u64) -> usize {
+    usize::try_from(limit).unwrap_or(usize::MAX)
+}
+
+/// Tests every record, counts those that match and keeps those of the page.
+fn sift<'a, R: Clone + 'a>(
+    records: impl Iterator<Item = &'a R>,
+    skip: u64,
+    limit: u64,
+    matches: impl Fn(&R) -> bool,
+) -> Found<R> {
+    let mut found = Found { results: Vec::new(), total: 0 };
+    for record in records.filter(|record| matches(record)) {
+        if found.total >= skip && (found.results.len() as u64) < limit {
+            found.results.push(record.clone());
+        }
+        found.total += 1;
+    }
+    found
+}
+
 impl Collection {
-    pub fn list(&self, _q: &ConfigQuery) -> Found<Arc<Config>> {
-        todo!()
+    /// A page of configs.
+    #[must_use]
+    pub fn list(&self, query: &ConfigQuery) -> Found<Arc<Config>> {
+        let page = &query.page;
+        let matches = |config: &Arc<Config>| {
+            contains(config.key.as_str(), &page.search) && query.filters.iter().all(|f| holds(f, config))
+        };
+        if query.filters.is_empty() {
+            return match query.sort {
+                ConfigSort::Key => walk(&self.by_key, page, |item| &item.0, matches),
+                ConfigSort::Created => walk(&self.by_created, page, |item| &item.0, matches),
+                ConfigSort::Modified => walk(&self.by_modified, page, |item| &item.0, matches),
+                ConfigSort::Slot(slot) => self.by_slot(slot, page, matches),
+            };
+        }
+        let candidates = match self.candidates(&query.filters) {
+            Some(few) => few,
+            None => self.configs().cloned().collect(),
+        };
+        let mut all: Vec<Arc<Config>> = candidates.into_iter().filter(matches).collect();
+        Self::page_of(&mut all, query.sort, page)
+    }
+
+    /// Sorts what was gathered, once each, and cuts the page out.
+    fn page_of(all: &mut Vec<Arc<Config>>, sort: ConfigSort, page: &Page) -> Found<Arc<Config>> {
+        all.sort_unstable_by(|a, b| compare(a, b, sort, page.descending));
+        // An array may have been found by several of its elements.
+        all.dedup_by(|a, b| a.key == b.key);
+        let from = size(skip(page)).min(all.len());
+        let to = from.saturating_add(size(page.limit)).min(all.len());
+        Found { results: all[from..to].to_vec(), total: all.len() as u64 }
+    }
+
+    /// A page in the order of a slot, without conditions.
+    fn by_slot(&self, slot: u16, page: &Page, matches: impl Fn(&Arc<Config>) -> bool) -> Found<Arc<Config>> {
+        let order = self.indexes.get(usize::from(slot));
+        // Arrays stand in the order by each element, then the places of the order are not those of the list.
+        let is_plain = page.search.is_empty() && self.repeated(slot) == 0;
+        let Some(order) = order.filter(|_| is_plain) else {
+            let mut all: Vec<_> = self.configs().filter(|config| matches(config)).cloned().collect();
+            return Self::page_of(&mut all, ConfigSort::Slot(slot), page);
+        };
+        let (skip, limit) = (skip(page), size(page.limit));
+        let mut results: Vec<Arc<Config>> = if page.descending {
+            Runs::new(order, skip).take(limit).cloned().collect()
+        } else {
+            order.from(skip).take(limit).map(|item| Arc::clone(&item.config)).collect()
+        };
+        if results.len() < limit && order.len() < self.by_key.len() {
+            let passed = size(skip.saturating_sub(order.len()));
+            let without = self.configs().filter(|config| first_of(config, slot).is_none());
+            results.extend(without.skip(passed).take(limit - results.len()).cloned());
+        }
+        Found { results, total: self.by_key.len() }
+    }
+
+    /// The records that the most selective condition finds, perhaps more than once; `None` when no condition can be
+    /// looked up.
+    fn candidates(&self, filters: &[Filter]) -> Option<Vec<Arc<Config>>> {
+        let best = filters.iter().filter_map(|filter| self.ranges(filter)).min_by_key(Ranges::count)?;
+        Some(match best {
+            Ranges::Slot(order, ranges) => take(order, &ranges, |item| &item.config),
+            Ranges::Created(ranges) => take(&self.by_created, &ranges, |item| &item.0),
+            Ranges::Modified(ranges) => take(&self.by_modified, &ranges, |item| &item.0),
+            Ranges::Key(ranges) => take(&self.by_key, &ranges, |item| &item.0),
+        })
+    }
+
+    /// The places of the order in which a condition can be looked up.
+    fn ranges(&self, filter: &Filter) -> Option<Ranges<'_>> {
+        let spans = spans(filter)?;
+        Some(match filter.field {
+            Field::Slot(slot) => {
+                let order = self.indexes.get(usize::from(slot))?;
+                Ranges::Slot(order, places(order, &spans, |item, bound| item.value().cmp(bound)))
+            }
+            Field::Created => Ranges::Created(places(&self.by_created, &spans, |item, bound| {
+                item.0.created_at.0.to_be_bytes().as_slice().cmp(bound)
+            })),
+            Field::Modified => Ranges::Modified(places(&self.by_modified, &spans, |item, bound| {
+                item.0.modified_at.0.to_be_bytes().as_slice().cmp(bound)
+            })),
+            Field::Key => Ranges::Key(places(&self.by_key, &spans, |item, bound| {
+                item.0.key.as_str().as_bytes().cmp(bound)
+            })),
+        })
+    }
+}
+
+/// Places of one order, each range from the first to behind the last.
+enum Ranges<'a> {
+    Slot(&'a Order<BySlot>, Vec<(u64, u64)>),
+    Created(Vec<(u64, u64)>),
+    Modified(Vec<(u64, u64)>),
+    Key(Vec<(u64, u64)>),
+}
+
+impl Ranges<'_> {
+    fn count(&self) -> u64 {
+        let (Self::Slot(_, ranges) | Self::Created(ranges) | Self::Modified(ranges) | Self::Key(ranges)) =
+            self;
+        ranges.iter().map(|(from, to)| to - from).sum()
+    }
+}
+
+fn take<T: super::order::Item, R: Clone>(
+    order: &Order<T>,
+    ranges: &[(u64, u64)],
+    record: impl Fn(&T) -> &R,
+) -> Vec<R> {
+    ranges
+        .iter()
+        .flat_map(|(from, to)| order.from(*from).take(size(to - from)))
+        .map(|i| record(i).clone())
+        .collect()
+}
+
+type Span = (Bound<Vec<u8>>, Bound<Vec<u8>>);
+
+/// The bounds of the values that a condition takes; `None` when they have none.
+fn spans(filter: &Filter) -> Option<Vec<Span>> {
+    let owned = |bound: &Bound<Box<[u8]>>| bound.as_ref().map(|bytes| bytes.to_vec());
+    Some(match &filter.test {
+        Test::AnyOf(values) => {
+            values.iter().map(|v| (Bound::Included(v.to_vec()), Bound::Included(v.to_vec()))).collect()
+        }
+        Test::Range(from, to) => vec![(owned(from), owned(to))],
+        Test::Prefix(text) => {
+            let tag = if matches!(filter.field, Field::Slot(_)) { STRING } else { &[] };
+            let from = [tag, text.as_bytes()].concat();
+            // No UTF-8 text holds this byte, so this lies behind all that begin so.
+            let to = [&from[..], &[0xFF]].concat();
+            vec![(Bound::Included(from), Bound::Excluded(to))]
+        }
+        Test::Exists(true) if matches!(filter.field, Field::Slot(_)) => {
+            vec![(Bound::Unbounded, Bound::Unbounded)]
+        }
+        Test::Exists(_) | Test::NoneOf(_) => return None,
+    })
+}
+
+fn places<T: super::order::Item>(
+    order: &Order<T>,
+    spans: &[Span],
+    compare: impl Fn(&T, &[u8]) -> Ordering,
+) -> Vec<(u64, u64)> {
+    let place = |span: &Span| {
+        let from = match &span.0 {
+            Bound::Included(bytes) => order.rank(|item| compare(item, bytes) == Ordering::Less),
+            Bound::Excluded(bytes) => order.rank(|item| compare(item, bytes) != Ordering::Greater),
+            Bound::Unbounded => 0,
+        };
+        let to = match &span.1 {
+            Bound::Included(bytes) => order.rank(|item| compare(item, bytes) != Ordering::Greater),
+            Bound::Excluded(bytes) => order.rank(|item| compare(item, bytes) == Ordering::Less),
+            Bound::Unbounded => order.len(),
+        };
+        (from, to.max(from))
+    };
+    spans.iter().map(place).collect()
+}
+
+/// Whether a condition holds of a record.
+fn holds(filter: &Filter, config: &Config) -> bool {
+    let time = |time: crate::model::time::Timestamp| time.0.to_be_bytes();
+    match filter.field {
+        Field::Slot(slot) => {
+            let values = || config.entries.iter().filter(|e| e.slot == slot).map(|entry| &*entry.value);
+            match &filter.test {
+                Test::Exists(there) => values().next().is_some() == *there,
+                Test::NoneOf(others) => {
+                    values().next().is_some() && !values().any(|value| others.iter().any(|o| **o == *value))
+                }
+                Test::AnyOf(_) | Test::Range(..) | Test::Prefix(_) => {
+                    values().any(|value| takes(&filter.test, value, STRING))
+                }
+            }
+        }
+        Field::Created => takes(&filter.test, &time(config.created_at), &[]),
+        Field::Modified => takes(&filter.test, &time(config.modified_at), &[]),
+        Field::Key => takes(&filter.test, config.key.as_str().as_bytes(), &[]),
+    }
+}
+
+fn takes(test: &Test, value: &[u8], tag: &[u8]) -> bool {
+    match test {
+        Test::AnyOf(values) => values.iter().any(|other| **other == *value),
+        Test::NoneOf(values) => !values.iter().any(|other| **other == *value),
+        Test::Range(from, to) => {
+            let above = match from {
+                Bound::Included(bound) => *value >= **bound,
+                Bound::Excluded(bound) => *value > **bound,
+                Bound::Unbounded => true,
+            };
+            above
+                && match to {
+                    Bound::Included(bound) => *value <= **bound,
+                    Bound::Excluded(bound) => *value < **bound,
+                    Bound::Unbounded => true,
+                }
+        }
+        Test::Prefix(text) => value.strip_prefix(tag).is_some_and(|rest| rest.starts_with(text.as_bytes())),
+        Test::Exists(there) => *there,
+    }
+}
+
+/// The least value of a config in a slot: what it is sorted by.
+fn first_of(config: &Config, slot: u16) -> Option<&[u8]> {
+    config.entries.iter().find(|entry| entry.slot == slot).map(|entry| &*entry.value)
+}
+
+fn compare(a: &Config, b: &Config, sort: ConfigSort, descending: bool) -> Ordering {
+    let turn = |order: Ordering| if descending { order.reverse() } else { order };
+    let by_key = a.key.cmp(&b.key);
+    match sort {
+        ConfigSort::Key => turn(by_key),
+        ConfigSort::Created => turn(a.created_at.cmp(&b.created_at)).then(by_key),
+        ConfigSort::Modified => turn(a.modified_at.cmp(&b.modified_at)).then(by_key),
+        ConfigSort::Slot(slot) => match (first_of(a, slot), first_of(b, slot)) {
+            (Some(a), Some(b)) => turn(a.cmp(b)).then(by_key),
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (None, None) => by_key,
+        },
+    }
+}
+
+/// The records of a slot by descending value, equal ones by ascending key: run after run of equal values.
+struct Runs<'a> {
+    order: &'a Order<BySlot>,
+    run: super::order::Iter<'a, BySlot>,
+    /// Records of the run that are still to come.
+    left: u64,
+    /// The place where the run begins; everything behind it has been passed.
+    begin: u64,
+}
+
+impl<'a> Runs<'a> {
+    fn new(order: &'a Order<BySlot>, skip: u64) -> Self {
+        let mut runs = Self { order, run: order.from(u64::MAX), left: 0, begin: order.len() };
+        if let Some(place) = order.len().checked_sub(skip.saturating_add(1)) {
+            let (begin, end) = runs.around(place);
+            // The same run holds the record in both directions, only its place within the run is another.
+            let within = skip - (order.len() - end);
+            runs.enter(begin, within, end);
+        } else {
+            runs.begin = 0;
+        }
+        runs
+    }
+
+    /// The run of the record at a place.
+    fn around(&self, place: u64) -> (u64, u64) {
+        let Some(item) = self.order.at(place) else { return (place, place) };
+        let value = item.value();
+        (self.order.rank(|other| other.value() < value), self.order.rank(|other| other.value() <= value))
+    }
+
+    fn enter(&mut self, begin: u64, within: u64, end: u64) {
+        self.run = self.order.from(begin + within);
+        self.left = end - begin - within;
+        self.begin = begin;
+    }
+}
+
+impl<'a> Iterator for Runs<'a> {
+    type Item = &'a Arc<Config>;
+
+    fn next(&mut self) -> Option<&'a Arc<Config>> {
+        while self.left == 0 {
+            let place = self.begin.checked_sub(1)?;
+            let (begin, end) = self.around(place);
+            self.enter(begin, 0, end);
+        }
+        self.left -= 1;
+        self.run.next().map(|item| &item.config)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{
+        model::{key::Key, record::Entry, time::Timestamp},
+        state::build::Builder,
+    };
+
+    fn value(n: u8) -> Box<[u8]> {
+        Box::new([0x30, n])
+    }
+
+    /// Configs whose first slot has at most one value and whose second is an array.
+    fn state(rows: &[(Option<u8>, Vec<u8>)]) -> State {
+        let mut builder = Builder::new();
+        let definition = Definition {
+            id: 1,
+            key: Key::parse("d").unwrap(),
+            indexes: vec!["a".into(), "b".into()],
+            schema: None,
+            created_at: Timestamp(1),
+            modified_at: Timestamp(1),
+            revision: 1,
+        };
+        builder.definition(definition).unwrap();
+        for (n, (one, many)) in rows.iter().enumerate() {
+            let mut entries: Vec<Entry> = one.iter().map(|n| Entry { slot: 0, value: value(*n) }).collect();
+            entries.extend(many.iter().map(|n| Entry { slot: 1, value: value(*n) }));
+            entries.sort();
+            entries.dedup();
+            let config = Config {
+                key: Key::parse(&format!("k{n:04}")).unwrap(),
+                data: "{}".into(),
+                entries: entries.into(),
+                created_at: Timestamp(1000 - n as u64),
+                modified_at: Timestamp(2000 + (n as u64 * 7919) % 1009),
+                revision: 2,
+            };
+            builder.config(1, config).unwrap();
+        }
+        builder.finish(9, Timestamp(5000))
+    }
+
+    fn filter() -> impl Strategy<Value = Filter> {
+        let field = prop_oneof![Just(Field::Slot(0)), Just(Field::Slot(1))];
+        let values = || proptest::collection::vec((0u8..6).prop_map(value), 1..3);
+        let bound = || {
+            prop_oneof![
+                (0u8..6).prop_map(|n| Bound::Included(value(n))),
+                (0u8..6).prop_map(|n| Bound::Excluded(value(n))),
+                Just(Bound::Unbounded)
+            ]
+        };
+        let test = prop_oneof![
+            values().prop_map(Test::AnyOf),
+            values().prop_map(Test::NoneOf),
+            (bound(), bound()).prop_map(|(from, to)| Test::Range(from, to)),
+            any::<bool>().prop_map(Test::Exists),
+        ];
+        (field, test).prop_map(|(field, test)| Filter { field, test })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+        #[test]
+        fn a_page_is_what_sorting_all_and_cutting_gives(
+            rows in proptest::collection::vec((proptest::option::of(0u8..6), proptest::collection::vec(0u8..6, 0..4)), 0..150),
+            filters in proptest::collection::vec(filter(), 0..3),
+            sort in prop_oneof![
+                Just(ConfigSort::Key), Just(ConfigSort::Created), Just(ConfigSort::Modified),
+                Just(ConfigSort::Slot(0)), Just(ConfigSort::Slot(1)),
+            ],
+            (page, limit, descending) in (1u64..20, 1u64..20, any::<bool>()),
+            search in prop_oneof![Just(String::new()), Just("1".to_owned())],
+        ) {
+            let state = state(&rows);
+            let collection = state.definition("d").unwrap();
+            let query = ConfigQuery { page: Page { page, limit, descending, search }, sort, filters };
+            let found = collection.list(&query);
+            let mut all: Vec<_> = collection
+                .configs()
+                .filter(|c| c.key.as_str().contains(&query.page.search))
+                .filter(|c| query.filters.iter().all(|f| holds(f, c)))
+                .cloned()
+                .collect();
+            all.sort_by(|a, b| compare(a, b, sort, descending));
+            let keys = |list: &[Arc<Config>]| list.iter().map(|c| c.key.to_string()).collect::<Vec<_>>();
+            let from = all.len().min(((page - 1) * limit) as usize);
+            let to = all.len().min(from + limit as usize);
+            prop_assert_eq!(keys(&found.results), keys(&all[from..to]));
+            prop_assert_eq!(found.total, all.len() as u64);
+        }
     }
 }

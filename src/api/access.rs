@@ -1,0 +1,96 @@
+//! The layer that asks for a credential: over the whole router, unknown paths included.
+//!
+//! **Invariant:** nothing is said of a request, not even whether its path exists, before its credential is known.
+//! Only GET and HEAD of the paths in `probes::OPEN` need none; no other header, address or spelling is exempt.
+
+use axum::{
+    extract::{Request, State},
+    middleware::Next,
+    response::Response,
+};
+use http::{HeaderMap, Method, header};
+
+use super::{probes, reply::Problem};
+use crate::service::Service;
+
+/// Lets a request pass with its principal, or refuses it.
+pub(super) async fn admit(
+    State(service): State<Service>,
+    mut request: Request,
+    next: Next,
+) -> Result<Response, Problem> {
+    if !is_open(request.method(), request.uri().path()) {
+        let credential = credential(request.headers()).map_err(Problem::Unauthenticated)?;
+        let principal = service
+            .authenticate(credential)
+            .ok_or(Problem::Unauthenticated("the credential is not valid"))?;
+        request.extensions_mut().insert(principal);
+    }
+    Ok(next.run(request).await)
+}
+
+fn is_open(method: &Method, path: &str) -> bool {
+    (method == Method::GET || method == Method::HEAD)
+        && (path == "/" || probes::LIVE.contains(&path) || probes::READY.contains(&path))
+}
+
+/// The credential of `Authorization: <key>` or `Authorization: Bearer <key>`.
+fn credential(headers: &HeaderMap) -> Result<&[u8], &'static str> {
+    let mut values = headers.get_all(header::AUTHORIZATION).iter();
+    let value = values.next().ok_or("the header `Authorization` is missing")?;
+    if values.next().is_some() {
+        // Which of two would count depends on who looks: a proxy may have checked the other.
+        return Err("the header `Authorization` is given twice");
+    }
+    let value = value.as_bytes().trim_ascii();
+    let credential = match value.split_at_checked(6) {
+        Some((scheme, rest)) if scheme.eq_ignore_ascii_case(b"bearer") => match rest.first() {
+            None => rest,
+            Some(b' ' | b'\t') => rest.trim_ascii_start(),
+            Some(_) => value,
+        },
+        _ => value,
+    };
+    if credential.is_empty() { Err("the header `Authorization` is empty") } else { Ok(credential) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+
+    fn of(values: &[&str]) -> Option<String> {
+        let mut headers = HeaderMap::new();
+        for value in values {
+            headers.append(header::AUTHORIZATION, HeaderValue::from_str(value).unwrap());
+        }
+        credential(&headers).ok().map(|bytes| String::from_utf8(bytes.to_vec()).unwrap())
+    }
+
+    #[test]
+    fn a_key_stands_alone_or_behind_its_scheme() {
+        for value in ["secret", "Bearer secret", "bearer secret", "BEARER   secret", " secret "] {
+            assert_eq!(of(&[value]).as_deref(), Some("secret"), "{value:?}");
+        }
+        assert_eq!(of(&["bearersecret"]).as_deref(), Some("bearersecret"), "a key may begin so");
+        assert_eq!(of(&["Basic secret"]).as_deref(), Some("Basic secret"), "no key is like this");
+    }
+
+    #[test]
+    fn nothing_and_two_headers_are_no_credential() {
+        for values in [&[][..], &[""], &["Bearer"], &["bearer "], &["secret", "secret"]] {
+            assert_eq!(of(values), None, "{values:?}");
+        }
+    }
+
+    #[test]
+    fn only_reads_of_the_probes_are_open() {
+        for path in ["/", "/livez", "/readyz", "/health", "/readiness-probe"] {
+            assert!(is_open(&Method::GET, path) && is_open(&Method::HEAD, path), "{path}");
+            assert!(!is_open(&Method::POST, path) && !is_open(&Method::OPTIONS, path), "{path}");
+        }
+        for path in ["", "//", "/livez/", "//livez", "/%6civez", "/livez/../api/v1/cluster", "/metrics"] {
+            assert!(!is_open(&Method::GET, path), "{path}");
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Conditions of writes: `If-Match` and `If-None-Match`, and the headers that may stand once.
+//!
+//! **Invariant:** a condition that can't be understood or kept refuses the write; it is never taken for absent,
+//! because a condition that is dropped is a lost update.
+
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+
+use super::reply::Problem;
+use crate::model::{
+    command::Expect,
+    error::{Fault, Step},
+};
+
+/// What a write's headers say of the record that it replaces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Condition {
+    /// Nothing.
+    Open,
+    /// `If-Match`.
+    Match(Expect),
+    /// `If-None-Match: *`.
+    Absent,
+}
+
+impl Condition {
+    pub(super) fn of(headers: &HeaderMap) -> Result<Self, Problem> {
+        let expected =
+            single(headers, &header::IF_MATCH)?.map(|value| expected(value.as_bytes())).transpose()?;
+        let absent = match single(headers, &header::IF_NONE_MATCH)? {
+            None => false,
+            Some(value) if value == "*" => true,
+            Some(_) => return Err(wrong(&header::IF_NONE_MATCH, "a write takes no other value than `*`")),
+        };
+        match (expected, absent) {
+            (None, false) => Ok(Self::Open),
+            (None, true) => Ok(Self::Absent),
+            (Some(expect), false) => Ok(Self::Match(expect)),
+            (Some(_), true) => Err(wrong(&header::IF_MATCH, "cannot stand beside `if-none-match`")),
+        }
+    }
+
+    /// For a write that only creates.
+    pub(super) fn create(self) -> Result<(), Problem> {
+        match self {
+            Self::Open | Self::Absent => Ok(()),
+            Self::Match(_) => Err(wrong(&header::IF_MATCH, "a create has no revision to match")),
+        }
+    }
+
+    /// For a write that only changes or ends what is there.
+    pub(super) fn change(self) -> Result<Expect, Problem> {
+        match self {
+            Self::Absent => Err(wrong(&header::IF_NONE_MATCH, "this request creates nothing")),
+            Self::Open => Ok(Expect::Present),
+            Self::Match(expect) => Ok(expect),
+        }
+    }
+
+    /// For a write that changes, or creates when that is asked.
+    pub(super) fn put(self) -> Expect {
+        match self {
+            Self::Open => Expect::Present,
+            Self::Match(expect) => expect,
+            Self::Absent => Expect::None,
+        }
+    }
+}
+
+/// What `If-Match` expects: one entity tag, or anything that is there.
+fn expected(value: &[u8]) -> Result<Expect, Problem> {
+    if value == b"*" {
+        return Ok(Expect::Present);
+    }
+    let strong = value.strip_prefix(b"W/").unwrap_or(value);
+    let tag = strong.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\""));
+    let Some(tag) = tag.filter(|tag| tag.iter().all(|b| matches!(b, 0x21 | 0x23..=0x7e | 0x80..))) else {
+        return Err(wrong(&header::IF_MATCH, "expected one entity tag in quotes, or `*`"));
+    };
+    let is_ours = strong.len() == value.len() && !tag.starts_with(b"0") && tag.iter().all(u8::is_ascii_digit);
+    let number = std::str::from_utf8(tag).ok().filter(|_| is_ours).and_then(|tag| tag.parse().ok());
+    // No record has revision 0: a tag that is not ours (a weak one is not) matches nothing.
+    Ok(Expect::At(number.unwrap_or(0)))
+}
+
+/// The value of a header that may stand once.
+pub(super) fn single<'a>(
+    headers: &'a HeaderMap,
+    name: &HeaderName,
+) -> Result<Option<&'a HeaderValue>, Problem> {
+    let mut values = headers.get_all(name).iter();
+    let first = values.next();
+    if values.next().is_some() { Err(wrong(name, "given twice")) } else { Ok(first) }
+}
+
+/// The refusal of a header.
+pub(super) fn wrong(name: &HeaderName, msg: &str) -> Problem {
+    let loc = vec!["header".into(), Step::Name(name.to_string())];
+    Problem::fault(Fault::at(loc, format!("header `{name}`: {msg}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{model::error::Invalid, service::Refusal};
+
+    fn headers(pairs: &[(HeaderName, &str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            headers.append(name, HeaderValue::from_bytes(value.as_bytes()).unwrap());
+        }
+        headers
+    }
+
+    fn faults<T: std::fmt::Debug>(made: Result<T, Problem>) -> usize {
+        match made {
+            Err(Problem::Refused(Refusal::Invalid(Invalid::Faults(faults)), None)) => faults.len(),
+            other => panic!("{other:?} is no refusal of a rule"),
+        }
+    }
+
+    #[test]
+    fn if_match_is_one_tag_and_a_tag_that_is_not_ours_matches_nothing() {
+        let expect = |value: &str| Condition::of(&headers(&[(header::IF_MATCH, value)])).map(Condition::put);
+        assert_eq!(expect("*").unwrap(), Expect::Present);
+        assert_eq!(expect("\"41\"").unwrap(), Expect::At(41));
+        let others =
+            ["\"abc\"", "W/\"41\"", "\"041\"", "\"+41\"", "\"\"", "\"99999999999999999999\"", "\"ä\""];
+        for other in others {
+            assert_eq!(expect(other).unwrap(), Expect::At(0), "{other}");
+        }
+        for malformed in ["", "41", "\"41", "\"", "\"1\", \"2\"", "\"4 1\"", "w/\"41\"", "* "] {
+            assert_eq!(faults(expect(malformed)), 1, "{malformed:?}");
+        }
+        let twice = headers(&[(header::IF_MATCH, "\"1\""), (header::IF_MATCH, "\"2\"")]);
+        assert_eq!(faults(Condition::of(&twice)), 1);
+    }
+
+    #[test]
+    fn a_condition_that_a_write_can_not_keep_is_refused() {
+        let of = |pairs: &[(HeaderName, &str)]| Condition::of(&headers(pairs));
+        let absent = of(&[(header::IF_NONE_MATCH, "*")]).unwrap();
+        assert_eq!(absent.put(), Expect::None);
+        assert!(absent.create().is_ok());
+        assert_eq!(faults(absent.change()), 1);
+        let open = of(&[]).unwrap();
+        assert_eq!((open.put(), open.change().unwrap()), (Expect::Present, Expect::Present));
+        let matching = of(&[(header::IF_MATCH, "\"1\"")]).unwrap();
+        assert_eq!(matching.change().unwrap(), Expect::At(1));
+        assert_eq!(faults(matching.create()), 1);
+        assert_eq!(faults(of(&[(header::IF_NONE_MATCH, "\"1\"")])), 1);
+        assert_eq!(faults(of(&[(header::IF_MATCH, "*"), (header::IF_NONE_MATCH, "*")])), 1);
+    }
+}

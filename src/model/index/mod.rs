@@ -1,0 +1,193 @@
+//! Indexed paths: how they are written, what they find in data, and how the found values are ordered.
+//!
+//! A path names members from the root of the data: `a.b`; `\.` is a literal dot, `\\` a backslash. It must resolve
+//! through the `properties` of the schema, also through local `$ref` and `allOf`, so that a typing error is found
+//! when the definition is written and not when a query comes back empty. A part of the schema that says nothing
+//! (`{}` or `true`) takes any path below it.
+//!
+//! **Invariant:** the entries of data depend on the paths and the data alone; every replica computes the same.
+
+mod declared;
+mod value;
+
+use serde_json::Value;
+
+pub use declared::{Declared, Kind};
+pub use value::{encode, kind_of};
+
+use super::{
+    error::{Fault, Step},
+    limits::INDEX_ENTRIES_MAX,
+    record::{Entries, Entry},
+};
+
+/// A parsed path of an index.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IndexPath {
+    /// As it was written.
+    pub text: String,
+    /// Its members, outermost first; never empty.
+    pub segments: Vec<String>,
+}
+
+impl IndexPath {
+    /// Reads a path.
+    ///
+    /// # Errors
+    /// When a member is empty or a backslash stands before anything but a dot or a backslash.
+    pub fn parse(text: &str) -> Result<Self, Fault> {
+        let mut segments = vec![String::new()];
+        let mut rest = text.chars();
+        while let Some(c) = rest.next() {
+            match c {
+                '.' => segments.push(String::new()),
+                '\\' => match rest.next() {
+                    Some(escaped @ ('.' | '\\')) => push(&mut segments, escaped),
+                    Some(_) | None => {
+                        let msg =
+                            format!("in index path `{text}` a backslash stands before `.` or `\\` only");
+                        return Err(Fault::new(msg));
+                    }
+                },
+                other => push(&mut segments, other),
+            }
+        }
+        if segments.iter().any(String::is_empty) {
+            return Err(Fault::new(format!("index path `{text}` has an empty member name")));
+        }
+        Ok(Self { text: text.into(), segments })
+    }
+
+    /// What the path finds in data.
+    #[must_use]
+    pub fn find<'a>(&self, data: &'a Value) -> Option<&'a Value> {
+        self.segments.iter().try_fold(data, |value, segment| value.as_object()?.get(segment))
+    }
+
+    /// What the schema declares for the path; `None` when the path does not resolve.
+    #[must_use]
+    pub fn declared(&self, schema: Option<&Value>) -> Option<Declared> {
+        declared::declared(schema, &self.segments)
+    }
+}
+
+fn push(segments: &mut [String], c: char) {
+    if let Some(last) = segments.last_mut() {
+        last.push(c);
+    }
+}
+
+/// Reads and checks the `indexes` of a definition: unique, at most `max`, each resolves through the schema.
+///
+/// # Errors
+/// Every fault, at `["indexes", place]`.
+pub fn check_paths(
+    texts: &[String],
+    schema: Option<&Value>,
+    max: usize,
+) -> Result<Vec<IndexPath>, Vec<Fault>> {
+    let mut faults = Vec::new();
+    let mut paths: Vec<IndexPath> = Vec::new();
+    if texts.len() > max {
+        let msg = format!("a definition has at most {max} indexed paths, not {}", texts.len());
+        return Err(vec![Fault::at(vec!["indexes".into()], msg)]);
+    }
+    for (place, text) in (0u64..).zip(texts) {
+        let loc = vec!["indexes".into(), Step::Place(place)];
+        match IndexPath::parse(text) {
+            Err(fault) => faults.push(Fault::at(loc, fault.msg)),
+            Ok(path) if paths.iter().any(|other| other.segments == path.segments) => {
+                faults.push(Fault::at(loc, format!("index path `{text}` is listed twice")));
+            }
+            Ok(path) if path.declared(schema).is_none() => {
+                let msg = format!("index path `{text}` does not exist in the properties of the schema");
+                faults.push(Fault::at(loc, msg));
+            }
+            Ok(path) => paths.push(path),
+        }
+    }
+    if faults.is_empty() { Ok(paths) } else { Err(faults) }
+}
+
+/// Reads paths that were checked when they were stored.
+#[must_use]
+pub fn stored_paths(texts: &[String]) -> Vec<IndexPath> {
+    let stored = |text: &String| {
+        // One that can't be read finds nothing; its slot stays, so that the others keep theirs.
+        IndexPath::parse(text)
+            .unwrap_or_else(|_| IndexPath { text: text.clone(), segments: vec![String::new()] })
+    };
+    texts.iter().map(stored).collect()
+}
+
+/// The index entries of data, sorted and unique; the slot is the path's place in `paths`.
+///
+/// A scalar stands by its value, null included; an array by each of its elements; an object by the whole of it. What
+/// is missing has no entry.
+///
+/// # Errors
+/// When one path finds more than [`INDEX_ENTRIES_MAX`] elements.
+pub fn entries(paths: &[IndexPath], data: &Value) -> Result<Entries, Fault> {
+    let mut entries = Vec::new();
+    for (slot, path) in (0u16..).zip(paths) {
+        match path.find(data) {
+            Some(Value::Array(elements)) => {
+                if elements.len() > INDEX_ENTRIES_MAX {
+                    let loc = path.segments.iter().map(|segment| segment.as_str().into()).collect();
+                    let msg = format!("an indexed array has at most {INDEX_ENTRIES_MAX} elements");
+                    return Err(Fault::at(loc, msg));
+                }
+                entries.extend(elements.iter().map(|value| Entry { slot, value: encode(value) }));
+            }
+            Some(value) => entries.push(Entry { slot, value: encode(value) }),
+            None => {}
+        }
+    }
+    entries.sort_unstable();
+    entries.dedup();
+    Ok(entries.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn texts(paths: &[&str]) -> Vec<String> {
+        paths.iter().map(|path| (*path).to_owned()).collect()
+    }
+
+    #[test]
+    fn paths_are_split_at_dots_and_escapes_are_read() {
+        assert_eq!(IndexPath::parse("a.b c").unwrap().segments, ["a", "b c"]);
+        assert_eq!(IndexPath::parse(r"a\.b.c\\").unwrap().segments, ["a.b", r"c\"]);
+        for bad in ["", ".", "a.", ".a", "a..b", r"a\b", r"a\"] {
+            assert!(IndexPath::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn all_faults_of_a_list_are_found_with_their_places() {
+        let schema = json!({"properties": {"a": {"properties": {"b": {"type": "string"}}}}});
+        assert!(check_paths(&texts(&["a", "a.b"]), Some(&schema), 64).is_ok());
+        let faults = check_paths(&texts(&["a.b", "a.c", "a.b", "a..b"]), Some(&schema), 64).unwrap_err();
+        let places: Vec<_> = faults.iter().map(|fault| fault.loc[1].clone()).collect();
+        assert_eq!(places, [Step::Place(1), Step::Place(2), Step::Place(3)]);
+        assert!(check_paths(&texts(&["a", "b"]), None, 1).is_err());
+        assert!(check_paths(&texts(&["any.path"]), None, 64).is_ok());
+    }
+
+    #[test]
+    fn entries_of_scalars_arrays_and_objects() {
+        let paths = stored_paths(&texts(&["a", "list", "none", "o", "missing"]));
+        let data = json!({"a": 6.0, "list": ["x", "y", "x"], "none": null, "o": {"b": 1, "a": 2}});
+        let found = entries(&paths, &data).unwrap();
+        let slots: Vec<u16> = found.iter().map(|entry| entry.slot).collect();
+        assert_eq!(slots, [0, 1, 1, 2, 3]);
+        assert_eq!(found[0].value, encode(&json!(6)));
+        assert_eq!(found[4].value, encode(&json!({"a": 2.0, "b": 1})));
+        assert_eq!(entries(&paths, &json!({"list": []})).unwrap().len(), 0);
+        assert!(entries(&paths, &json!({"list": vec![1; INDEX_ENTRIES_MAX + 1]})).is_err());
+    }
+}
