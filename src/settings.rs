@@ -1,1 +1,500 @@
-//! STUB
+//! What a node is told when it starts. Each flag is an environment variable too (`CONCORD_*`), and so a line of
+//! `cluster/*.env`; the flag wins.
+//!
+//! [`ServeArgs`] is what was written, [`Settings`] what it means: whatever is wrong is found here, before anything
+//! is opened, and told in one line.
+//!
+//! **Invariant:** a secret is never shown, neither in the help nor by `Debug`. There is no default key: a node
+//! without one does not start.
+
+use std::{fmt, path::PathBuf, time::Duration};
+
+use clap::{Args, ValueEnum};
+
+use crate::{
+    model::limits::Limits,
+    raft::{Member, NodeId, Timers},
+    service::members::check_address,
+};
+
+/// Shortest key or secret: 16 random characters can't be guessed over a network.
+const SECRET_BYTES_MIN: usize = 16;
+/// Longest body of a request: a write of it must fit into a call between nodes.
+pub const BODY_BYTES_MAX: usize = 16 << 20;
+
+/// A text that is never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// The text itself.
+    #[must_use]
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&str> for Secret {
+    fn from(text: &str) -> Self {
+        Self(text.into())
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+/// Where the root key is.
+#[derive(Debug, Clone, Args)]
+pub struct KeyArgs {
+    /// The root key: the credential of every request. At least 16 characters
+    #[arg(long, env = "CONCORD_API_KEY", hide_env_values = true, value_name = "KEY")]
+    pub api_key: Option<Secret>,
+    /// A file that holds the root key
+    #[arg(long, env = "CONCORD_API_KEY_FILE", value_name = "FILE")]
+    pub api_key_file: Option<PathBuf>,
+}
+
+/// How a node's log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// What is logged, and how.
+#[derive(Debug, Clone, Args)]
+pub struct LogArgs {
+    /// How log lines look
+    #[arg(long, env = "CONCORD_LOG_FORMAT", value_enum, default_value = "text")]
+    pub log_format: LogFormat,
+    /// What is logged: a level, or levels by module as in `info,concord::raft=debug`
+    #[arg(long, env = "CONCORD_LOG", default_value = "info,openraft=warn", value_name = "FILTER")]
+    pub log: String,
+}
+
+/// The limits of intake; each refusal names its limit.
+#[derive(Debug, Clone, Args)]
+pub struct LimitArgs {
+    /// Bytes of a request body
+    #[arg(long, env = "CONCORD_BODY_BYTES", default_value_t = Limits::default().body_bytes, value_name = "N")]
+    pub body_bytes: usize,
+    /// Bytes of a config's data
+    #[arg(long, env = "CONCORD_DATA_BYTES", default_value_t = Limits::default().data_bytes, value_name = "N")]
+    pub data_bytes: usize,
+    /// Bytes of a definition's schema
+    #[arg(long, env = "CONCORD_SCHEMA_BYTES", default_value_t = Limits::default().schema_bytes, value_name = "N")]
+    pub schema_bytes: usize,
+    /// Records of a page
+    #[arg(long, env = "CONCORD_PAGE_LIMIT", default_value_t = Limits::default().page_limit, value_name = "N")]
+    pub page_limit: usize,
+    /// Writes that this node works on at once; more are refused with 429
+    #[arg(
+        long, env = "CONCORD_WRITES_IN_FLIGHT", default_value_t = Limits::default().writes_in_flight,
+        value_name = "N"
+    )]
+    pub writes_in_flight: usize,
+}
+
+/// The waits.
+#[derive(Debug, Clone, Args)]
+pub struct TimeArgs {
+    /// How long a write may take in all, in milliseconds
+    #[arg(long, env = "CONCORD_WRITE_TIMEOUT_MS", default_value_t = 10_000, value_name = "MS")]
+    pub write_timeout_ms: u64,
+    /// How long a read may take in all, in milliseconds
+    #[arg(long, env = "CONCORD_READ_TIMEOUT_MS", default_value_t = 5_000, value_name = "MS")]
+    pub read_timeout_ms: u64,
+    /// How long the headers of a request may take, in milliseconds
+    #[arg(long, env = "CONCORD_HEADER_TIMEOUT_MS", default_value_t = 10_000, value_name = "MS")]
+    pub header_timeout_ms: u64,
+    /// How often a leader shows that it lives, in milliseconds
+    #[arg(long, env = "CONCORD_HEARTBEAT_MS", default_value_t = 200, value_name = "MS")]
+    pub heartbeat_ms: u64,
+    /// How long a follower waits for its leader at least, in milliseconds
+    #[arg(long, env = "CONCORD_ELECTION_MIN_MS", default_value_t = 600, value_name = "MS")]
+    pub election_min_ms: u64,
+    /// How long a follower waits for its leader at most, in milliseconds; also the leader's lease
+    #[arg(long, env = "CONCORD_ELECTION_MAX_MS", default_value_t = 900, value_name = "MS")]
+    pub election_max_ms: u64,
+}
+
+/// `concord serve`.
+#[derive(Debug, Clone, Args)]
+pub struct ServeArgs {
+    /// This node's id, from 1. An id is never given to another node, also not after a node is lost
+    #[arg(long, env = "CONCORD_NODE_ID", value_name = "N")]
+    pub node_id: NodeId,
+    /// Where this node keeps its data; one node a directory
+    #[arg(long, env = "CONCORD_DATA_DIR", value_name = "DIR")]
+    pub data_dir: PathBuf,
+    /// Where callers are served, host:port
+    #[arg(long, env = "CONCORD_API_ADDR", default_value = "127.0.0.1:8101", value_name = "ADDR")]
+    pub api_addr: String,
+    /// Where other nodes are served, host:port
+    #[arg(long, env = "CONCORD_PEER_ADDR", default_value = "127.0.0.1:8201", value_name = "ADDR")]
+    pub peer_addr: String,
+    /// Where callers reach this node, if that is another address
+    #[arg(long, env = "CONCORD_ADVERTISE_API_ADDR", value_name = "ADDR")]
+    pub advertise_api_addr: Option<String>,
+    /// Where other nodes reach this node, if that is another address
+    #[arg(long, env = "CONCORD_ADVERTISE_PEER_ADDR", value_name = "ADDR")]
+    pub advertise_peer_addr: Option<String>,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "its fields are the help")]
+    pub key: KeyArgs,
+    /// The secret that the nodes of a cluster share. Two, with a comma between, while it is changed: the first is
+    /// sent, both are taken
+    #[arg(
+        long,
+        env = "CONCORD_CLUSTER_SECRET",
+        hide_env_values = true,
+        value_delimiter = ',',
+        value_name = "SECRET"
+    )]
+    pub cluster_secret: Vec<Secret>,
+    /// A file that holds the cluster secret
+    #[arg(long, env = "CONCORD_CLUSTER_SECRET_FILE", value_name = "FILE")]
+    pub cluster_secret_file: Option<PathBuf>,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "its fields are the help")]
+    pub limits: LimitArgs,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "its fields are the help")]
+    pub times: TimeArgs,
+    /// The members, ID=API@PEER with commas between: asked for a snapshot by a node whose own state is damaged
+    #[arg(long, env = "CONCORD_PEERS", value_delimiter = ',', value_parser = parse_member, value_name = "LIST")]
+    pub peers: Vec<Member>,
+    /// Bytes of log after which a snapshot is written
+    #[arg(long, env = "CONCORD_SNAPSHOT_LOG_BYTES", default_value_t = 64 << 20, value_name = "N")]
+    pub snapshot_log_bytes: u64,
+    /// Free bytes of the volume below which writes, but for deletes, are refused with 507
+    #[arg(long, env = "CONCORD_DISK_RESERVE_BYTES", default_value_t = 256 << 20, value_name = "N")]
+    pub disk_reserve_bytes: u64,
+    /// Threads that serve requests; by default one a core, at least 2
+    #[arg(long, env = "CONCORD_WORKER_THREADS", value_name = "N")]
+    pub worker_threads: Option<usize>,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "its fields are the help")]
+    pub log: LogArgs,
+}
+
+/// What a node runs by.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// This node, with the addresses that it tells others.
+    pub me: Member,
+    /// The data directory.
+    pub data_dir: PathBuf,
+    /// Where callers are served.
+    pub api_addr: String,
+    /// Where other nodes are served.
+    pub peer_addr: String,
+    /// Members that may be asked for a snapshot.
+    pub peers: Vec<Member>,
+    /// The root key.
+    pub api_key: Secret,
+    /// The cluster's secrets, the one to send first.
+    pub cluster_secrets: Vec<Secret>,
+    /// The limits of intake.
+    pub limits: Limits,
+    /// How long a write may take in all.
+    pub write_timeout: Duration,
+    /// How long a read may take in all.
+    pub read_timeout: Duration,
+    /// How long the headers of a request may take.
+    pub header_timeout: Duration,
+    /// Raft's timers.
+    pub timers: Timers,
+    /// Bytes of log after which a snapshot is due.
+    pub snapshot_log_bytes: u64,
+    /// The reserve of the volume.
+    pub disk_reserve_bytes: u64,
+    /// Threads that serve requests.
+    pub worker_threads: usize,
+}
+
+impl KeyArgs {
+    /// The root key.
+    ///
+    /// # Errors
+    /// When there is none, or more than one.
+    pub fn read(&self) -> Result<Secret, String> {
+        let given = self.api_key.iter().filter(|key| !key.0.is_empty()).cloned().collect();
+        let names = ["--api-key", "--api-key-file", "CONCORD_API_KEY"];
+        let mut keys = read_secrets(given, self.api_key_file.as_ref(), names)?;
+        match (keys.pop(), keys.is_empty()) {
+            (Some(key), true) => Ok(key),
+            _ => Err("the file of --api-key-file must hold one key".into()),
+        }
+    }
+}
+
+/// The secrets that were given, or those that a file holds, one a line or with commas between.
+fn read_secrets(
+    given: Vec<Secret>,
+    file: Option<&PathBuf>,
+    [flag, file_flag, env]: [&str; 3],
+) -> Result<Vec<Secret>, String> {
+    let secrets = match (given.is_empty(), file) {
+        (false, Some(_)) => return Err(format!("{flag} and {file_flag} are both set; give one of them")),
+        (false, None) => given,
+        (true, None) => return Err(format!("set {flag}, {file_flag} or {env}: there is no default")),
+        (true, Some(path)) => {
+            let text = std::fs::read_to_string(path)
+                .map_err(|error| format!("{file_flag} {}: {error}", path.display()))?;
+            text.split([',', '\n']).map(str::trim).filter(|part| !part.is_empty()).map(Secret::from).collect()
+        }
+    };
+    if secrets.is_empty() {
+        return Err(format!("the file of {file_flag} is empty"));
+    }
+    for secret in &secrets {
+        if secret.0.len() < SECRET_BYTES_MIN {
+            return Err(format!("{flag} has {} characters, but needs {SECRET_BYTES_MIN}", secret.0.len()));
+        }
+        if !secret.0.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(format!("{flag} may hold visible ASCII characters only"));
+        }
+    }
+    Ok(secrets)
+}
+
+impl Settings {
+    /// What was written, checked.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, in one line.
+    pub fn check(args: ServeArgs) -> Result<Self, String> {
+        if args.node_id == 0 {
+            return Err("--node-id must be at least 1".into());
+        }
+        let api = args.advertise_api_addr.unwrap_or_else(|| args.api_addr.clone());
+        let peer = args.advertise_peer_addr.unwrap_or_else(|| args.peer_addr.clone());
+        for (flag, address) in [
+            ("--api-addr", &args.api_addr),
+            ("--peer-addr", &args.peer_addr),
+            ("--advertise-api-addr", &api),
+            ("--advertise-peer-addr", &peer),
+        ] {
+            check_address(address).map_err(|text| format!("{flag}: {text}"))?;
+        }
+        let (limits, timers) = (args.limits.check()?, args.times.check()?);
+        check_at_least("--snapshot-log-bytes", args.snapshot_log_bytes, 1 << 12)?;
+        let cores = std::thread::available_parallelism().map_or(2, usize::from);
+        let worker_threads = args.worker_threads.unwrap_or_else(|| cores.max(2));
+        if !(1..=1024).contains(&worker_threads) {
+            return Err("--worker-threads must be 1 to 1024".into());
+        }
+        let names = ["--cluster-secret", "--cluster-secret-file", "CONCORD_CLUSTER_SECRET"];
+        let secrets = args.cluster_secret.into_iter().filter(|secret| !secret.0.is_empty()).collect();
+        let cluster_secrets = read_secrets(secrets, args.cluster_secret_file.as_ref(), names)?;
+        let api_key = args.key.read()?;
+        if cluster_secrets.contains(&api_key) {
+            return Err("--cluster-secret and --api-key must differ: callers are no nodes".into());
+        }
+        Ok(Self {
+            me: Member { id: args.node_id, api_addr: api, peer_addr: peer },
+            data_dir: args.data_dir,
+            api_addr: args.api_addr,
+            peer_addr: args.peer_addr,
+            peers: args.peers,
+            api_key,
+            cluster_secrets,
+            limits,
+            write_timeout: Duration::from_millis(args.times.write_timeout_ms),
+            read_timeout: Duration::from_millis(args.times.read_timeout_ms),
+            header_timeout: Duration::from_millis(args.times.header_timeout_ms),
+            timers,
+            snapshot_log_bytes: args.snapshot_log_bytes,
+            disk_reserve_bytes: args.disk_reserve_bytes,
+            worker_threads,
+        })
+    }
+}
+
+impl LimitArgs {
+    fn check(&self) -> Result<Limits, String> {
+        for (flag, value) in [
+            ("--body-bytes", self.body_bytes),
+            ("--data-bytes", self.data_bytes),
+            ("--schema-bytes", self.schema_bytes),
+            ("--page-limit", self.page_limit),
+            ("--writes-in-flight", self.writes_in_flight),
+        ] {
+            if value == 0 {
+                return Err(format!("{flag} must be at least 1"));
+            }
+        }
+        if self.body_bytes > BODY_BYTES_MAX {
+            return Err(format!("--body-bytes must be at most {BODY_BYTES_MAX}"));
+        }
+        if self.data_bytes.max(self.schema_bytes) > self.body_bytes {
+            return Err("--data-bytes and --schema-bytes must be at most --body-bytes".into());
+        }
+        if self.page_limit > 100_000 || self.writes_in_flight > 1_000_000 {
+            return Err("--page-limit must be at most 100000, --writes-in-flight at most 1000000".into());
+        }
+        Ok(Limits {
+            body_bytes: self.body_bytes,
+            data_bytes: self.data_bytes,
+            schema_bytes: self.schema_bytes,
+            page_limit: self.page_limit,
+            writes_in_flight: self.writes_in_flight,
+            ..Limits::default()
+        })
+    }
+}
+
+impl TimeArgs {
+    fn check(&self) -> Result<Timers, String> {
+        const HOUR_MS: u64 = 60 * 60 * 1000;
+        for (flag, value) in [
+            ("--write-timeout-ms", self.write_timeout_ms),
+            ("--read-timeout-ms", self.read_timeout_ms),
+            ("--header-timeout-ms", self.header_timeout_ms),
+            ("--heartbeat-ms", self.heartbeat_ms),
+            ("--election-max-ms", self.election_max_ms),
+        ] {
+            check_at_least(flag, value, 10)?;
+            if value > HOUR_MS {
+                return Err(format!("{flag} must be at most {HOUR_MS}"));
+            }
+        }
+        if self.election_min_ms <= self.heartbeat_ms || self.election_max_ms <= self.election_min_ms {
+            return Err("--heartbeat-ms, --election-min-ms and --election-max-ms must ascend".into());
+        }
+        Ok(Timers {
+            heartbeat_ms: self.heartbeat_ms,
+            election_min_ms: self.election_min_ms,
+            election_max_ms: self.election_max_ms,
+        })
+    }
+}
+
+fn check_at_least(flag: &str, value: u64, least: u64) -> Result<(), String> {
+    if value < least { Err(format!("{flag} must be at least {least}")) } else { Ok(()) }
+}
+
+/// Reads a member as it is written on the command line: `1=api-host:port@peer-host:port`.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn parse_member(text: &str) -> Result<Member, String> {
+    let parts = text.split_once('=').and_then(|(id, rest)| Some((id, rest.split_once('@')?)));
+    let Some((id, (api_addr, peer_addr))) = parts else {
+        return Err("expected ID=API_HOST:PORT@PEER_HOST:PORT".into());
+    };
+    check_address(api_addr)?;
+    check_address(peer_addr)?;
+    match id.parse() {
+        Ok(id) if id > 0 => Ok(Member { id, api_addr: api_addr.into(), peer_addr: peer_addr.into() }),
+        _ => Err(format!("`{id}` is no node id")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use clap::{CommandFactory as _, FromArgMatches as _};
+
+    use super::*;
+
+    #[derive(Debug, clap::Parser)]
+    #[command(args_override_self = true)]
+    struct Line {
+        #[command(flatten)]
+        serve: ServeArgs,
+    }
+
+    const KEY: &str = "a-root-key-of-length";
+    const SECRET: &str = "a-cluster-secret-too";
+
+    /// The settings of a command line, whatever the environment of the test says.
+    fn settings(more: &[&str]) -> Result<Settings, String> {
+        let line = ["concord", "--node-id", "1", "--data-dir", "d"].iter().chain(more);
+        let command = Line::command().mut_args(|arg| arg.env(None::<&'static str>));
+        let matches = command.try_get_matches_from(line).map_err(|error| error.to_string())?;
+        Settings::check(Line::from_arg_matches(&matches).map_err(|error| error.to_string())?.serve)
+    }
+
+    fn with_secrets(more: &[&str]) -> Result<Settings, String> {
+        settings(&[&["--api-key", KEY, "--cluster-secret", SECRET], more].concat())
+    }
+
+    #[test]
+    fn the_defaults_are_the_contracts() {
+        let settings = with_secrets(&[]).unwrap();
+        assert_eq!(settings.limits, Limits::default());
+        assert_eq!(settings.write_timeout, Duration::from_secs(10));
+        assert_eq!(settings.header_timeout, Duration::from_secs(10));
+        assert_eq!(settings.me.api_addr, "127.0.0.1:8101");
+        assert!(settings.worker_threads >= 2);
+    }
+
+    #[test]
+    fn a_node_without_a_key_or_a_secret_does_not_start() {
+        assert!(settings(&["--cluster-secret", SECRET]).unwrap_err().contains("--api-key"));
+        assert!(settings(&["--api-key", "", "--cluster-secret", SECRET]).unwrap_err().contains("--api-key"));
+        assert!(settings(&["--api-key", KEY]).unwrap_err().contains("--cluster-secret"));
+        let short = settings(&["--api-key", "short", "--cluster-secret", SECRET]).unwrap_err();
+        assert!(short.contains("needs 16") && !short.contains("short"), "{short}");
+        assert!(settings(&["--api-key", KEY, "--cluster-secret", KEY]).unwrap_err().contains("differ"));
+    }
+
+    #[test]
+    fn secrets_are_read_from_files_and_rotated() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        writeln!(file, "{SECRET},{SECRET}-old").unwrap();
+        let path = file.path().to_str().unwrap();
+        let settings_of = |more: &[&str]| settings(&[&["--api-key", KEY], more].concat());
+        let settings = settings_of(&["--cluster-secret-file", path]).unwrap();
+        assert_eq!(settings.cluster_secrets.len(), 2);
+        assert_eq!(settings.cluster_secrets[0].expose(), SECRET);
+        assert!(with_secrets(&["--cluster-secret-file", path]).unwrap_err().contains("both"));
+        assert!(settings_of(&["--cluster-secret-file", "/nowhere"]).unwrap_err().contains("/nowhere"));
+    }
+
+    #[test]
+    fn nothing_shows_a_secret() {
+        let settings = with_secrets(&[]).unwrap();
+        let shown = format!("{settings:?}");
+        assert!(!shown.contains(KEY) && !shown.contains(SECRET), "{shown}");
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_by_its_flag() {
+        for (flags, named) in [
+            (&["--node-id", "0"][..], "--node-id"),
+            (&["--api-addr", "8101"], "--api-addr"),
+            (&["--advertise-peer-addr", "x:0"], "--advertise-peer-addr"),
+            (&["--body-bytes", "0"], "--body-bytes"),
+            (&["--body-bytes", "99999999"], "--body-bytes"),
+            (&["--data-bytes", "9000000"], "--data-bytes"),
+            (&["--heartbeat-ms", "700"], "ascend"),
+            (&["--election-max-ms", "500"], "ascend"),
+            (&["--write-timeout-ms", "1"], "--write-timeout-ms"),
+            (&["--worker-threads", "0"], "--worker-threads"),
+        ] {
+            let error = with_secrets(flags).unwrap_err();
+            assert!(error.contains(named), "{flags:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn members_are_read_as_they_are_written() {
+        let member = parse_member("3=10.0.0.3:8101@node3:8201").unwrap();
+        assert_eq!(
+            (member.id, member.api_addr.as_str(), member.peer_addr.as_str()),
+            (3, "10.0.0.3:8101", "node3:8201")
+        );
+        for bad in ["", "3", "3=a:1", "0=a:1@b:2", "x=a:1@b:2", "3=a@b:2", "3=a:1@b"] {
+            assert!(parse_member(bad).is_err(), "{bad}");
+        }
+    }
+}

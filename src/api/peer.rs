@@ -1,1 +1,179 @@
-//! STUB
+//! What other nodes ask of this one: `POST /peer/{kind}` on a listener of its own, with binary bodies.
+//!
+//! | kind | who answers |
+//! |---|---|
+//! | `join` | the service; admitted by the secret alone, because the node may have no identity yet |
+//! | `write`, `read-index` | the service, when this node leads |
+//! | `snapshot`, `fetch-snapshot` | consensus; the file goes as a stream |
+//! | everything else | consensus |
+//!
+//! **Invariants:** the headers are judged before a byte of the body is read. A 4xx says that nothing was done, by
+//! which the caller tells *not applied* from *unknown*; whatever fails later is a 5xx.
+
+use axum::{
+    Router,
+    body::{Body, to_bytes},
+    extract::{Path, State},
+    http::{HeaderMap, HeaderValue, Request, StatusCode},
+    response::{IntoResponse, Response},
+    routing::post,
+};
+use bytes::Bytes;
+use futures::TryStreamExt as _;
+use tokio_util::io::ReaderStream;
+use tower_http::catch_panic::CatchPanicLayer;
+
+use crate::{
+    raft::{
+        Consensus, ReceiveError,
+        peers::{FETCH_SNAPSHOT, HEAD, SNAPSHOT},
+    },
+    service::{Service, forward::WRITE, members::JOIN, read::READ_INDEX},
+};
+
+/// Bytes of a call: the longest request body, and the entries that an append takes along.
+const CALL_BYTES_MAX: usize = 32 << 20;
+/// Bytes of a piece of a streamed file.
+const PIECE_BYTES: usize = 256 << 10;
+
+/// The routes of the peer listener.
+pub fn peer_router(service: Service) -> Router {
+    Router::new().route("/peer/{kind}", post(answer)).layer(CatchPanicLayer::new()).with_state(service)
+}
+
+/// A refusal of a call; only nodes read it.
+struct Refused(StatusCode, String);
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        (self.0, self.1).into_response()
+    }
+}
+
+impl From<ReceiveError> for Refused {
+    fn from(error: ReceiveError) -> Self {
+        let status = match &error {
+            ReceiveError::Malformed(_) => StatusCode::BAD_REQUEST,
+            ReceiveError::Unknown(_) => StatusCode::NOT_FOUND,
+            ReceiveError::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        Self(status, error.to_string())
+    }
+}
+
+async fn answer(
+    State(service): State<Service>,
+    Path(kind): Path<String>,
+    request: Request<Body>,
+) -> Result<Response, Refused> {
+    let (head, body) = request.into_parts();
+    admit(&service, &kind, &head.headers)?;
+    match kind.as_str() {
+        JOIN => Ok(service.answer_join(read(body).await?).await?.into_response()),
+        WRITE => Ok(service.answer_write(read(body).await?).await?.into_response()),
+        READ_INDEX => Ok(service.answer_read_index().await.into_response()),
+        SNAPSHOT => take_snapshot(consensus(&service)?, &head.headers, body).await,
+        FETCH_SNAPSHOT => give_snapshot(consensus(&service)?).await,
+        kind => Ok(consensus(&service)?.receive(kind, read(body).await?).await?.into_response()),
+    }
+}
+
+fn admit(service: &Service, kind: &str, headers: &HeaderMap) -> Result<(), Refused> {
+    let admitted = match kind {
+        JOIN => service.peers().admit_secret(headers),
+        _ => service.peers().admit(headers).map(drop),
+    };
+    admitted.map_err(|(status, text)| {
+        tracing::warn!(kind, status, "refused a call of another node: {text}");
+        Refused(StatusCode::from_u16(status).unwrap_or(StatusCode::FORBIDDEN), text)
+    })
+}
+
+async fn read(body: Body) -> Result<Bytes, Refused> {
+    let refused = |error: axum::Error| {
+        Refused(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            format!("a call takes at most {CALL_BYTES_MAX} bytes: {error}"),
+        )
+    };
+    to_bytes(body, CALL_BYTES_MAX).await.map_err(refused)
+}
+
+fn consensus(service: &Service) -> Result<&Consensus, Refused> {
+    // 421 as for a wrong address: nothing was done, and another time it may be.
+    let starting = || Refused(StatusCode::MISDIRECTED_REQUEST, "this node is starting".into());
+    service.consensus().ok_or_else(starting)
+}
+
+async fn take_snapshot(consensus: &Consensus, headers: &HeaderMap, body: Body) -> Result<Response, Refused> {
+    let missing = || ReceiveError::Malformed(format!("the header `{HEAD}` is missing"));
+    let head = headers.get(HEAD).ok_or_else(missing)?;
+    let head = Bytes::copy_from_slice(head.as_bytes());
+    let pieces = body.into_data_stream().map_err(std::io::Error::other);
+    Ok(consensus.receive_snapshot(head, Box::pin(pieces)).await?.into_response())
+}
+
+async fn give_snapshot(consensus: &Consensus) -> Result<Response, Refused> {
+    let none = || Refused(StatusCode::NOT_FOUND, "this node has no snapshot".into());
+    let (head, file) = consensus.current_snapshot().await.ok_or_else(none)?;
+    let head = HeaderValue::from_maybe_shared(head)
+        .map_err(|error| ReceiveError::Failed(format!("the snapshot's head is no header: {error}")))?;
+    let pieces = ReaderStream::with_capacity(file, PIECE_BYTES);
+    Ok(([(HEAD, head)], Body::from_stream(pieces)).into_response())
+}
+
+#[cfg(test)]
+mod tests {
+    use tower::ServiceExt as _;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::{
+        model::limits::Limits,
+        raft::{
+            identity::{FORMAT, Identity},
+            peers::{CLUSTER, FROM, SECRET, TO},
+        },
+        service::tests::{SECRET as OURS, service},
+    };
+
+    const CLUSTER_ID: Uuid = Uuid::from_u128(7);
+
+    /// Node 1, with an identity and without consensus.
+    fn node() -> Service {
+        let service = service(&std::env::temp_dir(), Limits::default());
+        let me = Identity { cluster_id: CLUSTER_ID, node_id: 1, format: FORMAT };
+        service.peers().me.set(me).unwrap();
+        service
+    }
+
+    async fn call(kind: &str, headers: &[(&str, &str)], body: Body) -> StatusCode {
+        let mut request = Request::post(format!("/peer/{kind}"));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        peer_router(node()).oneshot(request.body(body).unwrap()).await.unwrap().status()
+    }
+
+    #[tokio::test]
+    async fn a_call_is_refused_by_its_headers_before_its_body_is_read() {
+        let unread = || Body::from_stream(futures::stream::pending::<Result<Bytes, std::io::Error>>());
+        let cluster = CLUSTER_ID.to_string();
+        assert_eq!(call("vote", &[], unread()).await, StatusCode::UNAUTHORIZED);
+        assert_eq!(call("join", &[(SECRET, "another-secret")], unread()).await, StatusCode::UNAUTHORIZED);
+        let misdirected = [(SECRET, OURS), (CLUSTER, &cluster), (FROM, "2"), (TO, "3")];
+        assert_eq!(call("vote", &misdirected, unread()).await, StatusCode::MISDIRECTED_REQUEST);
+    }
+
+    #[tokio::test]
+    async fn a_node_without_consensus_does_nothing_and_says_so() {
+        let cluster = CLUSTER_ID.to_string();
+        let headers = [(SECRET, OURS), (CLUSTER, &cluster), (FROM, "2"), (TO, "1")];
+        for kind in ["vote", "append", "snapshot", "fetch-snapshot"] {
+            assert_eq!(call(kind, &headers, Body::empty()).await, StatusCode::MISDIRECTED_REQUEST, "{kind}");
+        }
+        assert_eq!(call("read-index", &headers, Body::empty()).await, StatusCode::OK, "it names nothing");
+        assert_eq!(call("write", &headers, Body::from("?")).await, StatusCode::BAD_REQUEST);
+        assert_eq!(call("join", &headers[..1], Body::from("?")).await, StatusCode::BAD_REQUEST);
+    }
+}

@@ -1,77 +1,137 @@
-//! STUB
-pub mod identity;
-pub mod peers;
+//! How the nodes agree: openraft, its log, and the calls between members.
+//!
+//! ```text
+//! write ──▶ consensus ──▶ openraft ──▶ log (fsync) ──▶ network ──▶ the other members
+//!                             │
+//!                             └──▶ machine: decide, publish, announce, answer ──▶ store
+//! ```
+//!
+//! | file | what it does |
+//! |---|---|
+//! | [`identity`] | whose directory this is |
+//! | [`peers`] | calls between nodes and the check of such calls |
+//! | `types`, `form`, `codec` | openraft's types, our forms of them, their bytes in the log |
+//! | `log`, `machine` | openraft's two storage traits |
+//! | `network`, `receive` | both ends of openraft's calls |
+//! | `snapshot` | when a snapshot is built, how one is received |
+//! | `start`, `consensus` | how a node's part begins, what it does for the room above |
+//!
+//! **Invariants**
+//! 1. openraft's types end in this room, and nothing of openraft is serialised: [`Consensus`] is the only door.
+//! 2. Nothing is acknowledged that is not durable on a majority.
+//! 3. A write whose fate is not certain is [`WriteError::Undecided`], never a refusal.
 
-use crate::{
-    model::{
-        command::{Proposal, Verdict},
-        record::Revision,
-    },
-    state::State,
-    store,
-};
-use bytes::Bytes;
-use peers::Peers;
-use serde::{Deserialize, Serialize};
+mod codec;
+mod consensus;
+mod form;
+pub mod identity;
+mod log;
+mod machine;
+mod network;
+pub mod peers;
+mod receive;
+mod snapshot;
+mod start;
+#[cfg(test)]
+mod suite;
+mod types;
+
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
+use serde::{Deserialize, Serialize};
+
+use crate::{model::record::Revision, store};
+use peers::Peers;
+
+/// A member's number. Never used twice in a cluster.
 pub type NodeId = u64;
 
 /// A member of the cluster with the two addresses it is reached by (`host:port`).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
+    /// Its number.
     pub id: NodeId,
+    /// Where callers reach it.
     pub api_addr: String,
+    /// Where the other members reach it.
     pub peer_addr: String,
 }
 
 /// A member as the status shows it.
 #[derive(Debug, Clone)]
 pub struct MemberStatus {
+    /// Who it is.
     pub member: Member,
+    /// Whether it votes.
     pub voter: bool,
-    /** entries behind the leader's log; known on the leader only */
+    /// Entries behind the leader's log; known on the leader only.
     pub lag: Option<u64>,
 }
 
 /// What this node knows of the cluster.
 #[derive(Debug, Clone)]
 pub struct Status {
+    /// The leader, if one is known.
     pub leader_id: Option<NodeId>,
+    /// Raft's term.
     pub term: u64,
+    /// The last entry applied here.
     pub applied: Revision,
+    /// All members.
     pub members: Vec<MemberStatus>,
-    /** on the leader: age of the last quorum acknowledgement */
+    /// On the leader: age of the last quorum acknowledgement.
     pub quorum_age: Option<Duration>,
+    /// Whether this node takes part.
     pub running: bool,
 }
 
 /// Timers (tests shorten them).
 #[derive(Debug, Clone)]
 pub struct Timers {
+    /// Between two heartbeats of the leader.
     pub heartbeat_ms: u64,
+    /// Least wait of a follower before it stands for election.
     pub election_min_ms: u64,
+    /// Longest; also the leader's lease.
     pub election_max_ms: u64,
 }
 
-/// What a node's part in consensus is started with. The identity has been checked against the directory.
-#[derive(Debug)]
-pub struct Start {
-    pub me: identity::Identity,
-    pub directory: PathBuf,
-    pub store: store::Options,
-    pub peers: Arc<Peers>,
-    pub timers: Timers,
-    /** bytes of log after which a snapshot is due */
-    pub snapshot_log_bytes: u64,
+impl Default for Timers {
+    fn default() -> Self {
+        Self { heartbeat_ms: 200, election_min_ms: 600, election_max_ms: 900 }
+    }
 }
 
+/// What a node's part in consensus is started with. The identity has been read from the directory.
+#[derive(Debug)]
+pub struct Start {
+    /// Who this node is.
+    pub me: identity::Identity,
+    /// The data directory: the log goes to `log`, the store to `store` below it.
+    pub directory: PathBuf,
+    /// Settings of the store.
+    pub store: store::Options,
+    /// Calls to the other members.
+    pub peers: Arc<Peers>,
+    /// Raft's timers.
+    pub timers: Timers,
+    /// Bytes of log after which a snapshot is due.
+    pub snapshot_log_bytes: u64,
+    /// Members that may be asked for a snapshot when this node has nothing whole: the settings' list, itself
+    /// included or not. May be empty; members that the log names are asked too.
+    pub rescue: Vec<Member>,
+}
+
+/// Why a node's part could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
+    /// It must not start: what is on disk does not fit.
     #[error("{0}")]
     Refused(String),
+    /// The store could not be opened.
     #[error(transparent)]
     Store(#[from] store::StoreError),
+    /// Something failed that may work another time.
     #[error("{0}")]
     Failed(String),
 }
@@ -79,101 +139,40 @@ pub enum StartError {
 /// Why a write has no verdict.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WriteError {
-    /// Certainly not appended here: the leader, if one is known. `LeaseExpired` and transfer come as `NotLeader(None)`; the caller retries.
+    /// Certainly not appended here: the leader, if one is known. An expired lease and a transfer come without a
+    /// leader; the caller retries.
     NotLeader(Option<NodeId>),
     /// It may or may not be decided (discarded, stopped).
     Undecided(String),
     /// Larger than an entry may be. Not appended.
     TooLarge,
 }
+
 /// Why a read can't be confirmed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReadError {
+    /// Ask this one, if it is known.
     NotLeader(Option<NodeId>),
+    /// No majority has answered in time.
     NoQuorum(String),
+}
+
+/// Why a peer's call was not answered.
+#[derive(Debug, thiserror::Error)]
+pub enum ReceiveError {
+    /// The body is not what the call carries.
+    #[error("malformed: {0}")]
+    Malformed(String),
+    /// No such call.
+    #[error("unknown call `{0}`")]
+    Unknown(String),
+    /// This node could not do it.
+    #[error("{0}")]
+    Failed(String),
 }
 
 /// This node's part in the agreement: the only door to openraft. Cloning shares it.
 #[derive(Debug, Clone)]
-pub struct Consensus;
-
-impl Consensus {
-    /// Opens log and store, checks that they belong together, starts openraft. (Fetches a snapshot from a peer first when the store has nothing whole.)
-    pub async fn start(_s: Start) -> Result<Self, StartError> {
-        todo!()
-    }
-    /// Whether the cluster was formed (log not pristine).
-    pub async fn is_initialized(&self) -> bool {
-        todo!()
-    }
-    /// Forms the cluster, once, on one pristine node.
-    pub async fn initialize(&self, _members: Vec<Member>) -> Result<(), String> {
-        todo!()
-    }
-    /// Proposes on the leader and waits for the verdict (no time limit of its own).
-    pub async fn write(&self, _p: Arc<Proposal>) -> Result<Verdict, WriteError> {
-        todo!()
-    }
-    /// On the leader: an index such that a state that has applied it holds every write acknowledged before the call. Bounded by the election time-out.
-    pub async fn read_index(&self) -> Result<Revision, ReadError> {
-        todo!()
-    }
-    /// The newest applied state. One pointer read.
-    pub fn state(&self) -> Arc<State> {
-        todo!()
-    }
-    /// Waits until `state().revision() >= at_least`. Never returns when the node stops: bound it.
-    pub async fn applied(&self, _at_least: Revision) {
-        todo!()
-    }
-    pub fn leader(&self) -> Option<Member> {
-        todo!()
-    }
-    /// Resolves when the known leader changes.
-    pub async fn leader_changed(&self) {
-        todo!()
-    }
-    pub fn status(&self) -> Status {
-        todo!()
-    }
-    pub fn figures(&self) -> store::Figures {
-        todo!()
-    }
-    /// Answers a peer's call. `kind`: the last segment of the peer path (`append`, `vote`, ...). The caller has checked secret and identity headers.
-    pub async fn receive(&self, _kind: &str, _body: Bytes) -> Result<Bytes, ReceiveError> {
-        todo!()
-    }
-    /// A snapshot that a leader sends: `head` from the header, the file as a stream of chunks.
-    pub async fn receive_snapshot(
-        &self,
-        _head: Bytes,
-        _body: futures::stream::BoxStream<'static, Result<Bytes, std::io::Error>>,
-    ) -> Result<Bytes, ReceiveError> {
-        todo!()
-    }
-    /// A snapshot file to send to a member that has lost its state: opens the newest.
-    pub async fn current_snapshot(&self) -> Option<(Bytes, tokio::fs::File)> {
-        todo!()
-    }
-    /// Hands leadership to the freshest live voter, if this node leads; waits (bounded) until it is taken.
-    pub async fn hand_over(&self) {
-        todo!()
-    }
-    /// Stops openraft, then closes log and store.
-    pub async fn shutdown(&self) {
-        todo!()
-    }
-    /// Completes when this node can't go on (storage failure, panic while applying): the process must end.
-    pub async fn failed(&self) -> String {
-        todo!()
-    }
-}
-#[derive(Debug, thiserror::Error)]
-pub enum ReceiveError {
-    #[error("malformed: {0}")]
-    Malformed(String),
-    #[error("unknown call `{0}`")]
-    Unknown(String),
-    #[error("{0}")]
-    Failed(String),
+pub struct Consensus {
+    inner: Arc<consensus::Inner>,
 }

@@ -1,5 +1,41 @@
-//! STUB
+//! Who may do what, on which node: where a write is decided, how fresh a read is, when a node is ready.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `propose` | takes a write to its verdict, through changes of the leader |
+//! | `prepare` | checks a write against a state and makes the command of it (on the leader) |
+//! | `forward` | carries a write to the leader, once, and answers the ones that other nodes carry here |
+//! | `read` | the barrier that makes a read see every acknowledged write |
+//! | `members` | forms the cluster, shows it, says whether this node is ready |
+//! | `access` | who a credential belongs to |
+//! | `checks` | compiled schemas, and the room on the disk |
+//!
+//! A node has no log and no consensus before it has an identity: [`Service::init`] on one node, or its call to
+//! the others, writes it.
+//!
+//! **Invariants:** the clock is read here and nowhere else. *Unavailable* is said only when a write has certainly
+//! not been proposed; whatever may have happened is *undecided*, and stays so through every retry.
+
 pub mod access;
+mod checks;
+pub(crate) mod forward;
+pub(crate) mod members;
+mod prepare;
+mod propose;
+pub(crate) mod read;
+
+use std::{
+    path::PathBuf,
+    sync::{Arc, Mutex},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use serde::{Deserialize, Serialize};
+use tokio::{
+    sync::{Semaphore, SetOnce},
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     model::{
@@ -8,18 +44,21 @@ use crate::{
         error::{Invalid, Rejection},
         limits::Limits,
         record::Revision,
+        time::Timestamp,
     },
-    raft::{Member, NodeId},
-    state::State,
+    raft::{Consensus, Member, NodeId, Timers, peers::Peers},
+    store,
 };
-pub use access::Principal;
-use std::{sync::Arc, time::Duration};
+pub use access::{Access, Principal};
 
 /// Who asks for a write, and what rides with it.
 #[derive(Debug, Clone)]
 pub struct Caller {
+    /// Whose credential it is.
     pub principal: Principal,
+    /// Why, in the caller's words.
     pub reason: Option<String>,
+    /// Set when the caller may send the request again.
     pub request: Option<RequestStamp>,
 }
 
@@ -27,53 +66,79 @@ pub struct Caller {
 /// (definition key → definition exists → config key → exists already → precondition → data).
 #[derive(Debug, Clone)]
 pub enum Write {
+    /// A new definition.
     CreateDefinition {
+        /// Its key.
         key: String,
+        /// Its indexed paths.
         indexes: Vec<String>,
+        /// Its schema; `None` takes any object.
         schema: Option<Document>,
     },
+    /// Other indexed paths.
     SetIndexes {
+        /// The definition.
         key: String,
+        /// All its indexed paths from now on.
         indexes: Vec<String>,
+        /// What must be there.
         expect: Expect,
     },
+    /// The end of a definition and of all its configs.
     DeleteDefinition {
+        /// The definition.
         key: String,
+        /// What must be there.
         expect: Expect,
+        /// Refuse while it has configs.
         restrict: bool,
     },
-    /// expect: Absent = POST, Present/At = PUT, None = PUT with If-None-Match: *
+    /// A config's data. `Absent` is POST, `Present` and `At` are PUT, `None` is PUT with `If-None-Match: *`.
     WriteConfig {
+        /// The definition.
         definition: String,
+        /// The config.
         key: String,
+        /// Its data.
         data: Document,
+        /// What must be there.
         expect: Expect,
     },
+    /// The end of a config.
     DeleteConfig {
+        /// The definition.
         definition: String,
+        /// The config.
         key: String,
+        /// What must be there.
         expect: Expect,
     },
 }
 
-/// A decided write: what it did and the state it was answered from (this node's, at least the write's revision unless the wait ran out).
+/// A decided write: what it did and the state it was answered from (this node's, at least the write's revision
+/// unless the wait for it ran out).
 #[derive(Debug, Clone)]
 pub struct Written {
+    /// What it did.
     pub applied: Applied,
+    /// The revision that this node has applied.
     pub revision: Revision,
 }
 
-/// Why a request was not done.
-#[derive(Debug, Clone)]
+/// Why a request was not done. Rides between nodes: new variants go to the end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Refusal {
+    /// A verdict of the cluster's state.
     Rejected(Rejection),
+    /// Something is wrong with the request.
     Invalid(Invalid),
     /// Certainly not applied; no leader or quorum.
     Unavailable(String),
-    /// May or may not be applied (writes); could not be confirmed in time (reads with min_revision).
+    /// May or may not be applied (writes); could not be confirmed in time (reads with `min_revision`).
     Undecided(String),
     /// This node works on as many writes as it may.
     Overloaded,
+    /// The volume is full; certainly not applied.
     StorageFull(String),
     /// A fault of ours: logged, never shown.
     Fault(String),
@@ -82,71 +147,313 @@ pub enum Refusal {
 /// How fresh a read must be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Consistency {
+    /// How it is related to the writes before it.
     pub level: Level,
-    /** wait until this node has applied it */
+    /// Wait until this node has applied it.
     pub min_revision: Option<Revision>,
 }
+
+/// How a read is related to the writes before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
+    /// It sees every write that was acknowledged before it, by any node.
     Linearizable,
-    Local { max_staleness: Option<Duration> },
+    /// It sees what this node has applied.
+    Local {
+        /// How old that may be; where it is older or its age is not known, the read is confirmed as a
+        /// linearizable one is.
+        max_staleness: Option<Duration>,
+    },
 }
 
 /// What `GET /api/v1/cluster` shows.
 #[derive(Debug, Clone)]
 pub struct ClusterView {
+    /// The cluster; `None` before this node has an identity.
     pub cluster_id: Option<uuid::Uuid>,
+    /// This node.
     pub node_id: NodeId,
+    /// The leader that this node knows of.
     pub leader_id: Option<NodeId>,
+    /// The term that this node knows of.
     pub term: u64,
+    /// What this node has applied.
     pub revision: Revision,
+    /// The digest of the state at `revision`.
     pub digest: u128,
+    /// All members.
     pub members: Vec<MemberView>,
 }
+
+/// A member as the view shows it.
 #[derive(Debug, Clone)]
 pub struct MemberView {
+    /// Its id.
     pub id: NodeId,
-    /** `leader`, `follower`, `learner` */
+    /// `leader`, `follower`, `learner`.
     pub role: &'static str,
+    /// Where callers reach it.
     pub api_addr: String,
+    /// Where other nodes reach it.
     pub peer_addr: String,
+    /// Entries behind the leader's log; known on the leader only.
     pub lag: Option<u64>,
+}
+
+/// What a service is made with.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// This node, with the addresses that it tells others.
+    pub me: Member,
+    /// The data directory; the caller holds its lock.
+    pub directory: PathBuf,
+    /// The limits of intake.
+    pub limits: Limits,
+    /// How long a write may take in all.
+    pub write_timeout: Duration,
+    /// How long a read may take in all.
+    pub read_timeout: Duration,
+    /// Raft's timers.
+    pub timers: Timers,
+    /// The store's settings.
+    pub store: store::Options,
+    /// Bytes of log after which a snapshot is due.
+    pub snapshot_log_bytes: u64,
+    /// Free bytes of the volume below which writes that are not deletes are refused.
+    pub disk_reserve_bytes: u64,
+    /// Members that may be asked for a snapshot when this node's state is damaged.
+    pub rescue: Vec<Member>,
 }
 
 /// What a node does for its callers. Cloning shares it.
 #[derive(Debug, Clone)]
-pub struct Service;
+pub struct Service {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    options: Options,
+    access: Access,
+    peers: Arc<Peers>,
+    consensus: SetOnce<Consensus>,
+    /// Held while an identity is written or consensus is started: one of them at a time.
+    forming: tokio::sync::Mutex<()>,
+    admission: Semaphore,
+    validators: checks::Validators,
+    disk: checks::Disk,
+    barrier: Arc<read::Barrier>,
+    /// A moment such that this node's state holds every write that was acknowledged before it.
+    fresh_since: Mutex<Option<Instant>>,
+    stopping: CancellationToken,
+}
+
 impl Service {
+    /// A service without consensus; [`Self::start`] gives it the one that the directory names.
+    #[must_use]
+    pub fn new(options: Options, access: Access, peers: Arc<Peers>) -> Self {
+        let inner = Inner {
+            access,
+            peers,
+            consensus: SetOnce::new(),
+            forming: tokio::sync::Mutex::new(()),
+            admission: Semaphore::new(options.limits.writes_in_flight),
+            validators: checks::Validators::default(),
+            disk: checks::Disk::new(options.directory.clone(), options.disk_reserve_bytes),
+            barrier: Arc::default(),
+            fresh_since: Mutex::new(None),
+            stopping: CancellationToken::new(),
+            options,
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// The limits of intake.
+    #[must_use]
     pub fn limits(&self) -> &Limits {
-        todo!()
+        &self.inner.options.limits
     }
+
+    /// This node's id.
+    #[must_use]
     pub fn node_id(&self) -> NodeId {
-        todo!()
+        self.inner.options.me.id
     }
-    /// The principal of a credential (the header's value without `Bearer `); None: 401.
-    pub fn authenticate(&self, _credential: &[u8]) -> Option<Principal> {
-        todo!()
+
+    /// The calls to other nodes, and what admits theirs.
+    #[must_use]
+    pub fn peers(&self) -> &Peers {
+        &self.inner.peers
     }
-    pub async fn write(&self, _caller: Caller, _write: Write) -> Result<Written, Refusal> {
-        todo!()
+
+    /// This node's part in consensus, once it has one.
+    #[must_use]
+    pub fn consensus(&self) -> Option<&Consensus> {
+        self.inner.consensus.get()
     }
-    /// A state that is as fresh as asked.
-    pub async fn view(&self, _c: Consistency) -> Result<Arc<State>, Refusal> {
-        todo!()
+
+    /// The principal of a credential (the header's value without `Bearer `); `None`: nobody's.
+    #[must_use]
+    pub fn authenticate(&self, credential: &[u8]) -> Option<Principal> {
+        self.inner.access.principal(credential)
     }
-    /// The applied state as it is (for headers of errors); revision 0 before the node has an identity.
+
+    /// The applied revision as it is (for headers of errors); 0 before the node has an identity.
+    #[must_use]
     pub fn revision(&self) -> Revision {
-        todo!()
+        self.consensus().map_or(0, |consensus| consensus.state().revision())
     }
-    pub fn cluster(&self) -> ClusterView {
-        todo!()
+
+    /// From now on the node is not ready, so that balancers send callers elsewhere.
+    pub fn stop(&self) {
+        self.inner.stopping.cancel();
     }
-    /// Forms the cluster from this node: writes identities here and on every member, then initialises. Idempotent.
-    pub async fn init(&self, _members: Vec<Member>) -> Result<ClusterView, Refusal> {
-        todo!()
+
+    /// Gives leadership to another node, where this one leads.
+    pub async fn hand_over(&self) {
+        if let Some(consensus) = self.consensus() {
+            consensus.hand_over().await;
+        }
     }
-    /// Caught up with a live leader? Err says why not.
-    pub fn ready(&self) -> Result<(), String> {
-        todo!()
+
+    /// Ends consensus and closes log and store.
+    pub async fn shutdown(&self) {
+        self.stop();
+        if let Some(consensus) = self.consensus() {
+            consensus.shutdown().await;
+        }
+    }
+
+    /// Completes with the reason when this node can't go on.
+    pub async fn failed(&self) -> String {
+        self.inner.consensus.wait().await.failed().await
+    }
+
+    /// Why there is no consensus on this node.
+    fn absence(&self) -> String {
+        if self.inner.peers.me.get().is_some() {
+            "this node is starting".into()
+        } else {
+            "this node belongs to no cluster yet".into()
+        }
+    }
+
+    fn consensus_or_refusal(&self) -> Result<&Consensus, Refusal> {
+        self.consensus().ok_or_else(|| Refusal::Unavailable(self.absence()))
+    }
+
+    fn leads(&self, consensus: &Consensus) -> bool {
+        consensus.leader().is_some_and(|leader| leader.id == self.node_id())
+    }
+}
+
+impl From<Rejection> for Refusal {
+    fn from(rejection: Rejection) -> Self {
+        Self::Rejected(rejection)
+    }
+}
+
+impl From<Invalid> for Refusal {
+    fn from(invalid: Invalid) -> Self {
+        Self::Invalid(invalid)
+    }
+}
+
+/// The one clock that ends up in records.
+#[expect(clippy::disallowed_methods, reason = "the leader's clock, read once a proposal and carried in it")]
+fn now() -> Timestamp {
+    // A clock before 1970 reads as 0: the log's stamps grow by themselves.
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::raft::{
+        StartError,
+        identity::{FORMAT, Identity},
+        peers::Secrets,
+    };
+
+    pub(crate) const SECRET: &str = "a-cluster-secret";
+    pub(crate) const KEY: &str = "a-root-key-of-length";
+
+    /// Node 1, without consensus.
+    pub(crate) fn service(directory: &Path, limits: Limits) -> Service {
+        let options = Options {
+            me: Member { id: 1, api_addr: "a:1".into(), peer_addr: "a:2".into() },
+            directory: directory.into(),
+            limits,
+            write_timeout: Duration::from_secs(1),
+            read_timeout: Duration::from_secs(1),
+            timers: Timers { heartbeat_ms: 200, election_min_ms: 600, election_max_ms: 900 },
+            store: store::Options::default(),
+            snapshot_log_bytes: 1,
+            disk_reserve_bytes: 0,
+            rescue: Vec::new(),
+        };
+        Service::new(options, Access::new(KEY), Arc::new(Peers::new(Secrets(vec![SECRET.into()]))))
+    }
+
+    fn write() -> (Caller, Write) {
+        let caller = Caller { principal: Principal { id: "root".into() }, reason: None, request: None };
+        let write =
+            Write::DeleteConfig { definition: "app".into(), key: "db".into(), expect: Expect::Present };
+        (caller, write)
+    }
+
+    #[tokio::test]
+    async fn a_node_that_belongs_to_no_cluster_does_nothing_and_says_so() {
+        let directory = tempfile::tempdir().unwrap();
+        let service = service(directory.path(), Limits::default());
+        service.start().await.unwrap();
+        let (caller, write) = write();
+        let refusals = [
+            service.write(caller, write).await.unwrap_err(),
+            service.view(Consistency { level: Level::Linearizable, min_revision: None }).await.unwrap_err(),
+        ];
+        for refusal in refusals {
+            assert_eq!(refusal, Refusal::Unavailable("this node belongs to no cluster yet".into()));
+        }
+        assert!(service.ready().is_err());
+        assert_eq!(service.revision(), 0);
+        assert_eq!(service.cluster().cluster_id, None);
+    }
+
+    #[tokio::test]
+    async fn more_writes_than_a_node_may_work_on_are_refused_at_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let service = service(directory.path(), Limits { writes_in_flight: 0, ..Limits::default() });
+        let (caller, write) = write();
+        assert_eq!(service.write(caller, write).await.unwrap_err(), Refusal::Overloaded);
+    }
+
+    #[tokio::test]
+    async fn a_member_that_lost_its_log_does_not_start() {
+        let directory = tempfile::tempdir().unwrap();
+        let identity = Identity { cluster_id: uuid::Uuid::from_u128(7), node_id: 1, format: FORMAT };
+        identity.write(directory.path()).unwrap();
+        let refused = service(directory.path(), Limits::default()).start().await;
+        assert!(matches!(refused, Err(StartError::Refused(text)) if text.contains("no log")));
+    }
+
+    #[tokio::test]
+    async fn the_directory_of_another_node_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let identity = Identity { cluster_id: uuid::Uuid::from_u128(7), node_id: 2, format: FORMAT };
+        identity.write(directory.path()).unwrap();
+        std::fs::create_dir(directory.path().join("log")).unwrap();
+        let refused = service(directory.path(), Limits::default()).start().await;
+        assert!(matches!(refused, Err(StartError::Refused(text)) if text.contains("node 2's")));
+    }
+
+    #[test]
+    fn the_clock_reads_microseconds_of_this_century() {
+        let year_2020 = Timestamp::parse("2020-01-01T00:00:00Z").unwrap();
+        let year_2100 = Timestamp::parse("2100-01-01T00:00:00Z").unwrap();
+        assert!((year_2020..year_2100).contains(&now()));
     }
 }

@@ -1,0 +1,383 @@
+//! The subschemas of a document and how one applies another: at the same place of the data, or one level below.
+//!
+//! References are resolved by `jsonschema`'s own resolver, so that this graph and the validator mean the same
+//! target. A target is recognised by its address: what does not lie inside the document is refused, and the
+//! retriever that the resolver is given knows nothing, so nothing is ever fetched.
+//!
+//! **Invariant:** whatever the validator may apply, the graph has an edge for. It may have more.
+
+use std::collections::BTreeMap;
+
+use jsonschema::{Draft, Registry, Retrieve, Uri, uri};
+use serde_json::{Map, Value};
+
+use super::super::error::{Fault, Step};
+
+/// Subschemas of a document, counted once for each dynamic scope: its size allows no more in one scope, and
+/// documents in a document that refer to each other multiply.
+const NODES_MAX: usize = 100_000;
+/// The base of a document that names none; `jsonschema` takes the same.
+const BASE: &str = "json-schema:///";
+
+/// A subschema.
+#[derive(Debug, Default)]
+pub(super) struct Node<'s> {
+    /// The address of its value.
+    at: usize,
+    /// What one evaluation costs beside the subschemas: long `enum`, `required`, `properties`.
+    pub(super) weight: u64,
+    /// Applied at the same place through an applicator (`allOf`, `not`, …).
+    pub(super) here: Vec<usize>,
+    /// Applied at the same place through a reference.
+    pub(super) refs: Vec<usize>,
+    /// `properties`.
+    pub(super) names: BTreeMap<&'s str, usize>,
+    /// `patternProperties`: may apply to any member.
+    pub(super) matching: Vec<usize>,
+    /// `additionalProperties`, `unevaluatedProperties`: to members that `properties` does not name.
+    pub(super) further: Vec<usize>,
+    /// `prefixItems`, or `items` as an array; an element without a node is a boolean.
+    pub(super) first: Vec<Option<usize>>,
+    /// `items`, `additionalItems`, `unevaluatedItems`: to the elements behind `first`.
+    pub(super) rest: Vec<usize>,
+    /// `contains`.
+    pub(super) every: Vec<usize>,
+    /// `propertyNames`.
+    pub(super) spelled: Vec<usize>,
+    /// How many of `unevaluatedProperties` and `unevaluatedItems` it has.
+    pub(super) unevaluated: usize,
+}
+
+/// All subschemas of a document; the root is the first.
+#[derive(Debug)]
+pub(super) struct Graph<'s> {
+    pub(super) nodes: Vec<Node<'s>>,
+    places: Places<'s>,
+}
+
+/// Where a subschema applies.
+#[derive(Clone, Copy)]
+enum Slot<'s> {
+    Here,
+    Name(&'s str),
+    Matching,
+    Further,
+    First(usize),
+    Rest,
+    Every,
+    Spelled,
+    /// Nowhere by itself (`$defs`): only references lead there.
+    Aside,
+}
+
+/// Every value of the document by its address, with its container's address and the step from there.
+#[derive(Debug, Default)]
+struct Places<'s>(BTreeMap<usize, (usize, Step, &'s Value)>);
+
+/// Answers every request for a remote document with an empty one, so that the reference's place can be told.
+struct Nothing;
+
+/// The walk from the root; `R` is the resolver, whose type `jsonschema` does not name.
+struct Walk<'s, R> {
+    draft: Draft,
+    places: Places<'s>,
+    nodes: Vec<Node<'s>>,
+    /// The nodes by address and scope: the same subschema may mean another target in another scope.
+    known: BTreeMap<(usize, String), usize>,
+    todo: Vec<Visit<'s, R>>,
+    faults: Vec<Fault>,
+}
+
+/// A subschema to look at.
+struct Visit<'s, R> {
+    node: usize,
+    value: &'s Value,
+    resolver: R,
+    scope: String,
+}
+
+impl Retrieve for Nothing {
+    fn retrieve(&self, _: &Uri<String>) -> Result<Value, Box<dyn std::error::Error + Send + Sync>> {
+        Ok(Value::Object(Map::new()))
+    }
+}
+
+impl<'s> Graph<'s> {
+    /// The graph of a document that its meta-schema accepts.
+    ///
+    /// # Errors
+    /// When a reference leads out of the document or nowhere, or a subschema is of another draft.
+    pub(super) fn of(schema: &'s Value, draft: Draft) -> Result<Self, Vec<Fault>> {
+        let no_base = |error: jsonschema::ReferencingError| vec![Fault::new(error.to_string())];
+        let resource = draft.create_resource_ref(schema);
+        let base = uri::from_str(resource.id().unwrap_or(BASE)).map_err(no_base)?;
+        let builder = Registry::new().retriever(Nothing).draft(draft).add(base.as_str(), resource);
+        let registry = builder.and_then(jsonschema::RegistryBuilder::prepare).map_err(no_base)?;
+        let root = registry.resolver(base).in_subresource(resource).map_err(no_base)?;
+
+        let mut walk = Walk::new(schema, draft);
+        let scope =
+            scope_of(root.base_uri().as_str(), (&root.dynamic_scope()).into_iter().map(|u| u.to_string()));
+        walk.intern(schema, root, scope);
+        while let Some(Visit { node, value, resolver, scope }) = walk.todo.pop() {
+            let Value::Object(map) = value else { continue };
+            walk.look_at(node, value, map)?;
+            for (slot, child) in children(map, draft) {
+                let resource = draft.create_resource_ref(child);
+                if resource.id().is_none() {
+                    let target = walk.intern(child, resolver.clone(), scope.clone());
+                    walk.nodes[node].link(slot, target);
+                    continue;
+                }
+                match resolver.in_subresource(resource) {
+                    Ok(inner) => {
+                        let scopes = inner.dynamic_scope();
+                        let scope =
+                            scope_of(inner.base_uri().as_str(), (&scopes).into_iter().map(|u| u.to_string()));
+                        let target = walk.intern(child, inner, scope);
+                        walk.nodes[node].link(slot, target);
+                    }
+                    Err(error) => walk.fault(child, draft.id_keyword(), error.to_string()),
+                }
+            }
+            for (keyword, reference) in references(map, draft) {
+                let found = match keyword {
+                    "$recursiveRef" => resolver.lookup_recursive_ref(),
+                    _ => resolver.lookup(reference),
+                };
+                let found = found.map(|found| (walk.places.find(found.contents()), found));
+                match found {
+                    Ok((Some(contents), found)) => {
+                        let (_, inner, _) = found.into_inner();
+                        let scopes = inner.dynamic_scope();
+                        let scope =
+                            scope_of(inner.base_uri().as_str(), (&scopes).into_iter().map(|u| u.to_string()));
+                        let target = walk.intern(contents, inner, scope);
+                        walk.nodes[node].refs.push(target);
+                    }
+                    Ok((None, _)) => walk.fault(value, keyword, outside(reference)),
+                    Err(error) => walk.fault(value, keyword, format!("`{reference}` leads nowhere: {error}")),
+                }
+            }
+        }
+        walk.into_graph()
+    }
+
+    /// The way to a node from the document's root.
+    pub(super) fn way(&self, node: usize) -> Vec<Step> {
+        self.places.way_to(self.nodes[node].at)
+    }
+}
+
+impl<'s, R> Walk<'s, R> {
+    fn new(schema: &'s Value, draft: Draft) -> Self {
+        Self {
+            draft,
+            places: Places::of(schema),
+            nodes: Vec::new(),
+            known: BTreeMap::new(),
+            todo: Vec::new(),
+            faults: Vec::new(),
+        }
+    }
+
+    /// The node of a subschema in a scope; a new one is to be looked at.
+    fn intern(&mut self, value: &'s Value, resolver: R, scope: String) -> usize {
+        let key = (address(value), scope);
+        if let Some(&node) = self.known.get(&key) {
+            return node;
+        }
+        let node = self.nodes.len();
+        self.nodes.push(Node::of(value));
+        self.known.insert(key.clone(), node);
+        self.todo.push(Visit { node, value, resolver, scope: key.1 });
+        node
+    }
+
+    /// Notes what the subschema has beside its subschemas.
+    fn look_at(&mut self, node: usize, value: &Value, map: &Map<String, Value>) -> Result<(), Vec<Fault>> {
+        if self.nodes.len() > NODES_MAX {
+            return Err(vec![Fault::new(format!("the schema has more than {NODES_MAX} subschemas"))]);
+        }
+        let dialect = map.get("$schema").and_then(Value::as_str);
+        if dialect.is_some_and(|dialect| Draft::from_schema_uri(dialect) != self.draft) {
+            self.fault(value, "$schema", "a part of a schema must be of the whole's draft".into());
+        }
+        let keywords = ["unevaluatedProperties", "unevaluatedItems"];
+        if self.draft >= Draft::Draft201909 {
+            self.nodes[node].unevaluated =
+                keywords.iter().filter(|keyword| map.contains_key(**keyword)).count();
+        }
+        Ok(())
+    }
+
+    fn fault(&mut self, value: &Value, keyword: &str, msg: String) {
+        let mut loc = self.places.way_to(address(value));
+        loc.push(keyword.into());
+        self.faults.push(Fault::at(loc, msg));
+    }
+
+    fn into_graph(self) -> Result<Graph<'s>, Vec<Fault>> {
+        if self.faults.is_empty() {
+            Ok(Graph { nodes: self.nodes, places: self.places })
+        } else {
+            Err(self.faults)
+        }
+    }
+}
+
+impl<'s> Node<'s> {
+    fn of(value: &Value) -> Self {
+        let length = |keyword: &str| match value.get(keyword) {
+            Some(Value::Array(items)) => items.len(),
+            Some(Value::Object(members)) => members.len(),
+            _ => 0,
+        };
+        // A look-up or a comparison is about an eighth of an evaluation.
+        let extra = (length("enum") + length("required") + length("properties")) / 8;
+        Self { at: address(value), weight: 1 + extra as u64, ..Self::default() }
+    }
+
+    fn link(&mut self, slot: Slot<'s>, target: usize) {
+        match slot {
+            Slot::Here => self.here.push(target),
+            Slot::Name(name) => {
+                self.names.insert(name, target);
+            }
+            Slot::Matching => self.matching.push(target),
+            Slot::Further => self.further.push(target),
+            Slot::First(place) => {
+                if self.first.len() <= place {
+                    self.first.resize(place + 1, None);
+                }
+                self.first[place] = Some(target);
+            }
+            Slot::Rest => self.rest.push(target),
+            Slot::Every => self.every.push(target),
+            Slot::Spelled => self.spelled.push(target),
+            Slot::Aside => {}
+        }
+    }
+}
+
+impl<'s> Places<'s> {
+    fn of(schema: &'s Value) -> Self {
+        let mut places = Self::default();
+        places.0.insert(address(schema), (0, Step::Place(0), schema));
+        let mut todo = vec![schema];
+        while let Some(value) = todo.pop() {
+            let at = address(value);
+            let mut note = |child: &'s Value, step| {
+                places.0.insert(address(child), (at, step, child));
+                todo.push(child);
+            };
+            match value {
+                Value::Object(map) => map.iter().for_each(|(name, child)| note(child, name.as_str().into())),
+                Value::Array(items) => {
+                    items.iter().zip(0..).for_each(|(child, n)| note(child, Step::Place(n)))
+                }
+                Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+            }
+        }
+        places
+    }
+
+    /// The document's value that is this one, when it is one and may be a schema.
+    fn find(&self, value: &Value) -> Option<&'s Value> {
+        let found = self.0.get(&address(value)).map(|(.., found)| *found);
+        found.filter(|found| found.is_object() || found.is_boolean())
+    }
+
+    fn way_to(&self, at: usize) -> Vec<Step> {
+        let mut way = Vec::new();
+        let mut at = at;
+        // The root's container has no address.
+        while let Some((container, step, _)) = self.0.get(&at).filter(|(container, ..)| *container != 0) {
+            way.push(step.clone());
+            at = *container;
+        }
+        way.reverse();
+        way
+    }
+}
+
+/// What tells values apart; the document is borrowed for as long as the graph lives.
+fn address(value: &Value) -> usize {
+    std::ptr::from_ref(value).addr()
+}
+
+/// What tells two resolvers apart: the documents that lie around, outermost first, each once, because a dynamic
+/// reference takes the outermost.
+fn scope_of(base: &str, scopes: impl Iterator<Item = String>) -> String {
+    let mut all: Vec<String> = scopes.collect();
+    all.reverse();
+    all.push(base.into());
+    let mut kept: Vec<&str> = Vec::new();
+    for uri in &all {
+        if !kept.contains(&uri.as_str()) {
+            kept.push(uri);
+        }
+    }
+    // The base itself decides what a relative reference means, wherever it lies in the order.
+    format!("{base} {}", kept.join(" "))
+}
+
+fn outside(reference: &str) -> String {
+    format!("`{reference}` must lead to a schema inside this document: nothing is ever fetched")
+}
+
+/// Whether siblings of `$ref` mean nothing.
+fn ref_stands_alone(map: &Map<String, Value>, draft: Draft) -> bool {
+    draft < Draft::Draft201909 && map.contains_key("$ref")
+}
+
+/// The references of a subschema. Outside their draft the newer keywords are no references.
+fn references(map: &Map<String, Value>, draft: Draft) -> impl Iterator<Item = (&'static str, &str)> {
+    let keywords: &[&str] =
+        if draft < Draft::Draft201909 { &["$ref"] } else { &["$ref", "$dynamicRef", "$recursiveRef"] };
+    keywords.iter().filter_map(|keyword| Some((*keyword, map.get(*keyword)?.as_str()?)))
+}
+
+/// The subschemas of a subschema, in every draft's reading at once; booleans cost nothing and are left out.
+fn children(map: &Map<String, Value>, draft: Draft) -> Vec<(Slot<'_>, &Value)> {
+    let alone = ref_stands_alone(map, draft);
+    let single_items = map.get("items").is_some_and(|items| !items.is_array());
+    let mut found = Vec::new();
+    for (keyword, value) in map {
+        let slot = match keyword.as_str() {
+            "$defs" | "definitions" => Slot::Aside,
+            _ if alone => continue,
+            "allOf" | "anyOf" | "oneOf" | "not" | "if" | "then" | "else" | "contentSchema" => Slot::Here,
+            "dependentSchemas" | "dependencies" => Slot::Here,
+            "properties" => Slot::Name(""),
+            "patternProperties" => Slot::Matching,
+            "additionalProperties" | "unevaluatedProperties" => Slot::Further,
+            "prefixItems" => Slot::First(0),
+            "items" if value.is_array() => Slot::First(0),
+            "additionalItems" if single_items => Slot::Aside,
+            "items" | "additionalItems" | "unevaluatedItems" => Slot::Rest,
+            "contains" => Slot::Every,
+            "propertyNames" => Slot::Spelled,
+            _ => continue,
+        };
+        match (keyword.as_str(), value) {
+            (
+                "$defs" | "definitions" | "dependentSchemas" | "dependencies" | "properties"
+                | "patternProperties",
+                Value::Object(members),
+            ) => found.extend(members.iter().map(|(name, child)| match slot {
+                Slot::Name(_) => (Slot::Name(name), child),
+                other => (other, child),
+            })),
+            (_, Value::Array(items)) => {
+                found.extend(items.iter().enumerate().map(|(place, child)| match slot {
+                    Slot::First(_) => (Slot::First(place), child),
+                    other => (other, child),
+                }));
+            }
+            (_, one) => found.push((slot, one)),
+        }
+    }
+    found.retain(|(_, child)| child.is_object());
+    found
+}

@@ -1,0 +1,527 @@
+//! What is compiled, what is refused, and that nothing takes long.
+
+use serde_json::json;
+
+use super::*;
+use crate::model::document;
+
+fn parse(text: &str) -> Value {
+    document::parse(text.as_bytes(), 127).unwrap()
+}
+
+fn compiled(schema: &Value) -> Schema {
+    Schema::compile(schema).unwrap_or_else(|faults| panic!("{schema}: {faults:?}"))
+}
+
+/// The first fault's place (as a pointer) and text.
+fn refused(schema: &Value) -> (String, String) {
+    let faults = Schema::compile(schema).expect_err(&schema.to_string());
+    (pointer(&faults[0]), faults[0].msg.clone())
+}
+
+fn pointer(fault: &Fault) -> String {
+    fault.loc.iter().fold(String::new(), |text, step| match step {
+        Step::Name(name) => format!("{text}/{name}"),
+        Step::Place(place) => format!("{text}/{place}"),
+    })
+}
+
+fn places(schema: &Schema, data: &Value) -> Vec<String> {
+    schema.check(data).err().unwrap_or_default().iter().map(pointer).collect()
+}
+
+#[test]
+fn every_draft_is_known_and_the_default_is_the_newest() {
+    for (dialect, good, bad) in [
+        (
+            "http://json-schema.org/draft-04/schema#",
+            json!({"maximum": 3, "exclusiveMaximum": true}),
+            json!({"exclusiveMaximum": 3}),
+        ),
+        (
+            "http://json-schema.org/draft-06/schema#",
+            json!({"exclusiveMaximum": 3}),
+            json!({"exclusiveMaximum": true}),
+        ),
+        (
+            "http://json-schema.org/draft-07/schema#",
+            json!({"if": {"const": 3}, "then": false}),
+            json!({"if": 1}),
+        ),
+        (
+            "https://json-schema.org/draft/2019-09/schema",
+            json!({"exclusiveMaximum": 3}),
+            json!({"$anchor": 1}),
+        ),
+        (
+            "https://json-schema.org/draft/2020-12/schema",
+            json!({"exclusiveMaximum": 3}),
+            json!({"prefixItems": 1}),
+        ),
+    ] {
+        let (mut good, mut bad) = (good, bad);
+        good["$schema"] = dialect.into();
+        bad["$schema"] = dialect.into();
+        let schema = compiled(&good);
+        assert!(schema.check(&json!(2)).is_ok() && schema.check(&json!(3)).is_err(), "{dialect}");
+        refused(&bad);
+    }
+    assert!(compiled(&json!({"prefixItems": [{"type": "string"}]})).check(&json!([1])).is_err());
+    assert!(compiled(&json!(true)).check(&json!(1)).is_ok());
+    assert!(compiled(&json!(false)).check(&json!(1)).is_err());
+    assert!(compiled(&json!({})).check(&json!(1)).is_ok());
+    assert!(Schema::compile(&json!([])).is_err());
+    assert!(Schema::compile(&json!("x")).is_err());
+    for dialect in [json!("https://example.com/mine"), json!("http://127.0.0.1:1/schema"), json!(7)] {
+        assert_eq!(refused(&json!({"$schema": dialect})).0, "/$schema");
+    }
+    assert_eq!(
+        refused(
+            &json!({"properties": {"a": {"$id": "x", "$schema": "http://json-schema.org/draft-07/schema#"}}})
+        )
+        .0,
+        "/properties/a/$schema"
+    );
+}
+
+#[test]
+fn all_faults_of_a_schema_are_told_with_their_places() {
+    let schema = json!({
+        "type": "objekt",
+        "properties": {"a": {"minimum": "1"}, "b": {"type": "string"}, "0": {"required": "x"}},
+        "allOf": [{}, {"maxLength": -1}],
+    });
+    let faults = Schema::compile(&schema).unwrap_err();
+    let places: Vec<_> = faults.iter().map(pointer).collect();
+    for place in ["/type", "/properties/a/minimum", "/properties/0/required", "/allOf/1/maxLength"] {
+        assert!(places.iter().any(|got| got == place), "{place} {places:?}");
+    }
+    assert!(faults.iter().any(|fault| fault.loc[1..].first() == Some(&Step::Name("0".into()))));
+    assert!(faults.iter().any(|fault| fault.loc.get(1) == Some(&Step::Place(1))));
+}
+
+#[test]
+fn references_inside_the_document_are_followed() {
+    for schema in [
+        json!({"$ref": "#/$defs/n", "$defs": {"n": {"type": "integer"}}}),
+        json!({"$ref": "#n", "$defs": {"x": {"$anchor": "n", "type": "integer"}}}),
+        json!({"$ref": "#/x-own/n", "x-own": {"n": {"type": "integer"}}}),
+        json!({"$ref": "#/$defs/a~1b%20c", "$defs": {"a/b c": {"type": "integer"}}}),
+        json!({"$id": "https://example.com/root", "$ref": "n", "$defs": {"x": {"$id": "n", "type": "integer"}}}),
+        json!({"$id": "https://example.com/root", "$ref": "https://example.com/root#/$defs/n", "$defs": {"n": {"type": "integer"}}}),
+        json!({"$ref": "urn:x:n", "$defs": {"x": {"$id": "urn:x:n", "type": "integer"}}}),
+        json!({"$dynamicRef": "#n", "$defs": {"x": {"$dynamicAnchor": "n", "type": "integer"}}}),
+        json!({"$schema": "http://json-schema.org/draft-07/schema#", "$ref": "#n", "definitions": {"x": {"$id": "#n", "type": "integer"}}}),
+        json!({"$schema": "http://json-schema.org/draft-04/schema#", "$ref": "#n", "definitions": {"x": {"id": "#n", "type": "integer"}}}),
+        json!({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"type": "integer"}}}),
+    ] {
+        let schema_ = compiled(&schema);
+        assert!(schema_.check(&json!(1)).is_ok() && schema_.check(&json!("x")).is_err(), "{schema}");
+    }
+    // Not a reference: a property of that name, and data.
+    compiled(&json!({"properties": {"$ref": {"type": "string"}}, "const": {"$ref": "http://x/y"}}));
+}
+
+#[test]
+fn references_that_lead_out_or_nowhere_are_refused_at_their_place() {
+    for reference in [
+        "http://127.0.0.1:1/x",
+        "https://example.com/x#/y",
+        "file:///etc/passwd",
+        "//host/x",
+        "other.json",
+        "other.json#/a",
+        "#/nope",
+        "#nope",
+        "#/type",
+        "http://json-schema.org/draft-07/schema#",
+        "https://json-schema.org/draft/2020-12/schema",
+        "urn:x",
+    ] {
+        let (place, msg) =
+            refused(&json!({"type": "object", "properties": {"a": {"items": {"$ref": reference}}}}));
+        assert_eq!(place, "/properties/a/items/$ref", "{reference}: {msg}");
+        let (place, _) = refused(&json!({"$defs": {"unused": {"$ref": reference}}, "type": "string"}));
+        assert_eq!(place, "/$defs/unused/$ref", "{reference}");
+    }
+    let (place, _) = refused(&json!({"items": {"$dynamicRef": "http://127.0.0.1:1/x"}}));
+    assert_eq!(place, "/items/$dynamicRef");
+    let faults = Schema::compile(&json!({"anyOf": [{"$ref": "a"}, {"$ref": "b"}]})).unwrap_err();
+    assert_eq!(faults.len(), 2);
+}
+
+#[test]
+fn a_broken_identifier_or_reference_is_a_fault_not_a_panic() {
+    for id in [
+        "http://[bad",
+        "%",
+        "",
+        "#",
+        "#a",
+        "a#b",
+        "http://x/#frag",
+        "x y",
+        "http://x/##",
+        ":",
+        "urn:",
+        "/",
+        "json-schema:///",
+    ] {
+        for schema in [
+            json!({"$id": id, "type": "string"}),
+            json!({"$ref": id}),
+            json!({"$defs": {"a": {"$id": id, "$ref": "#/b"}}}),
+            json!({"$defs": {"a": {"$id": id}}, "items": {"$ref": id}}),
+            json!({"$schema": "http://json-schema.org/draft-07/schema#", "$id": id, "definitions": {"a": {"$id": id}}, "items": {"$ref": id}}),
+            json!({"$schema": "http://json-schema.org/draft-04/schema#", "id": id, "definitions": {"a": {"id": id}}, "items": {"$ref": id}}),
+        ] {
+            // Either is right; what counts is that it ends.
+            if let Ok(schema) = Schema::compile(&schema) {
+                let _ = schema.check(&json!(["x"]));
+            }
+        }
+    }
+}
+
+#[test]
+fn recursive_schemas_that_walk_down_the_data_are_compiled() {
+    let tree = compiled(
+        &json!({"properties": {"children": {"items": {"$ref": "#"}}, "value": {"type": "integer"}}}),
+    );
+    assert!(tree.check(&json!({"value": 1, "children": [{"value": 2, "children": []}]})).is_ok());
+    assert_eq!(
+        places(&tree, &json!({"children": [{"children": [{}, {"value": "x"}]}]})),
+        ["/children/0/children/1/value"]
+    );
+    for schema in [
+        json!({"properties": {"next": {"$ref": "#"}}}),
+        json!({"properties": {"next": {"anyOf": [{"type": "null"}, {"$ref": "#"}]}}}),
+        json!({"properties": {"left": {"$ref": "#"}, "right": {"$ref": "#"}}}),
+        json!({"additionalProperties": {"$ref": "#"}, "properties": {"a": {"$ref": "#"}}}),
+        json!({"patternProperties": {"^x": {"$ref": "#"}}, "additionalProperties": {"$ref": "#"}}),
+        json!({"prefixItems": [{"$ref": "#"}, {"$ref": "#"}], "items": {"$ref": "#"}}),
+        json!({"anyOf": [{"type": "string"}, {"type": "array", "items": {"$ref": "#"}}, {"type": "object", "additionalProperties": {"$ref": "#"}}]}),
+        json!({"$defs": {"node": {"allOf": [{"$ref": "#/$defs/base"}], "properties": {"children": {"items": {"$ref": "#/$defs/node"}}}},
+            "base": {"properties": {"parent": {"$ref": "#/$defs/node"}}}}, "$ref": "#/$defs/node"}),
+        json!({"properties": {"and": {"items": {"$ref": "#"}}, "or": {"items": {"$ref": "#"}}, "not": {"$ref": "#"}}}),
+        json!({"properties": {"a": {"$ref": "#"}}, "unevaluatedProperties": false}),
+        json!({"$defs": {"base": {"properties": {"a": {"$ref": "#/$defs/base"}}}}, "allOf": [{"$ref": "#/$defs/base"}],
+            "properties": {"b": true}, "unevaluatedProperties": false}),
+        json!({"$schema": "https://json-schema.org/draft/2019-09/schema", "$recursiveAnchor": true, "properties": {"a": {"$recursiveRef": "#"}}}),
+        json!({"$id": "https://example.com/strict-tree", "$dynamicAnchor": "node", "$ref": "tree", "unevaluatedProperties": false,
+            "$defs": {"tree": {"$id": "tree", "$dynamicAnchor": "node", "type": "object",
+                "properties": {"data": true, "children": {"type": "array", "items": {"$dynamicRef": "#node"}}}}}}),
+        json!({"propertyNames": {"$ref": "#"}, "additionalProperties": {"$ref": "#"}}),
+    ] {
+        compiled(&schema);
+    }
+}
+
+#[test]
+fn a_schema_that_applies_itself_in_place_is_refused() {
+    for schema in [
+        json!({"$ref": "#"}),
+        json!({"allOf": [{"$ref": "#"}]}),
+        json!({"anyOf": [{"type": "string"}, {"$ref": "#"}]}),
+        json!({"oneOf": [{"$ref": "#"}]}),
+        json!({"not": {"$ref": "#"}}),
+        json!({"if": {"$ref": "#"}}),
+        json!({"if": true, "then": {"$ref": "#"}}),
+        json!({"if": true, "else": {"$ref": "#"}}),
+        json!({"dependentSchemas": {"a": {"$ref": "#"}}}),
+        json!({"$schema": "http://json-schema.org/draft-07/schema#", "dependencies": {"a": {"$ref": "#"}}}),
+        json!({"$dynamicAnchor": "a", "$dynamicRef": "#a"}),
+        json!({"$schema": "https://json-schema.org/draft/2019-09/schema", "$recursiveRef": "#"}),
+        json!({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"allOf": [{"$ref": "#/$defs/a"}]}}}),
+        json!({"properties": {"a": {"$ref": "#/properties/a"}}}),
+        json!({"items": {"$ref": "#/x/y"}, "x": {"y": {"allOf": [{"$ref": "#/x/y"}]}}}),
+    ] {
+        let (place, msg) = refused(&schema);
+        assert!(msg.contains("without end"), "{schema}: {place} {msg}");
+    }
+}
+
+/// `levels` definitions, each of which applies the next twice through `wrap`.
+fn chain(levels: usize, wrap: impl Fn(Value) -> Value) -> Value {
+    let mut schema = json!({"$ref": "#/$defs/d0", "$defs": {}});
+    for level in 0..levels {
+        schema["$defs"][format!("d{level}")] = wrap(json!({"$ref": format!("#/$defs/d{}", level + 1)}));
+    }
+    schema["$defs"][format!("d{levels}")] = json!({"type": "object"});
+    schema
+}
+
+#[test]
+fn a_chain_that_doubles_is_refused_and_one_that_does_not_is_compiled() {
+    for wrap in [
+        |next: Value| json!({"allOf": [next, next]}),
+        |next: Value| json!({"anyOf": [next, next]}),
+        |next: Value| json!({"oneOf": [next, next]}),
+        |next: Value| json!({"if": next, "then": next}),
+        |next: Value| json!({"not": next, "else": next, "$ref": next["$ref"]}),
+        |next: Value| json!({"dependentSchemas": {"a": next, "b": next}}),
+        |next: Value| json!({"properties": {"a": {"allOf": [next, next]}}}),
+        |next: Value| json!({"properties": {"a": next}, "patternProperties": {"a": next}}),
+        |next: Value| json!({"patternProperties": {"a": next, "b": next}}),
+        |next: Value| json!({"items": next, "contains": next}),
+        |next: Value| json!({"prefixItems": [next], "contains": next}),
+        |next: Value| json!({"items": {"anyOf": [next, next]}}),
+        |next: Value| json!({"anyOf": [next], "unevaluatedProperties": false}),
+        |next: Value| json!({"anyOf": [next], "unevaluatedItems": false}),
+    ] {
+        let (place, msg) = refused(&chain(40, wrap));
+        assert!(msg.contains("more than 10000 evaluations"), "{place} {msg}");
+        assert!(place.starts_with("/$defs/d"), "{place}");
+        compiled(&chain(3, wrap));
+    }
+    compiled(&chain(40, |next| json!({"allOf": [next]})));
+    compiled(&chain(40, |next| json!({"properties": {"a": next, "b": next}})));
+    refused(&chain(500, |next| json!({"allOf": [next]})));
+}
+
+#[test]
+fn recursion_that_multiplies_with_the_depth_is_refused() {
+    for schema in [
+        json!({"properties": {"a": {"allOf": [{"$ref": "#"}, {"$ref": "#"}]}}}),
+        json!({"allOf": [{"properties": {"a": {"$ref": "#"}}}, {"properties": {"a": {"$ref": "#"}}}]}),
+        json!({"anyOf": [{"items": {"$ref": "#"}}, {"items": {"$ref": "#"}}]}),
+        json!({"items": {"$ref": "#"}, "contains": {"$ref": "#"}}),
+        json!({"additionalProperties": {"$ref": "#"}, "allOf": [{"additionalProperties": {"$ref": "#"}}]}),
+        json!({"properties": {"a": {"properties": {"b": {"properties": {"c": {"anyOf": [{"$ref": "#"}, {"$ref": "#"}]}}}}}}}),
+        json!({"$defs": {"x": {"properties": {"a": {"$ref": "#"}}}, "y": {"properties": {"a": {"$ref": "#"}}}},
+            "oneOf": [{"$ref": "#/$defs/x"}, {"$ref": "#/$defs/y"}]}),
+    ] {
+        let (_, msg) = refused(&schema);
+        assert!(msg.contains("more than 10000 evaluations"), "{schema}: {msg}");
+    }
+}
+
+#[test]
+fn documents_in_a_document_that_refer_to_each_other_end() {
+    let mut schema = json!({"$id": "https://example.com/r", "$ref": "d0", "$defs": {}});
+    for n in 0..12 {
+        let others: Vec<_> =
+            (0..12).map(|m| json!({"properties": {format!("p{m}"): {"$ref": format!("d{m}")}}})).collect();
+        schema["$defs"][format!("d{n}")] = json!({"$id": format!("d{n}"), "allOf": others});
+    }
+    // Every order of documents is a scope of its own.
+    refused(&schema);
+    let one = json!({"$id": "https://example.com/r", "properties": {"a": {"$ref": "d0"}, "b": {"$ref": "d1"}}, "$defs": {
+        "d0": {"$id": "d0", "properties": {"x": {"$ref": "d1"}}}, "d1": {"$id": "d1", "properties": {"x": {"$ref": "d0"}}}}});
+    compiled(&one);
+}
+
+#[test]
+fn patterns_are_linear_and_small() {
+    let with = |pattern: &str| json!({"properties": {"a": {"pattern": pattern}}});
+    for good in
+        ["^a+$", "(a+)+$", "^[\\w.-]+@[a-z]+\\.[a-z]{2,}$", "\\p{L}", "\\d{3}", "^(a|b)$", "a/b", "^\\S*$"]
+    {
+        compiled(&with(good));
+    }
+    for (bad, why) in [
+        ("(?=a)b", "looks around"),
+        ("(?!a)b", "looks around"),
+        ("(?<=a)b", "looks around"),
+        ("(a)\\1", "refers back"),
+        ("(a*)*\\1b", "refers back"),
+        ("(a", "no regular expression"),
+        ("a{1000}{1000}", "KiB"),
+        ("((a{100}){100}){100}", "KiB"),
+        ("\\p{L}{1000}", "KiB"),
+    ] {
+        let (place, msg) = refused(&with(bad));
+        assert_eq!(place, "/properties/a/pattern");
+        assert!(msg.contains(why), "{bad}: {msg}");
+        let (place, _) = refused(&json!({"items": {"patternProperties": {bad: true}}}));
+        assert_eq!(place, format!("/items/patternProperties/{bad}"));
+    }
+    let schema = compiled(&with("^(a+)+$"));
+    assert!(schema.check(&json!({"a": format!("{}b", "a".repeat(1 << 20))})).is_err());
+    // A name and data are no patterns.
+    compiled(&json!({"properties": {"pattern": {"type": "string"}}, "default": {"pattern": "(?=a)"}}));
+    let many: serde_json::Map<_, _> =
+        (0..9000).map(|n| (format!("p{n}"), json!({"pattern": format!("[a-z]{{30}}{n}")}))).collect();
+    let (_, msg) = refused(&json!({"properties": many}));
+    assert!(msg.contains("MiB"), "{msg}");
+}
+
+#[test]
+fn all_violations_are_told_with_their_places() {
+    let schema = compiled(&json!({
+        "type": "object",
+        "required": ["x"],
+        "properties": {"a": {"type": "integer"}, "b": {"items": {"maxLength": 2}}, "0": {"type": "string"}, "": {"type": "string"}, "s/t~": false},
+        "additionalProperties": false,
+    }));
+    let data = json!({"a": "no", "b": ["ok", "long", "longer"], "0": 1, "": 1, "s/t~": 1, "more": 1});
+    let mut got = places(&schema, &data);
+    got.sort();
+    assert_eq!(got, ["", "", "/", "/0", "/a", "/b/1", "/b/2", "/s/t~"]);
+    let faults = schema.check(&data).unwrap_err();
+    assert!(faults.iter().any(|fault| fault.loc == [Step::Name("0".into())]));
+    assert!(faults.iter().any(|fault| fault.loc == [Step::Name("b".into()), Step::Place(1)]));
+    assert!(schema.check(&json!({"x": 1})).is_err());
+}
+
+#[test]
+fn violations_are_bounded_in_number_and_length() {
+    let schema = compiled(&json!({"items": {"type": "string"}}));
+    assert_eq!(schema.check(&json!(vec![1; 5000])).unwrap_err().len(), VIOLATIONS_MAX);
+    let schema = compiled(&json!({"anyOf": [{"type": "string"}, {"maxProperties": 0}]}));
+    let faults = schema.check(&json!({"ä": "€".repeat(300_000)})).unwrap_err();
+    assert!(faults[0].msg.len() <= MESSAGE_BYTES_MAX + 3, "{}", faults[0].msg.len());
+    assert!(faults[0].msg.ends_with('…'));
+}
+
+#[test]
+fn formats_assert_where_the_draft_says_so() {
+    let mut schema = json!({"format": "ipv4"});
+    assert!(compiled(&schema).check(&json!("no")).is_ok());
+    schema["$schema"] = "http://json-schema.org/draft-07/schema#".into();
+    assert!(compiled(&schema).check(&json!("no")).is_err());
+}
+
+#[test]
+fn numbers_are_compared_exactly_and_never_expanded() {
+    let cases = [
+        (r#"{"minimum": 5}"#, "1e999999999", true),
+        (r#"{"maximum": 5}"#, "1e999999999", false),
+        (r#"{"maximum": 5}"#, "-1e99999999999999999999", true),
+        (r#"{"maximum": 5}"#, "1e-999999999", true),
+        (r#"{"minimum": 1e999999999}"#, "1e400", false),
+        (r#"{"multipleOf": 3}"#, "1e400", false),
+        (r#"{"multipleOf": 3}"#, "3e999999999", true),
+        (r#"{"multipleOf": 0.01}"#, "0.07", true),
+        (r#"{"multipleOf": 1e-999999999}"#, "1", true),
+        (r#"{"type": "integer"}"#, "1e400", true),
+        (r#"{"type": "integer"}"#, "1e999999999", true),
+        (r#"{"type": "integer"}"#, "1e-999999999", false),
+        (r#"{"type": "integer"}"#, "7.0", true),
+        (r#"{"const": 1e400}"#, "10e399", true),
+        (r#"{"const": 1e400}"#, "1e401", false),
+        (r#"{"enum": [1e999999999, 2]}"#, "2.0", true),
+        (r#"{"const": 123456789012345678901234567890}"#, "123456789012345678901234567891", false),
+        (r#"{"maximum": 123456789012345678901234567890}"#, "123456789012345678901234567891", false),
+        (r#"{"uniqueItems": true}"#, "[1e400, 1e401, 1e-400, 1e-401]", true),
+        (r#"{"uniqueItems": true}"#, "[1, 2, 1.0]", false),
+        (
+            r#"{"uniqueItems": true}"#,
+            "[123456789012345678901234567890, 123456789012345678901234567891]",
+            true,
+        ),
+        (r#"{"uniqueItems": false}"#, "[1, 1]", true),
+    ];
+    for (schema, data, valid) in cases {
+        assert_eq!(compiled(&parse(schema)).check(&parse(data)).is_ok(), valid, "{schema} {data}");
+    }
+}
+
+#[test]
+fn hostile_numbers_and_arrays_end() {
+    let array = |item: &dyn Fn(usize) -> String, bytes: usize| {
+        let mut text = String::from("[");
+        for n in 0.. {
+            if text.len() > bytes {
+                break;
+            }
+            text.push_str(&item(n));
+            text.push(',');
+        }
+        text.push_str("0.5]");
+        parse(&text)
+    };
+    let unique = compiled(&json!({"uniqueItems": true}));
+    // No hash tells these apart; a table of hashes would compare each with each.
+    assert!(unique.check(&array(&|n| format!("1e{}", 400 + n), 1 << 20)).is_ok());
+    assert!(unique.check(&array(&|n| format!("12345678901234567890{n}"), 1 << 20)).is_ok());
+    let nested = |n: usize| {
+        (0..17).map(|bit| if n >> bit & 1 == 1 { "[]" } else { "[[]]" }).collect::<Vec<_>>().join(",")
+    };
+    assert!(unique.check(&array(&|n| format!("[{}]", nested(n)), 1 << 20)).is_ok());
+    for schema in [
+        r#"{"items": {"multipleOf": 0.7}}"#,
+        r#"{"items": {"minimum": 12345678901234567890123}}"#,
+        r#"{"items": {"enum": [1e9999, 1e-9999, 3e9998]}}"#,
+        r#"{"items": {"type": "integer"}}"#,
+    ] {
+        let schema = compiled(&parse(schema));
+        for number in ["1e9999", "1e-9998", "7e4000", "1e999999999"] {
+            let _ = schema.check(&array(&|_| number.into(), 1 << 20));
+        }
+        let _ = schema.check(&parse(&"9".repeat(1 << 20)));
+        let _ = schema.check(&parse(&format!("[{}]", "9".repeat(1 << 20))));
+    }
+}
+
+#[test]
+fn a_check_that_would_cost_too_much_is_refused() {
+    let chain = chain(10, |next| json!({"allOf": [next, next]}));
+    let costly = json!({"items": {"$ref": "#/$defs/d0"}, "$defs": chain["$defs"]});
+    let schema = compiled(&costly);
+    assert!(schema.check(&json!([{}, {}])).is_ok());
+    let faults = schema.check(&json!(vec![json!({}); 100_000])).unwrap_err();
+    assert!(faults[0].msg.contains("evaluations"), "{faults:?}");
+    // Places that the schema says nothing of cost nothing.
+    let mut aside = costly.clone();
+    aside["items"] = true.into();
+    aside["prefixItems"] = json!([{"$ref": "#/$defs/d0"}]);
+    assert!(compiled(&aside).check(&json!(vec![json!({}); 100_000])).is_ok());
+    let union: Vec<_> = (0..300)
+        .map(
+            |n| json!({"properties": {"kind": {"const": n}, "x": {"type": "integer"}}, "required": ["kind"]}),
+        )
+        .collect();
+    let schema = compiled(&json!({"properties": {"list": {"items": {"anyOf": union}}}}));
+    let items: Vec<_> = (0..5000).map(|n| json!({"kind": n % 300, "x": 1})).collect();
+    assert!(schema.check(&json!({"list": items})).is_ok());
+}
+
+#[test]
+fn the_deepest_data_and_schemas_fit_on_a_small_stack() {
+    let deep = |levels: usize| (0..levels).fold(json!(1), |inner, _| json!({"a": inner}));
+    let tree = compiled(
+        &json!({"type": "object", "additionalProperties": {"anyOf": [{"type": "integer"}, {"$ref": "#"}]}}),
+    );
+    assert!(tree.check(&deep(120)).is_ok());
+    assert!(tree.check(&(0..120).fold(json!("x"), |inner, _| json!({"a": inner}))).is_err());
+    let looped = |levels: usize| {
+        let mut schema = chain(levels, |next| json!({"anyOf": [next]}));
+        schema["$defs"][format!("d{levels}")] =
+            json!({"type": "object", "additionalProperties": {"$ref": "#/$defs/d0"}});
+        compiled(&schema)
+    };
+    // As deep in applications as is allowed, with violations at the end.
+    for (levels, depth) in [(8, 82), (50, 14), (110, 6)] {
+        let faults = looped(levels).check(&deep(depth)).unwrap_err();
+        assert!(!faults[0].msg.contains("too deep"), "{levels} {depth}: {faults:?}");
+    }
+    let faults = looped(80).check(&deep(60)).unwrap_err();
+    assert!(faults[0].msg.contains("too deep"), "{faults:?}");
+    let schema = (0..30).fold(json!({"type": "object"}), |inner, _| json!({"allOf": [inner]}));
+    assert!(compiled(&schema).check(&json!({})).is_ok());
+    let schema = (0..31).fold(json!({"type": "integer"}), |inner, _| json!({"properties": {"a": inner}}));
+    assert!(compiled(&schema).check(&deep(31)).is_ok());
+}
+
+#[test]
+fn large_schemas_are_compiled() {
+    let wide: serde_json::Map<_, _> =
+        (0..8000).map(|n| (format!("p{n}"), json!({"type": "string"}))).collect();
+    let schema = compiled(&json!({"properties": wide, "additionalProperties": false}));
+    assert_eq!(places(&schema, &json!({"p7": 1})), ["/p7"]);
+    let options: Vec<_> = (0..20_000).map(|n| json!(format!("o{n}"))).collect();
+    assert!(compiled(&json!({"enum": options})).check(&json!("o19999")).is_ok());
+    let defs: serde_json::Map<_, _> = (0..2000)
+        .map(|n| {
+            (format!("d{n}"), json!({"properties": {"x": {"$ref": format!("#/$defs/d{}", (n + 1) % 2000)}}}))
+        })
+        .collect();
+    compiled(&json!({"$defs": defs, "$ref": "#/$defs/d0"}));
+}
+
+#[test]
+fn a_schema_is_shared_between_threads() {
+    fn shared<T: Send + Sync>() {}
+    shared::<Schema>();
+}

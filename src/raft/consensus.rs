@@ -1,0 +1,358 @@
+//! What a node's part in the agreement does for the room above.
+//!
+//! **Invariants**
+//! 1. `NotLeader` is said only of a write that openraft has certainly not appended here: the variant
+//!    `ForwardToLeader`. `LogEntryDiscarded` looks alike and is not: it was appended, and its fate is unknown.
+//! 2. openraft's metrics are looked at, never held: a held borrow blocks its core.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use openraft::{
+    ChangeMembers, Instant, ReadPolicy,
+    async_runtime::WatchReceiver,
+    errors::{ClientWriteError, ForwardReason, ForwardToLeader, LinearizableReadError, RaftError},
+};
+use tokio::{sync::watch, task::AbortHandle, time::timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Consensus, Member, MemberStatus, NodeId, ReadError, Status, Timers, WriteError,
+    log::Log,
+    machine::Board,
+    types::{Data, Kind, Metrics, Raft},
+};
+use crate::{
+    model::{
+        command::{Proposal, Verdict},
+        record::Revision,
+    },
+    state::State,
+    store::{Figures, Store},
+};
+
+/// Longest entry: twice the default body, and far below what the log takes.
+const ENTRY_BYTES_MAX: usize = 16 << 20;
+/// How long forming a cluster may take: the members elect a leader and agree on their list.
+const FORM_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a hand-over waits for the new leader; an election would take as long.
+const HAND_OVER_TIMEOUT: Duration = Duration::from_millis(1500);
+/// How long a change of members waits: a new one may need a snapshot first.
+const MEMBERS_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long stopping openraft may take before the files are closed all the same.
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What clones of [`Consensus`] share.
+pub(super) struct Inner {
+    pub(super) id: NodeId,
+    pub(super) raft: Raft,
+    pub(super) board: Arc<Board>,
+    pub(super) machine_gone: CancellationToken,
+    pub(super) store: Store,
+    pub(super) log: Log,
+    pub(super) timers: Timers,
+    /// The leader that openraft knows.
+    pub(super) leader: watch::Receiver<Option<NodeId>>,
+    pub(super) stopping: Arc<AtomicBool>,
+    pub(super) tasks: Vec<AbortHandle>,
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inner").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
+
+fn not_leader(id: NodeId, forward: &ForwardToLeader<Kind>) -> Option<NodeId> {
+    match forward.reason {
+        ForwardReason::NotLeader => forward.leader_id.filter(|leader| *leader != id),
+        ForwardReason::LeadershipTransfer | ForwardReason::LeaseExpired => None,
+    }
+}
+
+impl Consensus {
+    /// Whether the cluster was formed (log not pristine).
+    pub async fn is_initialized(&self) -> bool {
+        self.inner.raft.is_initialized().await.unwrap_or(false)
+    }
+
+    /// Forms the cluster, once, on one pristine node, and waits until it has a leader and has agreed on its
+    /// members.
+    ///
+    /// # Errors
+    /// When it was formed before, when this node is not among the members, or when no leader comes about in time.
+    pub async fn initialize(&self, members: Vec<Member>) -> Result<(), String> {
+        let members: BTreeMap<NodeId, Member> =
+            members.into_iter().map(|member| (member.id, member)).collect();
+        self.inner.raft.initialize(members).await.map_err(|error| error.to_string())?;
+        let settled = |metrics: &Metrics| {
+            let agreed = metrics.membership_config.log_id().is_some()
+                && metrics.membership_config == metrics.committed_membership_config;
+            agreed && metrics.current_leader.is_some()
+        };
+        let waited = self.inner.raft.wait(Some(FORM_TIMEOUT)).metrics(settled, "the cluster is formed").await;
+        waited.map(drop).map_err(|error| format!("the members have not agreed yet: {error}"))
+    }
+
+    /// Proposes on the leader and waits for the verdict (no time limit of its own).
+    ///
+    /// # Errors
+    /// See [`WriteError`].
+    pub async fn write(&self, proposal: Arc<Proposal>) -> Result<Verdict, WriteError> {
+        let bytes = proposal.to_bytes();
+        drop(proposal);
+        if bytes.len() > ENTRY_BYTES_MAX {
+            return Err(WriteError::TooLarge);
+        }
+        let error = match self.inner.raft.client_write(Data(bytes.into())).await {
+            Ok(answer) => {
+                let none = || WriteError::Undecided("an entry with a proposal had no verdict".into());
+                return answer.data.0.ok_or_else(none);
+            }
+            Err(error) => error,
+        };
+        Err(match error {
+            RaftError::APIError(ClientWriteError::ForwardToLeader(forward)) => {
+                WriteError::NotLeader(not_leader(self.inner.id, &forward))
+            }
+            RaftError::APIError(
+                unknown @ (ClientWriteError::LogEntryDiscarded(_)
+                | ClientWriteError::ChangeMembershipError(_)
+                | ClientWriteError::PreconditionFailed(_)),
+            ) => WriteError::Undecided(unknown.to_string()),
+            RaftError::Fatal(fatal) => WriteError::Undecided(fatal.to_string()),
+        })
+    }
+
+    /// On the leader: an index such that a state that has applied it holds every write acknowledged before the
+    /// call. Bounded by the election time-out. Calls at the same time share one round of heartbeats.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub async fn read_index(&self) -> Result<Revision, ReadError> {
+        match self.inner.raft.get_read_linearizer(ReadPolicy::ReadIndex).await {
+            Ok(linearizer) => Ok(linearizer.read_log_id().index()),
+            Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(forward))) => {
+                Err(ReadError::NotLeader(not_leader(self.inner.id, &forward)))
+            }
+            Err(RaftError::APIError(LinearizableReadError::QuorumNotEnough(error))) => {
+                Err(ReadError::NoQuorum(error.to_string()))
+            }
+            Err(RaftError::Fatal(fatal)) => Err(ReadError::NoQuorum(fatal.to_string())),
+        }
+    }
+
+    /// The newest applied state. One pointer read.
+    #[must_use]
+    pub fn state(&self) -> Arc<State> {
+        Arc::clone(&self.inner.board.applied.load().state)
+    }
+
+    /// Waits until `state().revision() >= at_least`. Never returns when the node stops: bound it.
+    pub async fn applied(&self, at_least: Revision) {
+        let mut index = self.inner.board.index.subscribe();
+        if index.wait_for(|index| *index >= at_least).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// The leader that this node knows.
+    #[must_use]
+    pub fn leader(&self) -> Option<Member> {
+        let metrics = self.metrics();
+        let leader = metrics.current_leader?;
+        metrics.membership_config.get_node(&leader).cloned()
+    }
+
+    /// Resolves when the known leader changes.
+    pub async fn leader_changed(&self) {
+        let mut leader = self.inner.leader.clone();
+        leader.mark_unchanged();
+        if leader.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// What this node knows of the cluster.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let metrics = self.metrics();
+        let voters: BTreeSet<NodeId> = metrics.membership_config.voter_ids().collect();
+        let members = metrics.membership_config.nodes().map(|(id, member)| MemberStatus {
+            member: member.clone(),
+            voter: voters.contains(id),
+            lag: lag(&metrics, *id),
+        });
+        Status {
+            leader_id: metrics.current_leader,
+            term: metrics.current_term,
+            applied: self.state().revision(),
+            members: members.collect(),
+            quorum_age: metrics.last_quorum_acked.map(|acked| acked.elapsed()),
+            running: metrics.running_state.is_ok() && !self.inner.stopping.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The store's figures.
+    #[must_use]
+    pub fn figures(&self) -> Figures {
+        self.inner.store.figures()
+    }
+
+    /// Makes a new member follow the log without a vote, and waits (bounded) until it has caught up.
+    ///
+    /// # Errors
+    /// When this node does not lead, another change is under way, or it does not catch up in time.
+    pub async fn add_learner(&self, member: Member) -> Result<(), String> {
+        let added = self.inner.raft.add_learner(member.id, member, true);
+        let added = timeout(MEMBERS_TIMEOUT, added).await;
+        let added = added.map_err(|_| format!("the member has not caught up within {MEMBERS_TIMEOUT:?}"))?;
+        added.map(drop).map_err(|error| error.to_string())
+    }
+
+    /// Gives votes to learners and takes members out, in one change.
+    ///
+    /// # Errors
+    /// When this node does not lead, another change is under way, or the change is not agreed on in time.
+    pub async fn change_voters(&self, add: BTreeSet<NodeId>, remove: BTreeSet<NodeId>) -> Result<(), String> {
+        let change =
+            ChangeMembers::Batch(vec![ChangeMembers::AddVoterIds(add), ChangeMembers::RemoveVoters(remove)]);
+        let changed = timeout(MEMBERS_TIMEOUT, self.inner.raft.change_membership(change, false)).await;
+        let changed = changed.map_err(|_| format!("not agreed on within {MEMBERS_TIMEOUT:?}"))?;
+        changed.map(drop).map_err(|error| error.to_string())
+    }
+
+    /// Hands leadership to the freshest live voter, if this node leads; waits (bounded) until it is taken.
+    pub async fn hand_over(&self) {
+        let Some(to) = self.successor() else { return };
+        if let Err(error) = self.inner.raft.trigger().transfer_leader(to).await {
+            tracing::warn!(%error, "leadership could not be handed over");
+            return;
+        }
+        let me = self.inner.id;
+        let taken = |metrics: &Metrics| metrics.current_leader.is_some_and(|leader| leader != me);
+        let waited =
+            self.inner.raft.wait(Some(HAND_OVER_TIMEOUT)).metrics(taken, "another member leads").await;
+        match waited {
+            Ok(_) => tracing::info!(to, "handed leadership over"),
+            Err(error) => tracing::warn!(to, %error, "leadership was not taken over; the members will elect"),
+        }
+    }
+
+    /// The voter with the longest log among those that answered a heartbeat lately; `None` unless this node leads.
+    /// A leader that has asked a silent member to take over accepts no writes until the next election.
+    fn successor(&self) -> Option<NodeId> {
+        let metrics = self.metrics();
+        if metrics.current_leader != Some(self.inner.id) {
+            return None;
+        }
+        let (heartbeats, logs) = (metrics.heartbeat?, metrics.replication?);
+        let lease = Duration::from_millis(self.inner.timers.election_min_ms);
+        let is_live =
+            |id: &NodeId| heartbeats.get(id).copied().flatten().is_some_and(|at| at.elapsed() < lease);
+        let voters = metrics.membership_config.voter_ids().filter(|id| *id != self.inner.id && is_live(id));
+        voters.max_by_key(|id| logs.get(id).copied().flatten())
+    }
+
+    /// Stops openraft, then closes log and store.
+    pub async fn shutdown(&self) {
+        self.inner.stopping.store(true, Ordering::Relaxed);
+        match timeout(STOP_TIMEOUT, self.inner.raft.shutdown()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::error!(%error, "openraft has not stopped cleanly"),
+            Err(_) => tracing::error!("openraft has not stopped within {STOP_TIMEOUT:?}"),
+        }
+        for task in &self.inner.tasks {
+            task.abort();
+        }
+        // A run of entries may still be on its way; the store must have it before it is closed.
+        if timeout(STOP_TIMEOUT, self.inner.machine_gone.cancelled()).await.is_err() {
+            tracing::error!("entries are still being applied after {STOP_TIMEOUT:?}");
+        }
+        let (log, store) = (self.inner.log.clone(), self.inner.store.clone());
+        // The log first: its last flush lets the store carry to the end.
+        let closed = tokio::task::spawn_blocking(move || {
+            log.close();
+            store.close();
+        });
+        if let Err(error) = closed.await {
+            tracing::error!(%error, "log and store were not closed cleanly");
+        }
+    }
+
+    /// Completes when this node can't go on (storage failure, panic while applying): the process must end.
+    pub async fn failed(&self) -> String {
+        let mut failure = self.inner.board.failure.subscribe();
+        let raft = async {
+            match failure.wait_for(Option::is_some).await {
+                Ok(why) => why.clone().unwrap_or_default(),
+                Err(_) => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            why = raft => why,
+            why = self.inner.store.failed() => why,
+        }
+    }
+
+    fn metrics(&self) -> Metrics {
+        self.inner.raft.metrics().borrow_watched().clone()
+    }
+}
+
+/// Entries that a member lacks of this leader's log.
+fn lag(metrics: &Metrics, id: NodeId) -> Option<u64> {
+    let logs = metrics.replication.as_ref()?;
+    let end = |index: Option<u64>| index.map_or(0, |index| index + 1);
+    let last = end(metrics.last_log_index);
+    let has = if id == metrics.id { last } else { end(logs.get(&id)?.map(|id| id.index)) };
+    Some(last.saturating_sub(has))
+}
+
+/// Follows openraft's metrics: the leader, and a failure that ends it.
+pub(super) async fn follow(
+    raft: Raft,
+    board: Arc<Board>,
+    leader: watch::Sender<Option<NodeId>>,
+    stopping: Arc<AtomicBool>,
+) {
+    let mut metrics = raft.metrics();
+    drop(raft);
+    loop {
+        let (now, fatal) = {
+            let seen = metrics.borrow_watched();
+            (seen.current_leader, seen.running_state.as_ref().err().map(ToString::to_string))
+        };
+        leader.send_if_modified(|known| std::mem::replace(known, now) != now);
+        if let Some(fatal) = fatal {
+            if !stopping.load(Ordering::Relaxed) {
+                board.failure.send_if_modified(|failure| {
+                    let first = failure.is_none();
+                    if first {
+                        *failure = Some(format!("openraft has stopped: {fatal}"));
+                    }
+                    first
+                });
+            }
+            return;
+        }
+        if metrics.changed().await.is_err() {
+            return;
+        }
+    }
+}

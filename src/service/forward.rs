@@ -1,0 +1,287 @@
+//! Carries a write to the leader's peer listener, and answers the writes that other nodes carry here.
+//!
+//! The typed write goes, not the HTTP request: the asked node has authenticated, limited and parsed it. JSON goes
+//! as the text that was checked and is parsed again on the leader, because a value has no compact form of its own.
+//!
+//! **Invariant:** one hop. A node that is given another's write decides it or says that it does not lead; it never
+//! passes it on. What became of a call is told apart exactly: not sent, refused before anything was done, or
+//! unknown.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use tokio::time::Instant;
+
+use super::{
+    Caller, Principal, Refusal, Service, Write,
+    prepare::Asked,
+    propose::{Attempt, aside},
+};
+use crate::{
+    model::{
+        command::{Expect, RequestStamp},
+        document::{self, Document, DocumentError},
+    },
+    raft::{
+        Consensus, Member, ReceiveError,
+        peers::{CallError, Lane},
+    },
+};
+
+/// The call's name: the last segment of the peer path.
+pub(crate) const WRITE: &str = "write";
+/// The form of the calls of this room; the first byte of each.
+const FORM: u8 = 1;
+/// What the leader leaves of the caller's time for its answer to come back.
+const WAY_BACK: Duration = Duration::from_millis(100);
+/// Bytes above which a write is parsed off the threads that serve requests.
+const LONG: usize = 64 << 10;
+
+/// A write under way to the leader.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Carried {
+    by: String,
+    reason: Option<String>,
+    request: Option<RequestStamp>,
+    remaining_ms: u64,
+    write: CarriedWrite,
+}
+
+/// [`Write`] with texts in the place of documents. New variants go to the end.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+enum CarriedWrite {
+    CreateDefinition { key: String, indexes: Vec<String>, schema: Option<Arc<str>> },
+    SetIndexes { key: String, indexes: Vec<String>, expect: Expect },
+    DeleteDefinition { key: String, expect: Expect, restrict: bool },
+    WriteConfig { definition: String, key: String, data: Arc<str>, expect: Expect },
+    DeleteConfig { definition: String, key: String, expect: Expect },
+}
+
+impl Service {
+    /// Tries a write on the leader.
+    pub(super) async fn forward(
+        &self,
+        consensus: &Consensus,
+        asked: &Asked,
+        leader: &Member,
+        deadline: Instant,
+    ) -> Attempt {
+        let remaining = deadline.saturating_duration_since(Instant::now());
+        let body = encode(&Carried::of(asked, remaining));
+        let call = self.inner.peers.call(Lane::Forward, leader.id, &leader.peer_addr, WRITE, body, remaining);
+        let answer = tokio::select! {
+            answer = call => answer,
+            // A lost leader never answers. A write that may be sent again need not wait for that.
+            () = consensus.leader_changed(), if asked.caller.request.is_some() => {
+                return Attempt::Unknown("the leader changed while the write was under way".into());
+            }
+        };
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(error) => return error.into(),
+        };
+        decode(&answer).unwrap_or_else(|error| Attempt::Unknown(format!("the leader's answer is {error}")))
+    }
+
+    /// Decides a write that another node carried here.
+    ///
+    /// # Errors
+    /// When the body is none of this version's. Everything else is an answer.
+    pub(crate) async fn answer_write(&self, body: Bytes) -> Result<Bytes, ReceiveError> {
+        let depth = self.limits().json_depth;
+        let (remaining, asked) = if body.len() > LONG {
+            let opened = aside(move || open(&body, depth)).await;
+            opened.map_err(|_| ReceiveError::Failed("the write could not be read".into()))??
+        } else {
+            open(&body, depth)?
+        };
+        Ok(encode(&self.answer(asked, remaining).await))
+    }
+
+    async fn answer(&self, asked: Asked, remaining: Duration) -> Attempt {
+        let Some(consensus) = self.consensus() else { return Attempt::Later(self.absence()) };
+        if !self.leads(consensus) {
+            return Attempt::Later(format!("node {} does not lead", self.node_id()));
+        }
+        let Ok(_permit) = self.inner.admission.try_acquire() else {
+            return Attempt::Refused(Refusal::Overloaded);
+        };
+        if let Err(refusal) = self.check_room(&asked.write) {
+            return Attempt::Refused(refusal);
+        }
+        let time = remaining.saturating_sub(WAY_BACK).min(self.inner.options.write_timeout);
+        self.decide(consensus, &Arc::new(asked), Instant::now() + time).await
+    }
+}
+
+fn open(body: &[u8], depth: usize) -> Result<(Duration, Asked), ReceiveError> {
+    let carried: Carried = decode(body)?;
+    let remaining = Duration::from_millis(carried.remaining_ms);
+    let asked = carried.into_asked(depth).map_err(|error| ReceiveError::Malformed(error.to_string()))?;
+    Ok((remaining, asked))
+}
+
+impl Carried {
+    fn of(asked: &Asked, remaining: Duration) -> Self {
+        let write = match asked.write.clone() {
+            Write::CreateDefinition { key, indexes, schema } => {
+                CarriedWrite::CreateDefinition { key, indexes, schema: schema.map(|schema| schema.text) }
+            }
+            Write::SetIndexes { key, indexes, expect } => CarriedWrite::SetIndexes { key, indexes, expect },
+            Write::DeleteDefinition { key, expect, restrict } => {
+                CarriedWrite::DeleteDefinition { key, expect, restrict }
+            }
+            Write::WriteConfig { definition, key, data, expect } => {
+                CarriedWrite::WriteConfig { definition, key, data: data.text, expect }
+            }
+            Write::DeleteConfig { definition, key, expect } => {
+                CarriedWrite::DeleteConfig { definition, key, expect }
+            }
+        };
+        Self {
+            by: asked.caller.principal.id.clone(),
+            reason: asked.caller.reason.clone(),
+            request: asked.caller.request,
+            remaining_ms: u64::try_from(remaining.as_millis()).unwrap_or(u64::MAX),
+            write,
+        }
+    }
+
+    fn into_asked(self, depth: usize) -> Result<Asked, DocumentError> {
+        let parse = |text: Arc<str>| {
+            document::parse(text.as_bytes(), depth).map(|value| Document { text: Arc::clone(&text), value })
+        };
+        let write = match self.write {
+            CarriedWrite::CreateDefinition { key, indexes, schema } => {
+                Write::CreateDefinition { key, indexes, schema: schema.map(parse).transpose()? }
+            }
+            CarriedWrite::SetIndexes { key, indexes, expect } => Write::SetIndexes { key, indexes, expect },
+            CarriedWrite::DeleteDefinition { key, expect, restrict } => {
+                Write::DeleteDefinition { key, expect, restrict }
+            }
+            CarriedWrite::WriteConfig { definition, key, data, expect } => {
+                Write::WriteConfig { definition, key, data: parse(data)?, expect }
+            }
+            CarriedWrite::DeleteConfig { definition, key, expect } => {
+                Write::DeleteConfig { definition, key, expect }
+            }
+        };
+        let principal = Principal { id: self.by };
+        Ok(Asked { caller: Caller { principal, reason: self.reason, request: self.request }, write })
+    }
+}
+
+impl From<CallError> for Attempt {
+    fn from(error: CallError) -> Self {
+        match error {
+            CallError::NotSent(_) => Self::Later(format!("the leader was not reached: {error}")),
+            // A fault of the leader may have struck after it proposed; everything else it refuses on sight.
+            CallError::Refused { status, .. } if status < 500 => Self::Later(format!("the leader: {error}")),
+            CallError::Refused { .. } | CallError::Unknown(_) => {
+                Self::Unknown(format!("the leader did not answer: {error}"))
+            }
+        }
+    }
+}
+
+/// The bytes of a call of this room.
+pub(super) fn encode<T: Serialize>(value: &T) -> Bytes {
+    postcard::to_extend(value, vec![FORM]).expect("calls are plain data and memory grows").into()
+}
+
+/// What bytes of [`encode`] hold.
+pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ReceiveError> {
+    let malformed = |text: &str| ReceiveError::Malformed(text.into());
+    let (form, rest) = bytes.split_first().ok_or_else(|| malformed("empty"))?;
+    if *form != FORM {
+        return Err(malformed("of a form that this version does not know"));
+    }
+    let (value, rest) = postcard::take_from_bytes(rest).map_err(|error| malformed(&error.to_string()))?;
+    if rest.is_empty() { Ok(value) } else { Err(malformed("longer than it says")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{
+        command::Applied,
+        error::{Fault, Invalid, Rejection, Step},
+        time::Timestamp,
+    };
+
+    fn asked(write: Write) -> Asked {
+        let principal = Principal { id: "root".into() };
+        let request = Some(RequestStamp { id: [1; 16], print: [2; 16] });
+        Asked { caller: Caller { principal, reason: Some("because".into()), request }, write }
+    }
+
+    fn writes() -> Vec<Write> {
+        let document = |text: &str| Document { text: text.into(), value: serde_json::Value::Null };
+        let (key, indexes) = (String::from("app"), vec![String::from("a.b")]);
+        vec![
+            Write::CreateDefinition {
+                key: key.clone(),
+                indexes: indexes.clone(),
+                schema: Some(document("{}")),
+            },
+            Write::CreateDefinition { key: key.clone(), indexes: Vec::new(), schema: None },
+            Write::SetIndexes { key: key.clone(), indexes, expect: Expect::Present },
+            Write::DeleteDefinition { key: key.clone(), expect: Expect::At(9), restrict: true },
+            Write::WriteConfig {
+                definition: key.clone(),
+                key: "ä/?".into(),
+                data: document("[1.0]"),
+                expect: Expect::None,
+            },
+            Write::DeleteConfig { definition: key, key: "db".into(), expect: Expect::Present },
+        ]
+    }
+
+    #[test]
+    fn a_carried_write_comes_back_as_it_was() {
+        for write in writes() {
+            let carried = Carried::of(&asked(write), Duration::from_millis(1500));
+            assert_eq!(carried.remaining_ms, 1500);
+            let back: Carried = decode(&encode(&carried)).unwrap();
+            assert_eq!(back, carried);
+        }
+    }
+
+    #[test]
+    fn every_attempt_comes_back_as_it_was() {
+        let applied = Applied { revision: 7, at: Timestamp(8), created: false };
+        let faults = vec![Fault::at(vec![Step::from("data"), Step::Place(2)], "bad")];
+        for attempt in [
+            Attempt::Decided(Ok(applied)),
+            Attempt::Decided(Err(Rejection::Precondition { current: 5 })),
+            Attempt::Refused(Refusal::Invalid(Invalid::Faults(faults))),
+            Attempt::Refused(Refusal::Overloaded),
+            Attempt::Later("no".into()),
+            Attempt::Unknown("perhaps".into()),
+        ] {
+            assert_eq!(decode::<Attempt>(&encode(&attempt)).unwrap(), attempt);
+        }
+    }
+
+    #[test]
+    fn bytes_of_another_form_are_refused() {
+        let mut bytes = encode(&Attempt::Later("no".into())).to_vec();
+        assert!(decode::<Attempt>(&[]).is_err());
+        assert!(decode::<Attempt>(&bytes[..bytes.len() - 1]).is_err());
+        bytes.push(0);
+        assert!(decode::<Attempt>(&bytes).is_err());
+        bytes.pop();
+        bytes[0] = 2;
+        assert!(decode::<Attempt>(&bytes).is_err());
+    }
+
+    #[test]
+    fn a_failed_call_says_whether_the_write_may_have_happened() {
+        let refused = |status| CallError::Refused { status, text: "no".into() };
+        assert!(matches!(CallError::NotSent("refused".into()).into(), Attempt::Later(_)));
+        assert!(matches!(refused(421).into(), Attempt::Later(_)));
+        assert!(matches!(refused(500).into(), Attempt::Unknown(_)));
+        assert!(matches!(CallError::Unknown("time-out".into()).into(), Attempt::Unknown(_)));
+    }
+}

@@ -1,0 +1,274 @@
+//! Makes a command of a write, on the leader, against one state.
+//!
+//! What is costly or may fail is done here, before the log: schemas are compiled, data is checked, index entries
+//! are computed. The command carries the results and names the revision of the definition that they rest on.
+//!
+//! The order of the checks is the contract's: definition key → definition exists → config key → exists already →
+//! preconditions → data.
+//!
+//! **Invariant:** nothing here changes anything; the same write against the same state gives the same answer.
+
+use std::sync::Arc;
+
+use super::{
+    Caller, Refusal, Write,
+    checks::{Validators, stored_schema, within},
+};
+use crate::{
+    model::{
+        command::{Command, Expect, Outcome},
+        document::Document,
+        error::{Fault, Invalid, Rejection},
+        index,
+        key::Key,
+        limits::Limits,
+        record::Revision,
+        schema::Schema,
+    },
+    state::{Collection, State},
+};
+
+/// Bytes of data above which a check is moved off the threads that serve requests: about a millisecond.
+const DATA_LONG: usize = 64 << 10;
+/// Bytes of a schema above which its compilation is moved off, likewise.
+const SCHEMA_LONG: usize = 8 << 10;
+
+/// A write with who asks it: what the tries at it share.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub(super) caller: Caller,
+    pub(super) write: Write,
+}
+
+/// What came of a write before anything was proposed.
+#[derive(Debug, PartialEq)]
+pub(super) enum Prepared {
+    /// The same request was decided before.
+    Known(Outcome),
+    /// It can be proposed.
+    Propose { command: Command, definition_read: Option<Revision> },
+}
+
+/// What the asked node checks before it takes a write anywhere: what needs no state.
+pub(super) fn check_intake(write: &Write, limits: &Limits) -> Result<(), Invalid> {
+    let (definition, loc) = match write {
+        Write::CreateDefinition { key, schema, .. } => {
+            check_bytes("schema", schema.as_ref(), limits.schema_bytes)?;
+            (key, vec!["config_definition_key".into()])
+        }
+        Write::WriteConfig { definition, data, .. } => {
+            check_bytes("data", Some(data), limits.data_bytes)?;
+            (definition, Vec::new())
+        }
+        Write::SetIndexes { key, .. } | Write::DeleteDefinition { key, .. } => (key, Vec::new()),
+        Write::DeleteConfig { definition, .. } => (definition, Vec::new()),
+    };
+    Key::parse(definition).map(drop).map_err(|error| Fault::at(loc, error.to_string()).into())
+}
+
+fn check_bytes(what: &str, document: Option<&Document>, most: usize) -> Result<(), Invalid> {
+    let bytes = document.map_or(0, |document| document.text.len());
+    if bytes <= most {
+        return Ok(());
+    }
+    Err(Invalid::TooLarge(format!("the {what} takes {bytes} bytes, but the limit is {most} bytes")))
+}
+
+/// Whether preparing takes long enough to be kept from the threads that serve requests.
+pub(super) fn is_long(state: &State, write: &Write, validators: &Validators) -> bool {
+    let stored = |key: &str, at_hand: bool| {
+        state.definition(key).is_some_and(|found| {
+            let bytes = found.definition.schema.as_ref().map_or(0, |text| text.len());
+            bytes > SCHEMA_LONG && !(at_hand && validators.has(&found.definition))
+        })
+    };
+    match write {
+        Write::CreateDefinition { schema, .. } => {
+            schema.as_ref().is_some_and(|schema| schema.text.len() > SCHEMA_LONG)
+        }
+        Write::SetIndexes { key, .. } => stored(key, false),
+        Write::WriteConfig { definition, data, .. } => {
+            data.text.len() > DATA_LONG || stored(definition, true)
+        }
+        Write::DeleteDefinition { .. } | Write::DeleteConfig { .. } => false,
+    }
+}
+
+/// Checks a write against a state and makes the command of it.
+pub(super) fn prepare(
+    state: &State,
+    asked: &Asked,
+    validators: &Validators,
+    limits: &Limits,
+) -> Result<Prepared, Refusal> {
+    if let Some(request) = &asked.caller.request
+        && let Some(before) = state.remembered(&request.id)
+    {
+        let same = before.stamp.print == request.print;
+        return Ok(Prepared::Known(if same {
+            before.outcome.clone()
+        } else {
+            Err(Rejection::RequestReused)
+        }));
+    }
+    match &asked.write {
+        Write::CreateDefinition { key, indexes, schema } => {
+            create_definition(state, key, (indexes, schema.as_ref()), limits)
+        }
+        Write::SetIndexes { key, indexes, expect } => set_indexes(state, key, (indexes, *expect), limits),
+        Write::DeleteDefinition { key, expect, restrict } => {
+            delete_definition(state, key, *expect, *restrict)
+        }
+        Write::WriteConfig { definition, key, data, expect } => {
+            write_config(find(state, definition)?, key, (data, *expect), validators)
+        }
+        Write::DeleteConfig { definition, key, expect } => {
+            delete_config(find(state, definition)?, key, *expect)
+        }
+    }
+}
+
+fn create_definition(
+    state: &State,
+    key: &str,
+    (indexes, schema): (&[String], Option<&Document>),
+    limits: &Limits,
+) -> Result<Prepared, Refusal> {
+    let key = parse_key(key, "config_definition_key")?;
+    if state.definition(key.as_str()).is_some() {
+        return Err(Rejection::DefinitionExists.into());
+    }
+    if let Some(schema) = schema {
+        // Compiled only to see that it can be; the first config's check keeps the compiled form.
+        Schema::compile(&schema.value)
+            .map_err(|faults| Invalid::Faults(within("json_schema", faults)))
+            .map(drop)?;
+    }
+    index::check_paths(indexes, schema.map(|schema| &schema.value), limits.indexes)
+        .map_err(Invalid::Faults)?;
+    let schema = schema.map(|schema| Arc::clone(&schema.text));
+    let command = Command::CreateDefinition { key, indexes: indexes.to_vec(), schema };
+    Ok(Prepared::Propose { command, definition_read: None })
+}
+
+fn set_indexes(
+    state: &State,
+    key: &str,
+    (indexes, expect): (&[String], Expect),
+    limits: &Limits,
+) -> Result<Prepared, Refusal> {
+    let found = &find(state, key)?.definition;
+    check_expect(expect, Some(found.revision), Rejection::DefinitionExists, Rejection::DefinitionNotFound)?;
+    let schema = stored_schema(found)?;
+    index::check_paths(indexes, schema.as_ref(), limits.indexes).map_err(Invalid::Faults)?;
+    let command = Command::SetIndexes { key: found.key.clone(), indexes: indexes.to_vec(), expect };
+    Ok(Prepared::Propose { command, definition_read: Some(found.revision) })
+}
+
+fn delete_definition(state: &State, key: &str, expect: Expect, restrict: bool) -> Result<Prepared, Refusal> {
+    let found = find(state, key)?;
+    let revision = found.definition.revision;
+    check_expect(expect, Some(revision), Rejection::DefinitionExists, Rejection::DefinitionNotFound)?;
+    if restrict && !found.by_key.is_empty() {
+        return Err(Rejection::DefinitionNotEmpty(found.by_key.len()).into());
+    }
+    let command = Command::DeleteDefinition { key: found.definition.key.clone(), expect, restrict };
+    Ok(Prepared::Propose { command, definition_read: None })
+}
+
+fn write_config(
+    found: &Collection,
+    key: &str,
+    (data, expect): (&Document, Expect),
+    validators: &Validators,
+) -> Result<Prepared, Refusal> {
+    let key = parse_key(key, "config_key")?;
+    let current = found.config(key.as_str()).map(|config| config.revision);
+    let standing = check_expect(expect, current, Rejection::ConfigExists, Rejection::ConfigNotFound);
+    // A plain PUT of an absent config is told what is wrong with its data first.
+    if expect != Expect::Present {
+        standing.clone()?;
+    }
+    let entries = validators.of(&found.definition)?.check(&data.value)?;
+    standing?;
+    let command = Command::WriteConfig {
+        definition: found.definition.key.clone(),
+        key,
+        data: Arc::clone(&data.text),
+        entries,
+        expect,
+    };
+    Ok(Prepared::Propose { command, definition_read: Some(found.definition.revision) })
+}
+
+fn delete_config(found: &Collection, key: &str, expect: Expect) -> Result<Prepared, Refusal> {
+    let key = parse_key(key, "config_key")?;
+    let current = found.config(key.as_str()).map(|config| config.revision);
+    let expect = if expect == Expect::Any { Expect::Present } else { expect };
+    check_expect(expect, current, Rejection::ConfigExists, Rejection::ConfigNotFound)?;
+    let command = Command::DeleteConfig { definition: found.definition.key.clone(), key, expect };
+    Ok(Prepared::Propose { command, definition_read: None })
+}
+
+fn find<'a>(state: &'a State, key: &str) -> Result<&'a Arc<Collection>, Refusal> {
+    let key = parse_key(key, "config_definition_key")?;
+    state.definition(key.as_str()).ok_or_else(|| Rejection::DefinitionNotFound.into())
+}
+
+fn parse_key(text: &str, name: &str) -> Result<Key, Refusal> {
+    Key::parse(text).map_err(|error| Invalid::from(Fault::at(vec![name.into()], error.to_string())).into())
+}
+
+/// Whether a record, or its absence, is what a write may rest on.
+fn check_expect(
+    expect: Expect,
+    current: Option<Revision>,
+    exists: Rejection,
+    missing: Rejection,
+) -> Result<(), Rejection> {
+    match (expect, current) {
+        (Expect::Any, _) | (Expect::Absent | Expect::None, None) | (Expect::Present, Some(_)) => Ok(()),
+        (Expect::At(asked), Some(current)) if asked == current => Ok(()),
+        (Expect::At(_) | Expect::None, Some(current)) => Err(Rejection::Precondition { current }),
+        (Expect::Absent, Some(_)) => Err(exists),
+        (Expect::Present | Expect::At(_), None) => Err(missing),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_rests_on_what_it_expects() {
+        let (exists, missing) = (Rejection::ConfigExists, Rejection::ConfigNotFound);
+        let check = |expect, current| check_expect(expect, current, exists.clone(), missing.clone());
+        let differs = Rejection::Precondition { current: 7 };
+        for (expect, absent, at_seven) in [
+            (Expect::Any, Ok(()), Ok(())),
+            (Expect::Absent, Ok(()), Err(exists.clone())),
+            (Expect::None, Ok(()), Err(differs.clone())),
+            (Expect::Present, Err(missing.clone()), Ok(())),
+            (Expect::At(7), Err(missing.clone()), Ok(())),
+            (Expect::At(6), Err(missing.clone()), Err(differs)),
+        ] {
+            assert_eq!(check(expect, None), absent, "{expect:?} of nothing");
+            assert_eq!(check(expect, Some(7)), at_seven, "{expect:?} of revision 7");
+        }
+    }
+
+    #[test]
+    fn intake_names_the_limit_and_refuses_a_bad_key() {
+        let limits = Limits { data_bytes: 4, ..Limits::default() };
+        let write = |definition: &str, text: &str| Write::WriteConfig {
+            definition: definition.into(),
+            key: "not/checked/yet".into(),
+            data: Document { text: text.into(), value: serde_json::Value::Null },
+            expect: Expect::Absent,
+        };
+        assert_eq!(check_intake(&write("app", "null"), &limits), Ok(()));
+        let long = check_intake(&write("a/b", "[null]"), &limits);
+        assert!(matches!(long, Err(Invalid::TooLarge(text)) if text.contains("limit is 4 bytes")));
+        assert!(matches!(check_intake(&write("a/b", "null"), &limits), Err(Invalid::Faults(_))));
+    }
+}

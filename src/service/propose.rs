@@ -1,0 +1,326 @@
+//! Takes a write to its verdict: on this node when it leads, through the leader when it does not, and through
+//! changes of the leader until the time is up.
+//!
+//! ```text
+//! write ─ intake ─┬─ decide (this node leads): prepare → propose → verdict
+//!                 └─ forward (another leads): one call; its answer is an Attempt as well
+//! ```
+//!
+//! **Invariants:** a try that came to nothing for certain may be repeated. A try whose outcome is unknown is
+//! repeated only with a request stamp, by which the log decides both as one; and from then on only a verdict ends
+//! the uncertainty. A refusal that no entry decided rests on a read, so it is judged at a read index before it is
+//! told: nobody is told of a state that a newer leader has left behind.
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use serde::{Deserialize, Serialize};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use super::{
+    Caller, Refusal, Service, Write, Written, now,
+    prepare::{Asked, Prepared, check_intake, is_long, prepare},
+};
+use crate::{
+    model::{
+        command::{Outcome, Proposal, Verdict},
+        error::Invalid,
+        record::Revision,
+    },
+    raft::{Consensus, ReadError, WriteError},
+    state::State,
+};
+
+/// How often a write is prepared again because its definition changed meanwhile. Each time somebody else's write
+/// was decided, so only a storm of changes to one definition gets here.
+const PREPARATIONS_MAX: u32 = 16;
+/// How long a node waits for a write that it carried to the leader to arrive in its own state.
+const CATCH_UP: Duration = Duration::from_secs(1);
+/// The first pause between two tries, in milliseconds; it doubles [`PAUSE_DOUBLINGS`] times.
+const PAUSE_MS: u64 = 5;
+/// Up to 160 ms: a fraction of an election.
+const PAUSE_DOUBLINGS: u32 = 5;
+
+/// What one try at a write came to. Rides between nodes: new variants go to the end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Attempt {
+    /// The log decided.
+    Decided(Outcome),
+    /// Refused, certainly not applied.
+    Refused(Refusal),
+    /// Certainly not applied; another try may succeed.
+    Later(String),
+    /// It may be applied.
+    Unknown(String),
+}
+
+impl Service {
+    /// Does a write: success means that it is durable on a majority.
+    ///
+    /// # Errors
+    /// What the write was refused with; see [`Refusal`].
+    pub async fn write(&self, caller: Caller, write: Write) -> Result<Written, Refusal> {
+        let _permit = self.inner.admission.try_acquire().map_err(|_| Refusal::Overloaded)?;
+        check_intake(&write, self.limits())?;
+        self.check_room(&write)?;
+        let consensus = self.consensus_or_refusal()?;
+        let deadline = Instant::now() + self.inner.options.write_timeout;
+        let asked = Arc::new(Asked { caller, write });
+        let applied = self.settle(consensus, &asked, deadline).await??;
+        // The caller reads its own write on this node; where that takes too long it is a success all the same.
+        let _late = timeout(CATCH_UP, consensus.applied(applied.revision)).await.is_err();
+        Ok(Written { applied, revision: consensus.state().revision() })
+    }
+
+    /// Refuses writes that need room while there is none.
+    pub(super) fn check_room(&self, write: &Write) -> Result<(), Refusal> {
+        match write {
+            Write::DeleteDefinition { .. } | Write::DeleteConfig { .. } => Ok(()),
+            Write::CreateDefinition { .. } | Write::SetIndexes { .. } | Write::WriteConfig { .. } => {
+                self.inner.disk.room()
+            }
+        }
+    }
+
+    /// Tries until there is a verdict, a refusal, or no time left.
+    async fn settle(
+        &self,
+        consensus: &Consensus,
+        asked: &Arc<Asked>,
+        deadline: Instant,
+    ) -> Result<Outcome, Refusal> {
+        let mut pauses = Pauses::until(deadline);
+        let mut course = Course { repeatable: asked.caller.request.is_some(), ..Course::default() };
+        loop {
+            let attempt = match consensus.leader() {
+                None => Attempt::Later("no leader is known".into()),
+                Some(leader) if leader.id == self.node_id() => self.decide(consensus, asked, deadline).await,
+                Some(leader) => self.forward(consensus, asked, &leader, deadline).await,
+            };
+            if let Some(end) = course.take(attempt) {
+                return end;
+            }
+            if !pauses.pause(consensus.leader_changed()).await {
+                return Err(course.out_of_time());
+            }
+        }
+    }
+
+    /// Decides a write on this node, which leads or did so a moment ago.
+    pub(super) async fn decide(
+        &self,
+        consensus: &Consensus,
+        asked: &Arc<Asked>,
+        deadline: Instant,
+    ) -> Attempt {
+        for _ in 0..PREPARATIONS_MAX {
+            let (command, definition_read) = match self.judge(consensus, asked, deadline).await {
+                Ok(Prepared::Propose { command, definition_read }) => (command, definition_read),
+                Ok(Prepared::Known(outcome)) => return Attempt::Decided(outcome),
+                Err(attempt) => return attempt,
+            };
+            if Instant::now() >= deadline {
+                // Proposed now, its outcome could not be told.
+                return Attempt::Later("the time was up before the write was proposed".into());
+            }
+            let proposal = Proposal {
+                at: now(),
+                by: asked.caller.principal.id.clone(),
+                reason: asked.caller.reason.clone(),
+                request: asked.caller.request,
+                definition_read,
+                command,
+            };
+            match timeout_at(deadline, consensus.write(Arc::new(proposal))).await {
+                Err(_) => return Attempt::Unknown("the write was proposed, but not decided in time".into()),
+                Ok(Ok(Verdict::Decided(outcome))) => return Attempt::Decided(outcome),
+                Ok(Ok(Verdict::Stale)) => {}
+                Ok(Err(error)) => return error.into(),
+            }
+        }
+        Attempt::Refused(Refusal::Unavailable(format!(
+            "the definition changed {PREPARATIONS_MAX} times while the write was prepared"
+        )))
+    }
+
+    /// Prepares against the applied state; a refusal is judged again at a read index.
+    async fn judge(
+        &self,
+        consensus: &Consensus,
+        asked: &Arc<Asked>,
+        deadline: Instant,
+    ) -> Result<Prepared, Attempt> {
+        if let Ok(prepared) = self.prepare(consensus.state(), asked).await {
+            return Ok(prepared);
+        }
+        let confirmed = async {
+            let index = consensus.read_index().await?;
+            consensus.applied(index).await;
+            Ok::<(), ReadError>(())
+        };
+        match timeout_at(deadline, confirmed).await {
+            Ok(Ok(())) => self.prepare(consensus.state(), asked).await.map_err(Attempt::Refused),
+            Ok(Err(ReadError::NotLeader(_))) => {
+                Err(Attempt::Later("this node does not lead any more".into()))
+            }
+            Ok(Err(ReadError::NoQuorum(text))) => Err(Attempt::Later(text)),
+            Err(_) => Err(Attempt::Later("a quorum did not confirm the leader in time".into())),
+        }
+    }
+
+    async fn prepare(&self, state: Arc<State>, asked: &Arc<Asked>) -> Result<Prepared, Refusal> {
+        let inner = &self.inner;
+        if !is_long(&state, &asked.write, &inner.validators) {
+            return prepare(&state, asked, &inner.validators, self.limits());
+        }
+        let (service, asked) = (self.clone(), Arc::clone(asked));
+        aside(move || prepare(&state, &asked, &service.inner.validators, service.limits())).await?
+    }
+
+    /// Waits until this node has applied a revision.
+    pub(super) async fn reach(
+        consensus: &Consensus,
+        revision: Revision,
+        deadline: Instant,
+    ) -> Result<(), Refusal> {
+        timeout_at(deadline, consensus.applied(revision)).await.map_err(|_| {
+            let applied = consensus.state().revision();
+            Refusal::Undecided(format!("this node has applied revision {applied}, not yet {revision}"))
+        })
+    }
+}
+
+/// Runs what takes long on a thread for such work.
+pub(super) async fn aside<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Refusal> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| Refusal::Fault(format!("a check ended: {error}")))
+}
+
+impl From<WriteError> for Attempt {
+    fn from(error: WriteError) -> Self {
+        match error {
+            WriteError::NotLeader(_) => Self::Later("this node does not lead, or not yet".into()),
+            WriteError::Undecided(text) => Self::Unknown(text),
+            WriteError::TooLarge => Self::Refused(
+                Invalid::TooLarge("the write takes more bytes than an entry of the log may".into()).into(),
+            ),
+        }
+    }
+}
+
+/// What the tries at one write have come to so far.
+#[derive(Debug, Default)]
+struct Course {
+    /// Whether the write bears a stamp by which the log decides its copies as one.
+    repeatable: bool,
+    /// Set once a try may have been applied.
+    unknown: Option<String>,
+    /// Why the last try came to nothing.
+    reason: String,
+}
+
+impl Course {
+    /// Takes what a try came to; `Some` when it is the end.
+    fn take(&mut self, attempt: Attempt) -> Option<Result<Outcome, Refusal>> {
+        match attempt {
+            Attempt::Decided(outcome) => Some(Ok(outcome)),
+            // A copy that is still under way may be applied after this refusal was judged.
+            Attempt::Refused(refusal) => Some(Err(self.unknown.take().map_or(refusal, Refusal::Undecided))),
+            Attempt::Unknown(text) if self.repeatable => {
+                self.unknown = Some(text);
+                None
+            }
+            Attempt::Unknown(text) => Some(Err(Refusal::Undecided(text))),
+            Attempt::Later(text) => {
+                self.reason = text;
+                None
+            }
+        }
+    }
+
+    fn out_of_time(self) -> Refusal {
+        match self.unknown {
+            Some(text) => Refusal::Undecided(text),
+            None => Refusal::Unavailable(format!("no leader took the request in time: {}", self.reason)),
+        }
+    }
+}
+
+/// The pauses between the tries at one request: they grow, and they are drawn, so that the callers of a lost
+/// leader do not all come at once.
+#[derive(Debug)]
+pub(super) struct Pauses {
+    deadline: Instant,
+    made: u32,
+}
+
+impl Pauses {
+    pub(super) fn until(deadline: Instant) -> Self {
+        Self { deadline, made: 0 }
+    }
+
+    /// Pauses until it is worth another try, at the latest when something `changed`; `false` when the time is up.
+    pub(super) async fn pause(&mut self, changed: impl Future<Output = ()>) -> bool {
+        let longest = PAUSE_MS << self.made.min(PAUSE_DOUBLINGS);
+        let pause = Duration::from_millis(fastrand::u64(longest / 2..=longest));
+        self.made = self.made.saturating_add(1);
+        if Instant::now() + pause >= self.deadline {
+            return false;
+        }
+        tokio::select! {
+            () = sleep(pause) => {}
+            () = changed => {}
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{command::Applied, error::Rejection, time::Timestamp};
+
+    const APPLIED: Applied = Applied { revision: 4, at: Timestamp(1), created: true };
+
+    fn course(repeatable: bool) -> Course {
+        Course { repeatable, ..Course::default() }
+    }
+
+    #[test]
+    fn what_was_certainly_not_applied_is_unavailable() {
+        let mut course = course(false);
+        assert_eq!(course.take(Attempt::Later("lease".into())), None);
+        assert!(matches!(course.out_of_time(), Refusal::Unavailable(text) if text.contains("lease")));
+    }
+
+    #[test]
+    fn an_unknown_outcome_is_told_at_once_without_a_stamp() {
+        let end = course(false).take(Attempt::Unknown("lost".into()));
+        assert_eq!(end, Some(Err(Refusal::Undecided("lost".into()))));
+    }
+
+    #[test]
+    fn unknown_stays_unknown_until_the_log_decides() {
+        let refused = Attempt::Refused(Refusal::Rejected(Rejection::ConfigExists));
+        let mut one = course(true);
+        assert_eq!(one.take(Attempt::Unknown("lost".into())), None);
+        assert_eq!(one.take(Attempt::Later("no leader".into())), None);
+        assert_eq!(one.take(refused), Some(Err(Refusal::Undecided("lost".into()))));
+
+        let mut two = course(true);
+        assert_eq!(two.take(Attempt::Unknown("lost".into())), None);
+        assert_eq!(two.take(Attempt::Decided(Ok(APPLIED))), Some(Ok(Ok(APPLIED))));
+
+        let mut three = course(true);
+        assert_eq!(three.take(Attempt::Unknown("lost".into())), None);
+        assert_eq!(three.out_of_time(), Refusal::Undecided("lost".into()));
+    }
+
+    #[tokio::test]
+    async fn pauses_end_with_the_time() {
+        let mut pauses = Pauses::until(Instant::now());
+        assert!(!pauses.pause(std::future::pending()).await);
+        let mut pauses = Pauses::until(Instant::now() + Duration::from_secs(3600));
+        assert!(pauses.pause(std::future::ready(())).await);
+    }
+}

@@ -1,0 +1,107 @@
+//! A cluster's beginning, its status, and what a node says before it belongs to one.
+
+use http::Method;
+use serde_json::json;
+
+use crate::harness::{
+    Cluster, check, eventually,
+    load::{config, define},
+};
+
+#[tokio::test]
+async fn a_node_that_belongs_to_no_cluster_lives_but_is_not_ready_and_does_nothing() {
+    let mut cluster = Cluster::start_unformed("unformed").await;
+    for node in cluster.clients() {
+        node.bare(Method::GET, "/livez").attempt().await.unwrap().expect(200);
+        node.bare(Method::GET, "/readyz").attempt().await.unwrap().expect(503);
+        let body = json!({"config_definition_key": "early"});
+        let write = node.post("/api/v1/config_definition/", &body).attempt().await.unwrap();
+        let write = write.refused(503, "unavailable_error");
+        assert!(!write.header("retry-after").is_empty(), "{write:?}");
+        let read = node.get("/api/v1/config_definition/early").attempt().await.unwrap();
+        read.refused(503, "unavailable_error");
+    }
+    cluster.form().await;
+    for node in cluster.clients() {
+        let read = node.get("/api/v1/config_definition/early").insist().await;
+        read.refused(404, "not_found_error");
+    }
+}
+
+#[tokio::test]
+async fn forming_needs_the_key_and_may_be_repeated() {
+    let mut cluster = Cluster::start_unformed("forming").await;
+    let members = cluster.members();
+    let first = cluster.client(1);
+    let bare = first.bare(Method::POST, "/api/v1/cluster/init").json(&members);
+    bare.attempt().await.unwrap().refused(401, "unauthorized_error");
+    cluster.form().await;
+    let before = first.status().await.unwrap();
+    define(&first, "kept").await;
+    for _ in 0..2 {
+        let again = first.post("/api/v1/cluster/init", &members).attempt().await.unwrap();
+        assert!((200..300).contains(&again.status), "{again:?}");
+    }
+    let after = first.status().await.unwrap();
+    assert_eq!(before["cluster_id"], after["cluster_id"]);
+    first.get("/api/v1/config_definition/kept").insist().await.expect(200);
+}
+
+#[tokio::test]
+async fn every_node_shows_the_same_cluster() {
+    let cluster = Cluster::start("status").await;
+    let leader = cluster.leader().await;
+    define(&cluster.client(1), "d").await;
+    cluster.equal_digests().await;
+    let first = cluster.client(1).status().await.unwrap();
+    assert!(first["cluster_id"].as_str().is_some_and(|id| id.len() >= 32), "{first}");
+    for node in &cluster.nodes {
+        let (client, id) = (node.client(), node.id);
+        eventually("the members are shown", async || {
+            let answer = client.get("/api/v1/cluster").attempt().await?.expect(200);
+            let status = answer.data().clone();
+            assert_eq!(status["cluster_id"], first["cluster_id"]);
+            assert_eq!(status["node_id"], id);
+            assert!(status["term"].as_u64().is_some_and(|term| term > 0), "{status}");
+            assert!(status["revision"].as_u64().is_some_and(|revision| revision > 0), "{status}");
+            assert!(
+                status["digest"].as_str().is_some_and(|d| d.bytes().all(|b| b.is_ascii_hexdigit())),
+                "{status}"
+            );
+            let members = status["members"].as_array().cloned().unwrap_or_default();
+            assert_eq!(members.len(), 3, "{status}");
+            for (member, node) in members.iter().zip(&cluster.nodes) {
+                assert_eq!(member["id"], node.id);
+                assert_eq!(member["api_addr"], node.api_addr());
+                assert_eq!(member["peer_addr"], node.peer_addr());
+                assert!(member.get("lag").is_some(), "{status}");
+            }
+            // Leadership may have moved while the test ran on a busy machine: then the roles follow it.
+            let leads = |member: &&serde_json::Value| member["role"] == "leader";
+            let shown: Vec<_> = members.iter().filter(leads).map(|member| member["id"].clone()).collect();
+            check(shown == [status["leader_id"].clone()], || format!("{status}, the leader was {leader}"))
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn each_of_three_hundred_writes_is_read_at_once_on_the_other_nodes() {
+    let cluster = Cluster::start("forwarding").await;
+    let nodes = cluster.clients();
+    define(&nodes[0], "d").await;
+    let path = config("d", "k");
+    let first = json!({"data": {"n": 0}});
+    let create = nodes[0].put(&path, &first).header("if-none-match", "*").header("idempotency-key", "0");
+    create.insist().await.expect(201);
+    for n in 1..=300_usize {
+        let body = json!({"data": {"n": n}});
+        let write = nodes[n % 3].put(&path, &body).header("idempotency-key", &n.to_string());
+        write.insist().await.expect(200);
+        let (one, two) = (nodes[(n + 1) % 3].get(&path), nodes[(n + 2) % 3].get(&path));
+        let (one, two) = tokio::join!(one.insist(), two.insist());
+        for read in [one, two] {
+            assert_eq!(read.data()["data"]["n"], n, "{read:?}");
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! What a cluster promises while its nodes are killed, stopped, emptied and misled. Each test has its own cluster.
+
+mod failover;
+mod forming;
+mod monotone;
+mod rebuild;
+mod refusal;
+mod restart;
+mod snapshot;
+mod strangers;

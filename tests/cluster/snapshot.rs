@@ -1,0 +1,70 @@
+//! A node that was away for longer than the log reaches back is brought up by a snapshot.
+
+use futures::future::join_all;
+use serde_json::json;
+
+use crate::harness::{
+    Cluster, Options,
+    load::{define, everything, set},
+};
+
+/// Several megabytes over a few keys: the log outweighs the state many times, so it is cut more than twice.
+async fn overwrite(cluster: &Cluster, ids: &[u64], round: u64) {
+    let clients: Vec<_> = ids.iter().map(|id| cluster.client(*id)).collect();
+    let writer = async |key: usize| {
+        let client = &clients[key % clients.len()];
+        for turn in 0..40_u64 {
+            // Digits that a compression can't fold away.
+            let mut random = fastrand::Rng::with_seed(round * 1_000_000 + turn * 1000 + key as u64);
+            let text: String = std::iter::repeat_with(|| random.alphanumeric()).take(16 << 10).collect();
+            let data = json!({"round": round, "turn": turn, "text": text});
+            set(client, "d", &format!("k{key}"), &data).await;
+        }
+    };
+    join_all((0..8).map(writer)).await;
+}
+
+#[tokio::test]
+async fn a_node_that_was_away_too_long_catches_up_by_a_snapshot() {
+    let options = Options::default().with("CONCORD_SNAPSHOT_LOG_BYTES", "65536");
+    let mut cluster = Cluster::start_with("lagging", &options).await;
+    define(&cluster.client(1), "d").await;
+    set(&cluster.client(1), "d", "before", &json!({"n": 1})).await;
+    let away = cluster.followers().await[0];
+    let others = [away % 3 + 1, (away + 1) % 3 + 1];
+    for round in 0..2 {
+        if round == 0 {
+            assert!(cluster.node(away).stop().await.success());
+        } else {
+            cluster.node(away).kill();
+        }
+        overwrite(&cluster, &others, round).await;
+        let present = everything(&cluster.client(others[0]), "d").await;
+        assert_eq!(present.len(), 9);
+        cluster.node(away).start().await;
+        cluster.ready().await;
+        cluster.equal_digests().await;
+        assert!(everything(&cluster.client(away), "d").await == present, "the snapshot holds something else");
+        // What a snapshot brought must also be there after a restart of this node.
+        cluster.node(away).kill();
+        cluster.node(away).start().await;
+        cluster.ready().await;
+        cluster.equal_digests().await;
+        assert!(everything(&cluster.client(away), "d").await == present, "the restart lost something");
+    }
+}
+
+#[tokio::test]
+async fn a_cluster_with_a_cut_log_restarts_whole() {
+    let options = Options::default().with("CONCORD_SNAPSHOT_LOG_BYTES", "65536");
+    let mut cluster = Cluster::start_with("cut-log", &options).await;
+    define(&cluster.client(1), "d").await;
+    overwrite(&cluster, &[1, 2, 3], 0).await;
+    let present = everything(&cluster.client(1), "d").await;
+    cluster.kill_all();
+    cluster.start_all().await;
+    cluster.equal_digests().await;
+    for node in cluster.clients() {
+        assert!(everything(&node, "d").await == present, "a node came back with something else");
+    }
+}

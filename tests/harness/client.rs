@@ -1,0 +1,180 @@
+//! A client of one node.
+//!
+//! What a caller may send again is decided by the contract: 503 and 429 were certainly not applied and are sent
+//! again here; after 504 or a lost connection the outcome is unknown, which only the test can deal with.
+
+use std::{
+    future::{Future, IntoFuture},
+    pin::Pin,
+    time::{Duration, Instant},
+};
+
+use http::Method;
+use serde_json::Value;
+
+use super::{Answer, DEADLINE};
+
+/// The panic of a test run that met an unknown outcome: such a run proves nothing and is made again.
+#[derive(Debug)]
+pub(crate) struct Unsettled;
+
+/// Calls one node with one credential. Belongs to the runtime of the test that made it.
+#[derive(Debug, Clone)]
+pub(crate) struct Client {
+    http: reqwest::Client,
+    pub(crate) base: String,
+    pub(crate) key: String,
+}
+
+/// A request that is being put together; awaiting it sends it.
+#[derive(Debug, Clone)]
+#[must_use]
+pub(crate) struct Call {
+    http: reqwest::Client,
+    method: Method,
+    url: String,
+    query: Vec<(String, String)>,
+    headers: Vec<(String, String)>,
+    body: Option<Vec<u8>>,
+}
+
+impl Client {
+    pub(crate) fn new(base: &str, key: &str) -> Self {
+        let http = reqwest::Client::builder()
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .connect_timeout(Duration::from_secs(10))
+            .timeout(DEADLINE)
+            .build()
+            .expect("a client without TLS can be made");
+        Self { http, base: base.to_owned(), key: key.to_owned() }
+    }
+
+    /// A call with the credential.
+    pub(crate) fn call(&self, method: Method, path: &str) -> Call {
+        self.bare(method, path).header("authorization", &self.key)
+    }
+
+    /// A call without a credential.
+    pub(crate) fn bare(&self, method: Method, path: &str) -> Call {
+        Call {
+            http: self.http.clone(),
+            method,
+            url: format!("{}{path}", self.base),
+            query: Vec::new(),
+            headers: Vec::new(),
+            body: None,
+        }
+    }
+
+    pub(crate) fn get(&self, path: &str) -> Call {
+        self.call(Method::GET, path)
+    }
+
+    pub(crate) fn delete(&self, path: &str) -> Call {
+        self.call(Method::DELETE, path)
+    }
+
+    pub(crate) fn post(&self, path: &str, body: &Value) -> Call {
+        self.call(Method::POST, path).json(body)
+    }
+
+    pub(crate) fn put(&self, path: &str, body: &Value) -> Call {
+        self.call(Method::PUT, path).json(body)
+    }
+
+    /// The payload of `GET /api/v1/cluster`.
+    pub(crate) async fn status(&self) -> Result<Value, String> {
+        let answer = self.get("/api/v1/cluster").attempt().await?;
+        if answer.status == 200 { Ok(answer.body["data"].clone()) } else { Err(format!("{answer:?}")) }
+    }
+}
+
+impl Call {
+    pub(crate) fn header(mut self, name: &str, value: &str) -> Self {
+        self.headers.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    pub(crate) fn query(mut self, pairs: &[(&str, &str)]) -> Self {
+        self.query.extend(pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+        self
+    }
+
+    pub(crate) fn json(self, body: &Value) -> Self {
+        self.text("application/json", &body.to_string())
+    }
+
+    pub(crate) fn text(self, content_type: &str, body: &str) -> Self {
+        self.header("content-type", content_type).bytes(body.as_bytes().to_vec())
+    }
+
+    pub(crate) fn bytes(mut self, body: Vec<u8>) -> Self {
+        self.body = Some(body);
+        self
+    }
+
+    /// Sends it once. The error is a lost connection or a time-out: the outcome is unknown.
+    pub(crate) async fn attempt(&self) -> Result<Answer, String> {
+        let mut request = self.http.request(self.method.clone(), &self.url);
+        if !self.query.is_empty() {
+            request = request.query(&self.query);
+        }
+        for (name, value) in &self.headers {
+            request = request.header(name, value);
+        }
+        if let Some(body) = &self.body {
+            request = request.body(body.clone());
+        }
+        let asked = format!("{} {} {:?} {:?}", self.method, self.url, self.query, self.headers);
+        let lost = |error: reqwest::Error| format!("{asked}: {error:?}");
+        let response = request.send().await.map_err(lost)?;
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        let text = response.text().await.map_err(lost)?;
+        let body = serde_json::from_str(&text).unwrap_or(Value::Null);
+        Ok(Answer { asked, status, headers, text, body })
+    }
+
+    /// Sends it until the answer is neither 503 nor 429, which say that nothing was done.
+    pub(crate) async fn settled(&self) -> Result<Answer, String> {
+        let end = Instant::now() + DEADLINE;
+        loop {
+            let answer = self.attempt().await?;
+            if !matches!(answer.status, 429 | 503) || Instant::now() >= end {
+                return Ok(answer);
+            }
+            tokio::time::sleep(super::PAUSE).await;
+        }
+    }
+
+    /// Sends it until the outcome is known. Only for what may be done twice: reads, and writes with an
+    /// `Idempotency-Key`.
+    pub(crate) async fn insist(&self) -> Answer {
+        super::eventually("an answer", async || {
+            let answer = self.settled().await?;
+            if answer.status == 504 { Err(format!("{answer:?}")) } else { Ok(answer) }
+        })
+        .await
+    }
+}
+
+impl IntoFuture for Call {
+    type Output = Answer;
+    type IntoFuture = Pin<Box<dyn Future<Output = Answer> + Send>>;
+
+    /// Sends it; an unknown outcome ends the run with [`Unsettled`].
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            match self.settled().await {
+                Ok(answer) if answer.status != 504 => answer,
+                Ok(answer) => unsettled(&format!("{answer:?}")),
+                Err(why) => unsettled(&why),
+            }
+        })
+    }
+}
+
+fn unsettled(why: &str) -> ! {
+    eprintln!("outcome unknown: {why}");
+    std::panic::panic_any(Unsettled)
+}

@@ -1,0 +1,229 @@
+//! Three nodes that form a cluster.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
+
+use futures::future::join_all;
+use serde_json::{Value, json};
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use super::{Client, Node, check, eventually, fresh_directory, node};
+
+/// Clusters that run at once besides the shared one: more would starve each other of the processor.
+static PLACES: Semaphore = Semaphore::const_new(2);
+
+/// What a test changes of the settings.
+#[derive(Debug, Clone)]
+pub(crate) struct Options {
+    pub(crate) settings: BTreeMap<String, String>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let key = node::api_key();
+        let settings = [
+            ("CONCORD_API_KEY", key.as_str()),
+            ("CONCORD_CLUSTER_SECRET", "the-secret-of-a-test-cluster-0123456789"),
+            // Longer than the service's own: a test machine halts for hundreds of milliseconds.
+            ("CONCORD_HEARTBEAT_MS", "100"),
+            ("CONCORD_ELECTION_MIN_MS", "500"),
+            ("CONCORD_ELECTION_MAX_MS", "900"),
+            ("CONCORD_WRITE_TIMEOUT_MS", "20000"),
+            ("CONCORD_READ_TIMEOUT_MS", "10000"),
+            ("CONCORD_LOG", "info"),
+        ];
+        let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        Self { settings: settings.into() }
+    }
+}
+
+impl Options {
+    pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
+        self.settings.insert(name.to_owned(), value.to_owned());
+        self
+    }
+}
+
+/// Three nodes and their directory. Dropping it kills them.
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    pub(crate) nodes: Vec<Node>,
+    directory: tempfile::TempDir,
+    _place: Option<SemaphorePermit<'static>>,
+}
+
+impl Cluster {
+    /// A formed cluster that is ready on every node.
+    pub(crate) async fn start(name: &str) -> Self {
+        Self::start_with(name, &Options::default()).await
+    }
+
+    /// The same with other settings.
+    pub(crate) async fn start_with(name: &str, options: &Options) -> Self {
+        let place = PLACES.acquire().await.expect("never closed");
+        let mut cluster = Self::unformed(name, options, Some(place)).await;
+        cluster.form().await;
+        cluster
+    }
+
+    /// Two clusters at once. Their places are taken together: two tests that each wait for a second would wait
+    /// for ever.
+    pub(crate) async fn start_two(name: &str, options: &Options) -> (Self, Self) {
+        let places = PLACES.acquire_many(2).await.expect("never closed");
+        let mut one = Self::unformed(name, options, Some(places)).await;
+        let mut two = Self::unformed(name, options, None).await;
+        one.form().await;
+        two.form().await;
+        (one, two)
+    }
+
+    /// The cluster that all tests of the contract share. It takes no place.
+    pub(crate) async fn start_shared(options: &Options) -> Self {
+        let mut cluster = Self::unformed("shared", options, None).await;
+        cluster.form().await;
+        cluster
+    }
+
+    /// Three nodes that listen and belong to no cluster yet.
+    pub(crate) async fn start_unformed(name: &str) -> Self {
+        let place = PLACES.acquire().await.expect("never closed");
+        Self::unformed(name, &Options::default(), Some(place)).await
+    }
+
+    async fn unformed(name: &str, options: &Options, place: Option<SemaphorePermit<'static>>) -> Self {
+        let directory = fresh_directory(name);
+        let mut nodes: Vec<Node> =
+            (1..=3).map(|id| Node::new(id, directory.path(), &options.settings)).collect();
+        join_all(nodes.iter_mut().map(Node::start_anywhere)).await;
+        Self { nodes, directory, _place: place }
+    }
+
+    /// The body that forms the cluster.
+    pub(crate) fn members(&self) -> Value {
+        let member =
+            |node: &Node| json!({"id": node.id, "api_addr": node.api_addr(), "peer_addr": node.peer_addr()});
+        json!({"members": self.nodes.iter().map(member).collect::<Vec<_>>()})
+    }
+
+    /// Forms the cluster. Forming is idempotent, so it is asked until it is done.
+    pub(crate) async fn form(&mut self) {
+        let first = self.nodes[0].client();
+        let members = self.members();
+        eventually("the cluster is formed", async || {
+            let answer = first.post("/api/v1/cluster/init", &members).attempt().await?;
+            check((200..300).contains(&answer.status), || format!("{answer:?}"))
+        })
+        .await;
+        self.ready().await;
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// The node with this id.
+    pub(crate) fn node(&mut self, id: u64) -> &mut Node {
+        self.nodes.iter_mut().find(|node| node.id == id).expect("a member's id")
+    }
+
+    /// A client of the node with this id.
+    pub(crate) fn client(&self, id: u64) -> Client {
+        self.nodes.iter().find(|node| node.id == id).expect("a member's id").client()
+    }
+
+    /// Clients of all nodes, in the order of their ids.
+    pub(crate) fn clients(&self) -> Vec<Client> {
+        self.nodes.iter().map(Node::client).collect()
+    }
+
+    /// Waits until every node is ready.
+    pub(crate) async fn ready(&self) {
+        self.ready_on(&[1, 2, 3]).await;
+    }
+
+    /// Waits until these nodes are ready.
+    pub(crate) async fn ready_on(&self, ids: &[u64]) {
+        for id in ids {
+            let client = self.client(*id);
+            eventually(&format!("node {id} is ready"), async || {
+                let answer = client.bare(http::Method::GET, "/readyz").attempt().await?;
+                check(answer.status == 200, || format!("{answer:?}"))
+            })
+            .await;
+        }
+    }
+
+    /// The leader as all the named nodes see it; waits until they agree.
+    pub(crate) async fn leader_on(&self, ids: &[u64]) -> u64 {
+        let clients: Vec<Client> = ids.iter().map(|id| self.client(*id)).collect();
+        eventually("one leader", async || {
+            let mut seen = BTreeSet::new();
+            for client in &clients {
+                seen.insert(client.status().await?["leader_id"].as_u64());
+            }
+            let only =
+                seen.first().copied().flatten().filter(|leader| seen.len() == 1 && ids.contains(leader));
+            only.ok_or_else(|| format!("leaders seen: {seen:?}"))
+        })
+        .await
+    }
+
+    /// The leader as all nodes see it.
+    pub(crate) async fn leader(&self) -> u64 {
+        self.leader_on(&[1, 2, 3]).await
+    }
+
+    /// The two that do not lead.
+    pub(crate) async fn followers(&self) -> [u64; 2] {
+        match self.leader().await {
+            1 => [2, 3],
+            2 => [1, 3],
+            _ => [1, 2],
+        }
+    }
+
+    /// Waits until all nodes have applied the same, and asserts that it is the same.
+    pub(crate) async fn equal_digests(&self) -> String {
+        self.equal_digests_on(&[1, 2, 3]).await
+    }
+
+    /// The same of these nodes.
+    pub(crate) async fn equal_digests_on(&self, ids: &[u64]) -> String {
+        let clients: Vec<Client> = ids.iter().map(|id| self.client(*id)).collect();
+        eventually("equal revisions", async || {
+            let mut digests: BTreeMap<u64, BTreeSet<String>> = BTreeMap::new();
+            for client in &clients {
+                let status = client.status().await?;
+                let revision = status["revision"].as_u64().ok_or("no revision")?;
+                let digest = status["digest"].as_str().ok_or("no digest")?;
+                digests.entry(revision).or_default().insert(digest.to_owned());
+            }
+            let differing = digests.values().any(|at_one_revision| at_one_revision.len() > 1);
+            assert!(!differing, "equal revisions with different digests: {digests:?}");
+            check(digests.len() == 1, || format!("{digests:?}"))?;
+            digests.into_values().flatten().next().ok_or_else(|| "no node".to_owned())
+        })
+        .await
+    }
+
+    /// Kills all nodes at once.
+    pub(crate) fn kill_all(&mut self) {
+        for node in &mut self.nodes {
+            node.kill();
+        }
+    }
+
+    /// Starts all nodes and waits until they are ready.
+    pub(crate) async fn start_all(&mut self) {
+        join_all(self.nodes.iter_mut().map(Node::start)).await;
+        self.ready().await;
+    }
+
+    /// The last lines of every node's log.
+    pub(crate) fn tails(&self, lines: usize) -> String {
+        let tail = |node: &Node| format!("--- node {}:\n{}", node.id, node.tail(lines));
+        self.nodes.iter().map(tail).collect::<Vec<_>>().join("\n")
+    }
+}

@@ -1,0 +1,79 @@
+//! What the tests stand on: processes, clusters of them, a client, and waiting for a condition.
+
+pub(crate) mod answer;
+pub(crate) mod client;
+pub(crate) mod cluster;
+pub(crate) mod load;
+pub(crate) mod node;
+pub(crate) mod ports;
+
+use std::{
+    path::{Path, PathBuf},
+    sync::LazyLock,
+    time::{Duration, Instant},
+};
+
+pub(crate) use answer::Answer;
+pub(crate) use client::{Call, Client};
+pub(crate) use cluster::{Cluster, Options};
+pub(crate) use node::Node;
+
+/// How long a condition may take to come true. Far longer than it takes: a busy machine must not fail a test.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
+/// How often a condition is looked at.
+const PAUSE: Duration = Duration::from_millis(25);
+
+/// Waits until `probe` gives a value; its error says what is still amiss.
+pub(crate) async fn eventually<T>(what: &str, probe: impl AsyncFnMut() -> Result<T, String>) -> T {
+    match within(DEADLINE, probe).await {
+        Ok(value) => value,
+        Err(why) => panic!("{what}: not after {DEADLINE:?}: {why}"),
+    }
+}
+
+/// The value that `probe` gives before the deadline, or its last error.
+pub(crate) async fn within<T>(
+    deadline: Duration,
+    mut probe: impl AsyncFnMut() -> Result<T, String>,
+) -> Result<T, String> {
+    let end = Instant::now() + deadline;
+    loop {
+        let why = match probe().await {
+            Ok(value) => return Ok(value),
+            Err(why) => why,
+        };
+        if Instant::now() >= end {
+            return Err(why);
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// A condition as the result that [`eventually`] waits for.
+pub(crate) fn check(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(otherwise()) }
+}
+
+/// A fresh directory for one cluster. It lies under `target/`, so it is on a real disk and `cargo clean` ends it.
+pub(crate) fn fresh_directory(name: &str) -> tempfile::TempDir {
+    tempfile::Builder::new()
+        .prefix(&format!("{name}-"))
+        .tempdir_in(ROOT.as_path())
+        .expect("a directory under target/tmp can be made")
+}
+
+/// This process's directory. What killed test processes left behind is removed.
+static ROOT: LazyLock<PathBuf> = LazyLock::new(|| {
+    let all = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    for entry in std::fs::read_dir(all).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let owner = name.to_str().and_then(|name| name.strip_prefix("run-"));
+        if owner.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+            // Another test process may remove it at the same time; a directory that stays does no harm.
+            drop(std::fs::remove_dir_all(entry.path()));
+        }
+    }
+    let mine = all.join(format!("run-{}", std::process::id()));
+    std::fs::create_dir_all(&mine).expect("target/tmp is writable");
+    mine
+});

@@ -1,0 +1,240 @@
+//! One node: a process of the built binary with a directory and two ports.
+//!
+//! **Invariant:** no child outlives the test process. Each is started with a parent-death signal, which the kernel
+//! sends when the *thread* that started it ends; so one thread that lives as long as the process starts them all.
+
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::{LazyLock, Mutex, mpsc},
+};
+
+use super::{Client, eventually, ports};
+
+type Start = (Command, mpsc::SyncSender<std::io::Result<Child>>);
+
+static STARTER: LazyLock<Mutex<mpsc::SyncSender<Start>>> = LazyLock::new(|| {
+    let (starts, inbox) = mpsc::sync_channel::<Start>(16);
+    std::thread::spawn(move || {
+        for (mut command, reply) in inbox {
+            // The receiver waits for exactly this answer.
+            drop(reply.send(command.spawn()));
+        }
+    });
+    Mutex::new(starts)
+});
+
+fn spawn(command: Command) -> Child {
+    let (reply, answer) = mpsc::sync_channel(1);
+    STARTER.lock().expect("no holder panics").send((command, reply)).expect("the starter lives");
+    answer.recv().expect("the starter answers").expect("`setpriv` (util-linux) and the binary can be started")
+}
+
+/// The API key of all test clusters' members is made of this and the process id, so that another test process's
+/// node on the same port is recognised as a stranger.
+pub(crate) fn api_key() -> String {
+    format!("test-root-key-{}-0123456789abcdef", std::process::id())
+}
+
+/// A node of a test.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) id: u64,
+    pub(crate) directory: PathBuf,
+    pub(crate) log: PathBuf,
+    pub(crate) api_port: u16,
+    pub(crate) peer_port: u16,
+    /// Every setting, by the name of its environment variable.
+    pub(crate) settings: BTreeMap<String, String>,
+    /// Settings that win over everything else, the addresses included.
+    pub(crate) overrides: Vec<(String, String)>,
+    child: Option<Child>,
+}
+
+impl Node {
+    /// A node that is not started yet, with its files under `root`.
+    pub(crate) fn new(id: u64, root: &Path, settings: &BTreeMap<String, String>) -> Self {
+        let mut node = Self {
+            id,
+            directory: root.join(format!("node{id}")),
+            log: root.join(format!("node{id}.txt")),
+            api_port: 0,
+            peer_port: 0,
+            settings: settings.clone(),
+            overrides: Vec::new(),
+            child: None,
+        };
+        node.take_new_ports();
+        node
+    }
+
+    fn take_new_ports(&mut self) {
+        (self.api_port, self.peer_port) = (ports::free(), ports::free());
+    }
+
+    pub(crate) fn api_addr(&self) -> String {
+        format!("127.0.0.1:{}", self.api_port)
+    }
+
+    pub(crate) fn peer_addr(&self) -> String {
+        format!("127.0.0.1:{}", self.peer_port)
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::new(&format!("http://{}", self.api_addr()), &self.settings["CONCORD_API_KEY"])
+    }
+
+    /// Starts the process and returns at once.
+    pub(crate) fn launch(&mut self) {
+        assert!(self.child.is_none(), "node {} runs already", self.id);
+        let log =
+            || File::options().create(true).append(true).open(&self.log).expect("the log can be written");
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "--", env!("CARGO_BIN_EXE_concord"), "serve"]);
+        // Nothing of the tester's own settings may reach the node.
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("CONCORD_") {
+                command.env_remove(name);
+            }
+        }
+        command
+            .envs(&self.settings)
+            .env("CONCORD_NODE_ID", self.id.to_string())
+            .env("CONCORD_DATA_DIR", &self.directory)
+            .env("CONCORD_API_ADDR", self.api_addr())
+            .env("CONCORD_PEER_ADDR", self.peer_addr())
+            .envs(self.overrides.iter().cloned())
+            .stdin(Stdio::null())
+            .stdout(log())
+            .stderr(log());
+        self.child = Some(spawn(command));
+    }
+
+    /// Starts the process on new ports, again and again while another process takes them; for a node that no
+    /// other knows yet.
+    pub(crate) async fn start_anywhere(&mut self) {
+        for _ in 0..20 {
+            self.launch();
+            if self.listens().await {
+                return;
+            }
+            self.take_new_ports();
+        }
+        panic!("node {} found no port\n{}", self.id, self.tail(40));
+    }
+
+    /// Starts the process on its ports and waits until it listens.
+    pub(crate) async fn start(&mut self) {
+        for _ in 0..20 {
+            self.launch();
+            if self.listens().await {
+                return;
+            }
+        }
+        panic!("node {} can't have its ports\n{}", self.id, self.tail(40));
+    }
+
+    /// Waits until the process listens; false when it ended because a port was taken.
+    async fn listens(&mut self) -> bool {
+        let probe = self.client();
+        let name = format!("node {} listens", self.id);
+        let begin = self.log_length();
+        eventually(&name, async || {
+            if let Some(status) = self.exited() {
+                let text = self.log_since(begin);
+                if is_port_taken(&text) || is_port_taken(&self.tail(5)) {
+                    return Ok(false);
+                }
+                panic!("node {} ended with {status}\n{}", self.id, self.tail(40));
+            }
+            let live = probe.get("/livez").attempt().await?;
+            // A stranger on this port does not know the key.
+            let known = probe.get("/api/v1/cluster").attempt().await?;
+            super::check(live.status == 200 && known.status != 401, || format!("{live:?} {known:?}"))
+                .map(|()| true)
+        })
+        .await
+    }
+
+    /// The status with which the process ended, if it did.
+    pub(crate) fn exited(&mut self) -> Option<ExitStatus> {
+        let status = self.child.as_mut()?.try_wait().expect("the child is ours");
+        if status.is_some() {
+            self.child = None;
+        }
+        status
+    }
+
+    /// Waits until the process ends by itself.
+    pub(crate) async fn ended(&mut self) -> ExitStatus {
+        let name = format!("node {} ends", self.id);
+        eventually(&name, async || self.exited().ok_or_else(|| "it runs".to_owned())).await
+    }
+
+    /// SIGKILL.
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            drop(child.kill());
+            child.wait().expect("the child is ours");
+        }
+    }
+
+    /// SIGTERM, without waiting.
+    pub(crate) fn terminate(&self) {
+        self.signal("TERM");
+    }
+
+    /// SIGTERM; waits for the end.
+    pub(crate) async fn stop(&mut self) -> ExitStatus {
+        self.terminate();
+        self.ended().await
+    }
+
+    /// SIGSTOP: the node hangs.
+    pub(crate) fn pause(&self) {
+        self.signal("STOP");
+    }
+
+    /// SIGCONT.
+    pub(crate) fn resume(&self) {
+        self.signal("CONT");
+    }
+
+    fn signal(&self, name: &str) {
+        let pid = self.child.as_ref().expect("the node runs").id();
+        let sent = Command::new("sh").arg("-c").arg(format!("kill -{name} {pid}")).status();
+        assert!(sent.is_ok_and(|status| status.success()), "SIG{name} reaches node {}", self.id);
+    }
+
+    fn log_length(&self) -> usize {
+        std::fs::read(&self.log).map_or(0, |bytes| bytes.len())
+    }
+
+    fn log_since(&self, begin: usize) -> String {
+        let bytes = std::fs::read(&self.log).unwrap_or_default();
+        String::from_utf8_lossy(bytes.get(begin..).unwrap_or_default()).into_owned()
+    }
+
+    /// The last lines that it logged.
+    pub(crate) fn tail(&self, lines: usize) -> String {
+        let text = self.log_since(0);
+        let all: Vec<&str> = text.lines().collect();
+        all.get(all.len().saturating_sub(lines)..).unwrap_or_default().join("\n")
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- node {} ({}), its last lines:\n{}", self.id, self.api_addr(), self.tail(60));
+        }
+        self.kill();
+    }
+}
+
+fn is_port_taken(text: &str) -> bool {
+    let text = text.to_lowercase();
+    text.contains("in use") || text.contains("os error 98")
+}

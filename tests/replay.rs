@@ -1,0 +1,219 @@
+//! The same proposals give the same verdicts and the same state, however they are cut into runs and however often
+//! the state is built anew from its records in between: that is what makes replicas and restarts equal.
+
+use std::sync::Arc;
+
+use concord::{
+    model::{
+        command::{Command, Expect, Proposal, RequestStamp, Verdict},
+        index,
+        key::Key,
+        record::Entries,
+        time::Timestamp,
+    },
+    state::{Change, State, build::Builder},
+};
+use fastrand::Rng;
+use serde_json::{Value, json};
+
+const DEFINITIONS: u64 = 4;
+const CONFIGS: u64 = 12;
+const PATHS: [&str; 3] = ["n", "tags", "o.k"];
+
+fn key(prefix: &str, count: u64, random: &mut Rng) -> Key {
+    Key::parse(&format!("{prefix}{}", random.u64(0..count))).unwrap()
+}
+
+fn some_paths(random: &mut Rng) -> Vec<String> {
+    PATHS.iter().filter(|_| random.bool()).map(|path| (*path).to_owned()).collect()
+}
+
+fn data(random: &mut Rng) -> Value {
+    match random.u8(0..5) {
+        0 => json!({}),
+        1 => json!({"n": null, "tags": []}),
+        2 => json!({"n": random.i64(-3..3), "o": {"k": random.bool()}}),
+        3 => json!({"n": 1.5, "tags": ["a", "b", "a", random.u8(0..3)]}),
+        _ => json!({"n": "text", "o": {"k": {"deep": random.u8(..)}}}),
+    }
+}
+
+fn expect(random: &mut Rng, revision: u64) -> Expect {
+    match random.u8(0..6) {
+        0 => Expect::Any,
+        1 => Expect::Absent,
+        2 => Expect::None,
+        3 => Expect::At(revision),
+        _ => Expect::Present,
+    }
+}
+
+/// The index entries of data by the definition as the state has it, and the revision that was read.
+fn entries(state: &State, definition: &Key, data: &Value) -> (Entries, Option<u64>) {
+    let Some(found) = state.definition(definition.as_str()) else { return (Box::default(), None) };
+    let paths = index::stored_paths(&found.definition.indexes);
+    (index::entries(&paths, data).unwrap(), Some(found.definition.revision))
+}
+
+fn write(state: &State, random: &mut Rng) -> (Command, Option<u64>) {
+    let (definition, config) = (key("d", DEFINITIONS, random), key("k", CONFIGS, random));
+    let data = data(random);
+    let (entries, read) = entries(state, &definition, &data);
+    let current = state.definition(definition.as_str()).and_then(|found| found.config(config.as_str()));
+    let expect = expect(random, current.map_or(1, |config| config.revision));
+    // Now and then the definition has changed since it was read.
+    let read = if random.u8(0..20) == 0 { read.map(|revision| revision.saturating_sub(1)) } else { read };
+    (Command::WriteConfig { definition, key: config, data: data.to_string().into(), entries, expect }, read)
+}
+
+/// A command that the state would be asked, right or wrong, and what was read for it.
+fn command(state: &State, random: &mut Rng) -> (Command, Option<u64>) {
+    let definition = key("d", DEFINITIONS, random);
+    let revision = state.definition(definition.as_str()).map_or(1, |found| found.definition.revision);
+    match random.u8(0..20) {
+        0..=2 => {
+            let schema = random.bool().then(|| Arc::from(r#"{"type":"object"}"#));
+            (Command::CreateDefinition { key: definition, indexes: some_paths(random), schema }, None)
+        }
+        3 => {
+            let expect = if random.bool() { Expect::At(revision) } else { Expect::Present };
+            (Command::SetIndexes { key: definition, indexes: some_paths(random), expect }, Some(revision))
+        }
+        4 => {
+            let expect = if random.bool() { Expect::At(revision) } else { Expect::Present };
+            (Command::DeleteDefinition { key: definition, expect, restrict: random.bool() }, None)
+        }
+        5..=6 => {
+            let config = key("k", CONFIGS, random);
+            let current =
+                state.definition(definition.as_str()).and_then(|found| found.config(config.as_str()));
+            let at = Expect::At(current.map_or(1, |config| config.revision));
+            let expect = if random.bool() { at } else { Expect::Present };
+            (Command::DeleteConfig { definition, key: config, expect }, None)
+        }
+        _ => write(state, random),
+    }
+}
+
+/// Proposals as a leader would make them, each against the state that the ones before it made.
+fn proposals(seed: u64, count: u64) -> Vec<(u64, Option<Proposal>)> {
+    let mut random = Rng::with_seed(seed);
+    let mut state = State::new();
+    let mut all = Vec::new();
+    let (mut revision, mut at) = (0, 1_763_000_000_000_000);
+    for _ in 0..count {
+        revision += 1;
+        // Entries without a command: blank and membership.
+        if random.u8(0..15) == 0 {
+            state.advance(revision);
+            all.push((revision, None));
+            continue;
+        }
+        // The clock stands still, goes on, goes back, leaps a day: leaders have different ones.
+        at = match random.u8(0..10) {
+            0 => at,
+            1 => at - 1_000_000,
+            2 => at + 30 * 60 * 60 * 1_000_000 * u64::from(random.u8(0..10) == 0),
+            _ => at + random.u64(1..1000),
+        };
+        let (command, definition_read) = command(&state, &mut random);
+        let request = (random.u8(0..3) == 0)
+            .then(|| RequestStamp { id: [random.u8(0..40); 16], print: [random.u8(0..2); 16] });
+        let reason = random.bool().then(|| "because".to_owned());
+        let by = "root".to_owned();
+        let proposal = Proposal { at: Timestamp(at), by, reason, request, definition_read, command };
+        state.apply(revision, &proposal);
+        all.push((revision, Some(proposal)));
+    }
+    all
+}
+
+/// The same state, built from its records as a start builds it.
+fn rebuilt(state: &State) -> State {
+    let mut builder = Builder::new();
+    for collection in state.definitions() {
+        builder.definition(collection.definition.as_ref().clone()).unwrap();
+        for config in collection.by_key.from(0) {
+            builder.config(collection.definition.id, config.0.as_ref().clone()).unwrap();
+        }
+    }
+    for request in state.requests() {
+        builder.request(request.clone()).unwrap();
+    }
+    builder.finish(state.revision(), state.last_at()).unwrap()
+}
+
+type Trace = Vec<(Verdict, Option<Change>, u128)>;
+
+/// Applies all, building the state anew after each run.
+fn replay(all: &[(u64, Option<Proposal>)], run: usize) -> (State, Trace) {
+    let mut state = State::new();
+    let mut trace = Vec::new();
+    for piece in all.chunks(run) {
+        for (revision, proposal) in piece {
+            let Some(proposal) = proposal else {
+                state.advance(*revision);
+                continue;
+            };
+            // As the log carries it.
+            let proposal = Proposal::from_bytes(&proposal.to_bytes()).unwrap();
+            let (verdict, change) = state.apply(*revision, &proposal);
+            trace.push((verdict, change, state.digest()));
+        }
+        let again = rebuilt(&state);
+        assert_eq!(again.digest(), state.digest(), "built from its records at {}", state.revision());
+        assert_eq!(again.config_count(), state.config_count());
+        state = again;
+    }
+    (state, trace)
+}
+
+#[test]
+fn runs_of_any_length_give_the_same_verdicts_changes_and_digests() {
+    for seed in 1..=4 {
+        let all = proposals(seed, 1500);
+        let (whole, expected) = replay(&all, all.len());
+        let decided = expected.iter().filter(|(verdict, _, _)| matches!(verdict, Verdict::Decided(Ok(_))));
+        assert!(decided.count() > 300, "the proposals do something");
+        for run in [1, 7, 64] {
+            let (state, trace) = replay(&all, run);
+            for (place, (one, other)) in expected.iter().zip(&trace).enumerate() {
+                assert_eq!(one, other, "seed {seed}, runs of {run}, proposal {place}");
+            }
+            assert_eq!(state.revision(), whole.revision());
+            assert_eq!(state.last_at(), whole.last_at());
+            assert_eq!(state.digest(), whole.digest());
+        }
+    }
+}
+
+#[test]
+fn different_states_have_different_digests() {
+    let all = proposals(9, 300);
+    let (_, trace) = replay(&all, all.len());
+    let changed: Vec<&(Verdict, Option<Change>, u128)> = trace
+        .iter()
+        .filter(|(_, change, _)| change.as_ref().is_some_and(|change| !change.edits.is_empty()))
+        .collect();
+    for pair in changed.windows(2) {
+        assert_ne!(pair[0].2, pair[1].2, "{:?}", pair[1].1);
+    }
+}
+
+#[test]
+fn a_clone_of_a_state_is_a_picture_that_stays() {
+    let all = proposals(5, 800);
+    let (first, second) = all.split_at(400);
+    let (mut state, _) = replay(first, first.len());
+    let picture = state.clone();
+    let (digest, count) = (picture.digest(), picture.config_count());
+    for (revision, proposal) in second {
+        match proposal {
+            Some(proposal) => drop(state.apply(*revision, proposal)),
+            None => state.advance(*revision),
+        }
+    }
+    assert_eq!((picture.digest(), picture.config_count()), (digest, count));
+    assert_eq!(rebuilt(&picture).digest(), digest);
+    assert_ne!(state.digest(), digest);
+}

@@ -1,0 +1,203 @@
+//! Intake of bodies: syntax, types, all faults at once, content types, sizes.
+
+use http::Method;
+use serde_json::{Value, json};
+
+use super::{DEFINITIONS, Run, on_leader_and_follower};
+use crate::harness::{Answer, Call, eventually};
+
+#[tokio::test]
+async fn a_body_that_is_no_json_is_refused_at_its_offset() {
+    on_leader_and_follower(async |run: Run| {
+        let d = run.define_open("d").await;
+        let (configs, config, item) = (d.configs(), d.config("k"), d.path());
+        let paths = [
+            (Method::POST, DEFINITIONS),
+            (Method::PUT, &item),
+            (Method::POST, &configs),
+            (Method::PUT, &config),
+        ];
+        for (method, path) in paths {
+            let send = |text: &str| run.node.call(method.clone(), path).text("application/json", text);
+            send(r#"{"a": x}"#).await.detail(&[(json!(["body", 6]), "json_invalid")]);
+            for text in ["{", "{\"a\":1,}", "{'a':1}", "[1,", "nul", "{\"a\":01}", "{} {}", "\"\u{1}\""] {
+                let answer = send(text).await.expect(422);
+                let item = &answer.body["detail"][0];
+                assert_eq!(item["type"], "json_invalid", "{answer:?}");
+                assert_eq!(item["loc"][0], "body", "{answer:?}");
+                let offset = item["loc"][1].as_u64().unwrap_or_else(|| panic!("{answer:?}"));
+                assert!(usize::try_from(offset).unwrap() <= text.len(), "{answer:?}");
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_missing_body_and_missing_fields_are_named() {
+    on_leader_and_follower(async |run: Run| {
+        let d = run.define_open("d").await;
+        let (configs, config, item) = (d.configs(), d.config("k"), d.path());
+        let field = |name: &str| (json!(["body", name]), "missing");
+        let wanted = [
+            (Method::POST, DEFINITIONS, vec![field("config_definition_key")]),
+            (Method::PUT, &item, vec![field("indexes")]),
+            (Method::POST, &configs, vec![field("config_key"), field("data")]),
+            (Method::PUT, &config, vec![field("data")]),
+        ];
+        for (method, path, fields) in wanted {
+            run.node.call(method.clone(), path).await.detail(&[(json!(["body"]), "missing")]);
+            run.node
+                .call(method.clone(), path)
+                .text("application/json", "")
+                .await
+                .detail(&[(json!(["body"]), "missing")]);
+            run.node.call(method, path).json(&json!({})).await.detail(&fields);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn every_wrong_field_is_listed_with_its_type() {
+    on_leader_and_follower(async |run: Run| {
+        let d = run.define_open("d").await;
+        let at = |name: &str| json!(["body", name]);
+        let body = json!({"config_definition_key": 5, "indexes": "x", "json_schema": []});
+        run.node.post(DEFINITIONS, &body).await.detail(&[
+            (at("config_definition_key"), "string_type"),
+            (at("indexes"), "list_type"),
+            (at("json_schema"), "dict_type"),
+        ]);
+        let body = json!({"indexes": [1, "a", null, {}], "json_schema": true});
+        run.node.post(DEFINITIONS, &body).await.detail(&[
+            (at("config_definition_key"), "missing"),
+            (json!(["body", "indexes", 0]), "string_type"),
+            (json!(["body", "indexes", 2]), "string_type"),
+            (json!(["body", "indexes", 3]), "string_type"),
+            (at("json_schema"), "dict_type"),
+        ]);
+        let body = json!({"config_key": null, "data": []});
+        run.node
+            .post(&d.configs(), &body)
+            .await
+            .detail(&[(at("config_key"), "string_type"), (at("data"), "dict_type")]);
+        run.node.put(&d.path(), &json!({"indexes": {}})).await.detail(&[(at("indexes"), "list_type")]);
+        run.node.put(&d.path(), &json!({"indexes": null})).await.detail(&[(at("indexes"), "list_type")]);
+        for data in [json!([]), json!("x"), json!(1), json!(null), json!(true)] {
+            run.node.put(&d.config("k"), &json!({"data": data})).await.detail(&[(at("data"), "dict_type")]);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_body_that_is_no_object_is_refused() {
+    on_leader_and_follower(async |run: Run| {
+        for body in [json!([]), json!("x"), json!(1), json!(true)] {
+            let expected = [(json!(["body"]), "model_attributes_type")];
+            run.node.post(DEFINITIONS, &body).await.detail(&expected);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn json_and_its_kin_are_taken_and_other_content_types_are_not() {
+    on_leader_and_follower(async |run: Run| {
+        let d = run.define_open("d").await;
+        let text = |key: &str| json!({"config_key": key, "data": {}}).to_string();
+        let good = [
+            "application/json",
+            "application/json; charset=utf-8",
+            "application/vnd.x+json",
+            "Application/JSON",
+        ];
+        for (place, kind) in good.into_iter().enumerate() {
+            let call = run.node.call(Method::POST, &d.configs()).text(kind, &text(&format!("k{place}")));
+            call.await.expect(201);
+        }
+        run.node.call(Method::POST, &d.configs()).bytes(text("absent").into_bytes()).await.expect(201);
+        for kind in ["text/plain", "application/x-www-form-urlencoded", "application/xml"] {
+            let answer = run.node.call(Method::POST, &d.configs()).text(kind, &text("never")).await;
+            answer.detail(&[(json!(["body"]), "model_attributes_type")]);
+        }
+        d.get("never").await.expect(404);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn unknown_members_are_ignored_and_the_last_of_equal_ones_counts() {
+    on_leader_and_follower(async |run: Run| {
+        let d = run.define_open("d").await;
+        let body = json!({"config_key": "a", "data": {"n": 1}, "other": 1, "created_at": "x"});
+        run.node.post(&d.configs(), &body).await.expect(201);
+        let text = r#"{"config_key":"x","config_key":"b","data":{"n":1,"m":0,"n":2}}"#;
+        let answer =
+            run.node.call(Method::POST, &d.configs()).text("application/json", text).await.expect(201);
+        assert_eq!(*answer.data(), json!({"n": 2, "m": 0}));
+        assert_eq!(d.found(&[]).await, ["a", "b"]);
+        run.node.put(&d.config("a"), &json!({"data": {}, "config_key": "c"})).await.expect(200);
+        assert_eq!(d.found(&[]).await, ["a", "b"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn deep_nesting_is_refused_and_moderate_nesting_is_not() {
+    on_leader_and_follower(async |run: Run| {
+        let d = run.define_open("d").await;
+        let nested = |levels: usize| {
+            format!(
+                r#"{{"config_key":"k{levels}","data":{{"a":{}{}}}}}"#,
+                "[".repeat(levels),
+                "]".repeat(levels)
+            )
+        };
+        let send = |levels: usize| {
+            run.node.call(Method::POST, &d.configs()).text("application/json", &nested(levels))
+        };
+        send(50).await.expect(201);
+        for levels in [100, 1000, 200_000] {
+            send(levels).await.expect(422);
+        }
+    })
+    .await;
+}
+
+/// A server may end the connection of a body that it does not want to read; then the answer is lost now and then.
+async fn too_large(call: Call) -> Answer {
+    let answer = eventually("an answer", async || call.settled().await).await;
+    answer.refused(413, "payload_too_large")
+}
+
+#[tokio::test]
+async fn data_schema_and_body_over_their_bytes_are_too_large() {
+    on_leader_and_follower(async |run: Run| {
+        let d = run.define_open("d").await;
+        let data = |bytes: usize| json!({"s": "x".repeat(bytes)});
+        d.create("fits", &data((1 << 20) - 100)).await.expect(201);
+        too_large(d.create("k", &data(1 << 20))).await;
+        too_large(d.put("fits", &data(1 << 20))).await;
+        too_large(d.create("k", &data(9 << 20))).await;
+        let schema = json!({"description": "x".repeat(256 << 10)});
+        too_large(run.ask(&run.key("big"), &json!([]), &schema)).await;
+        let schema = json!({"description": "x".repeat((256 << 10) - 100)});
+        run.ask(&run.key("fits"), &json!([]), &schema).await.expect(201);
+        assert_eq!(d.found(&[("limit", "1")]).await, ["fits"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn text_that_is_not_utf_8_is_no_json() {
+    on_leader_and_follower(async |run: Run| {
+        let body = b"{\"config_definition_key\":\"\xff\"}".to_vec();
+        let call = run.node.call(Method::POST, DEFINITIONS).header("content-type", "application/json");
+        let answer = call.bytes(body).await.expect(422);
+        assert_eq!(answer.body["detail"][0]["type"], "json_invalid", "{answer:?}");
+        assert_ne!(answer.body["detail"], Value::Null);
+    })
+    .await;
+}

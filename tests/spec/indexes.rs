@@ -1,0 +1,96 @@
+//! The rules of `indexes`, at creation and at an update, and that configs are indexed anew.
+
+use serde_json::{Value, json};
+
+use super::{Run, on_leader_and_follower};
+
+#[tokio::test]
+async fn an_index_must_resolve_through_the_properties() {
+    on_leader_and_follower(async |run: Run| {
+        let schema = json!({"type": "object", "properties": {
+            "a": {"type": "object", "properties": {"b": {"type": "string"}}}, "c": {"type": "integer"}}});
+        let key = run.key("d");
+        for wrong in ["x", "a.x", "c.d", "b", "", ".", "a.", ".a", "a..b", "properties.a", "A"] {
+            run.ask(&key, &json!(["c", wrong]), &schema).await.invalid();
+        }
+        let d = run.define("d", &json!(["a", "a.b", "c"]), &schema).await;
+        run.node.put(&d.path(), &json!({"indexes": ["a.x"]})).await.invalid();
+        assert_eq!(run.node.get(&d.path()).await.data()["indexes"], json!(["a", "a.b", "c"]));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_fault_of_an_index_names_its_place() {
+    on_leader_and_follower(async |run: Run| {
+        let schema = json!({"properties": {"a": {}}});
+        let answer = run.ask(&run.key("d"), &json!(["a", "x", "y"]), &schema).await.invalid();
+        let errors = answer.body["errors"].as_array().unwrap();
+        assert_eq!(errors.len(), 2, "all wrong ones are listed: {answer:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_index_resolves_through_local_references_and_all_of() {
+    on_leader_and_follower(async |run: Run| {
+        let schema = json!({
+            "$defs": {"address": {"properties": {"city": {"type": "string"}}}},
+            "properties": {"home": {"$ref": "#/$defs/address"}},
+            "allOf": [{"properties": {"work": {"allOf": [{"$ref": "#/$defs/address"}]}}}]
+        });
+        let d = run.define("d", &json!(["home.city", "work.city"]), &schema).await;
+        d.create("k", &json!({"home": {"city": "Bonn"}, "work": {"city": "Köln"}})).await.expect(201);
+        assert_eq!(d.found(&[("home.city", "Bonn"), ("work.city", "Köln")]).await, ["k"]);
+        run.ask(&run.key("e"), &json!(["home.street"]), &schema).await.invalid();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn without_a_schema_any_path_may_be_indexed() {
+    on_leader_and_follower(async |run: Run| {
+        for (name, schema) in [("none", Value::Null), ("empty", json!({}))] {
+            let d = run.define(name, &json!(["any.path", "x"]), &schema).await;
+            d.create("k", &json!({"any": {"path": 1}})).await.expect(201);
+            assert_eq!(d.found(&[("any.path", "1")]).await, ["k"]);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn indexes_are_unique_and_at_most_sixty_four() {
+    on_leader_and_follower(async |run: Run| {
+        let many = |count: usize| json!((0..count).map(|n| format!("f{n}")).collect::<Vec<_>>());
+        run.ask(&run.key("d"), &json!(["a", "b", "a"]), &Value::Null).await.invalid();
+        run.ask(&run.key("d"), &many(65), &Value::Null).await.invalid();
+        let d = run.define("d", &many(64), &Value::Null).await;
+        run.node.put(&d.path(), &json!({"indexes": ["a", "a"]})).await.invalid();
+        run.node.put(&d.path(), &many(65)).await.expect(422);
+        run.node.put(&d.path(), &json!({"indexes": many(65)})).await.invalid();
+        run.node.put(&d.path(), &json!({"indexes": many(64)})).await.expect(200);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn new_indexes_find_what_was_there_before() {
+    on_leader_and_follower(async |run: Run| {
+        let d = run.define("d", &json!(["a"]), &Value::Null).await;
+        for n in 0..20 {
+            d.create(&format!("k{n:02}"), &json!({"a": n, "b": n % 2})).await.expect(201);
+        }
+        d.list(&[("b", "1")]).await.invalid();
+        run.node.put(&d.path(), &json!({"indexes": ["b"]})).await.expect(200);
+        assert_eq!(d.list(&[("b", "1")]).await.total(), 10);
+        assert_eq!(d.list(&[("b", "1"), ("limit", "3"), ("sort_by", "b")]).await.config_keys().len(), 3);
+        d.list(&[("a", "1")]).await.invalid();
+        run.node.put(&d.path(), &json!({"indexes": []})).await.expect(200);
+        d.list(&[("b", "1")]).await.invalid();
+        assert_eq!(d.list(&[]).await.total(), 20);
+        run.node.put(&d.path(), &json!({"indexes": ["b", "a"]})).await.expect(200);
+        assert_eq!(d.found(&[("a", "7"), ("b", "1")]).await, ["k07"]);
+    })
+    .await;
+}
