@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `spec` | does the service keep the contract? Black box over HTTP, on the leader and on a follower |
 //! | `cluster` | does the cluster keep its promises? Real processes that are killed, stopped, emptied |
+//! | `chaos` | does it keep them under faults, with every answer on record? |
 //! | `client` | does the older service's client library work unchanged? |
 //! | `format` | are the stored bytes the ones that were written before? |
 //! | `replay` | do the same proposals give the same state, however they are cut into runs? |
@@ -11,6 +12,8 @@
 //!
 //! **Invariant:** no test waits for a time; each waits for a condition, with a deadline that a slow machine keeps.
 
+#[cfg(test)]
+mod chaos;
 #[cfg(test)]
 mod client;
 #[cfg(test)]

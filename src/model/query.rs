@@ -211,7 +211,7 @@ fn merge(filters: &mut Vec<Filter>, filter: Filter) {
     });
     match (same.map(|other| &mut other.test), filter.test) {
         (Some(Test::AnyOf(values)), Test::AnyOf(more)) | (Some(Test::NoneOf(values)), Test::NoneOf(more)) => {
-            values.extend(more)
+            values.extend(more);
         }
         (_, test) => filters.push(Filter { field: filter.field, test }),
     }

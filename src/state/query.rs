@@ -464,8 +464,8 @@ mod tests {
                 .collect();
             all.sort_by(|a, b| compare(a, b, sort, descending));
             let keys = |list: &[Arc<Config>]| list.iter().map(|c| c.key.to_string()).collect::<Vec<_>>();
-            let from = all.len().min(((page - 1) * limit) as usize);
-            let to = all.len().min(from + limit as usize);
+            let from = all.len().min(size((page - 1) * limit));
+            let to = all.len().min(from + size(limit));
             prop_assert_eq!(keys(&found.results), keys(&all[from..to]));
             prop_assert_eq!(found.total, all.len() as u64);
         }

@@ -57,14 +57,12 @@ async fn promises_hold_under_faults() {
         network.is_some()
     );
     // Snapshots and purges all the time, so that installs happen too.
-    let options = Options::default()
+    let mut options = Options::default()
         .with("CONCORD_SNAPSHOT_LOG_BYTES", "131072")
         .with("CONCORD_WRITE_TIMEOUT_MS", "5000")
         .with("CONCORD_READ_TIMEOUT_MS", "3000");
-    let mut cluster = match network {
-        Some(_) => Cluster::start_on_hosts("chaos", &options, Network::host).await,
-        None => Cluster::start_with("chaos", &options).await,
-    };
+    options.host = network.as_ref().map(|_| Network::host as fn(u64) -> String);
+    let mut cluster = Cluster::start_with("chaos", &options).await;
     let board = Arc::new(Board::new());
     for name in DEFINITIONS {
         let body = json!({"config_definition_key": name, "indexes": ["group"]});

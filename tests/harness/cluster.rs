@@ -18,6 +18,8 @@ static PLACES: Semaphore = Semaphore::const_new(2);
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
     pub(crate) settings: BTreeMap<String, String>,
+    /// Where each node listens, when that is not the same address for all.
+    pub(crate) host: Option<fn(u64) -> String>,
 }
 
 impl Default for Options {
@@ -35,7 +37,7 @@ impl Default for Options {
             ("CONCORD_LOG", "info"),
         ];
         let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        Self { settings: settings.into() }
+        Self { settings: settings.into(), host: None }
     }
 }
 
@@ -96,6 +98,9 @@ impl Cluster {
         let directory = fresh_directory(name);
         let mut nodes: Vec<Node> =
             (1..=3).map(|id| Node::new(id, directory.path(), &options.settings)).collect();
+        for (node, host) in nodes.iter_mut().zip(options.host.iter().cycle()) {
+            node.host = host(node.id);
+        }
         join_all(nodes.iter_mut().map(Node::start_anywhere)).await;
         Self { nodes, directory, _place: place }
     }

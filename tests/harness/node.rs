@@ -42,6 +42,8 @@ pub(crate) fn api_key() -> String {
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) id: u64,
+    /// The address that both listeners bind.
+    pub(crate) host: String,
     pub(crate) directory: PathBuf,
     pub(crate) log: PathBuf,
     pub(crate) api_port: u16,
@@ -58,6 +60,7 @@ impl Node {
     pub(crate) fn new(id: u64, root: &Path, settings: &BTreeMap<String, String>) -> Self {
         let mut node = Self {
             id,
+            host: "127.0.0.1".into(),
             directory: root.join(format!("node{id}")),
             log: root.join(format!("node{id}.txt")),
             api_port: 0,
@@ -75,11 +78,11 @@ impl Node {
     }
 
     pub(crate) fn api_addr(&self) -> String {
-        format!("127.0.0.1:{}", self.api_port)
+        format!("{}:{}", self.host, self.api_port)
     }
 
     pub(crate) fn peer_addr(&self) -> String {
-        format!("127.0.0.1:{}", self.peer_port)
+        format!("{}:{}", self.host, self.peer_port)
     }
 
     pub(crate) fn client(&self) -> Client {
