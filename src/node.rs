@@ -11,6 +11,7 @@ use std::{
     fs::{self, File, TryLockError},
     future::Future,
     io,
+    net::SocketAddr,
     path::Path,
     sync::Arc,
     time::Duration,
@@ -120,7 +121,10 @@ fn make_service(settings: &Settings) -> Service {
         disk_reserve_bytes: settings.disk_reserve_bytes,
         rescue: settings.peers.clone(),
     };
-    Service::new(options, Access::new(settings.api_key.expose()), Arc::new(Peers::new(Secrets(secrets))))
+    let listens: Option<SocketAddr> = settings.peer_addr.parse().ok();
+    let source = listens.map(|listens| listens.ip()).filter(|ip| !ip.is_unspecified());
+    let peers = Peers::from_address(Secrets(secrets), source);
+    Service::new(options, Access::new(settings.api_key.expose()), Arc::new(peers))
 }
 
 /// The signals that end a node in order.

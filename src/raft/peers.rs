@@ -10,7 +10,7 @@
 //!    [`CallError::Unknown`].
 //! 2. Secrets are compared as digests in constant time and never logged.
 
-use std::{io, sync::OnceLock, time::Duration};
+use std::{io, net::IpAddr, sync::OnceLock, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use futures::{StreamExt, TryStreamExt, stream::BoxStream};
@@ -103,16 +103,23 @@ pub struct Peers {
 }
 
 impl Peers {
-    /// Calls that bear these secrets.
+    /// Calls that bear these secrets, from whatever address the system chooses.
     #[must_use]
     pub fn new(secrets: Secrets) -> Self {
+        Self::from_address(secrets, None)
+    }
+
+    /// Calls that come from `source`: a node that listens on one address only calls from it too, so that a firewall
+    /// can tell the nodes apart.
+    #[must_use]
+    pub fn from_address(secrets: Secrets, source: Option<IpAddr>) -> Self {
         Self {
             me: OnceLock::new(),
             secrets,
-            pulse: client(),
-            append: client(),
-            forward: client(),
-            bulk: client(),
+            pulse: client(source),
+            append: client(source),
+            forward: client(source),
+            bulk: client(source),
         }
     }
 
@@ -255,9 +262,10 @@ impl Peers {
     }
 }
 
-fn client() -> reqwest::Client {
+fn client(source: Option<IpAddr>) -> reqwest::Client {
     reqwest::Client::builder()
         .no_proxy()
+        .local_address(source)
         .tcp_nodelay(true)
         .connect_timeout(CONNECT_TIMEOUT)
         .pool_idle_timeout(IDLE_TIMEOUT)
