@@ -1,4 +1,7 @@
-//! openraft's own storage suite on the real log, machine and store. It does not test reopening: `log` does.
+//! The room as a whole, on the real log, machine and store: openraft's own storage suite, which does not test
+//! reopening, and a cluster of one that is stopped and started.
+
+use std::{path::Path, sync::Arc};
 
 use openraft::{
     StorageError,
@@ -7,11 +10,21 @@ use openraft::{
 use tempfile::TempDir;
 
 use super::{
+    Consensus, Member, Start, StartError, Timers,
+    identity::{FORMAT, Identity},
     log::{Log, Wal},
     machine::Machine,
+    peers::{Peers, Secrets},
     types::Kind,
 };
-use crate::store::{Loaded, LogRange, Options, Store};
+use crate::{
+    model::{
+        command::{Command, Proposal, Verdict},
+        key::Key,
+        time::Timestamp,
+    },
+    store::{Loaded, LogRange, Options, Store},
+};
 
 struct Builder;
 
@@ -36,7 +49,7 @@ impl StoreBuilder<Kind, Log, Machine, Guard> for Builder {
         let (store, Loaded::State(state, position)) = opened else {
             panic!("a fresh store has a whole state")
         };
-        let log = wal.with(std::sync::Arc::new(store.clone()));
+        let log = wal.with(Arc::new(store.clone()));
         let machine = Machine::new(state, &position, store.clone(), log.clone()).unwrap();
         Ok((Guard { _directory: directory, store }, log, machine))
     }
@@ -45,4 +58,64 @@ impl StoreBuilder<Kind, Log, Machine, Guard> for Builder {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn openraft_accepts_our_storage() {
     Suite::test_all(Builder).await.unwrap();
+}
+
+async fn start(directory: &Path) -> Result<Consensus, StartError> {
+    let me = Identity { cluster_id: uuid::Uuid::from_u128(3), node_id: 1, format: FORMAT };
+    Consensus::start(Start {
+        me,
+        directory: directory.into(),
+        store: Options::default(),
+        peers: Arc::new(Peers::new(Secrets(vec!["secret".into()]))),
+        timers: Timers { heartbeat_ms: 20, election_min_ms: 60, election_max_ms: 90 },
+        snapshot_log_bytes: 1 << 20,
+        rescue: Vec::new(),
+    })
+    .await
+}
+
+fn proposal(number: u64) -> Arc<Proposal> {
+    let key = Key::parse(&format!("definition-{number}")).unwrap();
+    let command = Command::CreateDefinition { key, indexes: Vec::new(), schema: None };
+    let (at, by) = (Timestamp(number), "root".into());
+    Arc::new(Proposal { at, by, reason: None, request: None, definition_read: None, command })
+}
+
+async fn write(consensus: &Consensus, number: u64) -> u64 {
+    loop {
+        match consensus.write(proposal(number)).await {
+            Ok(Verdict::Decided(Ok(applied))) => return applied.revision,
+            Ok(verdict) => panic!("{verdict:?}"),
+            // A fresh leader has no lease yet.
+            Err(_) => consensus.applied(consensus.read_index().await.unwrap_or(0)).await,
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_of_one_keeps_its_writes_over_a_stop_and_refuses_an_emptied_log() {
+    let directory = tempfile::tempdir().unwrap();
+    let me = Member { id: 1, api_addr: "127.0.0.1:1".into(), peer_addr: "127.0.0.1:2".into() };
+
+    let consensus = start(directory.path()).await.unwrap();
+    assert!(!consensus.is_initialized().await);
+    consensus.initialize(vec![me.clone()]).await.unwrap();
+    assert_eq!(consensus.leader(), Some(me));
+    let mut last = 0;
+    for number in 1..=20 {
+        last = write(&consensus, number).await;
+    }
+    assert!(consensus.read_index().await.unwrap() >= last);
+    let digest = consensus.state().digest();
+    consensus.shutdown().await;
+
+    let consensus = start(directory.path()).await.unwrap();
+    assert!(consensus.is_initialized().await);
+    consensus.applied(last).await;
+    assert_eq!(consensus.state().digest(), digest);
+    assert!(write(&consensus, 21).await > last);
+    consensus.shutdown().await;
+
+    std::fs::remove_dir_all(directory.path().join("log")).unwrap();
+    assert!(matches!(start(directory.path()).await, Err(StartError::Refused(_))));
 }

@@ -1,0 +1,64 @@
+//! Queries as they are written, and what they are read as.
+
+use super::*;
+use crate::model::key::Key;
+
+fn definition() -> Definition {
+    let schema = r#"{"properties": {"n": {"type": "integer"}, "s": {"type": "string"}, "page": {"type": "boolean"},
+        "tags": {"type": "array", "items": {"type": "string"}}, "any": {}}}"#;
+    Definition {
+        id: 1,
+        key: Key::parse("d").unwrap(),
+        indexes: ["n", "s", "page", "tags", "any"].map(String::from).into(),
+        schema: Some(schema.into()),
+        created_at: Timestamp(1),
+        modified_at: Timestamp(1),
+        revision: 1,
+    }
+}
+
+fn ask(pairs: &[(&str, &str)]) -> Result<ConfigQuery, QueryError> {
+    let params: Vec<_> = pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
+    configs(&params, &definition(), &Limits::default())
+}
+
+#[test]
+fn pages_are_integers_of_any_size() {
+    let query = ask(&[("page", " +2 "), ("limit", "1"), ("limit", "7")]).unwrap();
+    assert_eq!((query.page.page, query.page.limit, query.page.descending), (2, 7, true));
+    assert_eq!(ask(&[("page", &"9".repeat(60))]).unwrap().page.page, u64::MAX);
+    let bad = ask(&[("page", ""), ("limit", "1.0")]);
+    assert_eq!(bad, Err(QueryError::NotIntegers(vec!["page".into(), "limit".into()])));
+    for pair in
+        [("page", "0"), ("limit", "-99999999999999999999999"), ("limit", "1001"), ("sort_order", "ASC")]
+    {
+        assert!(matches!(ask(&[pair]), Err(QueryError::Faults(_))), "{pair:?}");
+    }
+}
+
+#[test]
+fn texts_are_read_by_their_declared_type() {
+    let test = |name: &str, text: &str| ask(&[(name, text)]).map(|query| query.filters[0].test.clone());
+    let is = |value: Value| Ok(Test::AnyOf(vec![index::encode(&value)]));
+    assert_eq!(test("n", "6.0"), is(6.into()));
+    assert_eq!(test("s", "6"), is("6".into()));
+    assert_eq!(test("tags", "x"), is("x".into()));
+    assert_eq!(test("any", "6"), is(6.into()));
+    assert_eq!(test("any", "six"), is("six".into()));
+    assert_eq!(test("data.page", "true"), is(true.into()));
+    for (name, text) in
+        [("n", "six"), ("data.page", "1"), ("n[like]", "6"), ("zzz", "1"), ("created_at", "x")]
+    {
+        assert!(matches!(test(name, text), Err(QueryError::Faults(_))), "{name}={text}");
+    }
+}
+
+#[test]
+fn repeated_equality_is_any_of_and_sorts_are_checked() {
+    let query = ask(&[("n", "1"), ("n", "2"), ("n[gte]", "0"), ("s[in]", "a,b")]).unwrap();
+    assert_eq!(query.filters.len(), 3);
+    assert_eq!(ask(&[("sort_by", "n")]).unwrap().sort, ConfigSort::Slot(0));
+    for bad in ["tags", "nothing", ""] {
+        assert!(ask(&[("sort_by", bad)]).is_err(), "{bad}");
+    }
+}
