@@ -140,7 +140,7 @@ fn rebuilt(state: &State) -> State {
     for request in state.requests() {
         builder.request(request.clone()).unwrap();
     }
-    builder.finish(state.revision(), state.last_at())
+    builder.finish(state.revision(), state.last_at()).unwrap()
 }
 
 type Trace = Vec<(Verdict, Option<Change>, u128)>;

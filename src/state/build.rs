@@ -16,6 +16,8 @@ use crate::model::{
 pub struct Builder {
     state: State,
     open: Option<(Arc<Definition>, Vec<Arc<Config>>)>,
+    /// The newest revision of a record.
+    newest: Revision,
 }
 
 /// Records that are no state.
@@ -39,6 +41,7 @@ impl Builder {
         if self.state.definition(definition.key.as_str()).is_some() {
             return Err(BuildError(format!("definition `{}` is stored twice", definition.key)));
         }
+        self.newest = self.newest.max(definition.revision);
         self.open = Some((Arc::new(definition), Vec::new()));
         Ok(())
     }
@@ -54,6 +57,7 @@ impl Builder {
         if configs.last().is_some_and(|last| last.key >= config.key) {
             return Err(BuildError(format!("configs of `{}` do not ascend at `{}`", open.key, config.key)));
         }
+        self.newest = self.newest.max(config.revision);
         configs.push(Arc::new(config));
         Ok(())
     }
@@ -68,17 +72,23 @@ impl Builder {
         if twice || last.is_some_and(|last| last.0.revision >= request.revision) {
             return Err(BuildError(format!("the answers of requests do not ascend at {}", request.revision)));
         }
+        self.newest = self.newest.max(request.revision);
         self.state.remember(request);
         Ok(())
     }
 
     /// The state at a revision.
-    #[must_use]
-    pub fn finish(mut self, revision: Revision, last_at: Timestamp) -> State {
+    ///
+    /// # Errors
+    /// When a record is newer than that.
+    pub fn finish(mut self, revision: Revision, last_at: Timestamp) -> Result<State, BuildError> {
         self.close();
+        if self.newest > revision {
+            return Err(BuildError(format!("a record of revision {} in a state of {revision}", self.newest)));
+        }
         self.state.revision = revision;
         self.state.last_at = last_at;
-        self.state
+        Ok(self.state)
     }
 
     fn close(&mut self) {

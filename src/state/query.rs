@@ -417,7 +417,7 @@ mod tests {
             };
             builder.config(1, config).unwrap();
         }
-        builder.finish(9, Timestamp(5000))
+        builder.finish(9, Timestamp(5000)).unwrap()
     }
 
     fn filter() -> impl Strategy<Value = Filter> {

@@ -28,9 +28,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use serde_json::Value;
+use serde_json::{Number, Value};
 
-use super::{super::error::Fault, graph::Graph};
+use super::{
+    super::error::Fault,
+    graph::{Graph, Node},
+};
 
 /// Evaluations at one place of the data: far above unions of hundreds of variants, far below a doubling chain.
 const EVALUATIONS_MAX: u64 = 10_000;
@@ -40,6 +43,8 @@ const DEPTH_MAX: usize = 128;
 const WORK_MAX: usize = 1_000_000;
 /// Evaluations of one check, long texts and numbers counted more: a second or two.
 const PRICE_MAX: u64 = 20_000_000;
+/// Evaluations up to which violations are listed: each may be one, of microseconds and some hundred bytes.
+pub(super) const LISTED_PRICE_MAX: u64 = 500_000;
 /// Nested applications of one check: each takes a few hundred bytes of the thread's stack.
 const STACK_MAX: usize = 1_500;
 /// Applications of subschemas at one place that lie in each other.
@@ -49,21 +54,33 @@ const CHAIN_MAX: usize = 250;
 #[derive(Debug)]
 pub(super) struct Costs {
     states: Vec<State>,
+    steps: Vec<Steps>,
     /// The highest price of a state.
     price: u64,
+    /// The most comparisons of a state.
+    numeric: u64,
     /// The longest chain of a state.
     chain: usize,
 }
 
 /// A kind of place.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct State {
     /// Evaluations there, weighted.
     price: u64,
-    /// The price of each member's name there.
-    spelled: u64,
+    /// The comparisons there when the value is a number.
+    numeric: u64,
     /// The longest chain of applications there.
     chain: usize,
+    /// The place of its steps. Kinds of place that differ only in what ends there share them.
+    steps: usize,
+}
+
+/// The kinds of place one level below.
+#[derive(Debug, Default)]
+struct Steps {
+    /// The price of each member's name.
+    spelled: u64,
     names: BTreeMap<Box<str>, Option<usize>>,
     other: Option<usize>,
     first: Vec<Option<usize>>,
@@ -88,7 +105,10 @@ struct Order<'g, 's> {
 struct Builder<'g, 's> {
     order: Order<'g, 's>,
     states: Vec<State>,
-    known: BTreeMap<Multiset, usize>,
+    known: BTreeMap<State, usize>,
+    steps: Vec<Steps>,
+    /// The steps of what goes further down.
+    known_steps: BTreeMap<Multiset, usize>,
     todo: VecDeque<(usize, Multiset, usize)>,
 }
 
@@ -98,45 +118,58 @@ impl Costs {
     /// # Errors
     /// When they are not bounded.
     pub(super) fn of(graph: &Graph<'_>) -> Result<Self, Fault> {
-        let order = Order::of(graph)?;
-        let mut builder =
-            Builder { order, states: Vec::new(), known: BTreeMap::new(), todo: VecDeque::new() };
+        let mut builder = Builder {
+            order: Order::of(graph)?,
+            states: Vec::new(),
+            known: BTreeMap::new(),
+            steps: Vec::new(),
+            known_steps: BTreeMap::new(),
+            todo: VecDeque::new(),
+        };
         builder.step(&[(0, 1)], &[], 0)?;
-        while let Some((state, set, depth)) = builder.todo.pop_front() {
+        while let Some((steps, set, depth)) = builder.todo.pop_front() {
             if depth < DEPTH_MAX {
-                builder.descend(state, &set, depth + 1)?;
+                builder.descend(steps, &set, depth + 1)?;
             }
         }
-        let states = builder.states;
-        let price = states.iter().map(|state| state.price.saturating_add(state.spelled)).max().unwrap_or(0);
+        let Builder { states, steps, .. } = builder;
+        let full = |state: &State| state.price.saturating_add(steps[state.steps].spelled);
+        let price = states.iter().map(full).max().unwrap_or(0);
+        let numeric = states.iter().map(|state| state.numeric).max().unwrap_or(0);
         let chain = states.iter().map(|state| state.chain).max().unwrap_or(0);
-        Ok(Self { states, price, chain })
+        Ok(Self { states, steps, price, numeric, chain })
     }
 
-    /// Whether a check of `data` stays within the limits.
+    /// What a check of `data` costs at most, when it stays within the limits.
     ///
     /// # Errors
     /// When it would not; the text says what is too much.
-    pub(super) fn afford(&self, data: &Value) -> Result<(), Fault> {
+    pub(super) fn afford(&self, data: &Value) -> Result<u64, Fault> {
         // Nearly all pass this estimate, which looks at no name.
         let (size, depth) = measure(data);
-        if size.saturating_mul(self.price) <= PRICE_MAX && depth.saturating_mul(self.chain) <= STACK_MAX {
-            return Ok(());
+        let price = size.plain.saturating_mul(self.price);
+        let price = price.saturating_add(size.numeric.saturating_mul(self.numeric));
+        if price <= LISTED_PRICE_MAX && depth.saturating_mul(self.chain) <= STACK_MAX {
+            return Ok(price);
         }
         let mut price = 0;
-        self.add(data, 0, STACK_MAX, &mut price)
+        self.add(data, 0, STACK_MAX, &mut price)?;
+        Ok(price)
     }
 
     /// Adds the price of the values at and below `data`, which is as deep as the data's limit at most.
     fn add(&self, data: &Value, state: usize, stack: usize, price: &mut u64) -> Result<(), Fault> {
         let state = &self.states[state];
+        let steps = &self.steps[state.steps];
         let Some(stack) = stack.checked_sub(state.chain) else {
             return Err(Fault::new("the data nest too deep for a check against this schema"));
         };
         let members = data.as_object().map_or(0, |map| map.len() as u64);
+        let numeric = data.as_number().map_or(0, arithmetic);
         *price = price
             .saturating_add(state.price.saturating_mul(size_of(data)))
-            .saturating_add(state.spelled.saturating_mul(members));
+            .saturating_add(state.numeric.saturating_mul(numeric))
+            .saturating_add(steps.spelled.saturating_mul(members));
         if *price > PRICE_MAX {
             let msg =
                 format!("a check of the data takes more than {PRICE_MAX} evaluations of this schema's parts");
@@ -144,11 +177,11 @@ impl Costs {
         }
         match data {
             Value::Object(map) => map.iter().try_for_each(|(name, member)| {
-                let next = state.names.get(name.as_str()).copied().unwrap_or(state.other);
+                let next = steps.names.get(name.as_str()).copied().unwrap_or(steps.other);
                 next.map_or(Ok(()), |next| self.add(member, next, stack, price))
             }),
             Value::Array(items) => items.iter().enumerate().try_for_each(|(place, item)| {
-                let next = state.first.get(place).copied().unwrap_or(state.rest);
+                let next = steps.first.get(place).copied().unwrap_or(steps.rest);
                 next.map_or(Ok(()), |next| self.add(item, next, stack, price))
             }),
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Ok(()),
@@ -235,6 +268,12 @@ impl<'g, 's> Order<'g, 's> {
         Ok(set)
     }
 
+    /// The node or the marked node of a rank, and its chain.
+    fn at(&self, rank: usize) -> (&'g Node<'s>, usize) {
+        let node = self.ranked[rank];
+        (&self.graph.nodes[node % self.graph.nodes.len()], self.chain[node])
+    }
+
     fn fault(&self, node: usize, what: &str) -> Fault {
         Fault::at(self.graph.way(node % self.graph.nodes.len()), format!("this subschema {what}"))
     }
@@ -255,26 +294,33 @@ impl Builder<'_, '_> {
         if !other.is_empty() && one != other {
             set = larger(set, self.order.spread(other)?);
         }
-        if let Some(&state) = self.known.get(&set) {
-            return Ok(Some(state));
-        }
-        let id = self.states.len();
-        let nodes = self.order.graph.nodes.len();
         let mut state = State::default();
         for (rank, times) in &set {
-            let node = self.order.ranked[*rank];
-            let weight = self.order.graph.nodes[node % nodes].weight;
-            state.price = state.price.saturating_add(times.saturating_mul(weight));
-            state.chain = state.chain.max(self.order.chain[node]);
+            let (node, chain) = self.order.at(*rank);
+            state.price = state.price.saturating_add(times.saturating_mul(node.weight));
+            state.numeric = state.numeric.saturating_add(times.saturating_mul(node.numeric));
+            state.chain = state.chain.max(chain);
         }
-        self.states.push(state);
-        self.known.insert(set.clone(), id);
-        self.todo.push_back((id, set, depth));
-        Ok(Some(id))
+        set.retain(|(rank, _)| self.order.at(*rank).0.descends());
+        state.steps = match self.known_steps.get(&set) {
+            Some(steps) => *steps,
+            None => {
+                let steps = self.steps.len();
+                self.steps.push(Steps::default());
+                self.known_steps.insert(set.clone(), steps);
+                self.todo.push_back((steps, set, depth));
+                steps
+            }
+        };
+        let states = &mut self.states;
+        Ok(Some(*self.known.entry(state).or_insert_with_key(|state| {
+            states.push(state.clone());
+            states.len() - 1
+        })))
     }
 
-    /// The states one level below a state.
-    fn descend(&mut self, state: usize, set: &Multiset, depth: usize) -> Result<(), Fault> {
+    /// The kinds of place one level below what `set` evaluates.
+    fn descend(&mut self, steps: usize, set: &Multiset, depth: usize) -> Result<(), Fault> {
         let graph = self.order.graph;
         let count = graph.nodes.len();
         let parts: Vec<_> = set
@@ -298,7 +344,7 @@ impl Builder<'_, '_> {
         }
         let spelled =
             self.order.spread(&spelled)?.iter().fold(0_u64, |sum, (_, times)| sum.saturating_add(*times));
-        self.states[state].spelled = spelled;
+        self.steps[steps].spelled = spelled;
 
         let loose: Vec<_> =
             parts.iter().filter(|(node, ..)| !node.matching.is_empty() || !node.further.is_empty()).collect();
@@ -314,17 +360,15 @@ impl Builder<'_, '_> {
                 }
             }
             let next = self.step(&matched, &further, depth)?;
-            self.states[state].names.insert((*name).into(), next);
+            self.steps[steps].names.insert((*name).into(), next);
         }
-        let pick = |all: &dyn Fn(&super::graph::Node<'_>) -> Vec<usize>,
-                    markings: bool|
-         -> Vec<(usize, u64)> {
+        let pick = |all: &dyn Fn(&Node<'_>) -> Vec<usize>, markings: bool| -> Vec<(usize, u64)> {
             let parts = parts.iter().filter(|(_, whole, _)| *whole || markings);
             parts.flat_map(|(node, _, times)| all(node).into_iter().map(|target| (target, *times))).collect()
         };
         let matched = pick(&|node| node.matching.clone(), false);
         let further = pick(&|node| node.further.clone(), true);
-        self.states[state].other = self.step(&matched, &further, depth)?;
+        self.steps[steps].other = self.step(&matched, &further, depth)?;
 
         for place in 0..parts.iter().map(|(node, ..)| node.first.len()).max().unwrap_or(0) {
             self.order.work += parts.len();
@@ -337,10 +381,10 @@ impl Builder<'_, '_> {
                 true,
             );
             let next = self.step(&targets, &[], depth)?;
-            self.states[state].first.push(next);
+            self.steps[steps].first.push(next);
         }
         let rest = pick(&|node| node.rest.iter().chain(&node.every).copied().collect(), true);
-        self.states[state].rest = self.step(&rest, &[], depth)?;
+        self.steps[steps].rest = self.step(&rest, &[], depth)?;
         Ok(())
     }
 }
@@ -372,33 +416,58 @@ fn larger(one: Multiset, other: Multiset) -> Multiset {
     all.into_iter().collect()
 }
 
-/// The summed sizes of all values, and the depth.
-fn measure(data: &Value) -> (u64, usize) {
-    let inner = |(size, depth): (u64, usize), value: &Value| {
+/// The sizes of all values together.
+#[derive(Default)]
+struct Size {
+    plain: u64,
+    numeric: u64,
+}
+
+/// The size of the data, and their depth.
+fn measure(data: &Value) -> (Size, usize) {
+    let inner = |(sum, depth): (Size, usize), value: &Value| {
         let (more, deeper) = measure(value);
-        (size.saturating_add(more), depth.max(deeper))
+        let sum = Size {
+            plain: sum.plain.saturating_add(more.plain),
+            numeric: sum.numeric.saturating_add(more.numeric),
+        };
+        (sum, depth.max(deeper))
     };
-    let (size, depth) = match data {
-        Value::Array(items) => items.iter().fold((0, 0), inner),
-        Value::Object(map) => map.values().fold((0, 0), inner),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => (0, 0),
+    let (mut size, depth) = match data {
+        Value::Array(items) => items.iter().fold((Size::default(), 0), inner),
+        Value::Object(map) => map.values().fold((Size::default(), 0), inner),
+        Value::Number(number) => (Size { plain: 0, numeric: arithmetic(number) }, 0),
+        Value::Null | Value::Bool(_) | Value::String(_) => (Size::default(), 0),
     };
-    (size.saturating_add(size_of(data)), depth + 1)
+    size.plain = size.plain.saturating_add(size_of(data));
+    (size, depth + 1)
 }
 
 /// How many times as long as an ordinary one the evaluation of this value alone takes.
 fn size_of(data: &Value) -> u64 {
     match data {
         Value::String(text) => 1 + text.len() as u64 / 256,
-        Value::Number(number) => 1 + digits(number.as_str()).pow(2) / 4096,
-        Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => 1,
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => 1,
     }
 }
 
-/// The digits that a number has when it is written out. Arithmetic on them is quadratic; beyond ten thousand the
-/// validator computes with the text, which is linear.
-fn digits(text: &str) -> u64 {
+/// What a comparison with this number takes, in evaluations. Beyond a double the arithmetic is on fractions and
+/// grows with the square of the digits that are written out; beyond ten thousand digits the validator computes
+/// with the text.
+fn arithmetic(number: &Number) -> u64 {
+    let text = number.as_str();
     let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
     let exponent = exponent.trim_start_matches(['+', '-']).parse().unwrap_or(10_000_u64);
-    (mantissa.len() as u64).saturating_add(exponent).min(10_000)
+    let digits = (mantissa.len() as u64).saturating_add(exponent).min(10_000);
+    if digits <= 20 { 1 } else { 4 * digits + digits * digits / 64 }
+}
+
+/// What a comparison of a plain number with all numbers of a keyword's value takes; longer ones multiply it.
+pub(super) fn numbers(value: &Value) -> u64 {
+    match value {
+        Value::Number(number) => arithmetic(number),
+        Value::Array(items) => items.iter().map(numbers).fold(0, u64::saturating_add),
+        Value::Object(map) => map.values().map(numbers).fold(0, u64::saturating_add),
+        Value::Null | Value::Bool(_) | Value::String(_) => 0,
+    }
 }

@@ -6,7 +6,7 @@
 //!
 //! **Invariant:** whatever the validator may apply, the graph has an edge for. It may have more.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jsonschema::{Draft, Registry, Retrieve, Uri, uri};
 use serde_json::{Map, Value};
@@ -16,8 +16,21 @@ use super::super::error::{Fault, Step};
 /// Subschemas of a document, counted once for each dynamic scope: its size allows no more in one scope, and
 /// documents in a document that refer to each other multiply.
 const NODES_MAX: usize = 100_000;
+/// References between documents in the document that refer to each other in a circle, and the size up to which
+/// these many may be. The validator compiles a target anew for every way through documents that leads to it; on a
+/// circle these multiply (36 references between three small documents took more than a minute).
+const CROSSINGS_MAX: usize = 16;
+const CROSSINGS_MAX_LARGE: usize = 4;
+const LARGE: usize = 1000;
 /// The base of a document that names none; `jsonschema` takes the same.
 const BASE: &str = "json-schema:///";
+
+/// The keywords whose value has subschemas as members.
+const MAPS: [&str; 6] =
+    ["$defs", "definitions", "dependentSchemas", "dependencies", "properties", "patternProperties"];
+/// The keywords that compare numbers.
+const NUMERIC: [&str; 7] =
+    ["multipleOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "enum", "const"];
 
 /// A subschema.
 #[derive(Debug, Default)]
@@ -26,6 +39,8 @@ pub(super) struct Node<'s> {
     at: usize,
     /// What one evaluation costs beside the subschemas: long `enum`, `required`, `properties`.
     pub(super) weight: u64,
+    /// What it compares a number of the data with: one for each number, more for a long one.
+    pub(super) numeric: u64,
     /// Applied at the same place through an applicator (`allOf`, `not`, …).
     pub(super) here: Vec<usize>,
     /// Applied at the same place through a reference.
@@ -70,6 +85,18 @@ enum Slot<'s> {
     Aside,
 }
 
+impl<'s> Slot<'s> {
+    /// The slot of a member of the keyword's value.
+    fn named(self, name: &'s str) -> Self {
+        if matches!(self, Self::Name(_)) { Self::Name(name) } else { self }
+    }
+
+    /// The slot of an element of the keyword's value.
+    fn at(self, place: usize) -> Self {
+        if matches!(self, Self::First(_)) { Self::First(place) } else { self }
+    }
+}
+
 /// Every value of the document by its address, with its container's address and the step from there.
 #[derive(Debug, Default)]
 struct Places<'s>(BTreeMap<usize, (usize, Step, &'s Value)>);
@@ -85,6 +112,8 @@ struct Walk<'s, R> {
     /// The nodes by address and scope: the same subschema may mean another target in another scope.
     known: BTreeMap<(usize, String), usize>,
     todo: Vec<Visit<'s, R>>,
+    /// The targets of references from one document to another, by their bases.
+    crossings: BTreeMap<(String, String), BTreeSet<usize>>,
     faults: Vec<Fault>,
 }
 
@@ -117,7 +146,7 @@ impl<'s> Graph<'s> {
 
         let mut walk = Walk::new(schema, draft);
         let scope =
-            scope_of(root.base_uri().as_str(), (&root.dynamic_scope()).into_iter().map(|u| u.to_string()));
+            scope_of(root.base_uri().as_str(), (&root.dynamic_scope()).into_iter().map(ToString::to_string));
         walk.intern(schema, root, scope);
         while let Some(Visit { node, value, resolver, scope }) = walk.todo.pop() {
             let Value::Object(map) = value else { continue };
@@ -132,8 +161,10 @@ impl<'s> Graph<'s> {
                 match resolver.in_subresource(resource) {
                     Ok(inner) => {
                         let scopes = inner.dynamic_scope();
-                        let scope =
-                            scope_of(inner.base_uri().as_str(), (&scopes).into_iter().map(|u| u.to_string()));
+                        let scope = scope_of(
+                            inner.base_uri().as_str(),
+                            (&scopes).into_iter().map(ToString::to_string),
+                        );
                         let target = walk.intern(child, inner, scope);
                         walk.nodes[node].link(slot, target);
                     }
@@ -149,9 +180,12 @@ impl<'s> Graph<'s> {
                 match found {
                     Ok((Some(contents), found)) => {
                         let (_, inner, _) = found.into_inner();
+                        walk.cross(resolver.base_uri().as_str(), inner.base_uri().as_str(), contents);
                         let scopes = inner.dynamic_scope();
-                        let scope =
-                            scope_of(inner.base_uri().as_str(), (&scopes).into_iter().map(|u| u.to_string()));
+                        let scope = scope_of(
+                            inner.base_uri().as_str(),
+                            (&scopes).into_iter().map(ToString::to_string),
+                        );
                         let target = walk.intern(contents, inner, scope);
                         walk.nodes[node].refs.push(target);
                     }
@@ -161,6 +195,17 @@ impl<'s> Graph<'s> {
             }
         }
         walk.into_graph()
+    }
+
+    /// All subschemas, each once, with the way to it from the document's root.
+    pub(super) fn subschemas(
+        &self,
+    ) -> impl Iterator<Item = (&'s Map<String, Value>, impl Fn() -> Vec<Step>)> {
+        let all: BTreeSet<usize> = self.nodes.iter().map(|node| node.at).collect();
+        all.into_iter().filter_map(move |at| {
+            let map = self.places.0.get(&at)?.2.as_object()?;
+            Some((map, move || self.places.way_to(at)))
+        })
     }
 
     /// The way to a node from the document's root.
@@ -177,6 +222,7 @@ impl<'s, R> Walk<'s, R> {
             nodes: Vec::new(),
             known: BTreeMap::new(),
             todo: Vec::new(),
+            crossings: BTreeMap::new(),
             faults: Vec::new(),
         }
     }
@@ -211,13 +257,47 @@ impl<'s, R> Walk<'s, R> {
         Ok(())
     }
 
+    /// Notes a reference that leads to another document in the document.
+    fn cross(&mut self, from: &str, to: &str, target: &Value) {
+        if from != to {
+            self.crossings.entry((from.into(), to.into())).or_default().insert(address(target));
+        }
+    }
+
+    /// Refuses many references on circles of documents.
+    fn check_crossings(&mut self) {
+        let mut reach: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        for (from, to) in self.crossings.keys() {
+            reach.entry(from).or_default().insert(to);
+        }
+        let returns = |from: &str, to: &str| {
+            let (mut seen, mut todo) = (BTreeSet::new(), vec![to]);
+            while let Some(at) = todo.pop() {
+                if seen.insert(at) {
+                    todo.extend(reach.get(at).into_iter().flatten());
+                }
+            }
+            seen.contains(from)
+        };
+        let circular = self.crossings.iter().filter(|((from, to), _)| returns(from, to));
+        let count: usize = circular.map(|(_, targets)| targets.len()).sum();
+        let most = if self.nodes.len() > LARGE { CROSSINGS_MAX_LARGE } else { CROSSINGS_MAX };
+        if count > most {
+            let msg = format!(
+                "the parts of the schema with an `$id` refer to each other in circles {count} times, more than {most}"
+            );
+            self.faults.push(Fault::new(msg));
+        }
+    }
+
     fn fault(&mut self, value: &Value, keyword: &str, msg: String) {
         let mut loc = self.places.way_to(address(value));
         loc.push(keyword.into());
         self.faults.push(Fault::at(loc, msg));
     }
 
-    fn into_graph(self) -> Result<Graph<'s>, Vec<Fault>> {
+    fn into_graph(mut self) -> Result<Graph<'s>, Vec<Fault>> {
+        self.check_crossings();
         if self.faults.is_empty() {
             Ok(Graph { nodes: self.nodes, places: self.places })
         } else {
@@ -235,7 +315,18 @@ impl<'s> Node<'s> {
         };
         // A look-up or a comparison is about an eighth of an evaluation.
         let extra = (length("enum") + length("required") + length("properties")) / 8;
-        Self { at: address(value), weight: 1 + extra as u64, ..Self::default() }
+        let numeric =
+            NUMERIC.iter().filter_map(|keyword| value.get(keyword)).map(super::cost::numbers).sum::<u64>();
+        // To learn that `1e9999` is an integer it is written out.
+        let integer = value.get("type").is_some_and(|kind| kind == "integer" || kind.is_array());
+        let numeric = numeric + u64::from(integer);
+        Self { at: address(value), weight: 1 + extra as u64, numeric, ..Self::default() }
+    }
+
+    /// Whether it evaluates anything one level below.
+    pub(super) fn descends(&self) -> bool {
+        let lists = [&self.matching, &self.further, &self.rest, &self.every, &self.spelled];
+        !self.names.is_empty() || !self.first.is_empty() || lists.iter().any(|list| !list.is_empty())
     }
 
     fn link(&mut self, slot: Slot<'s>, target: usize) {
@@ -272,9 +363,15 @@ impl<'s> Places<'s> {
                 todo.push(child);
             };
             match value {
-                Value::Object(map) => map.iter().for_each(|(name, child)| note(child, name.as_str().into())),
+                Value::Object(map) => {
+                    for (name, child) in map {
+                        note(child, name.as_str().into());
+                    }
+                }
                 Value::Array(items) => {
-                    items.iter().zip(0..).for_each(|(child, n)| note(child, Step::Place(n)))
+                    for (child, place) in items.iter().zip(0..) {
+                        note(child, Step::Place(place));
+                    }
                 }
                 Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
             }
@@ -360,22 +457,12 @@ fn children(map: &Map<String, Value>, draft: Draft) -> Vec<(Slot<'_>, &Value)> {
             "propertyNames" => Slot::Spelled,
             _ => continue,
         };
-        match (keyword.as_str(), value) {
-            (
-                "$defs" | "definitions" | "dependentSchemas" | "dependencies" | "properties"
-                | "patternProperties",
-                Value::Object(members),
-            ) => found.extend(members.iter().map(|(name, child)| match slot {
-                Slot::Name(_) => (Slot::Name(name), child),
-                other => (other, child),
-            })),
-            (_, Value::Array(items)) => {
-                found.extend(items.iter().enumerate().map(|(place, child)| match slot {
-                    Slot::First(_) => (Slot::First(place), child),
-                    other => (other, child),
-                }));
-            }
-            (_, one) => found.push((slot, one)),
+        if let Some(members) = value.as_object().filter(|_| MAPS.contains(&keyword.as_str())) {
+            found.extend(members.iter().map(|(name, child)| (slot.named(name), child)));
+        } else if let Value::Array(items) = value {
+            found.extend(items.iter().enumerate().map(|(place, child)| (slot.at(place), child)));
+        } else {
+            found.push((slot, value));
         }
     }
     found.retain(|(_, child)| child.is_object());

@@ -1,8 +1,8 @@
 //! JSON schemas: compiled once, checked on every path that writes data.
 //!
 //! `jsonschema` does the checking. What stands around it makes a schema of an unknown author safe to run: it
-//! fetches nothing ([`graph`]), its patterns match in linear time ([`pattern`]), and its cost is bounded before
-//! a check begins ([`cost`]), because a check that has begun can't be stopped.
+//! fetches nothing (`graph.rs`), its patterns match in linear time (`pattern.rs`), and its cost is bounded before
+//! a check begins (`cost.rs`), because a check that has begun can't be stopped.
 //!
 //! **Invariant:** compiling and checking are pure functions of schema and data. They end soon, whatever either
 //! holds.
@@ -12,7 +12,10 @@ use std::fmt::{self, Write as _};
 use jsonschema::{Draft, ValidationError, ValidationOptions, Validator};
 use serde_json::Value;
 
-use self::{cost::Costs, graph::Graph};
+use self::{
+    cost::{Costs, LISTED_PRICE_MAX},
+    graph::Graph,
+};
 use super::{
     error::{Fault, Step},
     limits::VIOLATIONS_MAX,
@@ -50,7 +53,7 @@ impl Schema {
         }
         let graph = Graph::of(schema, draft)?;
         let costs = Costs::of(&graph).map_err(|fault| vec![fault])?;
-        let faults = pattern::check(schema, draft);
+        let faults = pattern::check(&graph, draft);
         if !faults.is_empty() {
             return Err(faults);
         }
@@ -58,16 +61,20 @@ impl Schema {
         Ok(Self { validator, costs: schema.is_object().then_some(costs) })
     }
 
-    /// Checks data: all violations, each with `loc` from the data's root, at most [`VIOLATIONS_MAX`].
+    /// Checks data: all violations, each with `loc` from the data's root, at most [`VIOLATIONS_MAX`]. Of data that
+    /// are very large for the schema it says only that they break it.
     ///
     /// # Errors
     /// When the data break the schema, or when the check would cost too much.
     pub fn check(&self, data: &Value) -> Result<(), Vec<Fault>> {
-        if let Some(costs) = &self.costs {
-            costs.afford(data).map_err(|fault| vec![fault])?;
-        }
+        let price =
+            self.costs.as_ref().map_or(Ok(0), |costs| costs.afford(data)).map_err(|fault| vec![fault])?;
         if self.validator.is_valid(data) {
             return Ok(());
+        }
+        // The validator collects every violation, and those of every branch of a union, before it shows one.
+        if price > LISTED_PRICE_MAX {
+            return Err(vec![Fault::new("the data break the schema, and are too large to list where")]);
         }
         let faults = self.validator.iter_errors(data).take(VIOLATIONS_MAX);
         Err(faults.map(|error| fault_of(&error, data)).collect())
@@ -107,7 +114,7 @@ fn against_meta_schema(schema: &Value, draft: Draft) -> Vec<Fault> {
         Draft::Draft6 => jsonschema::draft6::meta::validator(),
         Draft::Draft7 => jsonschema::draft7::meta::validator(),
         Draft::Draft201909 => jsonschema::draft201909::meta::validator(),
-        _ => jsonschema::draft202012::meta::validator(),
+        Draft::Draft202012 | _ => jsonschema::draft202012::meta::validator(),
     };
     if meta.is_valid(schema) {
         return Vec::new();

@@ -12,7 +12,10 @@ use jsonschema::{Draft, PatternOptions, Regex};
 use regex_syntax::ast::{ErrorKind, parse::Parser};
 use serde_json::{Map, Value};
 
-use super::super::error::{Fault, Step};
+use super::{
+    super::error::{Fault, Step},
+    graph::Graph,
+};
 
 /// Bytes of one compiled pattern: the limit under which common patterns lie by far.
 const PATTERN_BYTES_MAX: usize = 256 << 10;
@@ -33,11 +36,21 @@ pub(super) fn engine() -> PatternOptions<Regex> {
     options(PATTERN_BYTES_MAX)
 }
 
-/// Checks the patterns of a document. Every `pattern` and `patternProperties` counts, wherever it stands: one
-/// that is only data (in a `default`, say) is refused too when it is no string or no object, never otherwise.
-pub(super) fn check(schema: &Value, draft: Draft) -> Vec<Fault> {
+/// Checks the patterns of all subschemas. What is only data (a `default`, say) has none, unless a reference
+/// leads into it.
+pub(super) fn check(graph: &Graph<'_>, draft: Draft) -> Vec<Fault> {
     let mut checks = Checks { draft, sizes: BTreeMap::new(), bytes: 0, faults: Vec::new() };
-    checks.visit(schema, &mut Vec::new());
+    for (map, way) in graph.subschemas() {
+        if let Some(Value::String(pattern)) = map.get("pattern") {
+            checks.check(pattern, || [way(), vec!["pattern".into()]].concat());
+        }
+        if let Some(Value::Object(patterns)) = map.get("patternProperties") {
+            for pattern in patterns.keys() {
+                let steps: [Step; 2] = ["patternProperties".into(), pattern.as_str().into()];
+                checks.check(pattern, || [way(), steps.to_vec()].concat());
+            }
+        }
+    }
     checks.faults
 }
 
@@ -49,50 +62,14 @@ struct Checks<'s> {
 }
 
 impl<'s> Checks<'s> {
-    /// The document is shallow: recursion is bounded by its depth limit.
-    fn visit(&mut self, value: &'s Value, way: &mut Vec<Step>) {
-        match value {
-            Value::Object(map) => self.visit_members(map, way),
-            Value::Array(items) => {
-                for (item, place) in items.iter().zip(0..) {
-                    way.push(Step::Place(place));
-                    self.visit(item, way);
-                    way.pop();
-                }
-            }
-            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
-        }
-    }
-
-    fn visit_members(&mut self, map: &'s Map<String, Value>, way: &mut Vec<Step>) {
-        for (name, member) in map {
-            way.push(name.as_str().into());
-            match (name.as_str(), member) {
-                // These hold data, not schemas.
-                ("enum" | "const" | "default" | "examples", _) => {}
-                ("pattern", Value::String(pattern)) => self.check(pattern, way),
-                ("patternProperties", Value::Object(patterns)) => {
-                    for pattern in patterns.keys() {
-                        way.push(pattern.as_str().into());
-                        self.check(pattern, way);
-                        way.pop();
-                    }
-                    self.visit(member, way);
-                }
-                _ => self.visit(member, way),
-            }
-            way.pop();
-        }
-    }
-
-    fn check(&mut self, pattern: &'s str, way: &[Step]) {
+    fn check(&mut self, pattern: &'s str, way: impl Fn() -> Vec<Step>) {
         if self.bytes > PATTERNS_BYTES_MAX {
             return;
         }
         let new = !self.sizes.contains_key(pattern);
         let size = *self.sizes.entry(pattern).or_insert_with(|| size_of(pattern, self.draft));
         match size {
-            None => self.faults.push(Fault::at(way.to_vec(), refusal(pattern))),
+            None => self.faults.push(Fault::at(way(), refusal(pattern))),
             Some(size) if new => {
                 self.bytes += size;
                 if self.bytes > PATTERNS_BYTES_MAX {
@@ -100,7 +77,7 @@ impl<'s> Checks<'s> {
                         "the patterns of the schema take more than {} MiB up to this one",
                         PATTERNS_BYTES_MAX >> 20
                     );
-                    self.faults.push(Fault::at(way.to_vec(), msg));
+                    self.faults.push(Fault::at(way(), msg));
                 }
             }
             Some(_) => {}

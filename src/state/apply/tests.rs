@@ -55,7 +55,7 @@ fn rebuilt(state: &State) -> State {
     for request in state.requests() {
         builder.request(request.clone()).unwrap();
     }
-    builder.finish(state.revision(), state.last_at())
+    builder.finish(state.revision(), state.last_at()).unwrap()
 }
 
 fn same(a: &State, b: &State) {

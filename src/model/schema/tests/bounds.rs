@@ -1,0 +1,191 @@
+//! That nothing takes long: what would is refused, when it is compiled or before it is checked.
+
+use super::*;
+
+/// `levels` definitions, each of which applies the next twice through `wrap`.
+fn chain(levels: usize, wrap: impl Fn(Value) -> Value) -> Value {
+    let mut schema = json!({"$ref": "#/$defs/d0", "$defs": {}});
+    for level in 0..levels {
+        schema["$defs"][format!("d{level}")] = wrap(json!({"$ref": format!("#/$defs/d{}", level + 1)}));
+    }
+    schema["$defs"][format!("d{levels}")] = json!({"type": "object"});
+    schema
+}
+
+#[test]
+fn a_chain_that_doubles_is_refused_and_one_that_does_not_is_compiled() {
+    for wrap in [
+        |next: Value| json!({"allOf": [next, next]}),
+        |next: Value| json!({"anyOf": [next, next]}),
+        |next: Value| json!({"oneOf": [next, next]}),
+        |next: Value| json!({"if": next, "then": next}),
+        |next: Value| json!({"not": next, "else": next, "$ref": next["$ref"]}),
+        |next: Value| json!({"dependentSchemas": {"a": next, "b": next}}),
+        |next: Value| json!({"properties": {"a": {"allOf": [next, next]}}}),
+        |next: Value| json!({"properties": {"a": next}, "patternProperties": {"a": next}}),
+        |next: Value| json!({"patternProperties": {"a": next, "b": next}}),
+        |next: Value| json!({"items": next, "contains": next}),
+        |next: Value| json!({"prefixItems": [next], "contains": next}),
+        |next: Value| json!({"items": {"anyOf": [next, next]}}),
+        |next: Value| json!({"anyOf": [next], "unevaluatedProperties": false}),
+        |next: Value| json!({"anyOf": [next], "unevaluatedItems": false}),
+    ] {
+        let (place, msg) = refused(&chain(40, wrap));
+        assert!(msg.contains("more than 10000 evaluations"), "{place} {msg}");
+        assert!(place.starts_with("/$defs/d"), "{place}");
+        compiled(&chain(3, wrap));
+    }
+    compiled(&chain(40, |next| json!({"allOf": [next]})));
+    compiled(&chain(40, |next| json!({"properties": {"a": next, "b": next}})));
+    refused(&chain(500, |next| json!({"allOf": [next]})));
+}
+
+#[test]
+fn recursion_that_multiplies_with_the_depth_is_refused() {
+    for schema in [
+        json!({"properties": {"a": {"allOf": [{"$ref": "#"}, {"$ref": "#"}]}}}),
+        json!({"allOf": [{"properties": {"a": {"$ref": "#"}}}, {"properties": {"a": {"$ref": "#"}}}]}),
+        json!({"anyOf": [{"items": {"$ref": "#"}}, {"items": {"$ref": "#"}}]}),
+        json!({"items": {"$ref": "#"}, "contains": {"$ref": "#"}}),
+        json!({"additionalProperties": {"$ref": "#"}, "allOf": [{"additionalProperties": {"$ref": "#"}}]}),
+        json!({"properties": {"a": {"properties": {"b": {"properties": {"c": {"anyOf": [{"$ref": "#"}, {"$ref": "#"}]}}}}}}}),
+        json!({"$defs": {"x": {"properties": {"a": {"$ref": "#"}}}, "y": {"properties": {"a": {"$ref": "#"}}}},
+            "oneOf": [{"$ref": "#/$defs/x"}, {"$ref": "#/$defs/y"}]}),
+    ] {
+        let (_, msg) = refused(&schema);
+        assert!(msg.contains("more than 10000 evaluations"), "{schema}: {msg}");
+    }
+}
+
+#[test]
+fn documents_in_a_document_that_refer_to_each_other_end() {
+    let mut schema = json!({"$id": "https://example.com/r", "$ref": "d0", "$defs": {}});
+    for n in 0..12 {
+        let others: Vec<_> =
+            (0..12).map(|m| json!({"properties": {format!("p{m}"): {"$ref": format!("d{m}")}}})).collect();
+        schema["$defs"][format!("d{n}")] = json!({"$id": format!("d{n}"), "allOf": others});
+    }
+    // Every order of documents is a scope of its own.
+    refused(&schema);
+    // So are ways around a circle of documents through other parts of them.
+    let mut circle = json!({"$id": "https://example.com/r", "$ref": "d0#/$defs/x0", "$defs": {}});
+    for n in 0..3 {
+        for m in 0..12 {
+            let next =
+                |other: usize| json!({"$ref": format!("d{}#/$defs/x{}", (n + other) % 3, (m + 1) % 12)});
+            circle["$defs"][format!("d{n}")]["$id"] = format!("d{n}").into();
+            circle["$defs"][format!("d{n}")]["$defs"][format!("x{m}")] =
+                json!({"properties": {"a": next(1), "b": next(2)}});
+        }
+    }
+    assert!(refused(&circle).1.contains("in circles"));
+    let one = json!({"$id": "https://example.com/r", "properties": {"a": {"$ref": "d0"}, "b": {"$ref": "d1"}}, "$defs": {
+        "d0": {"$id": "d0", "properties": {"x": {"$ref": "d1"}}}, "d1": {"$id": "d1", "properties": {"x": {"$ref": "d0"}}}}});
+    compiled(&one);
+}
+
+#[test]
+fn violations_are_bounded_in_number_and_length() {
+    let schema = compiled(&json!({"items": {"type": "string"}}));
+    assert_eq!(schema.check(&json!(vec![1; 5000])).unwrap_err().len(), VIOLATIONS_MAX);
+    let schema = compiled(&json!({"anyOf": [{"type": "string"}, {"maxProperties": 0}]}));
+    let faults = schema.check(&json!({"ä": "€".repeat(300_000)})).unwrap_err();
+    assert!(faults[0].msg.len() <= MESSAGE_BYTES_MAX + 3, "{}", faults[0].msg.len());
+    assert!(faults[0].msg.ends_with('…'));
+}
+
+#[test]
+fn hostile_numbers_and_arrays_end() {
+    let array = |item: &dyn Fn(usize) -> String, bytes: usize| {
+        let mut text = String::from("[");
+        for n in 0.. {
+            if text.len() > bytes {
+                break;
+            }
+            text.push_str(&item(n));
+            text.push(',');
+        }
+        text.push_str("0.5]");
+        parse(&text)
+    };
+    let unique = compiled(&json!({"uniqueItems": true}));
+    // No hash tells these apart; a table of hashes would compare each with each.
+    assert!(unique.check(&array(&|n| format!("1e{}", 400 + n), 1 << 20)).is_ok());
+    assert!(unique.check(&array(&|n| format!("12345678901234567890{n}"), 1 << 20)).is_ok());
+    let nested = |n: usize| {
+        (0..17).map(|bit| if n >> bit & 1 == 1 { "[]" } else { "[[]]" }).collect::<Vec<_>>().join(",")
+    };
+    assert!(unique.check(&array(&|n| format!("[{}]", nested(n)), 1 << 20)).is_ok());
+    for schema in [
+        r#"{"items": {"multipleOf": 0.7}}"#,
+        r#"{"items": {"minimum": 12345678901234567890123}}"#,
+        r#"{"items": {"enum": [1e9999, 1e-9999, 3e9998]}}"#,
+        r#"{"items": {"type": "integer"}}"#,
+    ] {
+        let schema = compiled(&parse(schema));
+        for number in ["1e9999", "1e-9998", "7e4000", "1e999999999"] {
+            let _ = schema.check(&array(&|_| number.into(), 1 << 20));
+        }
+        let _ = schema.check(&parse(&"9".repeat(1 << 20)));
+        let _ = schema.check(&parse(&format!("[{}]", "9".repeat(1 << 20))));
+    }
+}
+
+#[test]
+fn a_check_that_would_cost_too_much_is_refused() {
+    let chain = chain(10, |next| json!({"allOf": [next, next]}));
+    let costly = json!({"items": {"$ref": "#/$defs/d0"}, "$defs": chain["$defs"]});
+    let schema = compiled(&costly);
+    assert!(schema.check(&json!([{}, {}])).is_ok());
+    let faults = schema.check(&json!(vec![json!({}); 100_000])).unwrap_err();
+    assert!(faults[0].msg.contains("evaluations"), "{faults:?}");
+    // Places that the schema says nothing of cost nothing.
+    let mut aside = costly.clone();
+    aside["items"] = true.into();
+    aside["prefixItems"] = json!([{"$ref": "#/$defs/d0"}]);
+    assert!(compiled(&aside).check(&json!(vec![json!({}); 100_000])).is_ok());
+    let wide = compiled(&json!({"items": {"multipleOf": 0.7}}));
+    assert!(wide.check(&json!(vec![parse("7e300"); 1000])).is_ok());
+    let faults = wide.check(&json!(vec![parse("7e300"); 100_000])).unwrap_err();
+    assert!(faults[0].msg.contains("evaluations"), "{faults:?}");
+    // Listing the violations would take more than finding that there are some.
+    let strict = compiled(&json!({"items": {"allOf": vec![json!({"type": "string"}); 30]}}));
+    assert!(strict.check(&json!(vec!["x"; 100_000])).is_ok());
+    let faults = strict.check(&json!(vec![1; 100_000])).unwrap_err();
+    assert!(faults.len() == 1 && faults[0].msg.contains("too large to list"), "{faults:?}");
+    let union: Vec<_> = (0..300)
+        .map(
+            |n| json!({"properties": {"kind": {"const": n}, "x": {"type": "integer"}}, "required": ["kind"]}),
+        )
+        .collect();
+    let schema = compiled(&json!({"properties": {"list": {"items": {"anyOf": union}}}}));
+    let items: Vec<_> = (0..5000).map(|n| json!({"kind": n % 300, "x": 1})).collect();
+    assert!(schema.check(&json!({"list": items})).is_ok());
+}
+
+#[test]
+fn the_deepest_data_and_schemas_fit_on_a_small_stack() {
+    let deep = |levels: usize| (0..levels).fold(json!(1), |inner, _| json!({"a": inner}));
+    let tree = compiled(
+        &json!({"type": "object", "additionalProperties": {"anyOf": [{"type": "integer"}, {"$ref": "#"}]}}),
+    );
+    assert!(tree.check(&deep(120)).is_ok());
+    assert!(tree.check(&(0..120).fold(json!("x"), |inner, _| json!({"a": inner}))).is_err());
+    let looped = |levels: usize| {
+        let mut schema = chain(levels, |next| json!({"anyOf": [next]}));
+        schema["$defs"][format!("d{levels}")] =
+            json!({"type": "object", "additionalProperties": {"$ref": "#/$defs/d0"}});
+        compiled(&schema)
+    };
+    // As deep in applications as is allowed, with violations at the end.
+    for (levels, depth) in [(8, 82), (50, 13), (110, 5)] {
+        let faults = looped(levels).check(&deep(depth)).unwrap_err();
+        assert!(!faults[0].msg.contains("too deep"), "{levels} {depth}: {faults:?}");
+    }
+    let faults = looped(80).check(&deep(60)).unwrap_err();
+    assert!(faults[0].msg.contains("too deep"), "{faults:?}");
+    let schema = (0..30).fold(json!({"type": "object"}), |inner, _| json!({"allOf": [inner]}));
+    assert!(compiled(&schema).check(&json!({})).is_ok());
+    let schema = (0..31).fold(json!({"type": "integer"}), |inner, _| json!({"properties": {"a": inner}}));
+    assert!(compiled(&schema).check(&deep(31)).is_ok());
+}
