@@ -19,6 +19,8 @@ use crate::{
 
 /// Shortest key or secret: 16 random characters can't be guessed over a network.
 const SECRET_BYTES_MIN: usize = 16;
+/// openraft warns of a dead member with every heartbeat.
+const DEFAULT_LOG: &str = "info,openraft=error,chunked_wal=warn";
 /// Longest body of a request: a write of it must fit into a call between nodes.
 pub const BODY_BYTES_MAX: usize = 16 << 20;
 
@@ -73,7 +75,7 @@ pub struct LogArgs {
     #[arg(long, env = "CONCORD_LOG_FORMAT", value_enum, default_value = "text")]
     pub log_format: LogFormat,
     /// What is logged: a level, or levels by module as in `info,concord::raft=debug`
-    #[arg(long, env = "CONCORD_LOG", default_value = "info,openraft=warn", value_name = "FILTER")]
+    #[arg(long, env = "CONCORD_LOG", default_value = DEFAULT_LOG, value_name = "FILTER")]
     pub log: String,
 }
 
@@ -129,7 +131,7 @@ pub struct ServeArgs {
     /// This node's id, from 1. An id is never given to another node, also not after a node is lost
     #[arg(long, env = "CONCORD_NODE_ID", value_name = "N")]
     pub node_id: NodeId,
-    /// Where this node keeps its data; one node a directory
+    /// Where this node keeps its data
     #[arg(long, env = "CONCORD_DATA_DIR", value_name = "DIR")]
     pub data_dir: PathBuf,
     /// Where callers are served, host:port
@@ -226,9 +228,8 @@ impl KeyArgs {
     pub fn read(&self) -> Result<Secret, String> {
         let given = self.api_key.iter().filter(|key| !key.0.is_empty()).cloned().collect();
         let names = ["--api-key", "--api-key-file", "CONCORD_API_KEY"];
-        let mut keys = read_secrets(given, self.api_key_file.as_ref(), names)?;
-        match (keys.pop(), keys.is_empty()) {
-            (Some(key), true) => Ok(key),
+        match read_secrets(given, self.api_key_file.as_ref(), names)?.as_slice() {
+            [key] => Ok(key.clone()),
             _ => Err("the file of --api-key-file must hold one key".into()),
         }
     }
@@ -377,18 +378,16 @@ impl TimeArgs {
 }
 
 fn check_at_least(flag: &str, value: u64, least: u64) -> Result<(), String> {
-    if value < least { Err(format!("{flag} must be at least {least}")) } else { Ok(()) }
+    (value >= least).then_some(()).ok_or_else(|| format!("{flag} must be at least {least}"))
 }
 
-/// Reads a member as it is written on the command line: `1=api-host:port@peer-host:port`.
+/// Reads a member as the command line has it.
 ///
 /// # Errors
-/// What is wrong with it.
+/// When it is not `ID=API_HOST:PORT@PEER_HOST:PORT`.
 pub fn parse_member(text: &str) -> Result<Member, String> {
     let parts = text.split_once('=').and_then(|(id, rest)| Some((id, rest.split_once('@')?)));
-    let Some((id, (api_addr, peer_addr))) = parts else {
-        return Err("expected ID=API_HOST:PORT@PEER_HOST:PORT".into());
-    };
+    let (id, (api_addr, peer_addr)) = parts.ok_or("expected ID=API_HOST:PORT@PEER_HOST:PORT")?;
     check_address(api_addr)?;
     check_address(peer_addr)?;
     match id.parse() {

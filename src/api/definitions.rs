@@ -69,7 +69,7 @@ pub(super) async fn set_indexes(State(service): State<Service>, ask: Ask) -> Res
     let written = service.write(ask.caller, write).await?;
     let mut reply = Reply::done("config definition updated", &data);
     if has_schema {
-        reply = reply.warning("json_schema is ignored here; a schema is not changed by this request");
+        reply = reply.warning(&format!("json_schema is ignored here; a schema is changed by PUT {PATH}/{key}/schema"));
     }
     Ok(reply.of(written.applied.revision, written.applied.at).at(written.revision))
 }

@@ -7,14 +7,11 @@
 //! **Invariant:** a node takes an identity once. One that bears another identity than the asked one says so and
 //! changes nothing.
 
-use std::{
-    collections::BTreeSet,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeSet, time::Duration};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use uuid::Uuid;
 
 use super::{
@@ -37,8 +34,8 @@ const LOG: &str = "log";
 const MEMBERS_MAX: usize = 31;
 /// How long one member may take to answer, or to write its identity and open an empty directory.
 const JOIN_TIME: Duration = Duration::from_secs(10);
-/// How long forming waits for the first leader; the cluster is formed all the same when it takes longer.
-const FIRST_LEADER: Duration = Duration::from_secs(5);
+/// How long forming waits for the first read that is confirmed.
+const FIRST_READ: Duration = Duration::from_secs(5);
 /// How often this node makes sure that it has caught up.
 const LOOK: Duration = Duration::from_millis(250);
 /// How long one such look may take.
@@ -177,15 +174,10 @@ impl Service {
         let consensus = self.consensus_or_refusal()?;
         consensus.initialize(members).await.map_err(Refusal::Undecided)?;
         tracing::info!(cluster = %cluster_id, "formed the cluster {cluster_id}");
-        let elected = async {
-            while consensus.leader().is_none() {
-                tokio::select! {
-                    () = consensus.leader_changed() => {}
-                    () = sleep(LOOK) => {}
-                }
-            }
-        };
-        let _late = timeout(FIRST_LEADER, elected).await.is_err();
+        // So that the answer shows a cluster at work; one that takes longer is formed all the same.
+        if let Err(refusal) = self.confirm_until(consensus, Instant::now() + FIRST_READ).await {
+            tracing::warn!("the cluster is formed, but not at work yet: {refusal:?}");
+        }
         Ok(())
     }
 

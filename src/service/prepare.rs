@@ -6,6 +6,9 @@
 //! The order of the checks is the contract's: definition key → definition exists → config key → exists already →
 //! preconditions → data.
 //!
+//! A write that bears a request stamp is proposed also when this state would refuse it for what is or is not there:
+//! then the log decides, and the refusal is kept as the request's answer like any other.
+//!
 //! **Invariant:** nothing here changes anything; the same write against the same state gives the same answer.
 
 use std::sync::Arc;
@@ -111,19 +114,22 @@ pub(super) fn prepare(
             Err(Rejection::RequestReused)
         }));
     }
+    let stamped = asked.caller.request.is_some();
     match &asked.write {
         Write::CreateDefinition { key, indexes, schema } => {
-            create_definition(state, key, (indexes, schema.as_ref()), limits)
+            create_definition(state, key, (indexes, schema.as_ref(), stamped), limits)
         }
-        Write::SetIndexes { key, indexes, expect } => set_indexes(state, key, (indexes, *expect), limits),
+        Write::SetIndexes { key, indexes, expect } => {
+            set_indexes(state, key, (indexes, *expect, stamped), limits)
+        }
         Write::DeleteDefinition { key, expect, restrict } => {
-            delete_definition(state, key, *expect, *restrict)
+            delete_definition(state, key, (*expect, stamped), *restrict)
         }
         Write::WriteConfig { definition, key, data, expect } => {
-            write_config(find(state, definition)?, key, (data, *expect), validators)
+            write_config(find(state, definition)?, key, (data, *expect, stamped), validators)
         }
         Write::DeleteConfig { definition, key, expect } => {
-            delete_config(find(state, definition)?, key, *expect)
+            delete_config(find(state, definition)?, key, *expect, stamped)
         }
     }
 }
@@ -131,13 +137,21 @@ pub(super) fn prepare(
 fn create_definition(
     state: &State,
     key: &str,
-    (indexes, schema): (&[String], Option<&Document>),
+    (indexes, schema, stamped): (&[String], Option<&Document>, bool),
     limits: &Limits,
 ) -> Result<Prepared, Refusal> {
     let key = parse_key(key, "config_definition_key")?;
-    if state.definition(key.as_str()).is_some() {
+    let checked = check_definition(indexes, schema, limits);
+    if state.definition(key.as_str()).is_some() && (!stamped || checked.is_err()) {
         return Err(Rejection::DefinitionExists.into());
     }
+    checked?;
+    let schema = schema.map(|schema| Arc::clone(&schema.text));
+    let command = Command::CreateDefinition { key, indexes: indexes.to_vec(), schema };
+    Ok(Prepared::Propose { command, definition_read: None })
+}
+
+fn check_definition(indexes: &[String], schema: Option<&Document>, limits: &Limits) -> Result<(), Refusal> {
     if let Some(schema) = schema {
         // Compiled only to see that it can be; the first config's check keeps the compiled form.
         Schema::compile(&schema.value)
@@ -146,30 +160,40 @@ fn create_definition(
     }
     index::check_paths(indexes, schema.map(|schema| &schema.value), limits.indexes)
         .map_err(Invalid::Faults)?;
-    let schema = schema.map(|schema| Arc::clone(&schema.text));
-    let command = Command::CreateDefinition { key, indexes: indexes.to_vec(), schema };
-    Ok(Prepared::Propose { command, definition_read: None })
+    Ok(())
 }
 
 fn set_indexes(
     state: &State,
     key: &str,
-    (indexes, expect): (&[String], Expect),
+    (indexes, expect, stamped): (&[String], Expect, bool),
     limits: &Limits,
 ) -> Result<Prepared, Refusal> {
     let found = &find(state, key)?.definition;
-    check_expect(expect, Some(found.revision), Rejection::DefinitionExists, Rejection::DefinitionNotFound)?;
+    let standing =
+        check_expect(expect, Some(found.revision), Rejection::DefinitionExists, Rejection::DefinitionNotFound);
     let schema = stored_schema(found)?;
-    index::check_paths(indexes, schema.as_ref(), limits.indexes).map_err(Invalid::Faults)?;
+    let checked = index::check_paths(indexes, schema.as_ref(), limits.indexes).map_err(Invalid::Faults);
+    if !stamped || checked.is_err() {
+        standing?;
+    }
+    checked?;
     let command = Command::SetIndexes { key: found.key.clone(), indexes: indexes.to_vec(), expect };
     Ok(Prepared::Propose { command, definition_read: Some(found.revision) })
 }
 
-fn delete_definition(state: &State, key: &str, expect: Expect, restrict: bool) -> Result<Prepared, Refusal> {
+fn delete_definition(
+    state: &State,
+    key: &str,
+    (expect, stamped): (Expect, bool),
+    restrict: bool,
+) -> Result<Prepared, Refusal> {
     let found = find(state, key)?;
     let revision = found.definition.revision;
-    check_expect(expect, Some(revision), Rejection::DefinitionExists, Rejection::DefinitionNotFound)?;
-    if restrict && !found.by_key.is_empty() {
+    if !stamped {
+        check_expect(expect, Some(revision), Rejection::DefinitionExists, Rejection::DefinitionNotFound)?;
+    }
+    if !stamped && restrict && !found.by_key.is_empty() {
         return Err(Rejection::DefinitionNotEmpty(found.by_key.len()).into());
     }
     let command = Command::DeleteDefinition { key: found.definition.key.clone(), expect, restrict };
@@ -179,18 +203,24 @@ fn delete_definition(state: &State, key: &str, expect: Expect, restrict: bool) -
 fn write_config(
     found: &Collection,
     key: &str,
-    (data, expect): (&Document, Expect),
+    (data, expect, stamped): (&Document, Expect, bool),
     validators: &Validators,
 ) -> Result<Prepared, Refusal> {
     let key = parse_key(key, "config_key")?;
     let current = found.config(key.as_str()).map(|config| config.revision);
     let standing = check_expect(expect, current, Rejection::ConfigExists, Rejection::ConfigNotFound);
     // A plain PUT of an absent config is told what is wrong with its data first.
-    if expect != Expect::Present {
+    if expect != Expect::Present && !stamped {
         standing.clone()?;
     }
-    let entries = validators.of(&found.definition)?.check(&data.value)?;
-    standing?;
+    let checked = validators.of(&found.definition)?.check(&data.value);
+    if expect != Expect::Present && checked.is_err() {
+        standing.clone()?;
+    }
+    let entries = checked?;
+    if !stamped {
+        standing?;
+    }
     let command = Command::WriteConfig {
         definition: found.definition.key.clone(),
         key,
@@ -201,11 +231,18 @@ fn write_config(
     Ok(Prepared::Propose { command, definition_read: Some(found.definition.revision) })
 }
 
-fn delete_config(found: &Collection, key: &str, expect: Expect) -> Result<Prepared, Refusal> {
+fn delete_config(
+    found: &Collection,
+    key: &str,
+    expect: Expect,
+    stamped: bool,
+) -> Result<Prepared, Refusal> {
     let key = parse_key(key, "config_key")?;
     let current = found.config(key.as_str()).map(|config| config.revision);
     let expect = if expect == Expect::Any { Expect::Present } else { expect };
-    check_expect(expect, current, Rejection::ConfigExists, Rejection::ConfigNotFound)?;
+    if !stamped {
+        check_expect(expect, current, Rejection::ConfigExists, Rejection::ConfigNotFound)?;
+    }
     let command = Command::DeleteConfig { definition: found.definition.key.clone(), key, expect };
     Ok(Prepared::Propose { command, definition_read: None })
 }
@@ -238,6 +275,135 @@ fn check_expect(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        model::{
+            command::{Proposal, RequestStamp, Verdict},
+            document,
+            time::Timestamp,
+        },
+        service::Principal,
+    };
+
+    fn document(text: &str) -> Document {
+        Document::new(document::parse(text.as_bytes(), 64).unwrap())
+    }
+
+    fn asked(write: Write) -> Asked {
+        let principal = Principal { id: "root".into() };
+        Asked { caller: Caller { principal, reason: None, request: None }, write }
+    }
+
+    fn put(key: &str, text: &str, expect: Expect) -> Write {
+        Write::WriteConfig { definition: "app".into(), key: key.into(), data: document(text), expect }
+    }
+
+    fn prepared(state: &State, asked: &Asked) -> Result<Prepared, Refusal> {
+        prepare(state, asked, &Validators::default(), &Limits::default())
+    }
+
+    /// Prepares a write and applies it at a revision.
+    fn apply(state: &mut State, revision: Revision, asked: &Asked) -> Verdict {
+        let Prepared::Propose { command, definition_read } = prepared(state, asked).unwrap() else {
+            panic!("decided before")
+        };
+        let by = asked.caller.principal.id.clone();
+        let request = asked.caller.request;
+        let proposal = Proposal { at: Timestamp(1), by, reason: None, request, definition_read, command };
+        state.apply(revision, &proposal).0
+    }
+
+    /// A definition `app` at revision 1, whose `n` is an integer, and its config `db` at revision 2.
+    fn state() -> State {
+        let mut state = State::new();
+        let schema = document(r#"{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]}"#);
+        let (key, indexes) = ("app".into(), vec!["n".into()]);
+        apply(&mut state, 1, &asked(Write::CreateDefinition { key, indexes, schema: Some(schema) }));
+        apply(&mut state, 2, &asked(put("db", r#"{"n":1}"#, Expect::Absent)));
+        state
+    }
+
+    #[test]
+    fn checks_come_in_the_order_of_the_contract() {
+        let state = state();
+        let (good, bad) = (r#"{"n":2}"#, r#"{"n":"two"}"#);
+        let rejected = |write| match prepared(&state, &asked(write)) {
+            Err(Refusal::Rejected(rejection)) => Some(rejection),
+            Err(Refusal::Invalid(_)) => None,
+            other => panic!("{other:?}"),
+        };
+        let elsewhere =
+            Write::DeleteConfig { definition: "none".into(), key: "a/b".into(), expect: Expect::Present };
+        for (write, expected) in [
+            (elsewhere, Some(Rejection::DefinitionNotFound)),
+            (put("a/b", bad, Expect::Absent), None),
+            (put("db", bad, Expect::Absent), Some(Rejection::ConfigExists)),
+            (put("new", bad, Expect::Absent), None),
+            (put("new", bad, Expect::Present), None),
+            (put("new", good, Expect::Present), Some(Rejection::ConfigNotFound)),
+            (put("new", bad, Expect::At(2)), Some(Rejection::ConfigNotFound)),
+            (put("db", bad, Expect::At(1)), Some(Rejection::Precondition { current: 2 })),
+            (put("db", bad, Expect::At(2)), None),
+            (put("db", good, Expect::None), Some(Rejection::Precondition { current: 2 })),
+        ] {
+            let shown = format!("{write:?}");
+            assert_eq!(rejected(write), expected, "{shown}");
+        }
+    }
+
+    #[test]
+    fn a_command_rests_on_the_definition_it_was_checked_against() {
+        let mut state = state();
+        let write = prepared(&state, &asked(put("db", r#"{"n":2}"#, Expect::Present))).unwrap();
+        let Prepared::Propose { command: Command::WriteConfig { entries, .. }, definition_read } = write
+        else {
+            panic!("{write:?}")
+        };
+        assert_eq!((entries.len(), definition_read), (1, Some(1)));
+        let (key, indexes) = (String::from("app"), Vec::new());
+        let set = asked(Write::SetIndexes { key, indexes, expect: Expect::Present });
+        assert!(matches!(apply(&mut state, 3, &set), Verdict::Decided(Ok(_))));
+        let Ok(Prepared::Propose { definition_read, .. }) = prepared(&state, &set) else { panic!() };
+        assert_eq!(definition_read, Some(3));
+    }
+
+    #[test]
+    fn faults_say_where_in_the_body_they_are() {
+        let state = state();
+        let locs = |write| match prepared(&state, &asked(write)) {
+            Err(Refusal::Invalid(Invalid::Faults(faults))) => {
+                faults.into_iter().map(|fault| fault.loc[0].clone()).collect::<Vec<_>>()
+            }
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(locs(put("db", "{}", Expect::Present)), ["data".into()]);
+        let create = |indexes: &[&str], schema: &str| Write::CreateDefinition {
+            key: "new".into(),
+            indexes: indexes.iter().copied().map(String::from).collect(),
+            schema: Some(document(schema)),
+        };
+        assert_eq!(locs(create(&[], r#"{"type":"nothing"}"#)), ["json_schema".into()]);
+        assert_eq!(locs(create(&["x"], r#"{"properties":{"n":{}}}"#)), ["indexes".into()]);
+    }
+
+    #[test]
+    fn a_request_that_was_decided_is_answered_again_and_not_with_another_body() {
+        let mut state = state();
+        let mut first = asked(put("new", r#"{"n":1}"#, Expect::Absent));
+        first.caller.request = Some(RequestStamp { id: [1; 16], print: [1; 16] });
+        let Verdict::Decided(outcome) = apply(&mut state, 3, &first) else { panic!("stale") };
+        assert_eq!(prepared(&state, &first), Ok(Prepared::Known(outcome)));
+        first.caller.request = Some(RequestStamp { id: [1; 16], print: [2; 16] });
+        assert_eq!(prepared(&state, &first), Ok(Prepared::Known(Err(Rejection::RequestReused))));
+    }
+
+    #[test]
+    fn a_definition_without_a_schema_takes_any_object() {
+        let mut state = State::new();
+        let bare = Write::CreateDefinition { key: "app".into(), indexes: Vec::new(), schema: None };
+        apply(&mut state, 1, &asked(bare));
+        assert!(prepared(&state, &asked(put("k", r#"{"any":[1]}"#, Expect::Absent))).is_ok());
+        assert!(prepared(&state, &asked(put("k", "[1]", Expect::Absent))).is_err());
+    }
 
     #[test]
     fn a_write_rests_on_what_it_expects() {

@@ -173,7 +173,11 @@ impl Service {
     }
 
     /// Confirms through changes of the leader.
-    async fn confirm_until(&self, consensus: &Consensus, deadline: Instant) -> Result<(), Refusal> {
+    pub(super) async fn confirm_until(
+        &self,
+        consensus: &Consensus,
+        deadline: Instant,
+    ) -> Result<(), Refusal> {
         let mut pauses = Pauses::until(deadline);
         loop {
             let text = match timeout_at(deadline, self.confirm(consensus)).await {

@@ -13,7 +13,7 @@ use crate::model::{
     index,
     key::Key,
     limits::{REQUEST_AGE_US, REQUESTS_MAX},
-    record::{Config, Definition, Entries, Revision},
+    record::{Config, Definition, Revision},
     time::Timestamp,
 };
 
@@ -191,11 +191,9 @@ impl State {
         });
         let paths = index::stored_paths(indexes);
         let reindex = |config: &Arc<Config>| {
-            // The leader has made the same entries of every config before it proposed this.
-            let entries: Entries = serde_json::from_str(&config.data)
-                .ok()
-                .and_then(|data| index::entries(&paths, &data).ok())
-                .unwrap_or_default();
+            // Stored data was parsed when it was taken in.
+            let data = serde_json::from_str(&config.data).unwrap_or_default();
+            let entries = index::all_entries(&paths, &data);
             Arc::new(Config { entries, ..(**config).clone() })
         };
         let configs: Vec<Arc<Config>> = old.configs().map(reindex).collect();

@@ -147,7 +147,7 @@ impl Carrier {
     }
 
     /// Takes what was applied. `state` is the state at the seal, if the changes need it.
-    pub(super) fn push(&mut self, seal: Seal, changes: Vec<Change>, state: Option<State>) {
+    pub(super) fn push(&mut self, seal: Seal, changes: Vec<Change>, state: Option<Box<State>>) {
         if self.due.is_some() {
             return;
         }
@@ -197,6 +197,15 @@ impl Carrier {
             tracing::warn!("sled is written anew at the next start: {fault}");
             if let Err(fault) = self.home.discard() {
                 tracing::warn!("can't remove the unusable sled directory: {fault}");
+            }
+        }
+    }
+
+    /// Closes sled as it is.
+    pub(super) fn abandon(self) {
+        for trees in [self.trees, self.rebuild.map(|(trees, _)| trees)].into_iter().flatten() {
+            if let Err(fault) = trees.shut() {
+                tracing::warn!("sled did not close: {fault}");
             }
         }
     }

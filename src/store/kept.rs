@@ -30,7 +30,8 @@ pub(super) struct Kept {
     work: Mutex<()>,
 }
 
-/// That a snapshot came from a peer: until the log is purged to it, it is rightly ahead of the log.
+/// That a snapshot is rightly ahead of the log: it came from a peer and the log is not yet purged to it, or the
+/// others had agreed on more than this node's log held durably.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Note {
     index: Revision,
@@ -93,8 +94,14 @@ impl Kept {
         index > log.last && !excused
     }
 
-    /// Writes a snapshot. If there is one at this index or a newer one, it is that one.
-    pub(super) fn build(&self, state: &State, position: &Position) -> Result<SnapshotFile, StoreError> {
+    /// Writes a snapshot. If there is one at this index or a newer one, it is that one. `log_last`: the last
+    /// durable entry of the log.
+    pub(super) fn build(
+        &self,
+        state: &State,
+        position: &Position,
+        log_last: Revision,
+    ) -> Result<SnapshotFile, StoreError> {
         let _one_at_a_time = self.work();
         if let Some(newest) = self.current().filter(|newest| newest.position.index >= position.index) {
             return Ok(newest);
@@ -102,6 +109,7 @@ impl Kept {
         let path = self.path(position.index);
         let unfinished = disk::unfinished(&path);
         let header = snapshot::write(&unfinished, state, position, self.block_bytes)?;
+        self.excuse(position.index, log_last)?;
         self.adopt(&unfinished, path, header)
     }
 
@@ -114,16 +122,11 @@ impl Kept {
         let _one_at_a_time = self.work();
         let (state, header) = snapshot::read(received)?;
         let index = header.position.index;
-        let known = self.files().iter().find(|file| file.position.index == index).cloned();
-        if let Some(known) = known.filter(|known| known.digest == header.digest) {
-            // The file is ours, or the same as ours.
-            return Ok((state, known));
+        if let Some(own) = self.newest_first().into_iter().find(|file| file.path == received) {
+            return Ok((state, own));
         }
         disk::sync_file(received)?;
-        if index > log_last {
-            let note = format!("{index} {log_last}");
-            disk::write_file(&self.note_path(), note.as_bytes())?;
-        }
+        self.excuse(index, log_last)?;
         let file = self.adopt(received, self.path(index), header)?;
         Ok((state, file))
     }
@@ -156,6 +159,14 @@ impl Kept {
         old.iter().try_for_each(|file| disk::remove(&file.path))
     }
 
+    /// Before a snapshot counts: that it is ahead of the log is no sign of a lost one.
+    fn excuse(&self, index: Revision, log_last: Revision) -> Result<(), StoreError> {
+        if index <= log_last {
+            return Ok(());
+        }
+        disk::write_file(&self.note_path(), format!("{index} {log_last}").as_bytes())
+    }
+
     fn note(&self) -> Option<Note> {
         let text = fs::read_to_string(self.note_path()).ok()?;
         let (index, log_last) = text.split_once(' ')?;
@@ -163,7 +174,7 @@ impl Kept {
     }
 
     fn note_path(&self) -> PathBuf {
-        self.directory.join("installed")
+        self.directory.join("ahead")
     }
 
     fn path(&self, index: Revision) -> PathBuf {

@@ -44,13 +44,15 @@ pub(super) fn open(directory: &Path, options: &Options, log: LogRange) -> Result
         return Err(lost("a snapshot", newest.position.index, log));
     }
     let (found, carried) = carried(&home, &kept, &history, log)?;
-    let (trees, latest, nothing) = match carried {
-        Some((trees, bytes, state, position)) => (Some((trees, bytes)), (state, position), false),
+    let (from, trees, latest) = match carried {
+        Some((trees, bytes, state, position)) => ("sled", Some((trees, bytes)), (state, position)),
         None => match snapshot_state(&kept, log)? {
-            Some(latest) => (None, latest, false),
-            None => (None, (State::new(), Position { index: 0, stamp: Vec::new() }), log.purged > 0),
+            Some(latest) => ("a snapshot", None, latest),
+            None => ("nothing", None, (State::new(), Position { index: 0, stamp: Vec::new() })),
         },
     };
+    let nothing = from == "nothing" && log.purged > 0;
+    tracing::info!(revision = latest.1.index, "loaded revision {} from {from}", latest.1.index);
     if history.reach() < latest.1.index {
         tracing::info!(
             "the history ends at revision {} and goes on behind {}",
@@ -69,7 +71,7 @@ fn carried(
     history: &History,
     log: LogRange,
 ) -> Result<(bool, Option<Carried>), StoreError> {
-    let opened = home.current().and_then(|trees| trees.map(|trees| marks(trees)).transpose());
+    let opened = home.current().and_then(|trees| trees.map(marks).transpose());
     let (trees, seal, target) = match opened {
         Ok(None) => return Ok((false, None)),
         Ok(Some(opened)) => opened,

@@ -132,7 +132,7 @@ pub(super) struct Pending {
     pub(super) seal: Seal,
     pub(super) changes: Vec<Change>,
     /// The state at the seal, when a definition was indexed anew.
-    pub(super) state: Option<State>,
+    pub(super) state: Option<Box<State>>,
 }
 
 impl Pending {
@@ -182,7 +182,7 @@ pub(super) struct Merge {
 pub(super) enum Step {
     /// Remove rows of this definition, then say [`Merge::wiped`] once all are gone.
     Wipe(Revision),
-    Put(Batches),
+    Put(Box<Batches>),
     /// Everything is in.
     Done,
 }
@@ -287,7 +287,7 @@ impl Merge {
         if let Some(id) = self.wiped.front() {
             return Step::Wipe(*id);
         }
-        let mut batches = Batches::default();
+        let mut batches = Box::<Batches>::default();
         let mut room = limit;
         while room > 0 && self.put(&mut batches, &mut room) {}
         if room == limit { Step::Done } else { Step::Put(batches) }

@@ -220,7 +220,7 @@ impl Store {
         self.inner.shared.truncated(last);
     }
 
-    /// Writes a snapshot file of `state` and keeps the two newest. Blocking: it waits until log and history are
+    /// Writes a snapshot file of `state` and keeps the two newest. Blocking: it waits until the history is
     /// durable up to `position`, so `position` must have been handed over by `carry` or be about to be.
     /// If a snapshot at `position` or a newer one is there, it is that one.
     ///
@@ -228,7 +228,7 @@ impl Store {
     /// When the disk refuses, or when the store ends meanwhile.
     pub fn build_snapshot(&self, state: &State, position: &Position) -> Result<SnapshotFile, StoreError> {
         self.inner.shared.sync(position.index)?;
-        self.inner.kept.build(state, position)
+        self.inner.kept.build(state, position, self.inner.shared.log_last())
     }
 
     /// The newest whole snapshot.

@@ -70,11 +70,11 @@ enum Item {
         seal: Seal,
         changes: Vec<Change>,
         /// The state at the seal, if the changes need it.
-        state: Option<State>,
+        state: Option<Box<State>>,
         /// The state before, if much may be freed with it: here, not where it is applied.
-        retired: Option<State>,
+        retired: Option<Box<State>>,
     },
-    Installed(State, Position),
+    Installed(Box<State>, Position),
 }
 
 /// What a round works on.
@@ -125,14 +125,14 @@ impl Shared {
         let needs_state = edits().any(|edit| matches!(edit, Edit::Reindexed { .. }));
         let frees =
             edits().any(|edit| matches!(edit, Edit::Definition { after: None, .. } | Edit::Reindexed { .. }));
-        let needed = needs_state.then(|| state.clone());
+        let needed = needs_state.then(|| Box::new(state.clone()));
         let mut inbox = self.inbox();
         inbox.figures.handed = position.index;
         let before = std::mem::replace(&mut inbox.newest, (state, position)).0;
         if inbox.ending == Ending::Over {
             return;
         }
-        let (retired, small) = if frees { (Some(before), None) } else { (None, Some(before)) };
+        let (retired, small) = if frees { (Some(Box::new(before)), None) } else { (None, Some(before)) };
         inbox.items.push_back(Item::Applied { seal, changes, state: needed, retired });
         self.wake(inbox);
         drop(small);
@@ -148,14 +148,13 @@ impl Shared {
         // The log is purged to an installed snapshot; the file itself is durable.
         inbox.flushed = inbox.flushed.max(position.index);
         inbox.newest = (state.clone(), position.clone());
-        inbox.items.push_back(Item::Installed(state, position));
+        inbox.items.push_back(Item::Installed(Box::new(state), position));
         self.wake(inbox);
     }
 
     pub(super) fn flushed(&self, index: Revision) {
         let mut inbox = self.inbox();
         inbox.flushed = inbox.flushed.max(index);
-        self.done.notify_all();
         self.wake(inbox);
     }
 
@@ -173,7 +172,7 @@ impl Shared {
         self.inbox().figures
     }
 
-    /// Waits until log and history are durable up to an index.
+    /// Waits until the history is durable up to an index.
     pub(super) fn sync(&self, index: Revision) -> Result<(), StoreError> {
         let mut inbox = self.inbox();
         inbox.sync_to = inbox.sync_to.max(index);
@@ -181,11 +180,9 @@ impl Shared {
         self.wake.notify_one();
         let inbox = self
             .done
-            .wait_while(inbox, |inbox| {
-                inbox.ending != Ending::Over && (inbox.synced < index || inbox.flushed < index)
-            })
+            .wait_while(inbox, |inbox| inbox.ending != Ending::Over && inbox.synced < index)
             .unwrap_or_else(PoisonError::into_inner);
-        if inbox.synced >= index && inbox.flushed >= index {
+        if inbox.synced >= index {
             return Ok(());
         }
         let why = self.failed.borrow().clone().unwrap_or_else(|| "it was closed".into());
@@ -197,10 +194,12 @@ impl Shared {
 
     pub(super) async fn failed(&self) -> String {
         let mut failed = self.failed.subscribe();
-        match failed.wait_for(Option::is_some).await {
-            Ok(text) => text.clone().unwrap_or_default(),
+        // The guard of the watched value must not live across an await.
+        let text = failed.wait_for(Option::is_some).await.ok().and_then(|text| text.clone());
+        match text {
+            Some(text) => text,
             // The sender lives as long as this borrow.
-            Err(_) => std::future::pending().await,
+            None => std::future::pending().await,
         }
     }
 
@@ -261,7 +260,9 @@ pub(super) fn run(shared: &Shared, history: History, begin: Begin, weight_max: u
 
 impl Worker<'_> {
     fn run(mut self) -> Result<(), StoreError> {
-        let mut progress = Progress::Worked;
+        // Fresh trees begin with what was loaded: the log holds that, which it may not yet of what comes.
+        let flushed = self.shared.log_last();
+        let mut progress = self.carrier.step(Moment { flushed, busy_at: self.busy_at, closing: false });
         loop {
             let round = self.wait(progress);
             let closing = round.ending == Ending::Close;
@@ -273,6 +274,7 @@ impl Worker<'_> {
                 self.synced();
             }
             if ending == Ending::Abandon {
+                self.carrier.abandon();
                 return Ok(());
             }
             progress = self.carrier.step(Moment { flushed, busy_at: self.busy_at, closing });
@@ -345,7 +347,7 @@ impl Worker<'_> {
                     self.history.seal()?;
                     self.history.jump(position.index)?;
                     self.synced();
-                    self.carrier.install(state, position);
+                    self.carrier.install(*state, position);
                 }
             }
         }

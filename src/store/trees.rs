@@ -8,8 +8,10 @@
 
 use std::{
     fmt,
+    fs::File,
     panic::{self, AssertUnwindSafe},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use serde::{Deserialize, Serialize};
@@ -26,6 +28,10 @@ use crate::{
     },
     state::{Remembered, State, build::Builder},
 };
+
+/// How long sled may hold its file after it was closed: a thousand times what was seen.
+const SHUT_WAITS: u32 = 2000;
+const SHUT_WAIT: Duration = Duration::from_millis(5);
 
 /// What the trees hold together, in `meta`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -116,10 +122,6 @@ impl Trees {
         self.path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
     }
 
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// What the trees hold together; `None` when they are fresh.
     pub(super) fn seal(&self) -> Result<Option<Seal>, Fault> {
         self.meta_record(keyspace::POSITION)
@@ -161,7 +163,7 @@ impl Trees {
     }
 
     /// Puts everything in, tree by tree: for trees that are marked or not yet current.
-    pub(super) fn spread(&self, batches: Batches) -> Result<(), Fault> {
+    pub(super) fn spread(&self, batches: Box<Batches>) -> Result<(), Fault> {
         contained(|| {
             self.definitions.apply_batch(batches.definitions)?;
             self.configs.apply_batch(batches.configs)?;
@@ -217,12 +219,24 @@ impl Trees {
         sync_all(&self.path).map_err(|error| Fault::new(error.to_string()))
     }
 
-    /// Closes the database; the directory stays.
+    /// Closes the database; the directory stays. Work of sled's own threads may hold it open a little longer
+    /// than the last handle: the lock on its file tells.
     pub(super) fn shut(self) -> Result<(), Fault> {
+        let file = File::open(self.path.join("db"));
         contained(|| {
             drop(self);
             Ok(())
-        })
+        })?;
+        // A directory that is gone can't be opened again; there is nothing to wait for.
+        let Ok(file) = file else { return Ok(()) };
+        let closed = (0..SHUT_WAITS).any(|_| match file.try_lock() {
+            Ok(()) => true,
+            Err(_) => {
+                std::thread::sleep(SHUT_WAIT);
+                false
+            }
+        });
+        if closed { Ok(()) } else { Err(Fault::new("sled keeps its file open")) }
     }
 
     /// The state that the trees hold, if they bear a position and no mark and its digest is the given one; and

@@ -16,7 +16,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::harness::{Cluster, Options, eventually};
+use crate::harness::{Cluster, Options};
 use faults::{Nemesis, Record};
 use network::Network;
 use workload::{Board, DEFINITIONS, Worker, read_all};
@@ -57,12 +57,14 @@ async fn promises_hold_under_faults() {
         network.is_some()
     );
     // Snapshots and purges all the time, so that installs happen too.
-    let mut options = Options::default()
+    let options = Options::default()
         .with("CONCORD_SNAPSHOT_LOG_BYTES", "131072")
         .with("CONCORD_WRITE_TIMEOUT_MS", "5000")
         .with("CONCORD_READ_TIMEOUT_MS", "3000");
-    options.host = network.as_ref().map(|_| Network::host as fn(u64) -> String);
-    let mut cluster = Cluster::start_with("chaos", &options).await;
+    let mut cluster = match network {
+        Some(_) => Cluster::start_on_hosts("chaos", &options, Network::host).await,
+        None => Cluster::start_with("chaos", &options).await,
+    };
     let board = Arc::new(Board::new());
     for name in DEFINITIONS {
         let body = json!({"config_definition_key": name, "indexes": ["group"]});

@@ -1,10 +1,12 @@
 //! A node that was away for longer than the log reaches back is brought up by a snapshot.
 
+use std::path::Path;
+
 use futures::future::join_all;
 use serde_json::json;
 
 use crate::harness::{
-    Cluster, Options,
+    Cluster, Options, check, eventually,
     load::{define, everything, set},
 };
 
@@ -24,6 +26,31 @@ async fn overwrite(cluster: &Cluster, ids: &[u64], round: u64) {
     join_all((0..8).map(writer)).await;
 }
 
+/// The revisions of the snapshot files under a directory, ascending.
+fn snapshots(directory: &Path) -> Vec<u64> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        if entry.path().is_dir() {
+            found.extend(snapshots(&entry.path()));
+        }
+        let name = entry.file_name();
+        let index = name.to_str().and_then(|name| name.strip_prefix("snapshot-")?.strip_suffix(".concord"));
+        found.extend(index.and_then(|index| index.parse::<u64>().ok()));
+    }
+    found.sort_unstable();
+    found
+}
+
+/// Waits until a node keeps two snapshots that are both newer than a revision: its log is cut behind it.
+async fn log_is_cut(cluster: &mut Cluster, id: u64, behind: u64) {
+    let directory = cluster.node(id).directory.clone();
+    eventually(&format!("node {id} keeps two newer snapshots"), async || {
+        let found = snapshots(&directory);
+        check(found.len() >= 2 && found[0] > behind, || format!("{found:?}, expected behind {behind}"))
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_node_that_was_away_too_long_catches_up_by_a_snapshot() {
     let options = Options::default().with("CONCORD_SNAPSHOT_LOG_BYTES", "65536");
@@ -33,12 +60,16 @@ async fn a_node_that_was_away_too_long_catches_up_by_a_snapshot() {
     let away = cluster.followers().await[0];
     let others = [away % 3 + 1, (away + 1) % 3 + 1];
     for round in 0..2 {
+        let behind = cluster.client(away).status().await.unwrap()["revision"].as_u64().unwrap();
         if round == 0 {
             assert!(cluster.node(away).stop().await.success());
         } else {
             cluster.node(away).kill();
         }
         overwrite(&cluster, &others, round).await;
+        for id in others {
+            log_is_cut(&mut cluster, id, behind).await;
+        }
         let present = everything(&cluster.client(others[0]), "d").await;
         assert_eq!(present.len(), 9);
         cluster.node(away).start().await;
@@ -60,6 +91,9 @@ async fn a_cluster_with_a_cut_log_restarts_whole() {
     let mut cluster = Cluster::start_with("cut-log", &options).await;
     define(&cluster.client(1), "d").await;
     overwrite(&cluster, &[1, 2, 3], 0).await;
+    for id in 1..=3 {
+        log_is_cut(&mut cluster, id, 10).await;
+    }
     let present = everything(&cluster.client(1), "d").await;
     cluster.kill_all();
     cluster.start_all().await;

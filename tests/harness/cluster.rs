@@ -18,8 +18,6 @@ static PLACES: Semaphore = Semaphore::const_new(2);
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
     pub(crate) settings: BTreeMap<String, String>,
-    /// Where each node listens, when that is not the same address for all.
-    pub(crate) host: Option<fn(u64) -> String>,
 }
 
 impl Default for Options {
@@ -37,7 +35,7 @@ impl Default for Options {
             ("CONCORD_LOG", "info"),
         ];
         let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        Self { settings: settings.into(), host: None }
+        Self { settings: settings.into() }
     }
 }
 
@@ -70,6 +68,14 @@ impl Cluster {
         cluster
     }
 
+    /// The same with an address of its own for each node, so that the network between two can be cut.
+    pub(crate) async fn start_on_hosts(name: &str, options: &Options, host: fn(u64) -> String) -> Self {
+        let place = PLACES.acquire().await.expect("never closed");
+        let mut cluster = Self::unformed_on(name, options, Some(place), host).await;
+        cluster.form().await;
+        cluster
+    }
+
     /// Two clusters at once. Their places are taken together: two tests that each wait for a second would wait
     /// for ever.
     pub(crate) async fn start_two(name: &str, options: &Options) -> (Self, Self) {
@@ -95,12 +101,18 @@ impl Cluster {
     }
 
     async fn unformed(name: &str, options: &Options, place: Option<SemaphorePermit<'static>>) -> Self {
+        Self::unformed_on(name, options, place, |_| "127.0.0.1".to_owned()).await
+    }
+
+    async fn unformed_on(
+        name: &str,
+        options: &Options,
+        place: Option<SemaphorePermit<'static>>,
+        host: fn(u64) -> String,
+    ) -> Self {
         let directory = fresh_directory(name);
         let mut nodes: Vec<Node> =
-            (1..=3).map(|id| Node::new(id, directory.path(), &options.settings)).collect();
-        for (node, host) in nodes.iter_mut().zip(options.host.iter().cycle()) {
-            node.host = host(node.id);
-        }
+            (1..=3).map(|id| Node::on_host(id, directory.path(), &options.settings, host(id))).collect();
         join_all(nodes.iter_mut().map(Node::start_anywhere)).await;
         Self { nodes, directory, _place: place }
     }

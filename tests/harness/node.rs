@@ -42,10 +42,10 @@ pub(crate) fn api_key() -> String {
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) id: u64,
-    /// The address that both listeners bind.
-    pub(crate) host: String,
     pub(crate) directory: PathBuf,
     pub(crate) log: PathBuf,
+    /// The address that it listens on and is known by.
+    pub(crate) host: String,
     pub(crate) api_port: u16,
     pub(crate) peer_port: u16,
     /// Every setting, by the name of its environment variable.
@@ -58,11 +58,16 @@ pub(crate) struct Node {
 impl Node {
     /// A node that is not started yet, with its files under `root`.
     pub(crate) fn new(id: u64, root: &Path, settings: &BTreeMap<String, String>) -> Self {
+        Self::on_host(id, root, settings, "127.0.0.1".to_owned())
+    }
+
+    /// The same on another address of this machine.
+    pub(crate) fn on_host(id: u64, root: &Path, settings: &BTreeMap<String, String>, host: String) -> Self {
         let mut node = Self {
             id,
-            host: "127.0.0.1".into(),
             directory: root.join(format!("node{id}")),
             log: root.join(format!("node{id}.txt")),
+            host,
             api_port: 0,
             peer_port: 0,
             settings: settings.clone(),
@@ -74,7 +79,7 @@ impl Node {
     }
 
     fn take_new_ports(&mut self) {
-        (self.api_port, self.peer_port) = (ports::free(), ports::free());
+        (self.api_port, self.peer_port) = (ports::free(&self.host), ports::free(&self.host));
     }
 
     pub(crate) fn api_addr(&self) -> String {

@@ -20,11 +20,11 @@ static NEXT: LazyLock<AtomicU32> = LazyLock::new(|| {
     AtomicU32::new(std::process::id().wrapping_mul(7919) % COUNT)
 });
 
-/// A port that nobody listens on now.
-pub(crate) fn free() -> u16 {
+/// A port of this host's that nobody listens on now.
+pub(crate) fn free(host: &str) -> u16 {
     (0..COUNT)
         .map(|_| FIRST + NEXT.fetch_add(1, Ordering::Relaxed) % COUNT)
         .filter_map(|port| u16::try_from(port).ok())
-        .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
+        .find(|port| TcpListener::bind((host, *port)).is_ok())
         .expect("a port between 20000 and 32000 is free")
 }

@@ -120,23 +120,31 @@ pub fn stored_paths(texts: &[String]) -> Vec<IndexPath> {
     texts.iter().map(stored).collect()
 }
 
-/// The index entries of data, sorted and unique; the slot is the path's place in `paths`.
-///
-/// A scalar stands by its value, null included; an array by each of its elements; an object by the whole of it. What
-/// is missing has no entry.
+/// The index entries of data that is taken in.
 ///
 /// # Errors
 /// When one path finds more than [`INDEX_ENTRIES_MAX`] elements.
 pub fn entries(paths: &[IndexPath], data: &Value) -> Result<Entries, Fault> {
+    let too_long = |path: &&IndexPath| {
+        path.find(data).and_then(Value::as_array).is_some_and(|elements| elements.len() > INDEX_ENTRIES_MAX)
+    };
+    if let Some(path) = paths.iter().find(too_long) {
+        let loc = path.segments.iter().map(|segment| segment.as_str().into()).collect();
+        return Err(Fault::at(loc, format!("an indexed array has at most {INDEX_ENTRIES_MAX} elements")));
+    }
+    Ok(all_entries(paths, data))
+}
+
+/// The index entries of data, sorted and unique; the slot is the path's place in `paths`.
+///
+/// A scalar stands by its value, null included; an array by each of its elements; an object by the whole of it. What
+/// is missing has no entry.
+#[must_use]
+pub fn all_entries(paths: &[IndexPath], data: &Value) -> Entries {
     let mut entries = Vec::new();
     for (slot, path) in (0u16..).zip(paths) {
         match path.find(data) {
             Some(Value::Array(elements)) => {
-                if elements.len() > INDEX_ENTRIES_MAX {
-                    let loc = path.segments.iter().map(|segment| segment.as_str().into()).collect();
-                    let msg = format!("an indexed array has at most {INDEX_ENTRIES_MAX} elements");
-                    return Err(Fault::at(loc, msg));
-                }
                 entries.extend(elements.iter().map(|value| Entry { slot, value: encode(value) }));
             }
             Some(value) => entries.push(Entry { slot, value: encode(value) }),
@@ -145,7 +153,7 @@ pub fn entries(paths: &[IndexPath], data: &Value) -> Result<Entries, Fault> {
     }
     entries.sort_unstable();
     entries.dedup();
-    Ok(entries.into())
+    entries.into()
 }
 
 #[cfg(test)]

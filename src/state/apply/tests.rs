@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    model::{command::RequestStamp, record::Entry},
+    model::{command::RequestStamp, record::{Entries, Entry},
     state::build::Builder,
 };
 

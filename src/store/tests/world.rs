@@ -1,0 +1,216 @@
+//! A store with the log that would stand above it.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::{
+    model::command::{Proposal, RequestStamp},
+    model::record::Entry,
+};
+
+/// A directory, its store, and the state that a log would have brought about.
+pub(super) struct World {
+    pub(super) directory: tempfile::TempDir,
+    pub(super) options: Options,
+    pub(super) store: Option<Store>,
+    pub(super) state: State,
+    pub(super) log: LogRange,
+}
+
+pub(super) fn key(text: &str) -> Key {
+    Key::parse(text).unwrap()
+}
+
+impl World {
+    pub(super) fn new() -> Self {
+        Self::with(Options { segment_bytes: 4 << 10, block_bytes: 1 << 10, ..Options::default() })
+    }
+
+    pub(super) fn with(options: Options) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let log = LogRange { purged: 0, last: 0 };
+        let mut world = Self { directory, options, store: None, state: State::new(), log };
+        world.open();
+        world
+    }
+
+    pub(super) fn open(&mut self) {
+        match self.try_open().unwrap() {
+            Loaded::State(state, position) => {
+                assert_eq!(state.revision(), position.index);
+                self.state = state;
+            }
+            Loaded::Nothing => self.state = State::new(),
+        }
+    }
+
+    pub(super) fn try_open(&mut self) -> Result<Loaded, StoreError> {
+        self.store = None;
+        let (store, loaded) = Store::open(self.directory.path(), self.options.clone(), self.log)?;
+        self.store = Some(store);
+        Ok(loaded)
+    }
+
+    pub(super) fn store(&self) -> &Store {
+        self.store.as_ref().unwrap()
+    }
+
+    pub(super) fn position(&self) -> Position {
+        position(self.state.revision())
+    }
+
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Applies and hands over one run; the log is durable up to it.
+    pub(super) fn run(&mut self, commands: Vec<Command>) {
+        let mut changes = Vec::new();
+        for command in commands {
+            let revision = self.state.revision() + 1;
+            changes.extend(self.state.apply(revision, &proposal(&self.state, revision, command)).1);
+        }
+        self.log.last = self.log.last.max(self.state.revision());
+        self.store().carry(Batch { state: self.state.clone(), position: self.position(), changes });
+        self.store().flushed(self.state.revision());
+    }
+
+    pub(super) fn define(&mut self, name: &str) {
+        let indexes = vec!["a".into()];
+        self.run(vec![Command::CreateDefinition { key: key(name), indexes, schema: None }]);
+    }
+
+    /// One config a run.
+    pub(super) fn write(&mut self, definition: &str, names: std::ops::Range<u32>, data: &str) {
+        for name in names {
+            self.run(vec![write(definition, &format!("k{name:04}"), data)]);
+        }
+    }
+
+    pub(super) fn snapshot(&self) -> SnapshotFile {
+        self.store().build_snapshot(&self.state, &self.position()).unwrap()
+    }
+
+    pub(super) fn close(&mut self) {
+        self.store().close();
+        self.store().close();
+        self.store = None;
+    }
+
+    /// Ends it as a crash of the process does.
+    pub(super) fn crash(&mut self) {
+        self.store = None;
+    }
+
+    pub(super) fn sled(&self) -> PathBuf {
+        self.path("sled").join(fs::read_to_string(self.path("sled/CURRENT")).unwrap())
+    }
+
+    pub(super) fn revisions(&self) -> Vec<Revision> {
+        self.store().history_from(1).unwrap().map(|change| change.unwrap().revision).collect()
+    }
+
+    /// Looks into sled of the closed store.
+    pub(super) fn with_sled<T>(&self, look: impl FnOnce(&sled::Db) -> T) -> T {
+        let db = sled::open(self.sled()).unwrap();
+        let seen = look(&db);
+        drop(db);
+        // sled's threads may hold the file a little longer.
+        fs::File::open(self.sled().join("db")).unwrap().lock().unwrap();
+        seen
+    }
+
+    /// The rows of all trees of the closed store.
+    pub(super) fn rows(&self) -> BTreeMap<(String, Vec<u8>), Vec<u8>> {
+        self.with_sled(|db| {
+            let mut rows = BTreeMap::new();
+            for name in ["definitions", "configs", "indexes", "requests"] {
+                for row in &db.open_tree(name).unwrap() {
+                    let (key, value) = row.unwrap();
+                    rows.insert((name.into(), key.to_vec()), value.to_vec());
+                }
+            }
+            rows
+        })
+    }
+
+    /// The rows that a state must have, made in one go.
+    pub(super) fn expected_rows(&self) -> BTreeMap<(String, Vec<u8>), Vec<u8>> {
+        let mut rows = BTreeMap::new();
+        for collection in self.state.definitions() {
+            let id = collection.definition.id;
+            for (piece, bytes) in keyspace::pieces(&keyspace::encode(&*collection.definition)) {
+                rows.insert(("definitions".into(), keyspace::definition(id, piece)), bytes.to_vec());
+            }
+            for config in collection.by_key.from(0) {
+                for (piece, bytes) in keyspace::pieces(&keyspace::encode(&*config.0)) {
+                    rows.insert(
+                        ("configs".into(), keyspace::config(id, &config.0.key, piece)),
+                        bytes.to_vec(),
+                    );
+                }
+                for entry in &config.0.entries {
+                    let row = keyspace::index(id, entry.slot, &entry.value, &config.0.key);
+                    rows.insert(("indexes".into(), row), Vec::new());
+                }
+            }
+        }
+        for request in self.state.requests() {
+            let row = keyspace::request(request.revision).to_vec();
+            rows.insert(("requests".into(), row), keyspace::encode(request));
+        }
+        rows
+    }
+
+    /// Closes, compares sled with the state row by row, opens again and compares the states.
+    pub(super) fn check(&mut self) {
+        let expected = self.expected_rows();
+        let (digest, index) = (self.state.digest(), self.state.revision());
+        self.close();
+        assert!(self.rows() == expected, "sled holds other rows than the state");
+        self.open();
+        assert_eq!((self.state.digest(), self.state.revision()), (digest, index));
+        assert_eq!((self.store().figures().rebuilds, self.store().figures().handed), (0, index));
+    }
+}
+
+pub(super) fn position(index: Revision) -> Position {
+    Position { index, stamp: vec![7; 3] }
+}
+
+pub(super) fn write(definition: &str, name: &str, data: &str) -> Command {
+    let value = format!("\x40{}", &data[..data.len().min(600)]);
+    let entries = Box::new([Entry { slot: 0, value: value.into_bytes().into() }]);
+    let data = format!("{{\"a\":\"{data}\"}}").into();
+    Command::WriteConfig { definition: key(definition), key: key(name), data, entries, expect: Expect::Any }
+}
+
+pub(super) fn proposal(state: &State, revision: Revision, command: Command) -> Proposal {
+    let definition_read = match &command {
+        Command::WriteConfig { definition, .. } => {
+            state.definition(definition.as_str()).map(|collection| collection.definition.revision)
+        }
+        Command::CreateDefinition { .. }
+        | Command::SetIndexes { .. }
+        | Command::DeleteDefinition { .. }
+        | Command::DeleteConfig { .. } => None,
+    };
+    let request = revision
+        .is_multiple_of(5)
+        .then(|| RequestStamp { id: u128::from(revision).to_be_bytes(), print: [0; 16] });
+    Proposal {
+        at: Timestamp(revision * 10),
+        by: "root".into(),
+        reason: None,
+        request,
+        definition_read,
+        command,
+    }
+}
+
+pub(super) fn flip(path: &Path, byte: usize) {
+    let mut bytes = fs::read(path).unwrap();
+    let byte = byte % bytes.len();
+    bytes[byte] ^= 4;
+    fs::write(path, bytes).unwrap();
+}
