@@ -17,7 +17,6 @@ use std::{
     time::Duration,
 };
 
-use axum::Router;
 use tokio::{
     net::TcpListener,
     signal::unix::{Signal, SignalKind, signal},
@@ -167,7 +166,7 @@ impl Door {
         })
     }
 
-    fn serve(self, router: Router, header_timeout: Duration) -> Served {
+    fn serve(self, router: api::Router, header_timeout: Duration) -> Served {
         let stop = CancellationToken::new();
         let stopped = stop.clone().cancelled_owned();
         Served { task: tokio::spawn(api::server::serve(self.0, router, header_timeout, stopped)), stop }

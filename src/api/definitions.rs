@@ -39,8 +39,7 @@ pub(super) async fn list(State(service): State<Service>, read: Read) -> Result<R
     let asked = query::definitions(&read.params.0, service.limits());
     let (consistency, asked) = read.params.read(asked)?;
     let state = service.view(consistency).await?;
-    let size =
-        |definition: &Arc<Definition>| definition.schema.as_ref().map_or(0, |text| text.len());
+    let size = |definition: &Arc<Definition>| definition.schema.as_ref().map_or(0, |text| text.len());
     let show = |definition: &Arc<Definition>| record(definition);
     let reply = Reply::page("config definitions found", state.list(&asked), &asked.page, size, show);
     Ok(reply.at(state.revision()))
@@ -69,7 +68,9 @@ pub(super) async fn set_indexes(State(service): State<Service>, ask: Ask) -> Res
     let written = service.write(ask.caller, write).await?;
     let mut reply = Reply::done("config definition updated", &data);
     if has_schema {
-        reply = reply.warning(&format!("json_schema is ignored here; a schema is changed by PUT {PATH}/{key}/schema"));
+        reply = reply.warning(
+            "json_schema is ignored here; PUT /api/v1/config_definition/{key}/schema is for schemas",
+        );
     }
     Ok(reply.of(written.applied.revision, written.applied.at).at(written.revision))
 }

@@ -28,8 +28,9 @@ pub mod server;
 
 use std::future::{Ready, ready};
 
+/// The routes of a listener, for the room that starts them.
+pub use axum::Router;
 use axum::{
-    Router,
     extract::{Request, State},
     middleware::{Next, from_fn_with_state},
     response::Response,

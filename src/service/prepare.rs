@@ -6,12 +6,14 @@
 //! The order of the checks is the contract's: definition key → definition exists → config key → exists already →
 //! preconditions → data.
 //!
-//! A write that bears a request stamp is proposed also when this state would refuse it for what is or is not there:
-//! then the log decides, and the refusal is kept as the request's answer like any other.
+//! A rejection of a request with a stamp is left to the log wherever a command can be made of it: there it is
+//! remembered, and the request that is sent again gets the same answer.
 //!
 //! **Invariant:** nothing here changes anything; the same write against the same state gives the same answer.
 
 use std::sync::Arc;
+
+use serde_json::Value;
 
 use super::{
     Caller, Refusal, Write,
@@ -114,137 +116,114 @@ pub(super) fn prepare(
             Err(Rejection::RequestReused)
         }));
     }
-    let stamped = asked.caller.request.is_some();
-    match &asked.write {
+    let kept = asked.caller.request.is_some();
+    let (command, definition_read, standing) = match &asked.write {
         Write::CreateDefinition { key, indexes, schema } => {
-            create_definition(state, key, (indexes, schema.as_ref(), stamped), limits)
+            create_definition(state, key, (indexes, schema.as_ref()), limits)?
         }
-        Write::SetIndexes { key, indexes, expect } => {
-            set_indexes(state, key, (indexes, *expect, stamped), limits)
-        }
+        Write::SetIndexes { key, indexes, expect } => set_indexes(state, key, (indexes, *expect), limits)?,
         Write::DeleteDefinition { key, expect, restrict } => {
-            delete_definition(state, key, (*expect, stamped), *restrict)
+            delete_definition(state, key, *expect, *restrict)?
         }
         Write::WriteConfig { definition, key, data, expect } => {
-            write_config(find(state, definition)?, key, (data, *expect, stamped), validators)
+            write_config(find(state, definition)?, key, (data, *expect), validators)?
         }
         Write::DeleteConfig { definition, key, expect } => {
-            delete_config(find(state, definition)?, key, *expect, stamped)
+            delete_config(find(state, definition)?, key, *expect)?
         }
+    };
+    match standing {
+        Err(rejection) if !kept => Err(rejection.into()),
+        Ok(()) | Err(_) => Ok(Prepared::Propose { command, definition_read }),
     }
 }
+
+/// A command that could be proposed, the definition's revision that it rests on, and what this state says of it.
+type Judged = (Command, Option<Revision>, Result<(), Rejection>);
 
 fn create_definition(
     state: &State,
     key: &str,
-    (indexes, schema, stamped): (&[String], Option<&Document>, bool),
+    (indexes, schema): (&[String], Option<&Document>),
     limits: &Limits,
-) -> Result<Prepared, Refusal> {
+) -> Result<Judged, Refusal> {
     let key = parse_key(key, "config_definition_key")?;
-    let checked = check_definition(indexes, schema, limits);
-    if state.definition(key.as_str()).is_some() && (!stamped || checked.is_err()) {
-        return Err(Rejection::DefinitionExists.into());
-    }
-    checked?;
+    let exists = state.definition(key.as_str()).is_some();
+    let standing = if exists { Err(Rejection::DefinitionExists) } else { Ok(()) };
+    let checked = check_definition(indexes, schema.map(|schema| &schema.value), limits);
+    rejection_first(&standing, checked)?;
     let schema = schema.map(|schema| Arc::clone(&schema.text));
     let command = Command::CreateDefinition { key, indexes: indexes.to_vec(), schema };
-    Ok(Prepared::Propose { command, definition_read: None })
+    Ok((command, None, standing))
 }
 
-fn check_definition(indexes: &[String], schema: Option<&Document>, limits: &Limits) -> Result<(), Refusal> {
+fn check_definition(indexes: &[String], schema: Option<&Value>, limits: &Limits) -> Result<(), Invalid> {
     if let Some(schema) = schema {
         // Compiled only to see that it can be; the first config's check keeps the compiled form.
-        Schema::compile(&schema.value)
-            .map_err(|faults| Invalid::Faults(within("json_schema", faults)))
-            .map(drop)?;
+        Schema::compile(schema).map_err(|faults| Invalid::Faults(within("json_schema", faults))).map(drop)?;
     }
-    index::check_paths(indexes, schema.map(|schema| &schema.value), limits.indexes)
-        .map_err(Invalid::Faults)?;
-    Ok(())
+    index::check_paths(indexes, schema, limits.indexes).map(drop).map_err(Invalid::Faults)
 }
 
 fn set_indexes(
     state: &State,
     key: &str,
-    (indexes, expect, stamped): (&[String], Expect, bool),
+    (indexes, expect): (&[String], Expect),
     limits: &Limits,
-) -> Result<Prepared, Refusal> {
+) -> Result<Judged, Refusal> {
     let found = &find(state, key)?.definition;
-    let standing =
-        check_expect(expect, Some(found.revision), Rejection::DefinitionExists, Rejection::DefinitionNotFound);
+    let (exists, missing) = (Rejection::DefinitionExists, Rejection::DefinitionNotFound);
+    let standing = check_expect(expect, Some(found.revision), exists, missing);
     let schema = stored_schema(found)?;
     let checked = index::check_paths(indexes, schema.as_ref(), limits.indexes).map_err(Invalid::Faults);
-    if !stamped || checked.is_err() {
-        standing?;
-    }
-    checked?;
+    rejection_first(&standing, checked)?;
     let command = Command::SetIndexes { key: found.key.clone(), indexes: indexes.to_vec(), expect };
-    Ok(Prepared::Propose { command, definition_read: Some(found.revision) })
+    Ok((command, Some(found.revision), standing))
 }
 
-fn delete_definition(
-    state: &State,
-    key: &str,
-    (expect, stamped): (Expect, bool),
-    restrict: bool,
-) -> Result<Prepared, Refusal> {
+fn delete_definition(state: &State, key: &str, expect: Expect, restrict: bool) -> Result<Judged, Refusal> {
     let found = find(state, key)?;
-    let revision = found.definition.revision;
-    if !stamped {
-        check_expect(expect, Some(revision), Rejection::DefinitionExists, Rejection::DefinitionNotFound)?;
-    }
-    if !stamped && restrict && !found.by_key.is_empty() {
-        return Err(Rejection::DefinitionNotEmpty(found.by_key.len()).into());
+    let (exists, missing) = (Rejection::DefinitionExists, Rejection::DefinitionNotFound);
+    let mut standing = check_expect(expect, Some(found.definition.revision), exists, missing);
+    if standing.is_ok() && restrict && !found.by_key.is_empty() {
+        standing = Err(Rejection::DefinitionNotEmpty(found.by_key.len()));
     }
     let command = Command::DeleteDefinition { key: found.definition.key.clone(), expect, restrict };
-    Ok(Prepared::Propose { command, definition_read: None })
+    Ok((command, None, standing))
 }
 
 fn write_config(
     found: &Collection,
     key: &str,
-    (data, expect, stamped): (&Document, Expect, bool),
+    (data, expect): (&Document, Expect),
     validators: &Validators,
-) -> Result<Prepared, Refusal> {
+) -> Result<Judged, Refusal> {
     let key = parse_key(key, "config_key")?;
     let current = found.config(key.as_str()).map(|config| config.revision);
     let standing = check_expect(expect, current, Rejection::ConfigExists, Rejection::ConfigNotFound);
-    // A plain PUT of an absent config is told what is wrong with its data first.
-    if expect != Expect::Present && !stamped {
-        standing.clone()?;
-    }
     let checked = validators.of(&found.definition)?.check(&data.value);
-    if expect != Expect::Present && checked.is_err() {
-        standing.clone()?;
-    }
-    let entries = checked?;
-    if !stamped {
-        standing?;
-    }
-    let command = Command::WriteConfig {
-        definition: found.definition.key.clone(),
-        key,
-        data: Arc::clone(&data.text),
-        entries,
-        expect,
-    };
-    Ok(Prepared::Propose { command, definition_read: Some(found.definition.revision) })
+    // A plain PUT of an absent config is told what is wrong with its data first.
+    let entries = if expect == Expect::Present { checked? } else { rejection_first(&standing, checked)? };
+    let definition = found.definition.key.clone();
+    let command = Command::WriteConfig { definition, key, data: Arc::clone(&data.text), entries, expect };
+    Ok((command, Some(found.definition.revision), standing))
 }
 
-fn delete_config(
-    found: &Collection,
-    key: &str,
-    expect: Expect,
-    stamped: bool,
-) -> Result<Prepared, Refusal> {
+fn delete_config(found: &Collection, key: &str, expect: Expect) -> Result<Judged, Refusal> {
     let key = parse_key(key, "config_key")?;
     let current = found.config(key.as_str()).map(|config| config.revision);
     let expect = if expect == Expect::Any { Expect::Present } else { expect };
-    if !stamped {
-        check_expect(expect, current, Rejection::ConfigExists, Rejection::ConfigNotFound)?;
-    }
+    let standing = check_expect(expect, current, Rejection::ConfigExists, Rejection::ConfigNotFound);
     let command = Command::DeleteConfig { definition: found.definition.key.clone(), key, expect };
-    Ok(Prepared::Propose { command, definition_read: None })
+    Ok((command, None, standing))
+}
+
+/// Of a rejection and faults the rejection is told; faults never become a command.
+fn rejection_first<T>(standing: &Result<(), Rejection>, checked: Result<T, Invalid>) -> Result<T, Refusal> {
+    checked.map_err(|invalid| match standing {
+        Err(rejection) => rejection.clone().into(),
+        Ok(()) => invalid.into(),
+    })
 }
 
 fn find<'a>(state: &'a State, key: &str) -> Result<&'a Arc<Collection>, Refusal> {
@@ -397,6 +376,20 @@ mod tests {
     }
 
     #[test]
+    fn a_rejection_of_a_stamped_request_is_left_to_the_log_unless_its_data_is_bad() {
+        let mut state = state();
+        let stamped = |text| {
+            let mut asked = asked(put("db", text, Expect::Absent));
+            asked.caller.request = Some(RequestStamp { id: [3; 16], print: [3; 16] });
+            asked
+        };
+        let exists = Err(Rejection::ConfigExists);
+        assert_eq!(prepared(&state, &stamped("{}")), Err(Rejection::ConfigExists.into()));
+        assert_eq!(apply(&mut state, 3, &stamped(r#"{"n":2}"#)), Verdict::Decided(exists.clone()));
+        assert_eq!(prepared(&state, &stamped(r#"{"n":2}"#)), Ok(Prepared::Known(exists)));
+    }
+
+    #[test]
     fn a_definition_without_a_schema_takes_any_object() {
         let mut state = State::new();
         let bare = Write::CreateDefinition { key: "app".into(), indexes: Vec::new(), schema: None };
@@ -429,7 +422,7 @@ mod tests {
         let write = |definition: &str, text: &str| Write::WriteConfig {
             definition: definition.into(),
             key: "not/checked/yet".into(),
-            data: Document { text: text.into(), value: serde_json::Value::Null },
+            data: Document { text: text.into(), value: Value::Null },
             expect: Expect::Absent,
         };
         assert_eq!(check_intake(&write("app", "null"), &limits), Ok(()));

@@ -3,7 +3,7 @@
 //! **Invariant:** a state that is built of another's records equals it, digest included; records that no state
 //! could hold are refused.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use super::{ByCreated, ByKey, ByModified, BySlot, Collection, Remembered, State, digest, order::Order};
 use crate::model::{
@@ -11,11 +11,13 @@ use crate::model::{
     time::Timestamp,
 };
 
-/// Takes the records: each definition before its configs, these ascending by key; then requests, oldest first.
+/// Takes the records: each definition before its configs, the configs of one ascending by key, requests oldest
+/// first.
 #[derive(Debug, Default)]
 pub struct Builder {
     state: State,
-    open: Option<(Arc<Definition>, Vec<Arc<Config>>)>,
+    /// The definitions with their configs, by id.
+    open: BTreeMap<Revision, (Arc<Definition>, Vec<Arc<Config>>)>,
     /// The newest revision of a record.
     newest: Revision,
 }
@@ -32,26 +34,25 @@ impl Builder {
         Self::default()
     }
 
-    /// Takes a definition; the configs that follow are its own.
+    /// Takes a definition.
     ///
     /// # Errors
-    /// When a definition with its key was taken before.
+    /// When one with its id was taken before.
     pub fn definition(&mut self, definition: Definition) -> Result<(), BuildError> {
-        self.close();
-        if self.state.definition(definition.key.as_str()).is_some() {
-            return Err(BuildError(format!("definition `{}` is stored twice", definition.key)));
-        }
         self.newest = self.newest.max(definition.revision);
-        self.open = Some((Arc::new(definition), Vec::new()));
-        Ok(())
+        let (id, definition) = (definition.id, Arc::new(definition));
+        match self.open.insert(id, (definition, Vec::new())) {
+            Some((old, _)) => Err(BuildError(format!("definition {id} is stored twice, as `{}`", old.key))),
+            None => Ok(()),
+        }
     }
 
-    /// Takes a config of the definition with this id, which is the one that was taken last.
+    /// Takes a config of the definition with this id.
     ///
     /// # Errors
-    /// When it belongs to another definition or its key does not ascend.
+    /// When there is no such definition or its key does not ascend.
     pub fn config(&mut self, definition: Revision, config: Config) -> Result<(), BuildError> {
-        let Some((open, configs)) = self.open.as_mut().filter(|(open, _)| open.id == definition) else {
+        let Some((open, configs)) = self.open.get_mut(&definition) else {
             return Err(BuildError(format!("config `{}` has no definition", config.key)));
         };
         if configs.last().is_some_and(|last| last.key >= config.key) {
@@ -80,21 +81,20 @@ impl Builder {
     /// The state at a revision.
     ///
     /// # Errors
-    /// When a record is newer than that.
+    /// When a record is newer than that, or two definitions have the same key.
     pub fn finish(mut self, revision: Revision, last_at: Timestamp) -> Result<State, BuildError> {
-        self.close();
+        for (definition, configs) in std::mem::take(&mut self.open).into_values() {
+            if self.state.definition(definition.key.as_str()).is_some() {
+                return Err(BuildError(format!("definition `{}` is stored twice", definition.key)));
+            }
+            self.state.put(Collection::from_configs(definition, configs));
+        }
         if self.newest > revision {
             return Err(BuildError(format!("a record of revision {} in a state of {revision}", self.newest)));
         }
         self.state.revision = revision;
         self.state.last_at = last_at;
         Ok(self.state)
-    }
-
-    fn close(&mut self) {
-        if let Some((definition, configs)) = self.open.take() {
-            self.state.put(Collection::from_configs(definition, configs));
-        }
     }
 }
 

@@ -75,6 +75,13 @@ fn carried(
     let (trees, seal, target) = match opened {
         Ok(None) => return Ok((false, None)),
         Ok(Some(opened)) => opened,
+        // Not a fault of what it holds, and it must not be taken from under another process.
+        Err(fault) if fault.text.contains("could not acquire lock") => {
+            return Err(StoreError::Io {
+                context: "another process works in this directory".into(),
+                source: std::io::Error::other(fault.text),
+            });
+        }
         Err(fault) => return Ok((true, distrust(home, None, fault))),
     };
     let index = seal.as_ref().map_or(0, |seal| seal.position.index);

@@ -2,7 +2,10 @@
 
 use super::*;
 use crate::{
-    model::{command::RequestStamp, record::{Entries, Entry},
+    model::{
+        command::RequestStamp,
+        record::{Entries, Entry},
+    },
     state::build::Builder,
 };
 

@@ -315,6 +315,18 @@ fn a_definition_that_is_indexed_anew_has_the_same_rows_as_one_that_always_was() 
 }
 
 #[test]
+fn a_directory_in_which_another_process_works_is_left_alone() {
+    let mut world = World::new();
+    world.define("d");
+    world.close();
+    let other = sled::open(world.sled()).unwrap();
+    let refused = world.try_open();
+    assert!(matches!(refused, Err(StoreError::Io { context, .. }) if context.contains("another process")));
+    drop(other);
+    assert!(world.sled().join("db").exists());
+}
+
+#[test]
 fn waiting_for_a_failure_may_be_sent_to_another_thread() {
     fn check<T: Send>(_: T) {}
     let world = World::new();
