@@ -93,21 +93,22 @@ impl Nemesis<'_> {
             Fault::PauseAny => self.pause(false, lasting).await,
             Fault::WipeSled => {
                 self.killed(false, lasting, |directory, _| {
-                    std::fs::remove_dir_all(directory.join("sled")).expect("sled's directory is there");
+                    std::fs::remove_dir_all(directory.join("store/sled")).expect("sled's directory is there");
                 })
                 .await;
             }
             Fault::RotSled => {
-                self.killed(false, lasting, |directory, dice| rot(&directory.join("sled"), dice)).await
+                self.killed(false, lasting, |directory, dice| rot(&directory.join("store/sled"), dice)).await;
             }
             Fault::RotSnapshot => {
-                self.killed(false, lasting, |directory, dice| rot(&directory.join("snapshot"), dice)).await;
+                self.killed(false, lasting, |directory, dice| rot(&directory.join("store/snapshot"), dice))
+                    .await;
             }
             Fault::TornHistory => {
-                self.killed(false, lasting, |directory, _| tear(&directory.join("history"))).await
+                self.killed(false, lasting, |directory, _| tear(&directory.join("store/history"))).await;
             }
             Fault::Isolate | Fault::IsolateLeader | Fault::OneWay | Fault::Bridge => {
-                self.cut(fault, lasting).await
+                self.cut(fault, lasting).await;
             }
         }
     }
@@ -169,10 +170,12 @@ impl Nemesis<'_> {
         let id = self.victim(fault == Fault::IsolateLeader).await;
         let others: Vec<u64> = (1..=3).filter(|other| *other != id).collect();
         let network = self.network.as_ref().expect("network faults are drawn with a network only");
-        match fault {
-            Fault::OneWay => network.cut(id, others[0]),
-            Fault::Bridge => network.cut_both(others[0], others[1]),
-            _ => others.iter().for_each(|other| network.cut_both(id, *other)),
+        if fault == Fault::OneWay {
+            network.cut(id, others[0]);
+        } else if fault == Fault::Bridge {
+            network.cut_both(others[0], others[1]);
+        } else {
+            others.iter().for_each(|other| network.cut_both(id, *other));
         }
         tokio::time::sleep(lasting * 2).await;
         network.heal();

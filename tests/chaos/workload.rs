@@ -131,7 +131,7 @@ impl Worker {
             // Sent again elsewhere: whatever the first try did, the answer is the one decision on both.
             (Err(_), Some(_)) => self.again(definition, &key, &operation, stamp.as_deref()).await,
             (Ok(answer), Some(_)) if self.dice.u8(..4) == 0 => {
-                self.compare(definition, &key, &operation, stamp.as_deref(), &answer).await;
+                self.compare((definition, &key), &operation, stamp.as_deref(), &answer).await;
                 Ok(answer)
             }
             (first, _) => first,
@@ -196,8 +196,7 @@ impl Worker {
     /// A decided, stamped write that is sent once more must be answered the same.
     async fn compare(
         &mut self,
-        definition: usize,
-        key: &str,
+        (definition, key): (usize, &str),
         operation: &Operation,
         stamp: Option<&str>,
         first: &Answer,
