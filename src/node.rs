@@ -69,7 +69,7 @@ async fn live(settings: Settings) -> Result<(), String> {
     let service = make_service(&settings);
     let api = api.serve(api::router(service.clone()), settings.header_timeout);
     let peer = peer.serve(api::peer::peer_router(service.clone()), settings.header_timeout);
-    let (node, directory) = (settings.me.id, settings.data_dir.display());
+    let (node, directory) = (settings.node_id, settings.data_dir.display());
     tracing::info!(node, api = settings.api_addr, peer = settings.peer_addr, %directory, "listening");
     let ended = tokio::select! {
         reason = work(&service) => Err(reason),
@@ -109,7 +109,7 @@ async fn in_time(most: Duration, step: impl Future<Output = ()>, what: &str) {
 fn make_service(settings: &Settings) -> Service {
     let secrets = settings.cluster_secrets.iter().map(|secret| secret.expose().into()).collect();
     let options = Options {
-        me: settings.me.clone(),
+        node_id: settings.node_id,
         directory: settings.data_dir.clone(),
         limits: settings.limits.clone(),
         write_timeout: settings.write_timeout,

@@ -91,6 +91,12 @@ pub struct LimitArgs {
     /// Bytes of a definition's schema
     #[arg(long, env = "CONCORD_SCHEMA_BYTES", default_value_t = Limits::default().schema_bytes, value_name = "N")]
     pub schema_bytes: usize,
+    /// Levels to which JSON is nested
+    #[arg(long, env = "CONCORD_JSON_DEPTH", default_value_t = Limits::default().json_depth, value_name = "N")]
+    pub json_depth: usize,
+    /// Indexed paths of a definition
+    #[arg(long, env = "CONCORD_INDEXES", default_value_t = Limits::default().indexes, value_name = "N")]
+    pub indexes: usize,
     /// Records of a page
     #[arg(long, env = "CONCORD_PAGE_LIMIT", default_value_t = Limits::default().page_limit, value_name = "N")]
     pub page_limit: usize,
@@ -140,12 +146,6 @@ pub struct ServeArgs {
     /// Where other nodes are served, host:port
     #[arg(long, env = "CONCORD_PEER_ADDR", default_value = "127.0.0.1:8201", value_name = "ADDR")]
     pub peer_addr: String,
-    /// Where callers reach this node, if that is another address
-    #[arg(long, env = "CONCORD_ADVERTISE_API_ADDR", value_name = "ADDR")]
-    pub advertise_api_addr: Option<String>,
-    /// Where other nodes reach this node, if that is another address
-    #[arg(long, env = "CONCORD_ADVERTISE_PEER_ADDR", value_name = "ADDR")]
-    pub advertise_peer_addr: Option<String>,
     #[command(flatten)]
     #[expect(missing_docs, reason = "its fields are the help")]
     pub key: KeyArgs,
@@ -188,8 +188,8 @@ pub struct ServeArgs {
 /// What a node runs by.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// This node, with the addresses that it tells others.
-    pub me: Member,
+    /// This node's id.
+    pub node_id: NodeId,
     /// The data directory.
     pub data_dir: PathBuf,
     /// Where callers are served.
@@ -274,14 +274,7 @@ impl Settings {
         if args.node_id == 0 {
             return Err("--node-id must be at least 1".into());
         }
-        let api = args.advertise_api_addr.unwrap_or_else(|| args.api_addr.clone());
-        let peer = args.advertise_peer_addr.unwrap_or_else(|| args.peer_addr.clone());
-        for (flag, address) in [
-            ("--api-addr", &args.api_addr),
-            ("--peer-addr", &args.peer_addr),
-            ("--advertise-api-addr", &api),
-            ("--advertise-peer-addr", &peer),
-        ] {
+        for (flag, address) in [("--api-addr", &args.api_addr), ("--peer-addr", &args.peer_addr)] {
             check_address(address).map_err(|text| format!("{flag}: {text}"))?;
         }
         let (limits, timers) = (args.limits.check()?, args.times.check()?);
@@ -299,7 +292,7 @@ impl Settings {
             return Err("--cluster-secret and --api-key must differ: callers are no nodes".into());
         }
         Ok(Self {
-            me: Member { id: args.node_id, api_addr: api, peer_addr: peer },
+            node_id: args.node_id,
             data_dir: args.data_dir,
             api_addr: args.api_addr,
             peer_addr: args.peer_addr,
@@ -324,6 +317,7 @@ impl LimitArgs {
             ("--body-bytes", self.body_bytes),
             ("--data-bytes", self.data_bytes),
             ("--schema-bytes", self.schema_bytes),
+            ("--json-depth", self.json_depth),
             ("--page-limit", self.page_limit),
             ("--writes-in-flight", self.writes_in_flight),
         ] {
@@ -337,6 +331,10 @@ impl LimitArgs {
         if self.data_bytes.max(self.schema_bytes) > self.body_bytes {
             return Err("--data-bytes and --schema-bytes must be at most --body-bytes".into());
         }
+        // Parsing ends at 127 levels, whatever is asked for; an index entry names its path in 16 bits.
+        if self.json_depth > 100 || self.indexes > 1000 {
+            return Err("--json-depth must be at most 100, --indexes at most 1000".into());
+        }
         if self.page_limit > 100_000 || self.writes_in_flight > 1_000_000 {
             return Err("--page-limit must be at most 100000, --writes-in-flight at most 1000000".into());
         }
@@ -344,9 +342,10 @@ impl LimitArgs {
             body_bytes: self.body_bytes,
             data_bytes: self.data_bytes,
             schema_bytes: self.schema_bytes,
+            json_depth: self.json_depth,
+            indexes: self.indexes,
             page_limit: self.page_limit,
             writes_in_flight: self.writes_in_flight,
-            ..Limits::default()
         })
     }
 }
@@ -432,7 +431,7 @@ mod tests {
         assert_eq!(settings.limits, Limits::default());
         assert_eq!(settings.write_timeout, Duration::from_secs(10));
         assert_eq!(settings.header_timeout, Duration::from_secs(10));
-        assert_eq!(settings.me.api_addr, "127.0.0.1:8101");
+        assert_eq!(settings.api_addr, "127.0.0.1:8101");
         assert!(settings.worker_threads >= 2);
     }
 
@@ -471,7 +470,8 @@ mod tests {
         for (flags, named) in [
             (&["--node-id", "0"][..], "--node-id"),
             (&["--api-addr", "8101"], "--api-addr"),
-            (&["--advertise-peer-addr", "x:0"], "--advertise-peer-addr"),
+            (&["--peer-addr", "x:0"], "--peer-addr"),
+            (&["--json-depth", "101"], "--json-depth"),
             (&["--body-bytes", "0"], "--body-bytes"),
             (&["--body-bytes", "99999999"], "--body-bytes"),
             (&["--data-bytes", "9000000"], "--data-bytes"),

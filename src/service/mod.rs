@@ -203,8 +203,8 @@ pub struct MemberView {
 /// What a service is made with.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// This node, with the addresses that it tells others.
-    pub me: Member,
+    /// This node's id.
+    pub node_id: NodeId,
     /// The data directory; the caller holds its lock.
     pub directory: PathBuf,
     /// The limits of intake.
@@ -277,7 +277,7 @@ impl Service {
     /// This node's id.
     #[must_use]
     pub fn node_id(&self) -> NodeId {
-        self.inner.options.me.id
+        self.inner.options.node_id
     }
 
     /// The calls to other nodes, and what admits theirs.
@@ -384,7 +384,7 @@ pub(crate) mod tests {
     /// Node 1, without consensus.
     pub(crate) fn service(directory: &Path, limits: Limits) -> Service {
         let options = Options {
-            me: Member { id: 1, api_addr: "a:1".into(), peer_addr: "a:2".into() },
+            node_id: 1,
             directory: directory.into(),
             limits,
             write_timeout: Duration::from_secs(1),
