@@ -58,8 +58,8 @@ pub(super) struct Inner {
     pub(super) store: Store,
     pub(super) log: Log,
     pub(super) timers: Timers,
-    /// The leader that openraft knows.
-    pub(super) leader: watch::Receiver<Option<NodeId>>,
+    /// The leader that openraft knows: kept here, because its metrics are copied whole by whoever looks.
+    pub(super) leader: watch::Receiver<Option<Member>>,
     pub(super) stopping: Arc<AtomicBool>,
     pub(super) tasks: Vec<AbortHandle>,
 }
@@ -174,9 +174,7 @@ impl Consensus {
     /// The leader that this node knows.
     #[must_use]
     pub fn leader(&self) -> Option<Member> {
-        let metrics = self.metrics();
-        let leader = metrics.current_leader?;
-        metrics.membership_config.get_node(&leader).cloned()
+        self.inner.leader.borrow().clone()
     }
 
     /// Resolves when the known leader changes.
@@ -328,7 +326,7 @@ fn lag(metrics: &Metrics, id: NodeId) -> Option<u64> {
 pub(super) async fn follow(
     raft: Raft,
     board: Arc<Board>,
-    leader: watch::Sender<Option<NodeId>>,
+    leader: watch::Sender<Option<Member>>,
     stopping: Arc<AtomicBool>,
 ) {
     let mut metrics = raft.metrics();
@@ -336,9 +334,14 @@ pub(super) async fn follow(
     loop {
         let (now, fatal) = {
             let seen = metrics.borrow_watched();
-            (seen.current_leader, seen.running_state.as_ref().err().map(ToString::to_string))
+            let now = seen.current_leader.and_then(|id| seen.membership_config.get_node(&id).cloned());
+            (now, seen.running_state.as_ref().err().map(ToString::to_string))
         };
-        leader.send_if_modified(|known| std::mem::replace(known, now) != now);
+        leader.send_if_modified(|known| {
+            let is_new = *known != now;
+            *known = now;
+            is_new
+        });
         if let Some(fatal) = fatal {
             if !stopping.load(Ordering::Relaxed) {
                 board.failure.send_if_modified(|failure| {
