@@ -208,6 +208,7 @@ def main():
     script = str(ROOT / "scripts" / "cluster.sh")
     subprocess.run([script, "kill", str(victim)], check=True)
     start = time.monotonic()
+    same("an answer of the killed node", ask(NODES[victim], "GET", "/livez")[0], 0)
     changed = dict(sets["demo.flag"][2]["flag.001"], rollout=50, owner="after-the-kill@example.com")
     same("a write after the kill", write("PUT", f"{API}/demo.flag/config/flag.001", {"data": changed})[0], 200)
     sets["demo.flag"][2]["flag.001"] = changed
