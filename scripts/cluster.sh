@@ -84,7 +84,8 @@ start() {
         echo $! > "$home/pid"
     )
     local until=$((SECONDS + WAIT_S))
-    until answers "$n" /livez; do
+    # Another process on the node's port would answer in its place while ours ends: it must be there afterwards.
+    until alive "$(<"$home/pid")" && answers "$n" /livez && sleep 0.1 && alive "$(<"$home/pid")"; do
         if ! alive "$(<"$home/pid")"; then
             tail -n 5 "$home/log" >&2
             die "node $n did not start; its log is $home/log"
