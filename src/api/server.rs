@@ -37,6 +37,10 @@ use tracing::{debug, error, warn};
 const CONNECTIONS_MAX: usize = 10_000;
 /// Requests at once on one HTTP/2 connection.
 const STREAMS_MAX: u32 = 256;
+/// How long a connection may be idle between two requests: longer than the pools of common clients keep one, so that
+/// none finds its connection closed under a request. hyper has one timer for this and for the head of the next
+/// request, so from the second request on this bounds both.
+const IDLE_TIME: Duration = Duration::from_secs(75);
 /// How long requests that are under way may take once the end has begun.
 const DRAIN_TIME: Duration = Duration::from_secs(10);
 /// How long to leave the listener alone after a failure of ours, for want of file descriptors as a rule.
@@ -45,7 +49,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const PING_TIME: Duration = Duration::from_secs(20);
 
 /// Serves until `stop` resolves, then takes no more connections and lets those that are busy end.
-/// `header_timeout` bounds the wait for a connection's first request and for the head of each.
+/// `header_timeout` bounds the wait for the whole head of a connection's first request.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
@@ -93,7 +97,7 @@ pub async fn serve(
 
 fn builder(header_timeout: Duration) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(header_timeout);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(header_timeout.max(IDLE_TIME));
     builder
         .http2()
         .timer(TokioTimer::new())
@@ -143,8 +147,7 @@ fn mark(
     })
 }
 
-/// Resolves when no request came in time. hyper bounds the head of a request, but not the wait for the bytes by
-/// which it tells HTTP/1 from HTTP/2.
+/// Resolves when no request came in time.
 async fn silence(is_used: &AtomicBool, header_timeout: Duration) {
     sleep(header_timeout).await;
     if is_used.load(Ordering::Relaxed) {
