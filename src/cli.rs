@@ -1,9 +1,11 @@
-//! The command line: `concord serve`, `concord init`, `concord status`.
+//! The command line: `concord serve`, and what an operator asks of running nodes and of backups.
 //!
 //! Exit codes: 0 done, 1 failed, 2 the command line or a setting is wrong.
 
 use std::{
+    future::Future,
     io::{self, IsTerminal as _, Write as _},
+    path::PathBuf,
     process::ExitCode,
 };
 
@@ -13,9 +15,10 @@ use serde_json::{Value, json};
 use tracing_subscriber::EnvFilter;
 
 use crate::{
+    backup,
     client::Client,
     node,
-    raft::Member,
+    raft::{Member, NodeId},
     settings::{KeyArgs, LogArgs, LogFormat, ServeArgs, Settings, parse_member},
 };
 
@@ -38,6 +41,87 @@ enum Command {
     Init(InitArgs),
     /// Show what a node knows of its cluster
     Status(NodeArgs),
+    /// Add, promote, replace and remove members
+    #[command(subcommand)]
+    Member(MemberCommand),
+    /// Give leadership to a member
+    Transfer(TransferArgs),
+    /// Fetch a file of all that the cluster holds, while it serves
+    Backup(BackupArgs),
+    /// Read a backup through and show what it holds
+    Verify {
+        /// The backup
+        file: PathBuf,
+    },
+    /// Make a backup the data directory of the first member of a new cluster
+    Restore(RestoreArgs),
+}
+
+#[derive(Debug, Subcommand)]
+enum MemberCommand {
+    /// Add a node that runs and belongs to no cluster; it gets no vote yet
+    Add {
+        #[command(flatten)]
+        node: NodeArgs,
+        /// The new member; its id must be greater than every id that was used before
+        #[arg(value_parser = parse_member, value_name = "ID=API@PEER")]
+        member: Member,
+    },
+    /// Give a member a vote
+    Promote {
+        #[command(flatten)]
+        node: NodeArgs,
+        /// The member
+        id: NodeId,
+    },
+    /// Put a new node in the place of a member, which may be dead
+    Replace {
+        #[command(flatten)]
+        node: NodeArgs,
+        /// The member that goes
+        id: NodeId,
+        /// The member that comes
+        #[arg(value_parser = parse_member, value_name = "ID=API@PEER")]
+        member: Member,
+    },
+    /// Take a member out of the cluster
+    Remove {
+        #[command(flatten)]
+        node: NodeArgs,
+        /// The member
+        id: NodeId,
+    },
+}
+
+#[derive(Debug, Args)]
+struct TransferArgs {
+    #[command(flatten)]
+    node: NodeArgs,
+    /// The member that is to lead
+    #[arg(long, value_name = "ID")]
+    to: NodeId,
+}
+
+#[derive(Debug, Args)]
+struct BackupArgs {
+    #[command(flatten)]
+    node: NodeArgs,
+    /// Where the backup goes
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+}
+
+#[derive(Debug, Args)]
+struct RestoreArgs {
+    /// The backup
+    #[arg(long, value_name = "FILE")]
+    from: PathBuf,
+    /// The data directory that is made; empty or missing
+    #[arg(long, env = "CONCORD_DATA_DIR", value_name = "DIR")]
+    data_dir: PathBuf,
+    /// The node that will serve it
+    #[arg(long, value_parser = parse_member, value_name = "ID=API@PEER")]
+    member: Member,
 }
 
 #[derive(Debug, Args)]
@@ -87,6 +171,15 @@ pub fn run() -> ExitCode {
             call(&args.node, (Method::POST, "/api/v1/cluster/init"), Some(&body))
         }
         Command::Status(args) => call(&args, (Method::GET, "/api/v1/cluster"), None),
+        Command::Member(command) => change(command),
+        Command::Transfer(TransferArgs { node, to }) => {
+            call(&node, (Method::POST, "/api/v1/cluster/leader"), Some(&json!({ "id": to })))
+        }
+        Command::Backup(BackupArgs { node, out }) => {
+            ask(&node, async |client| backup::fetch(&client, &out).await)
+        }
+        Command::Verify { file } => show(backup::verify(&file)),
+        Command::Restore(args) => show(backup::restore(&args.from, &args.data_dir, args.member)),
     };
     let (text, code) = match done {
         Ok(()) => return ExitCode::SUCCESS,
@@ -107,11 +200,37 @@ fn serve(args: ServeArgs) -> Result<(), Failure> {
     })
 }
 
+fn change(command: MemberCommand) -> Result<(), Failure> {
+    const MEMBERS: &str = "/api/v1/cluster/members";
+    match command {
+        MemberCommand::Add { node, member } => call(&node, (Method::POST, MEMBERS), Some(&as_json(&member))),
+        MemberCommand::Promote { node, id } => {
+            call(&node, (Method::POST, &format!("{MEMBERS}/{id}/promote")), None)
+        }
+        MemberCommand::Replace { node, id, member } => {
+            call(&node, (Method::POST, &format!("{MEMBERS}/{id}/replace")), Some(&as_json(&member)))
+        }
+        MemberCommand::Remove { node, id } => call(&node, (Method::DELETE, &format!("{MEMBERS}/{id}")), None),
+    }
+}
+
 fn call(node: &NodeArgs, (method, path): (Method, &str), body: Option<&Value>) -> Result<(), Failure> {
+    ask(node, async |client| client.call(method, path, body).await)
+}
+
+/// Asks a node and shows what it says.
+fn ask<F>(node: &NodeArgs, ask: impl FnOnce(Client) -> F) -> Result<(), Failure>
+where
+    F: Future<Output = Result<Value, String>>,
+{
     let client = Client::new(&node.url, node.key.read().map_err(Failure::Wrong)?).map_err(Failure::Wrong)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::Failed(format!("no runtime: {error}")))?;
-    let data = runtime.block_on(client.call(method, path, body)).map_err(Failure::Failed)?;
+    show(runtime.block_on(ask(client)))
+}
+
+fn show(data: Result<Value, String>) -> Result<(), Failure> {
+    let data = data.map_err(Failure::Failed)?;
     writeln!(io::stdout(), "{data:#}").map_err(|error| Failure::Failed(format!("standard output: {error}")))
 }
 

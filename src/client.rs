@@ -11,6 +11,8 @@ use crate::settings::Secret;
 
 /// How long a call may take; forming a cluster waits for its first leader.
 const CALL: Duration = Duration::from_secs(60);
+/// How long a file may take: a terabyte on a link of 100 MB/s.
+const DOWNLOAD: Duration = Duration::from_secs(3 * 60 * 60);
 /// How long a connection may take.
 const CONNECT: Duration = Duration::from_secs(3);
 
@@ -38,6 +40,30 @@ impl Client {
             .build()
             .map_err(|error| error.to_string())?;
         Ok(Self { http, base: base.trim_end_matches('/').into(), key })
+    }
+
+    /// Gives the pieces of the file at a path, in order.
+    ///
+    /// # Errors
+    /// When the node can't be reached, what it refuses with, or when a piece can't be taken.
+    pub async fn download(
+        &self,
+        path: &str,
+        mut take: impl FnMut(&[u8]) -> std::io::Result<()>,
+    ) -> Result<(), String> {
+        let url = format!("{}{path}", self.base);
+        let request = self.http.get(&url).timeout(DOWNLOAD).header("authorization", self.key.expose());
+        let mut answer = request.send().await.map_err(|error| format!("{url}: {}", chain(&error)))?;
+        let status = answer.status();
+        if !status.is_success() {
+            let text = answer.text().await.map_err(|error| format!("{url}: {}", chain(&error)))?;
+            let body = serde_json::from_str(&text).unwrap_or(Value::Null);
+            return Err(format!("{url} answers {status}: {}", refusal(&body).unwrap_or(text)));
+        }
+        while let Some(piece) = answer.chunk().await.map_err(|error| format!("{url}: {}", chain(&error)))? {
+            take(&piece).map_err(|error| format!("the file can't be written: {error}"))?;
+        }
+        Ok(())
     }
 
     /// Calls a path and gives the `data` of its answer.

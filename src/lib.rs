@@ -28,6 +28,7 @@
 //! 7. Replicated enums grow only at the end; `tests/format.rs` pins every stored form.
 
 pub mod api;
+pub mod backup;
 pub mod cli;
 pub mod client;
 pub mod model;

@@ -1,16 +1,20 @@
-//! The cluster as this node knows it, and its forming.
+//! The cluster as this node knows it, its forming and its changes, and a file of all that it holds.
 
 use std::future::{Ready, ready};
 
-use axum::extract::State;
+use axum::extract::{Path, State};
 use serde_json::{Value, json};
 
 use super::{
-    extract::Ask,
+    extract::{Ask, Read},
     intake,
     reply::{Problem, Reply},
 };
-use crate::service::{ClusterView, MemberView, Service};
+use crate::{
+    model::error::Fault,
+    raft::NodeId,
+    service::{Change, Changed, ClusterView, MemberView, Service},
+};
 
 /// Shows the cluster; no other node is asked, so that it is answered in any trouble.
 pub(super) fn show(State(service): State<Service>) -> Ready<Reply> {
@@ -23,6 +27,69 @@ pub(super) async fn init(State(service): State<Service>, ask: Ask) -> Result<Rep
     let members = intake::members(ask.json(&service)?)?;
     let view = service.init(members).await?;
     Ok(Reply::done("cluster formed", &data(&view)).at(view.revision))
+}
+
+/// Adds a member, without a vote.
+pub(super) async fn add(State(service): State<Service>, ask: Ask) -> Result<Reply, Problem> {
+    let member = intake::member(ask.json(&service)?)?;
+    Ok(changed("member added", &service.change(Change::Add(member)).await?))
+}
+
+/// Gives a member a vote. A body is of no interest.
+pub(super) async fn promote(
+    State(service): State<Service>,
+    Path(id): Path<String>,
+    _ask: Ask,
+) -> Result<Reply, Problem> {
+    Ok(changed("member promoted", &service.change(Change::Promote(number(&id)?)).await?))
+}
+
+/// Takes a member out.
+pub(super) async fn remove(
+    State(service): State<Service>,
+    Path(id): Path<String>,
+    _ask: Ask,
+) -> Result<Reply, Problem> {
+    Ok(changed("member removed", &service.change(Change::Remove(number(&id)?)).await?))
+}
+
+/// Puts a new member in the place of another.
+pub(super) async fn replace(
+    State(service): State<Service>,
+    Path(id): Path<String>,
+    ask: Ask,
+) -> Result<Reply, Problem> {
+    let new = intake::member(ask.json(&service)?)?;
+    let change = Change::Replace { old: number(&id)?, new };
+    Ok(changed("member replaced", &service.change(change).await?))
+}
+
+/// Moves leadership.
+pub(super) async fn lead(State(service): State<Service>, ask: Ask) -> Result<Reply, Problem> {
+    let id = intake::member_id(ask.json(&service)?)?;
+    Ok(changed("leadership moved", &service.change(Change::Lead(id)).await?))
+}
+
+/// All that the cluster holds, as a file.
+pub(super) async fn backup(State(service): State<Service>, read: Read) -> Result<Reply, Problem> {
+    let (consistency, ()) = read.params.read(Ok(()))?;
+    Ok(Reply::file(service.backup(consistency).await?))
+}
+
+/// The id of a member in a path.
+fn number(text: &str) -> Result<NodeId, Problem> {
+    let wrong = || Problem::fault(Fault::at(vec!["id".into()], "a node id is a number from 1"));
+    text.parse().map_err(|_| wrong())
+}
+
+fn changed(message: &'static str, changed: &Changed) -> Reply {
+    let (view, data) = (&changed.view, data(&changed.view));
+    let reply = if changed.created {
+        Reply::created(message, &data, "/api/v1/cluster")
+    } else {
+        Reply::done(message, &data)
+    };
+    reply.at(view.revision)
 }
 
 fn data(view: &ClusterView) -> String {

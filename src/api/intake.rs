@@ -20,7 +20,7 @@ use crate::{
         document::{self, Document, DocumentError},
         error::{Fault, Invalid, Step},
     },
-    raft::Member,
+    raft::{Member, NodeId},
     service::Refusal,
 };
 
@@ -194,6 +194,22 @@ pub(super) fn members(body: Value) -> Result<Vec<Member>, Problem> {
         }
     }
     fields.end(members)
+}
+
+/// The body that names one member.
+pub(super) fn member(body: Value) -> Result<Member, Problem> {
+    let mut fields = Fields::of(body)?;
+    let id = fields.number("id");
+    let api_addr = fields.text("api_addr");
+    let peer_addr = fields.text("peer_addr");
+    fields.end(Member { id, api_addr, peer_addr })
+}
+
+/// The body that names a member by its id.
+pub(super) fn member_id(body: Value) -> Result<NodeId, Problem> {
+    let mut fields = Fields::of(body)?;
+    let id = fields.number("id");
+    fields.end(id)
 }
 
 /// The members of an object that are taken one by one; what is wrong is collected, and a wrong member reads as

@@ -34,7 +34,7 @@ use axum::{
     extract::{Request, State},
     middleware::{Next, from_fn_with_state},
     response::Response,
-    routing::{MethodRouter, get, post},
+    routing::{MethodRouter, delete, get, post},
 };
 use http::{HeaderMap, HeaderValue};
 use tower_http::catch_panic::CatchPanicLayer;
@@ -64,13 +64,19 @@ pub fn router(service: Service) -> Router {
     for path in probes::READY {
         routes = routes.route(path, get(probes::ready));
     }
-    let resources: [(&str, MethodRouter<Service>); 6] = [
+    let resources: [(&str, MethodRouter<Service>); 12] = [
         (DEFINITIONS, get(definitions::list).post(definitions::create)),
         (DEFINITION, get(definitions::get).put(definitions::set_indexes).delete(definitions::delete)),
         (CONFIGS, get(configs::list).post(configs::create)),
         (CONFIG, get(configs::get).put(configs::put).delete(configs::delete)),
         ("/api/v1/cluster", get(cluster::show)),
         ("/api/v1/cluster/init", post(cluster::init)),
+        ("/api/v1/cluster/backup", get(cluster::backup)),
+        ("/api/v1/cluster/leader", post(cluster::lead)),
+        ("/api/v1/cluster/members", post(cluster::add)),
+        ("/api/v1/cluster/members/{id}", delete(cluster::remove)),
+        ("/api/v1/cluster/members/{id}/promote", post(cluster::promote)),
+        ("/api/v1/cluster/members/{id}/replace", post(cluster::replace)),
     ];
     for (path, methods) in resources {
         // Both forms are served: a redirect would make some clients repeat a POST as a GET.

@@ -3,7 +3,7 @@
 //! | kind | who answers |
 //! |---|---|
 //! | `join` | the service; admitted by the secret alone, because the node may have no identity yet |
-//! | `write`, `read-index` | the service, when this node leads |
+//! | `write`, `read-index`, `change` | the service, when this node leads |
 //! | `snapshot`, `fetch-snapshot` | consensus; the file goes as a stream |
 //! | everything else | consensus |
 //!
@@ -26,9 +26,9 @@ use tower_http::catch_panic::CatchPanicLayer;
 use crate::{
     raft::{
         Consensus, ReceiveError,
-        peers::{FETCH_SNAPSHOT, HEAD, SNAPSHOT},
+        peers::{FETCH_SNAPSHOT, HEAD, LEFT, SNAPSHOT},
     },
-    service::{Service, forward::WRITE, members::JOIN, read::READ_INDEX},
+    service::{Service, changes::CHANGE, forward::WRITE, members::JOIN, read::READ_INDEX},
 };
 
 /// Bytes of a call: the longest request body, and the entries that an append takes along.
@@ -71,6 +71,7 @@ async fn answer(
     match kind.as_str() {
         JOIN => Ok(service.answer_join(read(body).await?).await?.into_response()),
         WRITE => Ok(service.answer_write(read(body).await?).await?.into_response()),
+        CHANGE => Ok(service.answer_change(read(body).await?).await?.into_response()),
         READ_INDEX => Ok(service.answer_read_index().await.into_response()),
         SNAPSHOT => take_snapshot(consensus(&service)?, &head.headers, body).await,
         FETCH_SNAPSHOT => give_snapshot(consensus(&service)?).await,
@@ -81,7 +82,12 @@ async fn answer(
 fn admit(service: &Service, kind: &str, headers: &HeaderMap) -> Result<(), Refused> {
     let admitted = match kind {
         JOIN => service.peers().admit_secret(headers),
-        _ => service.peers().admit(headers).map(drop),
+        _ => service.peers().admit(headers).and_then(|from| match service.consensus() {
+            Some(consensus) if consensus.has_left(from) => {
+                Err((LEFT, format!("node {from} was taken out of the cluster")))
+            }
+            Some(_) | None => Ok(()),
+        }),
     };
     admitted.map_err(|(status, text)| {
         tracing::warn!(kind, status, "refused a call of another node: {text}");

@@ -15,6 +15,7 @@ use axum::{
 use futures::stream;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
+use tokio_util::io::ReaderStream;
 
 use super::json::Object;
 use crate::{
@@ -24,7 +25,7 @@ use crate::{
         record::Revision,
         time::Timestamp,
     },
-    service::Refusal,
+    service::{Backup, Refusal},
     state::query::Found,
 };
 
@@ -36,6 +37,8 @@ pub(super) const NODE: &str = "x-concord-node";
 const PAGE_BYTES_AT_ONCE: usize = 4 << 20;
 /// Seconds after which a refused request may be tried again: an election takes about one.
 const RETRY_AFTER_S: HeaderValue = HeaderValue::from_static("1");
+/// Bytes of a piece of a streamed file.
+const FILE_BYTES_AT_ONCE: usize = 256 << 10;
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// A success.
@@ -87,6 +90,19 @@ impl Reply {
             return Self::json(Body::from(parts.collect::<String>()));
         }
         Self::json(Body::from_stream(stream::iter(parts.map(|part| Ok::<_, Infallible>(Bytes::from(part))))))
+    }
+
+    /// A backup, as a stream.
+    pub(super) fn file(backup: Backup) -> Self {
+        let Backup { revision, bytes, file } = backup;
+        let body = Body::from_stream(ReaderStream::with_capacity(file, FILE_BYTES_AT_ONCE));
+        let headers = [
+            (header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream")),
+            (header::CONTENT_LENGTH, bytes.into()),
+        ];
+        let reply = Self { status: StatusCode::OK, headers: HeaderMap::from_iter(headers), body };
+        let name = format!("attachment; filename=\"concord-{revision}.backup\"");
+        reply.header(header::CONTENT_DISPOSITION.as_str(), &name).at(revision)
     }
 
     /// Names the revision of the state that the answer was made from.
@@ -228,7 +244,9 @@ fn refused(refusal: Refusal) -> Response {
         Refusal::Invalid(Invalid::TooLarge(text))
         | Refusal::Unavailable(text)
         | Refusal::Undecided(text)
-        | Refusal::StorageFull(text) => vec![Fault::new(text)],
+        | Refusal::StorageFull(text)
+        | Refusal::Conflict(text) => vec![Fault::new(text)],
+        Refusal::NoMember(id) => vec![Fault::new(format!("node {id} is no member of the cluster"))],
         Refusal::Overloaded => vec![Fault::new("this node is working on as many requests as it may")],
         Refusal::Fault(text) => {
             unshown = Some(Unshown(text));
@@ -266,6 +284,8 @@ fn verdict(refusal: &Refusal) -> (StatusCode, &'static str) {
         Refusal::Overloaded => (StatusCode::TOO_MANY_REQUESTS, "rate_limited"),
         Refusal::StorageFull(_) => (StatusCode::INSUFFICIENT_STORAGE, "storage_full"),
         Refusal::Fault(_) => (StatusCode::INTERNAL_SERVER_ERROR, "server_error"),
+        Refusal::Conflict(_) => (StatusCode::CONFLICT, "conflict_error"),
+        Refusal::NoMember(_) => (StatusCode::NOT_FOUND, "not_found_error"),
     }
 }
 

@@ -16,7 +16,7 @@ use std::{
 };
 
 use openraft::{
-    ChangeMembers, Instant, ReadPolicy,
+    Instant, ReadPolicy,
     async_runtime::WatchReceiver,
     errors::{ClientWriteError, ForwardReason, ForwardToLeader, LinearizableReadError, RaftError},
 };
@@ -27,6 +27,7 @@ use super::{
     Consensus, Member, MemberStatus, NodeId, ReadError, Status, Timers, WriteError,
     log::Log,
     machine::Board,
+    members::lag,
     types::{Data, Kind, Metrics, Raft},
 };
 use crate::{
@@ -42,10 +43,6 @@ use crate::{
 const ENTRY_BYTES_MAX: usize = 16 << 20;
 /// How long forming a cluster may take: the members elect a leader and agree on their list.
 const FORM_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a hand-over waits for the new leader; an election would take as long.
-const HAND_OVER_TIMEOUT: Duration = Duration::from_millis(1500);
-/// How long a change of members waits: a new one may need a snapshot first.
-const MEMBERS_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long stopping openraft may take before the files are closed all the same.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -212,61 +209,6 @@ impl Consensus {
         self.inner.store.figures()
     }
 
-    /// Makes a new member follow the log without a vote, and waits (bounded) until it has caught up.
-    ///
-    /// # Errors
-    /// When this node does not lead, another change is under way, or it does not catch up in time.
-    pub async fn add_learner(&self, member: Member) -> Result<(), String> {
-        let added = self.inner.raft.add_learner(member.id, member, true);
-        let added = timeout(MEMBERS_TIMEOUT, added).await;
-        let added = added.map_err(|_| format!("the member has not caught up within {MEMBERS_TIMEOUT:?}"))?;
-        added.map(drop).map_err(|error| error.to_string())
-    }
-
-    /// Gives votes to learners and takes members out, in one change.
-    ///
-    /// # Errors
-    /// When this node does not lead, another change is under way, or the change is not agreed on in time.
-    pub async fn change_voters(&self, add: BTreeSet<NodeId>, remove: BTreeSet<NodeId>) -> Result<(), String> {
-        let change =
-            ChangeMembers::Batch(vec![ChangeMembers::AddVoterIds(add), ChangeMembers::RemoveVoters(remove)]);
-        let changed = timeout(MEMBERS_TIMEOUT, self.inner.raft.change_membership(change, false)).await;
-        let changed = changed.map_err(|_| format!("not agreed on within {MEMBERS_TIMEOUT:?}"))?;
-        changed.map(drop).map_err(|error| error.to_string())
-    }
-
-    /// Hands leadership to the freshest live voter, if this node leads; waits (bounded) until it is taken.
-    pub async fn hand_over(&self) {
-        let Some(to) = self.successor() else { return };
-        if let Err(error) = self.inner.raft.trigger().transfer_leader(to).await {
-            tracing::warn!(%error, "leadership could not be handed over");
-            return;
-        }
-        let me = self.inner.id;
-        let taken = |metrics: &Metrics| metrics.current_leader.is_some_and(|leader| leader != me);
-        let waited =
-            self.inner.raft.wait(Some(HAND_OVER_TIMEOUT)).metrics(taken, "another member leads").await;
-        match waited {
-            Ok(_) => tracing::info!(to, "handed leadership over"),
-            Err(error) => tracing::warn!(to, %error, "leadership was not taken over; the members will elect"),
-        }
-    }
-
-    /// The voter with the longest log among those that answered a heartbeat lately; `None` unless this node leads.
-    /// A leader that has asked a silent member to take over accepts no writes until the next election.
-    fn successor(&self) -> Option<NodeId> {
-        let metrics = self.metrics();
-        if metrics.current_leader != Some(self.inner.id) {
-            return None;
-        }
-        let (heartbeats, logs) = (metrics.heartbeat?, metrics.replication?);
-        let lease = Duration::from_millis(self.inner.timers.election_min_ms);
-        let is_live =
-            |id: &NodeId| heartbeats.get(id).copied().flatten().is_some_and(|at| at.elapsed() < lease);
-        let voters = metrics.membership_config.voter_ids().filter(|id| *id != self.inner.id && is_live(id));
-        voters.max_by_key(|id| logs.get(id).copied().flatten())
-    }
-
     /// Stops openraft, then closes log and store.
     pub async fn shutdown(&self) {
         self.inner.stopping.store(true, Ordering::Relaxed);
@@ -308,18 +250,9 @@ impl Consensus {
         }
     }
 
-    fn metrics(&self) -> Metrics {
+    pub(super) fn metrics(&self) -> Metrics {
         self.inner.raft.metrics().borrow_watched().clone()
     }
-}
-
-/// Entries that a member lacks of this leader's log.
-fn lag(metrics: &Metrics, id: NodeId) -> Option<u64> {
-    let logs = metrics.replication.as_ref()?;
-    let end = |index: Option<u64>| index.map_or(0, |index| index + 1);
-    let last = end(metrics.last_log_index);
-    let has = if id == metrics.id { last } else { end(logs.get(&id)?.map(|id| id.index)) };
-    Some(last.saturating_sub(has))
 }
 
 /// Follows openraft's metrics: the leader, and a failure that ends it.

@@ -47,12 +47,22 @@ pub(super) struct Members {
     pub(super) nodes: Vec<(NodeId, Member)>,
 }
 
-/// What stands beside a state: the last entry it knows, the members and the entry that named them.
+/// What stands beside a state: the last entry it knows, the members, the entry that named them, and the greatest
+/// id that any entry so far has named.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Stamp {
     pub(super) last: Option<Id>,
     pub(super) named_by: Option<Id>,
     pub(super) members: Members,
+    greatest: NodeId,
+}
+
+/// A [`Stamp`] as it was before members could leave.
+#[derive(Debug, Serialize, Deserialize)]
+struct FirstStamp {
+    last: Option<Id>,
+    named_by: Option<Id>,
+    members: Members,
 }
 
 /// What an entry holds.
@@ -158,12 +168,25 @@ impl Head {
 
 impl Stamp {
     /// What openraft says of a state.
-    pub(super) fn new(last: Option<LogId>, membership: &StoredMembership) -> Self {
+    pub(super) fn new(last: Option<LogId>, membership: &StoredMembership, greatest: NodeId) -> Self {
         Self {
             last: last.map(Id::from),
             named_by: membership.log_id().map(Id::from),
             members: Members::from(membership.membership()),
+            greatest,
         }
+    }
+
+    /// The stamp of a state that begins a cluster of one member.
+    pub(super) fn of_first(last: Id, member: Member) -> Self {
+        let greatest = member.id;
+        let members = Members { voters: vec![vec![member.id]], nodes: vec![(member.id, member)] };
+        Self { last: Some(last), named_by: Some(last), members, greatest }
+    }
+
+    /// The greatest id that any member has had so far.
+    pub(super) fn greatest_id(&self) -> NodeId {
+        self.members.nodes.iter().map(|(id, _)| *id).fold(self.greatest, NodeId::max)
     }
 
     /// In openraft's words.
@@ -178,7 +201,11 @@ impl Stamp {
         if bytes.is_empty() {
             return Ok(Self::default());
         }
-        from_bytes(bytes).map_err(|error| error.to_string())
+        if let Ok(stamp) = from_bytes(bytes) {
+            return Ok(stamp);
+        }
+        let FirstStamp { last, named_by, members } = from_bytes(bytes).map_err(|error| error.to_string())?;
+        Ok(Self { last, named_by, members, greatest: 0 })
     }
 }
 

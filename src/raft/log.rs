@@ -144,6 +144,13 @@ impl Wal {
         told.blocking_recv().unwrap_or_else(|_| Err(io::Error::other("the log's writer has stopped")))
     }
 
+    /// Begins a log behind a snapshot: its vote, so that no later term is below the snapshot's, then its mark.
+    /// Durable. Blocking.
+    pub(super) fn begin(&mut self, vote: Ballot, mark: Mark) -> io::Result<()> {
+        self.0.save_vote(vote)?;
+        self.set_mark(mark)
+    }
+
     /// Nothing was ever written to it.
     pub(super) fn is_pristine(&self) -> bool {
         let state = self.0.log_state();

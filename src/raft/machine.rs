@@ -30,6 +30,7 @@ use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
+    NodeId,
     form::{self, Id, Stamp},
     log::Log,
     types::{Entry, Kind, LogId, Reply, Snapshot, SnapshotMeta, StoredMembership},
@@ -49,18 +50,23 @@ pub(super) struct Applied {
     pub(super) state: Arc<State>,
     pub(super) last: Option<LogId>,
     pub(super) membership: StoredMembership,
+    /// The greatest id that any member has had.
+    pub(super) greatest_id: NodeId,
 }
 
 impl Applied {
+    /// Where the state stands in the log, in the store's words.
     pub(super) fn position(&self) -> Position {
-        position(self.last, &self.membership)
+        let index = self.last.map_or(0, |id| id.index);
+        let stamp = Stamp::new(self.last, &self.membership, self.greatest_id);
+        Position { index, stamp: form::to_bytes(&stamp) }
     }
-}
 
-/// Where a state stands in the log, in the store's words.
-pub(super) fn position(last: Option<LogId>, membership: &StoredMembership) -> Position {
-    let index = last.map_or(0, |id| id.index);
-    Position { index, stamp: form::to_bytes(&Stamp::new(last, membership)) }
+    /// Whether a node was a member, or could have been, and never will be again: ids ascend. What is true once
+    /// stays true, so a node that lags may say it too.
+    pub(super) fn has_left(&self, id: NodeId) -> bool {
+        id <= self.greatest_id && self.membership.membership().get_node(&id).is_none()
+    }
 }
 
 /// What the machine shows to the rest of the node.
@@ -80,6 +86,7 @@ pub(super) struct Machine {
     state: State,
     last: Option<LogId>,
     membership: StoredMembership,
+    greatest_id: NodeId,
     board: Arc<Board>,
     store: Store,
     log: Log,
@@ -90,9 +97,11 @@ pub(super) struct Machine {
 impl Machine {
     /// A machine that stands where the store does.
     pub(super) fn new(state: State, position: &Position, store: Store, log: Log) -> io::Result<Self> {
-        let (last, membership) =
-            Stamp::decode(&position.stamp).and_then(Stamp::parts).map_err(io::Error::other)?;
-        let applied = Applied { state: Arc::new(state.clone()), last, membership: membership.clone() };
+        let stamp = Stamp::decode(&position.stamp).map_err(io::Error::other)?;
+        let greatest_id = stamp.greatest_id();
+        let (last, membership) = stamp.parts().map_err(io::Error::other)?;
+        let applied =
+            Applied { state: Arc::new(state.clone()), last, membership: membership.clone(), greatest_id };
         let board = Arc::new(Board {
             applied: ArcSwap::from_pointee(applied),
             index: watch::Sender::new(state.revision()),
@@ -100,7 +109,7 @@ impl Machine {
             bytes: AtomicU64::new(0),
         });
         let going = CancellationToken::new().drop_guard();
-        Ok(Self { state, last, membership, board, store, log, going })
+        Ok(Self { state, last, membership, greatest_id, board, store, log, going })
     }
 
     pub(super) fn board(&self) -> Arc<Board> {
@@ -130,6 +139,7 @@ impl Machine {
                 None
             }
             EntryPayload::Membership(members) => {
+                self.greatest_id = members.nodes().map(|(id, _)| *id).fold(self.greatest_id, NodeId::max);
                 self.membership = StoredMembership::new(Some(entry.log_id), members);
                 self.advance(revision);
                 None
@@ -154,8 +164,7 @@ impl Machine {
             let reply = self.decide(entry, &mut changes)?;
             answers.push((responder, reply));
         }
-        let position = position(self.last, &self.membership);
-        self.publish(changes.iter().any(frees_much));
+        let position = self.publish(changes.iter().any(frees_much));
         for (responder, reply) in answers {
             if let Some(responder) = responder {
                 responder.send(reply);
@@ -165,9 +174,11 @@ impl Machine {
         Ok(())
     }
 
-    fn publish(&self, frees_much: bool) {
+    fn publish(&self, frees_much: bool) -> Position {
         let state = Arc::new(self.state.clone());
-        let applied = Applied { state, last: self.last, membership: self.membership.clone() };
+        let (last, membership) = (self.last, self.membership.clone());
+        let applied = Applied { state, last, membership, greatest_id: self.greatest_id };
+        let position = applied.position();
         let before = self.board.applied.swap(Arc::new(applied));
         let revision = self.state.revision();
         self.board.index.send_replace(revision);
@@ -175,6 +186,7 @@ impl Machine {
             // The old state may be the last to hold a million records.
             drop(tokio::task::spawn_blocking(move || drop(before)));
         }
+        position
     }
 
     fn fail(&self, why: String) -> io::Error {
@@ -245,12 +257,15 @@ impl RaftStateMachine<Kind> for Machine {
         log.set_installing(meta.last_log_id.map(Id::from)).await?;
         let installed = tokio::task::spawn_blocking(move || install(&store, &file)).await;
         let (state, file) = installed.map_err(io::Error::other)?.map_err(|error| self.fail(error))?;
-        let (last, membership) = Stamp::decode(&file.position.stamp)
+        let stamp = Stamp::decode(&file.position.stamp);
+        let greatest_id = stamp.as_ref().map_or(0, Stamp::greatest_id);
+        let (last, membership) = stamp
             .and_then(Stamp::parts)
             .map_err(|error| self.fail(format!("the snapshot's stamp: {error}")))?;
         self.state = state;
         self.last = last;
         self.membership = membership;
+        self.greatest_id = self.greatest_id.max(greatest_id);
         self.publish(true);
         Ok(())
     }

@@ -15,6 +15,8 @@
 //! | `network`, `receive` | both ends of openraft's calls |
 //! | `snapshot` | when a snapshot is built, how one is received |
 //! | `start`, `consensus` | how a node's part begins, what it does for the room above |
+//! | `members` | changes of the members, on the leader |
+//! | [`restore`] | makes a backup the beginning of a new cluster |
 //!
 //! **Invariants**
 //! 1. openraft's types end in this room, and nothing of openraft is serialised: [`Consensus`] is the only door.
@@ -27,9 +29,11 @@ mod form;
 pub mod identity;
 mod log;
 mod machine;
+mod members;
 mod network;
 pub mod peers;
 mod receive;
+pub mod restore;
 mod snapshot;
 mod start;
 #[cfg(test)]
@@ -146,6 +150,17 @@ pub enum WriteError {
     Undecided(String),
     /// Larger than an entry may be. Not appended.
     TooLarge,
+}
+
+/// Why the members were not changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ChangeError {
+    /// Certainly not done: this node does not lead, or may not change the members yet.
+    NotYet(String),
+    /// Certainly not done, and it will not be.
+    Refused(String),
+    /// It may be done.
+    Undecided(String),
 }
 
 /// Why a read can't be confirmed.

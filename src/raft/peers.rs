@@ -17,6 +17,7 @@ use futures::{StreamExt, TryStreamExt, stream::BoxStream};
 use http::{HeaderMap, HeaderValue};
 use sha2::{Digest, Sha256};
 use subtle::{Choice, ConstantTimeEq};
+use tokio_util::sync::CancellationToken;
 
 use super::{NodeId, identity::Identity};
 
@@ -34,6 +35,8 @@ pub const HEAD: &str = "x-concord-head";
 pub const SNAPSHOT: &str = "snapshot";
 /// The kind of call that asks for one: answered by `Consensus::current_snapshot`.
 pub const FETCH_SNAPSHOT: &str = "fetch-snapshot";
+/// The status of a refusal whose reason is that the caller was taken out of the cluster.
+pub const LEFT: u16 = 410;
 
 /// How long a connection may take to come about: a living node in the same network takes milliseconds.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -96,6 +99,8 @@ pub struct Peers {
     pub me: OnceLock<Identity>,
     /// The cluster's secrets.
     pub secrets: Secrets,
+    /// Cancelled once a member has said that this node was taken out of the cluster.
+    pub left: CancellationToken,
     pulse: reqwest::Client,
     append: reqwest::Client,
     forward: reqwest::Client,
@@ -116,6 +121,7 @@ impl Peers {
         Self {
             me: OnceLock::new(),
             secrets,
+            left: CancellationToken::new(),
             pulse: client(source),
             append: client(source),
             forward: client(source),
@@ -138,7 +144,11 @@ impl Peers {
         deadline: Duration,
     ) -> Result<Bytes, CallError> {
         let request = self.client(lane).post(url(addr, kind)).headers(self.headers(to)?).body(body);
-        answer_of(request, deadline).await
+        let answer = answer_of(request, deadline).await;
+        if let Err(CallError::Refused { status: LEFT, .. }) = answer {
+            self.left.cancel();
+        }
+        answer
     }
 
     /// Calls a node that has no identity yet, by the secret alone.

@@ -21,7 +21,7 @@ use futures::{StreamExt, stream::BoxStream};
 use tokio::io::AsyncWriteExt;
 
 use super::{
-    ReceiveError,
+    Consensus, ReceiveError,
     form::Head,
     log::Log,
     machine::{Applied, Board},
@@ -110,6 +110,23 @@ impl Keeper {
             0 => true,
             floor => self.raft.trigger().purge_log(floor).await.is_ok(),
         }
+    }
+}
+
+impl Consensus {
+    /// A snapshot of what is applied now or later, and its file, open.
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub async fn fresh_snapshot(&self) -> Result<(SnapshotFile, tokio::fs::File), String> {
+        let (applied, store) = (self.inner.board.applied.load_full(), self.inner.store.clone());
+        let built = tokio::task::spawn_blocking(move || {
+            let file = build(&store, &applied)?;
+            let opened = std::fs::File::open(&file.path);
+            opened.map(|opened| (file, opened)).map_err(|error| error.to_string())
+        });
+        let (file, opened) = built.await.map_err(|error| error.to_string())??;
+        Ok((file, tokio::fs::File::from_std(opened)))
     }
 }
 

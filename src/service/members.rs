@@ -31,7 +31,7 @@ pub(crate) const JOIN: &str = "join";
 /// Where [`Consensus`] keeps the log in the data directory.
 const LOG: &str = "log";
 /// Members of a cluster: more voters than this make every write slower and nothing safer.
-const MEMBERS_MAX: usize = 31;
+pub(super) const MEMBERS_MAX: usize = 31;
 /// How long one member may take to answer, or to write its identity and open an empty directory.
 const JOIN_TIME: Duration = Duration::from_secs(10);
 /// How long forming waits for the first read that is confirmed.
@@ -45,7 +45,7 @@ const READY: Duration = Duration::from_secs(2);
 
 /// What a forming node asks of another. New variants go to the end.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum Join {
+pub(super) enum Join {
     /// Whose are you?
     Tell,
     /// Take this identity.
@@ -54,9 +54,9 @@ enum Join {
 
 /// What the other node says.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Joined {
-    node_id: NodeId,
-    cluster_id: Option<Uuid>,
+pub(super) struct Joined {
+    pub(super) node_id: NodeId,
+    pub(super) cluster_id: Option<Uuid>,
     initialized: bool,
     refused: Option<String>,
 }
@@ -212,7 +212,7 @@ impl Service {
         Ok(found.map_or_else(Uuid::new_v4, |(id, _)| id))
     }
 
-    async fn ask(&self, member: &Member, ask: &Join) -> Result<Joined, Refusal> {
+    pub(super) async fn ask(&self, member: &Member, ask: &Join) -> Result<Joined, Refusal> {
         let Member { id, peer_addr, .. } = member;
         let body = encode(ask);
         let answer = self.peers().call_secret_only(peer_addr, JOIN, body, JOIN_TIME).await;
@@ -282,7 +282,7 @@ impl Service {
         if self.inner.stopping.is_cancelled() {
             return Err("this node is stopping".into());
         }
-        let consensus = self.consensus().ok_or_else(|| self.absence())?;
+        let consensus = self.consensus().filter(|_| !self.has_left()).ok_or_else(|| self.absence())?;
         if !consensus.status().running {
             return Err("consensus has ended on this node".into());
         }
@@ -299,6 +299,12 @@ impl Service {
         let Some(consensus) = self.consensus() else { return };
         let (mut ready, mut since) = (false, Instant::now());
         while !self.inner.stopping.is_cancelled() {
+            if self.has_left() {
+                consensus.retire();
+                tracing::warn!("this node was taken out of the cluster and takes no part any more");
+                return;
+            }
+            self.complete_change(consensus);
             let confirmed = timeout(LOOK_TIME, self.confirm(consensus)).await;
             let why = match &confirmed {
                 Ok(Ok(())) => String::new(),

@@ -7,6 +7,8 @@
 //! | `forward` | carries a write to the leader, once, and answers the ones that other nodes carry here |
 //! | `read` | the barrier that makes a read see every acknowledged write |
 //! | `members` | forms the cluster, shows it, says whether this node is ready |
+//! | `changes` | adds and removes members, moves leadership (on the leader) |
+//! | `backup` | a file that holds all |
 //! | `access` | who a credential belongs to |
 //! | `checks` | compiled schemas, and the room on the disk |
 //!
@@ -17,6 +19,8 @@
 //! not been proposed; whatever may have happened is *undecided*, and stays so through every retry.
 
 pub mod access;
+mod backup;
+pub(crate) mod changes;
 mod checks;
 pub(crate) mod forward;
 pub(crate) mod members;
@@ -50,6 +54,8 @@ use crate::{
     store,
 };
 pub use access::{Access, Principal};
+pub use backup::Backup;
+pub use changes::{Change, Changed};
 
 /// Who asks for a write, and what rides with it.
 #[derive(Debug, Clone)]
@@ -142,6 +148,10 @@ pub enum Refusal {
     StorageFull(String),
     /// A fault of ours: logged, never shown.
     Fault(String),
+    /// The cluster is not as the change needs it; certainly not done.
+    Conflict(String),
+    /// No such member.
+    NoMember(NodeId),
 }
 
 /// How fresh a read must be.
@@ -239,6 +249,8 @@ struct Inner {
     consensus: SetOnce<Consensus>,
     /// Held while an identity is written or consensus is started: one of them at a time.
     forming: tokio::sync::Mutex<()>,
+    /// Held while the members are changed from here: one change at a time.
+    changing: tokio::sync::Mutex<()>,
     admission: Semaphore,
     validators: checks::Validators,
     disk: checks::Disk,
@@ -257,6 +269,7 @@ impl Service {
             peers,
             consensus: SetOnce::new(),
             forming: tokio::sync::Mutex::new(()),
+            changing: tokio::sync::Mutex::new(()),
             admission: Semaphore::new(options.limits.writes_in_flight),
             validators: checks::Validators::default(),
             disk: checks::Disk::new(options.directory.clone(), options.disk_reserve_bytes),
@@ -331,7 +344,9 @@ impl Service {
 
     /// Why there is no consensus on this node.
     fn absence(&self) -> String {
-        if self.inner.peers.me.get().is_some() {
+        if self.has_left() {
+            "this node was taken out of the cluster".into()
+        } else if self.inner.peers.me.get().is_some() {
             "this node is starting".into()
         } else {
             "this node belongs to no cluster yet".into()
@@ -339,7 +354,14 @@ impl Service {
     }
 
     fn consensus_or_refusal(&self) -> Result<&Consensus, Refusal> {
-        self.consensus().ok_or_else(|| Refusal::Unavailable(self.absence()))
+        let consensus = self.consensus().filter(|_| !self.has_left());
+        consensus.ok_or_else(|| Refusal::Unavailable(self.absence()))
+    }
+
+    /// Whether this node was taken out of the cluster. What it has applied gets older from then on, so it answers
+    /// no reads either.
+    fn has_left(&self) -> bool {
+        self.inner.peers.left.is_cancelled()
     }
 
     fn leads(&self, consensus: &Consensus) -> bool {

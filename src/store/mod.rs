@@ -14,6 +14,7 @@
 //! **Invariants:** a snapshot counts only once the history up to it is durable. sled never holds what the log
 //! does not hold durably, and is never the only copy. Handing over what was applied never waits for a disk.
 
+pub mod backup;
 mod carry;
 mod changes;
 mod disk;

@@ -117,11 +117,20 @@ impl Cluster {
         Self { nodes, directory, _place: place }
     }
 
+    /// Starts a node that belongs to no cluster yet, with the settings of the others. It is one of `nodes` from
+    /// now on, wherever it gets to.
+    pub(crate) async fn newcomer(&mut self, id: u64) -> Value {
+        let settings = self.nodes[0].settings.clone();
+        let mut node = Node::new(id, self.directory.path(), &settings);
+        node.start_anywhere().await;
+        let body = node.as_member();
+        self.nodes.push(node);
+        body
+    }
+
     /// The body that forms the cluster.
     pub(crate) fn members(&self) -> Value {
-        let member =
-            |node: &Node| json!({"id": node.id, "api_addr": node.api_addr(), "peer_addr": node.peer_addr()});
-        json!({"members": self.nodes.iter().map(member).collect::<Vec<_>>()})
+        json!({"members": self.nodes.iter().map(Node::as_member).collect::<Vec<_>>()})
     }
 
     /// Forms the cluster. Forming is idempotent, so it is asked until it is done.

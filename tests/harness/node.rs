@@ -11,6 +11,8 @@ use std::{
     sync::{LazyLock, Mutex, mpsc},
 };
 
+use serde_json::{Value, json};
+
 use super::{Client, eventually, ports};
 
 type Start = (Command, mpsc::SyncSender<std::io::Result<Child>>);
@@ -88,6 +90,11 @@ impl Node {
 
     pub(crate) fn peer_addr(&self) -> String {
         format!("{}:{}", self.host, self.peer_port)
+    }
+
+    /// This node as a body of a request names it.
+    pub(crate) fn as_member(&self) -> Value {
+        json!({"id": self.id, "api_addr": self.api_addr(), "peer_addr": self.peer_addr()})
     }
 
     pub(crate) fn client(&self) -> Client {

@@ -1,0 +1,145 @@
+//! A backup is whole, a damaged one is found, and a restored cluster has the same records and goes on above them.
+
+use std::{
+    path::Path,
+    process::{Command, Output},
+};
+
+use serde_json::{Value, json};
+
+use crate::harness::{
+    Cluster, Node, check, eventually,
+    load::{Load, config, define, everything, set},
+};
+
+fn concord(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_concord"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("CONCORD_") {
+            command.env_remove(name);
+        }
+    }
+    command.args(arguments).output().expect("the binary can be started")
+}
+
+fn shown(output: &Output) -> Value {
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+    serde_json::from_slice(&output.stdout).expect("JSON on the standard output")
+}
+
+fn verify(path: &Path) -> Output {
+    concord(&["verify", path.to_str().unwrap()])
+}
+
+/// Calls the binary aside: it talks to nodes whose clients live on this thread.
+async fn aside(arguments: Vec<String>) -> Output {
+    let called = tokio::task::spawn_blocking(move || {
+        concord(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
+    });
+    called.await.unwrap()
+}
+
+async fn back_up(node: &Node, to: &Path) -> Value {
+    let (url, key) = (format!("http://{}", node.api_addr()), node.settings["CONCORD_API_KEY"].clone());
+    let arguments = ["backup", "--url", &url, "--api-key", &key, "--out", to.to_str().unwrap()];
+    shown(&aside(arguments.map(str::to_owned).to_vec()).await)
+}
+
+#[tokio::test]
+async fn a_backup_under_load_is_restored_as_a_new_cluster() {
+    let mut cluster = Cluster::start("backup").await;
+    define(&cluster.client(1), "fixed").await;
+    for n in 0..20 {
+        set(&cluster.client(1), "fixed", &format!("k{n}"), &json!({"n": n, "exact": 1e3})).await;
+    }
+    let fixed = everything(&cluster.client(1), "fixed").await;
+    let mut load = Load::start(&cluster.clients(), "load").await;
+    load.grows_by(50).await;
+    let file = cluster.root().join("under-load.backup");
+    let follower = cluster.followers().await[0];
+    let known = cluster.client(follower).status().await.unwrap()["revision"].as_u64().unwrap();
+    let backup = back_up(cluster.node(follower), &file).await;
+    load.stop().await;
+    assert!(backup["revision"].as_u64().unwrap() >= known, "{backup}");
+    assert_eq!(shown(&verify(&file)), backup);
+
+    // Without writes the backups of all nodes hold the same.
+    let digest = cluster.equal_digests().await;
+    let all = everything(&cluster.client(1), "load").await;
+    let still = cluster.root().join("still.backup");
+    for node in &cluster.nodes {
+        assert_eq!(back_up(node, &still).await["digest"], json!(digest));
+    }
+    let still_shown = shown(&verify(&still));
+    assert_eq!(still_shown["configs"], json!(all.len() + fixed.len()));
+
+    // A new cluster of one begins from it, above its revision.
+    let settings = cluster.nodes[0].settings.clone();
+    let mut first = Node::new(7, cluster.root(), &settings);
+    let named = format!("7={}@{}", first.api_addr(), first.peer_addr());
+    let directory = first.directory.to_str().unwrap().to_owned();
+    let restore =
+        ["restore", "--from", still.to_str().unwrap(), "--data-dir", &directory, "--member", &named];
+    let restored = shown(&concord(&restore));
+    assert_eq!(restored["digest"], json!(digest));
+    assert_eq!(concord(&restore).status.code(), Some(1), "the directory is not empty");
+    cluster.kill_all();
+    first.start().await;
+    let client = first.client();
+    eventually("the restored node serves", async || {
+        let answer = client.bare(http::Method::GET, "/readyz").attempt().await?;
+        check(answer.status == 200, || format!("{answer:?}"))
+    })
+    .await;
+    let view = client.status().await.unwrap();
+    assert_eq!((&view["cluster_id"], &view["digest"]), (&restored["cluster_id"], &json!(digest)));
+    let revision = restored["revision"].as_u64().unwrap();
+    assert!(view["revision"].as_u64().unwrap() > revision, "{view}");
+    assert_eq!(everything(&client, "load").await, all);
+    load.is_kept_by(&client).await;
+    set(&client, "fixed", "k0", &json!({"n": "new"})).await;
+    let answer = client.get(&config("fixed", "k0")).insist().await;
+    assert!(answer.tag().trim_matches('"').parse::<u64>().unwrap() > revision);
+
+    // It grows as any other, and comes back after a kill.
+    let mut second = Node::new(8, cluster.root(), &settings);
+    second.start_anywhere().await;
+    let added = client.post("/api/v1/cluster/members", &second.as_member()).insist().await;
+    assert!(matches!(added.status, 200 | 201), "{added:?}");
+    client.post("/api/v1/cluster/members/8/promote", &json!({})).insist().await.expect(200);
+    first.kill();
+    first.start().await;
+    for node in [&first, &second] {
+        let mut expected = fixed.clone();
+        expected.insert("k0".into(), json!({"n": "new"}));
+        assert_eq!(everything(&node.client(), "fixed").await, expected);
+        assert_eq!(everything(&node.client(), "load").await, all);
+    }
+}
+
+#[tokio::test]
+async fn a_damaged_backup_is_found() {
+    let cluster = Cluster::start("damaged").await;
+    define(&cluster.client(1), "d").await;
+    for n in 0..10 {
+        set(&cluster.client(1), "d", &format!("k{n}"), &json!({"n": n})).await;
+    }
+    let file = cluster.root().join("whole.backup");
+    back_up(&cluster.nodes[2], &file).await;
+    let whole = std::fs::read(&file).unwrap();
+    let copy = cluster.root().join("damaged.backup");
+    for place in (0..whole.len()).step_by(whole.len() / 8) {
+        let mut bytes = whole.clone();
+        bytes[place] ^= 1;
+        std::fs::write(&copy, &bytes).unwrap();
+        assert_eq!(verify(&copy).status.code(), Some(1), "a flipped bit at {place}");
+    }
+    std::fs::write(&copy, &whole[..whole.len() - 1]).unwrap();
+    let (cut, directory) = (copy.to_str().unwrap(), cluster.root().join("restored"));
+    assert_eq!(verify(&copy).status.code(), Some(1), "a cut file");
+    let restore =
+        ["restore", "--from", cut, "--data-dir", directory.to_str().unwrap(), "--member", "1=a:1@b:2"];
+    assert_eq!(concord(&restore).status.code(), Some(1));
+    assert!(!directory.join("identity.json").exists());
+}

@@ -1,0 +1,268 @@
+//! Members come, get a vote, are replaced and leave, while writes go on.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use http::Method;
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+use crate::harness::{
+    Answer, Call, Client, Cluster, Options, check, eventually,
+    load::{Load, config, define, everything, set},
+};
+
+const MEMBERS: &str = "/api/v1/cluster/members";
+
+fn member(id: u64, verb: &str) -> String {
+    format!("{MEMBERS}/{id}{verb}")
+}
+
+/// Asks for a change until it is decided: changes can be asked again.
+async fn decided(call: Call) -> Answer {
+    call.insist().await
+}
+
+/// The ids of the members by role, as a node shows them.
+fn roles(view: &Value) -> BTreeMap<u64, String> {
+    let members = view["members"].as_array().expect("`members` is a list");
+    let role = |member: &Value| {
+        let role = member["role"].as_str().expect("a role");
+        (member["id"].as_u64().expect("an id"), role.replace("leader", "follower"))
+    };
+    members.iter().map(role).collect()
+}
+
+/// Waits until these nodes show exactly these voters, and no other members.
+async fn voters_are(cluster: &Cluster, voters: &[u64]) {
+    let expected: BTreeMap<u64, String> = voters.iter().map(|id| (*id, "follower".to_owned())).collect();
+    for id in voters {
+        let client = cluster.client(*id);
+        eventually(&format!("node {id} shows the voters {voters:?}"), async || {
+            let shown = roles(&client.status().await?);
+            check(shown == expected, || format!("{shown:?}"))
+        })
+        .await;
+    }
+}
+
+/// Waits until a node knows that it was taken out, and says so to everybody.
+async fn has_left(cluster: &Cluster, id: u64) {
+    let client = cluster.client(id);
+    eventually(&format!("node {id} knows that it has left"), async || {
+        let answer = client.bare(Method::GET, "/readyz").attempt().await?;
+        check(answer.status == 503 && answer.text.contains("taken out"), || format!("{answer:?}"))
+    })
+    .await;
+    let write = client.put(&config("stamped", "k"), &json!({"data": {}})).attempt().await.unwrap();
+    write.refused(503, "unavailable_error");
+    client.get(&config("stamped", "k")).attempt().await.unwrap().refused(503, "unavailable_error");
+    assert_eq!(client.bare(Method::GET, "/livez").attempt().await.unwrap().status, 200);
+}
+
+/// Adds a new node and gives it a vote, asking two different nodes and each of them twice.
+async fn grow(cluster: &mut Cluster, id: u64, (one, two): (u64, u64)) {
+    let body = cluster.newcomer(id).await;
+    let (one, two) = (cluster.client(one), cluster.client(two));
+    let added = decided(one.post(MEMBERS, &body)).await;
+    assert!(matches!(added.status, 200 | 201), "{added:?}");
+    assert_eq!(roles(added.data())[&id], "learner");
+    decided(two.post(MEMBERS, &body)).await.expect(200);
+    let promote = two.call(Method::POST, &member(id, "/promote"));
+    let promoted = decided(promote.clone()).await.expect(200);
+    assert_eq!(roles(promoted.data())[&id], "follower");
+    decided(one.call(Method::POST, &member(id, "/promote"))).await.expect(200);
+    decided(promote).await.expect(200);
+}
+
+/// Writes with idempotency keys, sent again until each is decided, until it is told to stop.
+struct Stamped {
+    stop: Arc<AtomicBool>,
+    writer: JoinHandle<BTreeMap<String, Value>>,
+}
+
+impl Stamped {
+    async fn start(client: Client) -> Self {
+        define(&client, "stamped").await;
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let writer = tokio::spawn(async move {
+            let mut written = BTreeMap::new();
+            for turn in 0.. {
+                if stopped.load(Ordering::SeqCst) {
+                    break;
+                }
+                let (key, data) = (format!("k{turn}"), json!({"turn": turn}));
+                let put = client.put(&config("stamped", &key), &json!({"data": data}));
+                let put = put.header("if-none-match", "*").header("idempotency-key", &key);
+                // Sent again until its outcome is known: it counts once.
+                let answer = loop {
+                    match put.settled().await {
+                        Ok(answer) if answer.status != 504 => break answer,
+                        Ok(_) | Err(_) => tokio::task::yield_now().await,
+                    }
+                };
+                answer.expect(201);
+                written.insert(key, data);
+            }
+            written
+        });
+        Self { stop, writer }
+    }
+
+    async fn stop(self) -> BTreeMap<String, Value> {
+        self.stop.store(true, Ordering::SeqCst);
+        self.writer.await.expect("every write was decided")
+    }
+}
+
+#[tokio::test]
+async fn a_cluster_grows_to_five_and_shrinks_to_three_under_load() {
+    let mut cluster = Cluster::start("grow").await;
+    let stamped = Stamped::start(cluster.client(3)).await;
+    let clients = [cluster.client(2), cluster.client(3)];
+    let mut load = Load::start(&clients, "d").await;
+    load.grows_by(50).await;
+    grow(&mut cluster, 4, (1, 2)).await;
+    grow(&mut cluster, 5, (3, 4)).await;
+    voters_are(&cluster, &[1, 2, 3, 4, 5]).await;
+    cluster.ready_on(&[4, 5]).await;
+    load.grows_by(50).await;
+    // Leaders and followers go alike.
+    for id in [1, 2] {
+        let removed = decided(cluster.client(4).delete(&member(id, ""))).await;
+        assert!(matches!(removed.status, 200 | 404), "{removed:?}");
+        has_left(&cluster, id).await;
+    }
+    voters_are(&cluster, &[3, 4, 5]).await;
+    load.grows_by(50).await;
+    load.stop().await;
+    let written = stamped.stop().await;
+    cluster.equal_digests_on(&[3, 4, 5]).await;
+    for id in [3, 4, 5] {
+        load.is_kept_by(&cluster.client(id)).await;
+        assert_eq!(everything(&cluster.client(id), "stamped").await, written);
+    }
+    // Without the two that have gone a majority of the five would be gone too.
+    cluster.node(5).kill();
+    set(&cluster.client(4), "stamped", "last", &json!({})).await;
+    // Who has left stays out, also when it begins anew.
+    cluster.node(1).kill();
+    cluster.node(1).start().await;
+    has_left(&cluster, 1).await;
+}
+
+#[tokio::test]
+async fn a_dead_member_is_replaced_under_a_new_id() {
+    let mut cluster = Cluster::start("replace").await;
+    define(&cluster.client(1), "stamped").await;
+    set(&cluster.client(1), "stamped", "k", &json!({"n": 1})).await;
+    let dead = cluster.leader().await;
+    cluster.node(dead).kill();
+    let (one, two) = (dead % 3 + 1, (dead + 1) % 3 + 1);
+    let body = cluster.newcomer(4).await;
+    let replace = cluster.client(one).post(&member(dead, "/replace"), &body);
+    let replaced = decided(replace.clone()).await;
+    assert!(matches!(replaced.status, 200 | 201), "{replaced:?}");
+    voters_are(&cluster, &[one, two, 4]).await;
+    decided(replace).await.expect(200);
+    set(&cluster.client(4), "stamped", "k", &json!({"n": 2})).await;
+    // The new one counts: with it and one of the old ones there is a majority.
+    cluster.node(two).kill();
+    set(&cluster.client(one), "stamped", "k", &json!({"n": 3})).await;
+    cluster.equal_digests_on(&[one, 4]).await;
+    cluster.node(two).start().await;
+    cluster.ready_on(&[one, two, 4]).await;
+    cluster.node(dead).start().await;
+    has_left(&cluster, dead).await;
+}
+
+#[tokio::test]
+async fn one_change_at_a_time_and_only_sound_ones() {
+    let mut cluster = Cluster::start("changes").await;
+    let [one, two, three] = [1, 2, 3].map(|id| cluster.client(id));
+    // What is wrong with the request itself.
+    decided(one.post(MEMBERS, &json!({"id": "4"}))).await.detail(&[
+        (json!(["body", "id"]), "int_type"),
+        (json!(["body", "api_addr"]), "missing"),
+        (json!(["body", "peer_addr"]), "missing"),
+    ]);
+    decided(one.post(MEMBERS, &json!({"id": 0, "api_addr": "a", "peer_addr": "b:1"}))).await.invalid();
+    decided(one.delete(&member(0, "x"))).await.invalid();
+    one.bare(Method::POST, MEMBERS).await.refused(401, "unauthorized_error");
+    // What does not fit the cluster.
+    decided(two.call(Method::POST, &member(9, "/promote"))).await.refused(404, "not_found_error");
+    decided(three.delete(&member(9, ""))).await.refused(404, "not_found_error");
+    let elsewhere = json!({"id": 3, "api_addr": "127.0.0.1:1", "peer_addr": "127.0.0.1:2"});
+    decided(two.post(MEMBERS, &elsewhere)).await.refused(409, "conflict_error");
+    let taken = json!({"id": 4, "api_addr": cluster.node(1).api_addr(), "peer_addr": "127.0.0.1:2"});
+    decided(two.post(MEMBERS, &taken)).await.refused(409, "conflict_error");
+    decided(three.post("/api/v1/cluster/leader", &json!({"id": 9}))).await.refused(409, "conflict_error");
+    let body = cluster.newcomer(4).await;
+    let mut wrong_id = body.clone();
+    wrong_id["id"] = json!(5);
+    decided(one.post(MEMBERS, &wrong_id)).await.refused(409, "conflict_error");
+    // The new node hangs, so the change does too, and another is not begun meanwhile.
+    cluster.node(4).pause();
+    let add = one.post(MEMBERS, &body);
+    let adding = tokio::spawn({
+        let add = add.clone();
+        async move { add.attempt().await }
+    });
+    eventually("a second change is refused", async || {
+        let second = two.call(Method::POST, &member(9, "/promote")).attempt().await?;
+        check(second.status == 409, || format!("{second:?}"))
+    })
+    .await;
+    cluster.node(4).resume();
+    let first = adding.await.unwrap().unwrap();
+    assert!(matches!(first.status, 201 | 503 | 504), "{first:?}");
+    assert!(matches!(decided(add).await.status, 200 | 201));
+    // A member without a vote does not lead. Its id is used for ever.
+    decided(two.post("/api/v1/cluster/leader", &json!({"id": 4}))).await.refused(409, "conflict_error");
+    decided(two.delete(&member(4, ""))).await.expect(200);
+    has_left(&cluster, 4).await;
+    decided(two.delete(&member(4, ""))).await.refused(404, "not_found_error");
+    decided(two.post(MEMBERS, &body)).await.refused(409, "conflict_error");
+    // The last voter stays.
+    for id in [3, 2] {
+        let removed = decided(one.delete(&member(id, ""))).await;
+        assert!(matches!(removed.status, 200 | 404), "{removed:?}");
+    }
+    decided(one.delete(&member(1, ""))).await.refused(409, "conflict_error");
+    voters_are(&cluster, &[1]).await;
+    define(&one, "alone").await;
+}
+
+#[tokio::test]
+async fn a_node_of_another_cluster_is_not_taken() {
+    let (one, mut two) = Cluster::start_two("stranger", &Options::default()).await;
+    let body = two.newcomer(4).await;
+    decided(two.client(1).post(MEMBERS, &body)).await.expect(201);
+    let before = one.client(1).status().await.unwrap();
+    decided(one.client(2).post(MEMBERS, &body)).await.refused(409, "conflict_error");
+    assert_eq!(roles(&one.client(1).status().await.unwrap()), roles(&before));
+    assert_eq!(roles(&two.client(1).status().await.unwrap())[&4], "learner");
+}
+
+#[tokio::test]
+async fn leadership_moves_to_the_named_member() {
+    let cluster = Cluster::start("transfer").await;
+    define(&cluster.client(1), "d").await;
+    for to in [1, 2, 3, 1] {
+        let lead = cluster.client(to % 3 + 1).post("/api/v1/cluster/leader", &json!({"id": to}));
+        // Another member may have been elected in between on a halting machine; then it is asked again.
+        eventually(&format!("node {to} leads"), async || {
+            let answer = lead.attempt().await?;
+            assert!(matches!(answer.status, 200 | 409 | 503 | 504), "{answer:?}");
+            check(answer.status == 200 && cluster.leader().await == to, || format!("{answer:?}"))
+        })
+        .await;
+        set(&cluster.client(to), "d", "k", &json!({"leader": to})).await;
+    }
+}
