@@ -31,6 +31,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
     NodeId,
+    compare::Digests,
     form::{self, Id, Stamp},
     log::Log,
     types::{Entry, Kind, LogId, Reply, Snapshot, SnapshotMeta, StoredMembership},
@@ -78,6 +79,8 @@ pub(super) struct Board {
     pub(super) failure: watch::Sender<Option<String>>,
     /// Bytes of proposals applied since the process started.
     pub(super) bytes: AtomicU64,
+    /// What the other members' states are compared with.
+    pub(super) digests: Digests,
 }
 
 /// openraft's state machine.
@@ -107,6 +110,7 @@ impl Machine {
             index: watch::Sender::new(state.revision()),
             failure: watch::Sender::new(None),
             bytes: AtomicU64::new(0),
+            digests: Digests::default(),
         });
         let going = CancellationToken::new().drop_guard();
         Ok(Self { state, last, membership, greatest_id, board, store, log, going })
@@ -146,6 +150,7 @@ impl Machine {
             }
         };
         self.last = Some(entry.log_id);
+        self.board.digests.note(&self.state);
         Ok(Reply(verdict))
     }
 

@@ -24,6 +24,7 @@
 //! 3. A write whose fate is not certain is [`WriteError::Undecided`], never a refusal.
 
 mod codec;
+mod compare;
 mod consensus;
 mod form;
 pub mod identity;

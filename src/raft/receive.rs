@@ -9,6 +9,7 @@ use futures::stream::BoxStream;
 
 use super::{
     Consensus, ReceiveError,
+    compare::DIGESTS,
     form::{self, Answer, Append, Appended, Ask, Ballot, Head, Transfer, Transferred},
     machine::snapshot_of,
     network::{APPEND, PRE_VOTE, TRANSFER, VOTE},
@@ -47,6 +48,10 @@ impl Consensus {
             TRANSFER => {
                 let rpc = form::from_bytes::<Transfer>(&body)?.into();
                 form::to_bytes(&Transferred::from(raft.handle_transfer_leader(rpc).await.map_err(failed)?))
+            }
+            DIGESTS => {
+                let board = &self.inner.board;
+                form::to_bytes(&board.digests.list(&board.applied.load().state))
             }
             unknown => return Err(ReceiveError::Unknown(unknown.into())),
         };

@@ -25,6 +25,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use super::{
     Consensus, Member, NodeId, Start, StartError, Timers,
     codec::Mark,
+    compare::Comparer,
     consensus::{self, Inner},
     form::{Head, Stamp},
     identity::Identity,
@@ -225,7 +226,7 @@ impl Parts {
         let (board, machine_gone) = (machine.board(), machine.gone());
         let (revived, mut answering) = mpsc::channel(REVIVED_QUEUE);
         let links = Arc::new(Links {
-            peers,
+            peers: Arc::clone(&peers),
             store: store.clone(),
             sending: AtomicUsize::new(0),
             rebuild: Notify::new(),
@@ -246,6 +247,7 @@ impl Parts {
             log: log.clone(),
             log_bytes,
         };
+        let comparer = Comparer { id, peers, board: Arc::clone(&board), store: store.clone() };
         let caller = raft.clone();
         let revive = async move {
             while let Some(member) = answering.recv().await {
@@ -258,6 +260,7 @@ impl Parts {
             tokio::spawn(follow).abort_handle(),
             tokio::spawn(keeper.work()).abort_handle(),
             tokio::spawn(revive).abort_handle(),
+            tokio::spawn(comparer.work()).abort_handle(),
         ];
         let inner = Inner { id, raft, board, machine_gone, store, log, timers, leader, stopping, tasks };
         Ok(Consensus { inner: Arc::new(inner) })

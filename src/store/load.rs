@@ -37,6 +37,7 @@ type Carried = (Trees, u64, State, Position);
 /// Opens a store's directories and finds the newest whole state.
 pub(super) fn open(directory: &Path, options: &Options, log: LogRange) -> Result<Found, StoreError> {
     disk::make_directory(directory)?;
+    throw_away(directory)?;
     let kept = Kept::open(&directory.join("snapshot"), options.block_bytes, log)?;
     let mut history = History::open(&directory.join("history"), options.segment_bytes)?;
     let home = Home::open(&directory.join("sled"), options.sled_cache_bytes)?;
@@ -62,6 +63,27 @@ pub(super) fn open(directory: &Path, options: &Options, log: LogRange) -> Result
         history.jump(latest.1.index)?;
     }
     Ok(Found { kept, history, begin: Begin { home, trees, found, latest }, nothing })
+}
+
+/// The mark of a directory whose state was found to be wrong.
+const DISTRUSTED: &str = "distrusted";
+
+/// Marks a directory durably.
+pub(super) fn distrust_all(directory: &Path) -> Result<(), StoreError> {
+    disk::write_file(&directory.join(DISTRUSTED), b"the state differs from that of a majority\n")
+}
+
+/// Removes what was marked as wrong. The mark goes last, so that a crash in between leaves nothing believed.
+fn throw_away(directory: &Path) -> Result<(), StoreError> {
+    let mark = directory.join(DISTRUSTED);
+    if !mark.exists() {
+        return Ok(());
+    }
+    tracing::warn!("the state on this disk was found to differ from the other members'; it is rebuilt");
+    for part in ["sled", "snapshot", "history"] {
+        disk::remove(&directory.join(part))?;
+    }
+    disk::remove(&mark)
 }
 
 /// The state that sled holds, if it can be believed; and whether there was a sled at all.

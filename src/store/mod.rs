@@ -204,6 +204,14 @@ impl Store {
         Ok((Self { inner: Arc::new(inner) }, loaded))
     }
 
+    /// Marks all that is kept here as wrong: the next start throws it away and rebuilds it. Blocking.
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub fn distrust(&self) -> Result<(), StoreError> {
+        load::distrust_all(&self.inner.directory)
+    }
+
     /// Takes what was applied. Never blocks. What waits for the history is bounded by the room above, through
     /// `figures`; what waits for sled is bounded here.
     pub fn carry(&self, batch: Batch) {

@@ -346,3 +346,21 @@ async fn a_history_that_fails_is_told() {
     assert!(world.store().build_snapshot(&world.state, &world.position()).is_err());
     world.close();
 }
+
+#[test]
+fn a_state_that_was_found_to_be_wrong_is_thrown_away() {
+    let mut world = World::new();
+    world.define("d");
+    world.write("d", 0..20, "x");
+    world.snapshot();
+    world.store().distrust().unwrap();
+    world.close();
+    let purged = world.log.purged;
+    world.log.purged = world.log.last;
+    assert!(matches!(world.try_open().unwrap(), Loaded::Nothing), "only a peer has the state");
+    world.close();
+    world.log.purged = purged;
+    let Loaded::State(state, _) = world.try_open().unwrap() else { panic!("the log has all of it") };
+    assert_eq!((state.revision(), state.config_count()), (0, 0));
+    assert!(!world.path("distrusted").exists());
+}
