@@ -250,19 +250,60 @@ async fn a_node_of_another_cluster_is_not_taken() {
     assert_eq!(roles(&two.client(1).status().await.unwrap())[&4], "learner");
 }
 
+/// Moves leadership to a member.
+async fn lead(cluster: &Cluster, to: u64) -> u64 {
+    let lead = cluster.client(to % 3 + 1).post("/api/v1/cluster/leader", &json!({"id": to}));
+    // Another member may have been elected in between on a halting machine; then it is asked again.
+    eventually(&format!("node {to} leads"), async || {
+        let answer = lead.attempt().await?;
+        assert!(matches!(answer.status, 200 | 409 | 503 | 504), "{answer:?}");
+        let known = cluster.client(to).status().await?;
+        check(answer.status == 200 && known["leader_id"] == json!(to), || format!("{answer:?}"))
+    })
+    .await;
+    to
+}
+
 #[tokio::test]
 async fn leadership_moves_to_the_named_member() {
     let cluster = Cluster::start("transfer").await;
     define(&cluster.client(1), "d").await;
     for to in [1, 2, 3, 1] {
-        let lead = cluster.client(to % 3 + 1).post("/api/v1/cluster/leader", &json!({"id": to}));
-        // Another member may have been elected in between on a halting machine; then it is asked again.
-        eventually(&format!("node {to} leads"), async || {
-            let answer = lead.attempt().await?;
-            assert!(matches!(answer.status, 200 | 409 | 503 | 504), "{answer:?}");
-            check(answer.status == 200 && cluster.leader().await == to, || format!("{answer:?}"))
-        })
-        .await;
+        lead(&cluster, to).await;
         set(&cluster.client(to), "d", "k", &json!({"leader": to})).await;
     }
+}
+
+#[tokio::test]
+async fn a_change_is_completed_when_its_leader_is_lost() {
+    let mut cluster = Cluster::start("lost-change").await;
+    define(&cluster.client(1), "stamped").await;
+    let rounds = 2;
+    for id in 4..4 + rounds {
+        let body = cluster.newcomer(id).await;
+        let added = decided(cluster.client(1).post(MEMBERS, &body)).await;
+        assert!(matches!(added.status, 200 | 201), "{added:?}");
+        for verb in ["/promote", ""] {
+            let leader = lead(&cluster, id % 3 + 1).await;
+            let client = cluster.client(leader % 3 + 1);
+            let method = if verb.is_empty() { Method::DELETE } else { Method::POST };
+            let change = client.call(method, &member(id, verb));
+            let begun = tokio::spawn({
+                let change = change.clone();
+                async move { change.attempt().await }
+            });
+            // Anywhere in the change: before, between or behind its two entries.
+            tokio::time::sleep(std::time::Duration::from_millis(fastrand::u64(0..25))).await;
+            cluster.node(leader).kill();
+            // Whatever the one who asked first was told, asking again ends it.
+            drop(begun.await.unwrap());
+            let ended = decided(change).await;
+            assert!(ended.status == 200 || (verb.is_empty() && ended.status == 404), "{ended:?}");
+            cluster.node(leader).start().await;
+            cluster.ready_on(&[1, 2, 3]).await;
+        }
+        voters_are(&cluster, &[1, 2, 3]).await;
+        set(&cluster.client(1), "stamped", "k", &json!({"round": id})).await;
+    }
+    cluster.equal_digests_on(&[1, 2, 3]).await;
 }
