@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# A Concord cluster on this machine, as cluster/*.env describes it: each cluster/node<N>.env is a node.
+# A Concord cluster on this machine, as cluster/*.env describes it: each cluster/node<N>.env is a node that `up`
+# starts, each cluster/extra<N>.env one that may be added later.
 #
 # Every call may be repeated: what is done already is not done again. Calls for different nodes may run at once.
 set -euo pipefail
@@ -20,6 +21,8 @@ usage: scripts/cluster.sh up          build if needed, start every node, form th
        scripts/cluster.sh pause N     SIGSTOP
        scripts/cluster.sh resume N    SIGCONT
        scripts/cluster.sh logs N      follow the log of node N
+       scripts/cluster.sh add N       start the extra node N, make it a member, give it a vote
+       scripts/cluster.sh remove N    take node N out of the cluster and stop it; its id is used up
        scripts/cluster.sh wipe        stop every node and delete all data
 
 CONCORD_DATA     where the data is kept       (now $DATA)
@@ -30,12 +33,30 @@ TEXT
 
 die() { echo "cluster.sh: $*" >&2; exit 1; }
 
+# The nodes that \`up\` starts, and those among the extra ones that were added and not removed.
 nodes() { for file in cluster/node*.env; do file=${file#cluster/node}; echo "${file%.env}"; done; }
+extras() {
+    local file n
+    for file in cluster/extra*.env; do
+        n=${file#cluster/extra}; n=${n%.env}
+        if [[ -d $DATA/node$n ]]; then echo "$n"; fi
+    done
+}
+all() { nodes; extras; }
+# The nodes that take part: all but those that were removed.
+members() { local n; for n in $(all); do if [[ ! -e $DATA/node$n/removed ]]; then echo "$n"; fi; done; }
 
-known() { [[ "${1:-}" =~ ^[0-9]+$ && -f cluster/node$1.env ]] || die "there is no node \`${1:-}\`; the nodes are: $(nodes | xargs)"; }
+env_file() { if [[ -f cluster/node$1.env ]]; then echo "cluster/node$1.env"; else echo "cluster/extra$1.env"; fi; }
+
+known() {
+    local n
+    for n in $(all); do if [[ $n == "${1:-}" ]]; then return; fi; done
+    die "there is no node \`${1:-}\`; the nodes are: $(all | xargs)"
+}
+extra() { [[ "${1:-}" =~ ^[0-9]+$ && -f cluster/extra$1.env ]] || die "there is no cluster/extra${1:-N}.env"; }
 
 # setting N NAME: the value of a line of the node's file.
-setting() { sed -n "s/^$2=//p" "cluster/node$1.env" | tail -n 1; }
+setting() { sed -n "s/^$2=//p" "$(env_file "$1")" | tail -n 1; }
 url() { echo "http://$(setting "$1" CONCORD_API_ADDR)"; }
 
 # The secrets of this cluster, made once. `set -C` lets one of two callers win.
@@ -77,7 +98,7 @@ start() {
         # shellcheck disable=SC1091
         . cluster/cluster.env
         # shellcheck disable=SC1090
-        . "cluster/node$n.env"
+        . "$(env_file "$n")"
         set +a
         export CONCORD_DATA_DIR=$home/data CONCORD_CLUSTER_SECRET=$cluster_secret CONCORD_API_KEY=$key
         exec setsid "$BIN" serve < /dev/null >> "$home/log" 2>&1 &
@@ -127,37 +148,73 @@ up() {
     build
     local n starts=()
     for n in $(nodes); do root_key > /dev/null; secret cluster.secret > /dev/null; break; done
-    for n in $(nodes); do start "$n" & starts+=($!); done
+    for n in $(members); do start "$n" & starts+=($!); done
     for n in "${starts[@]}"; do wait "$n" || die "not every node started"; done
-    local members=() first
-    first=$(nodes | head -n 1)
-    for n in $(nodes); do
-        members+=(--member "$n=$(setting "$n" CONCORD_API_ADDR)@$(setting "$n" CONCORD_PEER_ADDR)")
-    done
-    CONCORD_API_KEY=$(root_key) "$BIN" init --url "$(url "$first")" "${members[@]}" > /dev/null
+    # Where members were added or removed the cluster was formed long ago.
+    if [[ $(members) == "$(nodes)" ]]; then
+        local list=()
+        for n in $(nodes); do list+=(--member "$(member "$n")"); done
+        ask init "${list[@]}" > /dev/null
+    fi
     local until=$((SECONDS + WAIT_S))
-    for n in $(nodes); do
+    for n in $(members); do
         until answers "$n" /readyz; do
             ((SECONDS < until)) || die "node $n is not ready after $WAIT_S s; its log is $DATA/node$n/log"
             sleep 0.1
         done
     done
     echo
-    echo "the cluster is ready: $(for n in $(nodes); do url "$n"; done | xargs)"
+    echo "the cluster is ready: $(for n in $(members); do url "$n"; done | xargs)"
     # shellcheck disable=SC2031
     if [[ -n ${CONCORD_API_KEY:-} ]]; then echo "the root key is \$CONCORD_API_KEY"
     else echo "the root key is in $DATA/root.key"; fi
 }
 
+# ask ARGUMENT...: the command line on the first member that answers.
+ask() {
+    local n
+    for n in $(members); do
+        answers "$n" /livez || continue
+        CONCORD_API_KEY=$(root_key) CONCORD_URL=$(url "$n") "$BIN" "$@"
+        return
+    done
+    die "no node answers"
+}
+
+member() { echo "$1=$(setting "$1" CONCORD_API_ADDR)@$(setting "$1" CONCORD_PEER_ADDR)"; }
+
+add() {
+    local n=$1 until=$((SECONDS + WAIT_S))
+    [[ ! -e $DATA/node$n/removed ]] || die "node $n was removed, and an id is never used twice; take another"
+    ask status > /dev/null
+    start "$n"
+    ask member add "$(member "$n")" > /dev/null
+    ask member promote "$n" > /dev/null
+    until answers "$n" /readyz; do
+        ((SECONDS < until)) || die "node $n is not ready after $WAIT_S s; its log is $DATA/node$n/log"
+        sleep 0.1
+    done
+    echo "node $n is a member with a vote"
+}
+
+remove() {
+    local n=$1
+    [[ ! -e $DATA/node$n/removed ]] || die "node $n was removed already"
+    ask member remove "$n" > /dev/null
+    touch "$DATA/node$n/removed"
+    stop "$n" TERM > /dev/null
+    echo "node $n is no member any more"
+}
+
 down() {
     local n stops=()
-    for n in $(nodes); do stop "$n" TERM & stops+=($!); done
+    for n in $(all); do stop "$n" TERM & stops+=($!); done
     for n in "${stops[@]}"; do wait "$n"; done
 }
 
 status() {
     local n
-    for n in $(nodes); do
+    for n in $(members); do
         if ! pid "$n" > /dev/null; then echo "node $n: does not run"; continue; fi
         CONCORD_API_KEY=$(root_key) "$BIN" status --url "$(url "$n")" || echo "node $n: runs, but does not answer"
     done
@@ -166,7 +223,7 @@ status() {
 wipe() {
     down > /dev/null
     local n
-    for n in $(nodes); do rm -rf "${DATA:?}/node$n"; done
+    for n in $(all); do rm -rf "${DATA:?}/node$n"; done
     rm -f "$DATA/root.key" "$DATA/cluster.secret"
     rmdir "$DATA" 2>/dev/null || true
     echo "all data is deleted"
@@ -179,6 +236,8 @@ case ${1:-} in
     kill) known "${2:-}"; stop "$2" KILL ;;
     pause) known "${2:-}"; signal "$2" STOP ;;
     resume) known "${2:-}"; signal "$2" CONT ;;
+    add) extra "${2:-}"; add "$2" ;;
+    remove) known "${2:-}"; remove "$2" ;;
     logs) known "${2:-}"; exec tail -n 100 -f "$DATA/node$2/log" ;;
     -h | --help | help) usage ;;
     *) usage >&2; exit 2 ;;

@@ -406,3 +406,33 @@ impl From<Transferred> for Result<(), TransferLeaderError<Kind>> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(id: NodeId) -> Member {
+        Member { id, api_addr: format!("a:{id}"), peer_addr: format!("p:{id}") }
+    }
+
+    #[test]
+    fn a_stamp_remembers_the_greatest_id_when_its_member_is_gone() {
+        let last = Id { index: 9, term: 2, node: 1 };
+        let (_, membership) = Stamp::of_first(last, member(3)).parts().unwrap();
+        let stamp = Stamp::new(Some(last.into()), &membership, 5);
+        let read = Stamp::decode(&to_bytes(&stamp)).unwrap();
+        assert_eq!((read.greatest_id(), &read), (5, &stamp));
+        assert_eq!(Stamp::of_first(last, member(3)).greatest_id(), 3);
+        assert_eq!(Stamp::decode(&[]).unwrap().greatest_id(), 0);
+    }
+
+    #[test]
+    fn a_stamp_of_the_first_form_is_read() {
+        let last = Id { index: 9, term: 2, node: 1 };
+        let Stamp { last, named_by, members, .. } = Stamp::of_first(last, member(3));
+        let first = to_bytes(&FirstStamp { last, named_by, members });
+        let read = Stamp::decode(&first).unwrap();
+        assert_eq!((read.last, read.greatest_id()), (last, 3));
+        assert!(Stamp::decode(&first[..first.len() - 1]).is_err());
+    }
+}

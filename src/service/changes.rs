@@ -186,6 +186,10 @@ impl Service {
                 return Err(conflict("another change of the cluster is under way"));
             };
             confirm(consensus).await?;
+            if consensus.is_joint() {
+                // A lost leader's change comes first: what is asked may be the rest of it.
+                consensus.complete_change().await?;
+            }
             let turn = Turn { service: &service, consensus, deadline, roll: Roll::of(consensus) };
             let changed = turn.make(&change).await;
             match &changed {
