@@ -74,7 +74,7 @@ pub(crate) fn median(rounds: &[Seen]) -> Seen {
 /// The table, in Markdown.
 pub(crate) fn table(rows: &[Row]) -> String {
     let mut text = String::from(
-        "| load | clients | bytes | system | ops/s | ratio | p50 ms | p99 ms | p99.9 ms | CPU % of a core: leader, others · generator | biggest node, MB | disk flushes/s |\n|---|---:|---:|---|---:|---:|---:|---:|---:|---|---:|---:|\n",
+        "| load | clients | bytes | system | ops/s | ratio | p50 ms | p99 ms | p99.9 ms | CPU % of a core: leader, others · generator | CPU µs/op, all nodes | biggest node, MB | disk flushes/s |\n|---|---:|---:|---|---:|---:|---:|---:|---:|---|---:|---:|---:|\n",
     );
     for row in rows {
         let systems = [
@@ -96,13 +96,14 @@ pub(crate) fn table(rows: &[Row]) -> String {
             };
             let _ = writeln!(
                 text,
-                "| {point} | {name} | {:.0} | {ratio} | {:.2} | {:.2} | {:.2} | {} · {:.0} | {:.0} | {:.0} |",
+                "| {point} | {name} | {:.0} | {ratio} | {:.2} | {:.2} | {:.2} | {} · {:.0} | {:.0} | {:.0} | {:.0} |",
                 seen.ops_per_s,
                 seen.p50_ms,
                 seen.p99_ms,
                 seen.p999_ms,
                 cpu.join(", "),
                 seen.generator_cpu,
+                seen.cpu.iter().sum::<f64>() * 1e4 / seen.ops_per_s.max(1.0),
                 seen.rss_mb,
                 seen.flushes_per_s
             );
