@@ -130,7 +130,7 @@ pub(crate) enum Speaks {
 /// One client.
 pub(crate) enum Asker {
     Concord(Http),
-    Etcd(KvClient),
+    Etcd(Box<KvClient>),
     Gateway(Http),
 }
 

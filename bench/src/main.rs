@@ -180,7 +180,7 @@ impl Bench {
             (_, Some(etcd)) => etcd,
         };
         let leader = cluster.leader(&self.runtime)?;
-        let seen = run::measure(cluster, leader, speaks, (ask, clients), times, made)
+        let seen = run::measure(cluster, leader, speaks, (ask, clients, times), made)
             .map_err(|error| format!("{} by {clients} clients of {system}: {error}", ask.load.name()))?;
         thread::sleep(PAUSE);
         Ok(seen)

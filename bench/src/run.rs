@@ -79,7 +79,7 @@ impl Part {
                 Speaks::Gateway => Asker::Gateway(Http::connect(self.targets[target], "").await?),
                 Speaks::Etcd => {
                     let clients = &shared[target];
-                    Asker::Etcd(clients[(place / self.targets.len()) % clients.len()].kv_client())
+                    Asker::Etcd(Box::new(clients[(place / self.targets.len()) % clients.len()].kv_client()))
                 }
             });
         }
@@ -141,8 +141,7 @@ pub(crate) fn measure(
     cluster: &Cluster,
     leader: usize,
     speaks: Speaks,
-    (ask, clients): (Ask, usize),
-    times: Times,
+    (ask, clients, times): (Ask, usize, Times),
     made: &Arc<AtomicUsize>,
 ) -> Result<Seen, String> {
     let cores = thread::available_parallelism().map_or(1, usize::from);
@@ -214,7 +213,7 @@ pub(crate) fn fill(
         let mut set = JoinSet::new();
         for _ in 0..CLIENTS {
             let mut asker = match &shared {
-                Some(client) => Asker::Etcd(client.kv_client()),
+                Some(client) => Asker::Etcd(Box::new(client.kv_client())),
                 None => Asker::Concord(Http::connect(addr, KEY).await?),
             };
             let (next, definition) = (Arc::clone(&next), definition.to_owned());
