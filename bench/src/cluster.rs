@@ -1,0 +1,209 @@
+//! The two clusters: three processes each, fresh, on free ports of loopback, data on the same disk, real fsyncs.
+//!
+//! **Invariant:** no process outlives this one. Each is killed when its cluster is dropped, and by the kernel
+//! (`setpriv --pdeathsig`) when this process dies in another way.
+
+use std::{
+    fs::{self, File},
+    net::{Ipv4Addr, SocketAddr, TcpListener},
+    path::Path,
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use hyper::Method;
+use serde_json::Value;
+use tokio::runtime::Runtime;
+
+use crate::{
+    http::Http,
+    load::{KEY, Speaks},
+};
+
+const START_MAX: Duration = Duration::from_secs(30);
+
+pub(crate) struct Node {
+    child: Child,
+    /// Where callers are served.
+    pub(crate) addr: SocketAddr,
+}
+
+impl Node {
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // It may be gone already; then there is nothing to end.
+        let _gone = self.child.kill();
+        let _status = self.child.wait();
+    }
+}
+
+pub(crate) struct Cluster {
+    pub(crate) speaks: Speaks,
+    pub(crate) nodes: Vec<Node>,
+}
+
+/// Ports that were free a moment ago: all are held until all are known.
+fn free_addrs(count: usize) -> Result<Vec<SocketAddr>, String> {
+    let bind =
+        |_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|held| Ok((held.local_addr()?, held)));
+    let held: Result<Vec<_>, _> = (0..count).map(bind).collect();
+    let held = held.map_err(|error| format!("no free port: {error}"))?;
+    Ok(held.iter().map(|(addr, _)| *addr).collect())
+}
+
+fn command(binary: &Path, home: &Path) -> Result<Command, String> {
+    fs::create_dir_all(home).map_err(|error| format!("{}: {error}", home.display()))?;
+    let log = File::create(home.join("log")).map_err(|error| format!("{}: {error}", home.display()))?;
+    let copy = log.try_clone().map_err(|error| format!("{}: {error}", home.display()))?;
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "--"]).arg(binary);
+    command.stdin(Stdio::null()).stdout(log).stderr(copy);
+    Ok(command)
+}
+
+fn spawn(mut command: Command, addr: SocketAddr) -> Result<Node, String> {
+    let child = command.spawn().map_err(|error| format!("{command:?}: {error}"))?;
+    Ok(Node { child, addr })
+}
+
+impl Cluster {
+    /// Starts three nodes of Concord, forms the cluster and waits until each serves.
+    pub(crate) fn concord(runtime: &Runtime, binary: &Path, data: &Path) -> Result<Self, String> {
+        let addrs = free_addrs(6)?;
+        let (api, peer) = addrs.split_at(3);
+        let mut nodes = Vec::new();
+        for n in 0..3 {
+            let home = data.join(format!("concord{}", n + 1));
+            let mut command = command(binary, &home)?;
+            command.arg("serve").env("CONCORD_NODE_ID", (n + 1).to_string());
+            command.env("CONCORD_DATA_DIR", home.join("data")).env("CONCORD_LOG", "warn");
+            command.env("CONCORD_API_ADDR", api[n].to_string()).env("CONCORD_PEER_ADDR", peer[n].to_string());
+            command.env("CONCORD_API_KEY", KEY).env("CONCORD_CLUSTER_SECRET", "only-between-these-three");
+            nodes.push(spawn(command, api[n])?);
+        }
+        let cluster = Self { speaks: Speaks::Concord, nodes };
+        for node in &cluster.nodes {
+            cluster.wait(runtime, node, Method::GET, "/livez")?;
+        }
+        let mut init = Command::new(binary);
+        init.arg("init").arg("--url").arg(format!("http://{}", api[0])).env("CONCORD_API_KEY", KEY);
+        for n in 0..3 {
+            init.arg("--member").arg(format!("{}={}@{}", n + 1, api[n], peer[n]));
+        }
+        let done = init.stdout(Stdio::null()).status().map_err(|error| format!("{init:?}: {error}"))?;
+        if !done.success() {
+            return Err(format!("{init:?}: {done}"));
+        }
+        for node in &cluster.nodes {
+            cluster.wait(runtime, node, Method::GET, "/readyz")?;
+        }
+        Ok(cluster)
+    }
+
+    /// Starts three nodes of etcd with its defaults, but for the quota, which a long run would meet.
+    pub(crate) fn etcd(runtime: &Runtime, binary: &Path, data: &Path) -> Result<Self, String> {
+        let addrs = free_addrs(6)?;
+        let (client, peer) = addrs.split_at(3);
+        let all: Vec<String> = (0..3).map(|n| format!("n{}=http://{}", n + 1, peer[n])).collect();
+        let mut nodes = Vec::new();
+        for n in 0..3 {
+            let home = data.join(format!("etcd{}", n + 1));
+            let mut command = command(binary, &home)?;
+            let (client_url, peer_url) = (format!("http://{}", client[n]), format!("http://{}", peer[n]));
+            command.arg("--name").arg(format!("n{}", n + 1)).arg("--data-dir").arg(home.join("data"));
+            command.args(["--listen-client-urls", &client_url, "--advertise-client-urls", &client_url]);
+            command.args(["--listen-peer-urls", &peer_url, "--initial-advertise-peer-urls", &peer_url]);
+            command.arg("--initial-cluster").arg(all.join(",")).args(["--initial-cluster-state", "new"]);
+            command.args(["--log-level", "error", "--quota-backend-bytes", "8589934592"]);
+            nodes.push(spawn(command, client[n])?);
+        }
+        let cluster = Self { speaks: Speaks::Etcd, nodes };
+        for node in &cluster.nodes {
+            cluster.wait(runtime, node, Method::GET, "/health")?;
+        }
+        Ok(cluster)
+    }
+
+    fn key(&self) -> &'static str {
+        if self.speaks == Speaks::Concord { KEY } else { "" }
+    }
+
+    /// Waits until the node answers well.
+    fn wait(&self, runtime: &Runtime, node: &Node, method: Method, path: &str) -> Result<(), String> {
+        let until = Instant::now() + START_MAX;
+        loop {
+            let asked = runtime.block_on(async {
+                Http::connect(node.addr, self.key()).await?.good(method.clone(), path, String::new()).await
+            });
+            match asked {
+                Ok(_) => return Ok(()),
+                Err(error) if Instant::now() > until => {
+                    return Err(format!("a node does not start: {error}"));
+                }
+                Err(_) => thread::sleep(Duration::from_millis(50)),
+            }
+        }
+    }
+
+    /// Where the leader is among the nodes.
+    pub(crate) fn leader(&self, runtime: &Runtime) -> Result<usize, String> {
+        let until = Instant::now() + START_MAX;
+        loop {
+            for (place, node) in self.nodes.iter().enumerate() {
+                if runtime.block_on(self.leads(node, place)).unwrap_or(false) {
+                    return Ok(place);
+                }
+            }
+            if Instant::now() > until {
+                return Err(format!("{:?} has no leader", self.speaks));
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    async fn leads(&self, node: &Node, place: usize) -> Result<bool, String> {
+        let mut http = Http::connect(node.addr, self.key()).await?;
+        let concord = self.speaks == Speaks::Concord;
+        let body = if concord {
+            http.good(Method::GET, "/api/v1/cluster", String::new()).await?
+        } else {
+            http.good(Method::POST, "/v3/maintenance/status", "{}".to_owned()).await?
+        };
+        let answer: Value = serde_json::from_slice(&body).map_err(|error| error.to_string())?;
+        Ok(if concord {
+            answer["data"]["leader_id"].as_u64() == Some(place as u64 + 1)
+        } else {
+            answer["leader"].is_string() && answer["leader"] == answer["header"]["member_id"]
+        })
+    }
+}
+
+/// The processor time that a process has used, in clock ticks (100 a second on Linux).
+pub(crate) fn cpu_ticks(pid: u32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name may hold spaces; what follows its bracket does not.
+    let fields: Vec<&str> = text.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let field = |place: usize| fields.get(place).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
+    field(11) + field(12)
+}
+
+/// The resident memory of a process in MB.
+pub(crate) fn rss_mb(pid: u32) -> f64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kb = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
+    kb.unwrap_or(0.0) / 1024.0
+}
+
+/// Flushes that the disks of the machine have completed, whoever asked for them: an fsync that reached a disk.
+pub(crate) fn disk_flushes() -> u64 {
+    let text = fs::read_to_string("/proc/diskstats").unwrap_or_default();
+    let flushes = |line: &str| line.split_whitespace().nth(18).and_then(|field| field.parse::<u64>().ok());
+    text.lines().filter_map(flushes).sum()
+}

@@ -1,0 +1,59 @@
+//! HTTP/1.1 over one kept-alive connection, with as little around it as hyper allows.
+
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::{Method, Request, StatusCode, client::conn::http1::SendRequest, header};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+
+/// One connection; one request at a time.
+pub(crate) struct Http {
+    sender: SendRequest<Full<Bytes>>,
+    host: String,
+    authorization: String,
+}
+
+impl Http {
+    pub(crate) async fn connect(addr: SocketAddr, authorization: &str) -> Result<Self, String> {
+        let stream = TcpStream::connect(addr).await.map_err(|error| format!("{addr}: {error}"))?;
+        stream.set_nodelay(true).map_err(|error| format!("{addr}: {error}"))?;
+        let shaken = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
+        let (sender, connection) = shaken.map_err(|error| format!("{addr}: {error}"))?;
+        tokio::spawn(connection);
+        Ok(Self { sender, host: addr.to_string(), authorization: authorization.to_owned() })
+    }
+
+    /// The status and the body of the answer.
+    pub(crate) async fn call(
+        &mut self,
+        method: Method,
+        path: &str,
+        body: String,
+    ) -> Result<(StatusCode, Bytes), String> {
+        self.sender.ready().await.map_err(|error| format!("{path}: {error}"))?;
+        let request = Request::builder().method(method).uri(path).header(header::HOST, &self.host);
+        // The gateway would take any value for a token of its own and refuse it.
+        let request = match self.authorization.as_str() {
+            "" => request,
+            key => request.header(header::AUTHORIZATION, key),
+        };
+        let request = request.header(header::CONTENT_TYPE, "application/json");
+        let request =
+            request.body(Full::new(Bytes::from(body))).map_err(|error| format!("{path}: {error}"))?;
+        let answer = self.sender.send_request(request).await.map_err(|error| format!("{path}: {error}"))?;
+        let status = answer.status();
+        let body = answer.into_body().collect().await.map_err(|error| format!("{path}: {error}"))?;
+        Ok((status, body.to_bytes()))
+    }
+
+    /// The body of an answer that says success.
+    pub(crate) async fn good(&mut self, method: Method, path: &str, body: String) -> Result<Bytes, String> {
+        let (status, body) = self.call(method.clone(), path, body).await?;
+        if status.is_success() {
+            return Ok(body);
+        }
+        Err(format!("{method} {path}: {status} {}", String::from_utf8_lossy(&body)))
+    }
+}

@@ -1,0 +1,239 @@
+//! What is asked: the loads, the data, and how each system is asked for the same thing.
+//!
+//! etcd has no index: its update of an "indexed" field is a plain put, and its list is a range over keys that
+//! already lie in the wanted order. It is asked for less than Concord there, never for more.
+
+use std::{
+    fmt::Write as _,
+    net::SocketAddr,
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use etcd_client::{Client, GetOptions, KvClient};
+use hyper::Method;
+
+use crate::http::Http;
+
+/// Values of the indexed fields; each finds 1/1000 of the configs, so 100 of 100,000.
+pub(crate) const GROUPS: usize = 1000;
+/// Configs that are listed from.
+pub(crate) const LISTED: usize = 100_000;
+
+/// The root key of the measured cluster, which lives on loopback for minutes.
+pub(crate) const KEY: &str = "only-for-the-benchmark";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Load {
+    Create,
+    UpdateIndexed,
+    UpdateIndexedSpread,
+    UpdatePlain,
+    GetLeader,
+    GetSpread,
+    GetLocal,
+    ListIndexed,
+    Mixed,
+}
+
+impl Load {
+    pub(crate) const ALL: [Self; 9] = [
+        Self::Create,
+        Self::UpdateIndexed,
+        Self::UpdateIndexedSpread,
+        Self::UpdatePlain,
+        Self::GetLeader,
+        Self::GetSpread,
+        Self::GetLocal,
+        Self::ListIndexed,
+        Self::Mixed,
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Create => "create",
+            Self::UpdateIndexed => "update-indexed",
+            Self::UpdateIndexedSpread => "update-indexed-spread",
+            Self::UpdatePlain => "update-plain",
+            Self::GetLeader => "get-leader",
+            Self::GetSpread => "get-spread",
+            Self::GetLocal => "get-local",
+            Self::ListIndexed => "list-indexed",
+            Self::Mixed => "mixed",
+        }
+    }
+
+    /// Whether all nodes are asked; else the leader alone.
+    pub(crate) fn spread(self) -> bool {
+        matches!(self, Self::UpdateIndexedSpread | Self::GetSpread | Self::GetLocal | Self::Mixed)
+    }
+}
+
+/// What one point of the table asks for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ask {
+    pub(crate) load: Load,
+    pub(crate) value_bytes: usize,
+    /// Configs that exist before.
+    pub(crate) keys: usize,
+}
+
+/// The definitions: one per way of writing, so that a plain update really leaves the index alone.
+pub(crate) fn definition(load: Load, value_bytes: usize) -> String {
+    let name = match load {
+        Load::Create => "made",
+        Load::UpdateIndexed | Load::UpdateIndexedSpread | Load::Mixed => "moved",
+        Load::UpdatePlain | Load::GetLeader | Load::GetSpread | Load::GetLocal => "plain",
+        Load::ListIndexed => "listed",
+    };
+    format!("{name}-{value_bytes}")
+}
+
+/// The definition's own form.
+pub(crate) fn definition_body(key: &str) -> String {
+    format!(
+        r#"{{"config_definition_key":"{key}","indexes":["group","tier"],"json_schema":{{"type":"object","properties":{{"name":{{"type":"string"}},"group":{{"type":"integer"}},"tier":{{"type":"string"}},"count":{{"type":"integer"}},"pad":{{"type":"string"}}}},"required":["name","group","tier"]}}}}"#
+    )
+}
+
+/// The data of config `n`: `value_bytes` long, its tier as given.
+pub(crate) fn data(n: usize, tier: usize, value_bytes: usize) -> String {
+    let mut text = String::with_capacity(value_bytes + 16);
+    let (group, count) = (n % GROUPS, fastrand::u32(100_000..1_000_000));
+    let _ = write!(
+        text,
+        r#"{{"name":"config-{n:08}","group":{group},"tier":"tier-{tier:04}","count":{count},"pad":""#
+    );
+    let pad = value_bytes.saturating_sub(text.len() + 2);
+    text.extend(std::iter::repeat_n('x', pad));
+    text.push_str("\"}");
+    text
+}
+
+/// Where config `n` lies in etcd.
+fn etcd_key(definition: &str, n: usize) -> String {
+    if definition.starts_with("listed") {
+        return format!("{definition}/{:04}/{n:08}", n % GROUPS);
+    }
+    format!("{definition}/{n:08}")
+}
+
+/// How a system is spoken to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Speaks {
+    Concord,
+    Etcd,
+    /// etcd's HTTP gateway.
+    Gateway,
+}
+
+/// One client.
+pub(crate) enum Asker {
+    Concord(Http),
+    Etcd(Box<KvClient>),
+    Gateway(Http),
+}
+
+/// A connection of etcd's client, which many clients share.
+pub(crate) async fn etcd(addr: SocketAddr) -> Result<Client, String> {
+    Client::connect([format!("http://{addr}")], None).await.map_err(|error| format!("{addr}: {error}"))
+}
+
+impl Asker {
+    /// Asks once for what the load wants.
+    pub(crate) async fn once(&mut self, ask: &Ask, made: &AtomicUsize) -> Result<(), String> {
+        let Ask { load, value_bytes, keys } = *ask;
+        let definition = definition(load, value_bytes);
+        let n = fastrand::usize(..keys);
+        match load {
+            Load::Create => self.create(&definition, made.fetch_add(1, Relaxed), value_bytes).await,
+            Load::UpdateIndexed | Load::UpdateIndexedSpread => {
+                self.put(&definition, n, data(n, fastrand::usize(..GROUPS), value_bytes)).await
+            }
+            Load::UpdatePlain => self.put(&definition, n, data(n, n % GROUPS, value_bytes)).await,
+            Load::GetLeader | Load::GetSpread => self.get(&definition, n, false).await,
+            Load::GetLocal => self.get(&definition, n, true).await,
+            Load::ListIndexed => self.list(&definition, fastrand::usize(..GROUPS)).await,
+            Load::Mixed if fastrand::u8(..10) == 0 => {
+                self.put(&definition, n, data(n, fastrand::usize(..GROUPS), value_bytes)).await
+            }
+            Load::Mixed => self.get(&definition, n, false).await,
+        }
+    }
+
+    pub(crate) async fn create(
+        &mut self,
+        definition: &str,
+        n: usize,
+        value_bytes: usize,
+    ) -> Result<(), String> {
+        let data = data(n, n % GROUPS, value_bytes);
+        match self {
+            Self::Concord(http) => {
+                let body = format!(r#"{{"config_key":"c{n:08}","data":{data}}}"#);
+                let path = format!("/api/v1/config_definition/{definition}/config/");
+                http.good(Method::POST, &path, body).await.map(drop)
+            }
+            Self::Etcd(_) | Self::Gateway(_) => self.put(definition, n, data).await,
+        }
+    }
+
+    async fn put(&mut self, definition: &str, n: usize, data: String) -> Result<(), String> {
+        match self {
+            Self::Concord(http) => {
+                let path = format!("/api/v1/config_definition/{definition}/config/c{n:08}");
+                http.good(Method::PUT, &path, format!(r#"{{"data":{data}}}"#)).await.map(drop)
+            }
+            Self::Etcd(client) => {
+                client.put(etcd_key(definition, n), data, None).await.map(drop).map_err(|e| e.to_string())
+            }
+            Self::Gateway(http) => {
+                let (key, value) = (STANDARD.encode(etcd_key(definition, n)), STANDARD.encode(data));
+                let body = format!(r#"{{"key":"{key}","value":"{value}"}}"#);
+                http.good(Method::POST, "/v3/kv/put", body).await.map(drop)
+            }
+        }
+    }
+
+    async fn get(&mut self, definition: &str, n: usize, local: bool) -> Result<(), String> {
+        match self {
+            Self::Concord(http) => {
+                let how = if local { "?consistency=local" } else { "" };
+                let path = format!("/api/v1/config_definition/{definition}/config/c{n:08}{how}");
+                http.good(Method::GET, &path, String::new()).await.map(drop)
+            }
+            Self::Etcd(client) => {
+                let options = local.then(|| GetOptions::new().with_serializable());
+                let answer = client.get(etcd_key(definition, n), options).await.map_err(|e| e.to_string())?;
+                if answer.kvs().len() == 1 { Ok(()) } else { Err(format!("etcd has no config {n}")) }
+            }
+            Self::Gateway(http) => {
+                let key = STANDARD.encode(etcd_key(definition, n));
+                let body = format!(r#"{{"key":"{key}","serializable":{local}}}"#);
+                http.good(Method::POST, "/v3/kv/range", body).await.map(drop)
+            }
+        }
+    }
+
+    async fn list(&mut self, definition: &str, group: usize) -> Result<(), String> {
+        match self {
+            Self::Concord(http) => {
+                let path = format!("/api/v1/config_definition/{definition}/config/?group={group}&limit=100");
+                let body = http.good(Method::GET, &path, String::new()).await?;
+                if body.len() > 100 * 300 { Ok(()) } else { Err(format!("{path}: a short page")) }
+            }
+            Self::Etcd(client) => {
+                let options = GetOptions::new().with_prefix().with_limit(100);
+                let answer = client.get(format!("{definition}/{group:04}/"), Some(options)).await;
+                let answer = answer.map_err(|error| error.to_string())?;
+                if answer.kvs().len() == 100 { Ok(()) } else { Err("etcd: a short page".to_owned()) }
+            }
+            Self::Gateway(http) => {
+                let (key, end) = (format!("{definition}/{group:04}/"), format!("{definition}/{group:04}0"));
+                let (key, end) = (STANDARD.encode(key), STANDARD.encode(end));
+                let body = format!(r#"{{"key":"{key}","range_end":"{end}","limit":100}}"#);
+                http.good(Method::POST, "/v3/kv/range", body).await.map(drop)
+            }
+        }
+    }
+}

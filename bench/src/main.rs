@@ -1,0 +1,269 @@
+//! Loads a fresh three-node Concord and a fresh three-node etcd in turns, and compares them.
+//!
+//! `scripts/bench.sh` builds what is needed and runs this. Generator and servers share the machine: what a client
+//! costs is missing from its server, so the CPU of all is in the table.
+
+mod cluster;
+mod http;
+mod load;
+mod report;
+mod run;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::OpenOptions,
+    io::Write as _,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::{Arc, atomic::AtomicUsize},
+    thread,
+    time::{Duration, Instant},
+};
+
+use clap::Parser;
+use hyper::Method;
+use tokio::runtime::Runtime;
+
+use crate::{
+    cluster::Cluster,
+    http::Http,
+    load::{Ask, KEY, LISTED, Load, Speaks, definition, definition_body},
+    report::Row,
+    run::{Seen, Times},
+};
+
+/// Between two points, so that what one leaves behind does not burden the next.
+const PAUSE: Duration = Duration::from_millis(200);
+
+#[derive(Debug, Parser)]
+struct Args {
+    /// The binary of Concord
+    #[arg(long)]
+    concord: PathBuf,
+    /// The binary of etcd
+    #[arg(long)]
+    etcd: PathBuf,
+    /// Where both keep their data
+    #[arg(long)]
+    data: PathBuf,
+    /// The file that the table is appended to
+    #[arg(long)]
+    results: Option<PathBuf>,
+    /// The file that gets the rows as JSON
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// The points that say most, in less than 5 minutes
+    #[arg(long)]
+    quick: bool,
+    /// Rounds: Concord, etcd, Concord, etcd, …; the table has the medians
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Measured milliseconds of a round of a point
+    #[arg(long)]
+    measured_ms: Option<u64>,
+    /// Configs that exist before the loads
+    #[arg(long, default_value_t = 10_000)]
+    keys: usize,
+    /// Only these loads, with commas between
+    #[arg(long, value_delimiter = ',')]
+    loads: Vec<String>,
+    /// Only these numbers of clients, with commas between
+    #[arg(long, value_delimiter = ',')]
+    clients: Vec<usize>,
+    /// Only these sizes of values, with commas between
+    #[arg(long, value_delimiter = ',')]
+    bytes: Vec<usize>,
+    /// Concord alone: to profile it
+    #[arg(long)]
+    alone: bool,
+}
+
+/// What is measured: load, clients, bytes.
+fn plan(args: &Args) -> Result<Vec<(Load, usize, usize)>, String> {
+    let unknown = args.loads.iter().find(|name| Load::ALL.iter().all(|load| load.name() != *name));
+    if let Some(name) = unknown {
+        let names: Vec<_> = Load::ALL.iter().map(|load| load.name()).collect();
+        return Err(format!("there is no load `{name}`; the loads are: {}", names.join(" ")));
+    }
+    let chosen = !args.loads.is_empty() || !args.clients.is_empty() || !args.bytes.is_empty();
+    let mut points = Vec::new();
+    if args.quick && !chosen {
+        let quick: [(Load, &[usize]); 9] = [
+            (Load::Create, &[64]),
+            (Load::UpdateIndexed, &[1, 64, 256]),
+            (Load::UpdateIndexedSpread, &[256]),
+            (Load::UpdatePlain, &[64]),
+            (Load::GetLeader, &[1, 64]),
+            (Load::GetSpread, &[64, 256]),
+            (Load::GetLocal, &[256]),
+            (Load::ListIndexed, &[64]),
+            (Load::Mixed, &[256]),
+        ];
+        for (load, clients) in quick {
+            points.extend(clients.iter().map(|clients| (load, *clients, 300)));
+        }
+        points.push((Load::UpdateIndexed, 64, 8192));
+        return Ok(points);
+    }
+    let or =
+        |given: &[usize], default: &[usize]| if given.is_empty() { default.to_vec() } else { given.to_vec() };
+    for load in Load::ALL {
+        if !args.loads.is_empty() && !args.loads.iter().any(|name| name == load.name()) {
+            continue;
+        }
+        for bytes in or(&args.bytes, &[300, 8192]) {
+            // 100,000 big values measure the disk's size.
+            if load == Load::ListIndexed && bytes > 300 {
+                continue;
+            }
+            points.extend(
+                or(&args.clients, &[1, 16, 64, 256]).into_iter().map(|clients| (load, clients, bytes)),
+            );
+        }
+    }
+    Ok(points)
+}
+
+/// Both clusters, and what the rounds have in common.
+struct Bench {
+    runtime: Runtime,
+    concord: Cluster,
+    etcd: Option<Cluster>,
+    /// How many configs the creating load has made, by system and definition.
+    made: BTreeMap<(&'static str, String), Arc<AtomicUsize>>,
+}
+
+impl Bench {
+    fn start(args: &Args) -> Result<Self, String> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| error.to_string())?;
+        let concord = Cluster::concord(&runtime, &args.concord, &args.data)?;
+        let etcd = if args.alone { None } else { Some(Cluster::etcd(&runtime, &args.etcd, &args.data)?) };
+        Ok(Self { runtime, concord, etcd, made: BTreeMap::new() })
+    }
+
+    /// Makes what the points need to be there.
+    fn prepare(&self, points: &[(Load, usize, usize)], keys: usize) -> Result<(), String> {
+        let wanted: BTreeSet<(String, usize, usize)> = points
+            .iter()
+            .map(|(load, _, bytes)| {
+                let count = match load {
+                    Load::Create => 0,
+                    Load::ListIndexed => LISTED,
+                    _ => keys,
+                };
+                (definition(*load, *bytes), count, *bytes)
+            })
+            .collect();
+        for (definition, count, bytes) in wanted {
+            let begin = Instant::now();
+            let leader = self.concord.leader(&self.runtime)?;
+            let addr = self.concord.nodes[leader].addr;
+            self.runtime.block_on(async {
+                let body = definition_body(&definition);
+                let mut http = Http::connect(addr, KEY).await?;
+                http.good(Method::POST, "/api/v1/config_definition/", body).await
+            })?;
+            for cluster in [Some(&self.concord), self.etcd.as_ref()].into_iter().flatten() {
+                run::fill(cluster, cluster.leader(&self.runtime)?, &definition, (count, bytes))?;
+            }
+            eprintln!("{definition}: {count} configs made in {:.1} s", begin.elapsed().as_secs_f64());
+        }
+        Ok(())
+    }
+
+    fn once(&mut self, speaks: Speaks, ask: Ask, clients: usize, times: Times) -> Result<Seen, String> {
+        let system = if speaks == Speaks::Concord { "concord" } else { "etcd" };
+        let made = self.made.entry((system, definition(ask.load, ask.value_bytes))).or_default();
+        let cluster = match (speaks, &self.etcd) {
+            (Speaks::Concord, _) | (_, None) => &self.concord,
+            (_, Some(etcd)) => etcd,
+        };
+        let leader = cluster.leader(&self.runtime)?;
+        let seen = run::measure(cluster, leader, speaks, (ask, clients, times), made)
+            .map_err(|error| format!("{} by {clients} clients of {system}: {error}", ask.load.name()))?;
+        thread::sleep(PAUSE);
+        Ok(seen)
+    }
+
+    fn point(&mut self, ask: Ask, clients: usize, (rounds, times): (usize, Times)) -> Result<Row, String> {
+        // The protocol's share shows where it is biggest: small values, many clients, on the leader.
+        let gateway = clients == 64 && ask.value_bytes == 300;
+        let gateway = gateway && matches!(ask.load, Load::UpdateIndexed | Load::GetLeader);
+        let (mut concord, mut etcd, mut by_gateway) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..rounds {
+            concord.push(self.once(Speaks::Concord, ask, clients, times)?);
+            if self.etcd.is_none() {
+                continue;
+            }
+            etcd.push(self.once(Speaks::Etcd, ask, clients, times)?);
+            if gateway {
+                by_gateway.push(self.once(Speaks::Gateway, ask, clients, times)?);
+            }
+        }
+        let gateway = (!by_gateway.is_empty()).then(|| report::median(&by_gateway));
+        Ok(Row { ask, clients, concord: report::median(&concord), etcd: report::median(&etcd), gateway })
+    }
+}
+
+fn append(path: &Path, text: &str) -> Result<(), String> {
+    let file = OpenOptions::new().create(true).append(true).open(path);
+    let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
+    written.map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn bench(args: &Args) -> Result<(), String> {
+    let begin = Instant::now();
+    let points = plan(args)?;
+    let (warm, measured) = if args.quick { (300, 1000) } else { (1000, 3000) };
+    let measured = Duration::from_millis(args.measured_ms.unwrap_or(measured));
+    let times = Times { warm: Duration::from_millis(warm), measured };
+    let machine = report::machine(&args.data);
+    let mut bench = Bench::start(args)?;
+    for node in &bench.concord.nodes {
+        eprintln!("a node of Concord: process {}", node.pid());
+    }
+    bench.prepare(&points, args.keys)?;
+    let mut rows = Vec::new();
+    for (load, clients, value_bytes) in points {
+        let ask = Ask { load, value_bytes, keys: args.keys };
+        let row = bench.point(ask, clients, (args.rounds.max(1), times))?;
+        eprintln!(
+            "{} × {clients}, {value_bytes} bytes: {:.0}/s, etcd {:.0}/s",
+            load.name(),
+            row.concord.ops_per_s,
+            row.etcd.ops_per_s
+        );
+        rows.push(row);
+    }
+    let text = format!(
+        "\n## {}{}\n\n{machine}. {} configs, medians of {} rounds of {} ms after {} ms of warm-up, {:.0} s in all.\n\n{}",
+        report::now(),
+        if args.quick { ", quick" } else { "" },
+        args.keys,
+        args.rounds,
+        times.measured.as_millis(),
+        times.warm.as_millis(),
+        begin.elapsed().as_secs_f64(),
+        report::table(&rows)
+    );
+    let mut out = std::io::stdout();
+    out.write_all(text.as_bytes()).map_err(|error| format!("standard output: {error}"))?;
+    if let Some(path) = &args.json {
+        std::fs::write(path, report::json(&rows)).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    match &args.results {
+        Some(path) if !args.alone => append(path, &text),
+        _ => Ok(()),
+    }
+}
+
+fn main() -> ExitCode {
+    match bench(&Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

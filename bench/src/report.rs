@@ -1,0 +1,157 @@
+//! What was seen, as a table for people, and as JSON for machines.
+
+use std::{fmt::Write as _, fs, path::Path, process::Command};
+
+use serde_json::{Value, json};
+
+use crate::{load::Ask, run::Seen};
+
+/// A point of the table: the medians of its rounds.
+pub(crate) struct Row {
+    pub(crate) ask: Ask,
+    pub(crate) clients: usize,
+    pub(crate) concord: Seen,
+    pub(crate) etcd: Seen,
+    pub(crate) gateway: Option<Seen>,
+}
+
+impl Row {
+    fn ratio(&self) -> f64 {
+        self.concord.ops_per_s / self.etcd.ops_per_s.max(f64::MIN_POSITIVE)
+    }
+
+    /// The row as the file of `--json` has it.
+    fn json(&self) -> Value {
+        let seen = |seen: &Seen| {
+            json!({
+                "ops_per_s": seen.ops_per_s.round(),
+                "p50_ms": rounded(seen.p50_ms),
+                "p99_ms": rounded(seen.p99_ms),
+                "rss_mb": seen.rss_mb.round(),
+            })
+        };
+        json!({
+            "load": self.ask.load.name(),
+            "clients": self.clients,
+            "value_bytes": self.ask.value_bytes,
+            "concord": seen(&self.concord),
+            "etcd": seen(&self.etcd),
+            "ratio": rounded(self.ratio()),
+        })
+    }
+}
+
+fn rounded(number: f64) -> f64 {
+    (number * 1000.0).round() / 1000.0
+}
+
+fn middle(mut numbers: Vec<f64>) -> f64 {
+    numbers.sort_by(f64::total_cmp);
+    let half = numbers.len() / 2;
+    match (numbers.get(half), numbers.len() % 2) {
+        (Some(upper), 0) => (numbers[half - 1] + upper) / 2.0,
+        (Some(only), _) => *only,
+        (None, _) => 0.0,
+    }
+}
+
+/// The median of each figure over the rounds.
+pub(crate) fn median(rounds: &[Seen]) -> Seen {
+    let of = |figure: fn(&Seen) -> f64| middle(rounds.iter().map(figure).collect());
+    let nodes = rounds.first().map_or(0, |seen| seen.cpu.len());
+    Seen {
+        ops_per_s: of(|seen| seen.ops_per_s),
+        p50_ms: of(|seen| seen.p50_ms),
+        p99_ms: of(|seen| seen.p99_ms),
+        p999_ms: of(|seen| seen.p999_ms),
+        cpu: (0..nodes).map(|node| middle(rounds.iter().map(|seen| seen.cpu[node]).collect())).collect(),
+        generator_cpu: of(|seen| seen.generator_cpu),
+        rss_mb: of(|seen| seen.rss_mb),
+        flushes_per_s: of(|seen| seen.flushes_per_s),
+    }
+}
+
+/// The table, in Markdown.
+pub(crate) fn table(rows: &[Row]) -> String {
+    let mut text = String::from(
+        "| load | clients | bytes | system | ops/s | ratio | p50 ms | p99 ms | p99.9 ms | CPU % of a core: leader, others · generator | CPU µs/op, all nodes | biggest node, MB | disk flushes/s |\n|---|---:|---:|---|---:|---:|---:|---:|---:|---|---:|---:|---:|\n",
+    );
+    for row in rows {
+        let systems = [
+            ("Concord", Some(&row.concord)),
+            ("etcd", Some(&row.etcd)),
+            ("etcd, HTTP gateway", row.gateway.as_ref()),
+        ];
+        for (place, (name, seen)) in systems.iter().enumerate() {
+            let Some(seen) = seen else { continue };
+            let cpu: Vec<String> = seen.cpu.iter().map(|cpu| format!("{cpu:.0}")).collect();
+            let point = if place == 0 {
+                format!("{} | {} | {}", row.ask.load.name(), row.clients, row.ask.value_bytes)
+            } else {
+                " | | ".to_owned()
+            };
+            let ratio = match place {
+                0 => format!("**{:.2}**", row.ratio()),
+                _ => String::new(),
+            };
+            let _ = writeln!(
+                text,
+                "| {point} | {name} | {:.0} | {ratio} | {:.2} | {:.2} | {:.2} | {} · {:.0} | {:.0} | {:.0} | {:.0} |",
+                seen.ops_per_s,
+                seen.p50_ms,
+                seen.p99_ms,
+                seen.p999_ms,
+                cpu.join(", "),
+                seen.generator_cpu,
+                seen.cpu.iter().sum::<f64>() * 1e4 / seen.ops_per_s.max(1.0),
+                seen.rss_mb,
+                seen.flushes_per_s
+            );
+        }
+    }
+    text
+}
+
+/// The whole file of `--json`: `rows` are the loads, `more` what is measured beside them.
+pub(crate) fn json(rows: &[Row]) -> String {
+    let named = |row: &&Row| row.ask.load.name() != "update-indexed-spread";
+    let main: Vec<Value> = rows.iter().filter(named).map(Row::json).collect();
+    let more: Vec<Value> = rows.iter().filter(|row| !named(row)).map(Row::json).collect();
+    format!("{:#}\n", json!({ "rows": main, "more": more }))
+}
+
+fn first_line(command: &str, args: &[&str]) -> String {
+    let output = Command::new(command).args(args).output().map(|output| output.stdout).unwrap_or_default();
+    String::from_utf8_lossy(&output).lines().next_back().unwrap_or_default().trim().to_owned()
+}
+
+/// The machine, in one line.
+pub(crate) fn machine(data: &Path) -> String {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let value = |text: &str, name: &str| {
+        let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_default();
+        line.split(':').nth(1).unwrap_or_default().trim().to_owned()
+    };
+    let cpu = value(&read("/proc/cpuinfo"), "model name");
+    let memory_kb: f64 = value(&read("/proc/meminfo"), "MemTotal")
+        .split(' ')
+        .next()
+        .unwrap_or_default()
+        .parse()
+        .unwrap_or(0.0);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let kernel = read("/proc/sys/kernel/osrelease");
+    let disk = first_line("df", &["--output=fstype", &data.to_string_lossy()]);
+    let load = read("/proc/loadavg");
+    let load = load.split(' ').next().unwrap_or_default();
+    format!(
+        "{cores} × {cpu}, {:.0} GB, Linux {}, {disk}; load average before the run {load}",
+        memory_kb / 1024.0 / 1024.0,
+        kernel.trim()
+    )
+}
+
+/// The day and the time of the run, in UTC.
+pub(crate) fn now() -> String {
+    first_line("date", &["-u", "+%Y-%m-%d %H:%M UTC"])
+}
