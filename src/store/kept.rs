@@ -83,6 +83,7 @@ impl Kept {
     /// The index of the older one; 0 while there are not two.
     pub(super) fn floor(&self) -> Revision {
         match self.files().as_slice() {
+            [.., newest] if crate::sabotage::is("purge-past-snapshot") => newest.position.index,
             [.., older, _] => older.position.index,
             _ => 0,
         }
@@ -91,7 +92,7 @@ impl Kept {
     /// Whether a state at this index shows that entries of the log were lost.
     pub(super) fn is_ahead(&self, index: Revision, log: LogRange) -> bool {
         let excused = self.note().is_some_and(|note| index <= note.index && log.last >= note.log_last);
-        index > log.last && !excused
+        index > log.last && !excused && !crate::sabotage::is("state-ahead-of-log")
     }
 
     /// Writes a snapshot. If there is one at this index or a newer one, it is that one. `log_last`: the last
