@@ -30,9 +30,9 @@
 /// Whether this bug is in.
 #[cfg(feature = "sabotage")]
 pub(crate) fn is(name: &str) -> bool {
-    static CHOSEN: std::sync::LazyLock<Option<String>> =
-        std::sync::LazyLock::new(|| std::env::var("CONCORD_SABOTAGE").ok());
-    CHOSEN.as_deref() == Some(name)
+    static CHOSEN: std::sync::LazyLock<Option<std::ffi::OsString>> =
+        std::sync::LazyLock::new(|| std::env::var_os("CONCORD_SABOTAGE"));
+    CHOSEN.as_deref() == Some(std::ffi::OsStr::new(name))
 }
 
 /// Whether this bug is in: never.

@@ -7,6 +7,7 @@ mod check;
 mod faults;
 mod history;
 mod network;
+mod power;
 mod workload;
 
 use std::{
@@ -26,6 +27,11 @@ const CLIENTS: usize = 12;
 /// A fault about this often.
 const PERIOD: Duration = Duration::from_secs(4);
 
+/// A number of the run's own settings.
+fn number(name: &str) -> Option<u64> {
+    std::env::var_os(name).and_then(|text| text.to_str()?.parse().ok())
+}
+
 /// What a run is asked for.
 struct Plan {
     seed: u64,
@@ -36,7 +42,6 @@ struct Plan {
 impl Plan {
     /// `CONCORD_CHAOS=1` marks a run that was asked for; the others are the short one of the test command.
     fn read() -> Self {
-        let number = |name: &str| std::env::var_os(name).and_then(|text| text.to_str()?.parse::<u64>().ok());
         let asked = std::env::var_os("CONCORD_CHAOS").is_some();
         Self {
             seed: number("SEED").unwrap_or_else(|| if asked { history::any_seed() } else { 1 }),
