@@ -203,7 +203,7 @@ fn tear(directory: &std::path::Path) {
     file.write_all(&[17, 0, 0, 0, 1, 2, 3]).expect("the segment can be written");
 }
 
-fn files_below(directory: &std::path::Path) -> Vec<std::path::PathBuf> {
+pub(super) fn files_below(directory: &std::path::Path) -> Vec<std::path::PathBuf> {
     let mut found = Vec::new();
     let mut left = vec![directory.to_path_buf()];
     while let Some(directory) = left.pop() {

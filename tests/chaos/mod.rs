@@ -3,6 +3,7 @@
 //! The short run is a test like any other. `scripts/chaos.sh` runs the same with `SEED`, `DURATION_S` and
 //! `HISTORY` from the environment, in a network of its own, and prints a JSON summary as its last line.
 
+mod bitrot;
 mod check;
 mod faults;
 mod history;

@@ -145,6 +145,28 @@ impl Node {
         panic!("node {} can't have its ports\n{}", self.id, self.tail(40));
     }
 
+    /// Starts the process and waits until it is ready; the error is what it said when it ended instead.
+    pub(crate) async fn try_start(&mut self) -> Result<(), String> {
+        let probe = self.client();
+        loop {
+            let begin = self.log_length();
+            self.launch();
+            let name = format!("node {} is ready or ends", self.id);
+            let ended = eventually(&name, async || {
+                if self.exited().is_some() {
+                    return Ok(Some(self.log_since(begin)));
+                }
+                let ready = probe.get("/readyz").attempt().await?;
+                super::check(ready.status == 200, || format!("{ready:?}")).map(|()| None)
+            });
+            match ended.await {
+                None => return Ok(()),
+                Some(text) if is_port_taken(&text) => {}
+                Some(text) => return Err(text),
+            }
+        }
+    }
+
     /// Waits until the process listens; false when it ended because a port was taken.
     async fn listens(&mut self) -> bool {
         let probe = self.client();
