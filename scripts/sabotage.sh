@@ -25,7 +25,7 @@ purge-past-snapshot      | it chaos::bitrot::a_damaged_newest_snapshot_costs_not
 unknown-told-as-503      | chaos 1
 digest-ignored           | it cluster::rebuild::a_node_with_a_flipped_bit_in_sled_comes_back_the_same_from_snapshot_and_log
 stale-check-skipped      | chaos 1
-blind-retry              | chaos 1
+blind-retry              | chaos 2
 precondition-ignored     | chaos 1
 '
 

@@ -212,6 +212,11 @@ impl Node {
         }
     }
 
+    /// The process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.as_ref().expect("the node runs").id()
+    }
+
     /// SIGTERM, without waiting.
     pub(crate) fn terminate(&self) {
         self.signal("TERM");
@@ -234,7 +239,7 @@ impl Node {
     }
 
     fn signal(&self, name: &str) {
-        let pid = self.child.as_ref().expect("the node runs").id();
+        let pid = self.pid();
         let sent = Command::new("sh").arg("-c").arg(format!("kill -{name} {pid}")).status();
         assert!(sent.is_ok_and(|status| status.success()), "SIG{name} reaches node {}", self.id);
     }
