@@ -18,7 +18,7 @@
 //! | `sled-beyond-log` | sled is carried beyond what the log holds durably |
 //! | `state-ahead-of-log` | a state newer than the log is taken without a word |
 //! | `damaged-log-accepted` | a log block is believed without its checksums |
-//! | `purge-past-snapshot` | the log is purged to the newer of the two snapshots |
+//! | `purge-past-snapshot` | the log is purged beyond the snapshots |
 //! | `unknown-told-as-503` | an unknown outcome is told as certainly not applied |
 //! | `digest-ignored` | what sled holds is believed without its digest |
 //! | `stale-check-skipped` | data is stored that was checked against an older definition |

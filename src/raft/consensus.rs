@@ -353,19 +353,20 @@ pub(super) async fn follow(
             (seen.current_leader, seen.running_state.as_ref().err().map(ToString::to_string))
         };
         leader.send_if_modified(|known| std::mem::replace(known, now) != now);
-        if let Some(fatal) = fatal {
+        let ended = match fatal {
+            Some(fatal) => Some(format!("openraft has stopped: {fatal}")),
+            // A panic of its core leaves no word in the metrics: they only end.
+            None if metrics.changed().await.is_err() => Some("openraft has ended".to_owned()),
+            None => None,
+        };
+        if let Some(ended) = ended {
             if !stopping.load(Ordering::Relaxed) {
                 board.failure.send_if_modified(|failure| {
                     let first = failure.is_none();
-                    if first {
-                        *failure = Some(format!("openraft has stopped: {fatal}"));
-                    }
+                    failure.get_or_insert(ended);
                     first
                 });
             }
-            return;
-        }
-        if metrics.changed().await.is_err() {
             return;
         }
     }

@@ -427,7 +427,10 @@ impl RaftLogStorage<Kind> for Log {
     async fn purge(&mut self, upto: LogId) -> io::Result<()> {
         let listener = Arc::clone(&self.listener);
         self.change(|wal| {
-            let upto = Id::from(upto);
+            let mut upto = Id::from(upto);
+            if crate::sabotage::is("purge-past-snapshot") {
+                upto = wal.log_state().last().copied().map_or(upto, |last| last.max(upto));
+            }
             // Beyond its end the log is as long as the snapshot that was adopted.
             let last = (wal.log_state().last() < Some(&upto)).then_some(upto.index);
             wal.purge(upto)?;

@@ -4,8 +4,9 @@
 //! node is killed, the volume is mounted anew and the node is started. `scripts/powercut.sh` runs this with the
 //! right to mount, in a mount namespace of its own, so that no mount outlives the run.
 //!
-//! **Invariant:** only a write that was answered wholly outside a cut counts as acknowledged: an `fdatasync` at the
-//! very instant of a cut may succeed although its data is gone.
+//! **Invariant:** nobody hears of an `fdatasync` that was made at the very instant of a cut: it may succeed although
+//! its data is gone, which a lost supply can't show. So the node stands still before its volume is shut down, and
+//! only a write that was answered wholly outside a cut counts as acknowledged.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -106,6 +107,22 @@ impl Drop for Cutter {
     }
 }
 
+/// Stops a process; waits until none of its threads can say anything more. One that is in a system call of the disk
+/// stops when it comes back from there.
+async fn freeze(node: &Node) {
+    node.pause();
+    let tasks = format!("/proc/{}/task", node.pid());
+    eventually("the node stands still", async || {
+        let mut states = Vec::new();
+        for task in std::fs::read_dir(&tasks).map_err(|error| error.to_string())?.flatten() {
+            let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            states.extend(stat.rsplit(')').next().and_then(|rest| rest.trim().chars().next()));
+        }
+        check(states.iter().all(|state| "TtDZX".contains(*state)), || format!("{states:?}"))
+    })
+    .await;
+}
+
 /// A cluster whose nodes lie on volumes. The nodes go first when it is dropped.
 struct Rig {
     cluster: Cluster,
@@ -145,6 +162,9 @@ impl Rig {
             .map(|(_, volume)| volume)
             .collect();
         load.cut_begins();
+        for node in self.cluster.nodes.iter().filter(|node| ids.contains(&node.id)) {
+            freeze(node).await;
+        }
         self.cutter.cut(&volumes);
         for node in self.cluster.nodes.iter_mut().filter(|node| ids.contains(&node.id)) {
             node.kill();

@@ -264,6 +264,12 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         if std::thread::panicking() {
+            let text = self.log_since(0);
+            let lines: Vec<&str> = text.lines().collect();
+            for place in (0..lines.len()).filter(|place| lines[*place].contains("panicked at")) {
+                let end = lines.len().min(place + 4);
+                eprintln!("--- node {} panicked:\n{}", self.id, lines[place..end].join("\n"));
+            }
             eprintln!("--- node {} ({}), its last lines:\n{}", self.id, self.api_addr(), self.tail(60));
         }
         self.kill();
