@@ -2,8 +2,9 @@
 # The cluster under faults: SEED=… DURATION_S=… HISTORY=file.jsonl scripts/chaos.sh
 #
 # Real processes of a release build, a history that is checked for linearizability, a JSON summary as the last
-# line; exits with 1 when a promise was broken. Cuts between nodes need a network namespace of the run's own;
-# without the right to make one they are left out, which is said.
+# line; exits with 1 when a promise was broken. Cuts between nodes need a network namespace of the run's own, slow
+# and failing disks need strace, wrong clocks libfaketime, lost packets iptables; what can't be made is left out,
+# and the run says SKIPPED.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

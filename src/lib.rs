@@ -34,6 +34,7 @@ pub mod client;
 pub mod model;
 pub mod node;
 pub mod raft;
+mod sabotage;
 pub mod service;
 pub mod settings;
 pub mod state;

@@ -92,14 +92,15 @@ fn read_block<R: Read>(mut from: R, tags: &[u8]) -> io::Result<(u8, Vec<u8>)> {
     from.read_exact(&mut head[1..])?;
     let [tag, a, b, c, d, check @ ..] = head;
     let length = u32::from_be_bytes([a, b, c, d]);
-    if crc32c::crc32c(&head[..5]) != u32::from_be_bytes(check) || length > BLOCK_BYTES_MAX {
+    let believed = crate::sabotage::is("damaged-log-accepted");
+    if !believed && crc32c::crc32c(&head[..5]) != u32::from_be_bytes(check) || length > BLOCK_BYTES_MAX {
         return Err(damaged("the length of a block"));
     }
     let mut bytes = vec![0; usize::try_from(length).map_err(|_| damaged("the length of a block"))?];
     from.read_exact(&mut bytes)?;
     let mut check = [0; 4];
     from.read_exact(&mut check)?;
-    if crc32c::crc32c(&bytes) != u32::from_be_bytes(check) {
+    if !believed && crc32c::crc32c(&bytes) != u32::from_be_bytes(check) {
         return Err(damaged("the bytes of a block"));
     }
     Ok((tag, bytes))

@@ -371,11 +371,17 @@ impl RaftLogStorage<Kind> for Log {
     }
 
     async fn save_vote(&mut self, vote: &Vote) -> io::Result<()> {
+        if crate::sabotage::is("vote-not-persisted") {
+            return Ok(());
+        }
         self.change_durably(|wal| wal.save_vote(Ballot::from(vote)).map(drop)).await
     }
 
     async fn save_committed(&mut self, committed: Option<LogId>) -> io::Result<()> {
         let Some(committed) = committed.map(Id::from) else { return Ok(()) };
+        if crate::sabotage::is("leader-restore") {
+            return Ok(());
+        }
         self.change(|wal| {
             // Ahead of the log while a snapshot is adopted; behind when it is told again. Both say nothing new.
             let state = wal.log_state();
@@ -402,6 +408,12 @@ impl RaftLogStorage<Kind> for Log {
         let listener = Arc::clone(&self.listener);
         self.change(|wal| {
             wal.append(entries)?;
+            if crate::sabotage::is("skip-fsync") {
+                wal.flush(false, None)?;
+                let done = Done::Entries { last, listener, callback };
+                raft_log::Callback::send(done, Ok(()));
+                return Ok(());
+            }
             wal.flush(true, Some(Done::Entries { last, listener, callback }))
         })
     }
@@ -422,7 +434,10 @@ impl RaftLogStorage<Kind> for Log {
     async fn purge(&mut self, upto: LogId) -> io::Result<()> {
         let listener = Arc::clone(&self.listener);
         self.change(|wal| {
-            let upto = Id::from(upto);
+            let mut upto = Id::from(upto);
+            if crate::sabotage::is("purge-past-snapshot") {
+                upto = wal.log_state().last().copied().map_or(upto, |last| last.max(upto));
+            }
             // Beyond its end the log is as long as the snapshot that was adopted.
             let last = (wal.log_state().last() < Some(&upto)).then_some(upto.index);
             wal.purge(upto)?;

@@ -134,6 +134,12 @@ impl Machine {
                     .map_err(|error| format!("entry {revision} can't be applied: it is {error}"))?;
                 let length = u64::try_from(data.0.len()).unwrap_or(u64::MAX);
                 self.board.bytes.fetch_add(length, Ordering::Relaxed);
+                #[cfg(feature = "sabotage")]
+                let proposal = if crate::sabotage::is("clock-in-apply") {
+                    Proposal { at: crate::sabotage::clock(), ..proposal }
+                } else {
+                    proposal
+                };
                 let (verdict, change) = self.state.apply(revision, &proposal);
                 changes.extend(change);
                 Some(verdict)

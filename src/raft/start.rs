@@ -276,7 +276,7 @@ fn settings(timers: &Timers) -> Result<Config, StartError> {
         election_timeout_max: timers.election_max_ms,
         enable_pre_vote: Some(true),
         // A leader that resumes its term within its lease would confirm reads on a state that lags.
-        enable_leader_restore: Some(false),
+        enable_leader_restore: Some(crate::sabotage::is("leader-restore")),
         // Lets a majority elect while the old leader still reaches some of it.
         quorum_loss_probe_interval: Some(timers.election_max_ms.saturating_mul(4)),
         max_payload_entries: APPEND_ENTRIES_MAX,

@@ -89,7 +89,8 @@ impl Service {
         if identity.node_id != self.node_id() {
             let (theirs, ours) = (identity.node_id, self.node_id());
             return Err(StartError::Refused(format!(
-                "the data directory is node {theirs}'s, but this is node {ours}"
+                "{} names node {theirs}, but this is node {ours}",
+                self.inner.options.directory.join("identity.json").display()
             )));
         }
         let me = self.inner.peers.me.get_or_init(|| identity.clone());

@@ -469,7 +469,7 @@ pub(crate) mod tests {
         identity.write(directory.path()).unwrap();
         std::fs::create_dir(directory.path().join("log")).unwrap();
         let refused = service(directory.path(), Limits::default()).start().await;
-        assert!(matches!(refused, Err(StartError::Refused(text)) if text.contains("node 2's")));
+        assert!(matches!(refused, Err(StartError::Refused(text)) if text.contains("names node 2")));
     }
 
     #[test]

@@ -226,7 +226,10 @@ impl Course {
             Attempt::Decided(outcome) => Some(Ok(outcome)),
             // A copy that is still under way may be applied after this refusal was judged.
             Attempt::Refused(refusal) => Some(Err(self.unknown.take().map_or(refusal, Refusal::Undecided))),
-            Attempt::Unknown(text) if self.repeatable => {
+            Attempt::Unknown(text) if crate::sabotage::is("unknown-told-as-503") => {
+                Some(Err(Refusal::Unavailable(text)))
+            }
+            Attempt::Unknown(text) if self.repeatable || crate::sabotage::is("blind-retry") => {
                 self.unknown = Some(text);
                 None
             }

@@ -142,6 +142,7 @@ impl Service {
         let consensus = self.consensus_or_refusal()?;
         let deadline = Instant::now() + self.inner.options.read_timeout;
         match consistency.level {
+            Level::Linearizable if crate::sabotage::is("local-read") => {}
             Level::Linearizable => self.confirm_until(consensus, deadline).await?,
             Level::Local { max_staleness: Some(most) } if self.staleness().is_none_or(|age| age > most) => {
                 self.confirm_until(consensus, deadline).await?;

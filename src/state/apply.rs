@@ -42,6 +42,7 @@ impl State {
         let stamp = Stamp { revision, at: proposal.at.after(self.last_at) };
         if let Some(request) = &proposal.request
             && let Some(known) = self.remembered(&request.id)
+            && !crate::sabotage::is("retry-twice")
             && stamp.at.0.saturating_sub(known.at.0) <= REQUEST_AGE_US
         {
             let same = known.stamp.print == request.print;
@@ -80,6 +81,7 @@ impl State {
         };
         let current = self.definition(key.as_str()).map(|found| found.definition.revision);
         matches!((proposal.definition_read, current), (Some(read), Some(current)) if read != current)
+            && !crate::sabotage::is("stale-check-skipped")
     }
 
     fn decide(
@@ -170,7 +172,9 @@ impl State {
         match (expect, found) {
             (Expect::Absent, Some(_)) => Err(Rejection::ConfigExists),
             (Expect::None, Some(found)) => Err(Rejection::Precondition { current: found.revision }),
-            (Expect::At(revision), Some(found)) if revision != found.revision => {
+            (Expect::At(revision), Some(found))
+                if revision != found.revision && !crate::sabotage::is("precondition-ignored") =>
+            {
                 Err(Rejection::Precondition { current: found.revision })
             }
             (Expect::Present | Expect::At(_), None) => Err(Rejection::ConfigNotFound),
@@ -301,6 +305,7 @@ impl Collection {
             }
             for entry in &before.entries {
                 let stays = after.is_some_and(|after| after.entries.binary_search(entry).is_ok());
+                let stays = stays || after.is_none() && crate::sabotage::is("index-left-on-delete");
                 if let Some(order) = self.indexes.get_mut(usize::from(entry.slot))
                     && !stays
                 {

@@ -300,6 +300,10 @@ pub(super) fn write(
     position: &Position,
     block_bytes: usize,
 ) -> Result<Header, StoreError> {
+    #[cfg(feature = "sabotage")]
+    let forgetful = forgetful(state);
+    #[cfg(feature = "sabotage")]
+    let state = forgetful.as_ref().unwrap_or(state);
     let header = Header::of(state, position);
     let mut writer = Writer::create(path, &header, block_bytes)?;
     for collection in state.definitions() {
@@ -313,6 +317,22 @@ pub(super) fn write(
     }
     writer.finish()?;
     Ok(header)
+}
+
+/// The state without the requests that were decided, for the bug that forgets them.
+#[cfg(feature = "sabotage")]
+fn forgetful(state: &State) -> Option<State> {
+    if !crate::sabotage::is("requests-not-in-snapshot") {
+        return None;
+    }
+    let mut builder = Builder::new();
+    for collection in state.definitions() {
+        builder.definition((*collection.definition).clone()).ok()?;
+        for config in collection.configs() {
+            builder.config(collection.definition.id, (**config).clone()).ok()?;
+        }
+    }
+    builder.finish(state.revision(), state.last_at()).ok()
 }
 
 /// The state that a file holds; it has the digest that the header names.

@@ -264,7 +264,7 @@ impl Trees {
                 rows.builder.finish(seal.revision, seal.last_at).map_err(|error| Fault::new(error.0))?;
             Ok((state, logical))
         })?;
-        if state.0.digest() == seal.digest {
+        if state.0.digest() == seal.digest || crate::sabotage::is("digest-ignored") {
             Ok(state)
         } else {
             Err(Fault::new("the records in sled have another digest than its position"))

@@ -14,7 +14,10 @@ use todc_utils::{
     specifications::Specification,
 };
 
-use super::history::{History, Kind, Operation, Sweep};
+use super::{
+    history::{History, Kind, Operation, Sweep},
+    workload::group_of,
+};
 
 /// A config as the specification knows it: its value, and its revision where an answer told it.
 type Cell = Option<(String, Option<u64>)>;
@@ -189,15 +192,13 @@ pub(crate) fn lists(operations: &[Operation], sweeps: &[Sweep]) -> Vec<String> {
         for (key, value) in &shown {
             found.extend(shown_rightly(key, value, sweep, by_key.get(key.as_str())));
         }
-        if sweep.group.is_none() {
-            let prefix = format!("{}/", sweep.definition);
-            for (key, writes) in by_key.range(prefix.as_str()..) {
-                if !key.starts_with(&prefix) {
-                    break;
-                }
-                if !shown.contains_key(*key) {
-                    found.extend(missing_rightly(key, sweep, writes));
-                }
+        let prefix = format!("{}/", sweep.definition);
+        for (key, writes) in by_key.range(prefix.as_str()..) {
+            if !key.starts_with(&prefix) {
+                break;
+            }
+            if !shown.contains_key(*key) {
+                found.extend(missing_rightly(key, sweep, writes));
             }
         }
     }
@@ -225,18 +226,28 @@ fn shown_rightly(key: &str, value: &str, sweep: &Sweep, writes: Option<&Vec<&Ope
     newer.map(|newer| format!("a list at revision {at} shows `{key}` as of {own}, not as of {newer:?}"))
 }
 
-/// A key that a whole list lacks: its last acknowledged write up to the list's revision must be no create or put,
-/// unless a delete that nobody can place may have come after.
+/// A key that a list lacks: its last acknowledged write up to the list's revision must be no create or put of what
+/// the list is about, unless a write that nobody can place may have come after.
 fn missing_rightly(key: &str, sweep: &Sweep, writes: &[&Operation]) -> Option<String> {
     let live = writes
         .iter()
         .filter(|o| o.ret != 0 && o.status < 300 && o.op != Kind::Delete)
         .filter(|o| o.revision.is_some_and(|revision| revision <= sweep.state))
         .max_by_key(|o| o.revision)?;
-    let may_be_deleted = writes.iter().any(|o| {
-        o.op == Kind::Delete && o.call < sweep.ret && (o.ret == 0 || (o.status < 300 && o.ret > live.call))
+    if sweep
+        .group
+        .as_deref()
+        .is_some_and(|group| live.value.as_deref().is_some_and(|is| group_of(is) != group))
+    {
+        return None;
+    }
+    // Another value may be in another group; a whole list would show it.
+    let takes_away = |o: &Operation| o.op == Kind::Delete || sweep.group.is_some();
+    let may_be_gone = writes.iter().any(|o| {
+        let unplaced = o.ret == 0 || (o.op == Kind::Delete && o.status < 300 && o.ret > live.call);
+        takes_away(o) && o.call < sweep.ret && unplaced
     });
-    (!may_be_deleted).then(|| format!("a list at revision {} lacks `{key}`: {live:?}", sweep.state))
+    (!may_be_gone).then(|| format!("a list at revision {} lacks `{key}`: {live:?}", sweep.state))
 }
 
 #[cfg(test)]

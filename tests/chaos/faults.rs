@@ -1,12 +1,24 @@
-//! What happens to the cluster: a schedule drawn from the seed, a fault about every few seconds, overlapping.
+//! What happens to the cluster: a schedule drawn from the seed, a fault about every few seconds, some of them two
+//! at once: a slow disk, a wrong clock, a bad or cut network lasts while another fault is made.
 //!
 //! At most a minority is ever without its disk or its process for long; pauses and partitions may take the
 //! majority away for a while, which stops writes but may break no promise. Everything is healed at the end.
 
-use std::{collections::BTreeMap, io::Write, time::Duration};
+use std::{
+    collections::BTreeMap,
+    io::Write,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
-use super::network::Network;
-use crate::harness::Cluster;
+use serde_json::json;
+
+use super::{
+    network::Network,
+    tools::{self, Lasting, Tools},
+};
+use crate::harness::{Cluster, within};
 
 /// One kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,10 +38,15 @@ pub(crate) enum Fault {
     IsolateLeader,
     OneWay,
     Bridge,
+    PacketLoss,
+    SlowDisk,
+    SyncError,
+    FullDisk,
+    WrongClock,
 }
 
 /// The kinds that need nothing but processes and files.
-pub(crate) const LOCAL: [Fault; 11] = [
+const LOCAL: [Fault; 12] = [
     Fault::KillLeader,
     Fault::KillAny,
     Fault::KillAll,
@@ -41,16 +58,30 @@ pub(crate) const LOCAL: [Fault; 11] = [
     Fault::RotSled,
     Fault::RotSnapshot,
     Fault::TornHistory,
+    Fault::FullDisk,
 ];
 
 /// The kinds that need a network of their own.
-pub(crate) const NETWORK: [Fault; 4] = [Fault::Isolate, Fault::IsolateLeader, Fault::OneWay, Fault::Bridge];
+const NETWORK: [Fault; 4] = [Fault::Isolate, Fault::IsolateLeader, Fault::OneWay, Fault::Bridge];
+
+/// The kinds that may last while another fault is made.
+const BACKGROUND: [Fault; 5] =
+    [Fault::SlowDisk, Fault::WrongClock, Fault::PacketLoss, Fault::OneWay, Fault::Bridge];
+
+/// How long a node may go on after its disk has failed.
+const STOP_WITHIN: Duration = Duration::from_secs(20);
 
 /// Faults that were made, by kind, and when leaders died (nanoseconds of the history).
 #[derive(Debug, Default)]
 pub(crate) struct Record {
     pub(crate) made: BTreeMap<String, u64>,
     pub(crate) leader_deaths: Vec<u64>,
+    /// Faults that lasted while another was made.
+    pub(crate) overlapping: u64,
+    /// Kinds that could not be made here.
+    pub(crate) skipped: Vec<String>,
+    /// What a fault itself showed to be wrong.
+    pub(crate) violations: Vec<String>,
 }
 
 /// Makes faults on a cluster.
@@ -60,15 +91,35 @@ pub(crate) struct Nemesis<'a> {
     pub(crate) dice: fastrand::Rng,
     pub(crate) record: Record,
     pub(crate) now: &'a (dyn Fn() -> u64 + Sync),
+    pub(crate) tools: Tools,
+    /// See `Board::hurry`.
+    pub(crate) hurry: &'a AtomicBool,
 }
 
 impl Nemesis<'_> {
+    /// The kinds that this machine can make; the others are noted.
+    pub(crate) fn kinds(&mut self) -> Vec<Fault> {
+        let (network, tools) = (self.network.is_some(), &self.tools);
+        let mut kinds = LOCAL.to_vec();
+        let mut skipped = Vec::new();
+        let mut add = |with: &[Fault], possible: bool, why: &str| {
+            if possible {
+                kinds.extend(with);
+            } else {
+                skipped.extend(with.iter().map(|kind| format!("{kind:?}: {why}")));
+            }
+        };
+        add(&NETWORK, network, "no network of its own (scripts/chaos.sh, unshare)");
+        add(&[Fault::PacketLoss], tools.iptables, "no network of its own with iptables");
+        add(&[Fault::SlowDisk, Fault::SyncError], tools.strace, "no strace, or no right to use it");
+        add(&[Fault::WrongClock], tools.faketime.is_some(), "no libfaketime");
+        self.record.skipped = skipped;
+        kinds
+    }
+
     /// The schedule of a run: every kind at least once, in a drawn order, then drawn ones.
     pub(crate) fn schedule(&mut self, count: usize) -> Vec<Fault> {
-        let mut kinds: Vec<Fault> = LOCAL.to_vec();
-        if self.network.is_some() {
-            kinds.extend(NETWORK);
-        }
+        let kinds = self.kinds();
         let mut all = kinds.clone();
         self.dice.shuffle(&mut all);
         while all.len() < count {
@@ -78,39 +129,158 @@ impl Nemesis<'_> {
         all
     }
 
-    /// Makes one fault, lets it last, and ends it.
+    /// Makes a fault, now and then while another one lasts.
     pub(crate) async fn make(&mut self, fault: Fault) {
+        let kinds = self.kinds();
+        let beside: Vec<Fault> =
+            BACKGROUND.into_iter().filter(|kind| kinds.contains(kind) && *kind != fault).collect();
+        match self.dice.choice(&beside).copied().filter(|_| self.dice.u8(..3) == 0) {
+            // Two cuts would be healed by the first that ends.
+            Some(background) if !(NETWORK.contains(&background) && NETWORK.contains(&fault)) => {
+                self.note(background);
+                self.record.overlapping += 1;
+                let lasting = self.begin(background).await;
+                self.make_one(fault).await;
+                self.finish(lasting);
+            }
+            _ => self.make_one(fault).await,
+        }
+    }
+
+    fn note(&mut self, fault: Fault) {
         eprintln!("{:>8.1} s  {fault:?}", (self.now)() as f64 / 1e9);
         *self.record.made.entry(format!("{fault:?}")).or_default() += 1;
+    }
+
+    /// Makes one fault, lets it last, and ends it.
+    async fn make_one(&mut self, fault: Fault) {
+        self.note(fault);
         let lasting = Duration::from_millis(self.dice.u64(300..2500));
         match fault {
             Fault::KillLeader => self.killed(true, lasting, |_, _| ()).await,
             Fault::KillAny => self.killed(false, lasting, |_, _| ()).await,
             Fault::RestartWithinLease => self.killed(true, Duration::ZERO, |_, _| ()).await,
+            Fault::WipeSled | Fault::RotSled | Fault::RotSnapshot | Fault::TornHistory => {
+                self.killed(false, lasting, |directory, dice| damage(fault, directory, dice)).await;
+            }
             Fault::KillAll => self.kill_all().await,
             Fault::StopPolitely => self.stop_politely().await,
             Fault::PauseLeader => self.pause(true, lasting).await,
             Fault::PauseAny => self.pause(false, lasting).await,
-            Fault::WipeSled => {
-                self.killed(false, lasting, |directory, _| {
-                    std::fs::remove_dir_all(directory.join("store/sled")).expect("sled's directory is there");
-                })
-                .await;
-            }
-            Fault::RotSled => {
-                self.killed(false, lasting, |directory, dice| rot(&directory.join("store/sled"), dice)).await;
-            }
-            Fault::RotSnapshot => {
-                self.killed(false, lasting, |directory, dice| rot(&directory.join("store/snapshot"), dice))
-                    .await;
-            }
-            Fault::TornHistory => {
-                self.killed(false, lasting, |directory, _| tear(&directory.join("store/history"))).await;
-            }
-            Fault::Isolate | Fault::IsolateLeader | Fault::OneWay | Fault::Bridge => {
-                self.cut(fault, lasting).await;
+            Fault::FullDisk => self.full_disk().await,
+            Fault::SyncError => self.sync_error().await,
+            Fault::Isolate
+            | Fault::IsolateLeader
+            | Fault::OneWay
+            | Fault::Bridge
+            | Fault::PacketLoss
+            | Fault::SlowDisk
+            | Fault::WrongClock => {
+                let begun = self.begin(fault).await;
+                tokio::time::sleep(lasting * 2).await;
+                self.finish(begun);
             }
         }
+    }
+
+    /// Lets the clients make haste for a moment: the fault that comes now meets writes in flight.
+    async fn haste(&self) {
+        self.hurry.store(true, Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_millis(150)).await;
+    }
+
+    fn rest(&self) {
+        self.hurry.store(false, Ordering::Relaxed);
+    }
+
+    /// Begins a fault that lasts.
+    async fn begin(&mut self, fault: Fault) -> Lasting {
+        let id =
+            self.victim(matches!(fault, Fault::IsolateLeader | Fault::SlowDisk | Fault::WrongClock)).await;
+        if fault == Fault::PacketLoss {
+            for (from, to) in [(1, 2), (2, 1), (1, 3), (3, 1), (2, 3), (3, 2)] {
+                tools::lose(self.dice.u8(5..25), &Network::host(from), &Network::host(to));
+            }
+            Lasting::Loss
+        } else if fault == Fault::SlowDisk {
+            let delay = self.dice.u32(20_000..150_000);
+            tools::tamper(self.cluster.node(id).pid(), &format!("fdatasync,fsync:delay_enter={delay}"))
+        } else if fault == Fault::WrongClock {
+            self.wrong_clock(id).await
+        } else {
+            self.cut(fault, id)
+        }
+    }
+
+    fn finish(&mut self, lasting: Lasting) {
+        if let (Lasting::Cut, Some(network)) = (&lasting, &self.network) {
+            network.heal();
+        }
+        lasting.end();
+    }
+
+    /// A clock that jumps: forward or back, and back to real time when it ends. The node keeps the library.
+    async fn wrong_clock(&mut self, id: u64) -> Lasting {
+        let library = self.tools.faketime.clone().expect("drawn with it only");
+        let file = self.cluster.root().join(format!("clock{id}"));
+        if !file.exists() {
+            tools::set_clock(&file, 0);
+            self.cluster.node(id).kill();
+            self.cluster.node(id).overrides.extend(tools::clock(&library, &file));
+            self.cluster.node(id).start().await;
+        }
+        let offset = self.dice.i64(10..7200) * if self.dice.bool() { 1 } else { -1 };
+        tools::set_clock(&file, offset);
+        Lasting::Clock(file)
+    }
+
+    /// A disk whose fdatasync fails: the node must stop, for it no longer knows what it holds.
+    async fn sync_error(&mut self) {
+        let id = self.victim(true).await;
+        self.haste().await;
+        let pid = self.cluster.node(id).pid();
+        let tampered = tools::tamper(pid, "fdatasync:error=EIO");
+        let node = self.cluster.node(id);
+        let ended = within(STOP_WITHIN, async || node.exited().ok_or_else(|| "it runs".to_owned())).await;
+        self.rest();
+        tampered.end();
+        match ended {
+            Ok(status) if status.success() => {
+                self.record
+                    .violations
+                    .push(format!("node {id} ended with {status} after its disk had failed"));
+            }
+            Ok(_) => {}
+            Err(_) => {
+                self.record.violations.push(format!("node {id} went on although its disk failed"));
+                self.cluster.node(id).kill();
+            }
+        }
+        self.cluster.node(id).start().await;
+    }
+
+    /// A disk without room: writes are refused, deletes pass, reads go on; and it ends.
+    async fn full_disk(&mut self) {
+        let id = self.victim(false).await;
+        let reserve = "CONCORD_DISK_RESERVE_BYTES";
+        self.cluster.node(id).kill();
+        self.cluster.node(id).overrides.push((reserve.into(), (1_u64 << 60).to_string()));
+        self.cluster.node(id).start().await;
+        let client = self.cluster.client(id);
+        let path = "/api/v1/config_definition/chaos.a/config/no-room";
+        // The wrong answers; another fault may keep the right ones away.
+        let put = client.put(path, &json!({"data": {"n": 1}})).header("if-none-match", "*").attempt().await;
+        let delete = client.delete(path).attempt().await;
+        for (what, answer, wrong) in [("put", put, 200..300), ("delete", delete, 507..508)] {
+            if let Ok(answer) = answer
+                && wrong.contains(&answer.status)
+            {
+                self.record.violations.push(format!("a {what} on a full disk: {answer:?}"));
+            }
+        }
+        self.cluster.node(id).kill();
+        self.cluster.node(id).overrides.retain(|(name, _)| name != reserve);
+        self.cluster.node(id).start().await;
     }
 
     /// The leader that the nodes name, or some node.
@@ -134,13 +304,15 @@ impl Nemesis<'_> {
         &mut self,
         leader: bool,
         lasting: Duration,
-        damage: impl FnOnce(&std::path::Path, &mut fastrand::Rng),
+        damage: impl FnOnce(&Path, &mut fastrand::Rng),
     ) {
         let id = self.victim(leader).await;
+        self.haste().await;
         if leader {
             self.record.leader_deaths.push((self.now)());
         }
         self.cluster.node(id).kill();
+        self.rest();
         let directory = self.cluster.node(id).directory.clone();
         damage(&directory, &mut self.dice);
         tokio::time::sleep(lasting).await;
@@ -148,7 +320,9 @@ impl Nemesis<'_> {
     }
 
     async fn kill_all(&mut self) {
+        self.haste().await;
         self.cluster.kill_all();
+        self.rest();
         self.cluster.start_all().await;
     }
 
@@ -161,13 +335,14 @@ impl Nemesis<'_> {
 
     async fn pause(&mut self, leader: bool, lasting: Duration) {
         let id = self.victim(leader).await;
+        self.haste().await;
         self.cluster.node(id).pause();
+        self.rest();
         tokio::time::sleep(lasting).await;
         self.cluster.node(id).resume();
     }
 
-    async fn cut(&mut self, fault: Fault, lasting: Duration) {
-        let id = self.victim(fault == Fault::IsolateLeader).await;
+    fn cut(&mut self, fault: Fault, id: u64) -> Lasting {
         let others: Vec<u64> = (1..=3).filter(|other| *other != id).collect();
         let network = self.network.as_ref().expect("network faults are drawn with a network only");
         if fault == Fault::OneWay {
@@ -177,13 +352,24 @@ impl Nemesis<'_> {
         } else {
             others.iter().for_each(|other| network.cut_both(id, *other));
         }
-        tokio::time::sleep(lasting * 2).await;
-        network.heal();
+        Lasting::Cut
+    }
+}
+
+/// What happens to the files of a node that is down.
+fn damage(fault: Fault, directory: &Path, dice: &mut fastrand::Rng) {
+    let (sled, snapshot) = (directory.join("store/sled"), directory.join("store/snapshot"));
+    if fault == Fault::WipeSled {
+        std::fs::remove_dir_all(sled).expect("sled's directory is there");
+    } else if fault == Fault::TornHistory {
+        tear(&directory.join("store/history"));
+    } else {
+        rot(if fault == Fault::RotSled { &sled } else { &snapshot }, dice);
     }
 }
 
 /// Flips one bit of one file below a directory.
-fn rot(directory: &std::path::Path, dice: &mut fastrand::Rng) {
+fn rot(directory: &Path, dice: &mut fastrand::Rng) {
     let mut files = files_below(directory);
     files.retain(|file| std::fs::metadata(file).is_ok_and(|meta| meta.len() > 0));
     if files.is_empty() {
@@ -197,13 +383,13 @@ fn rot(directory: &std::path::Path, dice: &mut fastrand::Rng) {
 }
 
 /// Leaves half a frame behind the newest history segment, as a crash in the middle of a write does.
-fn tear(directory: &std::path::Path) {
+fn tear(directory: &Path) {
     let Some(newest) = files_below(directory).into_iter().max() else { return };
     let mut file = std::fs::File::options().append(true).open(newest).expect("the segment is there");
     file.write_all(&[17, 0, 0, 0, 1, 2, 3]).expect("the segment can be written");
 }
 
-fn files_below(directory: &std::path::Path) -> Vec<std::path::PathBuf> {
+pub(super) fn files_below(directory: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut left = vec![directory.to_path_buf()];
     while let Some(directory) = left.pop() {

@@ -3,10 +3,13 @@
 //! The short run is a test like any other. `scripts/chaos.sh` runs the same with `SEED`, `DURATION_S` and
 //! `HISTORY` from the environment, in a network of its own, and prints a JSON summary as its last line.
 
+mod bitrot;
 mod check;
 mod faults;
 mod history;
 mod network;
+mod power;
+mod tools;
 mod workload;
 
 use std::{
@@ -19,15 +22,25 @@ use serde_json::{Value, json};
 use crate::harness::{Cluster, Options};
 use faults::{Nemesis, Record};
 use network::Network;
+use tools::Tools;
 use workload::{Board, DEFINITIONS, Worker, read_all};
 
 /// Clients at once, over all nodes.
 const CLIENTS: usize = 12;
 /// A fault about this often.
 const PERIOD: Duration = Duration::from_secs(4);
+/// Quiet between two faults.
+const QUIET: Duration = Duration::from_millis(1500);
+
+/// A number of the run's own settings.
+fn number(name: &str) -> Option<u64> {
+    std::env::var_os(name).and_then(|text| text.to_str()?.parse().ok())
+}
 
 /// What a run is asked for.
 struct Plan {
+    /// Not the short run of the test command.
+    asked: bool,
     seed: u64,
     duration: Duration,
     history: Option<String>,
@@ -36,9 +49,9 @@ struct Plan {
 impl Plan {
     /// `CONCORD_CHAOS=1` marks a run that was asked for; the others are the short one of the test command.
     fn read() -> Self {
-        let number = |name: &str| std::env::var_os(name).and_then(|text| text.to_str()?.parse::<u64>().ok());
         let asked = std::env::var_os("CONCORD_CHAOS").is_some();
         Self {
+            asked,
             seed: number("SEED").unwrap_or_else(|| if asked { history::any_seed() } else { 1 }),
             duration: Duration::from_secs(number("DURATION_S").filter(|_| asked).unwrap_or(45)),
             history: std::env::var_os("HISTORY").and_then(|text| text.into_string().ok()),
@@ -74,6 +87,7 @@ async fn promises_hold_under_faults() {
     let mut violations = settle(&mut cluster, &board).await;
     violations.extend(check::violations(&board.history));
     violations.extend(logged(&cluster));
+    violations.extend(record.violations.iter().cloned());
     if let Some(path) = &plan.history {
         board.history.write(path);
     }
@@ -99,18 +113,23 @@ async fn torment(plan: &Plan, cluster: &mut Cluster, network: Option<Network>, b
         .collect();
     let count = usize::try_from(plan.duration.as_secs() / PERIOD.as_secs()).expect("a run is short").max(10);
     let now = || board.history.now();
-    let mut nemesis = Nemesis { cluster, network, dice, record: Record::default(), now: &now };
+    let tools = Tools::look(network.is_some());
+    let (record, hurry) = (Record::default(), &board.hurry);
+    let mut nemesis = Nemesis { cluster, network, dice, record, now: &now, tools, hurry };
+    let count = if plan.asked { count.max(nemesis.kinds().len()) } else { count };
+    nemesis.kinds();
+    for kind in &nemesis.record.skipped {
+        eprintln!("chaos: SKIPPED {kind}");
+    }
     let begin = Instant::now();
     for fault in nemesis.schedule(count) {
         nemesis.make(fault).await;
-        if let Some(rest) = PERIOD.checked_sub(Duration::from_secs(2)) {
-            tokio::time::sleep(rest).await;
-        }
+        tokio::time::sleep(QUIET).await;
     }
     while begin.elapsed() < plan.duration {
         let [fault] = nemesis.schedule(1)[..] else { break };
         nemesis.make(fault).await;
-        tokio::time::sleep(PERIOD / 2).await;
+        tokio::time::sleep(QUIET).await;
     }
     let record = nemesis.record;
     board.stop.store(true, Ordering::Relaxed);
@@ -194,6 +213,9 @@ fn summary(plan: &Plan, board: &Board, record: &Record, violations: &[String]) -
         "unknown": operations.iter().filter(|o| o.ret == 0).count(),
         "keys": board.keys().len(),
         "faults": record.made,
+        "kinds": record.made.len(),
+        "overlapping": record.overlapping,
+        "skipped": record.skipped,
         "worst_gap_s": seconds(worst),
         "leader_death_to_write_median_s": recoveries.get(recoveries.len() / 2),
         "leader_death_to_write_worst_s": recoveries.last(),

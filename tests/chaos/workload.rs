@@ -38,6 +38,8 @@ pub(crate) struct Board {
     pub(crate) history: History,
     slots: Vec<Vec<Slot>>,
     pub(crate) stop: AtomicBool,
+    /// Clients make no pauses: a fault is to come, and it shall meet writes in flight.
+    pub(crate) hurry: AtomicBool,
     values: AtomicU64,
     /// Acknowledged writes: (when, nanoseconds of the history), for the availability windows.
     pub(crate) acknowledged: Mutex<Vec<u64>>,
@@ -50,6 +52,7 @@ impl Board {
             history: History::new(),
             slots: DEFINITIONS.iter().map(|_| slots()).collect(),
             stop: AtomicBool::new(false),
+            hurry: AtomicBool::new(false),
             values: AtomicU64::new(0),
             acknowledged: Mutex::default(),
         }
@@ -77,7 +80,10 @@ impl Worker {
         while !self.board.stop.load(Ordering::Relaxed) {
             self.step().await;
             // About 25 operations a second for each client: the machine is shared with the nodes.
-            tokio::time::sleep(Duration::from_millis(self.dice.u64(5..50))).await;
+            let pause = Duration::from_millis(self.dice.u64(5..50));
+            if !self.board.hurry.load(Ordering::Relaxed) {
+                tokio::time::sleep(pause).await;
+            }
         }
     }
 
@@ -275,7 +281,7 @@ fn data(value: &str) -> Value {
     json!({"value": value, "group": group_of(value), "n": value.len(), "padding": "p".repeat(200)})
 }
 
-fn group_of(value: &str) -> String {
+pub(super) fn group_of(value: &str) -> String {
     let number: u64 = value.trim_start_matches('v').parse().unwrap_or(0);
     format!("g{}", number % GROUPS)
 }

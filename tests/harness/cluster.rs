@@ -76,6 +76,23 @@ impl Cluster {
         cluster
     }
 
+    /// The same after something was done to the nodes that do not run yet.
+    pub(crate) async fn start_prepared(
+        name: &str,
+        options: &Options,
+        prepare: impl FnOnce(&Path, &mut [Node]),
+    ) -> Self {
+        let place = PLACES.acquire().await.expect("never closed");
+        let directory = fresh_directory(name);
+        let node = |id| Node::new(id, directory.path(), &options.settings);
+        let mut nodes: Vec<Node> = (1..=3).map(node).collect();
+        prepare(directory.path(), &mut nodes);
+        join_all(nodes.iter_mut().map(Node::start_anywhere)).await;
+        let mut cluster = Self { nodes, directory, _place: Some(place) };
+        cluster.form().await;
+        cluster
+    }
+
     /// Two clusters at once. Their places are taken together: two tests that each wait for a second would wait
     /// for ever.
     pub(crate) async fn start_two(name: &str, options: &Options) -> (Self, Self) {

@@ -110,7 +110,8 @@ impl Node {
         command.args(["--pdeathsig", "KILL", "--", env!("CARGO_BIN_EXE_concord"), "serve"]);
         // Nothing of the tester's own settings may reach the node.
         for (name, _) in std::env::vars_os() {
-            if name.to_string_lossy().starts_with("CONCORD_") {
+            // Only a build with seeded bugs reads the name of one.
+            if name.to_string_lossy().starts_with("CONCORD_") && name != "CONCORD_SABOTAGE" {
                 command.env_remove(name);
             }
         }
@@ -149,6 +150,28 @@ impl Node {
             }
         }
         panic!("node {} can't have its ports\n{}", self.id, self.tail(40));
+    }
+
+    /// Starts the process and waits until it is ready; the error is what it said when it ended instead.
+    pub(crate) async fn try_start(&mut self) -> Result<(), String> {
+        let probe = self.client();
+        loop {
+            let begin = self.log_length();
+            self.launch();
+            let name = format!("node {} is ready or ends", self.id);
+            let ended = eventually(&name, async || {
+                if self.exited().is_some() {
+                    return Ok(Some(self.log_since(begin)));
+                }
+                let ready = probe.get("/readyz").attempt().await?;
+                super::check(ready.status == 200, || format!("{ready:?}")).map(|()| None)
+            });
+            match ended.await {
+                None => return Ok(()),
+                Some(text) if is_port_taken(&text) => {}
+                Some(text) => return Err(text),
+            }
+        }
     }
 
     /// Waits until the process listens; false when it ended because a port was taken.
@@ -196,6 +219,11 @@ impl Node {
         }
     }
 
+    /// The process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.as_ref().expect("the node runs").id()
+    }
+
     /// SIGTERM, without waiting.
     pub(crate) fn terminate(&self) {
         self.signal("TERM");
@@ -218,7 +246,7 @@ impl Node {
     }
 
     fn signal(&self, name: &str) {
-        let pid = self.child.as_ref().expect("the node runs").id();
+        let pid = self.pid();
         let sent = Command::new("sh").arg("-c").arg(format!("kill -{name} {pid}")).status();
         assert!(sent.is_ok_and(|status| status.success()), "SIG{name} reaches node {}", self.id);
     }
@@ -243,6 +271,12 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         if std::thread::panicking() {
+            let text = self.log_since(0);
+            let lines: Vec<&str> = text.lines().collect();
+            for place in (0..lines.len()).filter(|place| lines[*place].contains("panicked at")) {
+                let end = lines.len().min(place + 4);
+                eprintln!("--- node {} panicked:\n{}", self.id, lines[place..end].join("\n"));
+            }
             eprintln!("--- node {} ({}), its last lines:\n{}", self.id, self.api_addr(), self.tail(60));
         }
         self.kill();

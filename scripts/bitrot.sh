@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Bits that flip on the disks: FLIPS=200 SEED=1 scripts/bitrot.sh
+#
+# Real processes of a release build; a JSON summary is the last line; exits with 1 when a node served what was
+# altered, lost anything in silence, or refused without naming the file.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+export FLIPS=${FLIPS:-200} SEED=${SEED:-1}
+PROFILE=${PROFILE:-release}
+binary=$(cargo test --locked --profile "$PROFILE" --test it --no-run --message-format=json 2> /dev/null |
+    sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1)
+[[ -x $binary ]] || { echo "bitrot.sh: the tests do not build: cargo test --test it --no-run" >&2; exit 1; }
+"$binary" --exact chaos::bitrot::a_flipped_bit_is_told_or_mended_and_never_served --nocapture |
+    grep --line-buffered -v '^\(running\|test \|$\)'
+exit "${PIPESTATUS[0]}"

@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# Shows that the checks find what they are for: a build with seeded bugs (src/sabotage.rs), one check for each bug.
+#
+# scripts/sabotage.sh [BUG…]    BASELINE=1 first runs every check without a bug; each must pass.
+# Prints a table; exits with 1 when a bug was not caught.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export CARGO_TARGET_DIR=$PWD/target/sabotage PROFILE=dev
+
+# bug | check: `unit NAME`, `it NAME`, `chaos SEED`, `power CUTS`
+BUGS='
+ack-before-commit        | chaos 1
+skip-fsync               | power 5
+local-read               | chaos 1
+leader-restore           | it cluster::monotone::no_read_goes_back_when_the_leader_restarts_within_its_lease
+retry-twice              | chaos 1
+requests-not-in-snapshot | chaos 1
+index-left-on-delete     | chaos 1
+vote-not-persisted       | unit raft::suite::openraft_accepts_our_storage
+clock-in-apply           | chaos 1
+sled-beyond-log          | unit store::tests::sled_never_holds_what_the_log_does_not
+state-ahead-of-log       | unit store::tests::a_state_newer_than_the_log_is_refused
+damaged-log-accepted     | unit raft::codec::tests::every_flipped_bit_of_a_payload_is_damage_and_never_an_early_end
+purge-past-snapshot      | it chaos::bitrot::a_damaged_newest_snapshot_costs_nothing
+unknown-told-as-503      | chaos 1
+digest-ignored           | unit store::tests::sled_that_is_damaged_deleted_or_marked_is_written_anew
+stale-check-skipped      | unit state::apply::tests::a_command_that_was_checked_against_another_definition_is_stale
+blind-retry              | unit service::propose::tests::an_unknown_outcome_is_told_at_once_without_a_stamp
+precondition-ignored     | chaos 1
+'
+
+# binary KIND: builds the tests and names the executable (`lib` or `it`).
+binary() {
+    local kind=(--lib)
+    [[ $1 == lib ]] || kind=(--test "$1")
+    cargo test --locked --features sabotage "${kind[@]}" --no-run --message-format=json 2> /dev/null |
+        sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1
+}
+
+lib=$(binary lib) it=$(binary it)
+[[ -x $lib && -x $it ]] || { echo "sabotage.sh: the build with seeded bugs fails" >&2; exit 1; }
+
+# check KIND ARGUMENT: exit status of the check.
+check() {
+    case $1 in
+        unit) timeout 150 "$lib" --exact "$2" ;;
+        it) timeout 150 "$it" --exact "$2" --nocapture ;;
+        chaos) CONCORD_CHAOS=1 SEED=$2 DURATION_S=40 timeout 170 "$it" --exact chaos::promises_hold_under_faults --nocapture ;;
+        power) POWER_BINARY=$it CUTS=$2 timeout 170 scripts/powercut.sh ;;
+    esac
+}
+
+# Why a check failed: its first violation, else its first panic.
+reason() {
+    local line
+    line=$(grep -m 1 '^VIOLATION' "$1" || grep -m 1 -A 1 "panicked at" "$1" | tail -n 1 || true)
+    echo "${line:0:100}"
+}
+
+log=$(mktemp) escaped=0
+trap 'rm -f "$log"' EXIT
+if [[ -n ${BASELINE:-} ]]; then
+    sed -n 's/^[^|]*| *//p' <<< "$BUGS" | sort -u | while read -r kind argument; do
+        check "$kind" "$argument" > "$log" 2>&1 || { echo "sabotage.sh: \`$kind $argument\` fails without a bug" >&2; tail -n 20 "$log" >&2; exit 1; }
+    done
+fi
+printf '%-24s | %-60s | %s\n' bug check "caught by"
+while IFS='|' read -r bug command; do
+    bug=${bug// /}
+    [[ -n $bug ]] || continue
+    [[ $# == 0 || " $* " == *" $bug "* ]] || continue
+    read -r kind argument <<< "$command"
+    status=0 begin=$SECONDS
+    CONCORD_SABOTAGE=$bug check "$kind" "$argument" > "$log" 2>&1 || status=$?
+    if [[ $kind == power && $status == 0 ]] && grep -q SKIPPED "$log"; then caught="SKIPPED: $(grep -m 1 SKIPPED "$log")"
+    elif ((status == 0 || status == 124)); then caught="NOT CAUGHT"; escaped=$((escaped + 1))
+    else caught=$(reason "$log"); fi
+    [[ -z ${KEEP:-} ]] || cp "$log" "$KEEP/$bug.txt"
+    printf '%-24s | %-60s | %s (%d s)\n' "$bug" "$kind ${argument:0:54}" "$caught" $((SECONDS - begin))
+done <<< "$BUGS"
+((escaped == 0)) || { echo "sabotage.sh: $escaped not caught" >&2; exit 1; }

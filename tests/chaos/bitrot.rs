@@ -1,0 +1,247 @@
+//! Bits that change on a disk while a node is down: it says so or mends itself, it never serves what was altered.
+//!
+//! Every kind of file has its turn. A node that starts must hold every record as the others do; one that refuses
+//! must name the file. `scripts/bitrot.sh` runs it with `FLIPS` and `SEED` from the environment.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+use serde_json::{Value, json};
+
+use super::{faults::files_below, number};
+use crate::harness::{
+    Cluster, Options, check, eventually,
+    load::{define, everything, set},
+};
+
+/// Flips of the ordinary run: each kind of file three times or more.
+const FLIPS: u64 = 20;
+/// Records that are written over and over.
+const RECORDS: usize = 60;
+
+/// What a file is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Part {
+    Log,
+    Snapshot,
+    History,
+    Sled,
+    Identity,
+    LogSeen,
+}
+
+const PARTS: [Part; 6] =
+    [Part::Log, Part::Snapshot, Part::History, Part::Sled, Part::Identity, Part::LogSeen];
+
+impl Part {
+    /// Its files in a node's directory that hold anything.
+    fn files(self, directory: &Path) -> Vec<PathBuf> {
+        let place = match self {
+            Self::Log => "log",
+            Self::Snapshot => "store/snapshot",
+            Self::History => "store/history",
+            Self::Sled => "store/sled",
+            Self::Identity => return vec![directory.join("identity.json")],
+            Self::LogSeen => return vec![directory.join("log.seen")],
+        };
+        let mut files = files_below(&directory.join(place));
+        let aside = |file: &PathBuf| file.extension().is_some_and(|end| end == "damaged");
+        files.retain(|file| !aside(file) && std::fs::metadata(file).is_ok_and(|file| file.len() > 0));
+        files
+    }
+}
+
+/// Where the blocks of a log file begin: a tag, a length, and the checksum of both.
+fn blocks(bytes: &[u8]) -> Vec<usize> {
+    let is_head = |head: &[u8]| {
+        matches!(head[0], 0xC1..=0xC3 | 0xD1) && crc32c::crc32c(&head[..5]).to_be_bytes() == head[5..9]
+    };
+    (0..bytes.len().saturating_sub(8)).filter(|place| is_head(&bytes[*place..*place + 9])).collect()
+}
+
+/// A byte of a file; in the log often one of a length or of a record's own head.
+fn place(part: Part, bytes: &[u8], dice: &mut fastrand::Rng) -> usize {
+    let anywhere = dice.usize(..bytes.len());
+    let blocks = if part == Part::Log { blocks(bytes) } else { Vec::new() };
+    let Some(block) = dice.choice(&blocks).copied() else { return anywhere };
+    match dice.u8(..3) {
+        0 => block + dice.usize(1..5),
+        1 => block.saturating_sub(dice.usize(1..45)),
+        _ => anywhere,
+    }
+}
+
+/// Whether a refusal names the file; of the log, its directory and the place in it.
+fn names(part: Part, file: &Path, text: &str) -> bool {
+    let place = if part == Part::Log {
+        file.parent().expect("it lies in a directory").as_os_str()
+    } else {
+        file.file_name().expect("a file has a name")
+    };
+    let named =
+        text.lines().any(|line| line.contains("ERROR concord") && line.contains(&*place.to_string_lossy()));
+    named && (part != Part::Log || text.contains("offset"))
+}
+
+/// What the run has seen.
+#[derive(Debug, Default)]
+struct Tally {
+    by_part: BTreeMap<String, u64>,
+    refused: u64,
+    unharmed: u64,
+    violations: Vec<String>,
+}
+
+struct Rot {
+    cluster: Cluster,
+    dice: fastrand::Rng,
+    expected: BTreeMap<String, Value>,
+    turn: usize,
+    tally: Tally,
+}
+
+impl Rot {
+    async fn start(seed: u64) -> Self {
+        let options = Options::default().with("CONCORD_SNAPSHOT_LOG_BYTES", "16384");
+        let cluster = Cluster::start_with("bitrot", &options).await;
+        define(&cluster.client(1), "rot").await;
+        let dice = fastrand::Rng::with_seed(seed);
+        let mut rot = Self { cluster, dice, expected: BTreeMap::new(), turn: 0, tally: Tally::default() };
+        rot.write(2 * RECORDS).await;
+        rot
+    }
+
+    async fn write(&mut self, count: usize) {
+        for _ in 0..count {
+            let key = format!("k{}", self.turn % RECORDS);
+            let text: String = (0..400).map(|_| self.dice.alphanumeric()).collect();
+            let data = json!({"turn": self.turn, "text": text});
+            set(&self.cluster.client(1 + self.turn as u64 % 3), "rot", &key, &data).await;
+            self.expected.insert(key, data);
+            self.turn += 1;
+        }
+    }
+
+    /// One bit of one file of one node.
+    async fn flip(&mut self, part: Part) {
+        self.write(3).await;
+        let id = self.dice.u64(1..=3);
+        if self.dice.bool() {
+            assert!(self.cluster.node(id).stop().await.success());
+        } else {
+            self.cluster.node(id).kill();
+        }
+        let files = part.files(&self.cluster.node(id).directory);
+        let Some(file) = self.dice.choice(&files).cloned() else {
+            self.cluster.node(id).start().await;
+            return;
+        };
+        let before = std::fs::read(&file).expect("the file is there");
+        let (place, bit) = (place(part, &before, &mut self.dice), self.dice.u8(..8));
+        let mut after = before.clone();
+        after[place] ^= 1 << bit;
+        std::fs::write(&file, &after).expect("the file can be written");
+        let what = format!("bit {bit} of byte {place} of {} in {}", before.len(), file.display());
+        *self.tally.by_part.entry(format!("{part:?}")).or_default() += 1;
+        match self.cluster.node(id).try_start().await {
+            Ok(()) => {
+                self.tally.unharmed += 1;
+                self.compare(id, &what).await;
+            }
+            Err(text) => {
+                self.tally.refused += 1;
+                if !names(part, &file, &text) {
+                    self.tally.violations.push(format!("{what}: refused, but it is not named:\n{text}"));
+                }
+                if text.contains("panicked at") {
+                    self.tally.violations.push(format!("{what}: a panic:\n{text}"));
+                }
+                std::fs::write(&file, &before).expect("the file can be written");
+                self.cluster.node(id).start().await;
+                self.compare(id, &what).await;
+            }
+        }
+        // What it did not look at is as it was for the next turn.
+        if std::fs::read(&file).is_ok_and(|now| now == after) && part != Part::Sled && part != Part::Log {
+            std::fs::write(&file, &before).expect("the file can be written");
+        }
+    }
+
+    /// Every record of the node, and its digest.
+    async fn compare(&mut self, id: u64, what: &str) {
+        self.cluster.ready().await;
+        let shown = everything(&self.cluster.client(id), "rot").await;
+        if shown != self.expected {
+            let differ = self.expected.iter().filter(|(key, data)| shown.get(*key) != Some(*data));
+            let keys: Vec<_> = differ.map(|(key, _)| key).collect();
+            self.tally
+                .violations
+                .push(format!("{what}: node {id} shows {keys:?} otherwise than they were written"));
+        }
+        self.cluster.equal_digests().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flipped_bit_is_told_or_mended_and_never_served() {
+    let (flips, seed) = (number("FLIPS").unwrap_or(FLIPS), number("SEED").unwrap_or(1));
+    let mut rot = Rot::start(seed).await;
+    let mut turn = 0;
+    while rot.tally.by_part.values().sum::<u64>() < flips {
+        rot.flip(PARTS[turn % PARTS.len()]).await;
+        turn += 1;
+    }
+    let tally = rot.tally;
+    for violation in &tally.violations {
+        eprintln!("VIOLATION {violation}");
+    }
+    println!(
+        "{}",
+        json!({
+            "seed": seed,
+            "violations": tally.violations.len(),
+            "flips": tally.by_part,
+            "refused_by_name": tally.refused,
+            "served_unharmed": tally.unharmed,
+        })
+    );
+    assert!(tally.violations.is_empty(), "{} violations with SEED={seed}", tally.violations.len());
+}
+
+#[tokio::test]
+async fn a_damaged_newest_snapshot_costs_nothing() {
+    let mut rot = Rot::start(2).await;
+    let kept = |directory: &Path| {
+        let mut files = Part::Snapshot.files(directory);
+        files.retain(|file| file.extension().is_some_and(|end| end == "concord"));
+        files
+    };
+    for id in 1..=3 {
+        let directory = rot.cluster.node(id).directory.clone();
+        eventually("a node keeps two snapshots", async || {
+            let files = kept(&directory);
+            check(files.len() >= 2, || format!("{files:?}"))
+        })
+        .await;
+    }
+    rot.write(2 * RECORDS).await;
+    let before = rot.cluster.equal_digests().await;
+    // All at once: no node can ask another, so the older snapshot and the log behind it must do.
+    rot.cluster.kill_all();
+    for node in &rot.cluster.nodes {
+        std::fs::remove_dir_all(node.directory.join("store/sled")).expect("sled's directory is there");
+        let newest = kept(&node.directory).pop().expect("there are two");
+        let mut bytes = std::fs::read(&newest).expect("the file is there");
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 4;
+        std::fs::write(newest, bytes).expect("the file can be written");
+    }
+    rot.cluster.start_all().await;
+    assert_eq!(rot.cluster.equal_digests().await, before);
+    for id in 1..=3 {
+        rot.compare(id, "the newest snapshot").await;
+    }
+    assert!(rot.tally.violations.is_empty(), "{:?}", rot.tally.violations);
+}

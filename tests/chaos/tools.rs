@@ -1,0 +1,114 @@
+//! What some kinds of fault need beside processes and files: strace, libfaketime, iptables. Each is looked for
+//! before a run; a kind whose tool is missing is left out, and the run says so.
+
+use std::{
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+
+/// Where Debian and its like keep the library for programs with threads.
+const FAKETIME: [&str; 3] = [
+    "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1",
+    "/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1",
+    "/usr/lib64/faketime/libfaketimeMT.so.1",
+];
+
+/// The tools of this machine.
+#[derive(Debug)]
+pub(super) struct Tools {
+    pub(super) strace: bool,
+    pub(super) faketime: Option<PathBuf>,
+    /// In the run's own network only.
+    pub(super) iptables: bool,
+}
+
+impl Tools {
+    pub(super) fn look(own_network: bool) -> Self {
+        Self {
+            strace: works("strace", &["-o", "/dev/null", "true"]),
+            faketime: FAKETIME.iter().map(PathBuf::from).find(|path| path.exists()),
+            iptables: own_network && works("iptables", &["-F", "INPUT"]),
+        }
+    }
+}
+
+fn works(program: &str, arguments: &[&str]) -> bool {
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+/// Something that lasts until it is ended.
+#[derive(Debug)]
+#[must_use]
+pub(super) enum Lasting {
+    /// System calls of a process are tampered with.
+    Tampered(Child),
+    /// Packets are dropped.
+    Loss,
+    /// A node's clock is wrong, as this file says.
+    Clock(PathBuf),
+    /// The network is cut.
+    Cut,
+}
+
+/// Tampers with system calls of a running process: `what` is strace's `inject`.
+pub(super) fn tamper(pid: u32, what: &str) -> Lasting {
+    let calls = what.split(':').next().unwrap_or(what);
+    let mut command = Command::new("strace");
+    command.args(["-f", "-qq", "-o", "/dev/null", "-p", &pid.to_string()]);
+    command.args(["-e", &format!("trace={calls}"), "-e", &format!("inject={what}")]);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    Lasting::Tampered(command.spawn().expect("strace has run before"))
+}
+
+/// Drops so many percent of what one node sends to another.
+pub(super) fn lose(percent: u8, from: &str, to: &str) {
+    let probability = format!("{:.2}", f64::from(percent) / 100.0);
+    let rule = ["-A", "INPUT", "-s", from, "-d", to, "-m", "statistic", "--mode", "random", "--probability"];
+    assert!(
+        works("iptables", &[&rule[..], &[&probability, "-j", "DROP"]].concat()),
+        "iptables has run before"
+    );
+}
+
+/// The clock that a node with these variables has: real time and an offset that a file holds.
+pub(super) fn clock(library: &Path, file: &Path) -> Vec<(String, String)> {
+    [
+        ("LD_PRELOAD", library),
+        ("FAKETIME_TIMESTAMP_FILE", file),
+        ("FAKETIME_NO_CACHE", Path::new("1")),
+        ("DONT_FAKE_MONOTONIC", Path::new("1")),
+    ]
+    .map(|(name, value)| (name.to_owned(), value.to_string_lossy().into_owned()))
+    .into()
+}
+
+/// Sets a clock that [`clock`] made; an offset in seconds.
+pub(super) fn set_clock(file: &Path, offset: i64) {
+    // Renamed, so that nobody reads half a file.
+    let fresh = file.with_extension("new");
+    std::fs::write(&fresh, format!("{offset:+}\n")).expect("the file can be written");
+    std::fs::rename(&fresh, file).expect("the file can be renamed");
+}
+
+impl Lasting {
+    /// Ends all but a cut, which the network heals itself.
+    pub(super) fn end(self) {
+        match self {
+            Self::Tampered(mut strace) => {
+                // Asked to end, strace lets the process go on; a process that has died ended it already.
+                drop(
+                    Command::new("kill")
+                        .args(["-TERM", &strace.id().to_string()])
+                        .stderr(Stdio::null())
+                        .status(),
+                );
+                drop(strace.wait());
+            }
+            Self::Loss => assert!(works("iptables", &["-F", "INPUT"]), "iptables has run before"),
+            Self::Clock(file) => set_clock(&file, 0),
+            Self::Cut => {}
+        }
+    }
+}
