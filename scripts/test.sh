@@ -25,7 +25,7 @@ scripts/check.sh
 say "tests"
 cargo test --locked --all-targets
 say "power cuts"
-CUTS=5 PROFILE=dev scripts/powercut.sh
+CUTS=3 PROFILE=dev scripts/powercut.sh
 say "the README's commands"
 CONCORD_BIN=$PWD/target/debug/concord python3 scripts/readme-test.py
 say "done"
