@@ -196,7 +196,7 @@ async fn a_dead_member_is_replaced_under_a_new_id() {
 }
 
 #[tokio::test]
-async fn one_change_at_a_time_and_only_sound_ones() {
+async fn only_sound_changes_are_taken() {
     let mut cluster = Cluster::start("changes").await;
     let [one, two, three] = [1, 2, 3].map(|id| cluster.client(id));
     // What is wrong with the request itself.
@@ -220,21 +220,7 @@ async fn one_change_at_a_time_and_only_sound_ones() {
     let mut wrong_id = body.clone();
     wrong_id["id"] = json!(5);
     decided(one.post(MEMBERS, &wrong_id)).await.refused(409, "conflict_error");
-    // The new node hangs, so the change does too, and another is not begun meanwhile.
-    cluster.node(4).pause();
     let add = one.post(MEMBERS, &body);
-    let adding = tokio::spawn({
-        let add = add.clone();
-        async move { add.attempt().await }
-    });
-    eventually("a second change is refused", async || {
-        let second = two.call(Method::POST, &member(9, "/promote")).attempt().await?;
-        check(second.status == 409, || format!("{second:?}"))
-    })
-    .await;
-    cluster.node(4).resume();
-    let first = adding.await.unwrap().unwrap();
-    assert!(matches!(first.status, 201 | 503 | 504), "{first:?}");
     assert!(matches!(decided(add).await.status, 200 | 201));
     // A member without a vote does not lead. Its id is used for ever.
     decided(two.post("/api/v1/cluster/leader", &json!({"id": 4}))).await.refused(409, "conflict_error");
