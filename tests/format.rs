@@ -95,6 +95,8 @@ fn expectations() {
     form(&Expect::Present, "02");
     form(&Expect::At(128), "038001");
     form(&Expect::None, "04");
+    form(&Expect::Read(None), "0500");
+    form(&Expect::Read(Some(300)), "0501ac02");
 }
 
 #[test]

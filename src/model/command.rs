@@ -33,6 +33,9 @@ pub enum Expect {
     At(Revision),
     /// Nothing may be there (`If-None-Match: *`), and a record is a failed precondition, not a conflict.
     None,
+    /// Exactly what the leader read when it computed the command: a record at this revision, or none. Anything
+    /// else makes the verdict [`Verdict::Stale`].
+    Read(Option<Revision>),
 }
 
 /// One change that is asked for, checked and completed by the leader.

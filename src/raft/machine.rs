@@ -126,7 +126,7 @@ impl Machine {
     }
 
     /// Decides one entry.
-    fn decide(&mut self, entry: Entry, changes: &mut Vec<Change>) -> Result<Reply, String> {
+    fn decide(&mut self, entry: Entry, changes: &mut Vec<Arc<Change>>) -> Result<Reply, String> {
         let revision = entry.log_id.index;
         let verdict = match entry.payload {
             EntryPayload::Normal(data) => {
@@ -141,7 +141,7 @@ impl Machine {
                     proposal
                 };
                 let (verdict, change) = self.state.apply(revision, &proposal);
-                changes.extend(change);
+                changes.extend(change.map(Arc::new));
                 Some(verdict)
             }
             EntryPayload::Blank => {
@@ -175,7 +175,7 @@ impl Machine {
             let reply = self.decide(entry, &mut changes)?;
             answers.push((responder, reply));
         }
-        let position = self.publish(changes.iter().any(frees_much));
+        let position = self.publish(changes.iter().any(|change| frees_much(change)));
         for (responder, reply) in answers {
             if let Some(responder) = responder {
                 responder.send(reply);

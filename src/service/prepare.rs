@@ -246,9 +246,13 @@ fn check_expect(
     match (expect, current) {
         (Expect::Any, _) | (Expect::Absent | Expect::None, None) | (Expect::Present, Some(_)) => Ok(()),
         (Expect::At(asked), Some(current)) if asked == current => Ok(()),
-        (Expect::At(_) | Expect::None, Some(current)) => Err(Rejection::Precondition { current }),
+        (Expect::Read(read), current) if read == current => Ok(()),
+        // What was read a moment ago is not there any more: as good as a failed precondition.
+        (Expect::At(_) | Expect::None | Expect::Read(_), Some(current)) => {
+            Err(Rejection::Precondition { current })
+        }
         (Expect::Absent, Some(_)) => Err(exists),
-        (Expect::Present | Expect::At(_), None) => Err(missing),
+        (Expect::Present | Expect::At(_) | Expect::Read(_), None) => Err(missing),
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::{ByAge, ByCreated, ById, ByKey, ByModified, BySlot, Change, Collection, Dropped, Edit};
+use super::{ByAge, ByCreated, ById, ByKey, ByModified, BySlot, Change, Collection, Edit};
 use super::{Remembered, State, digest, order::Order};
 use crate::model::{
     command::{Applied, Command, Expect, Outcome, Proposal, Verdict},
@@ -53,8 +53,7 @@ impl State {
             return (Verdict::Stale, None);
         }
         let mut edits = Vec::new();
-        let mut dropped = Dropped::default();
-        let outcome = self.decide(stamp, &proposal.command, &mut edits, &mut dropped);
+        let outcome = self.decide(stamp, &proposal.command, &mut edits);
         if let Some(request) = proposal.request {
             self.forget(stamp, &request.id, &mut edits);
             let kept = Remembered { stamp: request, at: stamp.at, revision, outcome: outcome.clone() };
@@ -66,31 +65,33 @@ impl State {
         }
         self.last_at = stamp.at;
         let (by, reason) = (proposal.by.clone(), proposal.reason.clone());
-        let change = Change { revision, at: stamp.at, by, reason, edits, dropped };
+        let change = Change { revision, at: stamp.at, by, reason, edits };
         (Verdict::Decided(outcome), Some(change))
     }
 
-    /// Whether the definition that the command was checked against has changed since.
+    /// Whether what the command was made from has changed since: the definition that it was checked against, or
+    /// the record that it was computed from.
     fn is_stale(&self, proposal: &Proposal) -> bool {
-        let key = match &proposal.command {
-            Command::SetIndexes { key, .. } => key,
-            Command::WriteConfig { definition, .. } => definition,
-            Command::CreateDefinition { .. }
-            | Command::DeleteDefinition { .. }
-            | Command::DeleteConfig { .. } => return false,
+        if crate::sabotage::is("stale-check-skipped") {
+            return false;
+        }
+        let (definition, record) = match &proposal.command {
+            Command::SetIndexes { key, expect, .. } => (key, (*expect, None)),
+            Command::WriteConfig { definition, key, expect, .. } => (definition, (*expect, Some(key))),
+            Command::DeleteConfig { definition, key, expect } => (definition, (*expect, Some(key))),
+            Command::CreateDefinition { .. } | Command::DeleteDefinition { .. } => return false,
         };
-        let current = self.definition(key.as_str()).map(|found| found.definition.revision);
-        matches!((proposal.definition_read, current), (Some(read), Some(current)) if read != current)
-            && !crate::sabotage::is("stale-check-skipped")
+        let Some(found) = self.definition(definition.as_str()) else { return false };
+        let current = found.definition.revision;
+        let differs = |read: Option<Revision>| match record.1 {
+            None => read != Some(current),
+            Some(key) => read != found.config(key.as_str()).map(|config| config.revision),
+        };
+        proposal.definition_read.is_some_and(|read| read != current)
+            || matches!(record.0, Expect::Read(read) if differs(read))
     }
 
-    fn decide(
-        &mut self,
-        stamp: Stamp,
-        command: &Command,
-        edits: &mut Vec<Edit>,
-        dropped: &mut Dropped,
-    ) -> Outcome {
+    fn decide(&mut self, stamp: Stamp, command: &Command, edits: &mut Vec<Edit>) -> Outcome {
         match command {
             Command::CreateDefinition { key, indexes, schema } => {
                 if self.definition(key.as_str()).is_some() {
@@ -120,8 +121,8 @@ impl State {
                     return Err(Rejection::DefinitionNotEmpty(configs));
                 }
                 if let Some(old) = self.take(key) {
+                    // The state that is published still shares the subtree: whoever drops that one frees it.
                     edits.push(Edit::Definition { before: Some(Arc::clone(&old.definition)), after: None });
-                    *dropped = Dropped(Some(old));
                 }
                 Ok(applied(stamp, false))
             }
@@ -156,7 +157,8 @@ impl State {
             Expect::At(revision) if revision != current => Err(Rejection::Precondition { current }),
             Expect::None => Err(Rejection::Precondition { current }),
             Expect::Absent => Err(Rejection::DefinitionExists),
-            Expect::Any | Expect::Present | Expect::At(_) => Ok(found.by_key.len()),
+            // What was read is as it was, or the verdict were stale.
+            Expect::Any | Expect::Present | Expect::At(_) | Expect::Read(_) => Ok(found.by_key.len()),
         }
     }
 
@@ -178,8 +180,10 @@ impl State {
                 Err(Rejection::Precondition { current: found.revision })
             }
             (Expect::Present | Expect::At(_), None) => Err(Rejection::ConfigNotFound),
-            (Expect::Any | Expect::Present | Expect::At(_), Some(found)) => Ok(Some(Arc::clone(found))),
-            (Expect::Any | Expect::Absent | Expect::None, None) => Ok(None),
+            (Expect::Any | Expect::Present | Expect::At(_) | Expect::Read(_), Some(found)) => {
+                Ok(Some(Arc::clone(found)))
+            }
+            (Expect::Any | Expect::Absent | Expect::None | Expect::Read(_), None) => Ok(None),
         }
     }
 

@@ -243,18 +243,6 @@ pub struct Change {
     pub reason: Option<String>,
     /// What it did, record by record; at least one.
     pub edits: Vec<Edit>,
-    /// The deleted collection: millions of records, which whoever drops the change frees off the path.
-    pub dropped: Dropped,
-}
-
-/// A collection that only waits to be freed; no part of what a change says.
-#[derive(Debug, Clone, Default)]
-pub struct Dropped(pub Option<Arc<Collection>>);
-
-impl PartialEq for Dropped {
-    fn eq(&self, _: &Self) -> bool {
-        true
-    }
 }
 
 /// One record's part of a change.

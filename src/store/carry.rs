@@ -11,6 +11,7 @@
 
 use std::{
     collections::VecDeque,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -147,7 +148,7 @@ impl Carrier {
     }
 
     /// Takes what was applied. `state` is the state at the seal, if the changes need it.
-    pub(super) fn push(&mut self, seal: Seal, changes: Vec<Change>, state: Option<Box<State>>) {
+    pub(super) fn push(&mut self, seal: Seal, changes: Vec<Arc<Change>>, state: Option<Box<State>>) {
         if self.due.is_some() {
             return;
         }

@@ -218,7 +218,6 @@ pub(super) mod tests {
         let before = (revision > 1).then(|| Arc::new(config("k", revision - 1, "{}")));
         let after = Some(Arc::new(config("k", revision, "{\"a\":1}")));
         Change {
-            dropped: crate::state::Dropped::default(),
             revision,
             at: Timestamp(revision),
             by: "root".into(),

@@ -130,7 +130,7 @@ pub(super) fn is_wide(edit: &Edit) -> bool {
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) seal: Seal,
-    pub(super) changes: Vec<Change>,
+    pub(super) changes: Vec<Arc<Change>>,
     /// The state at the seal, when a definition was indexed anew.
     pub(super) state: Option<Box<State>>,
 }
@@ -225,7 +225,7 @@ impl Merge {
     pub(super) fn join(&mut self, pending: Pending) {
         let Pending { seal, changes, state } = pending;
         let mut reindexed = BTreeSet::new();
-        for edit in changes.into_iter().flat_map(|change| change.edits) {
+        for edit in changes.iter().flat_map(|change| &change.edits) {
             self.join_edit(edit, &mut reindexed);
         }
         for id in reindexed {
@@ -243,7 +243,7 @@ impl Merge {
         self.seal = seal;
     }
 
-    fn join_edit(&mut self, edit: Edit, reindexed: &mut BTreeSet<Revision>) {
+    fn join_edit(&mut self, edit: &Edit, reindexed: &mut BTreeSet<Revision>) {
         match edit {
             Edit::Definition { before: Some(before), after: None } => {
                 self.definitions.remove(&before.id);
@@ -252,19 +252,20 @@ impl Merge {
             }
             Edit::Definition { before, after } => {
                 if let Some(id) = after.as_ref().map(|record| record.id) {
-                    self.definitions.entry(id).or_insert((before, None)).1 = after;
+                    self.definitions.entry(id).or_insert_with(|| (before.clone(), None)).1 = after.clone();
                 }
             }
             Edit::Config { definition, before, after } => {
                 if let Some(key) = after.as_ref().or(before.as_ref()).map(|record| record.key.clone()) {
-                    self.configs.entry((definition, key)).or_insert((before, None)).1 = after;
+                    let kept = self.configs.entry((*definition, key));
+                    kept.or_insert_with(|| (before.clone(), None)).1 = after.clone();
                 }
             }
             Edit::Reindexed { definition } => {
-                reindexed.insert(definition);
+                reindexed.insert(*definition);
             }
             Edit::Remember(request) => {
-                self.requests.insert(request.revision, Some(request));
+                self.requests.insert(request.revision, Some(request.clone()));
             }
             Edit::Forget(request) => {
                 self.requests.insert(request.revision, None);

@@ -142,7 +142,7 @@ pub struct Batch {
     /// Its place in the log.
     pub position: Position,
     /// What the run's entries did, in order.
-    pub changes: Vec<Change>,
+    pub changes: Vec<Arc<Change>>,
 }
 
 /// For the status.
@@ -215,8 +215,7 @@ impl Store {
     /// Takes what was applied. Never blocks. What waits for the history is bounded by the room above, through
     /// `figures`; what waits for sled is bounded here.
     pub fn carry(&self, batch: Batch) {
-        let Batch { state, position, changes } = batch;
-        self.inner.shared.applied(state, position, changes);
+        self.inner.shared.applied(batch);
     }
 
     /// The local log is durable up to this entry. sled never goes beyond it.

@@ -8,12 +8,12 @@
 use std::{
     collections::VecDeque,
     panic::{self, AssertUnwindSafe},
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
 use super::{
-    Figures, Position, StoreError,
+    Batch, Figures, Position, StoreError,
     carry::{Begin, Carrier, Moment, Progress},
     history::History,
     trees::Seal,
@@ -68,7 +68,7 @@ enum Ending {
 enum Item {
     Applied {
         seal: Seal,
-        changes: Vec<Change>,
+        changes: Vec<Arc<Change>>,
         /// The state at the seal, if the changes need it.
         state: Option<Box<State>>,
         /// The state before, if much may be freed with it: here, not where it is applied.
@@ -119,7 +119,8 @@ impl Shared {
     }
 
     /// Hands over what was applied.
-    pub(super) fn applied(&self, state: State, position: Position, changes: Vec<Change>) {
+    pub(super) fn applied(&self, batch: Batch) {
+        let Batch { state, position, changes } = batch;
         let seal = Seal::of(&state, &position);
         let edits = || changes.iter().flat_map(|change| &change.edits);
         let needs_state = edits().any(|edit| matches!(edit, Edit::Reindexed { .. }));

@@ -137,6 +137,19 @@ fn a_command_that_was_checked_against_another_definition_is_stale() {
 }
 
 #[test]
+fn a_command_that_was_computed_from_another_record_is_stale() {
+    let mut state = State::new();
+    decide(&mut state, &define("d")).unwrap();
+    let read = |read| write("k", "1", Expect::Read(read));
+    assert_eq!(state.apply(2, &read(Some(1))), (Verdict::Stale, None), "there is no record");
+    assert!(matches!(state.apply(3, &read(None)), (Verdict::Decided(Ok(_)), Some(_))));
+    assert_eq!(state.apply(4, &read(None)), (Verdict::Stale, None), "there is one");
+    assert_eq!(state.apply(5, &read(Some(2))), (Verdict::Stale, None), "it is of revision 3");
+    assert!(matches!(state.apply(6, &read(Some(3))), (Verdict::Decided(Ok(_)), Some(_))));
+    assert_eq!(state.apply(7, &delete("k", Expect::Read(Some(3)))), (Verdict::Stale, None));
+}
+
+#[test]
 fn a_request_that_is_sent_again_gets_its_first_answer() {
     let mut state = State::new();
     decide(&mut state, &define("d")).unwrap();

@@ -85,7 +85,7 @@ fn sled_never_holds_what_the_log_does_not() {
     let mut state = world.state.clone();
     let revision = durable + 1;
     let (_, change) = state.apply(revision, &proposal(&state.clone(), revision, write("d", "k9", "y")));
-    let changes = change.into_iter().collect();
+    let changes = change.into_iter().map(Arc::new).collect();
     world.store().carry(Batch { state, position: position(revision), changes });
     world.close();
     world.open();
@@ -225,7 +225,7 @@ fn a_snapshot_that_ran_ahead_of_the_log_is_no_sign_of_a_lost_one() {
     let revision = durable + 1;
     let mut state = world.state.clone();
     let (_, change) = state.apply(revision, &proposal(&world.state, revision, write("d", "k", "x")));
-    let changes = change.into_iter().collect();
+    let changes = change.into_iter().map(Arc::new).collect();
     world.store().carry(Batch { state: state.clone(), position: position(revision), changes });
     world.store().build_snapshot(&state, &position(revision)).unwrap();
     world.crash();

@@ -68,7 +68,9 @@ impl World {
         let mut changes = Vec::new();
         for command in commands {
             let revision = self.state.revision() + 1;
-            changes.extend(self.state.apply(revision, &proposal(&self.state, revision, command)).1);
+            changes.extend(
+                self.state.apply(revision, &proposal(&self.state, revision, command)).1.map(Arc::new),
+            );
         }
         self.log.last = self.log.last.max(self.state.revision());
         self.store().carry(Batch { state: self.state.clone(), position: self.position(), changes });
