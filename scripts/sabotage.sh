@@ -31,10 +31,10 @@ precondition-ignored     | chaos 1
 
 # binary KIND: builds the tests and names the executable (`lib` or `it`).
 binary() {
-    local kind=(--lib)
-    [[ $1 == lib ]] || kind=(--test "$1")
+    local kind=(--lib) made=lib
+    [[ $1 == lib ]] || kind=(--test "$1") made=test
     cargo test --locked --features sabotage "${kind[@]}" --no-run --message-format=json 2> /dev/null |
-        sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1
+        sed -n "s/.*\"kind\":\[\"$made\"\].*\"executable\":\"\([^\"]*\)\".*/\1/p"
 }
 
 lib=$(binary lib) it=$(binary it)
