@@ -43,7 +43,7 @@ const REWRITE_BYTES_MIN: u64 = 256 << 20;
 /// sled is rewritten when it is so many times its content.
 const REWRITE_FACTOR: u64 = 4;
 /// Steps between two looks at the size, which lists files.
-const STEPS_A_LOOK: u32 = 1024;
+const STEPS_A_LOOK: u32 = 128;
 /// How long nothing may be applied until the load counts as over.
 const QUIET: Duration = Duration::from_secs(1);
 /// Longest pause between two attempts after faults.

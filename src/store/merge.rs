@@ -269,7 +269,9 @@ impl Merge {
                 if let Some(key) = after.as_ref().or(before.as_ref()).map(|record| record.key.clone()) {
                     self.weight += weight(edit);
                     match self.configs.entry((*definition, key)) {
-                        Entry::Vacant(place) => drop(place.insert((before.clone(), after.clone()))),
+                        Entry::Vacant(place) => {
+                            place.insert((before.clone(), after.clone()));
+                        }
                         Entry::Occupied(mut place) => {
                             let replaced = std::mem::replace(&mut place.get_mut().1, after.clone());
                             self.weight -= config_weight(replaced.as_deref());

@@ -98,10 +98,15 @@ fn what_was_carried_is_on_the_disk_when_the_process_is_killed() {
     world.write("d", 0..300, "x");
     world.settle();
     let deadline = std::time::Instant::now() + world::PATIENCE;
+    let mut found = None;
     // What a killed process leaves is what the files hold while it runs.
-    while world.sled_on_disk() != Some((world.state.revision(), None)) {
-        assert!(std::time::Instant::now() < deadline, "the end of the mark never reaches the disk");
-        std::thread::sleep(std::time::Duration::from_millis(20));
+    while found != Some((world.state.revision(), None)) {
+        assert!(
+            std::time::Instant::now() < deadline,
+            "the end of the mark never reaches the disk: {found:?}"
+        );
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        found = world.sled_on_disk();
     }
 }
 
