@@ -1,10 +1,12 @@
-//! Carries what was applied into sled, behind the answer, in small steps.
+//! Carries what was applied into sled, behind the answer.
 //!
-//! At ordinary load a step is one transaction: the rows of some changes, the position and the digest. When more
-//! waits, the changes are merged to the newest value of each key and carried in several steps between a mark and
-//! its removal. When even that is too much, sled is left alone until the load is over and then written whole from
-//! the newest state; so is it after a fault, after an installed snapshot and when it has grown too large, always
-//! into a fresh directory that becomes the current one at the end.
+//! sled trails on purpose: the log makes a write durable, and sled only says where applying begins at a start. So
+//! what is applied is merged to the newest value of each changed key, and the merge is carried when nothing has
+//! come for a moment, when it waits long, or when it holds much: a key that changes ten times meanwhile is
+//! written once. It goes in row by row, in small steps, between a mark and its removal; a crash in between costs
+//! a start from the snapshot and the log. When even that falls behind, sled is left alone until the load is over
+//! and then written whole from the newest state; so is it after a fault, after an installed snapshot and when it
+//! has grown too large, always into a fresh directory that becomes the current one at the end.
 //!
 //! **Invariant:** the trees never hold an entry that the local log does not hold durably, and what waits here is
 //! bounded.
@@ -17,7 +19,7 @@ use std::{
 
 use super::{
     Position,
-    merge::{Batches, Merge, Pending, Step, is_wide},
+    merge::{Merge, Pending, Step},
     trees::{Fault, Home, Seal, Trees},
 };
 use crate::{
@@ -25,12 +27,15 @@ use crate::{
     state::{Change, State},
 };
 
-/// Records of one transaction: larger ones are slower in sled, not faster.
-const COMMIT_WEIGHT_MAX: usize = 32;
-/// With more than this waiting, merging pays.
-const PRESSURE_WEIGHT: usize = 256;
-/// Records of one step of a merge; history is written between two steps.
-const STEP_RECORDS: usize = 64;
+/// A merge is carried when nothing was applied for so long: a service at rest has its sled complete.
+const LULL: Duration = Duration::from_millis(200);
+/// A merge is carried when it waits for so long: what a start after a crash has to apply again, beside what the
+/// log takes to be read.
+const TRAIL_MAX: Duration = Duration::from_secs(5);
+/// A merge is carried when it weighs so much: some 16 MB of small records, and a third of a second of work.
+const MERGE_WEIGHT: usize = 16 << 10;
+/// Records of one step: less than ten milliseconds of work. History is written between two steps.
+const STEP_RECORDS: usize = 256;
 /// Rows removed in one step.
 const WIPE_ROWS: usize = 256;
 /// sled is not rewritten below this size: it begins with some of its own.
@@ -38,7 +43,7 @@ const REWRITE_BYTES_MIN: u64 = 256 << 20;
 /// sled is rewritten when it is so many times its content.
 const REWRITE_FACTOR: u64 = 4;
 /// Steps between two looks at the size, which lists files.
-const STEPS_A_LOOK: u32 = 1024;
+const STEPS_A_LOOK: u32 = 128;
 /// How long nothing may be applied until the load counts as over.
 const QUIET: Duration = Duration::from_secs(1);
 /// Longest pause between two attempts after faults.
@@ -94,8 +99,12 @@ pub(super) struct Carrier {
     weight_max: usize,
     trees: Option<Trees>,
     latest: (State, Position),
+    /// What the log does not hold durably yet.
     waiting: VecDeque<Pending>,
     waiting_weight: usize,
+    /// What is to be carried next, and since when it waits.
+    gathered: Option<(Merge, Instant)>,
+    /// What is being carried.
     merge: Option<Merge>,
     /// The trees bear the mark of the merge.
     marked: bool,
@@ -124,6 +133,7 @@ impl Carrier {
             latest,
             waiting: VecDeque::new(),
             waiting_weight: 0,
+            gathered: None,
             merge: None,
             marked: false,
             rebuild: None,
@@ -155,7 +165,8 @@ impl Carrier {
         let pending = Pending { seal, changes, state };
         self.waiting_weight += pending.weight();
         self.waiting.push_back(pending);
-        let merged = self.merge.as_ref().map_or(0, Merge::weight);
+        let merges = [self.merge.as_ref(), self.gathered.as_ref().map(|(merge, _)| merge)];
+        let merged: usize = merges.into_iter().flatten().map(Merge::weight).sum();
         if self.waiting_weight + merged > self.weight_max {
             tracing::info!("sled is far behind and is written anew when the load is over");
             self.rebuilds += 1;
@@ -218,28 +229,18 @@ impl Carrier {
                 wait => Ok(Progress::Wait(wait)),
             };
         }
-        self.absorb(moment.flushed);
+        self.gather(moment.flushed);
         if self.rebuild.is_some() {
             return self.rebuild_step(moment.flushed);
         }
-        if self.merge.is_some() {
-            return self.merge_step().map(|()| Progress::Worked);
+        if self.merge.is_none() {
+            match self.ripe(moment) {
+                None => return Ok(Progress::Idle),
+                Some(Duration::ZERO) => self.merge = self.gathered.take().map(|(merge, _)| merge),
+                Some(time) => return Ok(Progress::Wait(time)),
+            }
         }
-        let Some(trees) = &self.trees else { return Ok(Progress::Idle) };
-        let flushed = moment.flushed;
-        let Some(batch) = small_batch(&mut self.waiting, flushed) else {
-            return Ok(if self.start_merge(flushed) { Progress::Worked } else { Progress::Idle });
-        };
-        let mut batches = Batches::default();
-        batch.iter().flat_map(Pending::edits).for_each(|edit| batches.edit(edit));
-        self.waiting_weight -= batch.iter().map(Pending::weight).sum::<usize>();
-        if let Some(last) = batch.last() {
-            self.logical_bytes = (self.logical_bytes + batches.added).saturating_sub(batches.removed);
-            trees.commit(batches, &last.seal)?;
-            self.carried = last.seal.position.index;
-        }
-        self.look(moment.closing)?;
-        Ok(Progress::Worked)
+        self.merge_step(moment.closing).map(|()| Progress::Worked)
     }
 
     /// Begins to write fresh trees from the newest state.
@@ -266,9 +267,9 @@ impl Carrier {
     fn rebuild_step(&mut self, flushed: Revision) -> Result<Progress, Fault> {
         let Some((trees, merge)) = &mut self.rebuild else { return Ok(Progress::Idle) };
         match merge.step(STEP_RECORDS) {
-            Step::Put(batches) => {
-                self.logical_bytes += batches.added;
-                trees.spread(batches)?;
+            Step::Put(rows) => {
+                self.logical_bytes += rows.added;
+                trees.carry(rows)?;
             }
             Step::Wipe(_) => merge.wiped(),
             // Only now do they count, so only now must the log hold all that they hold.
@@ -286,7 +287,7 @@ impl Carrier {
         Ok(Progress::Worked)
     }
 
-    fn merge_step(&mut self) -> Result<(), Fault> {
+    fn merge_step(&mut self, closing: bool) -> Result<(), Fault> {
         let (Some(trees), Some(merge)) = (&self.trees, &mut self.merge) else { return Ok(()) };
         if !self.marked {
             trees.depart(merge.seal.position.index)?;
@@ -300,9 +301,9 @@ impl Carrier {
                     merge.wiped();
                 }
             }
-            Step::Put(batches) => {
-                self.logical_bytes = (self.logical_bytes + batches.added).saturating_sub(batches.removed);
-                trees.spread(batches)?;
+            Step::Put(rows) => {
+                self.logical_bytes = (self.logical_bytes + rows.added).saturating_sub(rows.removed);
+                trees.carry(rows)?;
             }
             Step::Done => {
                 trees.arrive(&merge.seal)?;
@@ -311,38 +312,37 @@ impl Carrier {
                 self.merge = None;
             }
         }
-        self.look(false)
+        self.look(closing)
     }
 
-    /// Merges all that waits and is durable in the log; whether there was any.
-    fn start_merge(&mut self, flushed: Revision) -> bool {
-        while let Some(pending) = self.waiting.pop_front_if(|next| next.seal.position.index <= flushed) {
+    /// Merges what the log holds durably by now.
+    fn gather(&mut self, flushed: Revision) {
+        while self.gathered.as_ref().is_none_or(|(merge, _)| merge.is_open()) {
+            let next = self.waiting.pop_front_if(|next| next.seal.position.index <= flushed);
+            let Some(pending) = next else { return };
             self.waiting_weight -= pending.weight();
-            let merge = self.merge.get_or_insert_with(|| Merge::new(pending.seal.clone()));
-            merge.join(pending);
-            if !merge.is_open() {
-                break;
-            }
+            let begin = || (Merge::new(pending.seal.clone()), Instant::now());
+            self.gathered.get_or_insert_with(begin).0.join(pending);
         }
-        // The mark names how far the merge leads; a merge that goes further is marked again.
-        self.marked = false;
-        self.merge.is_some()
     }
 
-    /// Lets what waits join the merge before it becomes too much.
-    fn absorb(&mut self, flushed: Revision) {
-        let busy = self.rebuild.is_some() || self.merge.is_some();
-        let open = self.merge.as_ref().is_none_or(Merge::is_open);
-        let next_fits = self.waiting.front().is_some_and(|next| next.seal.position.index <= flushed);
-        if busy && open && next_fits && self.waiting_weight > self.weight_max / 2 {
-            self.start_merge(flushed);
+    /// How long until what was gathered is to be carried.
+    fn ripe(&self, moment: Moment) -> Option<Duration> {
+        let (merge, since) = self.gathered.as_ref().filter(|_| self.trees.is_some())?;
+        // Half of what may wait: while one half is carried, the other one comes.
+        let much = merge.weight() >= MERGE_WEIGHT.min(self.weight_max / 2);
+        if moment.closing || much || !merge.is_open() {
+            return Some(Duration::ZERO);
         }
+        let then = (moment.busy_at + LULL).min(*since + TRAIL_MAX);
+        Some(then.saturating_duration_since(Instant::now()))
     }
 
     fn forget_waiting(&mut self) {
         // Half a merge may be in the trees.
         self.waiting.clear();
         self.waiting_weight = 0;
+        self.gathered = None;
         self.merge = None;
     }
 
@@ -399,19 +399,88 @@ impl Due {
     }
 }
 
-/// Takes what one transaction carries, if what waits is little and touches single records only. `None` when
-/// nothing may be carried yet, or when it has to be merged.
-fn small_batch(waiting: &mut VecDeque<Pending>, flushed: Revision) -> Option<Vec<Pending>> {
-    let durable = || waiting.iter().take_while(|next| next.seal.position.index <= flushed);
-    if durable().map(Pending::weight).sum::<usize>() > PRESSURE_WEIGHT {
-        return None;
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::{
+        model::time::Timestamp,
+        state::Edit,
+        store::snapshot::tests::{config, definition},
+    };
+
+    fn seal(index: Revision) -> Seal {
+        let position = Position { index, stamp: Vec::new() };
+        Seal { position, revision: index, last_at: Timestamp(index), digest: 0 }
     }
-    let mut weight = 0;
-    let count = durable()
-        .take_while(|next| {
-            weight += next.weight();
-            weight <= COMMIT_WEIGHT_MAX && !next.edits().any(is_wide)
-        })
-        .count();
-    (count > 0).then(|| waiting.drain(..count).collect())
+
+    /// A carrier whose fresh trees are written.
+    fn carrier(directory: &Path, weight_max: usize) -> Carrier {
+        let home = Home::open(directory, 1 << 20).unwrap();
+        let latest = (State::new(), Position { index: 0, stamp: Vec::new() });
+        let mut carrier = Carrier::new(Begin { home, trees: None, found: false, latest }, weight_max);
+        work(&mut carrier, moment(0));
+        carrier
+    }
+
+    /// Nothing has been applied for a while.
+    fn moment(flushed: Revision) -> Moment {
+        let busy_at = Instant::now().checked_sub(2 * LULL).expect("the machine runs for longer");
+        Moment { flushed, busy_at, closing: false }
+    }
+
+    fn busy(flushed: Revision) -> Moment {
+        Moment { busy_at: Instant::now(), ..moment(flushed) }
+    }
+
+    /// Steps until nothing can be done now.
+    fn work(carrier: &mut Carrier, moment: Moment) -> Progress {
+        loop {
+            match carrier.step(moment) {
+                Progress::Worked => {}
+                progress => return progress,
+            }
+        }
+    }
+
+    fn push(carrier: &mut Carrier, index: Revision) {
+        let after = Some(Arc::new(config(&format!("k{index}"), index, "{}")));
+        let edits = vec![Edit::Config { definition: definition(1).id, before: None, after }];
+        let at = Timestamp(index);
+        let change = Change { revision: index, at, by: "root".into(), reason: None, edits };
+        carrier.push(seal(index), vec![Arc::new(change)], None);
+    }
+
+    fn position(carrier: &Carrier) -> Option<Seal> {
+        carrier.trees.as_ref().unwrap().seal().unwrap()
+    }
+
+    #[test]
+    fn what_comes_is_carried_in_a_lull_and_only_as_far_as_the_log_is_durable() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut carrier = carrier(directory.path(), 1000);
+        (1..=5).for_each(|index| push(&mut carrier, index));
+        assert_eq!(work(&mut carrier, moment(0)), Progress::Idle);
+        let waits = work(&mut carrier, busy(4));
+        assert!(matches!(waits, Progress::Wait(time) if time <= LULL), "{waits:?}");
+        assert_eq!(carrier.carried(), 0);
+        assert_eq!(work(&mut carrier, moment(4)), Progress::Idle);
+        assert_eq!((carrier.carried(), position(&carrier)), (4, Some(seal(4))));
+        assert_eq!(work(&mut carrier, Moment { closing: true, ..busy(5) }), Progress::Idle);
+        assert_eq!((carrier.carried(), position(&carrier)), (5, Some(seal(5))));
+        carrier.close();
+    }
+
+    #[test]
+    fn much_is_carried_under_load_before_it_becomes_too_much() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut carrier = carrier(directory.path(), 20);
+        for index in 1..=95 {
+            push(&mut carrier, index);
+            work(&mut carrier, busy(index));
+        }
+        assert_eq!((carrier.carried(), carrier.rebuilds()), (90, 0));
+        carrier.abandon();
+    }
 }

@@ -179,9 +179,11 @@ pub(super) fn head_bytes(behind: Revision) -> Vec<u8> {
     [&[HEAD][..], MAGIC, &FORMAT.to_le_bytes(), &behind.to_le_bytes()].concat()
 }
 
-pub(super) fn change_bytes(change: &Change) -> Vec<u8> {
-    postcard::to_extend(&StoredChange::of(change), vec![CHANGE])
-        .expect("a change is plain data and memory grows")
+/// The frame of a change, in the room of `bytes`.
+pub(super) fn change_bytes(change: &Change, mut bytes: Vec<u8>) -> Vec<u8> {
+    bytes.clear();
+    bytes.push(CHANGE);
+    postcard::to_extend(&StoredChange::of(change), bytes).expect("a change is plain data and memory grows")
 }
 
 pub(super) fn reach_bytes(index: Revision) -> Vec<u8> {

@@ -20,6 +20,9 @@ use super::{
 };
 use crate::{model::record::Revision, state::Change};
 
+/// What is kept for the bytes of the next change: a change of one large record is a rare one.
+const SCRATCH_BYTES_MAX: usize = 256 << 10;
+
 /// The writer of the history. One thread owns it.
 #[derive(Debug)]
 pub(super) struct History {
@@ -28,6 +31,8 @@ pub(super) struct History {
     open: Option<Open>,
     reach: Revision,
     sealed_bytes: u64,
+    /// The bytes of a change, on their way; kept so that not every change allocates.
+    scratch: Vec<u8>,
 }
 
 /// The segment that grows.
@@ -43,8 +48,14 @@ impl History {
     /// Opens the history of a directory and cuts what a crash left torn.
     pub(super) fn open(directory: &Path, segment_bytes: u64) -> Result<Self, StoreError> {
         disk::make_directory(directory)?;
-        let mut history =
-            Self { directory: directory.into(), segment_bytes, open: None, reach: 0, sealed_bytes: 0 };
+        let mut history = Self {
+            directory: directory.into(),
+            segment_bytes,
+            open: None,
+            reach: 0,
+            sealed_bytes: 0,
+            scratch: Vec::new(),
+        };
         let segments = changes::segments(directory)?;
         let (newest, older) =
             segments.split_last().map_or((None, &[][..]), |(last, older)| (Some(last), older));
@@ -76,7 +87,12 @@ impl History {
         if change.revision <= self.reach {
             return Ok(());
         }
-        self.append(&changes::change_bytes(change), change.revision)
+        let bytes = changes::change_bytes(change, std::mem::take(&mut self.scratch));
+        self.append(&bytes, change.revision)?;
+        if bytes.capacity() <= SCRATCH_BYTES_MAX {
+            self.scratch = bytes;
+        }
+        Ok(())
     }
 
     /// Entries up to this one changed nothing more.
@@ -116,12 +132,15 @@ impl History {
     }
 
     fn append(&mut self, bytes: &[u8], reach: Revision) -> Result<(), StoreError> {
-        let failed = self.failed();
         let open = match &mut self.open {
             Some(open) => open,
             none => none.insert(Open::create(&self.directory, self.reach)?),
         };
-        let check = disk::write_frame(&mut open.file, bytes).map_err(io(failed))?;
+        let written = disk::write_frame(&mut open.file, bytes);
+        let check = match written {
+            Ok(check) => check,
+            Err(error) => return Err(io(self.failed())(error)),
+        };
         open.totals.frame(reach, check);
         open.bytes += (disk::FRAME_HEAD_BYTES + bytes.len()) as u64;
         self.reach = reach;

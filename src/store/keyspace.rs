@@ -21,7 +21,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::model::{key::Key, record::Revision};
 
-/// The trees, in the order of a transaction over them.
+/// The trees.
 pub(super) const TREES: [&str; 5] = ["definitions", "configs", "indexes", "requests", "meta"];
 /// What the trees hold together.
 pub(super) const POSITION: &str = "position";

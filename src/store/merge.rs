@@ -1,14 +1,13 @@
-//! From edits to rows: the batches of one step, and the merge of many changes into the newest value of each key.
+//! From edits to rows: many changes merged into the newest value of each key, and the rows of one step of them.
 //!
 //! **Invariant:** carrying a merge gives the same rows as carrying its changes one by one, because every put
 //! knows the record that the trees hold (the first `before`) and the one that they shall hold (the last `after`).
+//! A row that is the same before and after is not written.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque, btree_map::Entry},
     sync::Arc,
 };
-
-use sled::Batch;
 
 use super::{keyspace, trees::Seal};
 use crate::{
@@ -19,20 +18,44 @@ use crate::{
     state::{Change, Collection, Edit, Remembered, State},
 };
 
-/// Rows to put and to remove, tree by tree.
+/// So many bytes of a text weigh as much as a record.
+const WEIGHT_BYTES: usize = 4 << 10;
+
+/// A tree that holds rows of records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Table {
+    Definitions,
+    Configs,
+    Indexes,
+    Requests,
+}
+
+/// A row to put, or to remove when it has no value.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Row {
+    pub(super) table: Table,
+    pub(super) key: Vec<u8>,
+    pub(super) value: Option<Vec<u8>>,
+}
+
+/// Rows to put and to remove.
 #[derive(Debug, Default)]
-pub(super) struct Batches {
-    pub(super) definitions: Batch,
-    pub(super) configs: Batch,
-    pub(super) indexes: Batch,
-    pub(super) requests: Batch,
-    pub(super) meta: Batch,
+pub(super) struct Rows {
+    pub(super) list: Vec<Row>,
     /// Rough bytes that come and go.
     pub(super) added: u64,
     pub(super) removed: u64,
 }
 
-impl Batches {
+impl Rows {
+    fn put(&mut self, table: Table, key: Vec<u8>, value: Vec<u8>) {
+        self.list.push(Row { table, key, value: Some(value) });
+    }
+
+    fn remove(&mut self, table: Table, key: Vec<u8>) {
+        self.list.push(Row { table, key, value: None });
+    }
+
     pub(super) fn definition(&mut self, before: Option<&Definition>, after: Option<&Definition>) {
         let Some(id) = after.or(before).map(|record| record.id) else { return };
         let rough = |record: &Definition| {
@@ -44,14 +67,14 @@ impl Batches {
             let bytes = keyspace::encode(after);
             self.added += bytes.len() as u64;
             for (piece, bytes) in keyspace::pieces(&bytes) {
-                self.definitions.insert(keyspace::definition(id, piece), bytes);
+                self.put(Table::Definitions, keyspace::definition(id, piece), bytes.to_vec());
                 written = piece + 1;
             }
         }
         if let Some(before) = before {
             self.removed += rough(before) as u64;
             for piece in written..keyspace::piece_count(before, rough(before)) {
-                self.definitions.remove(keyspace::definition(id, piece));
+                self.remove(Table::Definitions, keyspace::definition(id, piece));
             }
         }
     }
@@ -62,14 +85,14 @@ impl Batches {
         if let Some(after) = after {
             let bytes = keyspace::encode(after);
             for (piece, bytes) in keyspace::pieces(&bytes) {
-                self.configs.insert(keyspace::config(definition, key, piece), bytes);
+                self.put(Table::Configs, keyspace::config(definition, key, piece), bytes.to_vec());
                 written = piece + 1;
             }
             self.added += rough_bytes(after) as u64;
         }
         if let Some(before) = before {
             for piece in written..keyspace::piece_count(before, rough_bytes(before)) {
-                self.configs.remove(keyspace::config(definition, key, piece));
+                self.remove(Table::Configs, keyspace::config(definition, key, piece));
             }
             self.removed += rough_bytes(before) as u64;
         }
@@ -81,32 +104,19 @@ impl Batches {
         let old = before.map_or(&[][..], |record| &record.entries);
         let new = after.map_or(&[][..], |record| &record.entries);
         for entry in old.iter().filter(|entry| new.binary_search(entry).is_err()) {
-            self.indexes.remove(keyspace::index(definition, entry.slot, &entry.value, key));
+            self.remove(Table::Indexes, keyspace::index(definition, entry.slot, &entry.value, key));
         }
         for entry in new.iter().filter(|entry| old.binary_search(entry).is_err()) {
-            self.indexes.insert(keyspace::index(definition, entry.slot, &entry.value, key), &[]);
+            self.put(Table::Indexes, keyspace::index(definition, entry.slot, &entry.value, key), Vec::new());
         }
     }
 
     pub(super) fn remember(&mut self, request: &Remembered) {
-        self.requests.insert(&keyspace::request(request.revision), keyspace::encode(request));
+        self.put(Table::Requests, keyspace::request(request.revision).to_vec(), keyspace::encode(request));
     }
 
     pub(super) fn forget(&mut self, revision: Revision) {
-        self.requests.remove(&keyspace::request(revision));
-    }
-
-    /// An edit that touches one record's rows only; see [`is_wide`].
-    pub(super) fn edit(&mut self, edit: &Edit) {
-        match edit {
-            Edit::Definition { before, after } => self.definition(before.as_deref(), after.as_deref()),
-            Edit::Config { definition, before, after } => {
-                self.config(*definition, before.as_deref(), after.as_deref());
-            }
-            Edit::Remember(request) => self.remember(request),
-            Edit::Forget(request) => self.forget(request.revision),
-            Edit::Reindexed { .. } => {}
-        }
+        self.remove(Table::Requests, keyspace::request(revision).to_vec());
     }
 }
 
@@ -115,15 +125,6 @@ fn rough_bytes(config: &Config) -> usize {
     let key = config.key.as_str().len();
     let entries: usize = config.entries.iter().map(|entry| entry.value.len() * 2 + key + 24).sum();
     config.data.len() + key + entries + 64
-}
-
-/// Whether an edit touches any number of rows.
-pub(super) fn is_wide(edit: &Edit) -> bool {
-    match edit {
-        Edit::Definition { after, .. } => after.is_none(),
-        Edit::Reindexed { .. } => true,
-        Edit::Config { .. } | Edit::Remember(_) | Edit::Forget(_) => false,
-    }
 }
 
 /// What one run of applying did, waiting to be carried.
@@ -146,18 +147,22 @@ impl Pending {
     }
 }
 
-/// A record counts as one; a large one as its pieces.
+/// A record counts as one, and its text by its length: what a merge holds of it stays in memory.
 fn weight(edit: &Edit) -> usize {
-    let bytes = match edit {
-        Edit::Config { after: Some(after), .. } => after.data.len(),
-        Edit::Definition { after: Some(after), .. } => after.schema.as_ref().map_or(0, |schema| schema.len()),
-        Edit::Config { .. }
-        | Edit::Definition { .. }
+    match edit {
+        Edit::Config { after, .. } => config_weight(after.as_deref()),
+        Edit::Definition { after: Some(after), .. } => {
+            1 + after.schema.as_ref().map_or(0, |schema| schema.len()) / WEIGHT_BYTES
+        }
+        Edit::Definition { after: None, .. }
         | Edit::Reindexed { .. }
         | Edit::Remember(_)
-        | Edit::Forget(_) => 0,
-    };
-    1 + bytes / keyspace::PIECE_BYTES
+        | Edit::Forget(_) => 1,
+    }
+}
+
+fn config_weight(after: Option<&Config>) -> usize {
+    1 + after.map_or(0, |record| record.data.len()) / WEIGHT_BYTES
 }
 
 /// One record's move: what the trees hold, and what they shall hold.
@@ -175,6 +180,8 @@ pub(super) struct Merge {
     requests: BTreeMap<Revision, Option<Remembered>>,
     /// Collections to be written whole, and how far the first of them is.
     rewritten: VecDeque<(Arc<Collection>, u64)>,
+    /// What has joined and did not take the place of something else.
+    weight: usize,
 }
 
 /// The next step of a merge.
@@ -182,7 +189,7 @@ pub(super) struct Merge {
 pub(super) enum Step {
     /// Remove rows of this definition, then say [`Merge::wiped`] once all are gone.
     Wipe(Revision),
-    Put(Box<Batches>),
+    Put(Rows),
     /// Everything is in.
     Done,
 }
@@ -196,6 +203,7 @@ impl Merge {
             configs: BTreeMap::new(),
             requests: BTreeMap::new(),
             rewritten: VecDeque::new(),
+            weight: 0,
         }
     }
 
@@ -216,9 +224,9 @@ impl Merge {
         self.rewritten.is_empty()
     }
 
-    /// How many records it holds.
+    /// What it weighs; see [`Pending::weight`].
     pub(super) fn weight(&self) -> usize {
-        self.definitions.len() + self.configs.len() + self.requests.len() + self.wiped.len()
+        self.weight
     }
 
     /// Joins what comes next in the log.
@@ -248,26 +256,38 @@ impl Merge {
             Edit::Definition { before: Some(before), after: None } => {
                 self.definitions.remove(&before.id);
                 self.drop_configs(before.id);
+                self.weight += 1;
                 self.wiped.push_back(before.id);
             }
             Edit::Definition { before, after } => {
                 if let Some(id) = after.as_ref().map(|record| record.id) {
+                    self.weight += weight(edit);
                     self.definitions.entry(id).or_insert_with(|| (before.clone(), None)).1 = after.clone();
                 }
             }
             Edit::Config { definition, before, after } => {
                 if let Some(key) = after.as_ref().or(before.as_ref()).map(|record| record.key.clone()) {
-                    let kept = self.configs.entry((*definition, key));
-                    kept.or_insert_with(|| (before.clone(), None)).1 = after.clone();
+                    self.weight += weight(edit);
+                    match self.configs.entry((*definition, key)) {
+                        Entry::Vacant(place) => {
+                            place.insert((before.clone(), after.clone()));
+                        }
+                        Entry::Occupied(mut place) => {
+                            let replaced = std::mem::replace(&mut place.get_mut().1, after.clone());
+                            self.weight -= config_weight(replaced.as_deref());
+                        }
+                    }
                 }
             }
             Edit::Reindexed { definition } => {
                 reindexed.insert(*definition);
             }
             Edit::Remember(request) => {
+                self.weight += 1;
                 self.requests.insert(request.revision, Some(request.clone()));
             }
             Edit::Forget(request) => {
+                self.weight += 1;
                 self.requests.insert(request.revision, None);
             }
         }
@@ -288,26 +308,31 @@ impl Merge {
         if let Some(id) = self.wiped.front() {
             return Step::Wipe(*id);
         }
-        let mut batches = Box::<Batches>::default();
+        let mut rows = Rows::default();
         let mut room = limit;
-        while room > 0 && self.put(&mut batches, &mut room) {}
-        if room == limit { Step::Done } else { Step::Put(batches) }
+        while room > 0 && self.put(&mut rows, &mut room) {}
+        if room == limit {
+            return Step::Done;
+        }
+        // Neighbours in a tree are on one page of it, and each row stands there once.
+        rows.list.sort_unstable();
+        Step::Put(rows)
     }
 
     /// Puts one record, or some of a collection; whether there was any.
-    fn put(&mut self, batches: &mut Batches, room: &mut usize) -> bool {
+    fn put(&mut self, rows: &mut Rows, room: &mut usize) -> bool {
         if let Some((_, (before, after))) = self.definitions.pop_first() {
-            batches.definition(before.as_deref(), after.as_deref());
+            rows.definition(before.as_deref(), after.as_deref());
             *room -= 1;
         } else if let Some(((definition, _), (before, after))) = self.configs.pop_first() {
-            batches.config(definition, before.as_deref(), after.as_deref());
+            rows.config(definition, before.as_deref(), after.as_deref());
             // A large record fills a step.
             let bytes = after.map_or(0, |record| rough_bytes(&record));
             *room = (*room - 1).saturating_sub(bytes / keyspace::PIECE_BYTES);
         } else if let Some((revision, request)) = self.requests.pop_first() {
             match request {
-                Some(request) => batches.remember(&request),
-                None => batches.forget(revision),
+                Some(request) => rows.remember(&request),
+                None => rows.forget(revision),
             }
             *room -= 1;
         } else if let Some((collection, place)) = self.rewritten.front_mut() {
@@ -317,7 +342,7 @@ impl Merge {
                     ended = false;
                     break;
                 }
-                batches.config(collection.definition.id, None, Some(&config.0));
+                rows.config(collection.definition.id, None, Some(&config.0));
                 *place += 1;
                 *room = (*room - 1).saturating_sub(rough_bytes(&config.0) / keyspace::PIECE_BYTES);
             }
@@ -328,5 +353,47 @@ impl Merge {
             return false;
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        model::time::Timestamp,
+        store::{Position, history::tests::change},
+    };
+
+    fn pending(revision: Revision) -> Pending {
+        let position = Position { index: revision, stamp: Vec::new() };
+        let seal = Seal { position, revision, last_at: Timestamp(revision), digest: 0 };
+        Pending { seal, changes: vec![Arc::new(change(revision))], state: None }
+    }
+
+    #[test]
+    fn a_key_that_changes_often_weighs_once_and_is_put_once() {
+        let mut merge = Merge::new(pending(1).seal);
+        (1..=50).for_each(|revision| merge.join(pending(revision)));
+        assert_eq!((merge.weight(), merge.seal.revision), (1, 50));
+        let Step::Put(rows) = merge.step(10) else { panic!("there is something to put") };
+        let last = change(50);
+        let Edit::Config { definition, after: Some(after), .. } = &last.edits[0] else { panic!("a config") };
+        let row = keyspace::config(*definition, &after.key, 0);
+        let entry = &after.entries[0];
+        let index = keyspace::index(*definition, entry.slot, &entry.value, &after.key);
+        let expected = [
+            Row { table: Table::Configs, key: row, value: Some(keyspace::encode(&**after)) },
+            Row { table: Table::Indexes, key: index, value: Some(Vec::new()) },
+        ];
+        assert_eq!(rows.list, expected);
+        assert!(matches!(merge.step(10), Step::Done));
+    }
+
+    #[test]
+    fn an_index_entry_that_stays_is_not_written() {
+        let mut merge = Merge::new(pending(2).seal);
+        merge.join(pending(2));
+        let Step::Put(rows) = merge.step(10) else { panic!("there is something to put") };
+        assert!(rows.list.iter().all(|row| row.table == Table::Configs), "{rows:?}");
     }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //! snapshot/   snapshot-<index>.concord     the two newest whole states; see `snapshot.rs`, `kept.rs`
 //! history/    segment-<behind>.sealed      every change by revision; see `changes.rs`, `history.rs`
-//! sled/       CURRENT  state-<n>/          the state in trees, carried behind the answer; see `carry.rs`
+//! sled/       CURRENT  state-<n>/          the state in trees, which trail behind it; see `carry.rs`
 //! incoming/                                snapshots that are being received
 //! ```
 //!
@@ -23,6 +23,7 @@ mod kept;
 mod keyspace;
 mod load;
 mod merge;
+mod paced;
 mod snapshot;
 #[cfg(test)]
 mod tests;
@@ -77,7 +78,8 @@ pub struct Options {
     pub segment_bytes: u64,
     /// Records of a snapshot are compressed together in blocks of this size.
     pub block_bytes: usize,
-    /// What may wait for sled; beyond it sled is written anew when the load is over.
+    /// What may wait for sled, in records (a large one counts as many); beyond it sled is written anew when the
+    /// load is over.
     pub inbox_changes: usize,
 }
 
@@ -152,7 +154,7 @@ pub struct Figures {
     pub handed: Revision,
     /// The last entry that the history knows of. What lies between it and `handed` waits in memory.
     pub history: Revision,
-    /// The entry that sled is at; 0 while sled is being written anew after a fault.
+    /// The entry that sled is at, seconds behind `handed` while writes come; 0 while sled is being written anew after a fault.
     pub carried: Revision,
     /// Bytes of sled on the disk, as of the last look.
     pub sled_bytes: u64,

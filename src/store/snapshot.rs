@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     Position, StoreError,
     disk::{self, Frame, io},
+    paced::Paced,
 };
 use crate::{
     model::{
@@ -111,7 +112,7 @@ impl Totals {
 /// Writes a file record by record.
 #[derive(Debug)]
 pub(super) struct Writer {
-    file: BufWriter<File>,
+    file: BufWriter<Paced>,
     name: String,
     block: Vec<u8>,
     block_bytes: usize,
@@ -123,7 +124,7 @@ impl Writer {
         let name = path.display().to_string();
         let file = File::create(path).map_err(io(format!("can't create {name}")))?;
         let mut writer = Self {
-            file: BufWriter::with_capacity(256 << 10, file),
+            file: BufWriter::with_capacity(256 << 10, Paced::new(file)),
             name,
             block: Vec::with_capacity(block_bytes + block_bytes / 4),
             block_bytes,
@@ -148,7 +149,7 @@ impl Writer {
         self.frame(&footer)?;
         let failed = format!("can't write {}", self.name);
         let file = self.file.into_inner().map_err(|error| io(failed.clone())(error.into_error()))?;
-        file.sync_all().map_err(io(failed))
+        file.finish().map_err(io(failed))
     }
 
     fn end_block(&mut self) -> Result<(), StoreError> {

@@ -1,4 +1,4 @@
-//! The store's thread: takes what was applied, appends it to the history, carries it into sled.
+//! The store's thread: takes what was applied, appends it to the history, lets sled trail behind.
 //!
 //! Applying pushes into an inbox and goes on; everything that touches a disk happens here. The history comes
 //! first in every round and sled gets one bounded step, so that a rewrite of sled never holds the history up.
@@ -23,8 +23,9 @@ use crate::{
     state::{Change, Edit, State},
 };
 
-/// After a round the thread waits for so long, so that a busy service wakes it for many changes at once.
-const LINGER: Duration = Duration::from_millis(2);
+/// Before a round the thread waits for so long, so that a busy service wakes it for many changes at once: a
+/// hundred rounds a second, each of one write to the history's file. Readers of the newest history wait as long.
+const LINGER: Duration = Duration::from_millis(10);
 
 /// What handles and thread share.
 #[derive(Debug)]

@@ -1,8 +1,14 @@
-//! One sled database: its five trees, the batches that go into them, and the directory that `CURRENT` names.
+//! One sled database: its five trees, the rows that go into them, and the directory that `CURRENT` names.
 //!
-//! sled is fast to carry into and easy to lose: its flush is no fsync, damage may shorten the data without an
-//! error, it may panic while opening. So it is never the only copy, it is believed only if the digest of what it
-//! holds is the one it was given, and every call is contained: a panic is a [`Fault`] like an error.
+//! sled is easy to lose: its flush is no fsync, damage may shorten the data without an error, it may panic while
+//! opening. So it is never the only copy, it is believed only if the digest of what it holds is the one it was
+//! given, and every call is contained: a panic is a [`Fault`] like an error.
+//!
+//! Rows go in one by one, not in batches. A batch or a transaction of sled writes its buffer to the disk twice,
+//! waits for both writes and wakes all of sled's threads for each of them, however small it is: that was most of
+//! what sled cost. A single row goes into a buffer, which is written when it is full. What a batch would give is
+//! had from the order instead: all of sled is one log, and a crash leaves a beginning of it. So a mark stands
+//! before the rows, the position and the end of the mark behind them, and what bears a mark is not believed.
 //!
 //! **Invariant:** a fault never stops the node; the directory is thrown away and written again.
 
@@ -15,12 +21,12 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-use sled::{
-    Batch, Db, Transactional, Tree,
-    transaction::{ConflictableTransactionError, TransactionError},
-};
+use sled::{Batch, Db, Tree};
 
-use super::{Position, disk, keyspace, merge::Batches};
+use super::{
+    Position, disk, keyspace,
+    merge::{Row, Rows, Table},
+};
 use crate::{
     model::{
         record::{Config, Definition, Revision},
@@ -141,34 +147,21 @@ impl Trees {
         whole.map(Some).ok_or_else(|| Fault::new(format!("`{name}` of sled is damaged")))
     }
 
-    /// Puts everything in, and the position, or nothing.
-    pub(super) fn commit(&self, mut batches: Batches, seal: &Seal) -> Result<(), Fault> {
-        batches.meta.insert(keyspace::POSITION, meta_bytes(seal));
+    /// Puts rows in and takes rows out, one by one: for trees that are marked or not yet current.
+    pub(super) fn carry(&self, rows: Rows) -> Result<(), Fault> {
         contained(|| {
-            let trees = (&self.definitions, &self.configs, &self.indexes, &self.requests, &self.meta);
-            trees
-                .transaction(|(definitions, configs, indexes, requests, meta)| {
-                    definitions.apply_batch(&batches.definitions)?;
-                    configs.apply_batch(&batches.configs)?;
-                    indexes.apply_batch(&batches.indexes)?;
-                    requests.apply_batch(&batches.requests)?;
-                    meta.apply_batch(&batches.meta)?;
-                    Ok::<(), ConflictableTransactionError<()>>(())
-                })
-                .map_err(|error| match error {
-                    TransactionError::Abort(()) => Fault::new("sled gave a transaction up"),
-                    TransactionError::Storage(error) => error.into(),
-                })
-        })
-    }
-
-    /// Puts everything in, tree by tree: for trees that are marked or not yet current.
-    pub(super) fn spread(&self, batches: Box<Batches>) -> Result<(), Fault> {
-        contained(|| {
-            self.definitions.apply_batch(batches.definitions)?;
-            self.configs.apply_batch(batches.configs)?;
-            self.indexes.apply_batch(batches.indexes)?;
-            self.requests.apply_batch(batches.requests)?;
+            for Row { table, key, value } in rows.list {
+                let tree = match table {
+                    Table::Definitions => &self.definitions,
+                    Table::Configs => &self.configs,
+                    Table::Indexes => &self.indexes,
+                    Table::Requests => &self.requests,
+                };
+                match value {
+                    Some(value) => tree.insert(key, value)?,
+                    None => tree.remove(key)?,
+                };
+            }
             Ok(())
         })
     }
@@ -180,10 +173,13 @@ impl Trees {
 
     /// The trees hold a position again.
     pub(super) fn arrive(&self, seal: &Seal) -> Result<(), Fault> {
-        let mut batch = Batch::default();
-        batch.remove(keyspace::CARRYING);
-        batch.insert(keyspace::POSITION, meta_bytes(seal));
-        contained(|| Ok(self.meta.apply_batch(batch)?))
+        contained(|| {
+            self.meta.insert(keyspace::POSITION, meta_bytes(seal))?;
+            self.meta.remove(keyspace::CARRYING)?;
+            // An empty batch makes sled write its buffer, without waiting for it: as long as the end of the mark
+            // is only in memory, a crash would find the mark.
+            Ok(self.meta.apply_batch(Batch::default())?)
+        })
     }
 
     /// Removes at most `limit` rows of a definition, its own last; whether all are gone, and their bytes.
@@ -191,15 +187,13 @@ impl Trees {
         contained(|| {
             let mut bytes = 0;
             for tree in [&self.configs, &self.indexes, &self.definitions] {
-                let mut batch = Batch::default();
-                let mut count = 0;
-                for row in tree.scan_prefix(keyspace::prefix(definition)).take(limit) {
-                    let (key, value) = row?;
+                let gone = tree.scan_prefix(keyspace::prefix(definition)).take(limit);
+                let gone = gone.collect::<Result<Vec<_>, _>>()?;
+                let count = gone.len();
+                for (key, value) in gone {
                     bytes += (key.len() + value.len()) as u64;
-                    count += 1;
-                    batch.remove(key);
+                    tree.remove(key)?;
                 }
-                tree.apply_batch(batch)?;
                 if count == limit {
                     return Ok((false, bytes));
                 }
@@ -243,7 +237,7 @@ impl Trees {
     /// roughly how many bytes it is.
     pub(super) fn load(&self, seal: &Seal) -> Result<(State, u64), Fault> {
         let state = contained(|| {
-            let mut rows = Rows::default();
+            let mut rows = Joiner::default();
             for row in &self.definitions {
                 let (key, value) = row?;
                 rows.take(&key, &value, &mut |_, record: Definition, rows| rows.builder.definition(record))?;
@@ -273,22 +267,22 @@ impl Trees {
 }
 
 /// Joins pieces while the rows of a tree go by.
-struct Rows {
+struct Joiner {
     builder: Builder,
     row: Option<(Revision, Vec<u8>, u16)>,
     value: Vec<u8>,
     bytes: u64,
 }
 
-impl Default for Rows {
+impl Default for Joiner {
     fn default() -> Self {
         Self { builder: Builder::new(), row: None, value: Vec::new(), bytes: 0 }
     }
 }
 
-type Add<'a, T> = &'a mut dyn FnMut(Revision, T, &mut Rows) -> Result<(), crate::state::build::BuildError>;
+type Add<'a, T> = &'a mut dyn FnMut(Revision, T, &mut Joiner) -> Result<(), crate::state::build::BuildError>;
 
-impl Rows {
+impl Joiner {
     fn take<T: for<'de> Deserialize<'de>>(
         &mut self,
         key: &[u8],

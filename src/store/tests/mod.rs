@@ -77,6 +77,40 @@ fn an_inbox_that_overflows_ends_in_the_same_rows() {
 }
 
 #[test]
+fn a_key_that_changed_between_two_carries_leaves_the_rows_of_its_last_change() {
+    let mut world = World::new();
+    world.define("d");
+    for round in 0..5 {
+        world.write("d", 0..40, &format!("{round}"));
+        if round == 2 {
+            world.settle();
+        }
+    }
+    world.run(vec![Command::DeleteConfig { definition: key("d"), key: key("k0003"), expect: Expect::Any }]);
+    world.write("d", 3..4, "back");
+    world.check();
+}
+
+#[test]
+fn what_was_carried_is_on_the_disk_when_the_process_is_killed() {
+    let mut world = World::new();
+    world.define("d");
+    world.write("d", 0..300, "x");
+    world.settle();
+    let deadline = std::time::Instant::now() + world::PATIENCE;
+    let mut found = None;
+    // What a killed process leaves is what the files hold while it runs.
+    while found != Some((world.state.revision(), None)) {
+        assert!(
+            std::time::Instant::now() < deadline,
+            "the end of the mark never reaches the disk: {found:?}"
+        );
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        found = world.sled_on_disk();
+    }
+}
+
+#[test]
 fn sled_never_holds_what_the_log_does_not() {
     let mut world = World::new();
     world.define("d");

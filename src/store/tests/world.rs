@@ -1,12 +1,18 @@
 //! A store with the log that would stand above it.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 use super::*;
 use crate::{
     model::command::{Proposal, RequestStamp},
     model::record::Entry,
 };
+
+/// How long a test waits for what must come.
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A directory, its store, and the state that a log would have brought about.
 pub(super) struct World {
@@ -110,6 +116,32 @@ impl World {
 
     pub(super) fn revisions(&self) -> Vec<Revision> {
         self.store().history_from(1).unwrap().map(|change| change.unwrap().revision).collect()
+    }
+
+    /// Waits until sled has come after.
+    pub(super) fn settle(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.store().figures().carried < self.state.revision() {
+            assert!(Instant::now() < deadline, "sled does not come after: {:?}", self.store().figures());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// The position and the mark in a copy of sled's files, taken while it works; `None` if it can't be read.
+    pub(super) fn sled_on_disk(&self) -> Option<(Revision, Option<Revision>)> {
+        let copy = tempfile::tempdir().unwrap();
+        for entry in fs::read_dir(self.sled()).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_file() {
+                // One of sled's own threads may have removed it since.
+                fs::copy(&path, copy.path().join(path.file_name().unwrap())).ok()?;
+            }
+        }
+        let trees = trees::Trees::open(copy.path(), 1 << 20).ok()?;
+        let found = trees.seal().and_then(|seal| trees.carrying().map(|mark| (seal, mark)));
+        trees.shut().unwrap();
+        let (seal, mark) = found.ok()?;
+        Some((seal?.position.index, mark))
     }
 
     /// Looks into sled of the closed store.

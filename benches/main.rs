@@ -1,0 +1,17 @@
+//! What the pieces of a request cost, without a cluster around them: `cargo bench`, or `cargo bench -- apply`.
+//!
+//! As a test (`cargo test --benches`) each runs once. **Invariant:** a bench measures what the service calls, through
+//! the same public items.
+
+mod carry;
+mod data;
+mod request;
+mod state;
+
+/// The allocator of the service: much of what is measured is allocation.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() {
+    divan::main();
+}
