@@ -86,6 +86,7 @@ fn entries_of_the_log() {
         &plain(Command::DeleteConfig { definition: key("d"), key: key("k"), expect: Expect::Any }),
         "01e4e0f4e586ee900304726f6f74000000040164016b00",
     );
+    entry(&plain(Command::Compact { floor: 300 }), "01e4e0f4e586ee900304726f6f7400000005ac02");
 }
 
 #[test]

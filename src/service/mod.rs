@@ -152,6 +152,10 @@ pub enum Refusal {
     Conflict(String),
     /// No such member.
     NoMember(NodeId),
+    /// The revision that is asked about is older than what is kept.
+    Expired(String),
+    /// What is asked for was not there at the revision that is asked about.
+    NotThere(String),
 }
 
 /// How fresh a read must be.
