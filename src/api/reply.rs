@@ -117,6 +117,11 @@ impl Reply {
             .header(header::LAST_MODIFIED.as_str(), &modified.to_http_date())
     }
 
+    /// Names the page after this one.
+    pub(super) fn next(self, link: &str) -> Self {
+        self.header(header::LINK.as_str(), &format!("<{link}>; rel=\"next\""))
+    }
+
     /// Tells that a part of the request had no effect.
     pub(super) fn warning(self, text: &'static str) -> Self {
         self.header(header::WARNING.as_str(), &format!("299 - \"{text}\""))

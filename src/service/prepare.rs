@@ -16,7 +16,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::{
-    Caller, Refusal, Write,
+    Caller, Refusal, Rollback, Write,
     checks::{Validators, stored_schema, within},
 };
 use crate::{
@@ -66,7 +66,9 @@ pub(super) fn check_intake(write: &Write, limits: &Limits) -> Result<(), Invalid
             (definition, Vec::new())
         }
         Write::SetIndexes { key, .. } | Write::DeleteDefinition { key, .. } => (key, Vec::new()),
-        Write::DeleteConfig { definition, .. } => (definition, Vec::new()),
+        Write::DeleteConfig { definition, .. } | Write::Rollback(Rollback { definition, .. }) => {
+            (definition, Vec::new())
+        }
     };
     Key::parse(definition).map(drop).map_err(|error| Fault::at(loc, error.to_string()).into())
 }
@@ -92,7 +94,7 @@ pub(super) fn is_long(state: &State, write: &Write, validators: &Validators) -> 
             schema.as_ref().is_some_and(|schema| schema.text.len() > SCHEMA_LONG)
         }
         Write::SetIndexes { key, .. } => stored(key, false),
-        Write::WriteConfig { definition, data, .. } => {
+        Write::WriteConfig { definition, data, .. } | Write::Rollback(Rollback { definition, data, .. }) => {
             data.text.len() > DATA_LONG || stored(definition, true)
         }
         Write::DeleteDefinition { .. } | Write::DeleteConfig { .. } => false,
@@ -131,6 +133,14 @@ pub(super) fn prepare(
         }
         Write::DeleteConfig { definition, key, expect } => {
             delete_config(find(state, definition)?, key, *expect)?
+        }
+        Write::Rollback(Rollback { definition, id, key, data, expect }) => {
+            let found = find(state, definition)?;
+            if found.definition.id != *id {
+                let text = "the definition was deleted and made again: the config is none of its";
+                return Err(Refusal::NotThere(text.into()));
+            }
+            write_config(found, key, (data, *expect), validators)?
         }
     };
     match standing {

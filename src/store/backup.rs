@@ -82,7 +82,8 @@ mod tests {
         assert_eq!(after.position.stamp, [2, 3]);
         assert_eq!(Summary { bytes: after.bytes, position: after.position.clone(), ..before }, after);
         assert_eq!((after.revision, after.digest), (7, state.digest()));
-        let (restored, _) = snapshot::read(&to.join("snapshot/snapshot-00000000000000000007.concord")).unwrap();
+        let (restored, _) =
+            snapshot::read(&to.join("snapshot/snapshot-00000000000000000007.concord")).unwrap();
         assert_eq!((state.floor(), restored.floor()), (0, 7));
     }
 }
