@@ -345,6 +345,25 @@ mod tests {
     }
 
     #[test]
+    fn a_rollback_is_checked_by_the_definition_of_now() {
+        let state = state();
+        let back = |id, key: &str, text, expect| {
+            let (definition, data, key) = ("app".into(), document(text), key.into());
+            prepared(&state, &asked(Write::Rollback(Rollback { definition, id, key, data, expect })))
+        };
+        let Prepared::Propose { command, definition_read } = back(1, "gone", r#"{"n":2}"#, Expect::Any).unwrap()
+        else {
+            panic!("decided before")
+        };
+        assert!(matches!(command, Command::WriteConfig { expect: Expect::Any, .. }));
+        assert_eq!(definition_read, Some(1));
+        assert!(matches!(back(1, "db", r#"{"n":"two"}"#, Expect::Any), Err(Refusal::Invalid(_))));
+        assert!(matches!(back(2, "db", r#"{"n":2}"#, Expect::Any), Err(Refusal::NotThere(_))));
+        let stale = Err(Refusal::Rejected(Rejection::Precondition { current: 2 }));
+        assert_eq!(back(1, "db", r#"{"n":2}"#, Expect::At(1)), stale);
+    }
+
+    #[test]
     fn a_command_rests_on_the_definition_it_was_checked_against() {
         let mut state = state();
         let write = prepared(&state, &asked(put("db", r#"{"n":2}"#, Expect::Present))).unwrap();
