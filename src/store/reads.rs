@@ -33,7 +33,13 @@ impl Store {
         upto: Revision,
         limit: usize,
     ) -> Result<PastPage, HistoryError> {
-        self.inner.catalog.page(subject, upto, limit)
+        match self.inner.catalog.page(subject, upto, limit) {
+            // The floor has passed a segment while it was looked for; what is asked is still above it.
+            Err(HistoryError::Compacted { floor }) if upto >= floor => {
+                self.inner.catalog.page(subject, upto, limit)
+            }
+            page => page,
+        }
     }
 
     /// A config as it was at a revision, if it was changed since, up to `upto`, which can be read.
