@@ -207,6 +207,12 @@ impl Consensus {
         }
     }
 
+    /// The store, for what it tells of the past.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        &self.inner.store
+    }
+
     /// The store's figures.
     #[must_use]
     pub fn figures(&self) -> Figures {

@@ -8,6 +8,7 @@
 //! | `read` | the barrier that makes a read see every acknowledged write |
 //! | `members` | forms the cluster, shows it, says whether this node is ready |
 //! | `changes` | adds and removes members, moves leadership (on the leader) |
+//! | `history`, `retention` | the past: shown, brought back, kept for how long |
 //! | `backup` | a file that holds all |
 //! | `access` | who a credential belongs to |
 //! | `checks` | compiled schemas, and the room on the disk |
@@ -23,10 +24,12 @@ mod backup;
 pub(crate) mod changes;
 mod checks;
 pub(crate) mod forward;
+pub(crate) mod history;
 pub(crate) mod members;
 mod prepare;
 mod propose;
 pub(crate) mod read;
+mod retention;
 
 use std::{
     path::PathBuf,
@@ -56,6 +59,8 @@ use crate::{
 pub use access::{Access, Principal};
 pub use backup::Backup;
 pub use changes::{Change, Changed};
+pub use history::Rollback;
+pub use retention::Retention;
 
 /// Who asks for a write, and what rides with it.
 #[derive(Debug, Clone)]
@@ -119,6 +124,8 @@ pub enum Write {
         /// What must be there.
         expect: Expect,
     },
+    /// What a config was once, as its data from now on.
+    Rollback(Rollback),
 }
 
 /// A decided write: what it did and the state it was answered from (this node's, at least the write's revision
@@ -152,6 +159,10 @@ pub enum Refusal {
     Conflict(String),
     /// No such member.
     NoMember(NodeId),
+    /// The revision that is asked about is older than what is kept.
+    Expired(String),
+    /// What is asked for was not there at the revision that is asked about.
+    NotThere(String),
 }
 
 /// How fresh a read must be.
@@ -233,6 +244,8 @@ pub struct Options {
     pub disk_reserve_bytes: u64,
     /// Members that may be asked for a snapshot when this node's state is damaged.
     pub rescue: Vec<Member>,
+    /// How long the history is kept.
+    pub retention: Retention,
 }
 
 /// What a node does for its callers. Cloning shares it.
@@ -252,6 +265,8 @@ struct Inner {
     /// Held while the members are changed from here: one change at a time.
     changing: tokio::sync::Mutex<()>,
     admission: Semaphore,
+    /// For reads of the history.
+    lookups: Semaphore,
     validators: checks::Validators,
     disk: checks::Disk,
     barrier: Arc<read::Barrier>,
@@ -271,6 +286,7 @@ impl Service {
             forming: tokio::sync::Mutex::new(()),
             changing: tokio::sync::Mutex::new(()),
             admission: Semaphore::new(options.limits.writes_in_flight),
+            lookups: Semaphore::new(history::LOOKUPS_MAX),
             validators: checks::Validators::default(),
             disk: checks::Disk::new(options.directory.clone(), options.disk_reserve_bytes),
             barrier: Arc::default(),
@@ -416,6 +432,7 @@ pub(crate) mod tests {
             snapshot_log_bytes: 1,
             disk_reserve_bytes: 0,
             rescue: Vec::new(),
+            retention: Retention::default(),
         };
         Service::new(options, Access::new(KEY), Arc::new(Peers::new(Secrets(vec![SECRET.into()]))))
     }

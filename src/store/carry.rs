@@ -412,7 +412,7 @@ mod tests {
 
     fn seal(index: Revision) -> Seal {
         let position = Position { index, stamp: Vec::new() };
-        Seal { position, revision: index, last_at: Timestamp(index), digest: 0 }
+        Seal { position, revision: index, last_at: Timestamp(index), digest: 0, floor: 0 }
     }
 
     /// A carrier whose fresh trees are written.

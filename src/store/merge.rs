@@ -366,7 +366,7 @@ mod tests {
 
     fn pending(revision: Revision) -> Pending {
         let position = Position { index: revision, stamp: Vec::new() };
-        let seal = Seal { position, revision, last_at: Timestamp(revision), digest: 0 };
+        let seal = Seal { position, revision, last_at: Timestamp(revision), digest: 0, floor: 0 };
         Pending { seal, changes: vec![Arc::new(change(revision))], state: None }
     }
 
