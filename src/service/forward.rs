@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::time::Instant;
 
 use super::{
-    Caller, Principal, Refusal, Service, Write,
+    Caller, NewSchema, NewUnique, Principal, Refusal, Service, Write,
     prepare::Asked,
     propose::{Attempt, aside},
 };
@@ -56,6 +56,8 @@ enum CarriedWrite {
     DeleteDefinition { key: String, expect: Expect, restrict: bool },
     WriteConfig { definition: String, key: String, data: Arc<str>, expect: Expect },
     DeleteConfig { definition: String, key: String, expect: Expect },
+    SetSchema { key: String, schema: Option<Arc<str>>, expect: Expect, force: bool },
+    SetUnique { key: String, paths: Vec<String>, expect: Expect },
 }
 
 impl Service {
@@ -110,7 +112,7 @@ impl Service {
         if let Err(refusal) = self.check_room(&asked.write) {
             return Attempt::Refused(refusal);
         }
-        let time = remaining.saturating_sub(WAY_BACK).min(self.inner.options.write_timeout);
+        let time = remaining.saturating_sub(WAY_BACK).min(self.time_for(&asked.write));
         self.decide(consensus, &Arc::new(asked), Instant::now() + time).await
     }
 }
@@ -137,6 +139,12 @@ impl Carried {
             }
             Write::DeleteConfig { definition, key, expect } => {
                 CarriedWrite::DeleteConfig { definition, key, expect }
+            }
+            Write::SetSchema(NewSchema { key, schema, expect, force }) => {
+                CarriedWrite::SetSchema { key, schema: schema.map(|schema| schema.text), expect, force }
+            }
+            Write::SetUnique(NewUnique { key, paths, expect }) => {
+                CarriedWrite::SetUnique { key, paths, expect }
             }
         };
         Self {
@@ -165,6 +173,13 @@ impl Carried {
             }
             CarriedWrite::DeleteConfig { definition, key, expect } => {
                 Write::DeleteConfig { definition, key, expect }
+            }
+            CarriedWrite::SetSchema { key, schema, expect, force } => {
+                let schema = schema.map(parse).transpose()?;
+                Write::SetSchema(NewSchema { key, schema, expect, force })
+            }
+            CarriedWrite::SetUnique { key, paths, expect } => {
+                Write::SetUnique(NewUnique { key, paths, expect })
             }
         };
         let principal = Principal { id: self.by };
@@ -234,7 +249,14 @@ mod tests {
                 data: document("[1.0]"),
                 expect: Expect::None,
             },
-            Write::DeleteConfig { definition: key, key: "db".into(), expect: Expect::Present },
+            Write::DeleteConfig { definition: key.clone(), key: "db".into(), expect: Expect::Present },
+            Write::SetSchema(NewSchema {
+                key: key.clone(),
+                schema: Some(document("{}")),
+                expect: Expect::At(9),
+                force: true,
+            }),
+            Write::SetUnique(NewUnique { key, paths: vec!["a".into()], expect: Expect::Present }),
         ]
     }
 
@@ -257,6 +279,7 @@ mod tests {
             Attempt::Decided(Err(Rejection::Precondition { current: 5 })),
             Attempt::Refused(Refusal::Invalid(Invalid::Faults(faults))),
             Attempt::Refused(Refusal::Overloaded),
+            Attempt::Refused(Refusal::Breaks(2, vec![Fault::new("bad")])),
             Attempt::Later("no".into()),
             Attempt::Unknown("perhaps".into()),
         ] {

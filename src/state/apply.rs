@@ -75,10 +75,16 @@ impl State {
         if crate::sabotage::is("stale-check-skipped") {
             return false;
         }
+        let mut configs_read = None;
         let (definition, record) = match &proposal.command {
             Command::SetIndexes { key, expect, .. } => (key, (*expect, None)),
             Command::WriteConfig { definition, key, expect, .. } => (definition, (*expect, Some(key))),
             Command::DeleteConfig { definition, key, expect } => (definition, (*expect, Some(key))),
+            Command::SetSchema { key, expect, configs_read: read, .. }
+            | Command::SetUnique { key, expect, configs_read: read, .. } => {
+                configs_read = *read;
+                (key, (*expect, None))
+            }
             Command::CreateDefinition { .. } | Command::DeleteDefinition { .. } => return false,
         };
         let Some(found) = self.definition(definition.as_str()) else { return false };
@@ -89,6 +95,7 @@ impl State {
         };
         proposal.definition_read.is_some_and(|read| read != current)
             || matches!(record.0, Expect::Read(read) if differs(read))
+            || configs_read.is_some_and(|read| found.newest_config() > read)
     }
 
     fn decide(&mut self, stamp: Stamp, command: &Command, edits: &mut Vec<Edit>) -> Outcome {
@@ -105,6 +112,7 @@ impl State {
                     created_at: stamp.at,
                     modified_at: stamp.at,
                     revision: stamp.revision,
+                    unique: Vec::new(),
                 });
                 self.put(Collection::new(Arc::clone(&definition)));
                 edits.push(Edit::Definition { before: None, after: Some(definition) });
@@ -128,6 +136,7 @@ impl State {
             }
             Command::WriteConfig { definition, key, data, entries, expect } => {
                 let before = self.expect_config(definition, key, *expect)?;
+                self.expect_unique(definition, key, entries)?;
                 let after = Config {
                     key: key.clone(),
                     data: Arc::clone(data),
@@ -144,6 +153,18 @@ impl State {
                 let before = self.expect_config(definition, key, *expect)?;
                 let before = before.ok_or(Rejection::ConfigNotFound)?;
                 self.edit_config(definition, Some(before), None, edits);
+                Ok(applied(stamp, false))
+            }
+            Command::SetSchema { key, schema, expect, .. } => {
+                self.expect_definition(key, *expect)?;
+                let schema = schema.clone();
+                self.redefine(stamp, key, |old| Definition { schema, ..old }, edits);
+                Ok(applied(stamp, false))
+            }
+            Command::SetUnique { key, paths, expect, .. } => {
+                self.expect_definition(key, *expect)?;
+                let unique = paths.clone();
+                self.redefine(stamp, key, |old| Definition { unique, ..old }, edits);
                 Ok(applied(stamp, false))
             }
         }
@@ -340,5 +361,6 @@ impl Collection {
     }
 }
 
+mod redefine;
 #[cfg(test)]
 mod tests;

@@ -12,6 +12,7 @@ pub mod build;
 pub mod digest;
 pub mod order;
 pub mod query;
+mod unique;
 
 use std::{cmp::Ordering, fmt, sync::Arc};
 
