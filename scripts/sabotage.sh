@@ -27,6 +27,7 @@ digest-ignored           | unit store::tests::sled_that_is_damaged_deleted_or_ma
 stale-check-skipped      | unit state::apply::tests::a_command_that_was_checked_against_another_definition_is_stale
 blind-retry              | unit service::propose::tests::an_unknown_outcome_is_told_at_once_without_a_stamp
 precondition-ignored     | chaos 1
+unique-ignored           | unit state::apply::tests::redefine::a_value_of_a_unique_path_is_one_configs
 '
 
 # binary KIND: builds the tests and names the executable (`lib` or `it`).

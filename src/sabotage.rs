@@ -24,6 +24,7 @@
 //! | `stale-check-skipped` | data is stored that was checked against an older definition |
 //! | `blind-retry` | a write of unknown outcome is sent again without a request stamp |
 //! | `precondition-ignored` | a guarded write overwrites any revision |
+//! | `unique-ignored` | a value of a unique path is given twice |
 //!
 //! **Invariant:** without the feature this file is one constant.
 
