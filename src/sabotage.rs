@@ -26,6 +26,7 @@
 //! | `precondition-ignored` | a guarded write overwrites any revision |
 //! | `memory-damaged` | a node applies another value than the one that was agreed on, from time to time |
 //! | `digests-not-compared` | a node never compares its state with the others' |
+//! | `unique-ignored` | a value of a unique path is given twice |
 //!
 //! **Invariant:** without the feature this file is one constant.
 

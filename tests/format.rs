@@ -90,6 +90,18 @@ fn entries_of_the_log() {
 }
 
 #[test]
+fn entries_that_change_what_a_definition_asks_of_its_configs() {
+    let (schema, expect) = (Some(Arc::from("{}")), Expect::At(9));
+    entry(&plain(Command::SetSchema { key: key("d"), schema, expect, configs_read: Some(300) }), "SCHEMA1");
+    let expect = Expect::Present;
+    entry(&plain(Command::SetSchema { key: key("d"), schema: None, expect, configs_read: None }), "SCHEMA2");
+    entry(
+        &plain(Command::SetUnique { key: key("d"), paths: vec!["a".into()], expect, configs_read: Some(3) }),
+        "UNIQUE",
+    );
+}
+
+#[test]
 fn expectations() {
     form(&Expect::Any, "00");
     form(&Expect::Absent, "01");
@@ -112,6 +124,7 @@ fn verdicts() {
     form(&rejected(Rejection::ConfigNotFound), "000104");
     form(&rejected(Rejection::Precondition { current: 300 }), "000105ac02");
     form(&rejected(Rejection::RequestReused), "000106");
+    form(&rejected(Rejection::NotUnique { path: "a".into(), by: key("k") }), "0001070161016b");
     form(&Verdict::Stale, "01");
 }
 
@@ -134,9 +147,10 @@ fn records() {
         created_at,
         modified_at,
         revision: 9,
+        unique: vec!["a".into()],
     };
-    form(&definition, "05016401016101117b2274797065223a226f626a656374227d64c80109");
-    form(&Definition { schema: None, ..definition }, "0501640101610064c80109");
+    form(&definition, "05016401016101117b2274797065223a226f626a656374227d64c80109010161");
+    form(&Definition { schema: None, unique: vec![], ..definition }, "0501640101610064c8010900");
     let config = Config {
         key: key("k"),
         data: Arc::from(r#"{"a":1}"#),

@@ -66,6 +66,23 @@ fn write(state: &State, random: &mut Rng) -> (Command, Option<u64>) {
     (Command::WriteConfig { definition, key: config, data: data.to_string().into(), entries, expect }, read)
 }
 
+/// Another schema or other unique paths, checked against the configs or not, and now and then too early.
+fn redefine(state: &State, random: &mut Rng, key: Key) -> (Command, Option<u64>) {
+    let found = state.definition(key.as_str()).map(|found| &found.definition);
+    let read = found.map(|definition| definition.revision);
+    let configs_read = random.bool().then(|| state.revision().saturating_sub(random.u64(0..3)));
+    let expect = Expect::Present;
+    let command = if random.bool() {
+        let schema = random.bool().then(|| Arc::from(r#"{"title":"other"}"#));
+        Command::SetSchema { key, schema, expect, configs_read }
+    } else {
+        let indexes = found.map(|definition| definition.indexes.clone()).unwrap_or_default();
+        let paths = indexes.into_iter().filter(|_| random.bool()).collect();
+        Command::SetUnique { key, paths, expect, configs_read }
+    };
+    (command, read)
+}
+
 /// A command that the state would be asked, right or wrong, and what was read for it.
 fn command(state: &State, random: &mut Rng) -> (Command, Option<u64>) {
     let definition = key("d", DEFINITIONS, random);
@@ -84,6 +101,7 @@ fn command(state: &State, random: &mut Rng) -> (Command, Option<u64>) {
             let expect = if random.bool() { Expect::At(revision) } else { Expect::Present };
             (Command::DeleteDefinition { key: definition, expect, restrict: random.bool() }, None)
         }
+        5 if random.bool() => redefine(state, random, definition),
         5..=6 => {
             let config = key("k", CONFIGS, random);
             let current =

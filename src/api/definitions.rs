@@ -69,7 +69,7 @@ pub(super) async fn set_indexes(State(service): State<Service>, ask: Ask) -> Res
     let mut reply = Reply::done("config definition updated", &data);
     if has_schema {
         reply = reply.warning(
-            "json_schema is ignored here; PUT /api/v1/config_definition/{key}/schema is for schemas",
+            "json_schema is ignored here; PUT /api/v1/config_definition/{key}/schema changes the schema",
         );
     }
     Ok(reply.of(written.applied.revision, written.applied.at).at(written.revision))
@@ -91,7 +91,7 @@ pub(super) fn find<'a>(state: &'a state::State, key: &str) -> Result<&'a Arc<Col
     found.ok_or_else(|| Problem::read(Rejection::DefinitionNotFound, state.revision()))
 }
 
-fn identity(key: &str) -> Object {
+pub(super) fn identity(key: &str) -> Object {
     Object::new().value(KEY, &key)
 }
 
@@ -117,6 +117,7 @@ mod tests {
             created_at: Timestamp(0),
             modified_at: Timestamp(1),
             revision: 1,
+            unique: Vec::new(),
         };
         let expected = r#"{"config_definition_key":"d","indexes":["a\\.b"],"json_schema":{"minimum":1e400},"created_at":"1970-01-01T00:00:00.000000Z","modified_at":"1970-01-01T00:00:00.000001Z"}"#;
         assert_eq!(record(&definition), expected);

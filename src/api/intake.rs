@@ -152,6 +152,20 @@ impl NewIndexes {
     }
 }
 
+/// The body that changes a schema: `null` removes it.
+pub(super) fn new_schema(body: Value) -> Result<Option<Document>, Problem> {
+    let mut fields = Fields::of(body)?;
+    let schema = if fields.is_null("json_schema") { None } else { Some(fields.object("json_schema")) };
+    fields.end(schema).map(|schema| schema.map(Document::new))
+}
+
+/// The body that names the unique paths.
+pub(super) fn new_paths(body: Value) -> Result<Vec<String>, Problem> {
+    let mut fields = Fields::of(body)?;
+    let paths = fields.texts("paths");
+    fields.end(paths)
+}
+
 /// The body of operation 6.
 #[derive(Debug, PartialEq)]
 pub(super) struct NewConfig {

@@ -33,6 +33,8 @@ use crate::{
 pub(super) const REVISION: &str = "x-concord-revision";
 /// The header with the id of the node that answers.
 pub(super) const NODE: &str = "x-concord-node";
+/// The header with the number of configs that break a schema.
+pub(super) const BREAKING: &str = "x-concord-breaking-configs";
 /// Stored text from which on a page is streamed record by record: a page of the largest records has a gigabyte.
 const PAGE_BYTES_AT_ONCE: usize = 4 << 20;
 /// Seconds after which a refused request may be tried again: an election takes about one.
@@ -125,6 +127,11 @@ impl Reply {
     /// Tells that a part of the request had no effect.
     pub(super) fn warning(self, text: &'static str) -> Self {
         self.header(header::WARNING.as_str(), &format!("299 - \"{text}\""))
+    }
+
+    /// Names how many configs break the schema that the answer is about.
+    pub(super) fn breaking(self, count: u64) -> Self {
+        self.header(BREAKING, &count.to_string())
     }
 
     fn header(mut self, name: &'static str, value: &str) -> Self {
@@ -243,6 +250,7 @@ pub(super) fn panicked(payload: Box<dyn Any + Send + 'static>) -> Response {
 fn refused(refusal: Refusal) -> Response {
     let (status, kind) = verdict(&refusal);
     let mut unshown = None;
+    let mut breaking = None;
     let faults = match refusal {
         Refusal::Rejected(rejection) => vec![Fault::new(rejection.to_string())],
         Refusal::Invalid(Invalid::Faults(faults)) => faults,
@@ -254,6 +262,10 @@ fn refused(refusal: Refusal) -> Response {
         | Refusal::Expired(text)
         | Refusal::NotThere(text) => vec![Fault::new(text)],
         Refusal::NoMember(id) => vec![Fault::new(format!("node {id} is no member of the cluster"))],
+        Refusal::Breaks(count, faults) => {
+            breaking = Some(count);
+            faults
+        }
         Refusal::Overloaded => vec![Fault::new("this node is working on as many requests as it may")],
         Refusal::Fault(text) => {
             unshown = Some(Unshown(text));
@@ -263,6 +275,9 @@ fn refused(refusal: Refusal) -> Response {
     let mut response = failure(status, kind, &faults);
     if matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) {
         response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER_S);
+    }
+    if let Some(count) = breaking {
+        response.headers_mut().insert(BREAKING, count.into());
     }
     if let Some(unshown) = unshown {
         response.extensions_mut().insert(unshown);
@@ -283,6 +298,7 @@ fn verdict(refusal: &Refusal) -> (StatusCode, &'static str) {
             }
             Rejection::Precondition { .. } => (StatusCode::PRECONDITION_FAILED, "precondition_failed"),
             Rejection::RequestReused => INVALID,
+            Rejection::NotUnique { .. } => (StatusCode::CONFLICT, "conflict_error"),
         },
         Refusal::Invalid(Invalid::Faults(_)) => INVALID,
         Refusal::Invalid(Invalid::TooLarge(_)) => (StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large"),
@@ -294,6 +310,7 @@ fn verdict(refusal: &Refusal) -> (StatusCode, &'static str) {
         Refusal::Conflict(_) => (StatusCode::CONFLICT, "conflict_error"),
         Refusal::NoMember(_) | Refusal::NotThere(_) => (StatusCode::NOT_FOUND, "not_found_error"),
         Refusal::Expired(_) => (StatusCode::GONE, "expired_error"),
+        Refusal::Breaks(..) => INVALID,
     }
 }
 
@@ -321,7 +338,8 @@ fn detail(details: &[Detail]) -> Response {
     (StatusCode::UNPROCESSABLE_ENTITY, [(header::CONTENT_TYPE, JSON)], body.to_string()).into_response()
 }
 
-fn place(loc: &[Step]) -> Value {
+/// The way to a place, as JSON.
+pub(super) fn place(loc: &[Step]) -> Value {
     let step = |step: &Step| match step {
         Step::Name(name) => Value::from(name.as_str()),
         Step::Place(place) => Value::from(*place),
@@ -343,6 +361,7 @@ mod tests {
     fn all() -> Vec<(Refusal, u16, &'static str)> {
         let rejected = Refusal::Rejected;
         let fault = || Fault::new("wrong");
+        let by = crate::model::key::Key::parse("k").unwrap();
         vec![
             (rejected(Rejection::DefinitionExists), 409, "conflict_error"),
             (rejected(Rejection::ConfigExists), 409, "conflict_error"),
@@ -357,6 +376,8 @@ mod tests {
             (Refusal::Undecided("unknown".into()), 504, "timeout_error"),
             (Refusal::Overloaded, 429, "rate_limited"),
             (Refusal::StorageFull("full".into()), 507, "storage_full"),
+            (Refusal::Breaks(1, vec![fault(), fault()]), 422, "validation_error"),
+            (rejected(Rejection::NotUnique { path: "a".into(), by }), 409, "conflict_error"),
             (Refusal::Fault("secret".into()), 500, "server_error"),
         ]
     }

@@ -95,6 +95,29 @@ pub enum Command {
         /// The oldest revision whose state is still asked for.
         floor: Revision,
     },
+    /// Another schema for a definition, or none.
+    SetSchema {
+        /// The definition.
+        key: Key,
+        /// The JSON text of its schema from now on.
+        schema: Option<Arc<str>>,
+        /// What must be there.
+        expect: Expect,
+        /// The leader has checked all its configs up to this revision; a later one makes the verdict
+        /// [`Verdict::Stale`]. `None` when they may break the schema.
+        configs_read: Option<Revision>,
+    },
+    /// Other unique paths for a definition.
+    SetUnique {
+        /// The definition.
+        key: Key,
+        /// All its unique paths from now on; each is an indexed one.
+        paths: Vec<String>,
+        /// What must be there.
+        expect: Expect,
+        /// As in [`Command::SetSchema`]; `None` when no path is unique from now on.
+        configs_read: Option<Revision>,
+    },
 }
 
 /// The mark of a request that may be sent again.
@@ -177,6 +200,8 @@ impl fmt::Display for Proposal {
             Command::WriteConfig { definition, key, .. } => ("write config", definition, Some(key)),
             Command::DeleteConfig { definition, key, .. } => ("delete config", definition, Some(key)),
             Command::Compact { floor } => return write!(f, "compact to {floor}"),
+            Command::SetSchema { key, .. } => ("set schema", key, None),
+            Command::SetUnique { key, .. } => ("set unique paths", key, None),
         };
         write!(f, "{verb} `{definition}`")?;
         key.map_or(Ok(()), |key| write!(f, " `{key}`"))

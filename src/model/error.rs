@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::record::Revision;
+use super::{key::Key, record::Revision};
 
 /// A verdict against a command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
@@ -34,6 +34,14 @@ pub enum Rejection {
     /// The idempotency key has been used with another request.
     #[error("the idempotency key was used with another request")]
     RequestReused,
+    /// A config has the value of a unique path already.
+    #[error("`{path}` is unique, and config `{by}` has the same value there")]
+    NotUnique {
+        /// The unique path.
+        path: String,
+        /// The config that has the value.
+        by: Key,
+    },
 }
 
 /// One thing that is wrong with a request, with the place where.

@@ -29,6 +29,16 @@ pub struct Definition {
     pub modified_at: Timestamp,
     /// The revision of its last change: its `ETag`.
     pub revision: Revision,
+    /// Those of its indexed paths of which no two configs may have the same value.
+    pub unique: Vec<String>,
+}
+
+impl Definition {
+    /// The slot of an indexed path, by the path's text: a path is written in one way only.
+    #[must_use]
+    pub fn slot(&self, path: &str) -> Option<u16> {
+        self.indexes.iter().position(|indexed| indexed == path)?.try_into().ok()
+    }
 }
 
 /// A config: a key and the data that its definition's schema accepted.

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::time::Instant;
 
 use super::{
-    Caller, Principal, Refusal, Rollback, Service, Write,
+    Caller, NewSchema, NewUnique, Principal, Refusal, Rollback, Service, Write,
     prepare::Asked,
     propose::{Attempt, aside},
 };
@@ -58,6 +58,8 @@ enum CarriedWrite {
     WriteConfig { definition: String, key: String, data: Arc<str>, expect: Expect },
     DeleteConfig { definition: String, key: String, expect: Expect },
     Rollback { definition: String, id: Revision, key: String, data: Arc<str>, expect: Expect },
+    SetSchema { key: String, schema: Option<Arc<str>>, expect: Expect, force: bool },
+    SetUnique { key: String, paths: Vec<String>, expect: Expect },
 }
 
 impl Service {
@@ -112,7 +114,7 @@ impl Service {
         if let Err(refusal) = self.check_room(&asked.write) {
             return Attempt::Refused(refusal);
         }
-        let time = remaining.saturating_sub(WAY_BACK).min(self.inner.options.write_timeout);
+        let time = remaining.saturating_sub(WAY_BACK).min(self.time_for(&asked.write));
         self.decide(consensus, &Arc::new(asked), Instant::now() + time).await
     }
 }
@@ -142,6 +144,12 @@ impl Carried {
             }
             Write::Rollback(Rollback { definition, id, key, data, expect }) => {
                 CarriedWrite::Rollback { definition, id, key, data: data.text, expect }
+            }
+            Write::SetSchema(NewSchema { key, schema, expect, force }) => {
+                CarriedWrite::SetSchema { key, schema: schema.map(|schema| schema.text), expect, force }
+            }
+            Write::SetUnique(NewUnique { key, paths, expect }) => {
+                CarriedWrite::SetUnique { key, paths, expect }
             }
         };
         Self {
@@ -173,6 +181,13 @@ impl Carried {
             }
             CarriedWrite::Rollback { definition, id, key, data, expect } => {
                 Write::Rollback(Rollback { definition, id, key, data: parse(data)?, expect })
+            }
+            CarriedWrite::SetSchema { key, schema, expect, force } => {
+                let schema = schema.map(parse).transpose()?;
+                Write::SetSchema(NewSchema { key, schema, expect, force })
+            }
+            CarriedWrite::SetUnique { key, paths, expect } => {
+                Write::SetUnique(NewUnique { key, paths, expect })
             }
         };
         let principal = Principal { id: self.by };
@@ -244,12 +259,19 @@ mod tests {
             },
             Write::DeleteConfig { definition: key.clone(), key: "db".into(), expect: Expect::Present },
             Write::Rollback(Rollback {
-                definition: key,
+                definition: key.clone(),
                 id: 4,
                 key: "db".into(),
                 data: document("[1.0]"),
                 expect: Expect::Any,
             }),
+            Write::SetSchema(NewSchema {
+                key: key.clone(),
+                schema: Some(document("{}")),
+                expect: Expect::At(9),
+                force: true,
+            }),
+            Write::SetUnique(NewUnique { key, paths: vec!["a".into()], expect: Expect::Present }),
         ]
     }
 
@@ -272,6 +294,7 @@ mod tests {
             Attempt::Decided(Err(Rejection::Precondition { current: 5 })),
             Attempt::Refused(Refusal::Invalid(Invalid::Faults(faults))),
             Attempt::Refused(Refusal::Overloaded),
+            Attempt::Refused(Refusal::Breaks(2, vec![Fault::new("bad")])),
             Attempt::Later("no".into()),
             Attempt::Unknown("perhaps".into()),
         ] {

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `propose` | takes a write to its verdict, through changes of the leader |
 //! | `prepare` | checks a write against a state and makes the command of it (on the leader) |
+//! | `redefine`, `scan`, `gate` | a definition's other schema or unique paths: all its configs are checked first |
 //! | `forward` | carries a write to the leader, once, and answers the ones that other nodes carry here |
 //! | `read` | the barrier that makes a read see every acknowledged write |
 //! | `members` | forms the cluster, shows it, says whether this node is ready |
@@ -24,12 +25,15 @@ mod backup;
 pub(crate) mod changes;
 mod checks;
 pub(crate) mod forward;
+mod gate;
 pub(crate) mod history;
 pub(crate) mod members;
 mod prepare;
 mod propose;
 pub(crate) mod read;
+mod redefine;
 mod retention;
+mod scan;
 
 use std::{
     path::PathBuf,
@@ -48,7 +52,7 @@ use crate::{
     model::{
         command::{Applied, Expect, RequestStamp},
         document::Document,
-        error::{Invalid, Rejection},
+        error::{Fault, Invalid, Rejection},
         limits::Limits,
         record::Revision,
         time::Timestamp,
@@ -60,7 +64,9 @@ pub use access::{Access, Principal};
 pub use backup::Backup;
 pub use changes::{Change, Changed};
 pub use history::Rollback;
+pub use redefine::{NewSchema, NewUnique, Tried};
 pub use retention::Retention;
+pub use scan::{Breaking, Report};
 
 /// Who asks for a write, and what rides with it.
 #[derive(Debug, Clone)]
@@ -126,6 +132,10 @@ pub enum Write {
     },
     /// What a config was once, as its data from now on.
     Rollback(Rollback),
+    /// Another schema.
+    SetSchema(NewSchema),
+    /// Other unique paths.
+    SetUnique(NewUnique),
 }
 
 /// A decided write: what it did and the state it was answered from (this node's, at least the write's revision
@@ -163,6 +173,8 @@ pub enum Refusal {
     Expired(String),
     /// What is asked for was not there at the revision that is asked about.
     NotThere(String),
+    /// So many configs would break a schema; the faults name the first of them.
+    Breaks(u64, Vec<Fault>),
 }
 
 /// How fresh a read must be.
@@ -269,6 +281,9 @@ struct Inner {
     lookups: Semaphore,
     validators: checks::Validators,
     disk: checks::Disk,
+    gates: Arc<gate::Gates>,
+    /// Held by each check of all configs of a definition.
+    scans: Arc<Semaphore>,
     barrier: Arc<read::Barrier>,
     /// A moment such that this node's state holds every write that was acknowledged before it.
     fresh_since: Mutex<Option<Instant>>,
@@ -289,6 +304,8 @@ impl Service {
             lookups: Semaphore::new(history::LOOKUPS_MAX),
             validators: checks::Validators::default(),
             disk: checks::Disk::new(options.directory.clone(), options.disk_reserve_bytes),
+            gates: Arc::default(),
+            scans: Arc::new(Semaphore::new(scan::SCANS_MAX)),
             barrier: Arc::default(),
             fresh_since: Mutex::new(None),
             stopping: CancellationToken::new(),

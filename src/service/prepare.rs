@@ -18,6 +18,7 @@ use serde_json::Value;
 use super::{
     Caller, Refusal, Rollback, Write,
     checks::{Validators, stored_schema, within},
+    redefine,
 };
 use crate::{
     model::{
@@ -65,6 +66,11 @@ pub(super) fn check_intake(write: &Write, limits: &Limits) -> Result<(), Invalid
             check_bytes("data", Some(data), limits.data_bytes)?;
             (definition, Vec::new())
         }
+        Write::SetSchema(new) => {
+            check_bytes("schema", new.schema.as_ref(), limits.schema_bytes)?;
+            (&new.key, Vec::new())
+        }
+        Write::SetUnique(new) => (&new.key, Vec::new()),
         Write::SetIndexes { key, .. } | Write::DeleteDefinition { key, .. } => (key, Vec::new()),
         Write::DeleteConfig { definition, .. } | Write::Rollback(Rollback { definition, .. }) => {
             (definition, Vec::new())
@@ -93,6 +99,8 @@ pub(super) fn is_long(state: &State, write: &Write, validators: &Validators) -> 
         Write::CreateDefinition { schema, .. } => {
             schema.as_ref().is_some_and(|schema| schema.text.len() > SCHEMA_LONG)
         }
+        Write::SetSchema(new) => new.schema.as_ref().is_some_and(|schema| schema.text.len() > SCHEMA_LONG),
+        Write::SetUnique(_) => false,
         Write::SetIndexes { key, .. } => stored(key, false),
         Write::WriteConfig { definition, data, .. } | Write::Rollback(Rollback { definition, data, .. }) => {
             data.text.len() > DATA_LONG || stored(definition, true)
@@ -142,6 +150,8 @@ pub(super) fn prepare(
             }
             write_config(found, key, (data, *expect), validators)?
         }
+        Write::SetSchema(new) => redefine::set_schema(find(state, &new.key)?, new)?,
+        Write::SetUnique(new) => redefine::set_unique(find(state, &new.key)?, new)?,
     };
     match standing {
         Err(rejection) if !kept => Err(rejection.into()),
@@ -150,7 +160,7 @@ pub(super) fn prepare(
 }
 
 /// A command that could be proposed, the definition's revision that it rests on, and what this state says of it.
-type Judged = (Command, Option<Revision>, Result<(), Rejection>);
+pub(super) type Judged = (Command, Option<Revision>, Result<(), Rejection>);
 
 fn create_definition(
     state: &State,
@@ -188,6 +198,9 @@ fn set_indexes(
     let schema = stored_schema(found)?;
     let checked = index::check_paths(indexes, schema.as_ref(), limits.indexes).map_err(Invalid::Faults);
     rejection_first(&standing, checked)?;
+    if standing.is_ok() {
+        redefine::keep_unique(found, indexes)?;
+    }
     let command = Command::SetIndexes { key: found.key.clone(), indexes: indexes.to_vec(), expect };
     Ok((command, Some(found.revision), standing))
 }
@@ -211,10 +224,15 @@ fn write_config(
 ) -> Result<Judged, Refusal> {
     let key = parse_key(key, "config_key")?;
     let current = found.config(key.as_str()).map(|config| config.revision);
-    let standing = check_expect(expect, current, Rejection::ConfigExists, Rejection::ConfigNotFound);
+    let mut standing = check_expect(expect, current, Rejection::ConfigExists, Rejection::ConfigNotFound);
     let checked = validators.of(&found.definition)?.check(&data.value);
     // A plain PUT of an absent config is told what is wrong with its data first.
     let entries = if expect == Expect::Present { checked? } else { rejection_first(&standing, checked)? };
+    if standing.is_ok()
+        && let Some(taken) = found.taken(key.as_str(), &entries)
+    {
+        standing = Err(taken);
+    }
     let definition = found.definition.key.clone();
     let command = Command::WriteConfig { definition, key, data: Arc::clone(&data.text), entries, expect };
     Ok((command, Some(found.definition.revision), standing))
@@ -230,7 +248,10 @@ fn delete_config(found: &Collection, key: &str, expect: Expect) -> Result<Judged
 }
 
 /// Of a rejection and faults the rejection is told; faults never become a command.
-fn rejection_first<T>(standing: &Result<(), Rejection>, checked: Result<T, Invalid>) -> Result<T, Refusal> {
+pub(super) fn rejection_first<T>(
+    standing: &Result<(), Rejection>,
+    checked: Result<T, Invalid>,
+) -> Result<T, Refusal> {
     checked.map_err(|invalid| match standing {
         Err(rejection) => rejection.clone().into(),
         Ok(()) => invalid.into(),
@@ -244,6 +265,12 @@ fn find<'a>(state: &'a State, key: &str) -> Result<&'a Arc<Collection>, Refusal>
 
 fn parse_key(text: &str, name: &str) -> Result<Key, Refusal> {
     Key::parse(text).map_err(|error| Invalid::from(Fault::at(vec![name.into()], error.to_string())).into())
+}
+
+/// Whether a definition that is there is what a write may rest on.
+pub(super) fn check_definition_expect(expect: Expect, found: &Collection) -> Result<(), Rejection> {
+    let (exists, missing) = (Rejection::DefinitionExists, Rejection::DefinitionNotFound);
+    check_expect(expect, Some(found.definition.revision), exists, missing)
 }
 
 /// Whether a record, or its absence, is what a write may rest on.

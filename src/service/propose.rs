@@ -19,6 +19,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use super::{
     Caller, Refusal, Service, Write, Written, now,
     prepare::{Asked, Prepared, check_intake, is_long, prepare},
+    redefine::{needs_check, set_configs_read},
 };
 use crate::{
     model::{
@@ -63,7 +64,7 @@ impl Service {
         check_intake(&write, self.limits())?;
         self.check_room(&write)?;
         let consensus = self.consensus_or_refusal()?;
-        let deadline = Instant::now() + self.inner.options.write_timeout;
+        let deadline = Instant::now() + self.time_for(&write);
         let asked = Arc::new(Asked { caller, write });
         let applied = self.settle(consensus, &asked, deadline).await??;
         // The caller reads its own write on this node; where that takes too long it is a success all the same.
@@ -78,7 +79,9 @@ impl Service {
             Write::CreateDefinition { .. }
             | Write::SetIndexes { .. }
             | Write::WriteConfig { .. }
-            | Write::Rollback(_) => self.inner.disk.room(),
+            | Write::Rollback(_)
+            | Write::SetSchema(_)
+            | Write::SetUnique(_) => self.inner.disk.room(),
         }
     }
 
@@ -113,12 +116,24 @@ impl Service {
         asked: &Arc<Asked>,
         deadline: Instant,
     ) -> Attempt {
+        let mut check = None;
         for _ in 0..PREPARATIONS_MAX {
-            let (command, definition_read) = match self.judge(consensus, asked, deadline).await {
+            let Ok(_passed) = timeout_at(deadline, self.inner.gates.pass(&asked.write)).await else {
+                return Attempt::Later("the schema of the definition is being changed".into());
+            };
+            let (mut command, definition_read) = match self.judge(consensus, asked, deadline).await {
                 Ok(Prepared::Propose { command, definition_read }) => (command, definition_read),
                 Ok(Prepared::Known(outcome)) => return Attempt::Decided(outcome),
                 Err(attempt) => return attempt,
             };
+            if needs_check(&command) {
+                let check = check.get_or_insert_with(|| self.new_check(asked));
+                match self.check_configs(consensus, check, definition_read, deadline).await {
+                    Ok(Some(read)) => set_configs_read(&mut command, read),
+                    Ok(None) => continue,
+                    Err(attempt) => return attempt,
+                }
+            }
             if Instant::now() >= deadline {
                 // Proposed now, its outcome could not be told.
                 return Attempt::Later("the time was up before the write was proposed".into());
@@ -153,13 +168,19 @@ impl Service {
         if let Ok(prepared) = self.prepare(consensus.state(), asked).await {
             return Ok(prepared);
         }
+        self.confirm_lead(consensus, deadline).await?;
+        self.prepare(consensus.state(), asked).await.map_err(Attempt::Refused)
+    }
+
+    /// Makes sure that this node leads and has applied what was agreed on before.
+    pub(super) async fn confirm_lead(&self, consensus: &Consensus, deadline: Instant) -> Result<(), Attempt> {
         let confirmed = async {
             let index = consensus.read_index().await?;
             consensus.applied(index).await;
             Ok::<(), ReadError>(())
         };
         match timeout_at(deadline, confirmed).await {
-            Ok(Ok(())) => self.prepare(consensus.state(), asked).await.map_err(Attempt::Refused),
+            Ok(Ok(())) => Ok(()),
             Ok(Err(ReadError::NotLeader(_))) => {
                 Err(Attempt::Later("this node does not lead any more".into()))
             }
@@ -168,7 +189,7 @@ impl Service {
         }
     }
 
-    async fn prepare(&self, state: Arc<State>, asked: &Arc<Asked>) -> Result<Prepared, Refusal> {
+    pub(super) async fn prepare(&self, state: Arc<State>, asked: &Arc<Asked>) -> Result<Prepared, Refusal> {
         let inner = &self.inner;
         if !is_long(&state, &asked.write, &inner.validators) {
             return prepare(&state, asked, &inner.validators, self.limits());

@@ -75,12 +75,18 @@ impl State {
         if crate::sabotage::is("stale-check-skipped") {
             return false;
         }
+        let mut configs_read = None;
         let (definition, record) = match &proposal.command {
             Command::SetIndexes { key, expect, .. } => (key, (*expect, None)),
             Command::WriteConfig { definition, key, expect, .. } => (definition, (*expect, Some(key))),
             Command::DeleteConfig { definition, key, expect } => (definition, (*expect, Some(key))),
             Command::CreateDefinition { .. } | Command::DeleteDefinition { .. } | Command::Compact { .. } => {
                 return false;
+            }
+            Command::SetSchema { key, expect, configs_read: read, .. }
+            | Command::SetUnique { key, expect, configs_read: read, .. } => {
+                configs_read = *read;
+                (key, (*expect, None))
             }
         };
         let Some(found) = self.definition(definition.as_str()) else { return false };
@@ -91,6 +97,7 @@ impl State {
         };
         proposal.definition_read.is_some_and(|read| read != current)
             || matches!(record.0, Expect::Read(read) if differs(read))
+            || configs_read.is_some_and(|read| found.newest_config() > read)
     }
 
     fn decide(&mut self, stamp: Stamp, command: &Command, edits: &mut Vec<Edit>) -> Outcome {
@@ -107,6 +114,7 @@ impl State {
                     created_at: stamp.at,
                     modified_at: stamp.at,
                     revision: stamp.revision,
+                    unique: Vec::new(),
                 });
                 self.put(Collection::new(Arc::clone(&definition)));
                 edits.push(Edit::Definition { before: None, after: Some(definition) });
@@ -130,6 +138,7 @@ impl State {
             }
             Command::WriteConfig { definition, key, data, entries, expect } => {
                 let before = self.expect_config(definition, key, *expect)?;
+                self.expect_unique(definition, key, entries)?;
                 let after = Config {
                     key: key.clone(),
                     data: Arc::clone(data),
@@ -150,6 +159,18 @@ impl State {
             }
             Command::Compact { floor } => {
                 self.raise_floor(*floor);
+                Ok(applied(stamp, false))
+            }
+            Command::SetSchema { key, schema, expect, .. } => {
+                self.expect_definition(key, *expect)?;
+                let schema = schema.clone();
+                self.redefine(stamp, key, |old| Definition { schema, ..old }, edits);
+                Ok(applied(stamp, false))
+            }
+            Command::SetUnique { key, paths, expect, .. } => {
+                self.expect_definition(key, *expect)?;
+                let unique = paths.clone();
+                self.redefine(stamp, key, |old| Definition { unique, ..old }, edits);
                 Ok(applied(stamp, false))
             }
         }
@@ -346,5 +367,6 @@ impl Collection {
     }
 }
 
+mod redefine;
 #[cfg(test)]
 mod tests;

@@ -13,6 +13,7 @@ pub mod digest;
 pub mod floor;
 pub mod order;
 pub mod query;
+mod unique;
 
 use std::{cmp::Ordering, fmt, sync::Arc};
 

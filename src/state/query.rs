@@ -400,6 +400,7 @@ mod tests {
             created_at: Timestamp(1),
             modified_at: Timestamp(1),
             revision: 1,
+            unique: Vec::new(),
         };
         builder.definition(definition).unwrap();
         for (n, (one, many)) in rows.iter().enumerate() {

@@ -383,6 +383,7 @@ pub(super) mod tests {
             created_at: Timestamp(id),
             modified_at: Timestamp(id),
             revision: id,
+            unique: Vec::new(),
         }
     }
 

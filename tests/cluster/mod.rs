@@ -9,5 +9,6 @@ mod monotone;
 mod rebuild;
 mod refusal;
 mod restart;
+mod schema_change;
 mod snapshot;
 mod strangers;

@@ -18,8 +18,10 @@ mod operations;
 mod preconditions;
 mod races;
 mod reads;
+mod schema_change;
 mod schemas;
 mod sorting;
+mod unique;
 
 use std::{
     panic::{AssertUnwindSafe, resume_unwind},

@@ -14,6 +14,7 @@ fn definition() -> Definition {
         created_at: Timestamp(1),
         modified_at: Timestamp(1),
         revision: 1,
+        unique: Vec::new(),
     }
 }
 

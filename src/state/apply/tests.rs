@@ -1,5 +1,7 @@
 //! Every verdict of every command, and what must stay equal to a state that is built anew.
 
+mod redefine;
+
 use super::*;
 use crate::{
     model::{

@@ -228,7 +228,9 @@ pub(super) fn proposal(state: &State, revision: Revision, command: Command) -> P
         | Command::SetIndexes { .. }
         | Command::DeleteDefinition { .. }
         | Command::DeleteConfig { .. }
-        | Command::Compact { .. } => None,
+        | Command::Compact { .. }
+        | Command::SetSchema { .. }
+        | Command::SetUnique { .. } => None,
     };
     let request = revision
         .is_multiple_of(5)
