@@ -6,7 +6,7 @@
 //! | `access` | the layer that asks for a key, over everything |
 //! | `extract`, `condition` | keys, query, headers and conditions of a request, typed |
 //! | `intake` | bodies, bounded, and the framework-level refusals of their shape |
-//! | `definitions`, `configs`, `cluster`, `probes` | the handlers: one await on the service each |
+//! | `definitions`, `configs`, `indexes`, `cluster`, `probes` | the handlers: one await on the service each |
 //! | `json`, `reply` | answers; `reply` alone knows status codes |
 //! | `peer` | the other listener's routes: calls between nodes |
 //!
@@ -19,6 +19,7 @@ mod condition;
 mod configs;
 mod definitions;
 mod extract;
+mod indexes;
 mod intake;
 mod json;
 pub mod peer;
@@ -52,6 +53,7 @@ const REQUEST_ID_BYTES_MAX: usize = 128;
 
 const DEFINITIONS: &str = "/api/v1/config_definition";
 const DEFINITION: &str = "/api/v1/config_definition/{definition}";
+const INDEXES: &str = "/api/v1/config_definition/{definition}/indexes";
 const CONFIGS: &str = "/api/v1/config_definition/{definition}/config";
 const CONFIG: &str = "/api/v1/config_definition/{definition}/config/{config}";
 
@@ -64,9 +66,10 @@ pub fn router(service: Service) -> Router {
     for path in probes::READY {
         routes = routes.route(path, get(probes::ready));
     }
-    let resources: [(&str, MethodRouter<Service>); 12] = [
+    let resources: [(&str, MethodRouter<Service>); 13] = [
         (DEFINITIONS, get(definitions::list).post(definitions::create)),
         (DEFINITION, get(definitions::get).put(definitions::set_indexes).delete(definitions::delete)),
+        (INDEXES, get(indexes::show)),
         (CONFIGS, get(configs::list).post(configs::create)),
         (CONFIG, get(configs::get).put(configs::put).delete(configs::delete)),
         ("/api/v1/cluster", get(cluster::show)),

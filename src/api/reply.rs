@@ -31,6 +31,8 @@ use crate::{
 
 /// The header with the revision of the state that an answer was made from.
 pub(super) const REVISION: &str = "x-concord-revision";
+/// The header with how far the building of a definition's indexes is: configs done, `/`, all.
+const BUILDING: &str = "x-concord-index-building";
 /// The header with the id of the node that answers.
 pub(super) const NODE: &str = "x-concord-node";
 /// Stored text from which on a page is streamed record by record: a page of the largest records has a gigabyte.
@@ -117,6 +119,14 @@ impl Reply {
             .header(header::LAST_MODIFIED.as_str(), &modified.to_http_date())
     }
 
+    /// Tells how far the indexes of the record are, while some are being built.
+    pub(super) fn building(self, progress: Option<String>) -> Self {
+        match progress {
+            Some(progress) => self.header(BUILDING, &progress),
+            None => self,
+        }
+    }
+
     /// Tells that a part of the request had no effect.
     pub(super) fn warning(self, text: &'static str) -> Self {
         self.header(header::WARNING.as_str(), &format!("299 - \"{text}\""))
@@ -189,6 +199,9 @@ impl From<QueryError> for Problem {
         match error {
             QueryError::NotIntegers(names) => Self::Shape(names.into_iter().map(not_an_integer).collect()),
             QueryError::Faults(faults) => Refusal::Invalid(Invalid::Faults(faults)).into(),
+            QueryError::Building(path) => {
+                Refusal::Conflict(format!("the index of `{path}` is being built")).into()
+            }
         }
     }
 }

@@ -50,7 +50,8 @@ pub enum Command {
         /// The JSON text of its schema.
         schema: Option<Arc<str>>,
     },
-    /// Other indexed paths for a definition; its configs are indexed anew in the same entry.
+    /// Other indexed paths for a definition. Few configs are indexed anew in the same entry, many by the
+    /// [`Command::BuildIndex`] entries behind it.
     SetIndexes {
         /// The definition.
         key: Key,
@@ -89,6 +90,16 @@ pub enum Command {
         key: Key,
         /// What must be there.
         expect: Expect,
+    },
+    /// The next step of the build that a change of indexed paths began; made by the leader on its own. It does
+    /// nothing when the build has gone on without it or is over.
+    BuildIndex {
+        /// The definition.
+        key: Key,
+        /// Which build: the revision that began it.
+        begun: Revision,
+        /// Where the build stood when the step was made.
+        cursor: Option<Key>,
     },
 }
 
@@ -171,6 +182,7 @@ impl fmt::Display for Proposal {
             Command::DeleteDefinition { key, .. } => ("delete definition", key, None),
             Command::WriteConfig { definition, key, .. } => ("write config", definition, Some(key)),
             Command::DeleteConfig { definition, key, .. } => ("delete config", definition, Some(key)),
+            Command::BuildIndex { key, .. } => ("build index", key, None),
         };
         write!(f, "{verb} `{definition}`")?;
         key.map_or(Ok(()), |key| write!(f, " `{key}`"))

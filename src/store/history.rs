@@ -18,7 +18,10 @@ use super::{
     changes::{self, Segment, Totals},
     disk::{self, io},
 };
-use crate::{model::record::Revision, state::Change};
+use crate::{
+    model::record::Revision,
+    state::{Change, Edit},
+};
 
 /// The writer of the history. One thread owns it.
 #[derive(Debug)]
@@ -71,9 +74,9 @@ impl History {
         self.sealed_bytes + self.open.as_ref().map_or(0, |open| open.bytes)
     }
 
-    /// Appends a change that it does not hold yet.
+    /// Appends a change that it does not hold yet, unless nothing of it is told.
     pub(super) fn write(&mut self, change: &Change) -> Result<(), StoreError> {
-        if change.revision <= self.reach {
+        if change.revision <= self.reach || !change.edits.iter().any(Edit::is_told) {
             return Ok(());
         }
         self.append(&changes::change_bytes(change), change.revision)

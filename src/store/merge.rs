@@ -37,7 +37,8 @@ impl Batches {
         let Some(id) = after.or(before).map(|record| record.id) else { return };
         let rough = |record: &Definition| {
             let paths: usize = record.indexes.iter().map(|path| path.len() + 5).sum();
-            record.schema.as_ref().map_or(0, |schema| schema.len()) + paths + 512
+            // A slot or two for each path, and the cursor of a build.
+            record.schema.as_ref().map_or(0, |schema| schema.len()) + paths + 6 * record.indexes.len() + 1024
         };
         let mut written = 0;
         if let Some(after) = after {
@@ -106,6 +107,10 @@ impl Batches {
             Edit::Remember(request) => self.remember(request),
             Edit::Forget(request) => self.forget(request.revision),
             Edit::Reindexed { .. } => {}
+            Edit::Entries { definition, before, after } => {
+                self.config(*definition, Some(before), Some(after));
+            }
+            Edit::Building { before, after } => self.definition(Some(before), Some(after)),
         }
     }
 }
@@ -122,7 +127,11 @@ pub(super) fn is_wide(edit: &Edit) -> bool {
     match edit {
         Edit::Definition { after, .. } => after.is_none(),
         Edit::Reindexed { .. } => true,
-        Edit::Config { .. } | Edit::Remember(_) | Edit::Forget(_) => false,
+        Edit::Config { .. }
+        | Edit::Remember(_)
+        | Edit::Forget(_)
+        | Edit::Entries { .. }
+        | Edit::Building { .. } => false,
     }
 }
 
@@ -149,8 +158,8 @@ impl Pending {
 /// A record counts as one; a large one as its pieces.
 fn weight(edit: &Edit) -> usize {
     let bytes = match edit {
-        Edit::Config { after: Some(after), .. } => after.data.len(),
-        Edit::Definition { after: Some(after), .. } => after.schema.as_ref().map_or(0, |schema| schema.len()),
+        Edit::Config { after: Some(after), .. } | Edit::Entries { after, .. } => after.data.len(),
+        Edit::Definition { after: Some(after), .. } | Edit::Building { after, .. } => after.schema.as_ref().map_or(0, |schema| schema.len()),
         Edit::Config { .. }
         | Edit::Definition { .. }
         | Edit::Reindexed { .. }
@@ -260,6 +269,14 @@ impl Merge {
                     let kept = self.configs.entry((*definition, key));
                     kept.or_insert_with(|| (before.clone(), None)).1 = after.clone();
                 }
+            }
+            Edit::Entries { definition, before, after } => {
+                let kept = self.configs.entry((*definition, after.key.clone()));
+                kept.or_insert_with(|| (Some(before.clone()), None)).1 = Some(after.clone());
+            }
+            Edit::Building { before, after } => {
+                let kept = self.definitions.entry(after.id);
+                kept.or_insert_with(|| (Some(before.clone()), None)).1 = Some(after.clone());
             }
             Edit::Reindexed { definition } => {
                 reindexed.insert(*definition);

@@ -1,7 +1,7 @@
 //! Queries as they are written, and what they are read as.
 
 use super::*;
-use crate::model::key::Key;
+use crate::model::{index::Indexing, key::Key};
 
 fn definition() -> Definition {
     let schema = r#"{"properties": {"n": {"type": "integer"}, "s": {"type": "string"}, "page": {"type": "boolean"},
@@ -11,6 +11,7 @@ fn definition() -> Definition {
         key: Key::parse("d").unwrap(),
         indexes: ["n", "s", "page", "tags", "any"].map(String::from).into(),
         schema: Some(schema.into()),
+        indexing: Indexing::fresh(5),
         created_at: Timestamp(1),
         modified_at: Timestamp(1),
         revision: 1,
