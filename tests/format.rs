@@ -10,6 +10,7 @@ use concord::{
     model::{
         command::{Applied, Command, Expect, Proposal, RequestStamp, Verdict},
         error::{Fault, Invalid, Rejection, Step},
+        index::{Build, Indexing},
         key::Key,
         record::{Config, Definition, Entry},
         time::Timestamp,
@@ -89,6 +90,18 @@ fn entries_of_the_log() {
 }
 
 #[test]
+fn entries_of_index_builds() {
+    entry(
+        &plain(Command::BuildIndex { key: key("d"), begun: 300, cursor: None }),
+        "01e4e0f4e586ee900304726f6f74000000050164ac0200",
+    );
+    entry(
+        &plain(Command::BuildIndex { key: key("d"), begun: 300, cursor: Some(key("k")) }),
+        "01e4e0f4e586ee900304726f6f74000000050164ac0201016b",
+    );
+}
+
+#[test]
 fn expectations() {
     form(&Expect::Any, "00");
     form(&Expect::Absent, "01");
@@ -130,12 +143,19 @@ fn records() {
         key: key("d"),
         indexes: vec!["a".into()],
         schema,
+        indexing: Indexing::fresh(1),
         created_at,
         modified_at,
         revision: 9,
     };
-    form(&definition, "05016401016101117b2274797065223a226f626a656374227d64c80109");
-    form(&Definition { schema: None, ..definition }, "0501640101610064c80109");
+    form(&definition, "05016401016101117b2274797065223a226f626a656374227d0100010064c80109");
+    form(&Definition { schema: None, ..definition.clone() }, "050164010161000100010064c80109");
+    let build = Some(Build { begun: 8, slots: vec![300], cursor: Some(key("k")) });
+    let indexing = Indexing { slots: vec![300], next: 301, build };
+    form(
+        &Definition { schema: None, indexing, ..definition },
+        "0501640101610001ac02ad02010801ac0201016b64c80109",
+    );
     let config = Config {
         key: key("k"),
         data: Arc::from(r#"{"a":1}"#),

@@ -330,4 +330,4 @@ impl Collection {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

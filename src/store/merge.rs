@@ -159,7 +159,9 @@ impl Pending {
 fn weight(edit: &Edit) -> usize {
     let bytes = match edit {
         Edit::Config { after: Some(after), .. } | Edit::Entries { after, .. } => after.data.len(),
-        Edit::Definition { after: Some(after), .. } | Edit::Building { after, .. } => after.schema.as_ref().map_or(0, |schema| schema.len()),
+        Edit::Definition { after: Some(after), .. } | Edit::Building { after, .. } => {
+            after.schema.as_ref().map_or(0, |schema| schema.len())
+        }
         Edit::Config { .. }
         | Edit::Definition { .. }
         | Edit::Reindexed { .. }

@@ -89,7 +89,8 @@ impl Indexing {
             dropped: old.iter().any(|path| !new.contains(path)),
         };
         // Only numbers that no path has, old or new.
-        let mut free = (0..=u16::MAX).map(|n| self.next.wrapping_add(n)).filter(|slot| !self.slots.contains(slot));
+        let mut free =
+            (0..=u16::MAX).map(|n| self.next.wrapping_add(n)).filter(|slot| !self.slots.contains(slot));
         for path in new {
             let slot = match kept(path) {
                 Some(slot) => slot,
