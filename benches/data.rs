@@ -5,7 +5,7 @@ use std::sync::Arc;
 use concord::{
     model::{
         command::{Command, Expect, Proposal},
-        index::{self, IndexPath},
+        index::{self, StoredPath},
         key::Key,
         record::Revision,
         time::Timestamp,
@@ -32,24 +32,28 @@ pub(crate) fn data(seed: u64) -> Value {
     })
 }
 
-pub(crate) fn paths() -> Vec<IndexPath> {
-    index::stored_paths(&INDEXES.map(String::from))
+pub(crate) fn paths() -> Vec<StoredPath> {
+    let world = World::new(0);
+    let found = world.state.definition("d").expect("it was just made");
+    index::stored_paths(&found.definition)
 }
 
 /// A state, and the commands that change it.
 #[derive(Clone)]
 pub(crate) struct World {
     pub(crate) state: State,
-    paths: Arc<[IndexPath]>,
+    paths: Arc<[StoredPath]>,
     definition: Revision,
 }
 
 impl World {
     pub(crate) fn new(configs: u64) -> Self {
-        let mut world = Self { state: State::new(), paths: paths().into(), definition: 0 };
+        let mut world = Self { state: State::new(), paths: Arc::default(), definition: 0 };
         let indexes = INDEXES.map(String::from).to_vec();
         world.run(Command::CreateDefinition { key: key("d"), indexes, schema: None });
         world.definition = 1;
+        let found = world.state.definition("d").expect("it was just made");
+        world.paths = index::stored_paths(&found.definition).into();
         for number in 0..configs {
             world.run(world.write(number, number));
         }

@@ -10,6 +10,7 @@ use concord::{
     model::{
         command::{Applied, Command, Expect, Proposal, RequestStamp, Verdict},
         error::{Fault, Invalid, Rejection, Step},
+        index::{Build, Indexing},
         key::Key,
         record::{Config, Definition, Entry},
         time::Timestamp,
@@ -102,6 +103,18 @@ fn entries_that_change_what_a_definition_asks_of_its_configs() {
 }
 
 #[test]
+fn entries_of_index_builds() {
+    entry(
+        &plain(Command::BuildIndex { key: key("d"), begun: 300, cursor: None }),
+        "01e4e0f4e586ee900304726f6f74000000050164ac0200",
+    );
+    entry(
+        &plain(Command::BuildIndex { key: key("d"), begun: 300, cursor: Some(key("k")) }),
+        "01e4e0f4e586ee900304726f6f74000000050164ac0201016b",
+    );
+}
+
+#[test]
 fn expectations() {
     form(&Expect::Any, "00");
     form(&Expect::Absent, "01");
@@ -144,13 +157,18 @@ fn records() {
         key: key("d"),
         indexes: vec!["a".into()],
         schema,
+        indexing: Indexing::fresh(1),
         created_at,
         modified_at,
         revision: 9,
         unique: vec!["a".into()],
     };
-    form(&definition, "05016401016101117b2274797065223a226f626a656374227d64c80109010161");
-    form(&Definition { schema: None, unique: vec![], ..definition }, "0501640101610064c8010900");
+    form(&definition, "05016401016101117b2274797065223a226f626a656374227d0100010064c80109010161");
+    let definition = Definition { schema: None, unique: vec![], ..definition };
+    form(&definition, "050164010161000100010064c8010900");
+    let build = Some(Build { begun: 8, slots: vec![300], cursor: Some(key("k")) });
+    let indexing = Indexing { slots: vec![300], next: 301, build };
+    form(&Definition { indexing, ..definition }, "0501640101610001ac02ad02010801ac0201016b64c8010900");
     let config = Config {
         key: key("k"),
         data: Arc::from(r#"{"a":1}"#),

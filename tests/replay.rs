@@ -11,7 +11,7 @@ use concord::{
         record::Entries,
         time::Timestamp,
     },
-    state::{Change, State, build::Builder},
+    state::{Change, Edit, State, build::Builder},
 };
 use fastrand::Rng;
 use serde_json::{Value, json};
@@ -51,7 +51,7 @@ fn expect(random: &mut Rng, revision: u64) -> Expect {
 /// The index entries of data by the definition as the state has it, and the revision that was read.
 fn entries(state: &State, definition: &Key, data: &Value) -> (Entries, Option<u64>) {
     let Some(found) = state.definition(definition.as_str()) else { return (Box::default(), None) };
-    let paths = index::stored_paths(&found.definition.indexes);
+    let paths = index::stored_paths(&found.definition);
     (index::entries(&paths, data).unwrap(), Some(found.definition.revision))
 }
 
@@ -203,6 +203,77 @@ fn runs_of_any_length_give_the_same_verdicts_changes_and_digests() {
             }
             assert_eq!(state.revision(), whole.revision());
             assert_eq!(state.last_at(), whole.last_at());
+            assert_eq!(state.digest(), whole.digest());
+        }
+    }
+}
+
+/// More configs than are indexed at once, then writes, changes of the indexes and steps of the builds, as they come.
+fn builds(seed: u64) -> Vec<(u64, Option<Proposal>)> {
+    const NAMES: u64 = 1500;
+    let mut random = Rng::with_seed(seed);
+    let mut state = State::new();
+    let mut all = Vec::new();
+    let definition = Key::parse("d").unwrap();
+    for revision in 1..=1400 {
+        let name = if revision < 1200 { revision } else { random.u64(0..NAMES) };
+        let config = Key::parse(&format!("k{name}")).unwrap();
+        let step = state.building().next().and_then(|found| found.indexing.build.clone());
+        let (command, definition_read) = match (revision, random.u8(0..10)) {
+            (1, _) => {
+                let (key, indexes) = (definition.clone(), some_paths(&mut random));
+                (Command::CreateDefinition { key, indexes, schema: None }, None)
+            }
+            (1200.., 0) => {
+                let (key, indexes) = (definition.clone(), some_paths(&mut random));
+                (Command::SetIndexes { key, indexes, expect: Expect::Any }, None)
+            }
+            (1200.., 1) => {
+                let definition = definition.clone();
+                (Command::DeleteConfig { definition, key: config, expect: Expect::Any }, None)
+            }
+            (1200.., 2..=5) if step.is_some() => {
+                let build = step.unwrap();
+                // Now and then one that was taken already.
+                let cursor = if random.u8(0..5) == 0 { None } else { build.cursor };
+                (Command::BuildIndex { key: definition.clone(), begun: build.begun, cursor }, None)
+            }
+            _ => {
+                let data = data(&mut random);
+                let (entries, read) = entries(&state, &definition, &data);
+                let (definition, data) = (definition.clone(), data.to_string().into());
+                (Command::WriteConfig { definition, key: config, data, entries, expect: Expect::Any }, read)
+            }
+        };
+        let (by, at) = ("root".to_owned(), Timestamp(1_763_000_000_000_000 + revision));
+        let proposal = Proposal { at, by, reason: None, request: None, definition_read, command };
+        state.apply(revision, &proposal);
+        all.push((revision, Some(proposal)));
+    }
+    all
+}
+
+#[test]
+fn builds_go_on_behind_a_start_as_if_there_had_been_none() {
+    for seed in 1..=3 {
+        let all = builds(seed);
+        let (whole, expected) = replay(&all, all.len());
+        let is_step = |change: &Change| change.edits.iter().any(|edit| matches!(edit, Edit::Building { .. }));
+        let steps = expected.iter().filter(|(_, change, _)| change.as_ref().is_some_and(is_step)).count();
+        assert!(steps > 10, "{steps} steps were taken");
+        // Starts where builds are going on: reading 1200 records anew at every entry would take minutes.
+        let (first, rest) = all.split_at(1200);
+        for run in [5, 64] {
+            let (mut state, _) = replay(first, first.len());
+            for piece in rest.chunks(run) {
+                for (revision, proposal) in piece {
+                    let Some(proposal) = proposal else { continue };
+                    let (verdict, change) = state.apply(*revision, proposal);
+                    let place = usize::try_from(*revision).unwrap() - 1;
+                    assert_eq!((verdict, change, state.digest()), expected[place], "seed {seed}, {place}");
+                }
+                state = rebuilt(&state);
+            }
             assert_eq!(state.digest(), whole.digest());
         }
     }

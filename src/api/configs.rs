@@ -10,6 +10,7 @@ use axum::extract::State;
 use super::{
     definitions::{self, find},
     extract::{Ask, Read, key},
+    indexes,
     intake::{self, NewConfig},
     json::Object,
     reply::{Problem, Reply},
@@ -40,7 +41,8 @@ pub(super) async fn list(State(service): State<Service>, read: Read) -> Result<R
     key(&read.keys.definition, definitions::KEY)?;
     let state = service.view(consistency).await?;
     let collection = find(&state, &read.keys.definition)?;
-    let asked = query::configs(&read.params.0, &collection.definition, limits)?;
+    let asked = query::configs(&read.params.0, &collection.definition, limits)
+        .map_err(|error| indexes::refused(error, collection, state.revision()))?;
     let size = |config: &Arc<Config>| config.data.len();
     let show = |config: &Arc<Config>| record(config);
     let reply = Reply::page("configs found", collection.list(&asked), &asked.page, size, show);

@@ -9,6 +9,7 @@ use axum::extract::State;
 
 use super::{
     extract::{Ask, Read, key},
+    indexes,
     intake::{NewDefinition, NewIndexes},
     json::Object,
     reply::{Problem, Reply},
@@ -50,13 +51,15 @@ pub(super) async fn get(State(service): State<Service>, read: Read) -> Result<Re
     let (consistency, ()) = read.params.read(Ok(()))?;
     key(&read.keys.definition, KEY)?;
     let state = service.view(consistency).await?;
-    let definition = &find(&state, &read.keys.definition)?.definition;
+    let collection = find(&state, &read.keys.definition)?;
+    let definition = &collection.definition;
     let reply = if read.has(definition.revision) {
         Reply::not_modified()
     } else {
         Reply::done("config definition found", &record(definition))
     };
-    Ok(reply.of(definition.revision, definition.modified_at).at(state.revision()))
+    let reply = reply.of(definition.revision, definition.modified_at);
+    Ok(reply.building(indexes::building(collection)).at(state.revision()))
 }
 
 /// Operation 4.
@@ -64,6 +67,7 @@ pub(super) async fn set_indexes(State(service): State<Service>, ask: Ask) -> Res
     let expect = ask.condition.change()?;
     let NewIndexes { indexes, has_schema } = NewIndexes::of(ask.json(&service)?)?;
     let data = Object::new().value("indexes", &indexes).end();
+    let key = ask.keys.definition.clone();
     let write = Write::SetIndexes { key: ask.keys.definition, indexes, expect };
     let written = service.write(ask.caller, write).await?;
     let mut reply = Reply::done("config definition updated", &data);
@@ -72,6 +76,8 @@ pub(super) async fn set_indexes(State(service): State<Service>, ask: Ask) -> Res
             "json_schema is ignored here; PUT /api/v1/config_definition/{key}/schema changes the schema",
         );
     }
+    // Told as it is now: the request that is sent again may find the build over.
+    reply = reply.building(service.applied().definition(&key).and_then(|found| indexes::building(found)));
     Ok(reply.of(written.applied.revision, written.applied.at).at(written.revision))
 }
 
@@ -105,7 +111,7 @@ fn record(definition: &Definition) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{key::Key, time::Timestamp};
+    use crate::model::{index::Indexing, key::Key, time::Timestamp};
 
     #[test]
     fn a_record_has_its_schema_as_written_or_none() {
@@ -114,6 +120,7 @@ mod tests {
             key: Key::parse("d").unwrap(),
             indexes: vec![r"a\.b".into()],
             schema: Some(r#"{"minimum":1e400}"#.into()),
+            indexing: Indexing::fresh(1),
             created_at: Timestamp(0),
             modified_at: Timestamp(1),
             revision: 1,

@@ -145,6 +145,7 @@ impl Params {
                 faults.splice(0..0, more);
                 None
             }
+            Err(building @ QueryError::Building(_)) => return Err(building.into()),
         };
         match rest {
             _ if !integers.is_empty() => Err(QueryError::NotIntegers(integers).into()),

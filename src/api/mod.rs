@@ -6,7 +6,7 @@
 //! | `access` | the layer that asks for a key, over everything |
 //! | `extract`, `condition` | keys, query, headers and conditions of a request, typed |
 //! | `intake` | bodies, bounded, and the framework-level refusals of their shape |
-//! | `definitions`, `schema`, `configs`, `history`, `cluster`, `probes` | the handlers: one await on the service each |
+//! | `definitions`, `schema`, `indexes`, `configs`, `history`, `cluster`, `probes` | the handlers |
 //! | `json`, `reply` | answers; `reply` alone knows status codes |
 //! | `peer` | the other listener's routes: calls between nodes |
 //!
@@ -20,6 +20,7 @@ mod configs;
 mod definitions;
 mod extract;
 mod history;
+mod indexes;
 mod intake;
 mod json;
 pub mod peer;
@@ -56,6 +57,7 @@ const DEFINITIONS: &str = "/api/v1/config_definition";
 const DEFINITION: &str = "/api/v1/config_definition/{definition}";
 const SCHEMA: &str = "/api/v1/config_definition/{definition}/schema";
 const UNIQUE: &str = "/api/v1/config_definition/{definition}/unique";
+const INDEXES: &str = "/api/v1/config_definition/{definition}/indexes";
 const CONFIGS: &str = "/api/v1/config_definition/{definition}/config";
 const CONFIG: &str = "/api/v1/config_definition/{definition}/config/{config}";
 const CONFIG_HISTORY: &str = "/api/v1/config_definition/{definition}/config/{config}/history";
@@ -71,11 +73,12 @@ pub fn router(service: Service) -> Router {
     for path in probes::READY {
         routes = routes.route(path, get(probes::ready));
     }
-    let resources: [(&str, MethodRouter<Service>); 17] = [
+    let resources: [(&str, MethodRouter<Service>); 18] = [
         (DEFINITIONS, get(definitions::list).post(definitions::create)),
         (DEFINITION, get(definitions::get).put(definitions::set_indexes).delete(definitions::delete)),
         (SCHEMA, get(schema::get).put(schema::put)),
         (UNIQUE, get(schema::get_unique).put(schema::put_unique)),
+        (INDEXES, get(indexes::show)),
         (CONFIGS, get(configs::list).post(configs::create)),
         (CONFIG, get(configs::get).put(configs::put).delete(configs::delete)),
         (CONFIG_HISTORY, get(history::of_config)),

@@ -31,6 +31,8 @@ use crate::{
 
 /// The header with the revision of the state that an answer was made from.
 pub(super) const REVISION: &str = "x-concord-revision";
+/// The header with how far the building of a definition's indexes is: configs done, `/`, all.
+const BUILDING: &str = "x-concord-index-building";
 /// The header with the id of the node that answers.
 pub(super) const NODE: &str = "x-concord-node";
 /// The header with the number of configs that break a schema.
@@ -123,6 +125,13 @@ impl Reply {
     pub(super) fn next(self, link: &str) -> Self {
         self.header(header::LINK.as_str(), &format!("<{link}>; rel=\"next\""))
     }
+    /// Tells how far the indexes of the record are, while some are being built.
+    pub(super) fn building(self, progress: Option<String>) -> Self {
+        match progress {
+            Some(progress) => self.header(BUILDING, &progress),
+            None => self,
+        }
+    }
 
     /// Tells that a part of the request had no effect.
     pub(super) fn warning(self, text: &'static str) -> Self {
@@ -201,6 +210,9 @@ impl From<QueryError> for Problem {
         match error {
             QueryError::NotIntegers(names) => Self::Shape(names.into_iter().map(not_an_integer).collect()),
             QueryError::Faults(faults) => Refusal::Invalid(Invalid::Faults(faults)).into(),
+            QueryError::Building(path) => {
+                Refusal::Conflict(format!("the index of `{path}` is being built")).into()
+            }
         }
     }
 }

@@ -50,7 +50,8 @@ pub enum Command {
         /// The JSON text of its schema.
         schema: Option<Arc<str>>,
     },
-    /// Other indexed paths for a definition; its configs are indexed anew in the same entry.
+    /// Other indexed paths for a definition. Few configs are indexed anew in the same entry, many by the
+    /// [`Command::BuildIndex`] entries behind it.
     SetIndexes {
         /// The definition.
         key: Key,
@@ -117,6 +118,16 @@ pub enum Command {
         expect: Expect,
         /// As in [`Command::SetSchema`]; `None` when no path is unique from now on.
         configs_read: Option<Revision>,
+    },
+    /// The next step of the build that a change of indexed paths began; made by the leader on its own. It does
+    /// nothing when the build has gone on without it or is over.
+    BuildIndex {
+        /// The definition.
+        key: Key,
+        /// Which build: the revision that began it.
+        begun: Revision,
+        /// Where the build stood when the step was made.
+        cursor: Option<Key>,
     },
 }
 
@@ -202,6 +213,7 @@ impl fmt::Display for Proposal {
             Command::Compact { floor } => return write!(f, "compact to {floor}"),
             Command::SetSchema { key, .. } => ("set schema", key, None),
             Command::SetUnique { key, .. } => ("set unique paths", key, None),
+            Command::BuildIndex { key, .. } => ("build index", key, None),
         };
         write!(f, "{verb} `{definition}`")?;
         key.map_or(Ok(()), |key| write!(f, " `{key}`"))

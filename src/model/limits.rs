@@ -21,6 +21,13 @@ pub const VIOLATIONS_MAX: usize = 1000;
 /// Scalars of one config that one index takes: an array is indexed by element.
 pub const INDEX_ENTRIES_MAX: usize = 10_000;
 
+/// Configs up to which a definition is indexed anew in the one entry that changes its paths: some 10 ms.
+pub const INDEX_AT_ONCE_MAX: u64 = 1000;
+/// Configs that one step of a build passes: some 5 ms, in which no other write is decided.
+pub const INDEX_STEP_CONFIGS: usize = 250;
+/// Bytes of data after which a step ends, whatever the number: they are parsed.
+pub const INDEX_STEP_BYTES: usize = 512 << 10;
+
 /// The limits that a node's settings may change. They bound intake only: what has been agreed on is never
 /// refused later, so nodes with different limits agree all the same.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::{
     error::Fault,
-    index::{self, Declared, IndexPath, Kind},
+    index::{self, Declared, IndexPath, Kind, StoredPath},
     limits::{FILTER_VALUES_MAX, FILTERS_MAX, Limits},
     record::Definition,
     time::Timestamp,
@@ -134,6 +134,8 @@ pub enum QueryError {
     NotIntegers(Vec<String>),
     /// Rules that are broken; at least one.
     Faults(Vec<Fault>),
+    /// Nothing is wrong, but the index of this path is being built.
+    Building(String),
 }
 
 type Params = [(String, String)];
@@ -197,7 +199,18 @@ pub fn configs(params: &Params, definition: &Definition, limits: &Limits) -> Res
     if filters.iter().any(|filter| values(filter) > FILTER_VALUES_MAX) {
         faults.push(Fault::new(format!("a filter has at most {FILTER_VALUES_MAX} values")));
     }
-    if faults.is_empty() { Ok(ConfigQuery { page, sort, filters }) } else { Err(QueryError::Faults(faults)) }
+    if !faults.is_empty() {
+        return Err(QueryError::Faults(faults));
+    }
+    let sorted = if let ConfigSort::Slot(slot) = sort { Some(Field::Slot(slot)) } else { None };
+    let building = |field: Field| match field {
+        Field::Slot(slot) if definition.indexing.is_building(slot) => definition.indexing.place(slot),
+        Field::Slot(_) | Field::Created | Field::Modified | Field::Key => None,
+    };
+    match filters.iter().map(|filter| filter.field).chain(sorted).find_map(building) {
+        Some(place) => Err(QueryError::Building(definition.indexes[place].clone())),
+        None => Ok(ConfigQuery { page, sort, filters }),
+    }
 }
 
 /// Equality that is repeated means any of, inequality none of; everything else is one more condition.
@@ -277,7 +290,7 @@ fn integer(text: &str) -> Option<i128> {
 /// The slots of a definition, with its schema parsed only when a query asks for a path.
 struct Slots<'a> {
     definition: &'a Definition,
-    parsed: Option<(Vec<IndexPath>, Option<Value>)>,
+    parsed: Option<(Vec<StoredPath>, Option<Value>)>,
 }
 
 impl<'a> Slots<'a> {
@@ -290,12 +303,11 @@ impl<'a> Slots<'a> {
         let definition = self.definition;
         let (paths, schema) = self.parsed.get_or_insert_with(|| {
             let schema = definition.schema.as_deref().and_then(|text| serde_json::from_str(text).ok());
-            (index::stored_paths(&definition.indexes), schema)
+            (index::stored_paths(definition), schema)
         });
         let segments = IndexPath::parse(text).ok()?.segments;
-        let slot = paths.iter().position(|path| path.segments == segments)?;
-        let declared = paths[slot].declared(schema.as_ref()).unwrap_or_default();
-        Some((u16::try_from(slot).ok()?, declared))
+        let stored = paths.iter().find(|stored| stored.path.segments == segments)?;
+        Some((stored.slot, stored.path.declared(schema.as_ref()).unwrap_or_default()))
     }
 
     fn sort(&mut self, text: Option<&str>, faults: &mut Vec<Fault>) -> ConfigSort {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{key::Key, time::Timestamp};
+use super::{index::Indexing, key::Key, time::Timestamp};
 
 /// A place in the log. It grows with every agreed entry; 0 is before the first.
 pub type Revision = u64;
@@ -19,10 +19,12 @@ pub struct Definition {
     pub id: Revision,
     /// Its key, unique in the cluster.
     pub key: Key,
-    /// Its indexed paths as they were written; the place in this list is the slot of an [`Entry`].
+    /// Its indexed paths as they were written.
     pub indexes: Vec<String>,
     /// The JSON text of its schema; `None` takes any object.
     pub schema: Option<Arc<str>>,
+    /// The slots of the indexed paths, and what of them is being built.
+    pub indexing: Indexing,
     /// When it was created.
     pub created_at: Timestamp,
     /// When it was changed last.
@@ -37,7 +39,8 @@ impl Definition {
     /// The slot of an indexed path, by the path's text: a path is written in one way only.
     #[must_use]
     pub fn slot(&self, path: &str) -> Option<u16> {
-        self.indexes.iter().position(|indexed| indexed == path)?.try_into().ok()
+        let place = self.indexes.iter().position(|indexed| indexed == path)?;
+        self.indexing.slots.get(place).copied()
     }
 }
 
@@ -61,7 +64,7 @@ pub struct Config {
 /// One value of one indexed path.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Entry {
-    /// The place of the path in the definition's `indexes`.
+    /// The number that the definition's `indexing` gives the path.
     pub slot: u16,
     /// The value in order-preserving bytes (`model/index.rs`).
     #[serde(with = "value_bytes")]

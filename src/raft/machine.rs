@@ -177,7 +177,7 @@ impl Machine {
             let reply = self.decide(entry, &mut changes)?;
             answers.push((responder, reply));
         }
-        let position = self.publish(changes.iter().any(|change| frees_much(change)));
+        let position = self.publish(changes.iter().flat_map(|change| &change.edits).any(Edit::frees_much));
         for (responder, reply) in answers {
             if let Some(responder) = responder {
                 responder.send(reply);
@@ -213,15 +213,6 @@ impl Machine {
         });
         io::Error::other(why)
     }
-}
-
-/// Whether the state before a change held what takes long to free.
-fn frees_much(change: &Change) -> bool {
-    change.edits.iter().any(|edit| match edit {
-        Edit::Definition { after, .. } => after.is_none(),
-        Edit::Reindexed { .. } => true,
-        Edit::Config { .. } | Edit::Remember(_) | Edit::Forget(_) => false,
-    })
 }
 
 impl RaftStateMachine<Kind> for Machine {

@@ -17,7 +17,7 @@ use serde_json::Value;
 use super::Refusal;
 use crate::model::{
     error::{Fault, Invalid, Step},
-    index::{self, IndexPath},
+    index::{self, StoredPath},
     record::{Definition, Entries, Revision},
     schema::Schema,
 };
@@ -33,7 +33,7 @@ const LOOK: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Validator {
     schema: Option<Schema>,
-    paths: Vec<IndexPath>,
+    paths: Vec<StoredPath>,
     bytes: usize,
 }
 
@@ -45,7 +45,7 @@ impl Validator {
             .transpose()
             .map_err(|faults| fault(definition, &format!("does not compile: {faults:?}")))?;
         let bytes = definition.schema.as_ref().map_or(0, |text| text.len());
-        Ok(Self { schema, paths: index::stored_paths(&definition.indexes), bytes })
+        Ok(Self { schema, paths: index::stored_paths(definition), bytes })
     }
 
     /// Checks a config's data and computes its index entries.

@@ -111,6 +111,7 @@ impl Service {
         if self.inner.consensus.set(consensus).is_ok() {
             tokio::spawn(self.clone().keep_watch());
             tokio::spawn(self.clone().keep_history());
+            tokio::spawn(self.clone().keep_building());
         }
         Ok(())
     }

@@ -10,6 +10,7 @@
 //! | `members` | forms the cluster, shows it, says whether this node is ready |
 //! | `changes` | adds and removes members, moves leadership (on the leader) |
 //! | `history`, `retention` | the past: shown, brought back, kept for how long |
+//! | `building` | brings configs up to changed indexes, step by step (on the leader) |
 //! | `backup` | a file that holds all |
 //! | `access` | who a credential belongs to |
 //! | `checks` | compiled schemas, and the room on the disk |
@@ -22,6 +23,7 @@
 
 pub mod access;
 mod backup;
+mod building;
 pub(crate) mod changes;
 mod checks;
 pub(crate) mod forward;
@@ -58,6 +60,7 @@ use crate::{
         time::Timestamp,
     },
     raft::{Consensus, Member, NodeId, Timers, peers::Peers},
+    state::State,
     store,
 };
 pub use access::{Access, Principal};
@@ -348,6 +351,12 @@ impl Service {
     #[must_use]
     pub fn revision(&self) -> Revision {
         self.consensus().map_or(0, |consensus| consensus.state().revision())
+    }
+
+    /// The state as this node has applied it, however old; the empty one before the node has an identity.
+    #[must_use]
+    pub fn applied(&self) -> Arc<State> {
+        self.consensus().map(Consensus::state).unwrap_or_default()
     }
 
     /// From now on the node is not ready, so that balancers send callers elsewhere.

@@ -105,6 +105,12 @@ pub(super) fn set_schema(found: &Collection, new: &NewSchema) -> Result<Judged, 
 pub(super) fn set_unique(found: &Collection, new: &NewUnique) -> Result<Judged, Refusal> {
     let standing = check_definition_expect(new.expect, found);
     rejection_first(&standing, check_unique_paths(found, &new.paths))?;
+    let unfinished = |path: &&String| {
+        found.definition.slot(path).is_some_and(|slot| found.definition.indexing.is_building(slot))
+    };
+    if let Some(path) = new.paths.iter().find(unfinished).filter(|_| standing.is_ok()) {
+        return Err(Refusal::Conflict(format!("`{path}` is being indexed; ask again when that is done")));
+    }
     let fits = new.paths.is_empty() || standing.is_err();
     let command = Command::SetUnique {
         key: found.definition.key.clone(),
@@ -156,7 +162,8 @@ pub(super) fn needs_check(command: &Command) -> bool {
         | Command::DeleteDefinition { .. }
         | Command::WriteConfig { .. }
         | Command::DeleteConfig { .. }
-        | Command::Compact { .. } => false,
+        | Command::Compact { .. }
+        | Command::BuildIndex { .. } => false,
     }
 }
 

@@ -10,7 +10,7 @@ use super::{Remembered, State, digest, order::Order};
 use crate::model::{
     command::{Applied, Command, Expect, Outcome, Proposal, Verdict},
     error::Rejection,
-    index,
+    index::Indexing,
     key::Key,
     limits::{REQUEST_AGE_US, REQUESTS_MAX},
     record::{Config, Definition, Revision},
@@ -22,9 +22,9 @@ const FORGOTTEN_PER_ENTRY: usize = 16;
 
 /// The place and time of the entry that is being applied.
 #[derive(Clone, Copy)]
-struct Stamp {
-    revision: Revision,
-    at: Timestamp,
+pub(super) struct Stamp {
+    pub(super) revision: Revision,
+    pub(super) at: Timestamp,
 }
 
 impl State {
@@ -80,14 +80,16 @@ impl State {
             Command::SetIndexes { key, expect, .. } => (key, (*expect, None)),
             Command::WriteConfig { definition, key, expect, .. } => (definition, (*expect, Some(key))),
             Command::DeleteConfig { definition, key, expect } => (definition, (*expect, Some(key))),
-            Command::CreateDefinition { .. } | Command::DeleteDefinition { .. } | Command::Compact { .. } => {
-                return false;
-            }
             Command::SetSchema { key, expect, configs_read: read, .. }
             | Command::SetUnique { key, expect, configs_read: read, .. } => {
                 configs_read = *read;
                 (key, (*expect, None))
             }
+            // A step of a build looks by itself whether it is the next one.
+            Command::CreateDefinition { .. }
+            | Command::DeleteDefinition { .. }
+            | Command::Compact { .. }
+            | Command::BuildIndex { .. } => return false,
         };
         let Some(found) = self.definition(definition.as_str()) else { return false };
         let current = found.definition.revision;
@@ -111,6 +113,7 @@ impl State {
                     key: key.clone(),
                     indexes: indexes.clone(),
                     schema: schema.clone(),
+                    indexing: Indexing::fresh(indexes.len()),
                     created_at: stamp.at,
                     modified_at: stamp.at,
                     revision: stamp.revision,
@@ -173,6 +176,10 @@ impl State {
                 self.redefine(stamp, key, |old| Definition { unique, ..old }, edits);
                 Ok(applied(stamp, false))
             }
+            Command::BuildIndex { key, begun, cursor } => {
+                self.build_index(key, *begun, cursor.as_ref(), edits);
+                Ok(applied(stamp, false))
+            }
         }
     }
 
@@ -214,30 +221,6 @@ impl State {
         }
     }
 
-    /// Indexes all configs anew. Their records stay as they are for their readers: only the entries are others.
-    fn set_indexes(&mut self, stamp: Stamp, key: &Key, indexes: &[String], edits: &mut Vec<Edit>) {
-        let Some(old) = self.take(key) else { return };
-        let before = Arc::clone(&old.definition);
-        let after = Arc::new(Definition {
-            indexes: indexes.to_vec(),
-            modified_at: stamp.at,
-            revision: stamp.revision,
-            ..(*before).clone()
-        });
-        let paths = index::stored_paths(indexes);
-        let reindex = |config: &Arc<Config>| {
-            // Stored data was parsed when it was taken in.
-            let data = serde_json::from_str(&config.data).unwrap_or_default();
-            let entries = index::all_entries(&paths, &data);
-            Arc::new(Config { entries, ..(**config).clone() })
-        };
-        let configs: Vec<Arc<Config>> = old.configs().map(reindex).collect();
-        self.put(Collection::from_configs(Arc::clone(&after), configs));
-        let definition = after.id;
-        edits.push(Edit::Definition { before: Some(before), after: Some(after) });
-        edits.push(Edit::Reindexed { definition });
-    }
-
     fn edit_config(
         &mut self,
         definition: &Key,
@@ -264,14 +247,18 @@ impl State {
         self.sum = self.sum.wrapping_add(digest::of_definition(&definition)).wrapping_add(collection.sum);
         self.configs += collection.by_key.len();
         self.by_key.insert(ByKey(Arc::new(collection)));
+        if definition.indexing.build.is_some() {
+            self.building.insert(ByKey(Arc::clone(&definition)));
+        }
         self.by_created.insert(ByCreated(Arc::clone(&definition)));
         self.by_modified.insert(ByModified(definition));
     }
 
     /// Takes a collection out of all orders and of the digest.
-    fn take(&mut self, key: &Key) -> Option<Arc<Collection>> {
+    pub(super) fn take(&mut self, key: &Key) -> Option<Arc<Collection>> {
         let old = self.by_key.remove(key.as_str())?.0;
         let definition = &old.definition;
+        self.building.remove(key.as_str());
         self.by_created.remove((definition.created_at, key.as_str()));
         self.by_modified.remove((definition.modified_at, key.as_str()));
         self.sum = self.sum.wrapping_sub(digest::of_definition(definition)).wrapping_sub(old.sum);
@@ -323,7 +310,7 @@ impl Collection {
     }
 
     /// Replaces a config in every order; one of the two may be absent.
-    fn edit(&mut self, before: Option<&Arc<Config>>, after: Option<&Arc<Config>>) {
+    pub(super) fn edit(&mut self, before: Option<&Arc<Config>>, after: Option<&Arc<Config>>) {
         let id = self.definition.id;
         if let Some(before) = before {
             let key = before.key.as_str();
@@ -337,7 +324,7 @@ impl Collection {
             for entry in &before.entries {
                 let stays = after.is_some_and(|after| after.entries.binary_search(entry).is_ok());
                 let stays = stays || after.is_none() && crate::sabotage::is("index-left-on-delete");
-                if let Some(order) = self.indexes.get_mut(usize::from(entry.slot))
+                if let Some(order) = self.order_mut(entry.slot)
                     && !stays
                 {
                     order.remove((&entry.value, key));
@@ -351,7 +338,7 @@ impl Collection {
             self.by_modified.insert(ByModified(Arc::clone(after)));
             self.count_repeated(after, |count| *count += 1);
             for (place, entry) in (0..).zip(&after.entries) {
-                if let Some(order) = self.indexes.get_mut(usize::from(entry.slot)) {
+                if let Some(order) = self.order_mut(entry.slot) {
                     order.insert(BySlot { config: Arc::clone(after), place });
                 }
             }
@@ -359,14 +346,15 @@ impl Collection {
     }
 }
 impl Collection {
-    /// Calls `count` for each entry that is not the first of its slot.
+    /// Calls `count` for each entry that is not the first of its slot; entries of dropped paths count nowhere.
     pub(super) fn count_repeated(&mut self, config: &Config, count: impl Fn(&mut u64)) {
         for pair in config.entries.windows(2).filter(|pair| pair[0].slot == pair[1].slot) {
-            self.repeated.get_mut(usize::from(pair[1].slot)).into_iter().for_each(&count);
+            let place = self.place(pair[1].slot);
+            place.and_then(|place| self.repeated.get_mut(place)).into_iter().for_each(&count);
         }
     }
 }
 
 mod redefine;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -111,8 +111,9 @@ impl Collection {
             .iter()
             .fold(0u128, |sum, config| sum.wrapping_add(digest::of_config(definition.id, config)));
         let by_key = Order::from_sorted(configs.iter().map(|config| ByKey(Arc::clone(config))));
-        let indexes = (0..definition.indexes.len()).map(|slot| slot_order(&configs, slot)).collect();
-        let repeated = vec![0; definition.indexes.len()];
+        let slots = &definition.indexing.slots;
+        let indexes = slots.iter().map(|slot| slot_order(&configs, *slot)).collect();
+        let repeated = vec![0; slots.len()];
         configs.sort_unstable_by_key(|config| config.created_at);
         let by_created = Order::from_sorted(configs.iter().map(|config| ByCreated(Arc::clone(config))));
         configs.sort_unstable_by_key(|config| config.modified_at);
@@ -125,11 +126,11 @@ impl Collection {
     }
 }
 
-fn slot_order(configs: &[Arc<Config>], slot: usize) -> Order<BySlot> {
+fn slot_order(configs: &[Arc<Config>], slot: u16) -> Order<BySlot> {
     let mut items: Vec<BySlot> = Vec::with_capacity(configs.len());
     for config in configs {
         for (place, entry) in (0..).zip(&config.entries) {
-            if usize::from(entry.slot) == slot {
+            if entry.slot == slot {
                 items.push(BySlot { config: Arc::clone(config), place });
             }
         }

@@ -11,6 +11,7 @@ pub mod apply;
 pub mod build;
 pub mod digest;
 pub mod floor;
+pub mod indexing;
 pub mod order;
 pub mod query;
 mod unique;
@@ -34,6 +35,8 @@ pub struct State {
     by_key: Order<ByKey<Arc<Collection>>>,
     by_created: Order<ByCreated<Arc<Definition>>>,
     by_modified: Order<ByModified<Arc<Definition>>>,
+    /// The definitions whose configs are being indexed.
+    building: Order<ByKey<Arc<Definition>>>,
     requests: Order<ById>,
     requests_by_age: Order<ByAge>,
     configs: u64,
@@ -53,9 +56,10 @@ pub struct Collection {
     pub by_created: Order<ByCreated<Arc<Config>>>,
     /// All configs by the time of their last change.
     pub by_modified: Order<ByModified<Arc<Config>>>,
-    /// One order for each slot: the configs' entries of that slot by value, then key.
+    /// One order for each indexed path, in the order of the paths: the configs' entries of its slot by value, then
+    /// key.
     pub indexes: Vec<Order<BySlot>>,
-    /// For each slot, how many entries are not the first of their config there.
+    /// For each indexed path, how many entries are not the first of their config there.
     repeated: Vec<u64>,
     /// The sum of the hashes of the configs.
     sum: u128,
@@ -276,6 +280,54 @@ pub enum Edit {
     Remember(Remembered),
     /// An answer is kept no longer.
     Forget(Remembered),
+    /// A config of the definition with this id has other index entries; all else of it is as it was.
+    Entries {
+        /// The definition's id.
+        definition: Revision,
+        /// As it was.
+        before: Arc<Config>,
+        /// As it is.
+        after: Arc<Config>,
+    },
+    /// The build of a definition's indexes stands elsewhere or is over; all else of it is as it was.
+    Building {
+        /// As it was.
+        before: Arc<Definition>,
+        /// As it is.
+        after: Arc<Definition>,
+    },
+}
+
+impl Edit {
+    /// Whether the state before it held what takes long to free.
+    #[must_use]
+    pub fn frees_much(&self) -> bool {
+        match self {
+            Self::Definition { before: Some(before), after: Some(after) } => {
+                before.indexing.slots.iter().any(|slot| after.indexing.place(*slot).is_none())
+            }
+            Self::Definition { after, .. } => after.is_none(),
+            Self::Reindexed { .. } => true,
+            Self::Config { .. }
+            | Self::Remember(_)
+            | Self::Forget(_)
+            | Self::Entries { .. }
+            | Self::Building { .. } => false,
+        }
+    }
+
+    /// Whether it is a part of what was done, and not of how it is indexed: what the history keeps.
+    #[must_use]
+    pub fn is_told(&self) -> bool {
+        match self {
+            Self::Definition { .. }
+            | Self::Reindexed { .. }
+            | Self::Config { .. }
+            | Self::Remember(_)
+            | Self::Forget(_) => true,
+            Self::Entries { .. } | Self::Building { .. } => false,
+        }
+    }
 }
 
 impl State {
@@ -353,9 +405,24 @@ impl Collection {
         self.by_key.get(key).map(|found| &found.0)
     }
 
+    /// Where the path of a slot stands; `None` for a path that was dropped.
+    fn place(&self, slot: u16) -> Option<usize> {
+        self.definition.indexing.place(slot)
+    }
+
+    /// The order of a slot.
+    fn order(&self, slot: u16) -> Option<&Order<BySlot>> {
+        self.indexes.get(self.place(slot)?)
+    }
+
+    fn order_mut(&mut self, slot: u16) -> Option<&mut Order<BySlot>> {
+        let place = self.place(slot)?;
+        self.indexes.get_mut(place)
+    }
+
     /// How many entries of a slot are not the first of their config: those of arrays.
     fn repeated(&self, slot: u16) -> u64 {
-        self.repeated.get(usize::from(slot)).copied().unwrap_or(0)
+        self.place(slot).and_then(|place| self.repeated.get(place)).copied().unwrap_or(0)
     }
 
     /// All configs by key.

@@ -131,7 +131,7 @@ impl Collection {
 
     /// A page in the order of a slot, without conditions.
     fn by_slot(&self, slot: u16, page: &Page, matches: impl Fn(&Arc<Config>) -> bool) -> Found<Arc<Config>> {
-        let order = self.indexes.get(usize::from(slot));
+        let order = self.order(slot);
         // Arrays stand in the order by each element, then the places of the order are not those of the list.
         let is_plain = page.search.is_empty() && self.repeated(slot) == 0;
         let Some(order) = order.filter(|_| is_plain) else {
@@ -169,7 +169,7 @@ impl Collection {
         let spans = spans(filter)?;
         Some(match filter.field {
             Field::Slot(slot) => {
-                let order = self.indexes.get(usize::from(slot))?;
+                let order = self.order(slot)?;
                 Ranges::Slot(order, places(order, &spans, |item, bound| item.value().cmp(bound)))
             }
             Field::Created => Ranges::Created(places(&self.by_created, &spans, |item, bound| {
@@ -381,7 +381,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        model::{key::Key, record::Entry, time::Timestamp},
+        model::{index::Indexing, key::Key, record::Entry, time::Timestamp},
         state::build::Builder,
     };
 
@@ -397,6 +397,7 @@ mod tests {
             key: Key::parse("d").unwrap(),
             indexes: vec!["a".into(), "b".into()],
             schema: None,
+            indexing: Indexing::fresh(2),
             created_at: Timestamp(1),
             modified_at: Timestamp(1),
             revision: 1,

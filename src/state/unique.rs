@@ -12,7 +12,7 @@ impl Collection {
     /// The slot of an indexed path and its order.
     fn slot_of(&self, path: &str) -> Option<(u16, &Order<BySlot>)> {
         let slot = self.definition.slot(path)?;
-        Some((slot, self.indexes.get(usize::from(slot))?))
+        Some((slot, self.order(slot)?))
     }
 
     /// The refusal of index entries of a config when another config has one of their values at a unique path.

@@ -117,7 +117,7 @@ impl StoredChange {
 }
 
 impl StoredEdit {
-    /// `None` for an edit of nothing into nothing, which no change has.
+    /// `None` for what the history does not keep, and for an edit of nothing into nothing, which no change has.
     fn of(edit: &Edit, behind: Revision) -> Option<Self> {
         Some(match edit {
             Edit::Definition { before, after } => {
@@ -141,6 +141,7 @@ impl StoredEdit {
             },
             Edit::Remember(request) => Self::Remember(request.clone()),
             Edit::Forget(request) => Self::Forget(request.revision),
+            Edit::Entries { .. } | Edit::Building { .. } => return None,
         })
     }
 }

@@ -22,7 +22,10 @@ use super::{
     index::Index,
     scan::scan,
 };
-use crate::{model::record::Revision, state::Change};
+use crate::{
+    model::record::Revision,
+    state::{Change, Edit},
+};
 
 /// Bytes that are held back until they are handed to the operating system.
 const BUFFER_BYTES: usize = 256 << 10;
@@ -80,9 +83,9 @@ impl History {
         self.catalog.bytes()
     }
 
-    /// Appends a change that it does not hold yet.
+    /// Appends a change that it does not hold yet, unless nothing of it is told.
     pub(super) fn write(&mut self, change: &Change) -> Result<(), StoreError> {
-        if change.revision <= self.reach {
+        if change.revision <= self.reach || !change.edits.iter().any(Edit::is_told) {
             return Ok(());
         }
         let failed = self.failed();

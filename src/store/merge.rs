@@ -60,7 +60,8 @@ impl Rows {
         let Some(id) = after.or(before).map(|record| record.id) else { return };
         let rough = |record: &Definition| {
             let paths: usize = record.indexes.iter().map(|path| path.len() + 5).sum();
-            record.schema.as_ref().map_or(0, |schema| schema.len()) + paths + 512
+            // A slot or two for each path, and the cursor of a build.
+            record.schema.as_ref().map_or(0, |schema| schema.len()) + paths + 6 * record.indexes.len() + 1024
         };
         let mut written = 0;
         if let Some(after) = after {
@@ -151,7 +152,8 @@ impl Pending {
 fn weight(edit: &Edit) -> usize {
     match edit {
         Edit::Config { after, .. } => config_weight(after.as_deref()),
-        Edit::Definition { after: Some(after), .. } => {
+        Edit::Entries { after, .. } => config_weight(Some(after)),
+        Edit::Definition { after: Some(after), .. } | Edit::Building { after, .. } => {
             1 + after.schema.as_ref().map_or(0, |schema| schema.len()) / WEIGHT_BYTES
         }
         Edit::Definition { after: None, .. }
@@ -266,18 +268,15 @@ impl Merge {
                 }
             }
             Edit::Config { definition, before, after } => {
-                if let Some(key) = after.as_ref().or(before.as_ref()).map(|record| record.key.clone()) {
-                    self.weight += weight(edit);
-                    match self.configs.entry((*definition, key)) {
-                        Entry::Vacant(place) => {
-                            place.insert((before.clone(), after.clone()));
-                        }
-                        Entry::Occupied(mut place) => {
-                            let replaced = std::mem::replace(&mut place.get_mut().1, after.clone());
-                            self.weight -= config_weight(replaced.as_deref());
-                        }
-                    }
-                }
+                self.join_config(*definition, before.as_ref(), after.as_ref());
+            }
+            Edit::Entries { definition, before, after } => {
+                self.join_config(*definition, Some(before), Some(after));
+            }
+            Edit::Building { before, after } => {
+                self.weight += weight(edit);
+                let kept = self.definitions.entry(after.id);
+                kept.or_insert_with(|| (Some(before.clone()), None)).1 = Some(after.clone());
             }
             Edit::Reindexed { definition } => {
                 reindexed.insert(*definition);
@@ -289,6 +288,20 @@ impl Merge {
             Edit::Forget(request) => {
                 self.weight += 1;
                 self.requests.insert(request.revision, None);
+            }
+        }
+    }
+
+    fn join_config(&mut self, id: Revision, before: Option<&Arc<Config>>, after: Option<&Arc<Config>>) {
+        let Some(any) = after.or(before) else { return };
+        self.weight += config_weight(after.map(|record| &**record));
+        match self.configs.entry((id, any.key.clone())) {
+            Entry::Vacant(place) => {
+                place.insert((before.cloned(), after.cloned()));
+            }
+            Entry::Occupied(mut place) => {
+                let replaced = std::mem::replace(&mut place.get_mut().1, after.cloned());
+                self.weight -= config_weight(replaced.as_deref());
             }
         }
     }

@@ -372,7 +372,7 @@ pub(super) mod tests {
     use std::{fs, sync::Arc};
 
     use super::*;
-    use crate::model::{command::RequestStamp, error::Rejection, key::Key, record::Entry};
+    use crate::model::{command::RequestStamp, error::Rejection, index::Indexing, key::Key, record::Entry};
 
     pub(in crate::store) fn definition(id: Revision) -> Definition {
         Definition {
@@ -380,6 +380,7 @@ pub(super) mod tests {
             key: Key::parse(&format!("d{id}")).unwrap(),
             indexes: vec!["a".into()],
             schema: Some(r#"{"type":"object"}"#.into()),
+            indexing: Indexing::fresh(1),
             created_at: Timestamp(id),
             modified_at: Timestamp(id),
             revision: id,

@@ -4,6 +4,7 @@ mod backup;
 mod failover;
 mod forming;
 mod history;
+mod indexing;
 mod members;
 mod monotone;
 mod rebuild;

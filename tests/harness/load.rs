@@ -51,6 +51,20 @@ pub(crate) async fn set(client: &Client, definition: &str, key: &str, data: &Val
     create.insist().await.expect(201);
 }
 
+/// Creates the configs `k0`, `k1`, … of a definition, many at once, on all nodes.
+pub(crate) async fn fill(clients: &[Client], definition: &str, count: usize, data: fn(usize) -> Value) {
+    const AT_ONCE: usize = 48;
+    let writer = async |first: usize| {
+        for n in (first..count).step_by(AT_ONCE) {
+            let client = &clients[n % clients.len()];
+            let put = client.put(&config(definition, &format!("k{n}")), &json!({"data": data(n)}));
+            let put = put.header("if-none-match", "*").header("idempotency-key", &format!("fill-{n}"));
+            put.insist().await.expect(201);
+        }
+    };
+    futures::future::join_all((0..AT_ONCE).map(writer)).await;
+}
+
 /// All configs of a definition as a node shows them: key → data.
 pub(crate) async fn everything(client: &Client, key: &str) -> BTreeMap<String, Value> {
     let mut all = BTreeMap::new();

@@ -94,3 +94,51 @@ async fn new_indexes_find_what_was_there_before() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn the_indexes_of_a_definition_are_shown_with_their_state() {
+    on_leader_and_follower(async |run: Run| {
+        let d = run.define("d", &json!(["b", r"a\.x"]), &Value::Null).await;
+        d.fill(&[("one", json!({"b": 1})), ("two", json!({"b": 2}))]).await;
+        let path = format!("{}/indexes", d.path());
+        let ready = |path: &str| json!({"path": path, "state": "ready", "done": 2, "of": 2});
+        for path in [path.clone(), format!("{path}/")] {
+            let answer = run.node.get(&path).await.expect(200);
+            assert_eq!(answer.data(), &json!({"indexes": [ready("b"), ready(r"a\.x")]}));
+            assert_eq!(answer.tag(), run.node.get(&d.path()).await.tag());
+            assert_eq!(answer.header("x-concord-index-building"), "", "{answer:?}");
+        }
+        let changed = run.node.put(&d.path(), &json!({"indexes": ["c", "b"]})).await.expect(200);
+        assert_eq!(changed.header("x-concord-index-building"), "", "few configs are indexed at once");
+        let answer = run.node.get(&path).await.expect(200);
+        assert_eq!(answer.data(), &json!({"indexes": [ready("c"), ready("b")]}));
+        run.node.get(&format!("{}/indexes", crate::harness::load::definition("none"))).await.expect(404);
+        run.node.post(&path, &json!({})).await.expect(405);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn paths_may_come_go_and_change_places_any_number_of_times() {
+    on_leader_and_follower(async |run: Run| {
+        let d = run.define("d", &json!(["a", "b"]), &Value::Null).await;
+        for n in 0..12 {
+            d.create(&format!("k{n:02}"), &json!({"a": n, "b": n % 2, "c": [n, 99]})).await.expect(201);
+        }
+        for indexes in [json!(["b", "a"]), json!(["c", "a"]), json!(["a", "b", "c"]), json!(["b", "c", "a"])]
+        {
+            run.node.put(&d.path(), &json!({"indexes": indexes})).await.expect(200);
+            d.put("k07", &json!({"a": 7, "b": 1, "c": [7, 99]})).await.expect(200);
+            for (path, text, total) in [("a", "7", 1), ("b", "1", 6), ("c", "99", 12)] {
+                let answer = d.list(&[(path, text)]).await;
+                if indexes.as_array().unwrap().contains(&json!(path)) {
+                    assert_eq!(answer.total(), total, "{answer:?}");
+                } else {
+                    answer.invalid();
+                }
+            }
+            assert_eq!(d.list(&[("sort_by", "a"), ("limit", "1")]).await.config_keys(), ["k11"]);
+        }
+    })
+    .await;
+}

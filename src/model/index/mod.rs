@@ -8,18 +8,29 @@
 //! **Invariant:** the entries of data depend on the paths and the data alone; every replica computes the same.
 
 mod declared;
+mod slots;
 mod value;
 
 use serde_json::Value;
 
 pub use declared::{Declared, Kind};
+pub use slots::{Build, Indexing, Renewed};
 pub use value::{encode, kind_of};
 
 use super::{
     error::{Fault, Step},
     limits::INDEX_ENTRIES_MAX,
-    record::{Entries, Entry},
+    record::{Definition, Entries, Entry},
 };
+
+/// A path of a stored definition, with its number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredPath {
+    /// Its number.
+    pub slot: u16,
+    /// The path.
+    pub path: IndexPath,
+}
 
 /// A parsed path of an index.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,40 +120,42 @@ pub fn check_paths(
     if faults.is_empty() { Ok(paths) } else { Err(faults) }
 }
 
-/// Reads paths that were checked when they were stored.
+/// Reads a definition's paths, which were checked when they were stored.
 #[must_use]
-pub fn stored_paths(texts: &[String]) -> Vec<IndexPath> {
-    let stored = |text: &String| {
-        // One that can't be read finds nothing; its slot stays, so that the others keep theirs.
-        IndexPath::parse(text)
-            .unwrap_or_else(|_| IndexPath { text: text.clone(), segments: vec![String::new()] })
+pub fn stored_paths(definition: &Definition) -> Vec<StoredPath> {
+    let stored = |(text, slot): (&String, &u16)| {
+        // One that can't be read finds nothing.
+        let path = IndexPath::parse(text)
+            .unwrap_or_else(|_| IndexPath { text: text.clone(), segments: vec![String::new()] });
+        StoredPath { slot: *slot, path }
     };
-    texts.iter().map(stored).collect()
+    definition.indexes.iter().zip(&definition.indexing.slots).map(stored).collect()
 }
 
 /// The index entries of data that is taken in.
 ///
 /// # Errors
 /// When one path finds more than [`INDEX_ENTRIES_MAX`] elements.
-pub fn entries(paths: &[IndexPath], data: &Value) -> Result<Entries, Fault> {
+pub fn entries(paths: &[StoredPath], data: &Value) -> Result<Entries, Fault> {
     let too_long = |path: &&IndexPath| {
         path.find(data).and_then(Value::as_array).is_some_and(|elements| elements.len() > INDEX_ENTRIES_MAX)
     };
-    if let Some(path) = paths.iter().find(too_long) {
+    if let Some(path) = paths.iter().map(|stored| &stored.path).find(too_long) {
         let loc = path.segments.iter().map(|segment| segment.as_str().into()).collect();
         return Err(Fault::at(loc, format!("an indexed array has at most {INDEX_ENTRIES_MAX} elements")));
     }
     Ok(all_entries(paths, data))
 }
 
-/// The index entries of data, sorted and unique; the slot is the path's place in `paths`.
+/// The index entries of data, sorted and unique.
 ///
 /// A scalar stands by its value, null included; an array by each of its elements; an object by the whole of it. What
 /// is missing has no entry.
 #[must_use]
-pub fn all_entries(paths: &[IndexPath], data: &Value) -> Entries {
+pub fn all_entries(paths: &[StoredPath], data: &Value) -> Entries {
     let mut entries = Vec::new();
-    for (slot, path) in (0u16..).zip(paths) {
+    for StoredPath { slot, path } in paths {
+        let slot = *slot;
         match path.find(data) {
             Some(Value::Array(elements)) => {
                 entries.extend(elements.iter().map(|value| Entry { slot, value: encode(value) }));
@@ -188,7 +201,8 @@ mod tests {
 
     #[test]
     fn entries_of_scalars_arrays_and_objects() {
-        let paths = stored_paths(&texts(&["a", "list", "none", "o", "missing"]));
+        let stored = |(slot, text)| StoredPath { slot, path: IndexPath::parse(text).unwrap() };
+        let paths: Vec<_> = (0..).zip(["a", "list", "none", "o", "missing"]).map(stored).collect();
         let data = json!({"a": 6.0, "list": ["x", "y", "x"], "none": null, "o": {"b": 1, "a": 2}});
         let found = entries(&paths, &data).unwrap();
         let slots: Vec<u16> = found.iter().map(|entry| entry.slot).collect();

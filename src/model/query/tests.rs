@@ -1,7 +1,10 @@
 //! Queries as they are written, and what they are read as.
 
 use super::*;
-use crate::model::key::Key;
+use crate::model::{
+    index::{Build, Indexing},
+    key::Key,
+};
 
 fn definition() -> Definition {
     let schema = r#"{"properties": {"n": {"type": "integer"}, "s": {"type": "string"}, "page": {"type": "boolean"},
@@ -11,6 +14,7 @@ fn definition() -> Definition {
         key: Key::parse("d").unwrap(),
         indexes: ["n", "s", "page", "tags", "any"].map(String::from).into(),
         schema: Some(schema.into()),
+        indexing: Indexing::fresh(5),
         created_at: Timestamp(1),
         modified_at: Timestamp(1),
         revision: 1,
@@ -52,6 +56,20 @@ fn texts_are_read_by_their_declared_type() {
     {
         assert!(matches!(test(name, text), Err(QueryError::Faults(_))), "{name}={text}");
     }
+}
+
+#[test]
+fn a_path_that_is_being_built_is_refused_and_others_are_not() {
+    let mut definition = definition();
+    definition.indexing.build = Some(Build { begun: 1, slots: vec![1], cursor: None });
+    let ask = |name: &str, text: &str| {
+        configs(&[(name.to_owned(), text.to_owned())], &definition, &Limits::default())
+    };
+    for (name, text) in [("s", "x"), ("data.s[prefix]", "x"), ("s[exists]", "false"), ("sort_by", "s")] {
+        assert_eq!(ask(name, text), Err(QueryError::Building("s".into())), "{name}");
+    }
+    assert!(ask("n", "1").is_ok() && ask("sort_by", "n").is_ok() && ask("config_key[prefix]", "s").is_ok());
+    assert!(matches!(ask("s[like]", "x"), Err(QueryError::Faults(_))), "what is wrong is told first");
 }
 
 #[test]

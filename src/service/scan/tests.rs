@@ -38,7 +38,7 @@ impl World {
 
     fn put(&mut self, name: &str, data: &Value) {
         let definition = Key::parse("d").unwrap();
-        let entries = index::all_entries(&index::stored_paths(&["n".into()]), data);
+        let entries = index::all_entries(&index::stored_paths(&self.found().definition), data);
         let (key, data, expect) = (Key::parse(name).unwrap(), data.to_string().into(), Expect::Any);
         self.run(Command::WriteConfig { definition, key, data, entries, expect });
     }

@@ -49,7 +49,7 @@ fn decide(state: &mut State, proposal: &Proposal) -> Outcome {
 }
 
 /// The same state, made of its records.
-fn rebuilt(state: &State) -> State {
+pub(in crate::state) fn rebuilt(state: &State) -> State {
     let mut builder = Builder::new();
     for collection in state.definitions() {
         builder.definition((*collection.definition).clone()).unwrap();
@@ -63,7 +63,7 @@ fn rebuilt(state: &State) -> State {
     builder.finish(state.revision(), state.last_at()).unwrap()
 }
 
-fn same(a: &State, b: &State) {
+pub(in crate::state) fn same(a: &State, b: &State) {
     assert_eq!(a.digest(), b.digest());
     assert_eq!(a.config_count(), b.config_count());
     for (a, b) in a.definitions().zip(b.definitions()) {
@@ -71,7 +71,7 @@ fn same(a: &State, b: &State) {
             let item = |i: &BySlot| (i.value().to_vec(), i.config.key.to_string());
             c.indexes.iter().map(|order| order.from(0).map(item).collect()).collect()
         };
-        assert_eq!(slots(a), slots(b));
+        assert_eq!((slots(a), &a.repeated), (slots(b), &b.repeated));
         let keys = |c: &Collection| -> Vec<String> {
             let created = c.by_created.from(0).map(|c| c.0.key.to_string());
             created.chain(c.by_modified.from(0).map(|c| c.0.key.to_string())).collect()

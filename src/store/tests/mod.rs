@@ -349,6 +349,37 @@ fn a_definition_that_is_indexed_anew_has_the_same_rows_as_one_that_always_was() 
 }
 
 #[test]
+fn a_build_is_carried_step_by_step_and_goes_on_behind_a_start() {
+    let mut world = World::new();
+    world.define("d");
+    world.run((0..1100).map(|n| write("d", &format!("k{n:04}"), "x")).collect());
+    let set = |indexes: Vec<String>| Command::SetIndexes { key: key("d"), indexes, expect: Expect::Any };
+    for indexes in [Vec::new(), vec!["b".into(), "a".into()]] {
+        world.run(vec![set(indexes)]);
+        let told = world.revisions_when_written();
+        for turn in 0.. {
+            let Some(definition) = world.state.building().next().cloned() else { break };
+            let build = definition.indexing.build.clone().unwrap();
+            let (begun, cursor) = (build.begun, build.cursor);
+            world.run(vec![Command::BuildIndex { key: key("d"), begun, cursor }]);
+            match turn {
+                0 => world.check(),
+                1 => {
+                    let file = world.snapshot();
+                    let (state, _) = snapshot::read(&file.path).unwrap();
+                    assert_eq!(state.digest(), world.state.digest());
+                    assert_eq!(state.building().count(), 1);
+                }
+                _ => {}
+            }
+        }
+        assert_eq!(world.revisions_when_written(), told, "no step is told as a change");
+        world.check();
+    }
+    assert_eq!(world.state.definition("d").unwrap().indexes[1].len(), 1100);
+}
+
+#[test]
 fn a_directory_in_which_another_process_works_is_left_alone() {
     let mut world = World::new();
     world.define("d");

@@ -143,6 +143,11 @@ impl World {
         let (seal, mark) = found.ok()?;
         Some((seal?.position.index, mark))
     }
+    /// The same, once all is written.
+    pub(super) fn revisions_when_written(&self) -> Vec<Revision> {
+        self.snapshot();
+        self.revisions()
+    }
 
     /// Looks into sled of the closed store.
     pub(super) fn with_sled<T>(&self, look: impl FnOnce(&sled::Db) -> T) -> T {
@@ -230,10 +235,12 @@ pub(super) fn proposal(state: &State, revision: Revision, command: Command) -> P
         | Command::DeleteConfig { .. }
         | Command::Compact { .. }
         | Command::SetSchema { .. }
-        | Command::SetUnique { .. } => None,
+        | Command::SetUnique { .. }
+        | Command::BuildIndex { .. } => None,
     };
-    let request = revision
-        .is_multiple_of(5)
+    // Nobody asks for a step of a build.
+    let is_asked = !matches!(command, Command::BuildIndex { .. });
+    let request = (is_asked && revision.is_multiple_of(5))
         .then(|| RequestStamp { id: u128::from(revision).to_be_bytes(), print: [0; 16] });
     Proposal {
         at: Timestamp(revision * 10),

@@ -1,0 +1,276 @@
+//! Builds that are cut into by everything else, compared with what the data says.
+
+use fastrand::Rng;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::{
+    model::{
+        command::{Command, Expect, Proposal, Verdict},
+        time::Timestamp,
+    },
+    state::{
+        Change,
+        apply::tests::{rebuilt, same},
+    },
+};
+
+/// More than are indexed at once.
+const MANY: u64 = INDEX_AT_ONCE_MAX + 300;
+const PATHS: [&str; 5] = ["n", "s", "tags", "o.k", "o"];
+
+fn key(text: &str) -> Key {
+    Key::parse(text).unwrap()
+}
+
+fn texts(paths: &[&str]) -> Vec<String> {
+    paths.iter().map(|path| (*path).to_owned()).collect()
+}
+
+fn apply(state: &mut State, command: Command) -> (Verdict, Option<Change>) {
+    let read = state.definition("d").map(|found| found.definition.revision);
+    let read = read.filter(|_| matches!(command, Command::WriteConfig { .. }));
+    let revision = state.revision() + 1;
+    let proposal = Proposal {
+        at: Timestamp(1_000_000),
+        by: "root".into(),
+        reason: None,
+        request: None,
+        definition_read: read,
+        command,
+    };
+    state.apply(revision, &proposal)
+}
+
+fn done(state: &mut State, command: Command) -> Option<Change> {
+    let (verdict, change) = apply(state, command);
+    assert!(matches!(verdict, Verdict::Decided(Ok(_))), "{verdict:?}");
+    change
+}
+
+fn create(state: &mut State, paths: &[&str]) {
+    done(state, Command::CreateDefinition { key: key("d"), indexes: texts(paths), schema: None });
+}
+
+fn set(state: &mut State, paths: Vec<String>) -> Option<Change> {
+    done(state, Command::SetIndexes { key: key("d"), indexes: paths, expect: Expect::Any })
+}
+
+/// A write as the leader makes it.
+fn write(state: &mut State, name: &str, data: &Value) {
+    let found = state.definition("d").unwrap();
+    let entries = index::entries(&index::stored_paths(&found.definition), data).unwrap();
+    let (definition, data) = (key("d"), data.to_string().into());
+    done(state, Command::WriteConfig { definition, key: key(name), data, entries, expect: Expect::Any });
+}
+
+fn delete(state: &mut State, name: &str) {
+    apply(state, Command::DeleteConfig { definition: key("d"), key: key(name), expect: Expect::Any });
+}
+
+/// The step that a leader would propose.
+fn next_step(state: &State) -> Option<Command> {
+    let definition = state.building_after(None)?;
+    let build = definition.indexing.build.clone()?;
+    Some(Command::BuildIndex { key: definition.key.clone(), begun: build.begun, cursor: build.cursor })
+}
+
+fn finish(state: &mut State) {
+    while let Some(step) = next_step(state) {
+        assert!(done(state, step).is_some(), "each step goes on");
+    }
+}
+
+fn name(n: u64) -> String {
+    format!("k{n:05}")
+}
+
+fn data(random: &mut Rng) -> Value {
+    match random.u8(0..5) {
+        0 => json!({}),
+        1 => json!({"n": null, "tags": []}),
+        2 => json!({"n": random.i64(-3..3), "o": {"k": random.bool()}}),
+        3 => json!({"s": random.u8(0..4).to_string(), "tags": ["a", "b", "a", random.u8(0..3)]}),
+        _ => json!({"s": "text", "n": 0.5, "o": {"k": {"deep": random.u8(..)}}}),
+    }
+}
+
+fn many(paths: &[&str]) -> State {
+    let mut state = State::new();
+    create(&mut state, paths);
+    let mut random = Rng::with_seed(7);
+    for n in 0..MANY {
+        write(&mut state, &name(2 * n), &data(&mut random));
+    }
+    state
+}
+
+type Pairs = Vec<(Vec<u8>, String)>;
+
+fn pairs(collection: &Collection, slot: u16) -> Pairs {
+    let order = collection.order(slot).unwrap();
+    order.from(0).map(|item| (item.value().to_vec(), item.config.key.to_string())).collect()
+}
+
+/// What can be used is exact; what is built holds nothing that is not in the data.
+fn check(state: &State) {
+    same(state, &rebuilt(state));
+    let Some(collection) = state.definition("d") else { return };
+    let indexing = &collection.definition.indexing;
+    assert_eq!(state.building().count(), usize::from(indexing.build.is_some()));
+    let all: Vec<_> = collection.configs().map(|config| (config.key.to_string(), parsed(config))).collect();
+    for stored in index::stored_paths(&collection.definition) {
+        let mut expected: Pairs = Vec::new();
+        for (name, data) in &all {
+            let entries = index::all_entries(std::slice::from_ref(&stored), data);
+            expected.extend(entries.iter().map(|entry| (entry.value.to_vec(), name.clone())));
+        }
+        expected.sort();
+        let found = pairs(collection, stored.slot);
+        if indexing.is_building(stored.slot) {
+            assert!(found.iter().all(|pair| expected.binary_search(pair).is_ok()), "{stored:?}");
+        } else {
+            assert_eq!(found, expected, "{stored:?}");
+        }
+    }
+    if indexing.build.is_none() {
+        let strange = |config: &&Arc<Config>| config.entries.iter().any(|e| indexing.place(e.slot).is_none());
+        assert!(collection.configs().all(|config| !strange(&config)), "nothing of dropped paths is left");
+    }
+}
+
+#[test]
+fn few_configs_are_indexed_at_once_and_many_in_steps() {
+    let mut state = State::new();
+    create(&mut state, &[]);
+    for n in 0..INDEX_AT_ONCE_MAX {
+        write(&mut state, &name(n), &json!({"n": n % 7}));
+    }
+    set(&mut state, texts(&["n"]));
+    assert_eq!(next_step(&state), None);
+    check(&state);
+    write(&mut state, &name(9999), &json!({"n": 3}));
+    set(&mut state, texts(&["s", "n"]));
+    assert_eq!(state.definition("d").unwrap().progress(), Some(Progress { done: 0, of: 1001 }));
+    let (mut passed, revision) = (Vec::new(), state.definition("d").unwrap().definition.revision);
+    while let Some(step) = next_step(&state) {
+        done(&mut state, step);
+        check(&state);
+        passed.extend(state.definition("d").unwrap().progress().map(|progress| progress.done));
+    }
+    assert_eq!(passed, [250, 500, 750, 1000]);
+    assert_eq!(state.definition("d").unwrap().definition.revision, revision, "only its build has changed");
+}
+
+#[test]
+fn a_kept_path_is_not_built_and_an_order_of_paths_is_no_change() {
+    let mut state = many(&["n", "s"]);
+    let before = pairs(state.definition("d").unwrap(), 1);
+    set(&mut state, texts(&["s", "n"]));
+    assert_eq!(next_step(&state), None);
+    set(&mut state, texts(&["tags", "s"]));
+    let found = state.definition("d").unwrap();
+    assert_eq!((&found.definition.indexing.slots, pairs(found, 1)), (&vec![2, 1], before));
+    assert!(found.definition.indexing.is_building(2) && !found.definition.indexing.is_building(1));
+    check(&state);
+    let step = next_step(&state).unwrap();
+    done(&mut state, step);
+    let cursor = state.definition("d").unwrap().definition.indexing.build.clone();
+    set(&mut state, texts(&["s", "tags"]));
+    assert_eq!(state.definition("d").unwrap().definition.indexing.build, cursor, "the same build goes on");
+    finish(&mut state);
+    check(&state);
+}
+
+#[test]
+fn a_step_that_is_not_the_next_one_does_nothing() {
+    let mut state = many(&["n"]);
+    set(&mut state, texts(&["s"]));
+    let first = next_step(&state).unwrap();
+    done(&mut state, first.clone());
+    let digest = state.digest();
+    assert_eq!(done(&mut state, first.clone()), None, "it was taken");
+    set(&mut state, texts(&["s", "o"]));
+    assert_eq!(done(&mut state, first.clone()), None, "another build has begun");
+    finish(&mut state);
+    assert_eq!(done(&mut state, first.clone()), None, "it is over");
+    done(&mut state, Command::DeleteDefinition { key: key("d"), expect: Expect::Any, restrict: false });
+    assert_eq!(done(&mut state, first), None, "the definition is gone");
+    assert_ne!(state.digest(), digest);
+    assert_eq!(state.building().count(), 0);
+}
+
+#[test]
+fn a_step_is_bounded_by_bytes_and_tells_no_change_of_a_config() {
+    let mut state = State::new();
+    create(&mut state, &[]);
+    let text = "x".repeat(INDEX_STEP_BYTES / 10);
+    for n in 0..=INDEX_AT_ONCE_MAX {
+        let data = if n < 100 { json!({"n": n, "text": text}) } else { json!({"n": n}) };
+        write(&mut state, &name(n), &data);
+    }
+    let picture = state.clone();
+    set(&mut state, texts(&["n"]));
+    let step = next_step(&state).unwrap();
+    let change = done(&mut state, step).unwrap();
+    assert_eq!(state.definition("d").unwrap().progress().unwrap().done, 10);
+    assert_eq!(change.edits.iter().filter(|edit| matches!(edit, Edit::Entries { .. })).count(), 10);
+    assert!(!change.edits.iter().any(Edit::is_told));
+    finish(&mut state);
+    check(&state);
+    for (old, new) in picture.definition("d").unwrap().configs().zip(state.definition("d").unwrap().configs())
+    {
+        let shown =
+            |config: &Config| (config.revision, config.created_at, config.modified_at, config.data.clone());
+        assert_eq!(shown(old), shown(new));
+    }
+}
+
+#[test]
+fn numbers_that_run_out_during_a_build_make_one_more_entry_long() {
+    let mut state = many(&["n"]);
+    set(&mut state, texts(&["s"]));
+    let mut collection = Arc::unwrap_or_clone(state.take(&key("d")).unwrap());
+    Arc::make_mut(&mut collection.definition).indexing.next = u16::MAX;
+    state.put(collection);
+    set(&mut state, texts(&["s", "tags"]));
+    assert_eq!((next_step(&state), state.building().count()), (None, 0));
+    check(&state);
+}
+
+#[test]
+fn a_build_ends_right_whatever_comes_between() {
+    let base = many(&["n", "tags"]);
+    for seed in 0..6 {
+        let (mut state, mut random) = (base.clone(), Rng::with_seed(seed));
+        for turn in 0..60 {
+            match random.u8(0..20) {
+                0..=1 => {
+                    let mut paths = texts(&PATHS);
+                    paths.retain(|_| random.bool());
+                    random.shuffle(&mut paths);
+                    set(&mut state, paths);
+                }
+                2..=6 => {
+                    if let Some(step) = next_step(&state) {
+                        done(&mut state, step);
+                    }
+                }
+                7..=9 => delete(&mut state, &name(random.u64(0..2 * MANY))),
+                _ => {
+                    let data = data(&mut random);
+                    write(&mut state, &name(random.u64(0..2 * MANY)), &data);
+                }
+            }
+            if turn % 10 == 9 {
+                check(&state);
+            }
+            // A node that starts in the middle goes on as the others do.
+            if turn % 17 == 0 {
+                state = rebuilt(&state);
+            }
+        }
+        finish(&mut state);
+        check(&state);
+    }
+}
