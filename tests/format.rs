@@ -93,16 +93,16 @@ fn entries_that_change_what_a_definition_asks_of_its_configs() {
     let (schema, expect) = (Some(Arc::from("{}")), Expect::At(9));
     entry(
         &plain(Command::SetSchema { key: key("d"), schema, expect, configs_read: Some(300) }),
-        "SCHEMA1",
+        "01e4e0f4e586ee900304726f6f7400000005016401027b7d030901ac02",
     );
     let expect = Expect::Present;
     entry(
         &plain(Command::SetSchema { key: key("d"), schema: None, expect, configs_read: None }),
-        "SCHEMA2",
+        "01e4e0f4e586ee900304726f6f74000000050164000200",
     );
     entry(
         &plain(Command::SetUnique { key: key("d"), paths: vec!["a".into()], expect, configs_read: Some(3) }),
-        "UNIQUE",
+        "01e4e0f4e586ee900304726f6f74000000060164010161020103",
     );
 }
 

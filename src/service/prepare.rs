@@ -238,7 +238,10 @@ fn delete_config(found: &Collection, key: &str, expect: Expect) -> Result<Judged
 }
 
 /// Of a rejection and faults the rejection is told; faults never become a command.
-pub(super) fn rejection_first<T>(standing: &Result<(), Rejection>, checked: Result<T, Invalid>) -> Result<T, Refusal> {
+pub(super) fn rejection_first<T>(
+    standing: &Result<(), Rejection>,
+    checked: Result<T, Invalid>,
+) -> Result<T, Refusal> {
     checked.map_err(|invalid| match standing {
         Err(rejection) => rejection.clone().into(),
         Ok(()) => invalid.into(),

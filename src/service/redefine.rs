@@ -312,11 +312,7 @@ impl Service {
     }
 
     /// The state that a write would be decided on, once its checks but that of the configs have passed.
-    async fn try_redefinition(
-        &self,
-        caller: Caller,
-        write: Write,
-    ) -> Result<(Arc<State>, Write), Refusal> {
+    async fn try_redefinition(&self, caller: Caller, write: Write) -> Result<(Arc<State>, Write), Refusal> {
         let _permit = self.inner.admission.try_acquire().map_err(|_| Refusal::Overloaded)?;
         check_intake(&write, self.limits())?;
         let consistency = Consistency { level: Level::Linearizable, min_revision: None };

@@ -128,12 +128,7 @@ impl Scan {
     }
 
     /// Goes on to a later picture; how many configs were new in it.
-    pub(super) fn advance(
-        &mut self,
-        state: &State,
-        found: &Collection,
-        stop: &Stop,
-    ) -> Result<u64, Stopped> {
+    pub(super) fn advance(&mut self, state: &State, found: &Collection, stop: &Stop) -> Result<u64, Stopped> {
         if self.definition != Some(found.definition.id) {
             (self.definition, self.upto, self.clash) = (Some(found.definition.id), 0, None);
             self.breaking.clear();
@@ -214,8 +209,10 @@ impl Scan {
             return None;
         }
         let report = self.report(found);
-        let summary =
-            format!("{} of {} configs would break the schema; none was changed", report.count, report.checked);
+        let summary = format!(
+            "{} of {} configs would break the schema; none was changed",
+            report.count, report.checked
+        );
         let items = report.breaking.into_iter().map(|breaking| {
             let shown = breaking.faults.iter().map(shown).collect::<Vec<_>>().join("; ");
             Fault::at(

@@ -36,7 +36,7 @@ impl Batches {
     pub(super) fn definition(&mut self, before: Option<&Definition>, after: Option<&Definition>) {
         let Some(id) = after.or(before).map(|record| record.id) else { return };
         let rough = |record: &Definition| {
-            let paths: usize = record.indexes.iter().map(|path| path.len() + 5).sum();
+            let paths: usize = record.indexes.iter().chain(&record.unique).map(|path| path.len() + 5).sum();
             record.schema.as_ref().map_or(0, |schema| schema.len()) + paths + 512
         };
         let mut written = 0;

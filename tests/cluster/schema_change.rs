@@ -133,7 +133,11 @@ async fn look(client: &Client, counts: &Counts) -> Option<()> {
     // The report is made of one state, in which the schema is the one of the tag.
     if dry.status == 200 {
         let (broken, checked) = (&dry.data()["breaking_count"], &dry.data()["checked"]);
-        assert_eq!((broken.as_u64(), checked.as_u64()), (Some(0), Some((CONFIGS + WRITERS) as u64)), "{dry:?}");
+        assert_eq!(
+            (broken.as_u64(), checked.as_u64()),
+            (Some(0), Some((CONFIGS + WRITERS) as u64)),
+            "{dry:?}"
+        );
         counts.looks.fetch_add(1, Ordering::SeqCst);
     } else {
         assert!(matches!(dry.status, 412 | 429 | 503 | 504), "{dry:?}");
@@ -144,8 +148,7 @@ async fn look(client: &Client, counts: &Counts) -> Option<()> {
 async fn fill(clients: &[Client]) {
     define(&clients[0], "d").await;
     let create = async |number: usize| {
-        let key =
-            if number < CONFIGS { format!("c{number:04}") } else { format!("w{}", number - CONFIGS) };
+        let key = if number < CONFIGS { format!("c{number:04}") } else { format!("w{}", number - CONFIGS) };
         let body = json!({"config_key": key, "data": {"kind": "both"}});
         let call = clients[number % 3].post(&format!("{}/config/", definition("d")), &body);
         call.header("idempotency-key", &format!("fill-{key}")).insist().await.expect(201);

@@ -69,8 +69,13 @@ async fn a_schema_that_all_configs_fit_is_stored_and_asked_from_then_on() {
 async fn a_schema_that_configs_break_is_refused_with_their_keys_and_number() {
     on_leader_and_follower(async |run: Run| {
         let d = run.define_open("d").await;
-        d.fill(&[("a", json!({"n": 1})), ("b", json!({"n": "two"})), ("c", json!({})), ("e", json!({"n": 3}))])
-            .await;
+        d.fill(&[
+            ("a", json!({"n": 1})),
+            ("b", json!({"n": "two"})),
+            ("c", json!({})),
+            ("e", json!({"n": 3})),
+        ])
+        .await;
         let before = shown(&d).await;
         let answer = change(&d, &integers()).await.invalid();
         assert_eq!(answer.header(BREAKING), "2", "{answer:?}");
@@ -178,11 +183,7 @@ async fn conditions_and_repeated_requests_hold_for_schemas() {
         let stamped = || guarded(&second).header("idempotency-key", &run.key("id"));
         let one = stamped().await.expect(200);
         assert_eq!(stamped().await.expect(200).tag(), one.tag());
-        d.node
-            .get(&format!("{}/schema", d.path()))
-            .header("if-none-match", &one.tag())
-            .await
-            .expect(304);
+        d.node.get(&format!("{}/schema", d.path())).header("if-none-match", &one.tag()).await.expect(304);
     })
     .await;
 }

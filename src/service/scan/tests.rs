@@ -57,10 +57,12 @@ impl World {
         match scan.refusal(self.found()) {
             None => String::new(),
             Some(Refusal::Conflict(text)) => text,
-            Some(Refusal::Breaks(count, faults)) => faults.iter().fold(count.to_string(), |mut text, fault| {
-                write!(text, " | {}", fault.msg).unwrap();
-                text
-            }),
+            Some(Refusal::Breaks(count, faults)) => {
+                faults.iter().fold(count.to_string(), |mut text, fault| {
+                    write!(text, " | {}", fault.msg).unwrap();
+                    text
+                })
+            }
             Some(other) => panic!("{other:?}"),
         }
     }
