@@ -93,12 +93,18 @@ fn entries_of_the_log() {
 #[test]
 fn entries_that_change_what_a_definition_asks_of_its_configs() {
     let (schema, expect) = (Some(Arc::from("{}")), Expect::At(9));
-    entry(&plain(Command::SetSchema { key: key("d"), schema, expect, configs_read: Some(300) }), "SCHEMA1");
+    entry(
+        &plain(Command::SetSchema { key: key("d"), schema, expect, configs_read: Some(300) }),
+        "01e4e0f4e586ee900304726f6f7400000006016401027b7d030901ac02",
+    );
     let expect = Expect::Present;
-    entry(&plain(Command::SetSchema { key: key("d"), schema: None, expect, configs_read: None }), "SCHEMA2");
+    entry(
+        &plain(Command::SetSchema { key: key("d"), schema: None, expect, configs_read: None }),
+        "01e4e0f4e586ee900304726f6f74000000060164000200",
+    );
     entry(
         &plain(Command::SetUnique { key: key("d"), paths: vec!["a".into()], expect, configs_read: Some(3) }),
-        "UNIQUE",
+        "01e4e0f4e586ee900304726f6f74000000070164010161020103",
     );
 }
 
@@ -106,11 +112,11 @@ fn entries_that_change_what_a_definition_asks_of_its_configs() {
 fn entries_of_index_builds() {
     entry(
         &plain(Command::BuildIndex { key: key("d"), begun: 300, cursor: None }),
-        "01e4e0f4e586ee900304726f6f74000000050164ac0200",
+        "01e4e0f4e586ee900304726f6f74000000080164ac0200",
     );
     entry(
         &plain(Command::BuildIndex { key: key("d"), begun: 300, cursor: Some(key("k")) }),
-        "01e4e0f4e586ee900304726f6f74000000050164ac0201016b",
+        "01e4e0f4e586ee900304726f6f74000000080164ac0201016b",
     );
 }
 

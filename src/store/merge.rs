@@ -59,7 +59,7 @@ impl Rows {
     pub(super) fn definition(&mut self, before: Option<&Definition>, after: Option<&Definition>) {
         let Some(id) = after.or(before).map(|record| record.id) else { return };
         let rough = |record: &Definition| {
-            let paths: usize = record.indexes.iter().map(|path| path.len() + 5).sum();
+            let paths: usize = record.indexes.iter().chain(&record.unique).map(|path| path.len() + 5).sum();
             // A slot or two for each path, and the cursor of a build.
             record.schema.as_ref().map_or(0, |schema| schema.len()) + paths + 6 * record.indexes.len() + 1024
         };

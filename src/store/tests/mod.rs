@@ -380,6 +380,37 @@ fn a_build_is_carried_step_by_step_and_goes_on_behind_a_start() {
 }
 
 #[test]
+fn a_definition_that_is_changed_without_its_configs_is_kept_as_it_is_now() {
+    let mut world = World::new();
+    world.define("d");
+    world.write("d", 0..20, "x");
+    let set = |length: usize| Command::SetSchema {
+        key: key("d"),
+        schema: Some(format!("{{\"title\":\"{}\"}}", "x".repeat(length)).into()),
+        expect: Expect::Any,
+        configs_read: None,
+    };
+    let unique = Command::SetUnique {
+        key: key("d"),
+        paths: vec!["a".into()],
+        expect: Expect::Any,
+        configs_read: None,
+    };
+    // In several pieces, then in one.
+    world.run(vec![set(200_000)]);
+    world.check();
+    world.run(vec![unique, set(3)]);
+    world.write("d", 20..25, "y");
+    world.check();
+    world.snapshot();
+    world.close();
+    world.open();
+    let found = world.state.definition("d").unwrap();
+    assert_eq!(found.definition.unique, ["a"]);
+    world.check();
+}
+
+#[test]
 fn a_directory_in_which_another_process_works_is_left_alone() {
     let mut world = World::new();
     world.define("d");
