@@ -19,7 +19,7 @@ use sha2::{Digest, Sha256};
 
 use super::{
     condition::{Condition, single, wrong},
-    intake,
+    intake, patch,
     reply::Problem,
 };
 use crate::{
@@ -28,6 +28,7 @@ use crate::{
         error::Fault,
         key::Key,
         limits::{REASON_BYTES_MAX, REQUEST_KEY_BYTES_MAX},
+        patch::PatchForm,
         query::QueryError,
         record::Revision,
     },
@@ -193,6 +194,8 @@ pub(super) struct Ask {
     pub(super) params: Params,
     pub(super) condition: Condition,
     pub(super) caller: Caller,
+    /// What kind of patch the body says it is, if it is one.
+    pub(super) patch_form: Option<PatchForm>,
     body: Bytes,
 }
 
@@ -211,6 +214,10 @@ impl FromRequest<Service> for Ask {
         let limit = service.limits().body_bytes;
         let body = intake::receive(&parts.headers, body, limit).await?;
         let body = if parts.method == Method::DELETE { Bytes::new() } else { body };
+        let patch_form = patch::form(&parts.headers).filter(|_| parts.method == Method::PATCH);
+        if parts.method == Method::PATCH && patch_form.is_none() {
+            return Err(Problem::NoPatch);
+        }
         if parts.method != Method::DELETE {
             intake::check_type(&parts.headers)?;
         }
@@ -225,6 +232,7 @@ impl FromRequest<Service> for Ask {
             params: Params::of(&parts.uri),
             condition: Condition::of(&parts.headers)?,
             caller: Caller { principal, reason, request },
+            patch_form,
             body,
         })
     }
@@ -250,7 +258,14 @@ fn stamp(principal: &Principal, parts: &Parts, body: &[u8]) -> Result<Option<Req
     }
     let header = |name| parts.headers.get(name).map_or(&b""[..], http::HeaderValue::as_bytes);
     let path = parts.uri.path();
+    // The media type says how a patch is read; of other bodies it says nothing more.
+    let form = match patch::form(&parts.headers).filter(|_| parts.method == Method::PATCH) {
+        Some(PatchForm::Merge) => "merge",
+        Some(PatchForm::Json) => "json",
+        None => "",
+    };
     let print = [
+        form.as_bytes(),
         parts.method.as_str().as_bytes(),
         path.strip_suffix('/').unwrap_or(path).as_bytes(),
         parts.uri.query().unwrap_or_default().as_bytes(),

@@ -6,7 +6,7 @@
 //! | `access` | the layer that asks for a key, over everything |
 //! | `extract`, `condition` | keys, query, headers and conditions of a request, typed |
 //! | `intake` | bodies, bounded, and the framework-level refusals of their shape |
-//! | `definitions`, `configs`, `cluster`, `probes` | the handlers: one await on the service each |
+//! | `definitions`, `configs`, `patch`, `cluster`, `probes` | the handlers: one await on the service each |
 //! | `json`, `reply` | answers; `reply` alone knows status codes |
 //! | `peer` | the other listener's routes: calls between nodes |
 //!
@@ -21,6 +21,7 @@ mod definitions;
 mod extract;
 mod intake;
 mod json;
+mod patch;
 pub mod peer;
 mod probes;
 mod reply;
@@ -68,7 +69,7 @@ pub fn router(service: Service) -> Router {
         (DEFINITIONS, get(definitions::list).post(definitions::create)),
         (DEFINITION, get(definitions::get).put(definitions::set_indexes).delete(definitions::delete)),
         (CONFIGS, get(configs::list).post(configs::create)),
-        (CONFIG, get(configs::get).put(configs::put).delete(configs::delete)),
+        (CONFIG, get(configs::get).put(configs::put).patch(patch::patch).delete(configs::delete)),
         ("/api/v1/cluster", get(cluster::show)),
         ("/api/v1/cluster/init", post(cluster::init)),
         ("/api/v1/cluster/backup", get(cluster::backup)),

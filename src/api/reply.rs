@@ -39,6 +39,10 @@ const PAGE_BYTES_AT_ONCE: usize = 4 << 20;
 const RETRY_AFTER_S: HeaderValue = HeaderValue::from_static("1");
 /// Bytes of a piece of a streamed file.
 const FILE_BYTES_AT_ONCE: usize = 256 << 10;
+const ACCEPT_PATCH: &str = "accept-patch";
+/// The media types of patches (`patch.rs`).
+const PATCHES: HeaderValue =
+    HeaderValue::from_static("application/merge-patch+json, application/json-patch+json");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// A success.
@@ -54,6 +58,13 @@ impl Reply {
     pub(super) fn done(message: &'static str, data: &str) -> Self {
         let text = Object::with_room(data.len()).raw("status", "\"SUCCESS\"").plain("message", message);
         Self::json(Body::from(text.raw("data", data).end()))
+    }
+
+    /// Done; the data that it made is not known any more.
+    pub(super) fn without_data(message: &'static str) -> Self {
+        let text = Object::new().raw("status", "\"SUCCESS\"").plain("message", message);
+        Self::json(Body::from(text.end()))
+            .warning("the record has changed since, so the content that this request made is not shown")
     }
 
     /// A new resource, and where it is.
@@ -158,6 +169,8 @@ pub(super) enum Problem {
     NoMethod,
     /// A body or query of the wrong shape.
     Shape(Vec<Detail>),
+    /// The body is no kind of patch that is known here.
+    NoPatch,
     /// A refusal, and the revision of the state that it was read from, where there is one.
     Refused(Refusal, Option<Revision>),
 }
@@ -214,6 +227,12 @@ impl IntoResponse for Problem {
                 failure(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", &[fault])
             }
             Self::Shape(details) => detail(&details),
+            Self::NoPatch => {
+                let msg = "expected a patch of one of the types that the header `accept-patch` names";
+                let wrong =
+                    Detail { loc: vec!["body".into()], msg: msg.into(), kind: "model_attributes_type" };
+                ([(ACCEPT_PATCH, PATCHES)], detail(&[wrong])).into_response()
+            }
             Self::Refused(refusal, revision) => {
                 let mut response = refused(refusal);
                 if let Some(revision) = revision {
@@ -246,6 +265,7 @@ fn refused(refusal: Refusal) -> Response {
         | Refusal::Undecided(text)
         | Refusal::StorageFull(text)
         | Refusal::Conflict(text) => vec![Fault::new(text)],
+        Refusal::TestFailed(fault) => vec![fault],
         Refusal::NoMember(id) => vec![Fault::new(format!("node {id} is no member of the cluster"))],
         Refusal::Overloaded => vec![Fault::new("this node is working on as many requests as it may")],
         Refusal::Fault(text) => {
@@ -284,7 +304,7 @@ fn verdict(refusal: &Refusal) -> (StatusCode, &'static str) {
         Refusal::Overloaded => (StatusCode::TOO_MANY_REQUESTS, "rate_limited"),
         Refusal::StorageFull(_) => (StatusCode::INSUFFICIENT_STORAGE, "storage_full"),
         Refusal::Fault(_) => (StatusCode::INTERNAL_SERVER_ERROR, "server_error"),
-        Refusal::Conflict(_) => (StatusCode::CONFLICT, "conflict_error"),
+        Refusal::Conflict(_) | Refusal::TestFailed(_) => (StatusCode::CONFLICT, "conflict_error"),
         Refusal::NoMember(_) => (StatusCode::NOT_FOUND, "not_found_error"),
     }
 }
@@ -347,6 +367,7 @@ mod tests {
             (Refusal::Invalid(Invalid::TooLarge("large".into())), 413, "payload_too_large"),
             (Refusal::Unavailable("no leader".into()), 503, "unavailable_error"),
             (Refusal::Undecided("unknown".into()), 504, "timeout_error"),
+            (Refusal::TestFailed(fault()), 409, "conflict_error"),
             (Refusal::Overloaded, 429, "rate_limited"),
             (Refusal::StorageFull("full".into()), 507, "storage_full"),
             (Refusal::Fault("secret".into()), 500, "server_error"),

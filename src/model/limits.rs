@@ -21,6 +21,9 @@ pub const VIOLATIONS_MAX: usize = 1000;
 /// Scalars of one config that one index takes: an array is indexed by element.
 pub const INDEX_ENTRIES_MAX: usize = 10_000;
 
+/// What one JSON Patch may cost, roughly in bytes that it copies and elements that it moves: some 100 ms at worst.
+pub const PATCH_WORK_MAX: usize = 32 << 20;
+
 /// The limits that a node's settings may change. They bound intake only: what has been agreed on is never
 /// refused later, so nodes with different limits agree all the same.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -22,6 +22,7 @@ use crate::{
     model::{
         command::{Expect, RequestStamp},
         document::{self, Document, DocumentError},
+        patch::{Patch, PatchForm},
     },
     raft::{
         Consensus, Member, ReceiveError,
@@ -56,6 +57,14 @@ enum CarriedWrite {
     DeleteDefinition { key: String, expect: Expect, restrict: bool },
     WriteConfig { definition: String, key: String, data: Arc<str>, expect: Expect },
     DeleteConfig { definition: String, key: String, expect: Expect },
+    PatchConfig { definition: String, key: String, form: CarriedForm, patch: Arc<str>, expect: Expect },
+}
+
+/// [`PatchForm`] on its way.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+enum CarriedForm {
+    Merge,
+    Json,
 }
 
 impl Service {
@@ -138,6 +147,13 @@ impl Carried {
             Write::DeleteConfig { definition, key, expect } => {
                 CarriedWrite::DeleteConfig { definition, key, expect }
             }
+            Write::PatchConfig { definition, key, patch, expect } => {
+                let form = match patch.form {
+                    PatchForm::Merge => CarriedForm::Merge,
+                    PatchForm::Json => CarriedForm::Json,
+                };
+                CarriedWrite::PatchConfig { definition, key, form, patch: patch.document.text, expect }
+            }
         };
         Self {
             by: asked.caller.principal.id.clone(),
@@ -165,6 +181,14 @@ impl Carried {
             }
             CarriedWrite::DeleteConfig { definition, key, expect } => {
                 Write::DeleteConfig { definition, key, expect }
+            }
+            CarriedWrite::PatchConfig { definition, key, form, patch, expect } => {
+                let form = match form {
+                    CarriedForm::Merge => PatchForm::Merge,
+                    CarriedForm::Json => PatchForm::Json,
+                };
+                let patch = Patch { form, document: parse(patch)? };
+                Write::PatchConfig { definition, key, patch, expect }
             }
         };
         let principal = Principal { id: self.by };
@@ -234,7 +258,13 @@ mod tests {
                 data: document("[1.0]"),
                 expect: Expect::None,
             },
-            Write::DeleteConfig { definition: key, key: "db".into(), expect: Expect::Present },
+            Write::DeleteConfig { definition: key.clone(), key: "db".into(), expect: Expect::Present },
+            Write::PatchConfig {
+                definition: key,
+                key: "db".into(),
+                patch: Patch { form: PatchForm::Json, document: document("[]") },
+                expect: Expect::At(3),
+            },
         ]
     }
 
@@ -259,6 +289,7 @@ mod tests {
             Attempt::Refused(Refusal::Overloaded),
             Attempt::Later("no".into()),
             Attempt::Unknown("perhaps".into()),
+            Attempt::Made(applied, "{}".into()),
         ] {
             assert_eq!(decode::<Attempt>(&encode(&attempt)).unwrap(), attempt);
         }

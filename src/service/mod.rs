@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `propose` | takes a write to its verdict, through changes of the leader |
 //! | `prepare` | checks a write against a state and makes the command of it (on the leader) |
+//! | `patch`, `gates` | computes writes from the record as it is, one after another for each record |
 //! | `forward` | carries a write to the leader, once, and answers the ones that other nodes carry here |
 //! | `read` | the barrier that makes a read see every acknowledged write |
 //! | `members` | forms the cluster, shows it, says whether this node is ready |
@@ -23,7 +24,9 @@ mod backup;
 pub(crate) mod changes;
 mod checks;
 pub(crate) mod forward;
+mod gates;
 pub(crate) mod members;
+mod patch;
 mod prepare;
 mod propose;
 pub(crate) mod read;
@@ -45,8 +48,9 @@ use crate::{
     model::{
         command::{Applied, Expect, RequestStamp},
         document::Document,
-        error::{Invalid, Rejection},
+        error::{Fault, Invalid, Rejection},
         limits::Limits,
+        patch::Patch,
         record::Revision,
         time::Timestamp,
     },
@@ -119,6 +123,17 @@ pub enum Write {
         /// What must be there.
         expect: Expect,
     },
+    /// A change of a part of a config's data.
+    PatchConfig {
+        /// The definition.
+        definition: String,
+        /// The config.
+        key: String,
+        /// What changes.
+        patch: Patch,
+        /// What must be there.
+        expect: Expect,
+    },
 }
 
 /// A decided write: what it did and the state it was answered from (this node's, at least the write's revision
@@ -129,6 +144,8 @@ pub struct Written {
     pub applied: Applied,
     /// The revision that this node has applied.
     pub revision: Revision,
+    /// What the leader computed for the record (`PatchConfig`); `None` where it is not known any more.
+    pub content: Option<Arc<str>>,
 }
 
 /// Why a request was not done. Rides between nodes: new variants go to the end.
@@ -152,6 +169,8 @@ pub enum Refusal {
     Conflict(String),
     /// No such member.
     NoMember(NodeId),
+    /// A patch's `test` found something else than it names; certainly not applied.
+    TestFailed(Fault),
 }
 
 /// How fresh a read must be.
@@ -253,6 +272,7 @@ struct Inner {
     changing: tokio::sync::Mutex<()>,
     admission: Semaphore,
     validators: checks::Validators,
+    gates: gates::Gates,
     disk: checks::Disk,
     barrier: Arc<read::Barrier>,
     /// A moment such that this node's state holds every write that was acknowledged before it.
@@ -272,6 +292,7 @@ impl Service {
             changing: tokio::sync::Mutex::new(()),
             admission: Semaphore::new(options.limits.writes_in_flight),
             validators: checks::Validators::default(),
+            gates: gates::Gates::default(),
             disk: checks::Disk::new(options.directory.clone(), options.disk_reserve_bytes),
             barrier: Arc::default(),
             fresh_since: Mutex::new(None),

@@ -18,6 +18,7 @@ use serde_json::Value;
 use super::{
     Caller, Refusal, Write,
     checks::{Validators, stored_schema, within},
+    patch::patch_config,
 };
 use crate::{
     model::{
@@ -66,12 +67,14 @@ pub(super) fn check_intake(write: &Write, limits: &Limits) -> Result<(), Invalid
             (definition, Vec::new())
         }
         Write::SetIndexes { key, .. } | Write::DeleteDefinition { key, .. } => (key, Vec::new()),
-        Write::DeleteConfig { definition, .. } => (definition, Vec::new()),
+        Write::DeleteConfig { definition, .. } | Write::PatchConfig { definition, .. } => {
+            (definition, Vec::new())
+        }
     };
     Key::parse(definition).map(drop).map_err(|error| Fault::at(loc, error.to_string()).into())
 }
 
-fn check_bytes(what: &str, document: Option<&Document>, most: usize) -> Result<(), Invalid> {
+pub(super) fn check_bytes(what: &str, document: Option<&Document>, most: usize) -> Result<(), Invalid> {
     let bytes = document.map_or(0, |document| document.text.len());
     if bytes <= most {
         return Ok(());
@@ -94,6 +97,11 @@ pub(super) fn is_long(state: &State, write: &Write, validators: &Validators) -> 
         Write::SetIndexes { key, .. } => stored(key, false),
         Write::WriteConfig { definition, data, .. } => {
             data.text.len() > DATA_LONG || stored(definition, true)
+        }
+        Write::PatchConfig { definition, key, patch, .. } => {
+            let found = state.definition(definition).and_then(|found| found.config(key));
+            let bytes = patch.document.text.len() + found.map_or(0, |config| config.data.len());
+            bytes > DATA_LONG || stored(definition, true)
         }
         Write::DeleteDefinition { .. } | Write::DeleteConfig { .. } => false,
     }
@@ -132,6 +140,9 @@ pub(super) fn prepare(
         Write::DeleteConfig { definition, key, expect } => {
             delete_config(find(state, definition)?, key, *expect)?
         }
+        Write::PatchConfig { definition, key, patch, expect } => {
+            patch_config(find(state, definition)?, key, (patch, *expect), (validators, limits))?
+        }
     };
     match standing {
         Err(rejection) if !kept => Err(rejection.into()),
@@ -140,7 +151,7 @@ pub(super) fn prepare(
 }
 
 /// A command that could be proposed, the definition's revision that it rests on, and what this state says of it.
-type Judged = (Command, Option<Revision>, Result<(), Rejection>);
+pub(super) type Judged = (Command, Option<Revision>, Result<(), Rejection>);
 
 fn create_definition(
     state: &State,
@@ -232,12 +243,12 @@ fn find<'a>(state: &'a State, key: &str) -> Result<&'a Arc<Collection>, Refusal>
     state.definition(key.as_str()).ok_or_else(|| Rejection::DefinitionNotFound.into())
 }
 
-fn parse_key(text: &str, name: &str) -> Result<Key, Refusal> {
+pub(super) fn parse_key(text: &str, name: &str) -> Result<Key, Refusal> {
     Key::parse(text).map_err(|error| Invalid::from(Fault::at(vec![name.into()], error.to_string())).into())
 }
 
 /// Whether a record, or its absence, is what a write may rest on.
-fn check_expect(
+pub(super) fn check_expect(
     expect: Expect,
     current: Option<Revision>,
     exists: Rejection,

@@ -17,12 +17,15 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::{
-    Caller, Refusal, Service, Write, Written, now,
+    Caller, Refusal, Service, Write, Written,
+    gates::Records,
+    now,
+    patch::{content_at, records},
     prepare::{Asked, Prepared, check_intake, is_long, prepare},
 };
 use crate::{
     model::{
-        command::{Outcome, Proposal, Verdict},
+        command::{Applied, Command, Outcome, Proposal, Verdict},
         error::Invalid,
         record::Revision,
     },
@@ -51,6 +54,8 @@ pub(super) enum Attempt {
     Later(String),
     /// It may be applied.
     Unknown(String),
+    /// The log decided well, and this is the content that the leader computed.
+    Made(Applied, Arc<str>),
 }
 
 impl Service {
@@ -65,19 +70,23 @@ impl Service {
         let consensus = self.consensus_or_refusal()?;
         let deadline = Instant::now() + self.inner.options.write_timeout;
         let asked = Arc::new(Asked { caller, write });
-        let applied = self.settle(consensus, &asked, deadline).await??;
+        let (outcome, content) = self.settle(consensus, &asked, deadline).await?;
+        let applied = outcome?;
         // The caller reads its own write on this node; where that takes too long it is a success all the same.
         let _late = timeout(CATCH_UP, consensus.applied(applied.revision)).await.is_err();
-        Ok(Written { applied, revision: consensus.state().revision() })
+        let state = consensus.state();
+        let content = content.or_else(|| content_at(&state, &asked.write, applied.revision));
+        Ok(Written { applied, revision: state.revision(), content })
     }
 
     /// Refuses writes that need room while there is none.
     pub(super) fn check_room(&self, write: &Write) -> Result<(), Refusal> {
         match write {
             Write::DeleteDefinition { .. } | Write::DeleteConfig { .. } => Ok(()),
-            Write::CreateDefinition { .. } | Write::SetIndexes { .. } | Write::WriteConfig { .. } => {
-                self.inner.disk.room()
-            }
+            Write::CreateDefinition { .. }
+            | Write::SetIndexes { .. }
+            | Write::WriteConfig { .. }
+            | Write::PatchConfig { .. } => self.inner.disk.room(),
         }
     }
 
@@ -87,7 +96,7 @@ impl Service {
         consensus: &Consensus,
         asked: &Arc<Asked>,
         deadline: Instant,
-    ) -> Result<Outcome, Refusal> {
+    ) -> Result<(Outcome, Option<Arc<str>>), Refusal> {
         let mut pauses = Pauses::until(deadline);
         let mut course = Course { repeatable: asked.caller.request.is_some(), ..Course::default() };
         loop {
@@ -97,7 +106,7 @@ impl Service {
                 Some(leader) => self.forward(consensus, asked, &leader, deadline).await,
             };
             if let Some(end) = course.take(attempt) {
-                return end;
+                return end.map(|outcome| (outcome, course.content));
             }
             if !pauses.pause(consensus.leader_changed()).await {
                 return Err(course.out_of_time());
@@ -112,12 +121,21 @@ impl Service {
         asked: &Arc<Asked>,
         deadline: Instant,
     ) -> Attempt {
+        let is_computed = matches!(asked.write, Write::PatchConfig { .. });
+        let gates = &self.inner.gates;
+        let needed = if is_computed || gates.any() { records(&asked.write) } else { Records::default() };
+        let Some(_turn) = gates.enter(needed, deadline).await else {
+            return Attempt::Later(
+                "the writes of this config queue, and the time was up before its turn".into(),
+            );
+        };
         for _ in 0..PREPARATIONS_MAX {
             let (command, definition_read) = match self.judge(consensus, asked, deadline).await {
                 Ok(Prepared::Propose { command, definition_read }) => (command, definition_read),
-                Ok(Prepared::Known(outcome)) => return Attempt::Decided(outcome),
+                Ok(Prepared::Known(outcome)) => return recalled(consensus, asked, outcome),
                 Err(attempt) => return attempt,
             };
+            let made = if is_computed { content_of(&command) } else { None };
             if Instant::now() >= deadline {
                 // Proposed now, its outcome could not be told.
                 return Attempt::Later("the time was up before the write was proposed".into());
@@ -132,13 +150,18 @@ impl Service {
             };
             match timeout_at(deadline, consensus.write(Arc::new(proposal))).await {
                 Err(_) => return Attempt::Unknown("the write was proposed, but not decided in time".into()),
-                Ok(Ok(Verdict::Decided(outcome))) => return Attempt::Decided(outcome),
+                // Of a request that may be sent again another copy may have been decided, which was computed from
+                // another record: then only the state tells.
+                Ok(Ok(Verdict::Decided(outcome))) if asked.caller.request.is_some() => {
+                    return recalled(consensus, asked, outcome);
+                }
+                Ok(Ok(Verdict::Decided(outcome))) => return decided(outcome, made),
                 Ok(Ok(Verdict::Stale)) => {}
                 Ok(Err(error)) => return error.into(),
             }
         }
         Attempt::Refused(Refusal::Unavailable(format!(
-            "the definition changed {PREPARATIONS_MAX} times while the write was prepared"
+            "what it rests on changed {PREPARATIONS_MAX} times while the write was prepared"
         )))
     }
 
@@ -189,6 +212,34 @@ impl Service {
     }
 }
 
+/// A decision that was made before, or may have been, with the content that it gave its record where the state still
+/// knows it.
+fn recalled(consensus: &Consensus, asked: &Asked, outcome: Outcome) -> Attempt {
+    let content = match &outcome {
+        Ok(applied) => content_at(&consensus.state(), &asked.write, applied.revision),
+        Err(_) => None,
+    };
+    decided(outcome, content)
+}
+
+fn decided(outcome: Outcome, content: Option<Arc<str>>) -> Attempt {
+    match (outcome, content) {
+        (Ok(applied), Some(content)) => Attempt::Made(applied, content),
+        (outcome, _) => Attempt::Decided(outcome),
+    }
+}
+
+/// The content that a command writes.
+fn content_of(command: &Command) -> Option<Arc<str>> {
+    match command {
+        Command::WriteConfig { data, .. } => Some(Arc::clone(data)),
+        Command::CreateDefinition { .. }
+        | Command::SetIndexes { .. }
+        | Command::DeleteDefinition { .. }
+        | Command::DeleteConfig { .. } => None,
+    }
+}
+
 /// Runs what takes long on a thread for such work.
 pub(super) async fn aside<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
@@ -217,6 +268,8 @@ struct Course {
     unknown: Option<String>,
     /// Why the last try came to nothing.
     reason: String,
+    /// What the leader computed.
+    content: Option<Arc<str>>,
 }
 
 impl Course {
@@ -224,6 +277,10 @@ impl Course {
     fn take(&mut self, attempt: Attempt) -> Option<Result<Outcome, Refusal>> {
         match attempt {
             Attempt::Decided(outcome) => Some(Ok(outcome)),
+            Attempt::Made(applied, content) => {
+                self.content = Some(content);
+                Some(Ok(Ok(applied)))
+            }
             // A copy that is still under way may be applied after this refusal was judged.
             Attempt::Refused(refusal) => Some(Err(self.unknown.take().map_or(refusal, Refusal::Undecided))),
             Attempt::Unknown(text) if crate::sabotage::is("unknown-told-as-503") => {

@@ -14,6 +14,7 @@ mod keys;
 mod lists;
 mod numbers;
 mod operations;
+mod patch;
 mod preconditions;
 mod races;
 mod reads;
