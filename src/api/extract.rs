@@ -76,6 +76,15 @@ impl Params {
         self.0.iter().rev().find(|(other, _)| other == name).map(|(_, value)| value.as_str())
     }
 
+    /// Whether only the answer is asked for.
+    fn dry_run(&self) -> Result<bool, Problem> {
+        match self.get("dry_run") {
+            None | Some("false") => Ok(false),
+            Some("true") => Ok(true),
+            Some(_) => Err(Problem::fault(fault("dry_run", "`dry_run` must be `true` or `false`"))),
+        }
+    }
+
     /// Whether `mode=restrict` is asked.
     pub(super) fn restrict(&self) -> Result<bool, Problem> {
         match self.get("mode") {
@@ -206,6 +215,16 @@ impl Ask {
     }
 }
 
+impl Ask {
+    /// The request of something that can't be tried: it is done, or refused when a dry run is asked.
+    pub(super) fn real(self) -> Result<Self, Problem> {
+        if self.caller.dry_run {
+            return Err(Problem::fault(fault("dry_run", "this request has no dry run")));
+        }
+        Ok(self)
+    }
+}
+
 impl FromRequest<Service> for Ask {
     type Rejection = Problem;
 
@@ -225,13 +244,16 @@ impl FromRequest<Service> for Ask {
             parts.extensions.get::<Principal>().cloned().ok_or_else(|| {
                 Refusal::Fault("a write came past the access layer without a principal".into())
             })?;
-        let request = stamp(&principal, &parts, &body)?;
+        let params = Params::of(&parts.uri);
+        let dry_run = params.dry_run()?;
+        // Nothing of a dry run is remembered, and no kept answer is one.
+        let request = stamp(&principal, &parts, &body)?.filter(|_| !dry_run);
         let reason = reason(&parts.headers)?;
         Ok(Self {
             keys: Keys::of(&parts.uri),
-            params: Params::of(&parts.uri),
+            params,
             condition: Condition::of(&parts.headers)?,
-            caller: Caller { principal, reason, request },
+            caller: Caller { principal, reason, request, dry_run },
             patch_form,
             body,
         })

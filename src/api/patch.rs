@@ -39,7 +39,7 @@ pub(super) async fn patch(State(service): State<Service>, ask: Ask) -> Result<Re
         Some(content) => Reply::done("config updated", content),
         None => Reply::without_data("config updated"),
     };
-    Ok(reply.of(written.applied.revision, written.applied.at).at(written.revision))
+    Ok(reply.of_write(&written))
 }
 
 /// The form of the patch that a body says it is.

@@ -47,6 +47,7 @@ struct Carried {
     request: Option<RequestStamp>,
     remaining_ms: u64,
     write: CarriedWrite,
+    dry_run: bool,
 }
 
 /// [`Write`] with texts in the place of documents. New variants go to the end.
@@ -82,7 +83,7 @@ impl Service {
         let answer = tokio::select! {
             answer = call => answer,
             // A lost leader never answers. A write that may be sent again need not wait for that.
-            () = consensus.leader_changed(), if asked.caller.request.is_some() => {
+            () = consensus.leader_changed(), if asked.may_repeat() => {
                 return Attempt::Unknown("the leader changed while the write was under way".into());
             }
         };
@@ -161,6 +162,7 @@ impl Carried {
             request: asked.caller.request,
             remaining_ms: u64::try_from(remaining.as_millis()).unwrap_or(u64::MAX),
             write,
+            dry_run: asked.caller.dry_run,
         }
     }
 
@@ -191,8 +193,9 @@ impl Carried {
                 Write::PatchConfig { definition, key, patch, expect }
             }
         };
-        let principal = Principal { id: self.by };
-        Ok(Asked { caller: Caller { principal, reason: self.reason, request: self.request }, write })
+        let (principal, dry_run) = (Principal { id: self.by }, self.dry_run);
+        let caller = Caller { principal, reason: self.reason, request: self.request, dry_run };
+        Ok(Asked { caller, write })
     }
 }
 
@@ -237,7 +240,8 @@ mod tests {
     fn asked(write: Write) -> Asked {
         let principal = Principal { id: "root".into() };
         let request = Some(RequestStamp { id: [1; 16], print: [2; 16] });
-        Asked { caller: Caller { principal, reason: Some("because".into()), request }, write }
+        let caller = Caller { principal, reason: Some("because".into()), request, dry_run: false };
+        Asked { caller, write }
     }
 
     fn writes() -> Vec<Write> {

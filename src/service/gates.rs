@@ -96,11 +96,9 @@ impl Gates {
     }
 }
 
-impl Turn<'_> {
-    /// How many gates are held.
-    #[cfg(test)]
-    fn len(&self) -> usize {
-        self.0.len()
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.clear();
     }
 }
 
@@ -143,10 +141,10 @@ mod tests {
     async fn a_plain_write_joins_a_queue_only_where_one_stands() {
         let gates = Gates::default();
         assert!(!gates.any());
-        assert_eq!(gates.enter(writes(&["a"]), later()).await.unwrap().len(), 0);
+        assert_eq!(gates.enter(writes(&["a"]), later()).await.unwrap().0.len(), 0);
         let turn = gates.enter(reads(&["a"]), later()).await.unwrap();
         assert!(gates.any());
-        assert_eq!(gates.enter(writes(&["b"]), later()).await.unwrap().len(), 0);
+        assert_eq!(gates.enter(writes(&["b"]), later()).await.unwrap().0.len(), 0);
         assert!(gates.enter(writes(&["a"]), Instant::now()).await.is_none(), "it waits");
         drop(turn);
         assert!(!gates.any(), "no gate stands without a need");

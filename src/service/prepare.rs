@@ -18,11 +18,12 @@ use serde_json::Value;
 use super::{
     Caller, Refusal, Write,
     checks::{Validators, stored_schema, within},
+    now,
     patch::patch_config,
 };
 use crate::{
     model::{
-        command::{Command, Expect, Outcome},
+        command::{Command, Expect, Outcome, Proposal},
         document::Document,
         error::{Fault, Invalid, Rejection},
         index,
@@ -44,6 +45,26 @@ const SCHEMA_LONG: usize = 8 << 10;
 pub(super) struct Asked {
     pub(super) caller: Caller,
     pub(super) write: Write,
+}
+
+impl Asked {
+    /// Whether a try whose outcome is unknown may be followed by another: the log decides both as one, or none of
+    /// them stores anything.
+    pub(super) fn may_repeat(&self) -> bool {
+        self.caller.request.is_some() || self.caller.dry_run
+    }
+
+    /// What the log is to carry, made now.
+    pub(super) fn proposal(&self, command: Command, definition_read: Option<Revision>) -> Proposal {
+        Proposal {
+            at: now(),
+            by: self.caller.principal.id.clone(),
+            reason: self.caller.reason.clone(),
+            request: self.caller.request,
+            definition_read,
+            command,
+        }
+    }
 }
 
 /// What came of a write before anything was proposed.
@@ -272,7 +293,7 @@ mod tests {
     use super::*;
     use crate::{
         model::{
-            command::{Proposal, RequestStamp, Verdict},
+            command::{RequestStamp, Verdict},
             document,
             time::Timestamp,
         },
@@ -285,7 +306,7 @@ mod tests {
 
     fn asked(write: Write) -> Asked {
         let principal = Principal { id: "root".into() };
-        Asked { caller: Caller { principal, reason: None, request: None }, write }
+        Asked { caller: Caller { principal, reason: None, request: None, dry_run: false }, write }
     }
 
     fn put(key: &str, text: &str, expect: Expect) -> Write {

@@ -19,13 +19,12 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use super::{
     Caller, Refusal, Service, Write, Written,
     gates::Records,
-    now,
     patch::{content_at, records},
     prepare::{Asked, Prepared, check_intake, is_long, prepare},
 };
 use crate::{
     model::{
-        command::{Applied, Command, Outcome, Proposal, Verdict},
+        command::{Applied, Command, Outcome, Verdict},
         error::Invalid,
         record::Revision,
     },
@@ -72,11 +71,14 @@ impl Service {
         let asked = Arc::new(Asked { caller, write });
         let (outcome, content) = self.settle(consensus, &asked, deadline).await?;
         let applied = outcome?;
+        if asked.caller.dry_run {
+            return Ok(Written { applied, revision: applied.revision, dry_run: true, content });
+        }
         // The caller reads its own write on this node; where that takes too long it is a success all the same.
         let _late = timeout(CATCH_UP, consensus.applied(applied.revision)).await.is_err();
         let state = consensus.state();
         let content = content.or_else(|| content_at(&state, &asked.write, applied.revision));
-        Ok(Written { applied, revision: state.revision(), content })
+        Ok(Written { applied, revision: state.revision(), dry_run: false, content })
     }
 
     /// Refuses writes that need room while there is none.
@@ -98,7 +100,8 @@ impl Service {
         deadline: Instant,
     ) -> Result<(Outcome, Option<Arc<str>>), Refusal> {
         let mut pauses = Pauses::until(deadline);
-        let mut course = Course { repeatable: asked.caller.request.is_some(), ..Course::default() };
+        let (repeatable, dry_run) = (asked.may_repeat(), asked.caller.dry_run);
+        let mut course = Course { repeatable, dry_run, ..Course::default() };
         loop {
             let attempt = match consensus.leader() {
                 None => Attempt::Later("no leader is known".into()),
@@ -121,6 +124,9 @@ impl Service {
         asked: &Arc<Asked>,
         deadline: Instant,
     ) -> Attempt {
+        if asked.caller.dry_run {
+            return self.try_out(consensus, asked, deadline).await;
+        }
         let is_computed = matches!(asked.write, Write::PatchConfig { .. });
         let gates = &self.inner.gates;
         let needed = if is_computed || gates.any() { records(&asked.write) } else { Records::default() };
@@ -140,14 +146,7 @@ impl Service {
                 // Proposed now, its outcome could not be told.
                 return Attempt::Later("the time was up before the write was proposed".into());
             }
-            let proposal = Proposal {
-                at: now(),
-                by: asked.caller.principal.id.clone(),
-                reason: asked.caller.reason.clone(),
-                request: asked.caller.request,
-                definition_read,
-                command,
-            };
+            let proposal = asked.proposal(command, definition_read);
             match timeout_at(deadline, consensus.write(Arc::new(proposal))).await {
                 Err(_) => return Attempt::Unknown("the write was proposed, but not decided in time".into()),
                 // Of a request that may be sent again another copy may have been decided, which was computed from
@@ -175,13 +174,19 @@ impl Service {
         if let Ok(prepared) = self.prepare(consensus.state(), asked).await {
             return Ok(prepared);
         }
+        Self::confirm_lead(consensus, deadline).await?;
+        self.prepare(consensus.state(), asked).await.map_err(Attempt::Refused)
+    }
+
+    /// Makes sure that this node leads and has applied what was agreed on before.
+    pub(super) async fn confirm_lead(consensus: &Consensus, deadline: Instant) -> Result<(), Attempt> {
         let confirmed = async {
             let index = consensus.read_index().await?;
             consensus.applied(index).await;
             Ok::<(), ReadError>(())
         };
         match timeout_at(deadline, confirmed).await {
-            Ok(Ok(())) => self.prepare(consensus.state(), asked).await.map_err(Attempt::Refused),
+            Ok(Ok(())) => Ok(()),
             Ok(Err(ReadError::NotLeader(_))) => {
                 Err(Attempt::Later("this node does not lead any more".into()))
             }
@@ -222,7 +227,7 @@ fn recalled(consensus: &Consensus, asked: &Asked, outcome: Outcome) -> Attempt {
     decided(outcome, content)
 }
 
-fn decided(outcome: Outcome, content: Option<Arc<str>>) -> Attempt {
+pub(super) fn decided(outcome: Outcome, content: Option<Arc<str>>) -> Attempt {
     match (outcome, content) {
         (Ok(applied), Some(content)) => Attempt::Made(applied, content),
         (outcome, _) => Attempt::Decided(outcome),
@@ -230,7 +235,7 @@ fn decided(outcome: Outcome, content: Option<Arc<str>>) -> Attempt {
 }
 
 /// The content that a command writes.
-fn content_of(command: &Command) -> Option<Arc<str>> {
+pub(super) fn content_of(command: &Command) -> Option<Arc<str>> {
     match command {
         Command::WriteConfig { data, .. } => Some(Arc::clone(data)),
         Command::CreateDefinition { .. }
@@ -264,6 +269,8 @@ impl From<WriteError> for Attempt {
 struct Course {
     /// Whether the write bears a stamp by which the log decides its copies as one.
     repeatable: bool,
+    /// Whether nothing is stored, whatever becomes of a try.
+    dry_run: bool,
     /// Set once a try may have been applied.
     unknown: Option<String>,
     /// Why the last try came to nothing.
@@ -283,6 +290,10 @@ impl Course {
             }
             // A copy that is still under way may be applied after this refusal was judged.
             Attempt::Refused(refusal) => Some(Err(self.unknown.take().map_or(refusal, Refusal::Undecided))),
+            Attempt::Unknown(text) if self.dry_run => {
+                self.reason = text;
+                None
+            }
             Attempt::Unknown(text) if crate::sabotage::is("unknown-told-as-503") => {
                 Some(Err(Refusal::Unavailable(text)))
             }
@@ -374,6 +385,13 @@ mod tests {
         let mut three = course(true);
         assert_eq!(three.take(Attempt::Unknown("lost".into())), None);
         assert_eq!(three.out_of_time(), Refusal::Undecided("lost".into()));
+    }
+
+    #[test]
+    fn of_a_dry_run_nothing_is_ever_unknown() {
+        let mut course = Course { repeatable: true, dry_run: true, ..Course::default() };
+        assert_eq!(course.take(Attempt::Unknown("lost".into())), None);
+        assert!(matches!(course.out_of_time(), Refusal::Unavailable(_)));
     }
 
     #[tokio::test]

@@ -5,6 +5,7 @@ mod body;
 mod checks;
 mod data;
 mod deletes;
+mod dry_run;
 mod errors;
 mod filters;
 mod headers;
