@@ -12,7 +12,7 @@ use std::{fmt, path::PathBuf, time::Duration};
 use clap::{Args, ValueEnum};
 
 use crate::{
-    model::limits::Limits,
+    model::{command::BATCH_STEPS_MAX, limits::Limits},
     raft::{Member, NodeId, Timers},
     service::members::check_address,
 };
@@ -97,6 +97,9 @@ pub struct LimitArgs {
     /// Indexed paths of a definition
     #[arg(long, env = "CONCORD_INDEXES", default_value_t = Limits::default().indexes, value_name = "N")]
     pub indexes: usize,
+    /// Operations of a batch
+    #[arg(long, env = "CONCORD_BATCH_OPERATIONS", default_value_t = 1000, value_name = "N")]
+    pub batch_operations: usize,
     /// Records of a page
     #[arg(long, env = "CONCORD_PAGE_LIMIT", default_value_t = Limits::default().page_limit, value_name = "N")]
     pub page_limit: usize,
@@ -318,6 +321,7 @@ impl LimitArgs {
             ("--data-bytes", self.data_bytes),
             ("--schema-bytes", self.schema_bytes),
             ("--json-depth", self.json_depth),
+            ("--batch-operations", self.batch_operations),
             ("--page-limit", self.page_limit),
             ("--writes-in-flight", self.writes_in_flight),
         ] {
@@ -332,8 +336,8 @@ impl LimitArgs {
             return Err("--data-bytes and --schema-bytes must be at most --body-bytes".into());
         }
         // Parsing ends at 127 levels, whatever is asked for; an index entry names its path in 16 bits.
-        if self.json_depth > 100 || self.indexes > 1000 {
-            return Err("--json-depth must be at most 100, --indexes at most 1000".into());
+        if self.json_depth > 100 || self.indexes > 1000 || self.batch_operations > BATCH_STEPS_MAX {
+            return Err("at most: --json-depth 100, --indexes 1000, --batch-operations 1024".into());
         }
         if self.page_limit > 100_000 || self.writes_in_flight > 1_000_000 {
             return Err("--page-limit must be at most 100000, --writes-in-flight at most 1000000".into());
@@ -344,6 +348,7 @@ impl LimitArgs {
             schema_bytes: self.schema_bytes,
             json_depth: self.json_depth,
             indexes: self.indexes,
+            batch_operations: self.batch_operations,
             page_limit: self.page_limit,
             writes_in_flight: self.writes_in_flight,
         })
@@ -399,9 +404,8 @@ pub fn parse_member(text: &str) -> Result<Member, String> {
 mod tests {
     use std::io::Write as _;
 
-    use clap::{CommandFactory as _, FromArgMatches as _};
-
     use super::*;
+    use clap::{CommandFactory as _, FromArgMatches as _};
 
     #[derive(Debug, clap::Parser)]
     #[command(args_override_self = true)]
@@ -412,7 +416,6 @@ mod tests {
 
     const KEY: &str = "a-root-key-of-length";
     const SECRET: &str = "a-cluster-secret-too";
-
     /// The settings of a command line, whatever the environment of the test says.
     fn settings(more: &[&str]) -> Result<Settings, String> {
         let line = ["concord", "--node-id", "1", "--data-dir", "d"].iter().chain(more);
@@ -460,8 +463,7 @@ mod tests {
 
     #[test]
     fn nothing_shows_a_secret() {
-        let settings = with_secrets(&[]).unwrap();
-        let shown = format!("{settings:?}");
+        let shown = format!("{:?}", with_secrets(&[]).unwrap());
         assert!(!shown.contains(KEY) && !shown.contains(SECRET), "{shown}");
     }
 
@@ -472,6 +474,7 @@ mod tests {
             (&["--api-addr", "8101"], "--api-addr"),
             (&["--peer-addr", "x:0"], "--peer-addr"),
             (&["--json-depth", "101"], "--json-depth"),
+            (&["--batch-operations", "1025"], "--batch-operations"),
             (&["--body-bytes", "0"], "--body-bytes"),
             (&["--body-bytes", "99999999"], "--body-bytes"),
             (&["--data-bytes", "9000000"], "--data-bytes"),
@@ -488,10 +491,8 @@ mod tests {
     #[test]
     fn members_are_read_as_they_are_written() {
         let member = parse_member("3=10.0.0.3:8101@node3:8201").unwrap();
-        assert_eq!(
-            (member.id, member.api_addr.as_str(), member.peer_addr.as_str()),
-            (3, "10.0.0.3:8101", "node3:8201")
-        );
+        let (api_addr, peer_addr) = (&*member.api_addr, &*member.peer_addr);
+        assert_eq!((member.id, api_addr, peer_addr), (3, "10.0.0.3:8101", "node3:8201"));
         for bad in ["", "3", "3=a:1", "0=a:1@b:2", "x=a:1@b:2", "3=a@b:2", "3=a:1@b"] {
             assert!(parse_member(bad).is_err(), "{bad}");
         }

@@ -6,7 +6,7 @@
 //! | `access` | the layer that asks for a key, over everything |
 //! | `extract`, `condition` | keys, query, headers and conditions of a request, typed |
 //! | `intake` | bodies, bounded, and the framework-level refusals of their shape |
-//! | `definitions`, `configs`, `patch`, `cluster`, `probes` | the handlers: one await on the service each |
+//! | `definitions`, `configs`, `patch`, `batch`, `cluster`, `probes` | the handlers: one await on the service each |
 //! | `json`, `reply` | answers; `reply` alone knows status codes |
 //! | `peer` | the other listener's routes: calls between nodes |
 //!
@@ -14,6 +14,7 @@
 //! of unknown routes and of panics too; and every request passes `access::admit` before anything is said of it.
 
 mod access;
+mod batch;
 mod cluster;
 mod condition;
 mod configs;
@@ -65,11 +66,12 @@ pub fn router(service: Service) -> Router {
     for path in probes::READY {
         routes = routes.route(path, get(probes::ready));
     }
-    let resources: [(&str, MethodRouter<Service>); 12] = [
+    let resources: [(&str, MethodRouter<Service>); 13] = [
         (DEFINITIONS, get(definitions::list).post(definitions::create)),
         (DEFINITION, get(definitions::get).put(definitions::set_indexes).delete(definitions::delete)),
         (CONFIGS, get(configs::list).post(configs::create)),
         (CONFIG, get(configs::get).put(configs::put).patch(patch::patch).delete(configs::delete)),
+        ("/api/v1/batch", post(batch::run)),
         ("/api/v1/cluster", get(cluster::show)),
         ("/api/v1/cluster/init", post(cluster::init)),
         ("/api/v1/cluster/backup", get(cluster::backup)),

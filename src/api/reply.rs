@@ -275,6 +275,10 @@ fn refused(refusal: Refusal) -> Response {
     let (status, kind) = verdict(&refusal);
     let mut unshown = None;
     let faults = match refusal {
+        Refusal::Rejected(Rejection::InBatch { index, rejection }) => {
+            let loc = vec!["operations".into(), Step::Place(index.into())];
+            vec![Fault::at(loc, rejection.to_string())]
+        }
         Refusal::Rejected(rejection) => vec![Fault::new(rejection.to_string())],
         Refusal::Invalid(Invalid::Faults(faults)) => faults,
         Refusal::Invalid(Invalid::TooLarge(text))
@@ -282,7 +286,7 @@ fn refused(refusal: Refusal) -> Response {
         | Refusal::Undecided(text)
         | Refusal::StorageFull(text)
         | Refusal::Conflict(text) => vec![Fault::new(text)],
-        Refusal::TestFailed(fault) => vec![fault],
+        Refusal::TestFailed(fault) | Refusal::Invalid(Invalid::TooLargeAt(fault)) => vec![fault],
         Refusal::NoMember(id) => vec![Fault::new(format!("node {id} is no member of the cluster"))],
         Refusal::Overloaded => vec![Fault::new("this node is working on as many requests as it may")],
         Refusal::Fault(text) => {
@@ -313,9 +317,13 @@ fn verdict(refusal: &Refusal) -> (StatusCode, &'static str) {
             }
             Rejection::Precondition { .. } => (StatusCode::PRECONDITION_FAILED, "precondition_failed"),
             Rejection::RequestReused => INVALID,
+            // The step's own, as if it had been asked alone.
+            Rejection::InBatch { rejection, .. } => verdict(&Refusal::Rejected((**rejection).clone())),
         },
         Refusal::Invalid(Invalid::Faults(_)) => INVALID,
-        Refusal::Invalid(Invalid::TooLarge(_)) => (StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large"),
+        Refusal::Invalid(Invalid::TooLarge(_) | Invalid::TooLargeAt(_)) => {
+            (StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large")
+        }
         Refusal::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable_error"),
         Refusal::Undecided(_) => (StatusCode::GATEWAY_TIMEOUT, "timeout_error"),
         Refusal::Overloaded => (StatusCode::TOO_MANY_REQUESTS, "rate_limited"),

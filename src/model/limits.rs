@@ -38,6 +38,8 @@ pub struct Limits {
     pub json_depth: usize,
     /// Indexed paths of a definition.
     pub indexes: usize,
+    /// Operations of a batch.
+    pub batch_operations: usize,
     /// Records of a page.
     pub page_limit: usize,
     /// Writes that a node works on at once; more get 429 at once.
@@ -52,6 +54,7 @@ impl Default for Limits {
             schema_bytes: 256 << 10,
             json_depth: 64,
             indexes: 64,
+            batch_operations: 1000,
             page_limit: 1000,
             writes_in_flight: 4096,
         }

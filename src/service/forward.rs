@@ -59,6 +59,7 @@ enum CarriedWrite {
     WriteConfig { definition: String, key: String, data: Arc<str>, expect: Expect },
     DeleteConfig { definition: String, key: String, expect: Expect },
     PatchConfig { definition: String, key: String, form: CarriedForm, patch: Arc<str>, expect: Expect },
+    Batch(Vec<CarriedWrite>),
 }
 
 /// [`PatchForm`] on its way.
@@ -134,57 +135,66 @@ fn open(body: &[u8], depth: usize) -> Result<(Duration, Asked), ReceiveError> {
 
 impl Carried {
     fn of(asked: &Asked, remaining: Duration) -> Self {
-        let write = match asked.write.clone() {
-            Write::CreateDefinition { key, indexes, schema } => {
-                CarriedWrite::CreateDefinition { key, indexes, schema: schema.map(|schema| schema.text) }
-            }
-            Write::SetIndexes { key, indexes, expect } => CarriedWrite::SetIndexes { key, indexes, expect },
-            Write::DeleteDefinition { key, expect, restrict } => {
-                CarriedWrite::DeleteDefinition { key, expect, restrict }
-            }
-            Write::WriteConfig { definition, key, data, expect } => {
-                CarriedWrite::WriteConfig { definition, key, data: data.text, expect }
-            }
-            Write::DeleteConfig { definition, key, expect } => {
-                CarriedWrite::DeleteConfig { definition, key, expect }
-            }
-            Write::PatchConfig { definition, key, patch, expect } => {
-                let form = match patch.form {
-                    PatchForm::Merge => CarriedForm::Merge,
-                    PatchForm::Json => CarriedForm::Json,
-                };
-                CarriedWrite::PatchConfig { definition, key, form, patch: patch.document.text, expect }
-            }
-        };
         Self {
             by: asked.caller.principal.id.clone(),
             reason: asked.caller.reason.clone(),
             request: asked.caller.request,
             remaining_ms: u64::try_from(remaining.as_millis()).unwrap_or(u64::MAX),
-            write,
+            write: CarriedWrite::of(asked.write.clone()),
             dry_run: asked.caller.dry_run,
         }
     }
 
     fn into_asked(self, depth: usize) -> Result<Asked, DocumentError> {
+        let write = self.write.open(depth)?;
+        let (principal, dry_run) = (Principal { id: self.by }, self.dry_run);
+        let caller = Caller { principal, reason: self.reason, request: self.request, dry_run };
+        Ok(Asked { caller, write })
+    }
+}
+
+impl CarriedWrite {
+    fn of(write: Write) -> Self {
+        match write {
+            Write::CreateDefinition { key, indexes, schema } => {
+                Self::CreateDefinition { key, indexes, schema: schema.map(|schema| schema.text) }
+            }
+            Write::SetIndexes { key, indexes, expect } => Self::SetIndexes { key, indexes, expect },
+            Write::DeleteDefinition { key, expect, restrict } => {
+                Self::DeleteDefinition { key, expect, restrict }
+            }
+            Write::WriteConfig { definition, key, data, expect } => {
+                Self::WriteConfig { definition, key, data: data.text, expect }
+            }
+            Write::DeleteConfig { definition, key, expect } => Self::DeleteConfig { definition, key, expect },
+            Write::PatchConfig { definition, key, patch, expect } => {
+                let form = match patch.form {
+                    PatchForm::Merge => CarriedForm::Merge,
+                    PatchForm::Json => CarriedForm::Json,
+                };
+                Self::PatchConfig { definition, key, form, patch: patch.document.text, expect }
+            }
+            Write::Batch(operations) => Self::Batch(operations.into_iter().map(Self::of).collect()),
+        }
+    }
+
+    fn open(self, depth: usize) -> Result<Write, DocumentError> {
         let parse = |text: Arc<str>| {
             document::parse(text.as_bytes(), depth).map(|value| Document { text: Arc::clone(&text), value })
         };
-        let write = match self.write {
-            CarriedWrite::CreateDefinition { key, indexes, schema } => {
+        Ok(match self {
+            Self::CreateDefinition { key, indexes, schema } => {
                 Write::CreateDefinition { key, indexes, schema: schema.map(parse).transpose()? }
             }
-            CarriedWrite::SetIndexes { key, indexes, expect } => Write::SetIndexes { key, indexes, expect },
-            CarriedWrite::DeleteDefinition { key, expect, restrict } => {
+            Self::SetIndexes { key, indexes, expect } => Write::SetIndexes { key, indexes, expect },
+            Self::DeleteDefinition { key, expect, restrict } => {
                 Write::DeleteDefinition { key, expect, restrict }
             }
-            CarriedWrite::WriteConfig { definition, key, data, expect } => {
+            Self::WriteConfig { definition, key, data, expect } => {
                 Write::WriteConfig { definition, key, data: parse(data)?, expect }
             }
-            CarriedWrite::DeleteConfig { definition, key, expect } => {
-                Write::DeleteConfig { definition, key, expect }
-            }
-            CarriedWrite::PatchConfig { definition, key, form, patch, expect } => {
+            Self::DeleteConfig { definition, key, expect } => Write::DeleteConfig { definition, key, expect },
+            Self::PatchConfig { definition, key, form, patch, expect } => {
                 let form = match form {
                     CarriedForm::Merge => PatchForm::Merge,
                     CarriedForm::Json => PatchForm::Json,
@@ -192,10 +202,11 @@ impl Carried {
                 let patch = Patch { form, document: parse(patch)? };
                 Write::PatchConfig { definition, key, patch, expect }
             }
-        };
-        let (principal, dry_run) = (Principal { id: self.by }, self.dry_run);
-        let caller = Caller { principal, reason: self.reason, request: self.request, dry_run };
-        Ok(Asked { caller, write })
+            Self::Batch(operations) => {
+                let opened = operations.into_iter().map(|operation| operation.open(depth));
+                Write::Batch(opened.collect::<Result<_, _>>()?)
+            }
+        })
     }
 }
 
@@ -274,7 +285,7 @@ mod tests {
 
     #[test]
     fn a_carried_write_comes_back_as_it_was() {
-        for write in writes() {
+        for write in writes().into_iter().chain([Write::Batch(writes())]) {
             let carried = Carried::of(&asked(write), Duration::from_millis(1500));
             assert_eq!(carried.remaining_ms, 1500);
             let back: Carried = decode(&encode(&carried)).unwrap();

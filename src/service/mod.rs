@@ -6,6 +6,7 @@
 //! | `trial` | tries a write without storing anything |
 //! | `prepare` | checks a write against a state and makes the command of it (on the leader) |
 //! | `patch`, `gates` | computes writes from the record as it is, one after another for each record |
+//! | `batch` | several writes as one |
 //! | `forward` | carries a write to the leader, once, and answers the ones that other nodes carry here |
 //! | `read` | the barrier that makes a read see every acknowledged write |
 //! | `members` | forms the cluster, shows it, says whether this node is ready |
@@ -22,6 +23,7 @@
 
 pub mod access;
 mod backup;
+mod batch;
 pub(crate) mod changes;
 mod checks;
 pub(crate) mod forward;
@@ -138,6 +140,8 @@ pub enum Write {
         /// What must be there.
         expect: Expect,
     },
+    /// All of these in their order, or none of them. It holds no batches.
+    Batch(Vec<Write>),
 }
 
 /// A decided write: what it did and the state it was answered from (this node's, at least the write's revision

@@ -78,6 +78,12 @@ pub(super) fn content_at(state: &State, write: &Write, revision: Revision) -> Op
 /// The records that a write queues for.
 pub(super) fn records(write: &Write) -> Records {
     let mut records = Records::default();
+    let writes = if let Write::Batch(operations) = write { operations } else { std::slice::from_ref(write) };
+    writes.iter().for_each(|write| collect(write, &mut records));
+    records
+}
+
+fn collect(write: &Write, records: &mut Records) {
     match write {
         Write::PatchConfig { definition, key, .. } => {
             records.read.insert((definition.clone(), key.clone()));
@@ -85,7 +91,9 @@ pub(super) fn records(write: &Write) -> Records {
         Write::WriteConfig { definition, key, .. } | Write::DeleteConfig { definition, key, .. } => {
             records.written.insert((definition.clone(), key.clone()));
         }
-        Write::CreateDefinition { .. } | Write::SetIndexes { .. } | Write::DeleteDefinition { .. } => {}
+        Write::CreateDefinition { .. }
+        | Write::SetIndexes { .. }
+        | Write::DeleteDefinition { .. }
+        | Write::Batch(_) => {}
     }
-    records
 }

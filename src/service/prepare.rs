@@ -17,6 +17,7 @@ use serde_json::Value;
 
 use super::{
     Caller, Refusal, Write,
+    batch::{check_operations, prepare_batch},
     checks::{Validators, stored_schema, within},
     now,
     patch::patch_config,
@@ -91,6 +92,7 @@ pub(super) fn check_intake(write: &Write, limits: &Limits) -> Result<(), Invalid
         Write::DeleteConfig { definition, .. } | Write::PatchConfig { definition, .. } => {
             (definition, Vec::new())
         }
+        Write::Batch(operations) => return check_operations(operations, limits),
     };
     Key::parse(definition).map(drop).map_err(|error| Fault::at(loc, error.to_string()).into())
 }
@@ -125,6 +127,7 @@ pub(super) fn is_long(state: &State, write: &Write, validators: &Validators) -> 
             bytes > DATA_LONG || stored(definition, true)
         }
         Write::DeleteDefinition { .. } | Write::DeleteConfig { .. } => false,
+        Write::Batch(_) => true,
     }
 }
 
@@ -147,24 +150,7 @@ pub(super) fn prepare(
         }));
     }
     let kept = asked.caller.request.is_some();
-    let (command, definition_read, standing) = match &asked.write {
-        Write::CreateDefinition { key, indexes, schema } => {
-            create_definition(state, key, (indexes, schema.as_ref()), limits)?
-        }
-        Write::SetIndexes { key, indexes, expect } => set_indexes(state, key, (indexes, *expect), limits)?,
-        Write::DeleteDefinition { key, expect, restrict } => {
-            delete_definition(state, key, *expect, *restrict)?
-        }
-        Write::WriteConfig { definition, key, data, expect } => {
-            write_config(find(state, definition)?, key, (data, *expect), validators)?
-        }
-        Write::DeleteConfig { definition, key, expect } => {
-            delete_config(find(state, definition)?, key, *expect)?
-        }
-        Write::PatchConfig { definition, key, patch, expect } => {
-            patch_config(find(state, definition)?, key, (patch, *expect), (validators, limits))?
-        }
-    };
+    let (command, definition_read, standing) = judge_write(state, &asked.write, validators, limits)?;
     match standing {
         Err(rejection) if !kept => Err(rejection.into()),
         Ok(()) | Err(_) => Ok(Prepared::Propose { command, definition_read }),
@@ -173,6 +159,34 @@ pub(super) fn prepare(
 
 /// A command that could be proposed, the definition's revision that it rests on, and what this state says of it.
 pub(super) type Judged = (Command, Option<Revision>, Result<(), Rejection>);
+
+/// Checks a write, whoever asks it, and makes the command of it.
+pub(super) fn judge_write(
+    state: &State,
+    write: &Write,
+    validators: &Validators,
+    limits: &Limits,
+) -> Result<Judged, Refusal> {
+    match write {
+        Write::CreateDefinition { key, indexes, schema } => {
+            create_definition(state, key, (indexes, schema.as_ref()), limits)
+        }
+        Write::SetIndexes { key, indexes, expect } => set_indexes(state, key, (indexes, *expect), limits),
+        Write::DeleteDefinition { key, expect, restrict } => {
+            delete_definition(state, key, *expect, *restrict)
+        }
+        Write::WriteConfig { definition, key, data, expect } => {
+            write_config(find(state, definition)?, key, (data, *expect), validators)
+        }
+        Write::DeleteConfig { definition, key, expect } => {
+            delete_config(find(state, definition)?, key, *expect)
+        }
+        Write::PatchConfig { definition, key, patch, expect } => {
+            patch_config(find(state, definition)?, key, (patch, *expect), (validators, limits))
+        }
+        Write::Batch(operations) => prepare_batch(state, operations, validators, limits),
+    }
+}
 
 fn create_definition(
     state: &State,

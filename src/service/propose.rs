@@ -83,13 +83,7 @@ impl Service {
 
     /// Refuses writes that need room while there is none.
     pub(super) fn check_room(&self, write: &Write) -> Result<(), Refusal> {
-        match write {
-            Write::DeleteDefinition { .. } | Write::DeleteConfig { .. } => Ok(()),
-            Write::CreateDefinition { .. }
-            | Write::SetIndexes { .. }
-            | Write::WriteConfig { .. }
-            | Write::PatchConfig { .. } => self.inner.disk.room(),
-        }
+        if write.is_removal() { Ok(()) } else { self.inner.disk.room() }
     }
 
     /// Tries until there is a verdict, a refusal, or no time left.
@@ -127,7 +121,7 @@ impl Service {
         if asked.caller.dry_run {
             return self.try_out(consensus, asked, deadline).await;
         }
-        let is_computed = matches!(asked.write, Write::PatchConfig { .. });
+        let is_computed = asked.write.is_computed();
         let gates = &self.inner.gates;
         let needed = if is_computed || gates.any() { records(&asked.write) } else { Records::default() };
         let Some(_turn) = gates.enter(needed, deadline).await else {
@@ -241,7 +235,8 @@ pub(super) fn content_of(command: &Command) -> Option<Arc<str>> {
         Command::CreateDefinition { .. }
         | Command::SetIndexes { .. }
         | Command::DeleteDefinition { .. }
-        | Command::DeleteConfig { .. } => None,
+        | Command::DeleteConfig { .. }
+        | Command::Batch(_) => None,
     }
 }
 

@@ -24,6 +24,12 @@ fn all() -> Vec<(Refusal, u16, &'static str)> {
         (Refusal::Invalid(Invalid::TooLarge("large".into())), 413, "payload_too_large"),
         (Refusal::Unavailable("no leader".into()), 503, "unavailable_error"),
         (Refusal::Undecided("unknown".into()), 504, "timeout_error"),
+        (
+            rejected(Rejection::InBatch { index: 3, rejection: Box::new(Rejection::ConfigNotFound) }),
+            404,
+            "not_found_error",
+        ),
+        (Refusal::Invalid(Invalid::TooLargeAt(fault())), 413, "payload_too_large"),
         (Refusal::TestFailed(fault()), 409, "conflict_error"),
         (Refusal::Overloaded, 429, "rate_limited"),
         (Refusal::StorageFull("full".into()), 507, "storage_full"),
