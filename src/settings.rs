@@ -12,7 +12,7 @@ use std::{fmt, path::PathBuf, time::Duration};
 use clap::{Args, ValueEnum};
 
 use crate::{
-    model::limits::Limits,
+    model::{command::BATCH_STEPS_MAX, limits::Limits},
     raft::{Member, NodeId, Timers},
     service::{Retention, members::check_address},
 };
@@ -97,6 +97,9 @@ pub struct LimitArgs {
     /// Indexed paths of a definition
     #[arg(long, env = "CONCORD_INDEXES", default_value_t = Limits::default().indexes, value_name = "N")]
     pub indexes: usize,
+    /// Operations of a batch
+    #[arg(long, env = "CONCORD_BATCH_OPERATIONS", default_value_t = 1000, value_name = "N")]
+    pub batch_operations: usize,
     /// Records of a page
     #[arg(long, env = "CONCORD_PAGE_LIMIT", default_value_t = Limits::default().page_limit, value_name = "N")]
     pub page_limit: usize,
@@ -343,6 +346,7 @@ impl LimitArgs {
             ("--data-bytes", self.data_bytes),
             ("--schema-bytes", self.schema_bytes),
             ("--json-depth", self.json_depth),
+            ("--batch-operations", self.batch_operations),
             ("--page-limit", self.page_limit),
             ("--writes-in-flight", self.writes_in_flight),
         ] {
@@ -357,8 +361,8 @@ impl LimitArgs {
             return Err("--data-bytes and --schema-bytes must be at most --body-bytes".into());
         }
         // Parsing ends at 127 levels, whatever is asked for; an index entry names its path in 16 bits.
-        if self.json_depth > 100 || self.indexes > 1000 {
-            return Err("--json-depth must be at most 100, --indexes at most 1000".into());
+        if self.json_depth > 100 || self.indexes > 1000 || self.batch_operations > BATCH_STEPS_MAX {
+            return Err("at most: --json-depth 100, --indexes 1000, --batch-operations 1024".into());
         }
         if self.page_limit > 100_000 || self.writes_in_flight > 1_000_000 {
             return Err("--page-limit must be at most 100000, --writes-in-flight at most 1000000".into());
@@ -369,6 +373,7 @@ impl LimitArgs {
             schema_bytes: self.schema_bytes,
             json_depth: self.json_depth,
             indexes: self.indexes,
+            batch_operations: self.batch_operations,
             page_limit: self.page_limit,
             writes_in_flight: self.writes_in_flight,
         })

@@ -8,7 +8,7 @@ use std::{fmt::Debug, sync::Arc};
 
 use concord::{
     model::{
-        command::{Applied, Command, Expect, Proposal, RequestStamp, Verdict},
+        command::{Applied, BatchStep, Command, Expect, Proposal, RequestStamp, THIS_ENTRY, Verdict},
         error::{Fault, Invalid, Rejection, Step},
         index::{Build, Indexing},
         key::Key,
@@ -121,6 +121,23 @@ fn entries_of_index_builds() {
 }
 
 #[test]
+fn batches() {
+    let delete = |expect| Command::DeleteConfig { definition: key("d"), key: key("k"), expect };
+    let steps = vec![
+        BatchStep { definition_read: Some(300), command: delete(Expect::Any) },
+        BatchStep { definition_read: Some(THIS_ENTRY), command: delete(Expect::Read(Some(THIS_ENTRY))) },
+        BatchStep { definition_read: None, command: delete(Expect::At(9)) },
+    ];
+    entry(
+        &plain(Command::Batch(steps)),
+        "01e4e0f4e586ee900304726f6f7400000005030\
+         1ac02040164016b00\
+         01ffffffffffffffffff01040164016b0501ffffffffffffffffff01\
+         00040164016b0309",
+    );
+}
+
+#[test]
 fn expectations() {
     form(&Expect::Any, "00");
     form(&Expect::Absent, "01");
@@ -144,6 +161,8 @@ fn verdicts() {
     form(&rejected(Rejection::Precondition { current: 300 }), "000105ac02");
     form(&rejected(Rejection::RequestReused), "000106");
     form(&rejected(Rejection::NotUnique { path: "a".into(), by: key("k") }), "0001070161016b");
+    let rejection = Box::new(Rejection::Precondition { current: 300 });
+    form(&rejected(Rejection::InBatch { index: 200, rejection }), "000107c80105ac02");
     form(&Verdict::Stale, "01");
 }
 
@@ -152,6 +171,7 @@ fn refusals_between_nodes() {
     let loc = vec![Step::Name("a".into()), Step::Place(2)];
     form(&Invalid::Faults(vec![Fault::at(loc, "wrong")]), "00010577726f6e67020001610102");
     form(&Invalid::TooLarge("big".into()), "0103626967");
+    form(&Invalid::TooLargeAt(Fault::at(vec![Step::Place(2)], "big")), "0203626967010102");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use concord::{
     model::{
-        command::{Command, Expect, Proposal, RequestStamp, Verdict},
+        command::{BatchStep, Command, Expect, Proposal, RequestStamp, Verdict},
         index,
         key::Key,
         record::Entries,
@@ -102,6 +102,7 @@ fn command(state: &State, random: &mut Rng) -> (Command, Option<u64>) {
             (Command::DeleteDefinition { key: definition, expect, restrict: random.bool() }, None)
         }
         5 if random.bool() => redefine(state, random, definition),
+        6 if random.bool() => (batch(state, random), None),
         5..=6 => {
             let config = key("k", CONFIGS, random);
             let current =
@@ -112,6 +113,25 @@ fn command(state: &State, random: &mut Rng) -> (Command, Option<u64>) {
         }
         _ => write(state, random),
     }
+}
+
+/// Several commands as one, each made on the state that those before it make.
+fn batch(state: &State, random: &mut Rng) -> Command {
+    let mut scratch = state.clone();
+    let mut steps = Vec::new();
+    for place in 0..random.u32(1..8) {
+        let (command, definition_read) = loop {
+            let (command, read) = command(&scratch, random);
+            if !matches!(command, Command::Batch(_)) {
+                break (command, read);
+            }
+        };
+        // Most batches hold only what can be done, as a leader's do.
+        if scratch.try_step(place, &command).is_ok() || random.u8(0..10) == 0 {
+            steps.push(BatchStep { definition_read, command });
+        }
+    }
+    Command::Batch(steps)
 }
 
 /// Proposals as a leader would make them, each against the state that the ones before it made.

@@ -24,14 +24,14 @@ pub(super) fn show(State(service): State<Service>) -> Ready<Reply> {
 
 /// Forms the cluster.
 pub(super) async fn init(State(service): State<Service>, ask: Ask) -> Result<Reply, Problem> {
-    let members = intake::members(ask.json(&service)?)?;
+    let members = intake::members(ask.real()?.json(&service)?)?;
     let view = service.init(members).await?;
     Ok(Reply::done("cluster formed", &data(&view)).at(view.revision))
 }
 
 /// Adds a member, without a vote.
 pub(super) async fn add(State(service): State<Service>, ask: Ask) -> Result<Reply, Problem> {
-    let member = intake::member(ask.json(&service)?)?;
+    let member = intake::member(ask.real()?.json(&service)?)?;
     Ok(changed("member added", &service.change(Change::Add(member)).await?))
 }
 
@@ -39,8 +39,9 @@ pub(super) async fn add(State(service): State<Service>, ask: Ask) -> Result<Repl
 pub(super) async fn promote(
     State(service): State<Service>,
     Path(id): Path<String>,
-    _ask: Ask,
+    ask: Ask,
 ) -> Result<Reply, Problem> {
+    ask.real()?;
     Ok(changed("member promoted", &service.change(Change::Promote(number(&id)?)).await?))
 }
 
@@ -48,8 +49,9 @@ pub(super) async fn promote(
 pub(super) async fn remove(
     State(service): State<Service>,
     Path(id): Path<String>,
-    _ask: Ask,
+    ask: Ask,
 ) -> Result<Reply, Problem> {
+    ask.real()?;
     Ok(changed("member removed", &service.change(Change::Remove(number(&id)?)).await?))
 }
 
@@ -59,14 +61,14 @@ pub(super) async fn replace(
     Path(id): Path<String>,
     ask: Ask,
 ) -> Result<Reply, Problem> {
-    let new = intake::member(ask.json(&service)?)?;
+    let new = intake::member(ask.real()?.json(&service)?)?;
     let change = Change::Replace { old: number(&id)?, new };
     Ok(changed("member replaced", &service.change(change).await?))
 }
 
 /// Moves leadership.
 pub(super) async fn lead(State(service): State<Service>, ask: Ask) -> Result<Reply, Problem> {
-    let id = intake::member_id(ask.json(&service)?)?;
+    let id = intake::member_id(ask.real()?.json(&service)?)?;
     Ok(changed("leadership moved", &service.change(Change::Lead(id)).await?))
 }
 

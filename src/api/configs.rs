@@ -31,7 +31,7 @@ pub(super) async fn create(State(service): State<Service>, ask: Ask) -> Result<R
     let write = Write::WriteConfig { definition, key, data, expect: Expect::Absent };
     let written = service.write(ask.caller, write).await?;
     let reply = Reply::created("config created", &shown, &location);
-    Ok(reply.of(written.applied.revision, written.applied.at).at(written.revision))
+    Ok(reply.of_write(&written))
 }
 
 /// Operation 7.
@@ -81,7 +81,7 @@ pub(super) async fn put(State(service): State<Service>, ask: Ask) -> Result<Repl
     } else {
         Reply::done("config updated", &shown)
     };
-    Ok(reply.of(written.applied.revision, written.applied.at).at(written.revision))
+    Ok(reply.of_write(&written))
 }
 
 /// Operation 10.
@@ -90,7 +90,7 @@ pub(super) async fn delete(State(service): State<Service>, ask: Ask) -> Result<R
     let (definition, key) = (ask.keys.definition, ask.keys.config);
     let data = Object::new().value(definitions::KEY, &definition).value(KEY, &key).end();
     let written = service.write(ask.caller, Write::DeleteConfig { definition, key, expect }).await?;
-    Ok(Reply::done("config deleted", &data).at(written.revision))
+    Ok(Reply::done("config deleted", &data).of_end(&written))
 }
 
 pub(super) fn location(definition: &str, key: &str) -> String {

@@ -32,7 +32,7 @@ pub(super) async fn create(State(service): State<Service>, ask: Ask) -> Result<R
     let location = format!("{}/{key}", super::DEFINITIONS);
     let written = service.write(ask.caller, Write::CreateDefinition { key, indexes, schema }).await?;
     let reply = Reply::created("config definition created", &data, &location);
-    Ok(reply.of(written.applied.revision, written.applied.at).at(written.revision))
+    Ok(reply.of_write(&written))
 }
 
 /// Operation 2.
@@ -78,7 +78,7 @@ pub(super) async fn set_indexes(State(service): State<Service>, ask: Ask) -> Res
     }
     // Told as it is now: the request that is sent again may find the build over.
     reply = reply.building(service.applied().definition(&key).and_then(|found| indexes::building(found)));
-    Ok(reply.of(written.applied.revision, written.applied.at).at(written.revision))
+    Ok(reply.of_write(&written))
 }
 
 /// Operation 5.
@@ -88,7 +88,7 @@ pub(super) async fn delete(State(service): State<Service>, ask: Ask) -> Result<R
     let data = identity(&ask.keys.definition).end();
     let write = Write::DeleteDefinition { key: ask.keys.definition, expect, restrict };
     let written = service.write(ask.caller, write).await?;
-    Ok(Reply::done("config definition deleted", &data).at(written.revision))
+    Ok(Reply::done("config definition deleted", &data).of_end(&written))
 }
 
 /// The definition that a read is about.

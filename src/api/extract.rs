@@ -19,7 +19,7 @@ use sha2::{Digest, Sha256};
 
 use super::{
     condition::{Condition, single, wrong},
-    intake,
+    intake, patch,
     reply::Problem,
 };
 use crate::{
@@ -28,6 +28,7 @@ use crate::{
         error::Fault,
         key::Key,
         limits::{REASON_BYTES_MAX, REQUEST_KEY_BYTES_MAX},
+        patch::PatchForm,
         query::QueryError,
         record::Revision,
     },
@@ -93,6 +94,14 @@ impl Params {
             return Err(QueryError::NotIntegers(integers));
         }
         if faults.is_empty() { Ok(numbers) } else { Err(QueryError::Faults(faults)) }
+    }
+    /// Whether only the answer is asked for.
+    fn dry_run(&self) -> Result<bool, Problem> {
+        match self.get("dry_run") {
+            None | Some("false") => Ok(false),
+            Some("true") => Ok(true),
+            Some(_) => Err(Problem::fault(fault("dry_run", "`dry_run` must be `true` or `false`"))),
+        }
     }
 
     /// Whether `mode=restrict` is asked.
@@ -214,6 +223,8 @@ pub(super) struct Ask {
     pub(super) params: Params,
     pub(super) condition: Condition,
     pub(super) caller: Caller,
+    /// What kind of patch the body says it is, if it is one.
+    pub(super) patch_form: Option<PatchForm>,
     body: Bytes,
 }
 
@@ -221,6 +232,16 @@ impl Ask {
     /// The body, parsed.
     pub(super) fn json(&self, service: &Service) -> Result<Value, Problem> {
         intake::json(&self.body, service.limits().json_depth)
+    }
+}
+
+impl Ask {
+    /// The request of something that can't be tried: it is done, or refused when a dry run is asked.
+    pub(super) fn real(self) -> Result<Self, Problem> {
+        if self.caller.dry_run {
+            return Err(Problem::fault(fault("dry_run", "this request has no dry run")));
+        }
+        Ok(self)
     }
 }
 
@@ -232,6 +253,10 @@ impl FromRequest<Service> for Ask {
         let limit = service.limits().body_bytes;
         let body = intake::receive(&parts.headers, body, limit).await?;
         let body = if parts.method == Method::DELETE { Bytes::new() } else { body };
+        let patch_form = patch::form(&parts.headers).filter(|_| parts.method == Method::PATCH);
+        if parts.method == Method::PATCH && patch_form.is_none() {
+            return Err(Problem::NoPatch);
+        }
         if parts.method != Method::DELETE {
             intake::check_type(&parts.headers)?;
         }
@@ -239,13 +264,17 @@ impl FromRequest<Service> for Ask {
             parts.extensions.get::<Principal>().cloned().ok_or_else(|| {
                 Refusal::Fault("a write came past the access layer without a principal".into())
             })?;
-        let request = stamp(&principal, &parts, &body)?;
+        let params = Params::of(&parts.uri);
+        let dry_run = params.dry_run()?;
+        // Nothing of a dry run is remembered, and no kept answer is one.
+        let request = stamp(&principal, &parts, &body)?.filter(|_| !dry_run);
         let reason = reason(&parts.headers)?;
         Ok(Self {
             keys: Keys::of(&parts.uri),
-            params: Params::of(&parts.uri),
+            params,
             condition: Condition::of(&parts.headers)?,
-            caller: Caller { principal, reason, request },
+            caller: Caller { principal, reason, request, dry_run },
+            patch_form,
             body,
         })
     }
@@ -271,7 +300,14 @@ fn stamp(principal: &Principal, parts: &Parts, body: &[u8]) -> Result<Option<Req
     }
     let header = |name| parts.headers.get(name).map_or(&b""[..], http::HeaderValue::as_bytes);
     let path = parts.uri.path();
+    // The media type says how a patch is read; of other bodies it says nothing more.
+    let form = match patch::form(&parts.headers).filter(|_| parts.method == Method::PATCH) {
+        Some(PatchForm::Merge) => "merge",
+        Some(PatchForm::Json) => "json",
+        None => "",
+    };
     let print = [
+        form.as_bytes(),
         parts.method.as_str().as_bytes(),
         path.strip_suffix('/').unwrap_or(path).as_bytes(),
         parts.uri.query().unwrap_or_default().as_bytes(),

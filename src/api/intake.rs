@@ -236,14 +236,14 @@ pub(super) fn member_id(body: Value) -> Result<NodeId, Problem> {
 
 /// The members of an object that are taken one by one; what is wrong is collected, and a wrong member reads as
 /// an empty one until [`Fields::end`] refuses them all.
-struct Fields {
-    object: Map<String, Value>,
-    loc: Vec<Step>,
-    wrong: Vec<Detail>,
+pub(super) struct Fields {
+    pub(super) object: Map<String, Value>,
+    pub(super) loc: Vec<Step>,
+    pub(super) wrong: Vec<Detail>,
 }
 
 impl Fields {
-    fn of(body: Value) -> Result<Self, Problem> {
+    pub(super) fn of(body: Value) -> Result<Self, Problem> {
         let loc = vec!["body".into()];
         match body {
             Value::Object(object) => Ok(Self { object, loc, wrong: Vec::new() }),
@@ -253,19 +253,19 @@ impl Fields {
         }
     }
 
-    fn has(&self, name: &str) -> bool {
+    pub(super) fn has(&self, name: &str) -> bool {
         self.object.contains_key(name)
     }
 
-    fn is_null(&self, name: &str) -> bool {
+    pub(super) fn is_null(&self, name: &str) -> bool {
         self.object.get(name).is_some_and(Value::is_null)
     }
 
-    fn place(&self, name: &str) -> Vec<Step> {
+    pub(super) fn place(&self, name: &str) -> Vec<Step> {
         self.loc.iter().cloned().chain([name.into()]).collect()
     }
 
-    fn take(&mut self, name: &str) -> Option<Value> {
+    pub(super) fn take(&mut self, name: &str) -> Option<Value> {
         let value = self.object.remove(name);
         if value.is_none() {
             self.wrong.push(missing(self.place(name)));
@@ -273,12 +273,12 @@ impl Fields {
         value
     }
 
-    fn refuse(&mut self, name: &str, msg: &'static str, kind: &'static str) {
+    pub(super) fn refuse(&mut self, name: &str, msg: &'static str, kind: &'static str) {
         let loc = self.place(name);
         self.wrong.push(Detail { loc, msg: msg.into(), kind });
     }
 
-    fn text(&mut self, name: &str) -> String {
+    pub(super) fn text(&mut self, name: &str) -> String {
         match self.take(name) {
             Some(Value::String(text)) => text,
             Some(_) => {
@@ -289,7 +289,7 @@ impl Fields {
         }
     }
 
-    fn number(&mut self, name: &str) -> u64 {
+    pub(super) fn number(&mut self, name: &str) -> u64 {
         let Some(value) = self.take(name) else { return 0 };
         value.as_u64().unwrap_or_else(|| {
             self.refuse(name, "input should be a valid integer", "int_type");
@@ -297,7 +297,7 @@ impl Fields {
         })
     }
 
-    fn object(&mut self, name: &str) -> Value {
+    pub(super) fn object(&mut self, name: &str) -> Value {
         match self.take(name) {
             Some(value @ Value::Object(_)) => value,
             Some(_) => {
@@ -308,12 +308,12 @@ impl Fields {
         }
     }
 
-    fn object_if_there(&mut self, name: &str) -> Option<Value> {
+    pub(super) fn object_if_there(&mut self, name: &str) -> Option<Value> {
         self.has(name).then(|| self.object(name))
     }
 
     /// The elements of a list, each with its place.
-    fn list(&mut self, name: &str) -> Vec<(Vec<Step>, Value)> {
+    pub(super) fn list(&mut self, name: &str) -> Vec<(Vec<Step>, Value)> {
         match self.take(name) {
             Some(Value::Array(items)) => {
                 let place = self.place(name);
@@ -328,7 +328,7 @@ impl Fields {
         }
     }
 
-    fn texts(&mut self, name: &str) -> Vec<String> {
+    pub(super) fn texts(&mut self, name: &str) -> Vec<String> {
         let mut texts = Vec::new();
         for (loc, item) in self.list(name) {
             if let Value::String(text) = item {
@@ -341,7 +341,7 @@ impl Fields {
         texts
     }
 
-    fn end<T>(self, made: T) -> Result<T, Problem> {
+    pub(super) fn end<T>(self, made: T) -> Result<T, Problem> {
         if self.wrong.is_empty() { Ok(made) } else { Err(Problem::Shape(self.wrong)) }
     }
 }
@@ -350,7 +350,7 @@ fn missing(loc: Vec<Step>) -> Detail {
     Detail { loc, msg: "field required".into(), kind: "missing" }
 }
 
-fn not_an_object(loc: Vec<Step>) -> Detail {
+pub(super) fn not_an_object(loc: Vec<Step>) -> Detail {
     Detail { loc, msg: "input should be a valid object".into(), kind: "model_attributes_type" }
 }
 

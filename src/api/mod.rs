@@ -6,7 +6,7 @@
 //! | `access` | the layer that asks for a key, over everything |
 //! | `extract`, `condition` | keys, query, headers and conditions of a request, typed |
 //! | `intake` | bodies, bounded, and the framework-level refusals of their shape |
-//! | `definitions`, `schema`, `indexes`, `configs`, `history`, `cluster`, `probes` | the handlers |
+//! | `definitions`, `schema`, `indexes`, `configs`, `patch`, `batch`, `history`, `cluster`, `probes` | the handlers |
 //! | `json`, `reply` | answers; `reply` alone knows status codes |
 //! | `peer` | the other listener's routes: calls between nodes |
 //!
@@ -14,6 +14,7 @@
 //! of unknown routes and of panics too; and every request passes `access::admit` before anything is said of it.
 
 mod access;
+mod batch;
 mod cluster;
 mod condition;
 mod configs;
@@ -23,6 +24,7 @@ mod history;
 mod indexes;
 mod intake;
 mod json;
+mod patch;
 pub mod peer;
 mod probes;
 mod reply;
@@ -73,17 +75,18 @@ pub fn router(service: Service) -> Router {
     for path in probes::READY {
         routes = routes.route(path, get(probes::ready));
     }
-    let resources: [(&str, MethodRouter<Service>); 18] = [
+    let resources: [(&str, MethodRouter<Service>); 19] = [
         (DEFINITIONS, get(definitions::list).post(definitions::create)),
         (DEFINITION, get(definitions::get).put(definitions::set_indexes).delete(definitions::delete)),
         (SCHEMA, get(schema::get).put(schema::put)),
         (UNIQUE, get(schema::get_unique).put(schema::put_unique)),
         (INDEXES, get(indexes::show)),
         (CONFIGS, get(configs::list).post(configs::create)),
-        (CONFIG, get(configs::get).put(configs::put).delete(configs::delete)),
+        (CONFIG, get(configs::get).put(configs::put).patch(patch::patch).delete(configs::delete)),
         (CONFIG_HISTORY, get(history::of_config)),
         (DEFINITION_HISTORY, get(history::of_definition)),
         (ROLLBACK, post(history::rollback)),
+        ("/api/v1/batch", post(batch::run)),
         ("/api/v1/cluster", get(cluster::show)),
         ("/api/v1/cluster/init", post(cluster::init)),
         ("/api/v1/cluster/backup", get(cluster::backup)),

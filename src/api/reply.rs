@@ -20,12 +20,13 @@ use tokio_util::io::ReaderStream;
 use super::json::Object;
 use crate::{
     model::{
+        command::Applied,
         error::{Fault, Invalid, Rejection, Step},
         query::{Page, QueryError},
         record::Revision,
         time::Timestamp,
     },
-    service::{Backup, Refusal},
+    service::{Backup, Refusal, Written},
     state::query::Found,
 };
 
@@ -37,12 +38,18 @@ const BUILDING: &str = "x-concord-index-building";
 pub(super) const NODE: &str = "x-concord-node";
 /// The header with the number of configs that break a schema.
 pub(super) const BREAKING: &str = "x-concord-breaking-configs";
+/// The header of an answer to a write that was only tried.
+const DRY_RUN: &str = "x-concord-dry-run";
 /// Stored text from which on a page is streamed record by record: a page of the largest records has a gigabyte.
 const PAGE_BYTES_AT_ONCE: usize = 4 << 20;
 /// Seconds after which a refused request may be tried again: an election takes about one.
 const RETRY_AFTER_S: HeaderValue = HeaderValue::from_static("1");
 /// Bytes of a piece of a streamed file.
 const FILE_BYTES_AT_ONCE: usize = 256 << 10;
+const ACCEPT_PATCH: &str = "accept-patch";
+/// The media types of patches (`patch.rs`).
+const PATCHES: HeaderValue =
+    HeaderValue::from_static("application/merge-patch+json, application/json-patch+json");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// A success.
@@ -58,6 +65,13 @@ impl Reply {
     pub(super) fn done(message: &'static str, data: &str) -> Self {
         let text = Object::with_room(data.len()).raw("status", "\"SUCCESS\"").plain("message", message);
         Self::json(Body::from(text.raw("data", data).end()))
+    }
+
+    /// Done; the data that it made is not known any more.
+    pub(super) fn without_data(message: &'static str) -> Self {
+        let text = Object::new().raw("status", "\"SUCCESS\"").plain("message", message);
+        Self::json(Body::from(text.end()))
+            .warning("the record has changed since, so the content that this request made is not shown")
     }
 
     /// A new resource, and where it is.
@@ -125,12 +139,27 @@ impl Reply {
     pub(super) fn next(self, link: &str) -> Self {
         self.header(header::LINK.as_str(), &format!("<{link}>; rel=\"next\""))
     }
+
     /// Tells how far the indexes of the record are, while some are being built.
     pub(super) fn building(self, progress: Option<String>) -> Self {
         match progress {
             Some(progress) => self.header(BUILDING, &progress),
             None => self,
         }
+    }
+
+    /// Names what a write made: the record's version and the state that the answer was made from. A dry run makes
+    /// no version.
+    pub(super) fn of_write(self, written: &Written) -> Self {
+        let Applied { revision, at, .. } = written.applied;
+        let reply = if written.dry_run { self } else { self.of(revision, at) };
+        reply.of_end(written)
+    }
+
+    /// The same of a write that leaves no record of which it could name the version.
+    pub(super) fn of_end(self, written: &Written) -> Self {
+        let reply = self.at(written.revision);
+        if written.dry_run { reply.header(DRY_RUN, "true") } else { reply }
     }
 
     /// Tells that a part of the request had no effect.
@@ -179,6 +208,8 @@ pub(super) enum Problem {
     NoMethod,
     /// A body or query of the wrong shape.
     Shape(Vec<Detail>),
+    /// The body is no kind of patch that is known here.
+    NoPatch,
     /// A refusal, and the revision of the state that it was read from, where there is one.
     Refused(Refusal, Option<Revision>),
 }
@@ -238,6 +269,12 @@ impl IntoResponse for Problem {
                 failure(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", &[fault])
             }
             Self::Shape(details) => detail(&details),
+            Self::NoPatch => {
+                let msg = "expected a patch of one of the types that the header `accept-patch` names";
+                let wrong =
+                    Detail { loc: vec!["body".into()], msg: msg.into(), kind: "model_attributes_type" };
+                ([(ACCEPT_PATCH, PATCHES)], detail(&[wrong])).into_response()
+            }
             Self::Refused(refusal, revision) => {
                 let mut response = refused(refusal);
                 if let Some(revision) = revision {
@@ -264,6 +301,10 @@ fn refused(refusal: Refusal) -> Response {
     let mut unshown = None;
     let mut breaking = None;
     let faults = match refusal {
+        Refusal::Rejected(Rejection::InBatch { index, rejection }) => {
+            let loc = vec!["operations".into(), Step::Place(index.into())];
+            vec![Fault::at(loc, rejection.to_string())]
+        }
         Refusal::Rejected(rejection) => vec![Fault::new(rejection.to_string())],
         Refusal::Invalid(Invalid::Faults(faults)) => faults,
         Refusal::Invalid(Invalid::TooLarge(text))
@@ -273,6 +314,7 @@ fn refused(refusal: Refusal) -> Response {
         | Refusal::Conflict(text)
         | Refusal::Expired(text)
         | Refusal::NotThere(text) => vec![Fault::new(text)],
+        Refusal::TestFailed(fault) | Refusal::Invalid(Invalid::TooLargeAt(fault)) => vec![fault],
         Refusal::NoMember(id) => vec![Fault::new(format!("node {id} is no member of the cluster"))],
         Refusal::Breaks(count, faults) => {
             breaking = Some(count);
@@ -311,15 +353,19 @@ fn verdict(refusal: &Refusal) -> (StatusCode, &'static str) {
             Rejection::Precondition { .. } => (StatusCode::PRECONDITION_FAILED, "precondition_failed"),
             Rejection::RequestReused => INVALID,
             Rejection::NotUnique { .. } => (StatusCode::CONFLICT, "conflict_error"),
+            // The step's own, as if it had been asked alone.
+            Rejection::InBatch { rejection, .. } => verdict(&Refusal::Rejected((**rejection).clone())),
         },
         Refusal::Invalid(Invalid::Faults(_)) => INVALID,
-        Refusal::Invalid(Invalid::TooLarge(_)) => (StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large"),
+        Refusal::Invalid(Invalid::TooLarge(_) | Invalid::TooLargeAt(_)) => {
+            (StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large")
+        }
         Refusal::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable_error"),
         Refusal::Undecided(_) => (StatusCode::GATEWAY_TIMEOUT, "timeout_error"),
         Refusal::Overloaded => (StatusCode::TOO_MANY_REQUESTS, "rate_limited"),
         Refusal::StorageFull(_) => (StatusCode::INSUFFICIENT_STORAGE, "storage_full"),
         Refusal::Fault(_) => (StatusCode::INTERNAL_SERVER_ERROR, "server_error"),
-        Refusal::Conflict(_) => (StatusCode::CONFLICT, "conflict_error"),
+        Refusal::Conflict(_) | Refusal::TestFailed(_) => (StatusCode::CONFLICT, "conflict_error"),
         Refusal::NoMember(_) | Refusal::NotThere(_) => (StatusCode::NOT_FOUND, "not_found_error"),
         Refusal::Expired(_) => (StatusCode::GONE, "expired_error"),
         Refusal::Breaks(..) => INVALID,
@@ -360,123 +406,4 @@ pub(super) fn place(loc: &[Step]) -> Value {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use axum::body::to_bytes;
-
-    async fn body(response: Response) -> Value {
-        assert_eq!(response.headers()[header::CONTENT_TYPE], "application/json");
-        serde_json::from_slice(&to_bytes(response.into_body(), usize::MAX).await.unwrap()).unwrap()
-    }
-
-    /// Every refusal there is, with what it is answered; a new one breaks `verdict`, which has no wildcard.
-    fn all() -> Vec<(Refusal, u16, &'static str)> {
-        let rejected = Refusal::Rejected;
-        let fault = || Fault::new("wrong");
-        let by = crate::model::key::Key::parse("k").unwrap();
-        vec![
-            (rejected(Rejection::DefinitionExists), 409, "conflict_error"),
-            (rejected(Rejection::ConfigExists), 409, "conflict_error"),
-            (rejected(Rejection::DefinitionNotEmpty(3)), 409, "conflict_error"),
-            (rejected(Rejection::DefinitionNotFound), 404, "not_found_error"),
-            (rejected(Rejection::ConfigNotFound), 404, "not_found_error"),
-            (rejected(Rejection::Precondition { current: 3 }), 412, "precondition_failed"),
-            (rejected(Rejection::RequestReused), 422, "validation_error"),
-            (Refusal::Invalid(Invalid::Faults(vec![fault(), fault()])), 422, "validation_error"),
-            (Refusal::Invalid(Invalid::TooLarge("large".into())), 413, "payload_too_large"),
-            (Refusal::Unavailable("no leader".into()), 503, "unavailable_error"),
-            (Refusal::Undecided("unknown".into()), 504, "timeout_error"),
-            (Refusal::Overloaded, 429, "rate_limited"),
-            (Refusal::StorageFull("full".into()), 507, "storage_full"),
-            (Refusal::Breaks(1, vec![fault(), fault()]), 422, "validation_error"),
-            (rejected(Rejection::NotUnique { path: "a".into(), by }), 409, "conflict_error"),
-            (Refusal::Fault("secret".into()), 500, "server_error"),
-        ]
-    }
-
-    #[tokio::test]
-    async fn each_refusal_has_its_status_and_type() {
-        for (refusal, status, kind) in all() {
-            let response = Problem::from(refusal).into_response();
-            assert_eq!(response.status(), status, "{kind}");
-            let may_retry = response.headers().get(header::RETRY_AFTER).is_some();
-            assert_eq!(may_retry, matches!(status, 429 | 503), "{kind}");
-            let body = body(response).await;
-            assert_eq!(body["status"], "FAILURE");
-            let errors = body["errors"].as_array().unwrap();
-            assert!(errors.iter().all(|error| error["type"] == kind && error.get("loc").is_none()), "{body}");
-            assert!(!errors.is_empty() && !errors[0]["msg"].as_str().unwrap().is_empty());
-        }
-    }
-
-    #[tokio::test]
-    async fn the_text_of_a_fault_and_of_a_panic_is_for_the_log_alone() {
-        for response in [
-            Problem::from(Refusal::Fault("secret".into())).into_response(),
-            panicked(Box::new("secret")),
-            panicked(Box::new(String::from("secret"))),
-            panicked(Box::new(1)),
-        ] {
-            assert!(response.extensions().get::<Unshown>().is_some());
-            let body = body(response).await;
-            assert_eq!(body["errors"], json!([{ "type": "server_error", "msg": "unexpected server error" }]));
-        }
-    }
-
-    #[tokio::test]
-    async fn places_are_names_and_numbers() {
-        let loc = vec![Step::from("indexes"), Step::Place(1)];
-        let response = Problem::fault(Fault::at(loc.clone(), "wrong")).into_response();
-        assert_eq!(body(response).await["errors"][0]["loc"], json!(["indexes", 1]));
-        let details = vec![Detail { loc, msg: "wrong".into(), kind: "missing" }];
-        let response = Problem::Shape(details).into_response();
-        assert_eq!(response.status(), 422);
-        let expected = json!({ "detail": [{ "loc": ["indexes", 1], "msg": "wrong", "type": "missing" }] });
-        assert_eq!(body(response).await, expected);
-    }
-
-    #[tokio::test]
-    async fn a_missing_credential_is_asked_for() {
-        let response = Problem::Unauthenticated("missing").into_response();
-        assert_eq!(
-            (response.status().as_u16(), &response.headers()[header::WWW_AUTHENTICATE]),
-            (401, &"Bearer".parse().unwrap())
-        );
-        assert_eq!(body(response).await["errors"][0]["type"], "unauthorized_error");
-        assert_eq!(body(Problem::NoRoute.into_response()).await["errors"][0]["type"], "not_found_error");
-        assert_eq!(body(Problem::NoMethod.into_response()).await["errors"][0]["type"], "method_not_allowed");
-    }
-
-    #[tokio::test]
-    async fn the_answer_about_a_record_names_its_version() {
-        let reply = Reply::created("made", r#"{"n":1e400}"#, "/a/b").of(7, Timestamp(0)).at(9);
-        let response = reply.into_response();
-        assert_eq!(response.status(), 201);
-        let expected = [
-            ("location", "/a/b"),
-            ("etag", "\"7\""),
-            ("last-modified", "Thu, 01 Jan 1970 00:00:00 GMT"),
-            (REVISION, "9"),
-        ];
-        for (name, value) in expected {
-            assert_eq!(response.headers()[name], value);
-        }
-        let text = to_bytes(response.into_body(), usize::MAX).await.unwrap();
-        assert_eq!(text, r#"{"status":"SUCCESS","message":"made","data":{"n":1e400}}"#);
-    }
-
-    #[tokio::test]
-    async fn a_page_is_the_same_streamed_or_not() {
-        let page = Page { page: u64::MAX, limit: 2, descending: true, search: String::new() };
-        for size in [|_: &u8| 1, |_: &u8| PAGE_BYTES_AT_ONCE] {
-            let found = Found { results: vec![1_u8, 2], total: 5 };
-            let response = Reply::page("found", found, &page, size, u8::to_string).into_response();
-            let expected = json!({
-                "status": "SUCCESS",
-                "message": "found",
-                "data": { "results": [1, 2], "meta": { "page": u64::MAX, "limit": 2, "total": 5 } },
-            });
-            assert_eq!(body(response).await, expected);
-        }
-    }
-}
+mod tests;

@@ -129,6 +129,24 @@ pub enum Command {
         /// Where the build stood when the step was made.
         cursor: Option<Key>,
     },
+    /// Several changes as one: all of them are done, in their order, or none.
+    Batch(Vec<BatchStep>),
+}
+
+/// What a step of a batch names as the revision that it read when an earlier step of the same batch wrote it: the
+/// entry has no revision yet. No entry of a log gets this far.
+pub const THIS_ENTRY: Revision = Revision::MAX;
+
+/// Steps of one batch: what the ids of the definitions that one entry makes leave room for.
+pub const BATCH_STEPS_MAX: usize = 1024;
+
+/// One change of a batch, checked on the state that the steps before it make.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BatchStep {
+    /// As [`Proposal::definition_read`]; [`THIS_ENTRY`] for a definition that an earlier step wrote.
+    pub definition_read: Option<Revision>,
+    /// The change; never a batch.
+    pub command: Command,
 }
 
 /// The mark of a request that may be sent again.
@@ -214,6 +232,7 @@ impl fmt::Display for Proposal {
             Command::SetSchema { key, .. } => ("set schema", key, None),
             Command::SetUnique { key, .. } => ("set unique paths", key, None),
             Command::BuildIndex { key, .. } => ("build index", key, None),
+            Command::Batch(steps) => return write!(f, "batch of {}", steps.len()),
         };
         write!(f, "{verb} `{definition}`")?;
         key.map_or(Ok(()), |key| write!(f, " `{key}`"))

@@ -69,6 +69,16 @@ impl Document {
     pub fn new(value: Value) -> Self {
         Self { text: value.to_string().into(), value }
     }
+
+    /// The document of a value that was put together here, held to what [`parse`] holds a text to.
+    ///
+    /// # Errors
+    /// When it is nested deeper than `depth_max` or holds a reserved member name.
+    pub fn checked(value: Value, depth_max: usize) -> Result<Self, DocumentError> {
+        let made = Self::new(value);
+        scan(&made.text, depth_max)?;
+        Ok(made)
+    }
 }
 
 /// Counts the depth and looks at the member names. What is no JSON is left to the parser to refuse: the scan

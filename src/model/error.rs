@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{key::Key, record::Revision};
+use super::{command::THIS_ENTRY, key::Key, record::Revision};
 
 /// A verdict against a command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
@@ -26,7 +26,7 @@ pub enum Rejection {
     #[error("config does not exist")]
     ConfigNotFound,
     /// `If-Match` names another revision than the record's.
-    #[error("the current revision is {current}, not the expected one")]
+    #[error("the current revision is {}, not the expected one", shown(*current))]
     Precondition {
         /// The record's revision.
         current: Revision,
@@ -42,6 +42,18 @@ pub enum Rejection {
         /// The config that has the value.
         by: Key,
     },
+    /// A step of a batch was rejected, and so nothing of the batch was done.
+    #[error("operation {index}: {rejection}")]
+    InBatch {
+        /// Which, from 0.
+        index: u32,
+        /// Why.
+        rejection: Box<Rejection>,
+    },
+}
+
+fn shown(revision: Revision) -> String {
+    if revision == THIS_ENTRY { "the batch's own".into() } else { revision.to_string() }
 }
 
 /// One thing that is wrong with a request, with the place where.
@@ -69,6 +81,8 @@ pub enum Invalid {
     Faults(Vec<Fault>),
     /// Data or schema are longer than the limit that the text names.
     TooLarge(String),
+    /// The same, with the place where.
+    TooLargeAt(Fault),
 }
 
 impl Fault {

@@ -27,6 +27,8 @@ pub const INDEX_AT_ONCE_MAX: u64 = 1000;
 pub const INDEX_STEP_CONFIGS: usize = 250;
 /// Bytes of data after which a step ends, whatever the number: they are parsed.
 pub const INDEX_STEP_BYTES: usize = 512 << 10;
+/// What one JSON Patch may cost, roughly in bytes that it copies and elements that it moves: some 100 ms at worst.
+pub const PATCH_WORK_MAX: usize = 32 << 20;
 
 /// The limits that a node's settings may change. They bound intake only: what has been agreed on is never
 /// refused later, so nodes with different limits agree all the same.
@@ -42,6 +44,8 @@ pub struct Limits {
     pub json_depth: usize,
     /// Indexed paths of a definition.
     pub indexes: usize,
+    /// Operations of a batch.
+    pub batch_operations: usize,
     /// Records of a page.
     pub page_limit: usize,
     /// Writes that a node works on at once; more get 429 at once.
@@ -56,6 +60,7 @@ impl Default for Limits {
             schema_bytes: 256 << 10,
             json_depth: 64,
             indexes: 64,
+            batch_operations: 1000,
             page_limit: 1000,
             writes_in_flight: 4096,
         }

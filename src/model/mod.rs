@@ -9,6 +9,7 @@ pub mod error;
 pub mod index;
 pub mod key;
 pub mod limits;
+pub mod patch;
 pub mod query;
 pub mod record;
 pub mod schema;

@@ -15,8 +15,9 @@ pub type Revision = u64;
 /// A definition: the shape of its configs and the paths by which they are found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Definition {
-    /// The revision that created it. A definition that is deleted and created again is another one.
-    pub id: Revision,
+    /// Unique for ever, and greater than those of all definitions that were created before: the revision that
+    /// created it and the step of its entry. A definition that is deleted and created again is another one.
+    pub id: u64,
     /// Its key, unique in the cluster.
     pub key: Key,
     /// Its indexed paths as they were written.

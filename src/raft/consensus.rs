@@ -40,7 +40,7 @@ use crate::{
 };
 
 /// Longest entry: twice the default body, and far below what the log takes.
-const ENTRY_BYTES_MAX: usize = 16 << 20;
+pub(crate) const ENTRY_BYTES_MAX: usize = 16 << 20;
 /// How long forming a cluster may take: the members elect a leader and agree on their list.
 const FORM_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long stopping openraft may take before the files are closed all the same.

@@ -46,6 +46,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use crate::{model::record::Revision, store};
+pub(crate) use consensus::ENTRY_BYTES_MAX;
 use peers::Peers;
 
 /// A member's number. Never used twice in a cluster.

@@ -22,6 +22,7 @@ use crate::{
     model::{
         command::{Expect, RequestStamp},
         document::{self, Document, DocumentError},
+        patch::{Patch, PatchForm},
         record::Revision,
     },
     raft::{
@@ -47,6 +48,7 @@ struct Carried {
     request: Option<RequestStamp>,
     remaining_ms: u64,
     write: CarriedWrite,
+    dry_run: bool,
 }
 
 /// [`Write`] with texts in the place of documents. New variants go to the end.
@@ -60,6 +62,15 @@ enum CarriedWrite {
     Rollback { definition: String, id: Revision, key: String, data: Arc<str>, expect: Expect },
     SetSchema { key: String, schema: Option<Arc<str>>, expect: Expect, force: bool },
     SetUnique { key: String, paths: Vec<String>, expect: Expect },
+    PatchConfig { definition: String, key: String, form: CarriedForm, patch: Arc<str>, expect: Expect },
+    Batch(Vec<CarriedWrite>),
+}
+
+/// [`PatchForm`] on its way.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+enum CarriedForm {
+    Merge,
+    Json,
 }
 
 impl Service {
@@ -77,7 +88,7 @@ impl Service {
         let answer = tokio::select! {
             answer = call => answer,
             // A lost leader never answers. A write that may be sent again need not wait for that.
-            () = consensus.leader_changed(), if asked.caller.request.is_some() => {
+            () = consensus.leader_changed(), if asked.may_repeat() => {
                 return Attempt::Unknown("the leader changed while the write was under way".into());
             }
         };
@@ -128,70 +139,93 @@ fn open(body: &[u8], depth: usize) -> Result<(Duration, Asked), ReceiveError> {
 
 impl Carried {
     fn of(asked: &Asked, remaining: Duration) -> Self {
-        let write = match asked.write.clone() {
-            Write::CreateDefinition { key, indexes, schema } => {
-                CarriedWrite::CreateDefinition { key, indexes, schema: schema.map(|schema| schema.text) }
-            }
-            Write::SetIndexes { key, indexes, expect } => CarriedWrite::SetIndexes { key, indexes, expect },
-            Write::DeleteDefinition { key, expect, restrict } => {
-                CarriedWrite::DeleteDefinition { key, expect, restrict }
-            }
-            Write::WriteConfig { definition, key, data, expect } => {
-                CarriedWrite::WriteConfig { definition, key, data: data.text, expect }
-            }
-            Write::DeleteConfig { definition, key, expect } => {
-                CarriedWrite::DeleteConfig { definition, key, expect }
-            }
-            Write::Rollback(Rollback { definition, id, key, data, expect }) => {
-                CarriedWrite::Rollback { definition, id, key, data: data.text, expect }
-            }
-            Write::SetSchema(NewSchema { key, schema, expect, force }) => {
-                CarriedWrite::SetSchema { key, schema: schema.map(|schema| schema.text), expect, force }
-            }
-            Write::SetUnique(NewUnique { key, paths, expect }) => {
-                CarriedWrite::SetUnique { key, paths, expect }
-            }
-        };
         Self {
             by: asked.caller.principal.id.clone(),
             reason: asked.caller.reason.clone(),
             request: asked.caller.request,
             remaining_ms: u64::try_from(remaining.as_millis()).unwrap_or(u64::MAX),
-            write,
+            write: CarriedWrite::of(asked.write.clone()),
+            dry_run: asked.caller.dry_run,
         }
     }
 
     fn into_asked(self, depth: usize) -> Result<Asked, DocumentError> {
+        let write = self.write.open(depth)?;
+        let (principal, dry_run) = (Principal { id: self.by }, self.dry_run);
+        let caller = Caller { principal, reason: self.reason, request: self.request, dry_run };
+        Ok(Asked { caller, write })
+    }
+}
+
+impl CarriedWrite {
+    fn of(write: Write) -> Self {
+        match write {
+            Write::CreateDefinition { key, indexes, schema } => {
+                Self::CreateDefinition { key, indexes, schema: schema.map(|schema| schema.text) }
+            }
+            Write::SetIndexes { key, indexes, expect } => Self::SetIndexes { key, indexes, expect },
+            Write::DeleteDefinition { key, expect, restrict } => {
+                Self::DeleteDefinition { key, expect, restrict }
+            }
+            Write::WriteConfig { definition, key, data, expect } => {
+                Self::WriteConfig { definition, key, data: data.text, expect }
+            }
+            Write::DeleteConfig { definition, key, expect } => Self::DeleteConfig { definition, key, expect },
+            Write::PatchConfig { definition, key, patch, expect } => {
+                let form = match patch.form {
+                    PatchForm::Merge => CarriedForm::Merge,
+                    PatchForm::Json => CarriedForm::Json,
+                };
+                Self::PatchConfig { definition, key, form, patch: patch.document.text, expect }
+            }
+            Write::Rollback(Rollback { definition, id, key, data, expect }) => {
+                Self::Rollback { definition, id, key, data: data.text, expect }
+            }
+            Write::SetSchema(NewSchema { key, schema, expect, force }) => {
+                Self::SetSchema { key, schema: schema.map(|schema| schema.text), expect, force }
+            }
+            Write::SetUnique(NewUnique { key, paths, expect }) => Self::SetUnique { key, paths, expect },
+            Write::Batch(operations) => Self::Batch(operations.into_iter().map(Self::of).collect()),
+        }
+    }
+
+    fn open(self, depth: usize) -> Result<Write, DocumentError> {
         let parse = |text: Arc<str>| {
             document::parse(text.as_bytes(), depth).map(|value| Document { text: Arc::clone(&text), value })
         };
-        let write = match self.write {
-            CarriedWrite::CreateDefinition { key, indexes, schema } => {
+        Ok(match self {
+            Self::CreateDefinition { key, indexes, schema } => {
                 Write::CreateDefinition { key, indexes, schema: schema.map(parse).transpose()? }
             }
-            CarriedWrite::SetIndexes { key, indexes, expect } => Write::SetIndexes { key, indexes, expect },
-            CarriedWrite::DeleteDefinition { key, expect, restrict } => {
+            Self::SetIndexes { key, indexes, expect } => Write::SetIndexes { key, indexes, expect },
+            Self::DeleteDefinition { key, expect, restrict } => {
                 Write::DeleteDefinition { key, expect, restrict }
             }
-            CarriedWrite::WriteConfig { definition, key, data, expect } => {
+            Self::WriteConfig { definition, key, data, expect } => {
                 Write::WriteConfig { definition, key, data: parse(data)?, expect }
             }
-            CarriedWrite::DeleteConfig { definition, key, expect } => {
-                Write::DeleteConfig { definition, key, expect }
+            Self::DeleteConfig { definition, key, expect } => Write::DeleteConfig { definition, key, expect },
+            Self::PatchConfig { definition, key, form, patch, expect } => {
+                let form = match form {
+                    CarriedForm::Merge => PatchForm::Merge,
+                    CarriedForm::Json => PatchForm::Json,
+                };
+                let patch = Patch { form, document: parse(patch)? };
+                Write::PatchConfig { definition, key, patch, expect }
             }
-            CarriedWrite::Rollback { definition, id, key, data, expect } => {
+            Self::Rollback { definition, id, key, data, expect } => {
                 Write::Rollback(Rollback { definition, id, key, data: parse(data)?, expect })
             }
-            CarriedWrite::SetSchema { key, schema, expect, force } => {
+            Self::SetSchema { key, schema, expect, force } => {
                 let schema = schema.map(parse).transpose()?;
                 Write::SetSchema(NewSchema { key, schema, expect, force })
             }
-            CarriedWrite::SetUnique { key, paths, expect } => {
-                Write::SetUnique(NewUnique { key, paths, expect })
+            Self::SetUnique { key, paths, expect } => Write::SetUnique(NewUnique { key, paths, expect }),
+            Self::Batch(operations) => {
+                let opened = operations.into_iter().map(|operation| operation.open(depth));
+                Write::Batch(opened.collect::<Result<_, _>>()?)
             }
-        };
-        let principal = Principal { id: self.by };
-        Ok(Asked { caller: Caller { principal, reason: self.reason, request: self.request }, write })
+        })
     }
 }
 
@@ -236,7 +270,8 @@ mod tests {
     fn asked(write: Write) -> Asked {
         let principal = Principal { id: "root".into() };
         let request = Some(RequestStamp { id: [1; 16], print: [2; 16] });
-        Asked { caller: Caller { principal, reason: Some("because".into()), request }, write }
+        let caller = Caller { principal, reason: Some("because".into()), request, dry_run: false };
+        Asked { caller, write }
     }
 
     fn writes() -> Vec<Write> {
@@ -271,13 +306,23 @@ mod tests {
                 expect: Expect::At(9),
                 force: true,
             }),
-            Write::SetUnique(NewUnique { key, paths: vec!["a".into()], expect: Expect::Present }),
+            Write::SetUnique(NewUnique {
+                key: key.clone(),
+                paths: vec!["a".into()],
+                expect: Expect::Present,
+            }),
+            Write::PatchConfig {
+                definition: key,
+                key: "db".into(),
+                patch: Patch { form: PatchForm::Json, document: document("[]") },
+                expect: Expect::At(3),
+            },
         ]
     }
 
     #[test]
     fn a_carried_write_comes_back_as_it_was() {
-        for write in writes() {
+        for write in writes().into_iter().chain([Write::Batch(writes())]) {
             let carried = Carried::of(&asked(write), Duration::from_millis(1500));
             assert_eq!(carried.remaining_ms, 1500);
             let back: Carried = decode(&encode(&carried)).unwrap();
@@ -297,6 +342,7 @@ mod tests {
             Attempt::Refused(Refusal::Breaks(2, vec![Fault::new("bad")])),
             Attempt::Later("no".into()),
             Attempt::Unknown("perhaps".into()),
+            Attempt::Made(applied, "{}".into()),
         ] {
             assert_eq!(decode::<Attempt>(&encode(&attempt)).unwrap(), attempt);
         }

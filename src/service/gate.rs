@@ -9,7 +9,7 @@
 //! definition that nobody changes has none: its writes pay for one look at a number.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
@@ -18,7 +18,7 @@ use std::{
 
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 
-use super::{Rollback, Write};
+use super::Write;
 
 type Gate = Arc<RwLock<()>>;
 
@@ -32,16 +32,35 @@ pub(super) struct Gates {
 
 impl Gates {
     /// Lets a write through; it holds what it gets until it is decided.
-    pub(super) async fn pass(&self, write: &Write) -> Option<OwnedRwLockReadGuard<()>> {
+    pub(super) async fn pass(&self, write: &Write) -> Vec<OwnedRwLockReadGuard<()>> {
         if self.open.load(Ordering::Relaxed) == 0 {
-            return None;
+            return Vec::new();
         }
-        let (Write::WriteConfig { definition, .. } | Write::Rollback(Rollback { definition, .. })) = write
-        else {
-            return None;
+        let gates: Vec<Gate> = {
+            let all = self.lock();
+            let of = |definition: &str| all.get(definition).map(|(gate, _)| Arc::clone(gate));
+            match write {
+                // In the order of the definitions, so that nobody waits in a circle.
+                Write::Batch(operations) => {
+                    let definitions: BTreeSet<&str> = operations.iter().map(Write::definition).collect();
+                    definitions.into_iter().filter_map(of).collect()
+                }
+                Write::WriteConfig { .. } | Write::PatchConfig { .. } | Write::Rollback(_) => {
+                    of(write.definition()).into_iter().collect()
+                }
+                Write::CreateDefinition { .. }
+                | Write::SetIndexes { .. }
+                | Write::DeleteDefinition { .. }
+                | Write::DeleteConfig { .. }
+                | Write::SetSchema(_)
+                | Write::SetUnique(_) => Vec::new(),
+            }
         };
-        let gate = self.lock().get(definition).map(|(gate, _)| Arc::clone(gate))?;
-        Some(gate.read_owned().await)
+        let mut passed = Vec::with_capacity(gates.len());
+        for gate in gates {
+            passed.push(gate.read_owned().await);
+        }
+        passed
     }
 
     /// The gate of a definition, for one that will close it.
@@ -103,10 +122,10 @@ mod tests {
     #[tokio::test]
     async fn a_closed_gate_holds_the_writes_of_its_definition_and_no_others() {
         let gates = Arc::new(Gates::default());
-        assert!(gates.pass(&write("d")).await.is_none(), "no gate, nothing to hold");
+        assert!(gates.pass(&write("d")).await.is_empty(), "no gate, nothing to hold");
         let (one, two) = (gates.of("d"), gates.of("d"));
         let passed = gates.pass(&write("d")).await;
-        assert!(passed.is_some());
+        assert!(!passed.is_empty());
         assert!(one.close().now_or_never().is_none(), "a write is under way");
         drop(passed);
         let closed = one.close().await;
@@ -115,9 +134,9 @@ mod tests {
         assert!(two.close().now_or_never().is_none());
         drop(closed);
         drop(one);
-        assert!(gates.pass(&write("d")).await.is_some(), "there is a keeper still");
+        assert!(!gates.pass(&write("d")).await.is_empty(), "there is a keeper still");
         drop(two);
-        assert!(gates.pass(&write("d")).await.is_none());
+        assert!(gates.pass(&write("d")).await.is_empty());
         assert!(gates.lock().is_empty());
     }
 }

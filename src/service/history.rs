@@ -183,7 +183,10 @@ impl Service {
         if let Some(outcome) = decided_before(&state, &caller) {
             let applied = outcome?;
             let config = self.config_of(definition, key, applied.revision).await?;
-            return Ok((Written { applied, revision: state.revision() }, config));
+            return Ok((
+                Written { applied, revision: state.revision(), dry_run: false, content: None },
+                config,
+            ));
         }
         let config = self.config_then(&state, (definition, key), to, "body").await?;
         let found = state.definition(definition).ok_or(Rejection::DefinitionNotFound)?;

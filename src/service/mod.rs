@@ -3,8 +3,11 @@
 //! | file | what it does |
 //! |---|---|
 //! | `propose` | takes a write to its verdict, through changes of the leader |
+//! | `trial` | tries a write without storing anything |
 //! | `prepare` | checks a write against a state and makes the command of it (on the leader) |
 //! | `redefine`, `scan`, `gate` | a definition's other schema or unique paths: all its configs are checked first |
+//! | `patch`, `queues` | computes writes from the record as it is, one after another for each record |
+//! | `batch` | several writes as one |
 //! | `forward` | carries a write to the leader, once, and answers the ones that other nodes carry here |
 //! | `read` | the barrier that makes a read see every acknowledged write |
 //! | `members` | forms the cluster, shows it, says whether this node is ready |
@@ -23,6 +26,7 @@
 
 pub mod access;
 mod backup;
+mod batch;
 mod building;
 pub(crate) mod changes;
 mod checks;
@@ -30,12 +34,15 @@ pub(crate) mod forward;
 mod gate;
 pub(crate) mod history;
 pub(crate) mod members;
+mod patch;
 mod prepare;
 mod propose;
+mod queues;
 pub(crate) mod read;
 mod redefine;
 mod retention;
 mod scan;
+mod trial;
 
 use std::{
     path::PathBuf,
@@ -56,6 +63,7 @@ use crate::{
         document::Document,
         error::{Fault, Invalid, Rejection},
         limits::Limits,
+        patch::Patch,
         record::Revision,
         time::Timestamp,
     },
@@ -80,6 +88,8 @@ pub struct Caller {
     pub reason: Option<String>,
     /// Set when the caller may send the request again.
     pub request: Option<RequestStamp>,
+    /// Only the answer is asked for: nothing is stored.
+    pub dry_run: bool,
 }
 
 /// A write as a caller asks it. Keys are raw texts: they are checked in the contract's order
@@ -139,6 +149,19 @@ pub enum Write {
     SetSchema(NewSchema),
     /// Other unique paths.
     SetUnique(NewUnique),
+    /// A change of a part of a config's data.
+    PatchConfig {
+        /// The definition.
+        definition: String,
+        /// The config.
+        key: String,
+        /// What changes.
+        patch: Patch,
+        /// What must be there.
+        expect: Expect,
+    },
+    /// All of these in their order, or none of them. It holds no batches.
+    Batch(Vec<Write>),
 }
 
 /// A decided write: what it did and the state it was answered from (this node's, at least the write's revision
@@ -149,6 +172,10 @@ pub struct Written {
     pub applied: Applied,
     /// The revision that this node has applied.
     pub revision: Revision,
+    /// Nothing was stored: `applied` names the state that the write was tried on, and no revision of its own.
+    pub dry_run: bool,
+    /// What the leader computed for the record (`PatchConfig`); `None` where it is not known any more.
+    pub content: Option<Arc<str>>,
 }
 
 /// Why a request was not done. Rides between nodes: new variants go to the end.
@@ -178,6 +205,8 @@ pub enum Refusal {
     NotThere(String),
     /// So many configs would break a schema; the faults name the first of them.
     Breaks(u64, Vec<Fault>),
+    /// A patch's `test` found something else than it names; certainly not applied.
+    TestFailed(Fault),
 }
 
 /// How fresh a read must be.
@@ -283,6 +312,7 @@ struct Inner {
     /// For reads of the history.
     lookups: Semaphore,
     validators: checks::Validators,
+    queues: queues::Queues,
     disk: checks::Disk,
     gates: Arc<gate::Gates>,
     /// Held by each check of all configs of a definition.
@@ -306,6 +336,7 @@ impl Service {
             admission: Semaphore::new(options.limits.writes_in_flight),
             lookups: Semaphore::new(history::LOOKUPS_MAX),
             validators: checks::Validators::default(),
+            queues: queues::Queues::default(),
             disk: checks::Disk::new(options.directory.clone(), options.disk_reserve_bytes),
             gates: Arc::default(),
             scans: Arc::new(Semaphore::new(scan::SCANS_MAX)),
@@ -432,93 +463,4 @@ fn now() -> Timestamp {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use std::path::Path;
-
-    use super::*;
-    use crate::raft::{
-        StartError,
-        identity::{FORMAT, Identity},
-        peers::Secrets,
-    };
-
-    pub(crate) const SECRET: &str = "a-cluster-secret";
-    pub(crate) const KEY: &str = "a-root-key-of-length";
-
-    /// Node 1, without consensus.
-    pub(crate) fn service(directory: &Path, limits: Limits) -> Service {
-        let options = Options {
-            node_id: 1,
-            directory: directory.into(),
-            limits,
-            write_timeout: Duration::from_secs(1),
-            read_timeout: Duration::from_secs(1),
-            timers: Timers { heartbeat_ms: 200, election_min_ms: 600, election_max_ms: 900 },
-            store: store::Options::default(),
-            snapshot_log_bytes: 1,
-            disk_reserve_bytes: 0,
-            rescue: Vec::new(),
-            retention: Retention::default(),
-        };
-        Service::new(options, Access::new(KEY), Arc::new(Peers::new(Secrets(vec![SECRET.into()]))))
-    }
-
-    fn write() -> (Caller, Write) {
-        let caller = Caller { principal: Principal { id: "root".into() }, reason: None, request: None };
-        let write =
-            Write::DeleteConfig { definition: "app".into(), key: "db".into(), expect: Expect::Present };
-        (caller, write)
-    }
-
-    #[tokio::test]
-    async fn a_node_that_belongs_to_no_cluster_does_nothing_and_says_so() {
-        let directory = tempfile::tempdir().unwrap();
-        let service = service(directory.path(), Limits::default());
-        service.start().await.unwrap();
-        let (caller, write) = write();
-        let refusals = [
-            service.write(caller, write).await.unwrap_err(),
-            service.view(Consistency { level: Level::Linearizable, min_revision: None }).await.unwrap_err(),
-        ];
-        for refusal in refusals {
-            assert_eq!(refusal, Refusal::Unavailable("this node belongs to no cluster yet".into()));
-        }
-        assert!(service.ready().is_err());
-        assert_eq!(service.revision(), 0);
-        assert_eq!(service.cluster().cluster_id, None);
-    }
-
-    #[tokio::test]
-    async fn more_writes_than_a_node_may_work_on_are_refused_at_once() {
-        let directory = tempfile::tempdir().unwrap();
-        let service = service(directory.path(), Limits { writes_in_flight: 0, ..Limits::default() });
-        let (caller, write) = write();
-        assert_eq!(service.write(caller, write).await.unwrap_err(), Refusal::Overloaded);
-    }
-
-    #[tokio::test]
-    async fn a_member_that_lost_its_log_does_not_start() {
-        let directory = tempfile::tempdir().unwrap();
-        let identity = Identity { cluster_id: uuid::Uuid::from_u128(7), node_id: 1, format: FORMAT };
-        identity.write(directory.path()).unwrap();
-        let refused = service(directory.path(), Limits::default()).start().await;
-        assert!(matches!(refused, Err(StartError::Refused(text)) if text.contains("no log")));
-    }
-
-    #[tokio::test]
-    async fn the_directory_of_another_node_is_refused() {
-        let directory = tempfile::tempdir().unwrap();
-        let identity = Identity { cluster_id: uuid::Uuid::from_u128(7), node_id: 2, format: FORMAT };
-        identity.write(directory.path()).unwrap();
-        std::fs::create_dir(directory.path().join("log")).unwrap();
-        let refused = service(directory.path(), Limits::default()).start().await;
-        assert!(matches!(refused, Err(StartError::Refused(text)) if text.contains("names node 2")));
-    }
-
-    #[test]
-    fn the_clock_reads_microseconds_of_this_century() {
-        let year_2020 = Timestamp::parse("2020-01-01T00:00:00Z").unwrap();
-        let year_2100 = Timestamp::parse("2100-01-01T00:00:00Z").unwrap();
-        assert!((year_2020..year_2100).contains(&now()));
-    }
-}
+pub(crate) mod tests;

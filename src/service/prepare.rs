@@ -17,12 +17,15 @@ use serde_json::Value;
 
 use super::{
     Caller, Refusal, Rollback, Write,
+    batch::{check_operations, prepare_batch},
     checks::{Validators, stored_schema, within},
+    now,
+    patch::patch_config,
     redefine,
 };
 use crate::{
     model::{
-        command::{Command, Expect, Outcome},
+        command::{Command, Expect, Outcome, Proposal},
         document::Document,
         error::{Fault, Invalid, Rejection},
         index,
@@ -44,6 +47,26 @@ const SCHEMA_LONG: usize = 8 << 10;
 pub(super) struct Asked {
     pub(super) caller: Caller,
     pub(super) write: Write,
+}
+
+impl Asked {
+    /// Whether a try whose outcome is unknown may be followed by another: the log decides both as one, or none of
+    /// them stores anything.
+    pub(super) fn may_repeat(&self) -> bool {
+        self.caller.request.is_some() || self.caller.dry_run
+    }
+
+    /// What the log is to carry, made now.
+    pub(super) fn proposal(&self, command: Command, definition_read: Option<Revision>) -> Proposal {
+        Proposal {
+            at: now(),
+            by: self.caller.principal.id.clone(),
+            reason: self.caller.reason.clone(),
+            request: self.caller.request,
+            definition_read,
+            command,
+        }
+    }
 }
 
 /// What came of a write before anything was proposed.
@@ -72,14 +95,15 @@ pub(super) fn check_intake(write: &Write, limits: &Limits) -> Result<(), Invalid
         }
         Write::SetUnique(new) => (&new.key, Vec::new()),
         Write::SetIndexes { key, .. } | Write::DeleteDefinition { key, .. } => (key, Vec::new()),
-        Write::DeleteConfig { definition, .. } | Write::Rollback(Rollback { definition, .. }) => {
-            (definition, Vec::new())
-        }
+        Write::DeleteConfig { definition, .. }
+        | Write::PatchConfig { definition, .. }
+        | Write::Rollback(Rollback { definition, .. }) => (definition, Vec::new()),
+        Write::Batch(operations) => return check_operations(operations, limits),
     };
     Key::parse(definition).map(drop).map_err(|error| Fault::at(loc, error.to_string()).into())
 }
 
-fn check_bytes(what: &str, document: Option<&Document>, most: usize) -> Result<(), Invalid> {
+pub(super) fn check_bytes(what: &str, document: Option<&Document>, most: usize) -> Result<(), Invalid> {
     let bytes = document.map_or(0, |document| document.text.len());
     if bytes <= most {
         return Ok(());
@@ -105,7 +129,13 @@ pub(super) fn is_long(state: &State, write: &Write, validators: &Validators) -> 
         Write::WriteConfig { definition, data, .. } | Write::Rollback(Rollback { definition, data, .. }) => {
             data.text.len() > DATA_LONG || stored(definition, true)
         }
+        Write::PatchConfig { definition, key, patch, .. } => {
+            let found = state.definition(definition).and_then(|found| found.config(key));
+            let bytes = patch.document.text.len() + found.map_or(0, |config| config.data.len());
+            bytes > DATA_LONG || stored(definition, true)
+        }
         Write::DeleteDefinition { .. } | Write::DeleteConfig { .. } => false,
+        Write::Batch(_) => true,
     }
 }
 
@@ -128,31 +158,7 @@ pub(super) fn prepare(
         }));
     }
     let kept = asked.caller.request.is_some();
-    let (command, definition_read, standing) = match &asked.write {
-        Write::CreateDefinition { key, indexes, schema } => {
-            create_definition(state, key, (indexes, schema.as_ref()), limits)?
-        }
-        Write::SetIndexes { key, indexes, expect } => set_indexes(state, key, (indexes, *expect), limits)?,
-        Write::DeleteDefinition { key, expect, restrict } => {
-            delete_definition(state, key, *expect, *restrict)?
-        }
-        Write::WriteConfig { definition, key, data, expect } => {
-            write_config(find(state, definition)?, key, (data, *expect), validators)?
-        }
-        Write::DeleteConfig { definition, key, expect } => {
-            delete_config(find(state, definition)?, key, *expect)?
-        }
-        Write::Rollback(Rollback { definition, id, key, data, expect }) => {
-            let found = find(state, definition)?;
-            if found.definition.id != *id {
-                let text = "the definition was deleted and made again: the config is none of its";
-                return Err(Refusal::NotThere(text.into()));
-            }
-            write_config(found, key, (data, *expect), validators)?
-        }
-        Write::SetSchema(new) => redefine::set_schema(find(state, &new.key)?, new)?,
-        Write::SetUnique(new) => redefine::set_unique(find(state, &new.key)?, new)?,
-    };
+    let (command, definition_read, standing) = judge_write(state, &asked.write, validators, limits)?;
     match standing {
         Err(rejection) if !kept => Err(rejection.into()),
         Ok(()) | Err(_) => Ok(Prepared::Propose { command, definition_read }),
@@ -161,6 +167,44 @@ pub(super) fn prepare(
 
 /// A command that could be proposed, the definition's revision that it rests on, and what this state says of it.
 pub(super) type Judged = (Command, Option<Revision>, Result<(), Rejection>);
+
+/// Checks a write, whoever asks it, and makes the command of it.
+pub(super) fn judge_write(
+    state: &State,
+    write: &Write,
+    validators: &Validators,
+    limits: &Limits,
+) -> Result<Judged, Refusal> {
+    match write {
+        Write::CreateDefinition { key, indexes, schema } => {
+            create_definition(state, key, (indexes, schema.as_ref()), limits)
+        }
+        Write::SetIndexes { key, indexes, expect } => set_indexes(state, key, (indexes, *expect), limits),
+        Write::DeleteDefinition { key, expect, restrict } => {
+            delete_definition(state, key, *expect, *restrict)
+        }
+        Write::WriteConfig { definition, key, data, expect } => {
+            write_config(find(state, definition)?, key, (data, *expect), validators)
+        }
+        Write::DeleteConfig { definition, key, expect } => {
+            delete_config(find(state, definition)?, key, *expect)
+        }
+        Write::PatchConfig { definition, key, patch, expect } => {
+            patch_config(find(state, definition)?, key, (patch, *expect), (validators, limits))
+        }
+        Write::Rollback(Rollback { definition, id, key, data, expect }) => {
+            let found = find(state, definition)?;
+            if found.definition.id != *id {
+                let text = "the definition was deleted and made again: the config is none of its";
+                return Err(Refusal::NotThere(text.into()));
+            }
+            write_config(found, key, (data, *expect), validators)
+        }
+        Write::SetSchema(new) => redefine::set_schema(find(state, &new.key)?, new),
+        Write::SetUnique(new) => redefine::set_unique(find(state, &new.key)?, new),
+        Write::Batch(operations) => prepare_batch(state, operations, validators, limits),
+    }
+}
 
 fn create_definition(
     state: &State,
@@ -263,7 +307,7 @@ fn find<'a>(state: &'a State, key: &str) -> Result<&'a Arc<Collection>, Refusal>
     state.definition(key.as_str()).ok_or_else(|| Rejection::DefinitionNotFound.into())
 }
 
-fn parse_key(text: &str, name: &str) -> Result<Key, Refusal> {
+pub(super) fn parse_key(text: &str, name: &str) -> Result<Key, Refusal> {
     Key::parse(text).map_err(|error| Invalid::from(Fault::at(vec![name.into()], error.to_string())).into())
 }
 
@@ -274,7 +318,7 @@ pub(super) fn check_definition_expect(expect: Expect, found: &Collection) -> Res
 }
 
 /// Whether a record, or its absence, is what a write may rest on.
-fn check_expect(
+pub(super) fn check_expect(
     expect: Expect,
     current: Option<Revision>,
     exists: Rejection,
@@ -298,7 +342,7 @@ mod tests {
     use super::*;
     use crate::{
         model::{
-            command::{Proposal, RequestStamp, Verdict},
+            command::{RequestStamp, Verdict},
             document,
             time::Timestamp,
         },
@@ -311,7 +355,7 @@ mod tests {
 
     fn asked(write: Write) -> Asked {
         let principal = Principal { id: "root".into() };
-        Asked { caller: Caller { principal, reason: None, request: None }, write }
+        Asked { caller: Caller { principal, reason: None, request: None, dry_run: false }, write }
     }
 
     fn put(key: &str, text: &str, expect: Expect) -> Write {

@@ -17,13 +17,15 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::{
-    Caller, Refusal, Service, Write, Written, now,
+    Caller, Refusal, Service, Write, Written,
+    patch::{content_at, records},
     prepare::{Asked, Prepared, check_intake, is_long, prepare},
+    queues::Records,
     redefine::{needs_check, set_configs_read},
 };
 use crate::{
     model::{
-        command::{Outcome, Proposal, Verdict},
+        command::{Applied, Command, Outcome, Verdict},
         error::Invalid,
         record::Revision,
     },
@@ -52,6 +54,8 @@ pub(super) enum Attempt {
     Later(String),
     /// It may be applied.
     Unknown(String),
+    /// The log decided well, and this is the content that the leader computed.
+    Made(Applied, Arc<str>),
 }
 
 impl Service {
@@ -66,23 +70,28 @@ impl Service {
         let consensus = self.consensus_or_refusal()?;
         let deadline = Instant::now() + self.time_for(&write);
         let asked = Arc::new(Asked { caller, write });
-        let applied = self.settle(consensus, &asked, deadline).await??;
+        let (outcome, content) = self.settle(consensus, &asked, deadline).await?;
+        let applied = outcome?;
+        if asked.caller.dry_run {
+            return Ok(Written { applied, revision: applied.revision, dry_run: true, content });
+        }
         // The caller reads its own write on this node; where that takes too long it is a success all the same.
         let _late = timeout(CATCH_UP, consensus.applied(applied.revision)).await.is_err();
-        Ok(Written { applied, revision: consensus.state().revision() })
+        let state = consensus.state();
+        let mut content = content.or_else(|| content_at(&state, &asked.write, applied.revision));
+        if content.is_none()
+            && let Write::PatchConfig { definition, key, .. } = &asked.write
+        {
+            // Written again since: the history has what this request made of it, for as long as it reaches.
+            let was = self.config_of(definition, key, applied.revision).await;
+            content = was.ok().map(|config| Arc::clone(&config.data));
+        }
+        Ok(Written { applied, revision: state.revision(), dry_run: false, content })
     }
 
     /// Refuses writes that need room while there is none.
     pub(super) fn check_room(&self, write: &Write) -> Result<(), Refusal> {
-        match write {
-            Write::DeleteDefinition { .. } | Write::DeleteConfig { .. } => Ok(()),
-            Write::CreateDefinition { .. }
-            | Write::SetIndexes { .. }
-            | Write::WriteConfig { .. }
-            | Write::Rollback(_)
-            | Write::SetSchema(_)
-            | Write::SetUnique(_) => self.inner.disk.room(),
-        }
+        if write.is_removal() { Ok(()) } else { self.inner.disk.room() }
     }
 
     /// Tries until there is a verdict, a refusal, or no time left.
@@ -91,9 +100,10 @@ impl Service {
         consensus: &Consensus,
         asked: &Arc<Asked>,
         deadline: Instant,
-    ) -> Result<Outcome, Refusal> {
+    ) -> Result<(Outcome, Option<Arc<str>>), Refusal> {
         let mut pauses = Pauses::until(deadline);
-        let mut course = Course { repeatable: asked.caller.request.is_some(), ..Course::default() };
+        let (repeatable, dry_run) = (asked.may_repeat(), asked.caller.dry_run);
+        let mut course = Course { repeatable, dry_run, ..Course::default() };
         loop {
             let attempt = match consensus.leader() {
                 None => Attempt::Later("no leader is known".into()),
@@ -101,7 +111,7 @@ impl Service {
                 Some(leader) => self.forward(consensus, asked, &leader, deadline).await,
             };
             if let Some(end) = course.take(attempt) {
-                return end;
+                return end.map(|outcome| (outcome, course.content));
             }
             if !pauses.pause(consensus.leader_changed()).await {
                 return Err(course.out_of_time());
@@ -117,13 +127,24 @@ impl Service {
         deadline: Instant,
     ) -> Attempt {
         let mut check = None;
+        if asked.caller.dry_run {
+            return self.try_out(consensus, asked, deadline).await;
+        }
+        let is_computed = asked.write.is_computed();
+        let queues = &self.inner.queues;
+        let needed = if is_computed || queues.any() { records(&asked.write) } else { Records::default() };
+        let Some(_turn) = queues.enter(needed, deadline).await else {
+            return Attempt::Later(
+                "the writes of this config queue, and the time was up before its turn".into(),
+            );
+        };
         for _ in 0..PREPARATIONS_MAX {
             let Ok(_passed) = timeout_at(deadline, self.inner.gates.pass(&asked.write)).await else {
                 return Attempt::Later("the schema of the definition is being changed".into());
             };
             let (mut command, definition_read) = match self.judge(consensus, asked, deadline).await {
                 Ok(Prepared::Propose { command, definition_read }) => (command, definition_read),
-                Ok(Prepared::Known(outcome)) => return Attempt::Decided(outcome),
+                Ok(Prepared::Known(outcome)) => return recalled(consensus, asked, outcome),
                 Err(attempt) => return attempt,
             };
             if needs_check(&command) {
@@ -134,27 +155,26 @@ impl Service {
                     Err(attempt) => return attempt,
                 }
             }
+            let made = if is_computed { content_of(&command) } else { None };
             if Instant::now() >= deadline {
                 // Proposed now, its outcome could not be told.
                 return Attempt::Later("the time was up before the write was proposed".into());
             }
-            let proposal = Proposal {
-                at: now(),
-                by: asked.caller.principal.id.clone(),
-                reason: asked.caller.reason.clone(),
-                request: asked.caller.request,
-                definition_read,
-                command,
-            };
+            let proposal = asked.proposal(command, definition_read);
             match timeout_at(deadline, consensus.write(Arc::new(proposal))).await {
                 Err(_) => return Attempt::Unknown("the write was proposed, but not decided in time".into()),
-                Ok(Ok(Verdict::Decided(outcome))) => return Attempt::Decided(outcome),
+                // Of a request that may be sent again another copy may have been decided, which was computed from
+                // another record: then only the state tells.
+                Ok(Ok(Verdict::Decided(outcome))) if asked.caller.request.is_some() => {
+                    return recalled(consensus, asked, outcome);
+                }
+                Ok(Ok(Verdict::Decided(outcome))) => return decided(outcome, made),
                 Ok(Ok(Verdict::Stale)) => {}
                 Ok(Err(error)) => return error.into(),
             }
         }
         Attempt::Refused(Refusal::Unavailable(format!(
-            "the definition changed {PREPARATIONS_MAX} times while the write was prepared"
+            "what it rests on changed {PREPARATIONS_MAX} times while the write was prepared"
         )))
     }
 
@@ -168,12 +188,12 @@ impl Service {
         if let Ok(prepared) = self.prepare(consensus.state(), asked).await {
             return Ok(prepared);
         }
-        self.confirm_lead(consensus, deadline).await?;
+        Self::confirm_lead(consensus, deadline).await?;
         self.prepare(consensus.state(), asked).await.map_err(Attempt::Refused)
     }
 
     /// Makes sure that this node leads and has applied what was agreed on before.
-    pub(super) async fn confirm_lead(&self, consensus: &Consensus, deadline: Instant) -> Result<(), Attempt> {
+    pub(super) async fn confirm_lead(consensus: &Consensus, deadline: Instant) -> Result<(), Attempt> {
         let confirmed = async {
             let index = consensus.read_index().await?;
             consensus.applied(index).await;
@@ -211,6 +231,39 @@ impl Service {
     }
 }
 
+/// A decision that was made before, or may have been, with the content that it gave its record where the state still
+/// knows it.
+fn recalled(consensus: &Consensus, asked: &Asked, outcome: Outcome) -> Attempt {
+    let content = match &outcome {
+        Ok(applied) => content_at(&consensus.state(), &asked.write, applied.revision),
+        Err(_) => None,
+    };
+    decided(outcome, content)
+}
+
+pub(super) fn decided(outcome: Outcome, content: Option<Arc<str>>) -> Attempt {
+    match (outcome, content) {
+        (Ok(applied), Some(content)) => Attempt::Made(applied, content),
+        (outcome, _) => Attempt::Decided(outcome),
+    }
+}
+
+/// The content that a command writes.
+pub(super) fn content_of(command: &Command) -> Option<Arc<str>> {
+    match command {
+        Command::WriteConfig { data, .. } => Some(Arc::clone(data)),
+        Command::CreateDefinition { .. }
+        | Command::SetIndexes { .. }
+        | Command::DeleteDefinition { .. }
+        | Command::DeleteConfig { .. }
+        | Command::Compact { .. }
+        | Command::SetSchema { .. }
+        | Command::SetUnique { .. }
+        | Command::BuildIndex { .. }
+        | Command::Batch(_) => None,
+    }
+}
+
 /// Runs what takes long on a thread for such work.
 pub(super) async fn aside<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
@@ -235,10 +288,14 @@ impl From<WriteError> for Attempt {
 struct Course {
     /// Whether the write bears a stamp by which the log decides its copies as one.
     repeatable: bool,
+    /// Whether nothing is stored, whatever becomes of a try.
+    dry_run: bool,
     /// Set once a try may have been applied.
     unknown: Option<String>,
     /// Why the last try came to nothing.
     reason: String,
+    /// What the leader computed.
+    content: Option<Arc<str>>,
 }
 
 impl Course {
@@ -246,8 +303,16 @@ impl Course {
     fn take(&mut self, attempt: Attempt) -> Option<Result<Outcome, Refusal>> {
         match attempt {
             Attempt::Decided(outcome) => Some(Ok(outcome)),
+            Attempt::Made(applied, content) => {
+                self.content = Some(content);
+                Some(Ok(Ok(applied)))
+            }
             // A copy that is still under way may be applied after this refusal was judged.
             Attempt::Refused(refusal) => Some(Err(self.unknown.take().map_or(refusal, Refusal::Undecided))),
+            Attempt::Unknown(text) if self.dry_run => {
+                self.reason = text;
+                None
+            }
             Attempt::Unknown(text) if crate::sabotage::is("unknown-told-as-503") => {
                 Some(Err(Refusal::Unavailable(text)))
             }
@@ -339,6 +404,13 @@ mod tests {
         let mut three = course(true);
         assert_eq!(three.take(Attempt::Unknown("lost".into())), None);
         assert_eq!(three.out_of_time(), Refusal::Undecided("lost".into()));
+    }
+
+    #[test]
+    fn of_a_dry_run_nothing_is_ever_unknown() {
+        let mut course = Course { repeatable: true, dry_run: true, ..Course::default() };
+        assert_eq!(course.take(Attempt::Unknown("lost".into())), None);
+        assert!(matches!(course.out_of_time(), Refusal::Unavailable(_)));
     }
 
     #[tokio::test]

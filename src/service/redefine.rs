@@ -21,7 +21,7 @@ use tokio::{
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
-    Caller, Consistency, Level, Refusal, Rollback, Service, Write,
+    Caller, Consistency, Level, Refusal, Service, Write,
     checks::within,
     gate::Keeper,
     prepare::{Asked, Judged, Prepared, check_definition_expect, check_intake, rejection_first},
@@ -163,7 +163,8 @@ pub(super) fn needs_check(command: &Command) -> bool {
         | Command::WriteConfig { .. }
         | Command::DeleteConfig { .. }
         | Command::Compact { .. }
-        | Command::BuildIndex { .. } => false,
+        | Command::BuildIndex { .. }
+        | Command::Batch(_) => false,
     }
 }
 
@@ -206,12 +207,14 @@ impl Service {
             | Write::DeleteDefinition { .. }
             | Write::WriteConfig { .. }
             | Write::DeleteConfig { .. }
+            | Write::PatchConfig { .. }
+            | Write::Batch(_)
             | Write::Rollback(_) => time,
         }
     }
 
     pub(super) fn new_check(&self, asked: &Arc<Asked>) -> Check {
-        let keeper = self.inner.gates.of(definition_of(&asked.write));
+        let keeper = self.inner.gates.of(asked.write.definition());
         let gone = CancellationToken::new().drop_guard();
         Check { asked: Arc::clone(asked), scan: None, keeper, closed: None, pictures: 0, gone }
     }
@@ -232,7 +235,7 @@ impl Service {
                 Seen::Fits(news, upto) => (news, upto),
                 Seen::Breaks(_) => {
                     check.closed = None;
-                    self.confirm_lead(consensus, deadline).await?;
+                    Self::confirm_lead(consensus, deadline).await?;
                     match self.look_at_all(check, consensus.state(), read, deadline).await? {
                         Seen::Changed => return Ok(None),
                         Seen::Breaks(refusal) => return Err(Attempt::Refused(refusal)),
@@ -272,7 +275,7 @@ impl Service {
                 Some(scan) => scan,
                 None => Box::new(Scan::of(&asked.write)?),
             };
-            let found = state.definition(definition_of(&asked.write));
+            let found = state.definition(asked.write.definition());
             let Some(found) = found.filter(|found| Some(found.definition.revision) == read) else {
                 return Ok(Ok((scan, Seen::Changed)));
             };
@@ -345,7 +348,7 @@ impl Service {
             let _place = place;
             let mut scan = Scan::of(&write)?;
             let revision = state.revision();
-            let Some(found) = state.definition(definition_of(&write)) else {
+            let Some(found) = state.definition(write.definition()) else {
                 return Ok(Ok((Tried { report: Report::of_nothing(&scan), revision }, None)));
             };
             Ok(scan
@@ -354,19 +357,5 @@ impl Service {
         });
         let looked: Result<Result<_, Stopped>, Refusal> = looked.await.and_then(|looked| looked);
         looked?.map_err(|Stopped| late())
-    }
-}
-
-/// The definition that a change of all its configs' rules names.
-fn definition_of(write: &Write) -> &str {
-    match write {
-        Write::SetSchema(NewSchema { key, .. })
-        | Write::SetUnique(NewUnique { key, .. })
-        | Write::CreateDefinition { key, .. }
-        | Write::SetIndexes { key, .. }
-        | Write::DeleteDefinition { key, .. }
-        | Write::WriteConfig { definition: key, .. }
-        | Write::DeleteConfig { definition: key, .. }
-        | Write::Rollback(Rollback { definition: key, .. }) => key,
     }
 }

@@ -113,7 +113,9 @@ impl Scan {
             | Write::DeleteDefinition { .. }
             | Write::WriteConfig { .. }
             | Write::DeleteConfig { .. }
-            | Write::Rollback(_) => Asked::Nothing,
+            | Write::PatchConfig { .. }
+            | Write::Rollback(_)
+            | Write::Batch(_) => Asked::Nothing,
         };
         Ok(Self { asked, definition: None, upto: 0, breaking: BTreeMap::new(), clash: None })
     }

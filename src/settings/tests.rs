@@ -75,6 +75,7 @@ fn what_is_wrong_is_named_by_its_flag() {
         (&["--api-addr", "8101"], "--api-addr"),
         (&["--peer-addr", "x:0"], "--peer-addr"),
         (&["--json-depth", "101"], "--json-depth"),
+        (&["--batch-operations", "1025"], "--batch-operations"),
         (&["--body-bytes", "0"], "--body-bytes"),
         (&["--body-bytes", "99999999"], "--body-bytes"),
         (&["--data-bytes", "9000000"], "--data-bytes"),

@@ -3,12 +3,14 @@
 //! **Invariant:** the result depends on the arguments alone. Limits of intake are not looked at: what has been
 //! agreed on is never refused later.
 
+mod batch;
+
 use std::sync::Arc;
 
 use super::{ByAge, ByCreated, ById, ByKey, ByModified, BySlot, Change, Collection, Edit};
 use super::{Remembered, State, digest, order::Order};
 use crate::model::{
-    command::{Applied, Command, Expect, Outcome, Proposal, Verdict},
+    command::{Applied, BATCH_STEPS_MAX, Command, Expect, Outcome, Proposal, THIS_ENTRY, Verdict},
     error::Rejection,
     index::Indexing,
     key::Key,
@@ -20,11 +22,24 @@ use crate::model::{
 /// Answers that one entry forgets at most, so that no entry is expensive. A new entry adds one, so this drains.
 const FORGOTTEN_PER_ENTRY: usize = 16;
 
+/// Bits of a definition's id that tell the steps of one entry apart.
+const STEP_BITS: u32 = 10;
+
 /// The place and time of the entry that is being applied.
 #[derive(Clone, Copy)]
 pub(super) struct Stamp {
     pub(super) revision: Revision,
     pub(super) at: Timestamp,
+    /// The place in the entry's batch; 0 for a change that is an entry of its own.
+    step: u32,
+}
+
+impl Stamp {
+    /// The id of a definition that is made here.
+    fn id(self) -> u64 {
+        const { assert!(BATCH_STEPS_MAX <= 1 << STEP_BITS) };
+        (self.revision << STEP_BITS) + u64::from(self.step)
+    }
 }
 
 impl State {
@@ -39,7 +54,7 @@ impl State {
     pub fn apply(&mut self, revision: Revision, proposal: &Proposal) -> (Verdict, Option<Change>) {
         self.revision = revision;
         // The time is used up only when something is stored with it: entries without effect leave no trace.
-        let stamp = Stamp { revision, at: proposal.at.after(self.last_at) };
+        let stamp = Stamp { revision, at: proposal.at.after(self.last_at), step: 0 };
         if let Some(request) = &proposal.request
             && let Some(known) = self.remembered(&request.id)
             && !crate::sabotage::is("retry-twice")
@@ -49,11 +64,17 @@ impl State {
             let outcome = if same { known.outcome.clone() } else { Err(Rejection::RequestReused) };
             return (Verdict::Decided(outcome), None);
         }
-        if self.is_stale(proposal) {
-            return (Verdict::Stale, None);
-        }
         let mut edits = Vec::new();
-        let outcome = self.decide(stamp, &proposal.command, &mut edits);
+        let decided = if let Command::Batch(steps) = &proposal.command {
+            self.decide_batch(stamp, steps, &mut edits)
+        } else if self.is_stale(revision, proposal.definition_read, &proposal.command) {
+            None
+        } else {
+            Some(self.decide(stamp, &proposal.command, &mut edits))
+        };
+        let Some(outcome) = decided else { return (Verdict::Stale, None) };
+        // A batch uses up a time for each of its steps.
+        let stamp = Stamp { at: outcome.as_ref().map_or(stamp.at, |applied| applied.at), ..stamp };
         if let Some(request) = proposal.request {
             self.forget(stamp, &request.id, &mut edits);
             let kept = Remembered { stamp: request, at: stamp.at, revision, outcome: outcome.clone() };
@@ -71,12 +92,12 @@ impl State {
 
     /// Whether what the command was made from has changed since: the definition that it was checked against, or
     /// the record that it was computed from.
-    fn is_stale(&self, proposal: &Proposal) -> bool {
+    fn is_stale(&self, revision: Revision, definition_read: Option<Revision>, command: &Command) -> bool {
         if crate::sabotage::is("stale-check-skipped") {
             return false;
         }
         let mut configs_read = None;
-        let (definition, record) = match &proposal.command {
+        let (definition, record) = match command {
             Command::SetIndexes { key, expect, .. } => (key, (*expect, None)),
             Command::WriteConfig { definition, key, expect, .. } => (definition, (*expect, Some(key))),
             Command::DeleteConfig { definition, key, expect } => (definition, (*expect, Some(key))),
@@ -89,15 +110,17 @@ impl State {
             Command::CreateDefinition { .. }
             | Command::DeleteDefinition { .. }
             | Command::Compact { .. }
-            | Command::BuildIndex { .. } => return false,
+            | Command::BuildIndex { .. }
+            | Command::Batch(_) => return false,
         };
         let Some(found) = self.definition(definition.as_str()) else { return false };
         let current = found.definition.revision;
+        let own = |read| if read == THIS_ENTRY { revision } else { read };
         let differs = |read: Option<Revision>| match record.1 {
-            None => read != Some(current),
-            Some(key) => read != found.config(key.as_str()).map(|config| config.revision),
+            None => read.map(own) != Some(current),
+            Some(key) => read.map(own) != found.config(key.as_str()).map(|config| config.revision),
         };
-        proposal.definition_read.is_some_and(|read| read != current)
+        definition_read.is_some_and(|read| own(read) != current)
             || matches!(record.0, Expect::Read(read) if differs(read))
             || configs_read.is_some_and(|read| found.newest_config() > read)
     }
@@ -109,7 +132,7 @@ impl State {
                     return Err(Rejection::DefinitionExists);
                 }
                 let definition = Arc::new(Definition {
-                    id: stamp.revision,
+                    id: stamp.id(),
                     key: key.clone(),
                     indexes: indexes.clone(),
                     schema: schema.clone(),
@@ -180,6 +203,8 @@ impl State {
                 self.build_index(key, *begun, cursor.as_ref(), edits);
                 Ok(applied(stamp, false))
             }
+            // `decide_batch` has these; a batch holds none.
+            Command::Batch(_) => Ok(applied(stamp, false)),
         }
     }
 

@@ -1,10 +1,12 @@
 //! The contract, asked of the leader and of a follower. All tests share one cluster; each has its own keys.
 
 mod access;
+mod batch;
 mod body;
 mod checks;
 mod data;
 mod deletes;
+mod dry_run;
 mod errors;
 mod filters;
 mod headers;
@@ -15,6 +17,7 @@ mod keys;
 mod lists;
 mod numbers;
 mod operations;
+mod patch;
 mod preconditions;
 mod races;
 mod reads;

@@ -11,11 +11,11 @@ use crate::{
     state::build::Builder,
 };
 
-fn key(text: &str) -> Key {
+pub(super) fn key(text: &str) -> Key {
     Key::parse(text).unwrap()
 }
 
-fn proposal(command: Command) -> Proposal {
+pub(super) fn proposal(command: Command) -> Proposal {
     Proposal {
         at: Timestamp(1000),
         by: "root".into(),
@@ -26,22 +26,22 @@ fn proposal(command: Command) -> Proposal {
     }
 }
 
-fn define(name: &str) -> Proposal {
+pub(super) fn define(name: &str) -> Proposal {
     proposal(Command::CreateDefinition { key: key(name), indexes: vec!["n".into()], schema: None })
 }
 
-fn write(name: &str, data: &str, expect: Expect) -> Proposal {
+pub(super) fn write(name: &str, data: &str, expect: Expect) -> Proposal {
     let entries: Entries = Box::new([Entry { slot: 0, value: data.as_bytes().into() }]);
     let (definition, data) = (key("d"), data.into());
     proposal(Command::WriteConfig { definition, key: key(name), data, entries, expect })
 }
 
-fn delete(name: &str, expect: Expect) -> Proposal {
+pub(super) fn delete(name: &str, expect: Expect) -> Proposal {
     proposal(Command::DeleteConfig { definition: key("d"), key: key(name), expect })
 }
 
 /// Applies at the next revision.
-fn decide(state: &mut State, proposal: &Proposal) -> Outcome {
+pub(super) fn decide(state: &mut State, proposal: &Proposal) -> Outcome {
     match state.apply(state.revision() + 1, proposal).0 {
         Verdict::Decided(outcome) => outcome,
         Verdict::Stale => panic!("stale"),

@@ -236,7 +236,8 @@ pub(super) fn proposal(state: &State, revision: Revision, command: Command) -> P
         | Command::Compact { .. }
         | Command::SetSchema { .. }
         | Command::SetUnique { .. }
-        | Command::BuildIndex { .. } => None,
+        | Command::BuildIndex { .. }
+        | Command::Batch(_) => None,
     };
     // Nobody asks for a step of a build.
     let is_asked = !matches!(command, Command::BuildIndex { .. });

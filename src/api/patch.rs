@@ -1,0 +1,104 @@
+//! Partial updates of configs: `PATCH` with a JSON Merge Patch (RFC 7396) or a JSON Patch (RFC 6902).
+//!
+//! An operation that is not possible on the data as it is (a path that leads nowhere) is 422: the patch is wrong. A
+//! `test` that finds another value is 409: the patch is right and the record has moved on, which RFC 5789, 2.2 calls
+//! a conflicting state; its caller reads again and makes another patch, as after a 412.
+//!
+//! **Invariant:** a patch has one of the two media types; nothing else is taken for a patch.
+
+use axum::extract::State;
+use http::{HeaderMap, header};
+use serde_json::Value;
+
+use super::{
+    extract::Ask,
+    reply::{Detail, Problem, Reply},
+};
+use crate::{
+    model::{
+        document::Document,
+        error::{Fault, Invalid, Step},
+        patch::{MisshapeKind, Patch, PatchForm},
+    },
+    service::{Refusal, Service, Write},
+};
+
+/// The media types of patches.
+const FORMS: [(&str, PatchForm); 2] =
+    [("application/merge-patch+json", PatchForm::Merge), ("application/json-patch+json", PatchForm::Json)];
+
+/// Changes a part of a config's data.
+pub(super) async fn patch(State(service): State<Service>, ask: Ask) -> Result<Reply, Problem> {
+    let expect = ask.condition.change()?;
+    let form = ask.patch_form.ok_or(Problem::NoPatch)?;
+    let patch = read(form, ask.json(&service)?, &["body".into()], &["patch".into()])?;
+    let (definition, key) = (ask.keys.definition, ask.keys.config);
+    let write = Write::PatchConfig { definition, key, patch, expect };
+    let written = service.write(ask.caller, write).await?;
+    let reply = match &written.content {
+        Some(content) => Reply::done("config updated", content),
+        None => Reply::without_data("config updated"),
+    };
+    Ok(reply.of_write(&written))
+}
+
+/// The form of the patch that a body says it is.
+pub(super) fn form(headers: &HeaderMap) -> Option<PatchForm> {
+    let value = headers.get(header::CONTENT_TYPE)?.to_str().ok()?;
+    let essence = value.split(';').next().unwrap_or_default().trim();
+    FORMS.iter().find(|(name, _)| name.eq_ignore_ascii_case(essence)).map(|(_, form)| *form)
+}
+
+/// Reads a patch. `body` is the way to it in the body, `within` how its faults are named.
+pub(super) fn read(form: PatchForm, value: Value, body: &[Step], within: &[Step]) -> Result<Patch, Problem> {
+    let (details, faults) = faults(form, &value, body, within);
+    if !details.is_empty() {
+        return Err(Problem::Shape(details));
+    }
+    if !faults.is_empty() {
+        return Err(Refusal::Invalid(Invalid::Faults(faults)).into());
+    }
+    Ok(Patch { form, document: Document::new(value) })
+}
+
+/// What is wrong with the shape of a patch, and which of its rules it breaks.
+pub(super) fn faults(
+    form: PatchForm,
+    value: &Value,
+    body: &[Step],
+    within: &[Step],
+) -> (Vec<Detail>, Vec<Fault>) {
+    let (mut details, mut faults) = (Vec::new(), Vec::new());
+    for misshape in Patch::misshapes(form, value) {
+        let below = |way: &[Step]| way.iter().cloned().chain(misshape.loc.iter().cloned()).collect();
+        let (msg, kind) = match &misshape.kind {
+            MisshapeKind::Missing => ("field required", "missing"),
+            MisshapeKind::NotText => ("input should be a valid string", "string_type"),
+            MisshapeKind::NotList => ("input should be a valid list", "list_type"),
+            MisshapeKind::NotObject => ("input should be a valid object", "model_attributes_type"),
+            MisshapeKind::Wrong(msg) => {
+                faults.push(Fault::at(below(within), msg.clone()));
+                continue;
+            }
+        };
+        details.push(Detail { loc: below(body), msg: msg.into(), kind });
+    }
+    (details, faults)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_two_media_types_are_patches() {
+        let form_of =
+            |value: &str| form(&HeaderMap::from_iter([(header::CONTENT_TYPE, value.parse().unwrap())]));
+        assert_eq!(form_of("application/merge-patch+json"), Some(PatchForm::Merge));
+        assert_eq!(form_of("Application/JSON-Patch+json; charset=utf-8"), Some(PatchForm::Json));
+        for other in ["", "application/json", "application/patch+json", "text/plain"] {
+            assert_eq!(form_of(other), None, "{other}");
+        }
+        assert_eq!(form(&HeaderMap::new()), None);
+    }
+}

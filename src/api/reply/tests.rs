@@ -1,0 +1,124 @@
+//! Every refusal has its status and type, and every answer its shape.
+
+use super::*;
+use axum::body::to_bytes;
+
+async fn body(response: Response) -> Value {
+    assert_eq!(response.headers()[header::CONTENT_TYPE], "application/json");
+    serde_json::from_slice(&to_bytes(response.into_body(), usize::MAX).await.unwrap()).unwrap()
+}
+
+/// Every refusal there is, with what it is answered; a new one breaks `verdict`, which has no wildcard.
+fn all() -> Vec<(Refusal, u16, &'static str)> {
+    let rejected = Refusal::Rejected;
+    let fault = || Fault::new("wrong");
+    vec![
+        (rejected(Rejection::DefinitionExists), 409, "conflict_error"),
+        (rejected(Rejection::ConfigExists), 409, "conflict_error"),
+        (rejected(Rejection::DefinitionNotEmpty(3)), 409, "conflict_error"),
+        (rejected(Rejection::DefinitionNotFound), 404, "not_found_error"),
+        (rejected(Rejection::ConfigNotFound), 404, "not_found_error"),
+        (rejected(Rejection::Precondition { current: 3 }), 412, "precondition_failed"),
+        (rejected(Rejection::RequestReused), 422, "validation_error"),
+        (Refusal::Invalid(Invalid::Faults(vec![fault(), fault()])), 422, "validation_error"),
+        (Refusal::Invalid(Invalid::TooLarge("large".into())), 413, "payload_too_large"),
+        (Refusal::Unavailable("no leader".into()), 503, "unavailable_error"),
+        (Refusal::Undecided("unknown".into()), 504, "timeout_error"),
+        (
+            rejected(Rejection::InBatch { index: 3, rejection: Box::new(Rejection::ConfigNotFound) }),
+            404,
+            "not_found_error",
+        ),
+        (Refusal::Invalid(Invalid::TooLargeAt(fault())), 413, "payload_too_large"),
+        (Refusal::TestFailed(fault()), 409, "conflict_error"),
+        (Refusal::Overloaded, 429, "rate_limited"),
+        (Refusal::StorageFull("full".into()), 507, "storage_full"),
+        (Refusal::Fault("secret".into()), 500, "server_error"),
+    ]
+}
+
+#[tokio::test]
+async fn each_refusal_has_its_status_and_type() {
+    for (refusal, status, kind) in all() {
+        let response = Problem::from(refusal).into_response();
+        assert_eq!(response.status(), status, "{kind}");
+        let may_retry = response.headers().get(header::RETRY_AFTER).is_some();
+        assert_eq!(may_retry, matches!(status, 429 | 503), "{kind}");
+        let body = body(response).await;
+        assert_eq!(body["status"], "FAILURE");
+        let errors = body["errors"].as_array().unwrap();
+        assert!(errors.iter().all(|error| error["type"] == kind && error.get("loc").is_none()), "{body}");
+        assert!(!errors.is_empty() && !errors[0]["msg"].as_str().unwrap().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn the_text_of_a_fault_and_of_a_panic_is_for_the_log_alone() {
+    for response in [
+        Problem::from(Refusal::Fault("secret".into())).into_response(),
+        panicked(Box::new("secret")),
+        panicked(Box::new(String::from("secret"))),
+        panicked(Box::new(1)),
+    ] {
+        assert!(response.extensions().get::<Unshown>().is_some());
+        let body = body(response).await;
+        assert_eq!(body["errors"], json!([{ "type": "server_error", "msg": "unexpected server error" }]));
+    }
+}
+
+#[tokio::test]
+async fn places_are_names_and_numbers() {
+    let loc = vec![Step::from("indexes"), Step::Place(1)];
+    let response = Problem::fault(Fault::at(loc.clone(), "wrong")).into_response();
+    assert_eq!(body(response).await["errors"][0]["loc"], json!(["indexes", 1]));
+    let details = vec![Detail { loc, msg: "wrong".into(), kind: "missing" }];
+    let response = Problem::Shape(details).into_response();
+    assert_eq!(response.status(), 422);
+    let expected = json!({ "detail": [{ "loc": ["indexes", 1], "msg": "wrong", "type": "missing" }] });
+    assert_eq!(body(response).await, expected);
+}
+
+#[tokio::test]
+async fn a_missing_credential_is_asked_for() {
+    let response = Problem::Unauthenticated("missing").into_response();
+    assert_eq!(
+        (response.status().as_u16(), &response.headers()[header::WWW_AUTHENTICATE]),
+        (401, &"Bearer".parse().unwrap())
+    );
+    assert_eq!(body(response).await["errors"][0]["type"], "unauthorized_error");
+    assert_eq!(body(Problem::NoRoute.into_response()).await["errors"][0]["type"], "not_found_error");
+    assert_eq!(body(Problem::NoMethod.into_response()).await["errors"][0]["type"], "method_not_allowed");
+}
+
+#[tokio::test]
+async fn the_answer_about_a_record_names_its_version() {
+    let reply = Reply::created("made", r#"{"n":1e400}"#, "/a/b").of(7, Timestamp(0)).at(9);
+    let response = reply.into_response();
+    assert_eq!(response.status(), 201);
+    let expected = [
+        ("location", "/a/b"),
+        ("etag", "\"7\""),
+        ("last-modified", "Thu, 01 Jan 1970 00:00:00 GMT"),
+        (REVISION, "9"),
+    ];
+    for (name, value) in expected {
+        assert_eq!(response.headers()[name], value);
+    }
+    let text = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+    assert_eq!(text, r#"{"status":"SUCCESS","message":"made","data":{"n":1e400}}"#);
+}
+
+#[tokio::test]
+async fn a_page_is_the_same_streamed_or_not() {
+    let page = Page { page: u64::MAX, limit: 2, descending: true, search: String::new() };
+    for size in [|_: &u8| 1, |_: &u8| PAGE_BYTES_AT_ONCE] {
+        let found = Found { results: vec![1_u8, 2], total: 5 };
+        let response = Reply::page("found", found, &page, size, u8::to_string).into_response();
+        let expected = json!({
+            "status": "SUCCESS",
+            "message": "found",
+            "data": { "results": [1, 2], "meta": { "page": u64::MAX, "limit": 2, "total": 5 } },
+        });
+        assert_eq!(body(response).await, expected);
+    }
+}
