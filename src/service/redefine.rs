@@ -296,6 +296,7 @@ impl Service {
     /// # Errors
     /// What the write would be refused with but for its configs.
     pub async fn try_schema(&self, caller: Caller, new: NewSchema) -> Result<Tried, Refusal> {
+        let _permit = self.inner.admission.try_acquire().map_err(|_| Refusal::Overloaded)?;
         let (state, write) = self.try_redefinition(caller, Write::SetSchema(new)).await?;
         self.report(state, write).await.map(|(tried, _)| tried)
     }
@@ -305,6 +306,7 @@ impl Service {
     /// # Errors
     /// What the write would be refused with.
     pub async fn try_unique(&self, caller: Caller, new: NewUnique) -> Result<Revision, Refusal> {
+        let _permit = self.inner.admission.try_acquire().map_err(|_| Refusal::Overloaded)?;
         let (state, write) = self.try_redefinition(caller, Write::SetUnique(new)).await?;
         let (tried, refusal) = self.report(state, write).await?;
         refusal.map_or(Ok(tried.revision), Err)
@@ -325,7 +327,6 @@ impl Service {
 
     /// The state that a write would be decided on, once its checks but that of the configs have passed.
     async fn try_redefinition(&self, caller: Caller, write: Write) -> Result<(Arc<State>, Write), Refusal> {
-        let _permit = self.inner.admission.try_acquire().map_err(|_| Refusal::Overloaded)?;
         check_intake(&write, self.limits())?;
         let consistency = Consistency { level: Level::Linearizable, min_revision: None };
         let state = self.view(consistency).await?;
