@@ -106,6 +106,9 @@ pub struct LimitArgs {
         value_name = "N"
     )]
     pub writes_in_flight: usize,
+    /// Watches that are open on this node at once; more are refused with 429
+    #[arg(long, env = "CONCORD_WATCHES", default_value_t = Limits::default().watches, value_name = "N")]
+    pub watches: usize,
 }
 
 /// The waits.
@@ -120,6 +123,9 @@ pub struct TimeArgs {
     /// How long the headers of a request may take, in milliseconds
     #[arg(long, env = "CONCORD_HEADER_TIMEOUT_MS", default_value_t = 10_000, value_name = "MS")]
     pub header_timeout_ms: u64,
+    /// After how much silence a watch is sent a heartbeat, in milliseconds
+    #[arg(long, env = "CONCORD_WATCH_HEARTBEAT_MS", default_value_t = 10_000, value_name = "MS")]
+    pub watch_heartbeat_ms: u64,
     /// How often a leader shows that it lives, in milliseconds
     #[arg(long, env = "CONCORD_HEARTBEAT_MS", default_value_t = 200, value_name = "MS")]
     pub heartbeat_ms: u64,
@@ -210,6 +216,8 @@ pub struct Settings {
     pub read_timeout: Duration,
     /// How long the headers of a request may take.
     pub header_timeout: Duration,
+    /// After how much silence a watch is sent a heartbeat.
+    pub watch_heartbeat: Duration,
     /// Raft's timers.
     pub timers: Timers,
     /// Bytes of log after which a snapshot is due.
@@ -303,6 +311,7 @@ impl Settings {
             write_timeout: Duration::from_millis(args.times.write_timeout_ms),
             read_timeout: Duration::from_millis(args.times.read_timeout_ms),
             header_timeout: Duration::from_millis(args.times.header_timeout_ms),
+            watch_heartbeat: Duration::from_millis(args.times.watch_heartbeat_ms),
             timers,
             snapshot_log_bytes: args.snapshot_log_bytes,
             disk_reserve_bytes: args.disk_reserve_bytes,
@@ -320,6 +329,7 @@ impl LimitArgs {
             ("--json-depth", self.json_depth),
             ("--page-limit", self.page_limit),
             ("--writes-in-flight", self.writes_in_flight),
+            ("--watches", self.watches),
         ] {
             if value == 0 {
                 return Err(format!("{flag} must be at least 1"));
@@ -335,8 +345,8 @@ impl LimitArgs {
         if self.json_depth > 100 || self.indexes > 1000 {
             return Err("--json-depth must be at most 100, --indexes at most 1000".into());
         }
-        if self.page_limit > 100_000 || self.writes_in_flight > 1_000_000 {
-            return Err("--page-limit must be at most 100000, --writes-in-flight at most 1000000".into());
+        if self.page_limit > 100_000 || self.writes_in_flight > 1_000_000 || self.watches > 1_000_000 {
+            return Err("--page-limit must be at most 100000, --writes-in-flight and --watches at most 1000000".into());
         }
         Ok(Limits {
             body_bytes: self.body_bytes,
@@ -346,6 +356,7 @@ impl LimitArgs {
             indexes: self.indexes,
             page_limit: self.page_limit,
             writes_in_flight: self.writes_in_flight,
+            watches: self.watches,
         })
     }
 }
@@ -357,6 +368,7 @@ impl TimeArgs {
             ("--write-timeout-ms", self.write_timeout_ms),
             ("--read-timeout-ms", self.read_timeout_ms),
             ("--header-timeout-ms", self.header_timeout_ms),
+            ("--watch-heartbeat-ms", self.watch_heartbeat_ms),
             ("--heartbeat-ms", self.heartbeat_ms),
             ("--election-max-ms", self.election_max_ms),
         ] {
@@ -396,104 +408,4 @@ pub fn parse_member(text: &str) -> Result<Member, String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::Write as _;
-
-    use clap::{CommandFactory as _, FromArgMatches as _};
-
-    use super::*;
-
-    #[derive(Debug, clap::Parser)]
-    #[command(args_override_self = true)]
-    struct Line {
-        #[command(flatten)]
-        serve: ServeArgs,
-    }
-
-    const KEY: &str = "a-root-key-of-length";
-    const SECRET: &str = "a-cluster-secret-too";
-
-    /// The settings of a command line, whatever the environment of the test says.
-    fn settings(more: &[&str]) -> Result<Settings, String> {
-        let line = ["concord", "--node-id", "1", "--data-dir", "d"].iter().chain(more);
-        let command = Line::command().mut_args(|arg| arg.env(None::<&'static str>));
-        let matches = command.try_get_matches_from(line).map_err(|error| error.to_string())?;
-        Settings::check(Line::from_arg_matches(&matches).map_err(|error| error.to_string())?.serve)
-    }
-
-    fn with_secrets(more: &[&str]) -> Result<Settings, String> {
-        settings(&[&["--api-key", KEY, "--cluster-secret", SECRET], more].concat())
-    }
-
-    #[test]
-    fn the_defaults_are_the_contracts() {
-        let settings = with_secrets(&[]).unwrap();
-        assert_eq!(settings.limits, Limits::default());
-        assert_eq!(settings.write_timeout, Duration::from_secs(10));
-        assert_eq!(settings.header_timeout, Duration::from_secs(10));
-        assert_eq!(settings.api_addr, "127.0.0.1:8101");
-        assert!(settings.worker_threads >= 2);
-    }
-
-    #[test]
-    fn a_node_without_a_key_or_a_secret_does_not_start() {
-        assert!(settings(&["--cluster-secret", SECRET]).unwrap_err().contains("--api-key"));
-        assert!(settings(&["--api-key", "", "--cluster-secret", SECRET]).unwrap_err().contains("--api-key"));
-        assert!(settings(&["--api-key", KEY]).unwrap_err().contains("--cluster-secret"));
-        let short = settings(&["--api-key", "short", "--cluster-secret", SECRET]).unwrap_err();
-        assert!(short.contains("needs 16") && !short.contains("short"), "{short}");
-        assert!(settings(&["--api-key", KEY, "--cluster-secret", KEY]).unwrap_err().contains("differ"));
-    }
-
-    #[test]
-    fn secrets_are_read_from_files_and_rotated() {
-        let mut file = tempfile::NamedTempFile::new().unwrap();
-        writeln!(file, "{SECRET},{SECRET}-old").unwrap();
-        let path = file.path().to_str().unwrap();
-        let settings_of = |more: &[&str]| settings(&[&["--api-key", KEY], more].concat());
-        let settings = settings_of(&["--cluster-secret-file", path]).unwrap();
-        assert_eq!(settings.cluster_secrets.len(), 2);
-        assert_eq!(settings.cluster_secrets[0].expose(), SECRET);
-        assert!(with_secrets(&["--cluster-secret-file", path]).unwrap_err().contains("both"));
-        assert!(settings_of(&["--cluster-secret-file", "/nowhere"]).unwrap_err().contains("/nowhere"));
-    }
-
-    #[test]
-    fn nothing_shows_a_secret() {
-        let settings = with_secrets(&[]).unwrap();
-        let shown = format!("{settings:?}");
-        assert!(!shown.contains(KEY) && !shown.contains(SECRET), "{shown}");
-    }
-
-    #[test]
-    fn what_is_wrong_is_named_by_its_flag() {
-        for (flags, named) in [
-            (&["--node-id", "0"][..], "--node-id"),
-            (&["--api-addr", "8101"], "--api-addr"),
-            (&["--peer-addr", "x:0"], "--peer-addr"),
-            (&["--json-depth", "101"], "--json-depth"),
-            (&["--body-bytes", "0"], "--body-bytes"),
-            (&["--body-bytes", "99999999"], "--body-bytes"),
-            (&["--data-bytes", "9000000"], "--data-bytes"),
-            (&["--heartbeat-ms", "700"], "ascend"),
-            (&["--election-max-ms", "500"], "ascend"),
-            (&["--write-timeout-ms", "1"], "--write-timeout-ms"),
-            (&["--worker-threads", "0"], "--worker-threads"),
-        ] {
-            let error = with_secrets(flags).unwrap_err();
-            assert!(error.contains(named), "{flags:?}: {error}");
-        }
-    }
-
-    #[test]
-    fn members_are_read_as_they_are_written() {
-        let member = parse_member("3=10.0.0.3:8101@node3:8201").unwrap();
-        assert_eq!(
-            (member.id, member.api_addr.as_str(), member.peer_addr.as_str()),
-            (3, "10.0.0.3:8101", "node3:8201")
-        );
-        for bad in ["", "3", "3=a:1", "0=a:1@b:2", "x=a:1@b:2", "3=a@b:2", "3=a:1@b"] {
-            assert!(parse_member(bad).is_err(), "{bad}");
-        }
-    }
-}
+mod tests;

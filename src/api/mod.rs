@@ -7,6 +7,7 @@
 //! | `extract`, `condition` | keys, query, headers and conditions of a request, typed |
 //! | `intake` | bodies, bounded, and the framework-level refusals of their shape |
 //! | `definitions`, `configs`, `cluster`, `probes` | the handlers: one await on the service each |
+//! | `watch` | the changes as server-sent events |
 //! | `json`, `reply` | answers; `reply` alone knows status codes |
 //! | `peer` | the other listener's routes: calls between nodes |
 //!
@@ -25,6 +26,7 @@ pub mod peer;
 mod probes;
 mod reply;
 pub mod server;
+mod watch;
 
 use std::future::{Ready, ready};
 
@@ -64,11 +66,12 @@ pub fn router(service: Service) -> Router {
     for path in probes::READY {
         routes = routes.route(path, get(probes::ready));
     }
-    let resources: [(&str, MethodRouter<Service>); 12] = [
+    let resources: [(&str, MethodRouter<Service>); 13] = [
         (DEFINITIONS, get(definitions::list).post(definitions::create)),
         (DEFINITION, get(definitions::get).put(definitions::set_indexes).delete(definitions::delete)),
         (CONFIGS, get(configs::list).post(configs::create)),
         (CONFIG, get(configs::get).put(configs::put).delete(configs::delete)),
+        ("/api/v1/watch", get(watch::open)),
         ("/api/v1/cluster", get(cluster::show)),
         ("/api/v1/cluster/init", post(cluster::init)),
         ("/api/v1/cluster/backup", get(cluster::backup)),

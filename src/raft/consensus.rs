@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Consensus, Member, MemberStatus, NodeId, ReadError, Status, Timers, WriteError,
+    feed::Feed,
     log::Log,
     machine::Board,
     members::lag,
@@ -36,7 +37,7 @@ use crate::{
         record::Revision,
     },
     state::State,
-    store::{Figures, Store},
+    store::{Changes, Figures, Store, StoreError},
 };
 
 /// Longest entry: twice the default body, and far below what the log takes.
@@ -170,6 +171,26 @@ impl Consensus {
         if index.wait_for(|index| *index >= at_least).await.is_err() {
             std::future::pending::<()>().await;
         }
+    }
+
+    /// The recent changes. What is older is in the history.
+    #[must_use]
+    pub fn feed(&self) -> Arc<Feed> {
+        Arc::clone(&self.inner.board.feed)
+    }
+
+    /// Tells of each new applied revision; the feed has it by then.
+    #[must_use]
+    pub fn revisions(&self) -> watch::Receiver<Revision> {
+        self.inner.board.index.subscribe()
+    }
+
+    /// The changes from a revision on, as far as this node has written them. Blocking.
+    ///
+    /// # Errors
+    /// When the history on this node does not reach back so far, or the disk refuses.
+    pub fn history_from(&self, revision: Revision) -> Result<Changes, StoreError> {
+        self.inner.store.history_from(revision)
     }
 
     /// The leader that this node knows.

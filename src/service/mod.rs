@@ -6,6 +6,7 @@
 //! | `prepare` | checks a write against a state and makes the command of it (on the leader) |
 //! | `forward` | carries a write to the leader, once, and answers the ones that other nodes carry here |
 //! | `read` | the barrier that makes a read see every acknowledged write |
+//! | `watch` | the changes as they come, from any revision that is kept |
 //! | `members` | forms the cluster, shows it, says whether this node is ready |
 //! | `changes` | adds and removes members, moves leadership (on the leader) |
 //! | `backup` | a file that holds all |
@@ -27,6 +28,7 @@ pub(crate) mod members;
 mod prepare;
 mod propose;
 pub(crate) mod read;
+pub mod watch;
 
 use std::{
     path::PathBuf,
@@ -152,6 +154,10 @@ pub enum Refusal {
     Conflict(String),
     /// No such member.
     NoMember(NodeId),
+    /// The revision that is asked about is older than what is kept.
+    Expired(String),
+    /// This node has as much of something open as it may; the text names the limit.
+    Crowded(String),
 }
 
 /// How fresh a read must be.
@@ -223,6 +229,8 @@ pub struct Options {
     pub write_timeout: Duration,
     /// How long a read may take in all.
     pub read_timeout: Duration,
+    /// After how much silence a watch is sent a heartbeat.
+    pub watch_heartbeat: Duration,
     /// Raft's timers.
     pub timers: Timers,
     /// The store's settings.
@@ -255,6 +263,7 @@ struct Inner {
     validators: checks::Validators,
     disk: checks::Disk,
     barrier: Arc<read::Barrier>,
+    hub: Arc<watch::Hub>,
     /// A moment such that this node's state holds every write that was acknowledged before it.
     fresh_since: Mutex<Option<Instant>>,
     stopping: CancellationToken,
@@ -274,6 +283,7 @@ impl Service {
             validators: checks::Validators::default(),
             disk: checks::Disk::new(options.directory.clone(), options.disk_reserve_bytes),
             barrier: Arc::default(),
+            hub: Arc::new(watch::Hub::new(options.limits.watches)),
             fresh_since: Mutex::new(None),
             stopping: CancellationToken::new(),
             options,
@@ -411,6 +421,7 @@ pub(crate) mod tests {
             limits,
             write_timeout: Duration::from_secs(1),
             read_timeout: Duration::from_secs(1),
+            watch_heartbeat: Duration::from_secs(1),
             timers: Timers { heartbeat_ms: 200, election_min_ms: 600, election_max_ms: 900 },
             store: store::Options::default(),
             snapshot_log_bytes: 1,

@@ -271,6 +271,13 @@ impl Changes {
         Ok(Self { directory: directory.into(), from, segments, current: None, reach: None })
     }
 
+    /// Once it has ended without an error: the last revision that it knows of. Entries without a change count; `None`
+    /// when there is no history.
+    #[must_use]
+    pub fn reach(&self) -> Option<Revision> {
+        self.reach
+    }
+
     fn advance(&mut self) -> Result<Option<StoredChange>, StoreError> {
         loop {
             let Some(reading) = &mut self.current else {

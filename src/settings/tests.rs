@@ -1,0 +1,101 @@
+//! Settings as they are written, and what is said of wrong ones.
+
+use std::io::Write as _;
+
+use clap::{CommandFactory as _, FromArgMatches as _};
+
+use super::*;
+
+#[derive(Debug, clap::Parser)]
+#[command(args_override_self = true)]
+struct Line {
+    #[command(flatten)]
+    serve: ServeArgs,
+}
+
+const KEY: &str = "a-root-key-of-length";
+const SECRET: &str = "a-cluster-secret-too";
+
+/// The settings of a command line, whatever the environment of the test says.
+fn settings(more: &[&str]) -> Result<Settings, String> {
+    let line = ["concord", "--node-id", "1", "--data-dir", "d"].iter().chain(more);
+    let command = Line::command().mut_args(|arg| arg.env(None::<&'static str>));
+    let matches = command.try_get_matches_from(line).map_err(|error| error.to_string())?;
+    Settings::check(Line::from_arg_matches(&matches).map_err(|error| error.to_string())?.serve)
+}
+
+fn with_secrets(more: &[&str]) -> Result<Settings, String> {
+    settings(&[&["--api-key", KEY, "--cluster-secret", SECRET], more].concat())
+}
+
+#[test]
+fn the_defaults_are_the_contracts() {
+    let settings = with_secrets(&[]).unwrap();
+    assert_eq!(settings.limits, Limits::default());
+    assert_eq!(settings.write_timeout, Duration::from_secs(10));
+    assert_eq!(settings.header_timeout, Duration::from_secs(10));
+    assert_eq!(settings.api_addr, "127.0.0.1:8101");
+    assert!(settings.worker_threads >= 2);
+}
+
+#[test]
+fn a_node_without_a_key_or_a_secret_does_not_start() {
+    assert!(settings(&["--cluster-secret", SECRET]).unwrap_err().contains("--api-key"));
+    assert!(settings(&["--api-key", "", "--cluster-secret", SECRET]).unwrap_err().contains("--api-key"));
+    assert!(settings(&["--api-key", KEY]).unwrap_err().contains("--cluster-secret"));
+    let short = settings(&["--api-key", "short", "--cluster-secret", SECRET]).unwrap_err();
+    assert!(short.contains("needs 16") && !short.contains("short"), "{short}");
+    assert!(settings(&["--api-key", KEY, "--cluster-secret", KEY]).unwrap_err().contains("differ"));
+}
+
+#[test]
+fn secrets_are_read_from_files_and_rotated() {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    writeln!(file, "{SECRET},{SECRET}-old").unwrap();
+    let path = file.path().to_str().unwrap();
+    let settings_of = |more: &[&str]| settings(&[&["--api-key", KEY], more].concat());
+    let settings = settings_of(&["--cluster-secret-file", path]).unwrap();
+    assert_eq!(settings.cluster_secrets.len(), 2);
+    assert_eq!(settings.cluster_secrets[0].expose(), SECRET);
+    assert!(with_secrets(&["--cluster-secret-file", path]).unwrap_err().contains("both"));
+    assert!(settings_of(&["--cluster-secret-file", "/nowhere"]).unwrap_err().contains("/nowhere"));
+}
+
+#[test]
+fn nothing_shows_a_secret() {
+    let settings = with_secrets(&[]).unwrap();
+    let shown = format!("{settings:?}");
+    assert!(!shown.contains(KEY) && !shown.contains(SECRET), "{shown}");
+}
+
+#[test]
+fn what_is_wrong_is_named_by_its_flag() {
+    for (flags, named) in [
+        (&["--node-id", "0"][..], "--node-id"),
+        (&["--api-addr", "8101"], "--api-addr"),
+        (&["--peer-addr", "x:0"], "--peer-addr"),
+        (&["--json-depth", "101"], "--json-depth"),
+        (&["--body-bytes", "0"], "--body-bytes"),
+        (&["--body-bytes", "99999999"], "--body-bytes"),
+        (&["--data-bytes", "9000000"], "--data-bytes"),
+        (&["--heartbeat-ms", "700"], "ascend"),
+        (&["--election-max-ms", "500"], "ascend"),
+        (&["--write-timeout-ms", "1"], "--write-timeout-ms"),
+        (&["--worker-threads", "0"], "--worker-threads"),
+    ] {
+        let error = with_secrets(flags).unwrap_err();
+        assert!(error.contains(named), "{flags:?}: {error}");
+    }
+}
+
+#[test]
+fn members_are_read_as_they_are_written() {
+    let member = parse_member("3=10.0.0.3:8101@node3:8201").unwrap();
+    assert_eq!(
+        (member.id, member.api_addr.as_str(), member.peer_addr.as_str()),
+        (3, "10.0.0.3:8101", "node3:8201")
+    );
+    for bad in ["", "3", "3=a:1", "0=a:1@b:2", "x=a:1@b:2", "3=a@b:2", "3=a:1@b"] {
+        assert!(parse_member(bad).is_err(), "{bad}");
+    }
+}
