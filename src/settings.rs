@@ -346,7 +346,10 @@ impl LimitArgs {
             return Err("--json-depth must be at most 100, --indexes at most 1000".into());
         }
         if self.page_limit > 100_000 || self.writes_in_flight > 1_000_000 || self.watches > 1_000_000 {
-            return Err("--page-limit must be at most 100000, --writes-in-flight and --watches at most 1000000".into());
+            return Err(
+                "--page-limit must be at most 100000, --writes-in-flight and --watches at most 1000000"
+                    .into(),
+            );
         }
         Ok(Limits {
             body_bytes: self.body_bytes,

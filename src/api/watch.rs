@@ -153,9 +153,9 @@ fn show(notice: Notice) -> Bytes {
             })
             .clone(),
         Notice::Changes(event, Picked::Some(places)) => {
-            let items = places.iter().filter_map(|(place, has_left)| {
-                event.items.get(*place).map(|item| change(item, *has_left))
-            });
+            let items = places
+                .iter()
+                .filter_map(|(place, has_left)| event.items.get(*place).map(|item| change(item, *has_left)));
             frame("change", Some(event.revision), &changes(&event, items)).into()
         }
         Notice::Progress(revision) => {
@@ -230,8 +230,7 @@ fn state(part: &Part) -> String {
 }
 
 fn definition_of(object: Object, definition: &Definition) -> Object {
-    let object =
-        object.plain("config_definition_key", &definition.key).value("indexes", &definition.indexes);
+    let object = object.plain("config_definition_key", &definition.key).value("indexes", &definition.indexes);
     let object = match &definition.schema {
         Some(schema) => object.raw("json_schema", schema),
         None => object,
@@ -266,7 +265,10 @@ mod tests {
         assert_eq!(begun("from=5", Some(9)), Ok(Begin::Behind(9)));
         assert_eq!(begun("from=0&initial=false", None), Ok(Begin::Behind(0)));
         for bad in ["initial=1", "from=-1", "initial=true&from=3"] {
-            assert!(matches!(begun(bad, None), Err(QueryError::Faults(faults)) if faults.len() == 1), "{bad}");
+            assert!(
+                matches!(begun(bad, None), Err(QueryError::Faults(faults)) if faults.len() == 1),
+                "{bad}"
+            );
         }
         assert_eq!(begun("from=x", None), Err(QueryError::NotIntegers(vec!["from".into()])));
     }

@@ -175,16 +175,18 @@ pub(super) fn events(changes: &[Arc<Change>], state: &State) -> Vec<Arc<Event>> 
         }
         let found = state.definition_by_id(id).map(|found| found.definition.key.clone());
         // What is not there behind the run was deleted within it.
-        let key = found.or_else(|| changes.iter().flat_map(|change| &change.edits).find_map(|edit| match edit {
-            Edit::Definition { before: Some(before), after: None } if before.id == id => {
-                Some(before.key.clone())
-            }
-            Edit::Definition { .. }
-            | Edit::Reindexed { .. }
-            | Edit::Config { .. }
-            | Edit::Remember(_)
-            | Edit::Forget(_) => None,
-        }))?;
+        let key = found.or_else(|| {
+            changes.iter().flat_map(|change| &change.edits).find_map(|edit| match edit {
+                Edit::Definition { before: Some(before), after: None } if before.id == id => {
+                    Some(before.key.clone())
+                }
+                Edit::Definition { .. }
+                | Edit::Reindexed { .. }
+                | Edit::Config { .. }
+                | Edit::Remember(_)
+                | Edit::Forget(_) => None,
+            })
+        })?;
         last = Some((id, key.clone()));
         Some(key)
     };

@@ -176,15 +176,14 @@ fn scope(definitions: &[String], configs: &[String]) -> Result<Scope, Refusal> {
         texts.iter().map(key).collect::<Result<std::collections::BTreeSet<Key>, _>>()
     };
     let wrong = |fault: Fault| Refusal::Invalid(fault.into());
-    let (mut definitions, configs) = (
-        keys("definition", definitions).map_err(wrong)?,
-        keys("config_key", configs).map_err(wrong)?,
-    );
+    let (mut definitions, configs) =
+        (keys("definition", definitions).map_err(wrong)?, keys("config_key", configs).map_err(wrong)?);
     match (definitions.len(), configs.is_empty()) {
         (0, true) => Ok(Scope::All),
         (_, true) => Ok(Scope::Definitions(definitions)),
         (1, false) => {
-            let definition = definitions.pop_first().ok_or_else(|| wrong(fault("definition", NO_DEFINITION)))?;
+            let definition =
+                definitions.pop_first().ok_or_else(|| wrong(fault("definition", NO_DEFINITION)))?;
             Ok(Scope::Configs(definition, configs))
         }
         (_, false) => Err(wrong(fault("definition", NO_DEFINITION))),

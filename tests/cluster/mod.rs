@@ -10,3 +10,4 @@ mod refusal;
 mod restart;
 mod snapshot;
 mod strangers;
+mod watch;

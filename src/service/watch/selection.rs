@@ -132,7 +132,11 @@ impl Filter {
     }
 
     /// Whether a config's change is told, and whether it has left.
-    fn pick(&self, item: &Item, (before, after): &(Option<Arc<Config>>, Option<Arc<Config>>)) -> Option<bool> {
+    fn pick(
+        &self,
+        item: &Item,
+        (before, after): &(Option<Arc<Config>>, Option<Arc<Config>>),
+    ) -> Option<bool> {
         if after.as_ref().is_some_and(|config| finds(&self.query, config)) {
             return Some(false);
         }

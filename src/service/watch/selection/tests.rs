@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     model::{
-        command::{Command, Expect, Proposal},
+        command::{Command, Proposal},
         time::Timestamp,
     },
     raft::feed::tests::{config, key},
@@ -59,8 +59,11 @@ fn part(places: &[(usize, bool)]) -> Option<Picked> {
 #[test]
 fn a_scope_takes_its_definitions_and_configs() {
     let gone = |name: &str| Item::Definition { key: key(name), is_new: false, after: None };
-    let all =
-        event(vec![item("d", Before::Nothing, Some("{}")), item("e", Before::Nothing, Some("{}")), gone("d")]);
+    let all = event(vec![
+        item("d", Before::Nothing, Some("{}")),
+        item("e", Before::Nothing, Some("{}")),
+        gone("d"),
+    ]);
     let pick = |scope| selection(scope, &[], &[]).unwrap().pick(&all);
     assert_eq!(pick(Scope::All), Some(Picked::All));
     assert_eq!(pick(only(&["d"])), part(&[(0, false), (2, false)]));
