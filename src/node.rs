@@ -120,6 +120,7 @@ fn make_service(settings: &Settings) -> Service {
         snapshot_log_bytes: settings.snapshot_log_bytes,
         disk_reserve_bytes: settings.disk_reserve_bytes,
         rescue: settings.peers.clone(),
+        retention: settings.retention,
     };
     let listens: Option<SocketAddr> = settings.peer_addr.parse().ok();
     let source = listens.map(|listens| listens.ip()).filter(|ip| !ip.is_unspecified());

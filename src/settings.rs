@@ -14,7 +14,7 @@ use clap::{Args, ValueEnum};
 use crate::{
     model::limits::Limits,
     raft::{Member, NodeId, Timers},
-    service::members::check_address,
+    service::{Retention, members::check_address},
 };
 
 /// Shortest key or secret: 16 random characters can't be guessed over a network.
@@ -137,6 +137,25 @@ pub struct TimeArgs {
     pub election_max_ms: u64,
 }
 
+/// How much of the history is kept.
+#[derive(Debug, Clone, Args)]
+pub struct HistoryArgs {
+    /// Revisions whose changes are kept; older ones may go. 0 keeps all
+    #[arg(long, env = "CONCORD_HISTORY_REVISIONS", default_value_t = 1_000_000, value_name = "N")]
+    pub history_revisions: u64,
+    /// Seconds for which changes are kept; older ones go. 0 keeps all
+    #[arg(long, env = "CONCORD_HISTORY_AGE_S", default_value_t = 30 * 24 * 60 * 60, value_name = "S")]
+    pub history_age_s: u64,
+}
+
+impl HistoryArgs {
+    fn read(&self) -> Retention {
+        let some = |number: u64| Some(number).filter(|number| *number > 0);
+        let age = some(self.history_age_s).map(Duration::from_secs);
+        Retention { revisions: some(self.history_revisions), age }
+    }
+}
+
 /// `concord serve`.
 #[derive(Debug, Clone, Args)]
 pub struct ServeArgs {
@@ -183,6 +202,9 @@ pub struct ServeArgs {
     /// Free bytes of the volume below which writes, but for deletes, are refused with 507
     #[arg(long, env = "CONCORD_DISK_RESERVE_BYTES", default_value_t = 256 << 20, value_name = "N")]
     pub disk_reserve_bytes: u64,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "its fields are the help")]
+    pub history: HistoryArgs,
     /// Threads that serve requests; by default one a core, at least 2
     #[arg(long, env = "CONCORD_WORKER_THREADS", value_name = "N")]
     pub worker_threads: Option<usize>,
@@ -224,6 +246,8 @@ pub struct Settings {
     pub snapshot_log_bytes: u64,
     /// The reserve of the volume.
     pub disk_reserve_bytes: u64,
+    /// How long the history is kept.
+    pub retention: Retention,
     /// Threads that serve requests.
     pub worker_threads: usize,
 }
@@ -315,6 +339,7 @@ impl Settings {
             timers,
             snapshot_log_bytes: args.snapshot_log_bytes,
             disk_reserve_bytes: args.disk_reserve_bytes,
+            retention: args.history.read(),
             worker_threads,
         })
     }

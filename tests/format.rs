@@ -16,7 +16,7 @@ use concord::{
     },
     raft::{Member, identity::Identity},
     state::Remembered,
-    store::Position,
+    store::{Position, StoredChange, StoredEdit},
 };
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -86,6 +86,7 @@ fn entries_of_the_log() {
         &plain(Command::DeleteConfig { definition: key("d"), key: key("k"), expect: Expect::Any }),
         "01e4e0f4e586ee900304726f6f74000000040164016b00",
     );
+    entry(&plain(Command::Compact { floor: 300 }), "01e4e0f4e586ee900304726f6f7400000005ac02");
 }
 
 #[test]
@@ -159,6 +160,31 @@ fn remembered_requests() {
     form(
         &Remembered { stamp, at: Timestamp(200), revision: 10, outcome },
         "0303030303030303030303030303030304040404040404040404040404040404c8010a0103",
+    );
+}
+
+#[test]
+fn changes_of_the_history() {
+    let (created_at, modified_at) = (Timestamp(100), Timestamp(200));
+    let config = Arc::new(Config {
+        key: key("k"),
+        data: Arc::from(r#"{"a":1}"#),
+        entries: Box::from([Entry { slot: 0, value: Box::from([1, 2]) }]),
+        created_at,
+        modified_at,
+        revision: 9,
+    });
+    let edits = vec![
+        StoredEdit::Definition { id: 5, key: key("d"), before: Some(5), after: None },
+        StoredEdit::Reindexed { definition: 5 },
+        StoredEdit::Config { definition: 5, key: key("k"), before: Some(6), after: None },
+        StoredEdit::Forget(6),
+        StoredEdit::ConfigOver { definition: 5, before: config, after: None },
+    ];
+    let (revision, at, by, reason) = (7, Timestamp(300), "root".into(), Some("why".into()));
+    form(
+        &StoredChange { revision, at, by, reason, edits },
+        "07ac0204726f6f740103776879050005016401050001050205016b01060004060505016b077b2261223a317d010002010264c8010900",
     );
 }
 

@@ -70,7 +70,8 @@ fn write(state: &State, random: &mut Rng) -> (Command, Option<u64>) {
 fn command(state: &State, random: &mut Rng) -> (Command, Option<u64>) {
     let definition = key("d", DEFINITIONS, random);
     let revision = state.definition(definition.as_str()).map_or(1, |found| found.definition.revision);
-    match random.u8(0..20) {
+    match random.u8(0..21) {
+        20 => (Command::Compact { floor: random.u64(0..=state.revision() + 3) }, None),
         0..=2 => {
             let schema = random.bool().then(|| Arc::from(r#"{"type":"object"}"#));
             (Command::CreateDefinition { key: definition, indexes: some_paths(random), schema }, None)
@@ -140,6 +141,7 @@ fn rebuilt(state: &State) -> State {
     for request in state.requests() {
         builder.request(request.clone()).unwrap();
     }
+    builder.floor(state.floor());
     builder.finish(state.revision(), state.last_at()).unwrap()
 }
 
@@ -163,6 +165,7 @@ fn replay(all: &[(u64, Option<Proposal>)], run: usize) -> (State, Trace) {
         let again = rebuilt(&state);
         assert_eq!(again.digest(), state.digest(), "built from its records at {}", state.revision());
         assert_eq!(again.config_count(), state.config_count());
+        assert_eq!(again.floor(), state.floor());
         state = again;
     }
     (state, trace)

@@ -16,7 +16,7 @@ const HOMES: [(&str, &str); 6] = [
     ("raft_log", "src/raft"),
     ("sled", "src/store"),
     ("jsonschema", "src/model/schema"),
-    ("clap", "src/settings.rs src/cli.rs src/main.rs"),
+    ("clap", "src/settings src/cli.rs src/main.rs"),
 ];
 
 #[derive(Debug)]

@@ -56,6 +56,15 @@ impl Condition {
         }
     }
 
+    /// For a write that changes or creates, whatever is there.
+    pub(super) fn any(self) -> Expect {
+        match self {
+            Self::Open => Expect::Any,
+            Self::Match(expect) => expect,
+            Self::Absent => Expect::None,
+        }
+    }
+
     /// For a write that changes, or creates when that is asked.
     pub(super) fn put(self) -> Expect {
         match self {

@@ -19,7 +19,7 @@ use crate::{
     service::{Service, Write},
 };
 
-const KEY: &str = "config_key";
+pub(super) const KEY: &str = "config_key";
 
 /// Operation 6.
 pub(super) async fn create(State(service): State<Service>, ask: Ask) -> Result<Reply, Problem> {
@@ -49,8 +49,11 @@ pub(super) async fn list(State(service): State<Service>, read: Read) -> Result<R
 
 /// Operation 8.
 pub(super) async fn get(State(service): State<Service>, read: Read) -> Result<Reply, Problem> {
-    let (consistency, ()) = read.params.read(Ok(()))?;
+    let (consistency, [revision]) = read.params.read(read.params.numbers(["revision"]))?;
     key(&read.keys.definition, definitions::KEY)?;
+    if let Some(revision) = revision {
+        return super::history::config_at(&service, &read, consistency, revision).await;
+    }
     let state = service.view(consistency).await?;
     let collection = find(&state, &read.keys.definition)?;
     key(&read.keys.config, KEY)?;
@@ -88,11 +91,11 @@ pub(super) async fn delete(State(service): State<Service>, ask: Ask) -> Result<R
     Ok(Reply::done("config deleted", &data).at(written.revision))
 }
 
-fn location(definition: &str, key: &str) -> String {
+pub(super) fn location(definition: &str, key: &str) -> String {
     format!("{}/{definition}/config/{key}", super::DEFINITIONS)
 }
 
-fn record(config: &Config) -> String {
+pub(super) fn record(config: &Config) -> String {
     let text = Object::with_room(config.data.len()).plain(KEY, &config.key).raw("data", &config.data);
     text.plain("created_at", config.created_at).plain("modified_at", config.modified_at).end()
 }

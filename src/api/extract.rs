@@ -75,6 +75,26 @@ impl Params {
         self.0.iter().rev().find(|(other, _)| other == name).map(|(_, value)| value.as_str())
     }
 
+    /// Some parameters that are whole numbers and none of them negative, where they are there.
+    pub(super) fn numbers<const N: usize>(&self, names: [&str; N]) -> Result<[Option<u64>; N], QueryError> {
+        let (mut integers, mut faults) = (Vec::new(), Vec::new());
+        let numbers = names.map(|name| match self.get(name).map(whole)? {
+            None => {
+                integers.push(name.to_owned());
+                None
+            }
+            Some(Whole::Negative) => {
+                faults.push(fault(name, format!("`{name}` must not be negative")));
+                None
+            }
+            Some(Whole::Number(number)) => Some(number),
+        });
+        if !integers.is_empty() {
+            return Err(QueryError::NotIntegers(integers));
+        }
+        if faults.is_empty() { Ok(numbers) } else { Err(QueryError::Faults(faults)) }
+    }
+
     /// Whether `mode=restrict` is asked.
     pub(super) fn restrict(&self) -> Result<bool, Problem> {
         match self.get("mode") {

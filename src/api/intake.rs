@@ -19,6 +19,7 @@ use crate::{
     model::{
         document::{self, Document, DocumentError},
         error::{Fault, Invalid, Step},
+        record::Revision,
     },
     raft::{Member, NodeId},
     service::Refusal,
@@ -172,6 +173,13 @@ pub(super) fn new_data(body: Value) -> Result<Document, Problem> {
     let mut fields = Fields::of(body)?;
     let data = fields.object("data");
     fields.end(data).map(Document::new)
+}
+
+/// The body of a rollback: the revision that it goes back to.
+pub(super) fn revision(body: Value) -> Result<Revision, Problem> {
+    let mut fields = Fields::of(body)?;
+    let revision = fields.number("revision");
+    fields.end(revision)
 }
 
 /// The body that forms a cluster.

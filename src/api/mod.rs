@@ -6,7 +6,7 @@
 //! | `access` | the layer that asks for a key, over everything |
 //! | `extract`, `condition` | keys, query, headers and conditions of a request, typed |
 //! | `intake` | bodies, bounded, and the framework-level refusals of their shape |
-//! | `definitions`, `configs`, `cluster`, `probes` | the handlers: one await on the service each |
+//! | `definitions`, `configs`, `history`, `cluster`, `probes` | the handlers: one await on the service each |
 //! | `watch` | the changes as server-sent events |
 //! | `json`, `reply` | answers; `reply` alone knows status codes |
 //! | `peer` | the other listener's routes: calls between nodes |
@@ -20,6 +20,7 @@ mod condition;
 mod configs;
 mod definitions;
 mod extract;
+mod history;
 mod intake;
 mod json;
 pub mod peer;
@@ -56,6 +57,9 @@ const DEFINITIONS: &str = "/api/v1/config_definition";
 const DEFINITION: &str = "/api/v1/config_definition/{definition}";
 const CONFIGS: &str = "/api/v1/config_definition/{definition}/config";
 const CONFIG: &str = "/api/v1/config_definition/{definition}/config/{config}";
+const CONFIG_HISTORY: &str = "/api/v1/config_definition/{definition}/config/{config}/history";
+const ROLLBACK: &str = "/api/v1/config_definition/{definition}/config/{config}/rollback";
+const DEFINITION_HISTORY: &str = "/api/v1/config_definition/{definition}/history";
 
 /// The router of the callers' listener.
 pub fn router(service: Service) -> Router {
@@ -66,11 +70,14 @@ pub fn router(service: Service) -> Router {
     for path in probes::READY {
         routes = routes.route(path, get(probes::ready));
     }
-    let resources: [(&str, MethodRouter<Service>); 13] = [
+    let resources: [(&str, MethodRouter<Service>); 16] = [
         (DEFINITIONS, get(definitions::list).post(definitions::create)),
         (DEFINITION, get(definitions::get).put(definitions::set_indexes).delete(definitions::delete)),
         (CONFIGS, get(configs::list).post(configs::create)),
         (CONFIG, get(configs::get).put(configs::put).delete(configs::delete)),
+        (CONFIG_HISTORY, get(history::of_config)),
+        (DEFINITION_HISTORY, get(history::of_definition)),
+        (ROLLBACK, post(history::rollback)),
         ("/api/v1/watch", get(watch::open)),
         ("/api/v1/cluster", get(cluster::show)),
         ("/api/v1/cluster/init", post(cluster::init)),

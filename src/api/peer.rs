@@ -5,6 +5,7 @@
 //! | `join` | the service; admitted by the secret alone, because the node may have no identity yet |
 //! | `write`, `read-index`, `change` | the service, when this node leads |
 //! | `snapshot`, `fetch-snapshot` | consensus; the file goes as a stream |
+//! | `history` | the service, from this node's own disk |
 //! | everything else | consensus |
 //!
 //! **Invariants:** the headers are judged before a byte of the body is read. A 4xx says that nothing was done, by
@@ -28,7 +29,7 @@ use crate::{
         Consensus, ReceiveError,
         peers::{FETCH_SNAPSHOT, HEAD, LEFT, SNAPSHOT},
     },
-    service::{Service, changes::CHANGE, forward::WRITE, members::JOIN, read::READ_INDEX},
+    service::{Service, changes::CHANGE, forward::WRITE, history::HISTORY, members::JOIN, read::READ_INDEX},
 };
 
 /// Bytes of a call: the longest request body, and the entries that an append takes along.
@@ -72,6 +73,7 @@ async fn answer(
         JOIN => Ok(service.answer_join(read(body).await?).await?.into_response()),
         WRITE => Ok(service.answer_write(read(body).await?).await?.into_response()),
         CHANGE => Ok(service.answer_change(read(body).await?).await?.into_response()),
+        HISTORY => Ok(service.answer_history(read(body).await?).await?.into_response()),
         READ_INDEX => Ok(service.answer_read_index().await.into_response()),
         SNAPSHOT => take_snapshot(consensus(&service)?, &head.headers, body).await,
         FETCH_SNAPSHOT => give_snapshot(consensus(&service)?).await,

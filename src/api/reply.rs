@@ -127,6 +127,11 @@ impl Reply {
             .header(header::LAST_MODIFIED.as_str(), &modified.to_http_date())
     }
 
+    /// Names the page after this one.
+    pub(super) fn next(self, link: &str) -> Self {
+        self.header(header::LINK.as_str(), &format!("<{link}>; rel=\"next\""))
+    }
+
     /// Tells that a part of the request had no effect.
     pub(super) fn warning(self, text: &'static str) -> Self {
         self.header(header::WARNING.as_str(), &format!("299 - \"{text}\""))
@@ -280,6 +285,7 @@ fn faults(refusal: Refusal) -> (Vec<Fault>, Option<Unshown>) {
         | Refusal::StorageFull(text)
         | Refusal::Conflict(text)
         | Refusal::Expired(text)
+        | Refusal::NotThere(text)
         | Refusal::Crowded(text) => vec![Fault::new(text)],
         Refusal::NoMember(id) => vec![Fault::new(format!("node {id} is no member of the cluster"))],
         Refusal::Overloaded => vec![Fault::new("this node is working on as many requests as it may")],
@@ -313,7 +319,7 @@ fn verdict(refusal: &Refusal) -> (StatusCode, &'static str) {
         Refusal::StorageFull(_) => (StatusCode::INSUFFICIENT_STORAGE, "storage_full"),
         Refusal::Fault(_) => (StatusCode::INTERNAL_SERVER_ERROR, "server_error"),
         Refusal::Conflict(_) => (StatusCode::CONFLICT, "conflict_error"),
-        Refusal::NoMember(_) => (StatusCode::NOT_FOUND, "not_found_error"),
+        Refusal::NoMember(_) | Refusal::NotThere(_) => (StatusCode::NOT_FOUND, "not_found_error"),
         Refusal::Expired(_) => (StatusCode::GONE, "expired_error"),
     }
 }

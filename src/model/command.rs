@@ -90,6 +90,11 @@ pub enum Command {
         /// What must be there.
         expect: Expect,
     },
+    /// Changes up to this revision may be forgotten; the floor of the history never sinks.
+    Compact {
+        /// The oldest revision whose state is still asked for.
+        floor: Revision,
+    },
 }
 
 /// The mark of a request that may be sent again.
@@ -171,6 +176,7 @@ impl fmt::Display for Proposal {
             Command::DeleteDefinition { key, .. } => ("delete definition", key, None),
             Command::WriteConfig { definition, key, .. } => ("write config", definition, Some(key)),
             Command::DeleteConfig { definition, key, .. } => ("delete config", definition, Some(key)),
+            Command::Compact { floor } => return write!(f, "compact to {floor}"),
         };
         write!(f, "{verb} `{definition}`")?;
         key.map_or(Ok(()), |key| write!(f, " `{key}`"))

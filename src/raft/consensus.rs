@@ -37,7 +37,7 @@ use crate::{
         record::Revision,
     },
     state::State,
-    store::{Changes, Figures, Store, StoreError},
+    store::{Figures, Store},
 };
 
 /// Longest entry: twice the default body, and far below what the log takes.
@@ -185,14 +185,6 @@ impl Consensus {
         self.inner.board.index.subscribe()
     }
 
-    /// The changes from a revision on, as far as this node has written them. Blocking.
-    ///
-    /// # Errors
-    /// When the history on this node does not reach back so far, or the disk refuses.
-    pub fn history_from(&self, revision: Revision) -> Result<Changes, StoreError> {
-        self.inner.store.history_from(revision)
-    }
-
     /// The leader that this node knows.
     #[must_use]
     pub fn leader(&self) -> Option<Member> {
@@ -226,6 +218,12 @@ impl Consensus {
             quorum_age: metrics.last_quorum_acked.map(|acked| acked.elapsed()),
             running: metrics.running_state.is_ok() && !self.inner.stopping.load(Ordering::Relaxed),
         }
+    }
+
+    /// The store, for what it tells of the past.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        &self.inner.store
     }
 
     /// The store's figures.

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::time::Instant;
 
 use super::{
-    Caller, Principal, Refusal, Service, Write,
+    Caller, Principal, Refusal, Rollback, Service, Write,
     prepare::Asked,
     propose::{Attempt, aside},
 };
@@ -22,6 +22,7 @@ use crate::{
     model::{
         command::{Expect, RequestStamp},
         document::{self, Document, DocumentError},
+        record::Revision,
     },
     raft::{
         Consensus, Member, ReceiveError,
@@ -56,6 +57,7 @@ enum CarriedWrite {
     DeleteDefinition { key: String, expect: Expect, restrict: bool },
     WriteConfig { definition: String, key: String, data: Arc<str>, expect: Expect },
     DeleteConfig { definition: String, key: String, expect: Expect },
+    Rollback { definition: String, id: Revision, key: String, data: Arc<str>, expect: Expect },
 }
 
 impl Service {
@@ -138,6 +140,9 @@ impl Carried {
             Write::DeleteConfig { definition, key, expect } => {
                 CarriedWrite::DeleteConfig { definition, key, expect }
             }
+            Write::Rollback(Rollback { definition, id, key, data, expect }) => {
+                CarriedWrite::Rollback { definition, id, key, data: data.text, expect }
+            }
         };
         Self {
             by: asked.caller.principal.id.clone(),
@@ -165,6 +170,9 @@ impl Carried {
             }
             CarriedWrite::DeleteConfig { definition, key, expect } => {
                 Write::DeleteConfig { definition, key, expect }
+            }
+            CarriedWrite::Rollback { definition, id, key, data, expect } => {
+                Write::Rollback(Rollback { definition, id, key, data: parse(data)?, expect })
             }
         };
         let principal = Principal { id: self.by };
@@ -234,7 +242,14 @@ mod tests {
                 data: document("[1.0]"),
                 expect: Expect::None,
             },
-            Write::DeleteConfig { definition: key, key: "db".into(), expect: Expect::Present },
+            Write::DeleteConfig { definition: key.clone(), key: "db".into(), expect: Expect::Present },
+            Write::Rollback(Rollback {
+                definition: key,
+                id: 4,
+                key: "db".into(),
+                data: document("[1.0]"),
+                expect: Expect::Any,
+            }),
         ]
     }
 

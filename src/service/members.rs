@@ -110,6 +110,7 @@ impl Service {
         .await?;
         if self.inner.consensus.set(consensus).is_ok() {
             tokio::spawn(self.clone().keep_watch());
+            tokio::spawn(self.clone().keep_history());
         }
         Ok(())
     }

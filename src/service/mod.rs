@@ -9,6 +9,7 @@
 //! | `watch` | the changes as they come, from any revision that is kept |
 //! | `members` | forms the cluster, shows it, says whether this node is ready |
 //! | `changes` | adds and removes members, moves leadership (on the leader) |
+//! | `history`, `retention` | the past: shown, brought back, kept for how long |
 //! | `backup` | a file that holds all |
 //! | `access` | who a credential belongs to |
 //! | `checks` | compiled schemas, and the room on the disk |
@@ -24,10 +25,12 @@ mod backup;
 pub(crate) mod changes;
 mod checks;
 pub(crate) mod forward;
+pub(crate) mod history;
 pub(crate) mod members;
 mod prepare;
 mod propose;
 pub(crate) mod read;
+mod retention;
 pub mod watch;
 
 use std::{
@@ -58,6 +61,8 @@ use crate::{
 pub use access::{Access, Principal};
 pub use backup::Backup;
 pub use changes::{Change, Changed};
+pub use history::Rollback;
+pub use retention::Retention;
 
 /// Who asks for a write, and what rides with it.
 #[derive(Debug, Clone)]
@@ -121,6 +126,8 @@ pub enum Write {
         /// What must be there.
         expect: Expect,
     },
+    /// What a config was once, as its data from now on.
+    Rollback(Rollback),
 }
 
 /// A decided write: what it did and the state it was answered from (this node's, at least the write's revision
@@ -156,6 +163,8 @@ pub enum Refusal {
     NoMember(NodeId),
     /// The revision that is asked about is older than what is kept.
     Expired(String),
+    /// What is asked for was not there at the revision that is asked about.
+    NotThere(String),
     /// This node has as much of something open as it may; the text names the limit.
     Crowded(String),
 }
@@ -241,6 +250,8 @@ pub struct Options {
     pub disk_reserve_bytes: u64,
     /// Members that may be asked for a snapshot when this node's state is damaged.
     pub rescue: Vec<Member>,
+    /// How long the history is kept.
+    pub retention: Retention,
 }
 
 /// What a node does for its callers. Cloning shares it.
@@ -260,6 +271,8 @@ struct Inner {
     /// Held while the members are changed from here: one change at a time.
     changing: tokio::sync::Mutex<()>,
     admission: Semaphore,
+    /// For reads of the history.
+    lookups: Semaphore,
     validators: checks::Validators,
     disk: checks::Disk,
     barrier: Arc<read::Barrier>,
@@ -280,6 +293,7 @@ impl Service {
             forming: tokio::sync::Mutex::new(()),
             changing: tokio::sync::Mutex::new(()),
             admission: Semaphore::new(options.limits.writes_in_flight),
+            lookups: Semaphore::new(history::LOOKUPS_MAX),
             validators: checks::Validators::default(),
             disk: checks::Disk::new(options.directory.clone(), options.disk_reserve_bytes),
             barrier: Arc::default(),
@@ -400,93 +414,4 @@ fn now() -> Timestamp {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use std::path::Path;
-
-    use super::*;
-    use crate::raft::{
-        StartError,
-        identity::{FORMAT, Identity},
-        peers::Secrets,
-    };
-
-    pub(crate) const SECRET: &str = "a-cluster-secret";
-    pub(crate) const KEY: &str = "a-root-key-of-length";
-
-    /// Node 1, without consensus.
-    pub(crate) fn service(directory: &Path, limits: Limits) -> Service {
-        let options = Options {
-            node_id: 1,
-            directory: directory.into(),
-            limits,
-            write_timeout: Duration::from_secs(1),
-            read_timeout: Duration::from_secs(1),
-            watch_heartbeat: Duration::from_secs(1),
-            timers: Timers { heartbeat_ms: 200, election_min_ms: 600, election_max_ms: 900 },
-            store: store::Options::default(),
-            snapshot_log_bytes: 1,
-            disk_reserve_bytes: 0,
-            rescue: Vec::new(),
-        };
-        Service::new(options, Access::new(KEY), Arc::new(Peers::new(Secrets(vec![SECRET.into()]))))
-    }
-
-    fn write() -> (Caller, Write) {
-        let caller = Caller { principal: Principal { id: "root".into() }, reason: None, request: None };
-        let write =
-            Write::DeleteConfig { definition: "app".into(), key: "db".into(), expect: Expect::Present };
-        (caller, write)
-    }
-
-    #[tokio::test]
-    async fn a_node_that_belongs_to_no_cluster_does_nothing_and_says_so() {
-        let directory = tempfile::tempdir().unwrap();
-        let service = service(directory.path(), Limits::default());
-        service.start().await.unwrap();
-        let (caller, write) = write();
-        let refusals = [
-            service.write(caller, write).await.unwrap_err(),
-            service.view(Consistency { level: Level::Linearizable, min_revision: None }).await.unwrap_err(),
-        ];
-        for refusal in refusals {
-            assert_eq!(refusal, Refusal::Unavailable("this node belongs to no cluster yet".into()));
-        }
-        assert!(service.ready().is_err());
-        assert_eq!(service.revision(), 0);
-        assert_eq!(service.cluster().cluster_id, None);
-    }
-
-    #[tokio::test]
-    async fn more_writes_than_a_node_may_work_on_are_refused_at_once() {
-        let directory = tempfile::tempdir().unwrap();
-        let service = service(directory.path(), Limits { writes_in_flight: 0, ..Limits::default() });
-        let (caller, write) = write();
-        assert_eq!(service.write(caller, write).await.unwrap_err(), Refusal::Overloaded);
-    }
-
-    #[tokio::test]
-    async fn a_member_that_lost_its_log_does_not_start() {
-        let directory = tempfile::tempdir().unwrap();
-        let identity = Identity { cluster_id: uuid::Uuid::from_u128(7), node_id: 1, format: FORMAT };
-        identity.write(directory.path()).unwrap();
-        let refused = service(directory.path(), Limits::default()).start().await;
-        assert!(matches!(refused, Err(StartError::Refused(text)) if text.contains("no log")));
-    }
-
-    #[tokio::test]
-    async fn the_directory_of_another_node_is_refused() {
-        let directory = tempfile::tempdir().unwrap();
-        let identity = Identity { cluster_id: uuid::Uuid::from_u128(7), node_id: 2, format: FORMAT };
-        identity.write(directory.path()).unwrap();
-        std::fs::create_dir(directory.path().join("log")).unwrap();
-        let refused = service(directory.path(), Limits::default()).start().await;
-        assert!(matches!(refused, Err(StartError::Refused(text)) if text.contains("names node 2")));
-    }
-
-    #[test]
-    fn the_clock_reads_microseconds_of_this_century() {
-        let year_2020 = Timestamp::parse("2020-01-01T00:00:00Z").unwrap();
-        let year_2100 = Timestamp::parse("2100-01-01T00:00:00Z").unwrap();
-        assert!((year_2020..year_2100).contains(&now()));
-    }
-}
+pub(crate) mod tests;

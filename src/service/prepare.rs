@@ -16,7 +16,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::{
-    Caller, Refusal, Write,
+    Caller, Refusal, Rollback, Write,
     checks::{Validators, stored_schema, within},
 };
 use crate::{
@@ -66,7 +66,9 @@ pub(super) fn check_intake(write: &Write, limits: &Limits) -> Result<(), Invalid
             (definition, Vec::new())
         }
         Write::SetIndexes { key, .. } | Write::DeleteDefinition { key, .. } => (key, Vec::new()),
-        Write::DeleteConfig { definition, .. } => (definition, Vec::new()),
+        Write::DeleteConfig { definition, .. } | Write::Rollback(Rollback { definition, .. }) => {
+            (definition, Vec::new())
+        }
     };
     Key::parse(definition).map(drop).map_err(|error| Fault::at(loc, error.to_string()).into())
 }
@@ -92,7 +94,7 @@ pub(super) fn is_long(state: &State, write: &Write, validators: &Validators) -> 
             schema.as_ref().is_some_and(|schema| schema.text.len() > SCHEMA_LONG)
         }
         Write::SetIndexes { key, .. } => stored(key, false),
-        Write::WriteConfig { definition, data, .. } => {
+        Write::WriteConfig { definition, data, .. } | Write::Rollback(Rollback { definition, data, .. }) => {
             data.text.len() > DATA_LONG || stored(definition, true)
         }
         Write::DeleteDefinition { .. } | Write::DeleteConfig { .. } => false,
@@ -131,6 +133,14 @@ pub(super) fn prepare(
         }
         Write::DeleteConfig { definition, key, expect } => {
             delete_config(find(state, definition)?, key, *expect)?
+        }
+        Write::Rollback(Rollback { definition, id, key, data, expect }) => {
+            let found = find(state, definition)?;
+            if found.definition.id != *id {
+                let text = "the definition was deleted and made again: the config is none of its";
+                return Err(Refusal::NotThere(text.into()));
+            }
+            write_config(found, key, (data, *expect), validators)?
         }
     };
     match standing {
@@ -332,6 +342,25 @@ mod tests {
             let shown = format!("{write:?}");
             assert_eq!(rejected(write), expected, "{shown}");
         }
+    }
+
+    #[test]
+    fn a_rollback_is_checked_by_the_definition_of_now() {
+        let state = state();
+        let back = |id, key: &str, text, expect| {
+            let (definition, data, key) = ("app".into(), document(text), key.into());
+            prepared(&state, &asked(Write::Rollback(Rollback { definition, id, key, data, expect })))
+        };
+        let Prepared::Propose { command, definition_read } = back(1, "gone", r#"{"n":2}"#, Expect::Any).unwrap()
+        else {
+            panic!("decided before")
+        };
+        assert!(matches!(command, Command::WriteConfig { expect: Expect::Any, .. }));
+        assert_eq!(definition_read, Some(1));
+        assert!(matches!(back(1, "db", r#"{"n":"two"}"#, Expect::Any), Err(Refusal::Invalid(_))));
+        assert!(matches!(back(2, "db", r#"{"n":2}"#, Expect::Any), Err(Refusal::NotThere(_))));
+        let stale = Err(Refusal::Rejected(Rejection::Precondition { current: 2 }));
+        assert_eq!(back(1, "db", r#"{"n":2}"#, Expect::At(1)), stale);
     }
 
     #[test]

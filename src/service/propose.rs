@@ -75,9 +75,10 @@ impl Service {
     pub(super) fn check_room(&self, write: &Write) -> Result<(), Refusal> {
         match write {
             Write::DeleteDefinition { .. } | Write::DeleteConfig { .. } => Ok(()),
-            Write::CreateDefinition { .. } | Write::SetIndexes { .. } | Write::WriteConfig { .. } => {
-                self.inner.disk.room()
-            }
+            Write::CreateDefinition { .. }
+            | Write::SetIndexes { .. }
+            | Write::WriteConfig { .. }
+            | Write::Rollback(_) => self.inner.disk.room(),
         }
     }
 

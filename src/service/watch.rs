@@ -34,7 +34,7 @@ use crate::{
         Consensus,
         feed::{Event, Feed},
     },
-    state::State,
+    store::HistoryError,
 };
 use hub::Place;
 use initial::Initial;
@@ -131,6 +131,9 @@ impl Service {
                     state.revision()
                 )));
             }
+            Begin::Behind(revision) if revision < state.floor() => {
+                return Err(expired(revision, state.floor()));
+            }
             Begin::Behind(revision) => revision,
         };
         let mut watch = Watch {
@@ -157,9 +160,10 @@ impl Service {
     }
 }
 
-/// The oldest revision behind which the changes are kept in the cluster.
-fn floor(_state: &State) -> Revision {
-    0
+fn expired(seen: Revision, floor: Revision) -> Refusal {
+    Refusal::Expired(format!(
+        "the changes behind revision {seen} are not kept any more, only those behind {floor}; begin anew"
+    ))
 }
 
 pub(super) fn fault(name: &str, msg: impl Into<String>) -> Fault {
@@ -312,23 +316,17 @@ impl Watch {
     }
 
     async fn read_past(&mut self, past: Past) -> Result<crate::raft::feed::Piece, Refusal> {
-        if self.seen < floor(&self.consensus.state()) {
-            return Err(self.expired());
-        }
         let closed = |_| Refusal::Fault("the readers of the history are never closed".into());
         let reader = self.service.inner.hub.readers.acquire().await.map_err(closed)?;
         let read = tokio::task::spawn_blocking(move || past.read()).await;
         drop(reader);
         let read = read.map_err(|error| Refusal::Fault(format!("reading the history: {error}")))?;
-        let found = read.map_err(|error| {
-            if self.seen < floor(&self.consensus.state()) { self.expired() } else { self.gap(&error) }
+        let found = read.map_err(|error| match error {
+            HistoryError::Compacted { floor } => expired(self.seen, floor),
+            HistoryError::Gap { .. } | HistoryError::Failed(_) => self.gap(&error),
         })?;
         self.past = found.rest;
         Ok(found.piece)
-    }
-
-    fn expired(&self) -> Refusal {
-        Refusal::Expired(format!("the changes behind revision {} are not kept any more", self.seen))
     }
 
     /// Another node may have what this one lacks.

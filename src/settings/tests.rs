@@ -1,4 +1,4 @@
-//! Settings as they are written, and what is said of wrong ones.
+//! What a command line means.
 
 use std::io::Write as _;
 

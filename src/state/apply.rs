@@ -79,7 +79,9 @@ impl State {
             Command::SetIndexes { key, expect, .. } => (key, (*expect, None)),
             Command::WriteConfig { definition, key, expect, .. } => (definition, (*expect, Some(key))),
             Command::DeleteConfig { definition, key, expect } => (definition, (*expect, Some(key))),
-            Command::CreateDefinition { .. } | Command::DeleteDefinition { .. } => return false,
+            Command::CreateDefinition { .. } | Command::DeleteDefinition { .. } | Command::Compact { .. } => {
+                return false;
+            }
         };
         let Some(found) = self.definition(definition.as_str()) else { return false };
         let current = found.definition.revision;
@@ -144,6 +146,10 @@ impl State {
                 let before = self.expect_config(definition, key, *expect)?;
                 let before = before.ok_or(Rejection::ConfigNotFound)?;
                 self.edit_config(definition, Some(before), None, edits);
+                Ok(applied(stamp, false))
+            }
+            Command::Compact { floor } => {
+                self.raise_floor(*floor);
                 Ok(applied(stamp, false))
             }
         }

@@ -78,6 +78,12 @@ impl Builder {
         Ok(())
     }
 
+    /// Takes the floor of the history; without it the state has the whole past.
+    pub fn floor(&mut self, floor: Revision) {
+        self.newest = self.newest.max(floor);
+        self.state.floor = floor;
+    }
+
     /// The state at a revision.
     ///
     /// # Errors

@@ -10,6 +10,7 @@
 pub mod apply;
 pub mod build;
 pub mod digest;
+pub mod floor;
 pub mod order;
 pub mod query;
 
@@ -37,6 +38,7 @@ pub struct State {
     configs: u64,
     /// The sum of the hashes of all records (`digest.rs`).
     sum: u128,
+    floor: Revision,
 }
 
 /// A definition with its configs in their orders.

@@ -9,56 +9,65 @@
 
 use std::{
     fs::{File, OpenOptions},
-    io::{BufWriter, Write},
+    io::{BufWriter, Seek, SeekFrom, Write},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use super::{
     StoreError,
-    changes::{self, Segment, Totals},
+    catalog::{Catalog, read_seal},
+    changes::{self, Encoder, Segment, StoredChange},
     disk::{self, io},
+    index::Index,
+    scan::scan,
 };
 use crate::{model::record::Revision, state::Change};
+
+/// Bytes that are held back until they are handed to the operating system.
+const BUFFER_BYTES: usize = 256 << 10;
 
 /// The writer of the history. One thread owns it.
 #[derive(Debug)]
 pub(super) struct History {
     directory: PathBuf,
     segment_bytes: u64,
+    catalog: Arc<Catalog>,
     open: Option<Open>,
     reach: Revision,
-    sealed_bytes: u64,
 }
 
 /// The segment that grows.
 #[derive(Debug)]
 struct Open {
-    file: BufWriter<File>,
+    encoder: Encoder<BufWriter<File>>,
     segment: Segment,
-    totals: Totals,
-    bytes: u64,
 }
 
 impl History {
     /// Opens the history of a directory and cuts what a crash left torn.
     pub(super) fn open(directory: &Path, segment_bytes: u64) -> Result<Self, StoreError> {
         disk::make_directory(directory)?;
-        let mut history =
-            Self { directory: directory.into(), segment_bytes, open: None, reach: 0, sealed_bytes: 0 };
+        for name in disk::names(directory)?.iter().filter(|name| name.ends_with(".tmp")) {
+            disk::remove(&directory.join(name))?;
+        }
+        let catalog = Arc::new(Catalog::new(directory));
+        let mut history = Self { directory: directory.into(), segment_bytes, catalog, open: None, reach: 0 };
         let segments = changes::segments(directory)?;
         let (newest, older) =
             segments.split_last().map_or((None, &[][..]), |(last, older)| (Some(last), older));
         for segment in older {
-            history.sealed_bytes += history.length(segment)?;
-            if !segment.sealed {
-                let path = segment.path(directory);
-                tracing::warn!("{} was never sealed, but a newer segment is there", path.display());
-            }
+            history.list(segment)?;
         }
         if let Some(newest) = newest {
             history.take_up(newest)?;
         }
         Ok(history)
+    }
+
+    /// What readers look into.
+    pub(super) fn catalog(&self) -> Arc<Catalog> {
+        Arc::clone(&self.catalog)
     }
 
     /// The last revision that the history knows of; entries without a change count.
@@ -68,7 +77,7 @@ impl History {
 
     /// Bytes of all segments.
     pub(super) fn bytes(&self) -> u64 {
-        self.sealed_bytes + self.open.as_ref().map_or(0, |open| open.bytes)
+        self.catalog.bytes()
     }
 
     /// Appends a change that it does not hold yet.
@@ -76,7 +85,14 @@ impl History {
         if change.revision <= self.reach {
             return Ok(());
         }
-        self.append(&changes::change_bytes(change), change.revision)
+        let failed = self.failed();
+        let open = self.opened()?;
+        let (behind, offset) = (open.segment.behind, open.encoder.bytes);
+        let stored = StoredChange::of(change, behind);
+        open.encoder.change(&stored).map_err(io(failed))?;
+        let bytes = open.encoder.bytes;
+        self.catalog.grown(behind, change.revision, bytes, Some((&stored, offset)));
+        self.grown(change.revision, bytes)
     }
 
     /// Entries up to this one changed nothing more.
@@ -84,7 +100,12 @@ impl History {
         if index <= self.reach {
             return Ok(());
         }
-        self.append(&changes::reach_bytes(index), index)
+        let failed = self.failed();
+        let open = self.opened()?;
+        open.encoder.reach(index).map_err(io(failed))?;
+        let (behind, bytes) = (open.segment.behind, open.encoder.bytes);
+        self.catalog.grown(behind, index, bytes, None);
+        self.grown(index, bytes)
     }
 
     /// The history goes on behind this entry: a state was installed, and nothing is known of the way to it.
@@ -94,77 +115,136 @@ impl History {
         }
         self.seal()?;
         self.reach = index;
+        self.catalog.reached(index);
+        Ok(())
+    }
+
+    /// What is not behind the floor may be forgotten: segments that it has passed are removed. One that it has
+    /// entered is sealed, so that its turn comes, however slowly it grows.
+    pub(super) fn compact(&mut self, floor: Revision) -> Result<(), StoreError> {
+        if floor <= self.catalog.floor() {
+            return Ok(());
+        }
+        if self.open.as_ref().is_some_and(|open| open.segment.behind < floor) {
+            self.seal()?;
+        }
+        for segment in self.catalog.raise_floor(floor) {
+            if let Err(error) = disk::remove(&segment.path(&self.directory)) {
+                // It is found and removed at the next start.
+                tracing::warn!(%error, "a segment of the history that is not needed any more stays");
+            }
+        }
         Ok(())
     }
 
     /// Hands what was appended to the operating system, so that readers see it and a crash of this process does
     /// not lose it.
     pub(super) fn flush(&mut self) -> Result<(), StoreError> {
-        self.open.as_mut().map_or(Ok(()), |open| open.file.flush()).map_err(io(self.failed()))
+        self.open.as_mut().map_or(Ok(()), |open| open.encoder.to.flush()).map_err(io(self.failed()))
     }
 
     /// Seals the open segment: everything up to [`Self::reach`] is durable afterwards.
     pub(super) fn seal(&mut self) -> Result<(), StoreError> {
-        let Some(mut open) = self.open.take() else { return Ok(()) };
+        let Some(open) = self.open.take() else { return Ok(()) };
         let failed = self.failed();
-        let seal = open.totals.to_bytes();
-        disk::write_frame(&mut open.file, &seal).map_err(io(failed.clone()))?;
-        let file = open.file.into_inner().map_err(|error| io(failed.clone())(error.into_error()))?;
-        file.sync_all().map_err(io(failed))?;
-        self.sealed_bytes += open.bytes + (disk::FRAME_HEAD_BYTES + seal.len()) as u64;
-        self.sealed_name(&open.segment)
+        let index = self.catalog.growing(open.segment.behind);
+        let file = open.encoder.seal(&index).map_err(io(failed.clone()))?;
+        let file = file.into_inner().map_err(|error| io(failed.clone())(error.into_error()))?;
+        let bytes = file.sync_all().and_then(|()| file.metadata()).map_err(io(failed))?.len();
+        self.sealed_name(&open.segment)?;
+        self.catalog.sealed(open.segment.behind, bytes);
+        Ok(())
     }
 
-    fn append(&mut self, bytes: &[u8], reach: Revision) -> Result<(), StoreError> {
-        let failed = self.failed();
-        let open = match &mut self.open {
+    fn opened(&mut self) -> Result<&mut Open, StoreError> {
+        let open = match self.open.take() {
             Some(open) => open,
-            none => none.insert(Open::create(&self.directory, self.reach)?),
+            None => self.create()?,
         };
-        let check = disk::write_frame(&mut open.file, bytes).map_err(io(failed))?;
-        open.totals.frame(reach, check);
-        open.bytes += (disk::FRAME_HEAD_BYTES + bytes.len()) as u64;
+        Ok(self.open.insert(open))
+    }
+
+    fn create(&self) -> Result<Open, StoreError> {
+        let segment = Segment { behind: self.reach, sealed: false };
+        let path = segment.path(&self.directory);
+        let failed = || format!("can't create {}", path.display());
+        let file = File::create(&path).map_err(io(failed()))?;
+        disk::sync_directory(&self.directory)?;
+        let file = BufWriter::with_capacity(BUFFER_BYTES, file);
+        let encoder = Encoder::begin(file, self.reach).map_err(io(failed()))?;
+        self.catalog.add(&segment, self.reach, encoder.bytes, Some(Index::default()));
+        Ok(Open { encoder, segment })
+    }
+
+    fn grown(&mut self, reach: Revision, bytes: u64) -> Result<(), StoreError> {
         self.reach = reach;
-        if open.bytes >= self.segment_bytes { self.seal() } else { Ok(()) }
+        if bytes >= self.segment_bytes { self.seal() } else { Ok(()) }
+    }
+
+    /// Takes an older segment into the catalog. One whose end is damaged is set aside: another member may have
+    /// what it held.
+    fn list(&self, segment: &Segment) -> Result<(), StoreError> {
+        let path = segment.path(&self.directory);
+        let failed = || format!("can't read {}", path.display());
+        if !segment.sealed {
+            tracing::warn!("{} was never sealed, but a newer segment is there", path.display());
+            let scan = scan(&path, segment.behind)?;
+            self.catalog.add(segment, scan.totals.reach, scan.bytes, Some(scan.index));
+            return Ok(());
+        }
+        let mut file = File::open(&path).map_err(io(failed()))?;
+        match read_seal(&mut file).map_err(io(failed()))? {
+            Some(seal) => {
+                let bytes = file.metadata().map_err(io(failed()))?.len();
+                self.catalog.add(segment, seal.totals.reach, bytes, None);
+                Ok(())
+            }
+            None => {
+                tracing::warn!("{} ends without its seal and is set aside", path.display());
+                disk::rename(&path, &path.with_extension("damaged"))
+            }
+        }
     }
 
     /// Goes on where the newest segment ends.
     fn take_up(&mut self, segment: &Segment) -> Result<(), StoreError> {
         let path = segment.path(&self.directory);
-        let scan = changes::scan(&path, segment.behind)?;
+        let scan = scan(&path, segment.behind)?;
         self.reach = scan.totals.reach;
+        self.catalog.reached(self.reach);
         if let Some(damage) = scan.damage {
-            tracing::warn!(
-                reach = self.reach,
-                "{} is whole up to revision {} only: {damage}",
-                path.display(),
-                self.reach
-            );
+            let reach = self.reach;
+            tracing::warn!(reach, "{} is whole up to revision {reach} only: {damage}", path.display());
         }
-        if segment.sealed {
-            if !scan.sealed && scan.damage.is_none() {
-                tracing::warn!("{} ends without its seal", path.display());
+        if scan.sealed {
+            if !segment.sealed {
+                self.sealed_name(segment)?;
             }
-            if scan.totals.reach == segment.behind {
-                // Nothing in it is whole, and the next segment needs its name.
-                return disk::rename(&path, &path.with_extension("damaged"));
-            }
-            self.sealed_bytes += self.length(segment)?;
+            self.catalog.add(&Segment { sealed: true, ..segment.clone() }, self.reach, scan.bytes, None);
             return Ok(());
         }
-        if scan.totals.frames == 0 {
-            return disk::remove(&path);
+        if scan.totals.reach == segment.behind {
+            // Nothing in it is whole, and the next segment needs its name.
+            return if segment.sealed {
+                disk::rename(&path, &path.with_extension("damaged"))
+            } else {
+                disk::remove(&path)
+            };
         }
+        let open = Segment { sealed: false, ..segment.clone() };
+        if segment.sealed {
+            // Its end is damaged: it is written again from the log, or comes from another member.
+            disk::rename(&path, &open.path(&self.directory))?;
+        }
+        let path = open.path(&self.directory);
         let failed = || format!("can't cut {}", path.display());
         let mut file = OpenOptions::new().write(true).open(&path).map_err(io(failed()))?;
         file.set_len(scan.bytes).and_then(|()| file.sync_all()).map_err(io(failed()))?;
-        if scan.sealed {
-            self.sealed_bytes += scan.bytes;
-            return self.sealed_name(segment);
-        }
-        std::io::Seek::seek(&mut file, std::io::SeekFrom::End(0)).map_err(io(failed()))?;
-        let (segment, totals, bytes) = (segment.clone(), scan.totals, scan.bytes);
-        self.open = Some(Open { file: BufWriter::with_capacity(256 << 10, file), segment, totals, bytes });
+        file.seek(SeekFrom::End(0)).map_err(io(failed()))?;
+        let file = BufWriter::with_capacity(BUFFER_BYTES, file);
+        let encoder = Encoder::resume(file, scan.totals, scan.bytes);
+        self.catalog.add(&open, self.reach, scan.bytes, Some(scan.index));
+        self.open = Some(Open { encoder, segment: open });
         Ok(())
     }
 
@@ -173,185 +253,10 @@ impl History {
         disk::rename(&segment.path(&self.directory), &sealed.path(&self.directory))
     }
 
-    fn length(&self, segment: &Segment) -> Result<u64, StoreError> {
-        let path = segment.path(&self.directory);
-        let metadata = std::fs::metadata(&path).map_err(io(format!("can't look at {}", path.display())))?;
-        Ok(metadata.len())
-    }
-
     fn failed(&self) -> String {
         format!("can't write the history in {}", self.directory.display())
     }
 }
 
-impl Open {
-    fn create(directory: &Path, behind: Revision) -> Result<Self, StoreError> {
-        let segment = Segment { behind, sealed: false };
-        let path = segment.path(directory);
-        let failed = || format!("can't create {}", path.display());
-        let file = File::create(&path).map_err(io(failed()))?;
-        disk::sync_directory(directory)?;
-        let mut file = BufWriter::with_capacity(256 << 10, file);
-        let head = changes::head_bytes(behind);
-        let check = disk::write_frame(&mut file, &head).map_err(io(failed()))?;
-        let mut totals = Totals::default();
-        totals.frame(behind, check);
-        Ok(Self { file, segment, totals, bytes: (disk::FRAME_HEAD_BYTES + head.len()) as u64 })
-    }
-}
-
 #[cfg(test)]
-pub(super) mod tests {
-    use std::{fs, sync::Arc};
-
-    use super::*;
-    use crate::{
-        model::time::Timestamp,
-        state::Edit,
-        store::{
-            changes::{Changes, StoredChange},
-            snapshot::tests::config,
-        },
-    };
-
-    pub(in crate::store) fn change(revision: Revision) -> Change {
-        let before = (revision > 1).then(|| Arc::new(config("k", revision - 1, "{}")));
-        let after = Some(Arc::new(config("k", revision, "{\"a\":1}")));
-        Change {
-            revision,
-            at: Timestamp(revision),
-            by: "root".into(),
-            reason: None,
-            edits: vec![Edit::Config { definition: 1, before, after }],
-        }
-    }
-
-    fn open(directory: &Path) -> History {
-        History::open(directory, 1 << 20).unwrap()
-    }
-
-    fn revisions(directory: &Path, from: Revision) -> Result<Vec<Revision>, StoreError> {
-        Changes::new(directory, from)?.map(|change| change.map(|change| change.revision)).collect()
-    }
-
-    #[test]
-    fn changes_come_back_and_are_never_written_twice() {
-        let directory = tempfile::tempdir().unwrap();
-        for _ in 0..3 {
-            let mut history = open(directory.path());
-            for revision in 1..=5 {
-                history.write(&change(revision)).unwrap();
-            }
-            history.reached(7).unwrap();
-            history.flush().unwrap();
-            assert_eq!(history.reach(), 7);
-        }
-        assert_eq!(revisions(directory.path(), 0).unwrap(), [1, 2, 3, 4, 5]);
-        assert_eq!(revisions(directory.path(), 4).unwrap(), [4, 5]);
-        let first = Changes::new(directory.path(), 3).unwrap().next().unwrap().unwrap();
-        assert_eq!(first, StoredChange::of(&change(3)));
-    }
-
-    #[test]
-    fn segments_are_sealed_when_full_and_read_as_one() {
-        let directory = tempfile::tempdir().unwrap();
-        let mut history = History::open(directory.path(), 300).unwrap();
-        for revision in 1..=40 {
-            history.write(&change(revision)).unwrap();
-        }
-        history.seal().unwrap();
-        let all: Vec<_> = (1..=40).collect();
-        assert_eq!(revisions(directory.path(), 1).unwrap(), all);
-        assert_eq!(revisions(directory.path(), 33).unwrap(), all[32..]);
-        assert!(changes::segments(directory.path()).unwrap().len() > 5);
-        let on_disk: u64 =
-            fs::read_dir(directory.path()).unwrap().map(|file| file.unwrap().metadata().unwrap().len()).sum();
-        assert_eq!(history.bytes(), on_disk);
-        let again = History::open(directory.path(), 300).unwrap();
-        assert_eq!((again.reach(), again.bytes()), (40, on_disk));
-    }
-
-    #[test]
-    fn a_torn_tail_is_cut_wherever_it_was_torn_and_written_again() {
-        let whole = tempfile::tempdir().unwrap();
-        let mut history = open(whole.path());
-        for revision in 1..=3 {
-            history.write(&change(revision)).unwrap();
-        }
-        drop(history);
-        let name = "segment-00000000000000000000.open";
-        let bytes = fs::read(whole.path().join(name)).unwrap();
-        for cut in 0..bytes.len() {
-            let directory = tempfile::tempdir().unwrap();
-            fs::write(directory.path().join(name), &bytes[..cut]).unwrap();
-            let mut history = open(directory.path());
-            assert!(history.reach() < 3, "cut at {cut}");
-            for revision in 1..=3 {
-                history.write(&change(revision)).unwrap();
-            }
-            history.seal().unwrap();
-            assert_eq!(revisions(directory.path(), 1).unwrap(), [1, 2, 3], "cut at {cut}");
-        }
-        for byte in 0..bytes.len() {
-            let directory = tempfile::tempdir().unwrap();
-            let mut bytes = bytes.clone();
-            bytes[byte] ^= 0x10;
-            fs::write(directory.path().join(name), &bytes).unwrap();
-            let mut history = open(directory.path());
-            for revision in history.reach() + 1..=3 {
-                history.write(&change(revision)).unwrap();
-            }
-            drop(history);
-            assert_eq!(revisions(directory.path(), 1).unwrap(), [1, 2, 3], "damage at {byte}");
-        }
-    }
-
-    #[test]
-    fn damage_of_a_sealed_segment_is_an_error_and_never_another_change() {
-        let directory = tempfile::tempdir().unwrap();
-        let mut history = open(directory.path());
-        for revision in 1..=3 {
-            history.write(&change(revision)).unwrap();
-        }
-        history.seal().unwrap();
-        let path = directory.path().join("segment-00000000000000000000.sealed");
-        let bytes = fs::read(&path).unwrap();
-        for byte in 0..bytes.len() {
-            let mut bytes = bytes.clone();
-            bytes[byte] ^= 1;
-            fs::write(&path, &bytes).unwrap();
-            assert!(revisions(directory.path(), 1).is_err(), "damage at {byte}");
-        }
-        for cut in 0..bytes.len() {
-            fs::write(&path, &bytes[..cut]).unwrap();
-            assert!(revisions(directory.path(), 1).is_err(), "cut at {cut}");
-        }
-    }
-
-    #[test]
-    fn a_crash_between_seal_and_rename_is_completed() {
-        let directory = tempfile::tempdir().unwrap();
-        let mut history = open(directory.path());
-        history.write(&change(1)).unwrap();
-        history.seal().unwrap();
-        let sealed = directory.path().join("segment-00000000000000000000.sealed");
-        fs::rename(&sealed, directory.path().join("segment-00000000000000000000.open")).unwrap();
-        let mut history = open(directory.path());
-        assert!(sealed.exists());
-        history.write(&change(2)).unwrap();
-        history.flush().unwrap();
-        assert_eq!(revisions(directory.path(), 1).unwrap(), [1, 2]);
-    }
-
-    #[test]
-    fn what_an_installed_state_skipped_is_a_gap_and_not_an_empty_stretch() {
-        let directory = tempfile::tempdir().unwrap();
-        let mut history = open(directory.path());
-        history.write(&change(1)).unwrap();
-        history.jump(10).unwrap();
-        history.write(&change(11)).unwrap();
-        history.seal().unwrap();
-        assert!(revisions(directory.path(), 1).is_err());
-        assert_eq!(revisions(directory.path(), 11).unwrap(), [11]);
-    }
-}
+pub(super) mod tests;

@@ -62,6 +62,7 @@ pub(super) fn open(directory: &Path, options: &Options, log: LogRange) -> Result
         );
         history.jump(latest.1.index)?;
     }
+    history.compact(latest.0.floor())?;
     Ok(Found { kept, history, begin: Begin { home, trees, found, latest }, nothing })
 }
 

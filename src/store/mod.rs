@@ -16,17 +16,23 @@
 
 pub mod backup;
 mod carry;
+mod catalog;
 mod changes;
 mod disk;
 mod history;
+mod index;
 mod kept;
 mod keyspace;
 mod load;
 mod merge;
+mod past;
+mod reads;
+mod scan;
 mod snapshot;
 #[cfg(test)]
 mod tests;
 mod thread;
+mod transfer;
 mod trees;
 
 use std::{
@@ -41,8 +47,11 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-pub use changes::{Changes, StoredChange, StoredEdit};
+use catalog::Catalog;
+pub use changes::{StoredChange, StoredEdit};
+pub use index::Subject;
 use kept::Kept;
+pub use past::{Changes, HistoryError, Left, Operation, Past, PastPage, Was};
 use thread::Shared;
 
 use crate::{
@@ -173,6 +182,7 @@ struct Inner {
     directory: PathBuf,
     kept: Kept,
     shared: Arc<Shared>,
+    catalog: Arc<Catalog>,
     thread: Mutex<Option<JoinHandle<()>>>,
     received: AtomicU64,
 }
@@ -190,6 +200,7 @@ impl Store {
         let (state, position) = begin.latest.clone();
         // Entries up to the loaded state are durable in a file, if not in the log.
         let flushed = log.last.max(position.index);
+        let catalog = history.catalog();
         let shared = Arc::new(Shared::new((state.clone(), position.clone()), flushed, &history));
         let thread = std::thread::Builder::new()
             .name("store".into())
@@ -199,7 +210,8 @@ impl Store {
             })
             .map_err(disk::io("can't start the store's thread"))?;
         let thread = Mutex::new(Some(thread));
-        let inner = Inner { directory: dir.into(), kept, shared, thread, received: AtomicU64::new(0) };
+        let inner =
+            Inner { directory: dir.into(), kept, shared, catalog, thread, received: AtomicU64::new(0) };
         let loaded = if nothing { Loaded::Nothing } else { Loaded::State(state, position) };
         Ok((Self { inner: Arc::new(inner) }, loaded))
     }
@@ -285,14 +297,6 @@ impl Store {
         } else {
             Err(StoreError::Damaged(format!("{} holds another state", file.path.display())))
         }
-    }
-
-    /// The changes from a revision on, oldest first, as far as they have been written; see [`Changes`].
-    ///
-    /// # Errors
-    /// When the history on this node does not reach back so far, or the disk refuses.
-    pub fn history_from(&self, revision: Revision) -> Result<Changes, StoreError> {
-        Changes::new(&self.inner.directory.join("history"), revision)
     }
 
     /// How far everything is.

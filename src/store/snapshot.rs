@@ -1,7 +1,7 @@
 //! The snapshot file: one state, whole, in blocks that each have a checksum.
 //!
 //! ```text
-//! frame 0          `CONCSNAP` · header (postcard): format, position, revision, time, counts, digest
+//! frame 0          `CONCSNAP` · header (postcard): format, position, revision, time, counts, digest, floor
 //! frames 1..n      01 · length of the block `u32le` · the block, compressed; a block holds whole records:
 //!                  a definition, then its configs ascending by key; after all of them the requests, oldest first
 //! last frame       02 · blocks `u64le` · records `u64le` · checksum of the blocks' checksums `u32le`
@@ -33,7 +33,7 @@ use crate::{
 };
 
 const MAGIC: &[u8; 8] = b"CONCSNAP";
-const FORMAT: u16 = 1;
+const FORMAT: u16 = 2;
 const BLOCK: u8 = 1;
 const FOOTER: u8 = 2;
 /// A block is one record longer than its setting at most; more is damage and must not be allocated.
@@ -50,6 +50,7 @@ pub(super) struct Header {
     pub(super) configs: u64,
     pub(super) requests: u64,
     pub(super) digest: u128,
+    pub(super) floor: Revision,
 }
 
 impl Header {
@@ -63,6 +64,7 @@ impl Header {
             configs: state.config_count(),
             requests: state.requests().count() as u64,
             digest: state.digest(),
+            floor: state.floor(),
         }
     }
 
@@ -332,6 +334,7 @@ fn forgetful(state: &State) -> Option<State> {
             builder.config(collection.definition.id, (**config).clone()).ok()?;
         }
     }
+    builder.floor(state.floor());
     builder.finish(state.revision(), state.last_at()).ok()
 }
 
@@ -355,6 +358,7 @@ pub(super) fn read(path: &Path) -> Result<(State, Header), StoreError> {
         added.map_err(|error| reader.damaged(&error.0))?;
     }
     let header = reader.header.clone();
+    builder.floor(header.floor);
     let state = builder.finish(header.revision, header.last_at).map_err(|error| reader.damaged(&error.0))?;
     if state.digest() != header.digest {
         return Err(reader.damaged("its records have another digest than its header"));
@@ -417,6 +421,7 @@ pub(super) mod tests {
             configs,
             requests: 1,
             digest: u128::MAX - 5,
+            floor: 3,
         };
         let mut writer = Writer::create(path, &header, 100).unwrap();
         for record in &records {

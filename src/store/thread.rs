@@ -193,6 +193,16 @@ impl Shared {
         })
     }
 
+    /// Waits until readers see the history up to an index; whether they do.
+    pub(super) fn written(&self, index: Revision, most: Duration) -> bool {
+        let behind = |inbox: &mut Inbox| inbox.ending != Ending::Over && inbox.figures.history < index;
+        let inbox = match self.done.wait_timeout_while(self.inbox(), most, behind) {
+            Ok((inbox, _)) => inbox,
+            Err(error) => error.into_inner().0,
+        };
+        inbox.figures.history >= index
+    }
+
     pub(super) async fn failed(&self) -> String {
         let mut failed = self.failed.subscribe();
         // The guard of the watched value must not live across an await.
@@ -342,12 +352,14 @@ impl Worker<'_> {
                 Item::Applied { seal, changes, state, retired } => {
                     changes.iter().try_for_each(|change| self.history.write(change))?;
                     self.history.reached(seal.position.index)?;
+                    self.history.compact(seal.floor)?;
                     self.carrier.push(seal, changes, state);
                     drop(retired);
                 }
                 Item::Installed(state, position) => {
                     self.history.seal()?;
                     self.history.jump(position.index)?;
+                    self.history.compact(state.floor())?;
                     self.synced();
                     self.carrier.install(*state, position);
                 }

@@ -40,6 +40,7 @@ pub(super) struct Seal {
     pub(super) revision: Revision,
     pub(super) last_at: Timestamp,
     pub(super) digest: u128,
+    pub(super) floor: Revision,
 }
 
 impl Seal {
@@ -49,6 +50,7 @@ impl Seal {
             revision: state.revision(),
             last_at: state.last_at(),
             digest: state.digest(),
+            floor: state.floor(),
         }
     }
 }
@@ -260,6 +262,7 @@ impl Trees {
                 rows.builder.request(request).map_err(|error| Fault::new(error.0))?;
             }
             let logical = rows.bytes;
+            rows.builder.floor(seal.floor);
             let state =
                 rows.builder.finish(seal.revision, seal.last_at).map_err(|error| Fault::new(error.0))?;
             Ok((state, logical))

@@ -98,6 +98,11 @@ async fn a_backup_under_load_is_restored_as_a_new_cluster() {
     assert!(view["revision"].as_u64().unwrap() > revision, "{view}");
     assert_eq!(everything(&client, "load").await, all);
     load.is_kept_by(&client).await;
+    // The way to the state is not in the backup.
+    let then = client.get(&config("fixed", "k0")).query(&[("revision", "1")]).insist().await;
+    then.refused(410, "expired_error");
+    let past = client.get(&format!("{}/history", config("fixed", "k0"))).insist().await.expect(200);
+    assert_eq!((&past.data()["results"], &past.data()["meta"]["floor"]), (&json!([]), &json!(revision)));
     set(&client, "fixed", "k0", &json!({"n": "new"})).await;
     let answer = client.get(&config("fixed", "k0")).insist().await;
     assert!(answer.tag().trim_matches('"').parse::<u64>().unwrap() > revision);

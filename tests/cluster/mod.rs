@@ -3,6 +3,7 @@
 mod backup;
 mod failover;
 mod forming;
+mod history;
 mod members;
 mod monotone;
 mod rebuild;

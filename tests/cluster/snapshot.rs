@@ -11,7 +11,7 @@ use crate::harness::{
 };
 
 /// Several megabytes over a few keys: the log outweighs the state many times, so it is cut more than twice.
-async fn overwrite(cluster: &Cluster, ids: &[u64], round: u64) {
+pub(super) async fn overwrite(cluster: &Cluster, ids: &[u64], round: u64) {
     let clients: Vec<_> = ids.iter().map(|id| cluster.client(*id)).collect();
     let writer = async |key: usize| {
         let client = &clients[key % clients.len()];
@@ -42,7 +42,7 @@ fn snapshots(directory: &Path) -> Vec<u64> {
 }
 
 /// Waits until a node keeps two snapshots that are both newer than a revision: its log is cut behind it.
-async fn log_is_cut(cluster: &mut Cluster, id: u64, behind: u64) {
+pub(super) async fn log_is_cut(cluster: &mut Cluster, id: u64, behind: u64) {
     let directory = cluster.node(id).directory.clone();
     eventually(&format!("node {id} keeps two newer snapshots"), async || {
         let found = snapshots(&directory);

@@ -8,6 +8,7 @@ mod deletes;
 mod errors;
 mod filters;
 mod headers;
+mod history;
 mod idempotency;
 mod indexes;
 mod keys;

@@ -12,7 +12,7 @@ use crate::{
         Consensus,
         feed::{Before, Event, Item, Piece},
     },
-    store::{Changes, StoreError, StoredChange, StoredEdit},
+    store::{Changes, HistoryError, StoreError, StoredChange, StoredEdit},
 };
 
 /// Changes that are gone through at once: some ten milliseconds of a blocking thread.
@@ -24,6 +24,8 @@ pub(super) struct Past {
     consensus: Consensus,
     scope: Arc<Scope>,
     begin: Revision,
+    /// Up to here the history could be read when it was opened.
+    reach: Revision,
     changes: Option<Changes>,
     /// Keys of definitions that are not there any more.
     names: BTreeMap<Revision, Key>,
@@ -44,6 +46,7 @@ impl Past {
             consensus: consensus.clone(),
             scope: Arc::clone(scope),
             begin: seen,
+            reach: seen,
             changes: None,
             names: BTreeMap::new(),
         }
@@ -55,17 +58,20 @@ impl Past {
     }
 
     /// The next piece. Blocking.
-    pub(super) fn read(mut self) -> Result<Found, StoreError> {
+    pub(super) fn read(mut self) -> Result<Found, HistoryError> {
         let mut changes = match self.changes.take() {
             Some(changes) => changes,
-            None => self.consensus.history_from(self.begin.saturating_add(1))?,
+            None => {
+                // Asked for before it is opened: what was written by then is read.
+                self.reach = self.reach.max(self.consensus.figures().history);
+                self.consensus.store().history_from(self.begin.saturating_add(1))?
+            }
         };
         let mut piece = Piece { events: Vec::new(), upto: self.begin };
         let mut bytes = 0;
         for _ in 0..STRETCH {
             let Some(change) = changes.next().transpose()? else {
-                let reach = changes.reach().unwrap_or(0);
-                piece.upto = piece.upto.max(reach);
+                piece.upto = piece.upto.max(self.reach);
                 return Ok(Found { piece, rest: None });
             };
             piece.upto = change.revision;
@@ -85,7 +91,7 @@ impl Past {
         event.items.iter().any(|item| self.scope.holds(item))
     }
 
-    fn event(&mut self, change: StoredChange) -> Result<Option<Event>, StoreError> {
+    fn event(&mut self, change: StoredChange) -> Result<Option<Event>, HistoryError> {
         let mut items = Vec::with_capacity(change.edits.len());
         for edit in change.edits {
             match edit {
@@ -98,6 +104,10 @@ impl Past {
                     let definition = self.name(definition, change.revision)?;
                     items.push(Item::Config { definition, key, before, after });
                 }
+                StoredEdit::ConfigOver { definition, before, after } => {
+                    let (definition, key) = (self.name(definition, change.revision)?, before.key.clone());
+                    items.push(Item::Config { definition, key, before: Before::Known(before), after });
+                }
                 StoredEdit::Reindexed { .. } | StoredEdit::Remember(_) | StoredEdit::Forget(_) => {}
             }
         }
@@ -105,7 +115,7 @@ impl Past {
     }
 
     /// The key of a definition that was there at a revision: it is there now, or its end is still to come.
-    fn name(&mut self, id: Revision, at: Revision) -> Result<Key, StoreError> {
+    fn name(&mut self, id: Revision, at: Revision) -> Result<Key, HistoryError> {
         if let Some(key) = self.names.get(&id) {
             return Ok(key.clone());
         }
@@ -118,13 +128,14 @@ impl Past {
         Ok(key)
     }
 
-    fn ended(&self, sought: Revision, at: Revision) -> Result<Key, StoreError> {
-        for change in self.consensus.history_from(at)? {
+    fn ended(&self, sought: Revision, at: Revision) -> Result<Key, HistoryError> {
+        for change in self.consensus.store().history_from(at)? {
             let found = change?.edits.into_iter().find_map(|edit| match edit {
                 StoredEdit::Definition { id, key, .. } if id == sought => Some(key),
                 StoredEdit::Definition { .. }
                 | StoredEdit::Reindexed { .. }
                 | StoredEdit::Config { .. }
+                | StoredEdit::ConfigOver { .. }
                 | StoredEdit::Remember(_)
                 | StoredEdit::Forget(_) => None,
             });
@@ -133,6 +144,7 @@ impl Past {
             }
         }
         // Its end may wait in the feed, not written yet.
-        Err(StoreError::Damaged(format!("the history does not name the definition of revision {sought}")))
+        let text = format!("the history does not name the definition of revision {sought}");
+        Err(StoreError::Damaged(text).into())
     }
 }

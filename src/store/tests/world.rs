@@ -195,7 +195,8 @@ pub(super) fn proposal(state: &State, revision: Revision, command: Command) -> P
         Command::CreateDefinition { .. }
         | Command::SetIndexes { .. }
         | Command::DeleteDefinition { .. }
-        | Command::DeleteConfig { .. } => None,
+        | Command::DeleteConfig { .. }
+        | Command::Compact { .. } => None,
     };
     let request = revision
         .is_multiple_of(5)

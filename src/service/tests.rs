@@ -1,0 +1,90 @@
+//! A node before it belongs to a cluster, and what the service refuses by itself.
+
+use std::path::Path;
+
+use super::*;
+use crate::raft::{
+    StartError,
+    identity::{FORMAT, Identity},
+    peers::Secrets,
+};
+
+pub(crate) const SECRET: &str = "a-cluster-secret";
+pub(crate) const KEY: &str = "a-root-key-of-length";
+
+/// Node 1, without consensus.
+pub(crate) fn service(directory: &Path, limits: Limits) -> Service {
+    let options = Options {
+        node_id: 1,
+        directory: directory.into(),
+        limits,
+        write_timeout: Duration::from_secs(1),
+        read_timeout: Duration::from_secs(1),
+        watch_heartbeat: Duration::from_secs(1),
+        timers: Timers { heartbeat_ms: 200, election_min_ms: 600, election_max_ms: 900 },
+        store: store::Options::default(),
+        snapshot_log_bytes: 1,
+        disk_reserve_bytes: 0,
+        rescue: Vec::new(),
+        retention: Retention::default(),
+    };
+    Service::new(options, Access::new(KEY), Arc::new(Peers::new(Secrets(vec![SECRET.into()]))))
+}
+
+fn write() -> (Caller, Write) {
+    let caller = Caller { principal: Principal { id: "root".into() }, reason: None, request: None };
+    let write = Write::DeleteConfig { definition: "app".into(), key: "db".into(), expect: Expect::Present };
+    (caller, write)
+}
+
+#[tokio::test]
+async fn a_node_that_belongs_to_no_cluster_does_nothing_and_says_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let service = service(directory.path(), Limits::default());
+    service.start().await.unwrap();
+    let (caller, write) = write();
+    let refusals = [
+        service.write(caller, write).await.unwrap_err(),
+        service.view(Consistency { level: Level::Linearizable, min_revision: None }).await.unwrap_err(),
+    ];
+    for refusal in refusals {
+        assert_eq!(refusal, Refusal::Unavailable("this node belongs to no cluster yet".into()));
+    }
+    assert!(service.ready().is_err());
+    assert_eq!(service.revision(), 0);
+    assert_eq!(service.cluster().cluster_id, None);
+}
+
+#[tokio::test]
+async fn more_writes_than_a_node_may_work_on_are_refused_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let service = service(directory.path(), Limits { writes_in_flight: 0, ..Limits::default() });
+    let (caller, write) = write();
+    assert_eq!(service.write(caller, write).await.unwrap_err(), Refusal::Overloaded);
+}
+
+#[tokio::test]
+async fn a_member_that_lost_its_log_does_not_start() {
+    let directory = tempfile::tempdir().unwrap();
+    let identity = Identity { cluster_id: uuid::Uuid::from_u128(7), node_id: 1, format: FORMAT };
+    identity.write(directory.path()).unwrap();
+    let refused = service(directory.path(), Limits::default()).start().await;
+    assert!(matches!(refused, Err(StartError::Refused(text)) if text.contains("no log")));
+}
+
+#[tokio::test]
+async fn the_directory_of_another_node_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let identity = Identity { cluster_id: uuid::Uuid::from_u128(7), node_id: 2, format: FORMAT };
+    identity.write(directory.path()).unwrap();
+    std::fs::create_dir(directory.path().join("log")).unwrap();
+    let refused = service(directory.path(), Limits::default()).start().await;
+    assert!(matches!(refused, Err(StartError::Refused(text)) if text.contains("names node 2")));
+}
+
+#[test]
+fn the_clock_reads_microseconds_of_this_century() {
+    let year_2020 = Timestamp::parse("2020-01-01T00:00:00Z").unwrap();
+    let year_2100 = Timestamp::parse("2100-01-01T00:00:00Z").unwrap();
+    assert!((year_2020..year_2100).contains(&now()));
+}
