@@ -12,22 +12,31 @@
 //! | `initial` | the state that a watcher may begin with |
 //!
 //! **Invariants:** the position only grows, and everything that is asked for up to it has been handed out. Where this
-//! node lacks a part, the watch ends with a refusal that sends the watcher elsewhere; it is never passed over.
+//! node lacks a part, or has lost the cluster, the watch ends with a refusal that sends the watcher elsewhere; nothing
+//! is passed over, and silence is never taken for quiet.
 
 mod hub;
 mod initial;
 mod past;
 mod selection;
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
-use tokio::{sync::OwnedSemaphorePermit, time::Instant};
+use tokio::{
+    sync::OwnedSemaphorePermit,
+    time::{Instant, sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
 
 pub use hub::Hub;
 pub use initial::Part;
 pub use selection::Picked;
 
-use super::{Consistency, Refusal, Service};
+use super::{Consistency, Level, Refusal, Service};
 use crate::{
     model::{error::Fault, key::Key, limits::WATCH_KEYS_MAX, record::Revision},
     raft::{
@@ -40,6 +49,12 @@ use hub::Place;
 use initial::Initial;
 use past::Past;
 use selection::{NO_DEFINITION, Scope, Selection};
+
+/// How often a node with watches makes sure that it follows the cluster: one read index for all of them.
+const CONFIRM_PERIOD: Duration = Duration::from_secs(10);
+/// How long a node that has lost the cluster keeps its watches: long enough for elections, short enough that a
+/// watcher does not take its silence for quiet.
+const UNCONFIRMED_MAX: Duration = Duration::from_secs(30);
 
 /// Where a watch begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,6 +114,8 @@ pub struct Watch {
     /// When it was last handed something.
     told: Instant,
     is_new: bool,
+    /// Its caller takes what this node has, however old.
+    is_local: bool,
     has_ended: bool,
 }
 
@@ -114,6 +131,7 @@ impl Service {
         let permit = Arc::clone(&hub.places).try_acquire_owned().map_err(|_| {
             Refusal::Crowded(format!("this node has {} watches open, as many as it may", hub.most()))
         })?;
+        let asked = Instant::now();
         let state = self.view(wanted.consistency).await?;
         let consensus = self.consensus_or_refusal()?;
         if self.inner.stopping.is_cancelled() {
@@ -121,7 +139,13 @@ impl Service {
         }
         let selection = Selection::new(scope, wanted.filters, &state, self.limits())?;
         let feed = consensus.feed();
-        hub.run(Arc::clone(&feed), consensus.revisions());
+        if hub.run(Arc::clone(&feed), consensus.revisions()) {
+            drop(tokio::spawn(attend(Arc::downgrade(&self.inner), self.inner.stopping.clone())));
+        }
+        let is_local = matches!(wanted.consistency.level, Level::Local { .. });
+        if !is_local {
+            hub.confirm(asked);
+        }
         let place = hub.register(selection.scope().topics());
         let seen = match wanted.begin {
             Begin::Now | Begin::State => state.revision(),
@@ -150,6 +174,7 @@ impl Service {
             past: None,
             told: Instant::now(),
             is_new: true,
+            is_local,
             has_ended: false,
         };
         if watch.initial.is_none() {
@@ -157,6 +182,28 @@ impl Service {
             watch.read().await?;
         }
         Ok(watch)
+    }
+}
+
+/// Asks from time to time whether this node still follows the cluster, while there is a watch.
+async fn attend(inner: Weak<super::Inner>, stopping: CancellationToken) {
+    loop {
+        let Some(service) = inner.upgrade().map(|inner| Service { inner }) else { return };
+        let (hub, asked) = (&service.inner.hub, Instant::now());
+        let is_confirmed = match service.consensus() {
+            Some(consensus) if hub.is_used() => {
+                matches!(timeout(CONFIRM_PERIOD, service.confirm(consensus)).await, Ok(Ok(())))
+            }
+            Some(_) | None => true,
+        };
+        if is_confirmed {
+            hub.confirm(asked);
+        }
+        drop(service);
+        tokio::select! {
+            () = sleep(CONFIRM_PERIOD) => {}
+            () = stopping.cancelled() => return,
+        }
     }
 }
 
@@ -259,6 +306,11 @@ impl Watch {
                 return Ok(self.stop());
             }
             if Instant::now() >= beat {
+                if !self.is_local && self.service.inner.hub.unconfirmed() > UNCONFIRMED_MAX {
+                    return Err(Refusal::Unavailable(
+                        "this node has lost the cluster; go on at another".into(),
+                    ));
+                }
                 return Ok(Notice::Progress(self.seen));
             }
             if self.read().await? {

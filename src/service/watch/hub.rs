@@ -16,9 +16,13 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::{
+    sync::{Notify, Semaphore, watch},
+    time::Instant,
+};
 
 use crate::{
     model::{key::Key, record::Revision},
@@ -54,6 +58,8 @@ pub struct Hub {
     next: AtomicU64,
     is_running: AtomicBool,
     most: usize,
+    /// When this node was last known to have applied all that was acknowledged by then.
+    confirmed: Mutex<Instant>,
     /// One place for each watch.
     pub(super) places: Arc<Semaphore>,
     /// One place for each that reads the history.
@@ -93,9 +99,26 @@ impl Hub {
             next: AtomicU64::new(0),
             is_running: AtomicBool::new(false),
             most,
+            confirmed: Mutex::new(Instant::now()),
             places: Arc::new(Semaphore::new(most)),
             readers: Semaphore::new(HISTORY_READERS),
         }
+    }
+
+    /// This node has applied all that was acknowledged before a moment.
+    pub(super) fn confirm(&self, asked: Instant) {
+        let mut confirmed = self.confirmed.lock().unwrap_or_else(PoisonError::into_inner);
+        *confirmed = asked.max(*confirmed);
+    }
+
+    /// Since when nothing is known of that.
+    pub(super) fn unconfirmed(&self) -> Duration {
+        self.confirmed.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
+    }
+
+    /// Whether any watch is open.
+    pub(super) fn is_used(&self) -> bool {
+        self.places.available_permits() < self.most
     }
 
     /// How many watches it has places for.
@@ -108,12 +131,14 @@ impl Hub {
         self.topics.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts the task that wakes, once; it ends with the feed's node.
-    pub(super) fn run(self: &Arc<Self>, feed: Arc<Feed>, revisions: watch::Receiver<Revision>) {
-        if !self.is_running.swap(true, Ordering::Relaxed) {
+    /// Starts the task that wakes, once; it ends with the feed's node. Whether this call has started it.
+    pub(super) fn run(self: &Arc<Self>, feed: Arc<Feed>, revisions: watch::Receiver<Revision>) -> bool {
+        let is_first = !self.is_running.swap(true, Ordering::Relaxed);
+        if is_first {
             self.topics().reach = feed.reach();
             drop(tokio::spawn(Arc::clone(self).work(feed, revisions)));
         }
+        is_first
     }
 
     async fn work(self: Arc<Self>, feed: Arc<Feed>, mut revisions: watch::Receiver<Revision>) {
