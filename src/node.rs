@@ -114,6 +114,7 @@ fn make_service(settings: &Settings) -> Service {
         limits: settings.limits.clone(),
         write_timeout: settings.write_timeout,
         read_timeout: settings.read_timeout,
+        watch_heartbeat: settings.watch_heartbeat,
         timers: settings.timers.clone(),
         store: store::Options::default(),
         snapshot_log_bytes: settings.snapshot_log_bytes,

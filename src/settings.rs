@@ -109,6 +109,9 @@ pub struct LimitArgs {
         value_name = "N"
     )]
     pub writes_in_flight: usize,
+    /// Watches that are open on this node at once; more are refused with 429
+    #[arg(long, env = "CONCORD_WATCHES", default_value_t = Limits::default().watches, value_name = "N")]
+    pub watches: usize,
 }
 
 /// The waits.
@@ -123,6 +126,9 @@ pub struct TimeArgs {
     /// How long the headers of a request may take, in milliseconds
     #[arg(long, env = "CONCORD_HEADER_TIMEOUT_MS", default_value_t = 10_000, value_name = "MS")]
     pub header_timeout_ms: u64,
+    /// After how much silence a watch is sent a heartbeat, in milliseconds
+    #[arg(long, env = "CONCORD_WATCH_HEARTBEAT_MS", default_value_t = 10_000, value_name = "MS")]
+    pub watch_heartbeat_ms: u64,
     /// How often a leader shows that it lives, in milliseconds
     #[arg(long, env = "CONCORD_HEARTBEAT_MS", default_value_t = 200, value_name = "MS")]
     pub heartbeat_ms: u64,
@@ -235,6 +241,8 @@ pub struct Settings {
     pub read_timeout: Duration,
     /// How long the headers of a request may take.
     pub header_timeout: Duration,
+    /// After how much silence a watch is sent a heartbeat.
+    pub watch_heartbeat: Duration,
     /// Raft's timers.
     pub timers: Timers,
     /// Bytes of log after which a snapshot is due.
@@ -330,6 +338,7 @@ impl Settings {
             write_timeout: Duration::from_millis(args.times.write_timeout_ms),
             read_timeout: Duration::from_millis(args.times.read_timeout_ms),
             header_timeout: Duration::from_millis(args.times.header_timeout_ms),
+            watch_heartbeat: Duration::from_millis(args.times.watch_heartbeat_ms),
             timers,
             snapshot_log_bytes: args.snapshot_log_bytes,
             disk_reserve_bytes: args.disk_reserve_bytes,
@@ -349,6 +358,7 @@ impl LimitArgs {
             ("--batch-operations", self.batch_operations),
             ("--page-limit", self.page_limit),
             ("--writes-in-flight", self.writes_in_flight),
+            ("--watches", self.watches),
         ] {
             if value == 0 {
                 return Err(format!("{flag} must be at least 1"));
@@ -364,8 +374,11 @@ impl LimitArgs {
         if self.json_depth > 100 || self.indexes > 1000 || self.batch_operations > BATCH_STEPS_MAX {
             return Err("at most: --json-depth 100, --indexes 1000, --batch-operations 1024".into());
         }
-        if self.page_limit > 100_000 || self.writes_in_flight > 1_000_000 {
-            return Err("--page-limit must be at most 100000, --writes-in-flight at most 1000000".into());
+        if self.page_limit > 100_000 || self.writes_in_flight > 1_000_000 || self.watches > 1_000_000 {
+            return Err(
+                "--page-limit must be at most 100000, --writes-in-flight and --watches at most 1000000"
+                    .into(),
+            );
         }
         Ok(Limits {
             body_bytes: self.body_bytes,
@@ -376,6 +389,7 @@ impl LimitArgs {
             batch_operations: self.batch_operations,
             page_limit: self.page_limit,
             writes_in_flight: self.writes_in_flight,
+            watches: self.watches,
         })
     }
 }
@@ -387,6 +401,7 @@ impl TimeArgs {
             ("--write-timeout-ms", self.write_timeout_ms),
             ("--read-timeout-ms", self.read_timeout_ms),
             ("--header-timeout-ms", self.header_timeout_ms),
+            ("--watch-heartbeat-ms", self.watch_heartbeat_ms),
             ("--heartbeat-ms", self.heartbeat_ms),
             ("--election-max-ms", self.election_max_ms),
         ] {

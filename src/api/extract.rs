@@ -67,12 +67,12 @@ pub(super) fn key(text: &str, name: &'static str) -> Result<Key, Problem> {
 pub(super) struct Params(pub(super) Vec<(String, String)>);
 
 impl Params {
-    fn of(uri: &Uri) -> Self {
+    pub(super) fn of(uri: &Uri) -> Self {
         Self(form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()).into_owned().collect())
     }
 
     /// The value of a parameter; the last counts.
-    fn get(&self, name: &str) -> Option<&str> {
+    pub(super) fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().rev().find(|(other, _)| other == name).map(|(_, value)| value.as_str())
     }
 
@@ -164,18 +164,18 @@ impl Params {
     }
 }
 
-fn fault(name: &str, msg: impl Into<String>) -> Fault {
+pub(super) fn fault(name: &str, msg: impl Into<String>) -> Fault {
     Fault::at(vec!["query".into(), name.into()], msg)
 }
 
 /// An integer of any size.
-enum Whole {
+pub(super) enum Whole {
     Negative,
     /// One that is too large to be represented saturates: no revision and no time reaches it.
     Number(u64),
 }
 
-fn whole(text: &str) -> Option<Whole> {
+pub(super) fn whole(text: &str) -> Option<Whole> {
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
     if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
         return None;

@@ -7,6 +7,7 @@
 //! | `extract`, `condition` | keys, query, headers and conditions of a request, typed |
 //! | `intake` | bodies, bounded, and the framework-level refusals of their shape |
 //! | `definitions`, `schema`, `indexes`, `configs`, `patch`, `batch`, `history`, `cluster`, `probes` | the handlers |
+//! | `watch` | the changes as server-sent events |
 //! | `json`, `reply` | answers; `reply` alone knows status codes |
 //! | `peer` | the other listener's routes: calls between nodes |
 //!
@@ -30,6 +31,7 @@ mod probes;
 mod reply;
 mod schema;
 pub mod server;
+mod watch;
 
 use std::future::{Ready, ready};
 
@@ -75,7 +77,7 @@ pub fn router(service: Service) -> Router {
     for path in probes::READY {
         routes = routes.route(path, get(probes::ready));
     }
-    let resources: [(&str, MethodRouter<Service>); 19] = [
+    let resources: [(&str, MethodRouter<Service>); 20] = [
         (DEFINITIONS, get(definitions::list).post(definitions::create)),
         (DEFINITION, get(definitions::get).put(definitions::set_indexes).delete(definitions::delete)),
         (SCHEMA, get(schema::get).put(schema::put)),
@@ -87,6 +89,7 @@ pub fn router(service: Service) -> Router {
         (DEFINITION_HISTORY, get(history::of_definition)),
         (ROLLBACK, post(history::rollback)),
         ("/api/v1/batch", post(batch::run)),
+        ("/api/v1/watch", get(watch::open)),
         ("/api/v1/cluster", get(cluster::show)),
         ("/api/v1/cluster/init", post(cluster::init)),
         ("/api/v1/cluster/backup", get(cluster::backup)),

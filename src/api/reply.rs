@@ -13,7 +13,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use futures::stream;
-use http::{HeaderMap, HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 use tokio_util::io::ReaderStream;
 
@@ -121,6 +121,16 @@ impl Reply {
         let reply = Self { status: StatusCode::OK, headers: HeaderMap::from_iter(headers), body };
         let name = format!("attachment; filename=\"concord-{revision}.backup\"");
         reply.header(header::CONTENT_DISPOSITION.as_str(), &name).at(revision)
+    }
+
+    /// A stream of events, which nobody on the way may keep or hold up.
+    pub(super) fn events(body: Body) -> Self {
+        let headers = [
+            (header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream")),
+            (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+            (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no")),
+        ];
+        Self { status: StatusCode::OK, headers: HeaderMap::from_iter(headers), body }
     }
 
     /// Names the revision of the state that the answer was made from.
@@ -298,8 +308,34 @@ pub(super) fn panicked(payload: Box<dyn Any + Send + 'static>) -> Response {
 
 fn refused(refusal: Refusal) -> Response {
     let (status, kind) = verdict(&refusal);
+    let breaking = if let Refusal::Breaks(count, _) = &refusal { Some(*count) } else { None };
+    let (faults, unshown) = faults(refusal);
+    let mut response = failure(status, kind, &faults);
+    if let Some(count) = breaking {
+        response.headers_mut().insert(BREAKING, count.into());
+    }
+    if matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) {
+        response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER_S);
+    }
+    if let Some(unshown) = unshown {
+        response.extensions_mut().insert(unshown);
+    }
+    response
+}
+
+/// A refusal's body where the status was sent before, in the middle of a stream.
+pub(super) fn refusal_body(refusal: Refusal) -> String {
+    let (_, kind) = verdict(&refusal);
+    let (faults, unshown) = faults(refusal);
+    if let Some(Unshown(text)) = unshown {
+        tracing::error!("a stream failed: {text}");
+    }
+    failure_body(kind, &faults)
+}
+
+/// What a refusal tells, and what of it is for the log alone.
+fn faults(refusal: Refusal) -> (Vec<Fault>, Option<Unshown>) {
     let mut unshown = None;
-    let mut breaking = None;
     let faults = match refusal {
         Refusal::Rejected(Rejection::InBatch { index, rejection }) => {
             let loc = vec!["operations".into(), Step::Place(index.into())];
@@ -313,30 +349,18 @@ fn refused(refusal: Refusal) -> Response {
         | Refusal::StorageFull(text)
         | Refusal::Conflict(text)
         | Refusal::Expired(text)
-        | Refusal::NotThere(text) => vec![Fault::new(text)],
+        | Refusal::NotThere(text)
+        | Refusal::Crowded(text) => vec![Fault::new(text)],
         Refusal::TestFailed(fault) | Refusal::Invalid(Invalid::TooLargeAt(fault)) => vec![fault],
         Refusal::NoMember(id) => vec![Fault::new(format!("node {id} is no member of the cluster"))],
-        Refusal::Breaks(count, faults) => {
-            breaking = Some(count);
-            faults
-        }
+        Refusal::Breaks(_, faults) => faults,
         Refusal::Overloaded => vec![Fault::new("this node is working on as many requests as it may")],
         Refusal::Fault(text) => {
             unshown = Some(Unshown(text));
             vec![Fault::new("unexpected server error")]
         }
     };
-    let mut response = failure(status, kind, &faults);
-    if matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) {
-        response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER_S);
-    }
-    if let Some(count) = breaking {
-        response.headers_mut().insert(BREAKING, count.into());
-    }
-    if let Some(unshown) = unshown {
-        response.extensions_mut().insert(unshown);
-    }
-    response
+    (faults, unshown)
 }
 
 /// The status and error type of each refusal.
@@ -362,7 +386,7 @@ fn verdict(refusal: &Refusal) -> (StatusCode, &'static str) {
         }
         Refusal::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable_error"),
         Refusal::Undecided(_) => (StatusCode::GATEWAY_TIMEOUT, "timeout_error"),
-        Refusal::Overloaded => (StatusCode::TOO_MANY_REQUESTS, "rate_limited"),
+        Refusal::Overloaded | Refusal::Crowded(_) => (StatusCode::TOO_MANY_REQUESTS, "rate_limited"),
         Refusal::StorageFull(_) => (StatusCode::INSUFFICIENT_STORAGE, "storage_full"),
         Refusal::Fault(_) => (StatusCode::INTERNAL_SERVER_ERROR, "server_error"),
         Refusal::Conflict(_) | Refusal::TestFailed(_) => (StatusCode::CONFLICT, "conflict_error"),
@@ -373,6 +397,10 @@ fn verdict(refusal: &Refusal) -> (StatusCode, &'static str) {
 }
 
 fn failure(status: StatusCode, kind: &'static str, faults: &[Fault]) -> Response {
+    (status, [(header::CONTENT_TYPE, JSON)], failure_body(kind, faults)).into_response()
+}
+
+fn failure_body(kind: &'static str, faults: &[Fault]) -> String {
     let items: Vec<Value> = faults
         .iter()
         .map(|fault| {
@@ -383,8 +411,7 @@ fn failure(status: StatusCode, kind: &'static str, faults: &[Fault]) -> Response
             item
         })
         .collect();
-    let body = json!({ "status": "FAILURE", "errors": items });
-    (status, [(header::CONTENT_TYPE, JSON)], body.to_string()).into_response()
+    json!({ "status": "FAILURE", "errors": items }).to_string()
 }
 
 fn detail(details: &[Detail]) -> Response {

@@ -33,8 +33,9 @@ use tokio::{
 use tower::ServiceExt;
 use tracing::{debug, error, warn};
 
-/// Connections at once; more wait in the kernel's queue. Each may hold some 100 KB of buffers.
-const CONNECTIONS_MAX: usize = 10_000;
+/// Connections at once; more wait in the kernel's queue. Each may hold some 100 KB of buffers. Twice the watches that
+/// a node has, so that as many watchers leave room for everybody else.
+const CONNECTIONS_MAX: usize = 20_000;
 /// Requests at once on one HTTP/2 connection.
 const STREAMS_MAX: u32 = 256;
 /// How long a connection may be idle between two requests: longer than the pools of common clients keep one, so that

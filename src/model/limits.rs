@@ -20,6 +20,12 @@ pub const FILTER_VALUES_MAX: usize = 1000;
 pub const VIOLATIONS_MAX: usize = 1000;
 /// Scalars of one config that one index takes: an array is indexed by element.
 pub const INDEX_ENTRIES_MAX: usize = 10_000;
+/// Changes that a node keeps in memory for its watchers: those of some seconds at the highest load.
+pub const FEED_EVENTS_MAX: usize = 16_384;
+/// Bytes of such changes, with the records that they replaced.
+pub const FEED_BYTES_MAX: usize = 64 << 20;
+/// Definitions or configs that one watch names.
+pub const WATCH_KEYS_MAX: usize = 64;
 
 /// Configs up to which a definition is indexed anew in the one entry that changes its paths: some 10 ms.
 pub const INDEX_AT_ONCE_MAX: u64 = 1000;
@@ -50,6 +56,8 @@ pub struct Limits {
     pub page_limit: usize,
     /// Writes that a node works on at once; more get 429 at once.
     pub writes_in_flight: usize,
+    /// Watches that are open on a node at once; more get 429.
+    pub watches: usize,
 }
 
 impl Default for Limits {
@@ -63,6 +71,7 @@ impl Default for Limits {
             batch_operations: 1000,
             page_limit: 1000,
             writes_in_flight: 4096,
+            watches: 10_000,
         }
     }
 }

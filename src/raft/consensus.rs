@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Consensus, Member, MemberStatus, NodeId, ReadError, Status, Timers, WriteError,
+    feed::Feed,
     log::Log,
     machine::Board,
     members::lag,
@@ -170,6 +171,18 @@ impl Consensus {
         if index.wait_for(|index| *index >= at_least).await.is_err() {
             std::future::pending::<()>().await;
         }
+    }
+
+    /// The recent changes. What is older is in the history.
+    #[must_use]
+    pub fn feed(&self) -> Arc<Feed> {
+        Arc::clone(&self.inner.board.feed)
+    }
+
+    /// Tells of each new applied revision; the feed has it by then.
+    #[must_use]
+    pub fn revisions(&self) -> watch::Receiver<Revision> {
+        self.inner.board.index.subscribe()
     }
 
     /// The leader that this node knows.

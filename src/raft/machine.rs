@@ -32,6 +32,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::{
     NodeId,
     compare::Digests,
+    feed::{self, Feed},
     form::{self, Id, Stamp},
     log::Log,
     types::{Entry, Kind, LogId, Reply, Snapshot, SnapshotMeta, StoredMembership},
@@ -81,6 +82,8 @@ pub(super) struct Board {
     pub(super) bytes: AtomicU64,
     /// What the other members' states are compared with.
     pub(super) digests: Digests,
+    /// The recent changes, for watchers.
+    pub(super) feed: Arc<Feed>,
 }
 
 /// openraft's state machine.
@@ -111,6 +114,7 @@ impl Machine {
             failure: watch::Sender::new(None),
             bytes: AtomicU64::new(0),
             digests: Digests::default(),
+            feed: Arc::new(Feed::new(state.revision())),
         });
         let going = CancellationToken::new().drop_guard();
         Ok(Self { state, last, membership, greatest_id, board, store, log, going })
@@ -177,6 +181,9 @@ impl Machine {
             let reply = self.decide(entry, &mut changes)?;
             answers.push((responder, reply));
         }
+        let events = feed::events(&changes, &self.state);
+        // Before the announcement, which wakes those who read it.
+        self.board.feed.publish(events, self.state.revision(), self.store.figures().history);
         let position = self.publish(changes.iter().flat_map(|change| &change.edits).any(Edit::frees_much));
         for (responder, reply) in answers {
             if let Some(responder) = responder {
@@ -270,6 +277,7 @@ impl RaftStateMachine<Kind> for Machine {
         self.last = last;
         self.membership = membership;
         self.greatest_id = self.greatest_id.max(greatest_id);
+        self.board.feed.reset(self.state.revision());
         self.publish(true);
         Ok(())
     }

@@ -13,6 +13,7 @@
 //! | `types`, `form`, `codec` | openraft's types, our forms of them, their bytes in the log |
 //! | `log`, `machine` | openraft's two storage traits |
 //! | `network`, `receive` | both ends of openraft's calls |
+//! | [`feed`] | the recent changes, for watchers |
 //! | `snapshot` | when a snapshot is built, how one is received |
 //! | `start`, `consensus` | how a node's part begins, what it does for the room above |
 //! | `members` | changes of the members, on the leader |
@@ -26,6 +27,7 @@
 mod codec;
 mod compare;
 mod consensus;
+pub mod feed;
 mod form;
 pub mod identity;
 mod log;

@@ -104,6 +104,7 @@ fn step(
         | Refusal::NoMember(_)
         | Refusal::Expired(_)
         | Refusal::NotThere(_)
+        | Refusal::Crowded(_)
         | Refusal::Breaks(..) => refusal,
     })
 }

@@ -10,6 +10,7 @@
 //! | `batch` | several writes as one |
 //! | `forward` | carries a write to the leader, once, and answers the ones that other nodes carry here |
 //! | `read` | the barrier that makes a read see every acknowledged write |
+//! | `watch` | the changes as they come, from any revision that is kept |
 //! | `members` | forms the cluster, shows it, says whether this node is ready |
 //! | `changes` | adds and removes members, moves leadership (on the leader) |
 //! | `history`, `retention` | the past: shown, brought back, kept for how long |
@@ -43,6 +44,7 @@ mod redefine;
 mod retention;
 mod scan;
 mod trial;
+pub mod watch;
 
 use std::{
     path::PathBuf,
@@ -207,6 +209,8 @@ pub enum Refusal {
     Breaks(u64, Vec<Fault>),
     /// A patch's `test` found something else than it names; certainly not applied.
     TestFailed(Fault),
+    /// This node has as much of something open as it may; the text names the limit.
+    Crowded(String),
 }
 
 /// How fresh a read must be.
@@ -278,6 +282,8 @@ pub struct Options {
     pub write_timeout: Duration,
     /// How long a read may take in all.
     pub read_timeout: Duration,
+    /// After how much silence a watch is sent a heartbeat.
+    pub watch_heartbeat: Duration,
     /// Raft's timers.
     pub timers: Timers,
     /// The store's settings.
@@ -318,6 +324,7 @@ struct Inner {
     /// Held by each check of all configs of a definition.
     scans: Arc<Semaphore>,
     barrier: Arc<read::Barrier>,
+    hub: Arc<watch::Hub>,
     /// A moment such that this node's state holds every write that was acknowledged before it.
     fresh_since: Mutex<Option<Instant>>,
     stopping: CancellationToken,
@@ -341,6 +348,7 @@ impl Service {
             gates: Arc::default(),
             scans: Arc::new(Semaphore::new(scan::SCANS_MAX)),
             barrier: Arc::default(),
+            hub: Arc::new(watch::Hub::new(options.limits.watches)),
             fresh_since: Mutex::new(None),
             stopping: CancellationToken::new(),
             options,

@@ -21,6 +21,7 @@ pub(crate) fn service(directory: &Path, limits: Limits) -> Service {
         limits,
         write_timeout: Duration::from_secs(1),
         read_timeout: Duration::from_secs(1),
+        watch_heartbeat: Duration::from_secs(1),
         timers: Timers { heartbeat_ms: 200, election_min_ms: 600, election_max_ms: 900 },
         store: store::Options::default(),
         snapshot_log_bytes: 1,

@@ -368,6 +368,12 @@ impl State {
         self.by_key.from(0).map(|found| &found.0)
     }
 
+    /// The definition at a place in the order of keys.
+    #[must_use]
+    pub fn definition_at(&self, place: u64) -> Option<&Arc<Collection>> {
+        self.by_key.at(place).map(|found| &found.0)
+    }
+
     /// How many definitions there are.
     #[must_use]
     pub fn definition_count(&self) -> u64 {

@@ -41,6 +41,12 @@ impl State {
     }
 }
 
+/// Whether a record is one of those that a query finds.
+#[must_use]
+pub fn finds(query: &ConfigQuery, config: &Config) -> bool {
+    contains(config.key.as_str(), &query.page.search) && query.filters.iter().all(|f| holds(f, config))
+}
+
 /// `search` is in lower case already.
 fn contains(key: &str, search: &str) -> bool {
     search.is_empty() || key.to_ascii_lowercase().contains(search)
@@ -100,9 +106,7 @@ impl Collection {
     #[must_use]
     pub fn list(&self, query: &ConfigQuery) -> Found<Arc<Config>> {
         let page = &query.page;
-        let matches = |config: &Arc<Config>| {
-            contains(config.key.as_str(), &page.search) && query.filters.iter().all(|f| holds(f, config))
-        };
+        let matches = |config: &Arc<Config>| finds(query, config);
         if query.filters.is_empty() {
             return match query.sort {
                 ConfigSort::Key => walk(&self.by_key, page, |item| &item.0, matches),

@@ -14,3 +14,4 @@ mod restart;
 mod schema_change;
 mod snapshot;
 mod strangers;
+mod watch;

@@ -116,6 +116,25 @@ impl Call {
 
     /// Sends it once. The error is a lost connection or a time-out: the outcome is unknown.
     pub(crate) async fn attempt(&self) -> Result<Answer, String> {
+        let response = self.request().send().await.map_err(|error| self.lost(&error))?;
+        self.answer(response).await
+    }
+
+    /// Sends it once; the body comes for as long as it likes.
+    pub(crate) async fn open(&self) -> Result<reqwest::Response, String> {
+        let request = self.request().timeout(Duration::from_secs(24 * 60 * 60));
+        request.send().await.map_err(|error| self.lost(&error))
+    }
+
+    fn lost(&self, error: &reqwest::Error) -> String {
+        format!("{}: {error:?}", self.asked())
+    }
+
+    fn asked(&self) -> String {
+        format!("{} {} {:?} {:?}", self.method, self.url, self.query, self.headers)
+    }
+
+    fn request(&self) -> reqwest::RequestBuilder {
         let mut request = self.http.request(self.method.clone(), &self.url);
         if !self.query.is_empty() {
             request = request.query(&self.query);
@@ -126,11 +145,14 @@ impl Call {
         if let Some(body) = &self.body {
             request = request.body(body.clone());
         }
-        let asked = format!("{} {} {:?} {:?}", self.method, self.url, self.query, self.headers);
-        let lost = |error: reqwest::Error| format!("{asked}: {error:?}");
-        let response = request.send().await.map_err(lost)?;
+        request
+    }
+
+    /// The whole answer.
+    pub(crate) async fn answer(&self, response: reqwest::Response) -> Result<Answer, String> {
+        let asked = self.asked();
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
-        let text = response.text().await.map_err(lost)?;
+        let text = response.text().await.map_err(|error| self.lost(&error))?;
         let body = serde_json::from_str(&text).unwrap_or(Value::Null);
         Ok(Answer { asked, status, headers, text, body })
     }

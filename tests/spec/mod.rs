@@ -25,6 +25,7 @@ mod schema_change;
 mod schemas;
 mod sorting;
 mod unique;
+mod watch;
 
 use std::{
     panic::{AssertUnwindSafe, resume_unwind},
@@ -58,7 +59,8 @@ async fn shared() -> &'static Cluster {
             let options = Options::default()
                 .with("CONCORD_HEARTBEAT_MS", "200")
                 .with("CONCORD_ELECTION_MIN_MS", "2000")
-                .with("CONCORD_ELECTION_MAX_MS", "3000");
+                .with("CONCORD_ELECTION_MAX_MS", "3000")
+                .with("CONCORD_WATCH_HEARTBEAT_MS", "200");
             Cluster::start_shared(&options).await
         })
         .await

@@ -1,0 +1,248 @@
+//! Watches while nodes are killed, stopped and brought up by a snapshot: every follower is told every change
+//! exactly once, in order, wherever it goes on.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use futures::future::join_all;
+use serde_json::{Value, json};
+
+use crate::harness::{
+    Client, Cluster, Options, check, eventually,
+    load::{Load, config, define, everything, set},
+    watch::{Follower, Mirror},
+};
+
+/// Followers of everything, as many at each node first; some leave their node after a few events.
+fn followers(clients: &[Client], number: usize, from: u64) -> Vec<Follower> {
+    let follower = |place: usize| {
+        let mut clients = clients.to_vec();
+        clients.rotate_left(place % 3);
+        Follower::start(clients, from, if place.is_multiple_of(2) { 40 } else { usize::MAX })
+    };
+    (0..number).map(follower).collect()
+}
+
+/// Ends the followers once they know of the last change, and asserts that they were told the same, each once, and
+/// that it adds up to what is there.
+async fn agree(cluster: &Cluster, followers: Vec<Follower>, definitions: &[&str]) {
+    let marker = cluster.client(1);
+    set(&marker, "d", "the-end", &json!({"n": 1})).await;
+    let last = marker.get(&config("d", "the-end")).insist().await.expect(200).tag();
+    let last: u64 = last.trim_matches('"').parse().unwrap();
+    let mut all: Vec<Vec<(u64, Value)>> = Vec::new();
+    for follower in followers {
+        follower.reaches(last).await;
+        let mut told = follower.end().await;
+        assert!(told.is_sorted_by(|one, two| one.0 < two.0), "a change came twice or out of order");
+        told.retain(|event| event.0 <= last);
+        all.push(told);
+    }
+    for told in &all[1..] {
+        let (one, two): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            (all[0].iter().cloned().collect(), told.iter().cloned().collect());
+        let differing: Vec<_> =
+            one.keys().chain(two.keys()).filter(|at| one.get(at) != two.get(at)).collect();
+        assert!(differing.is_empty(), "two followers were told otherwise at {differing:?}");
+    }
+    let mut mirror = Mirror::default();
+    for change in all[0].iter().flat_map(|(_, changes)| changes.as_array().unwrap()) {
+        mirror.apply(change);
+    }
+    for key in definitions {
+        assert!(mirror.of(key) == everything(&marker, key).await, "what was told of {key} does not add up");
+    }
+}
+
+/// A few megabytes over few keys, so that the log is cut behind a node that is away.
+async fn overwrite(clients: &[Client], rounds: u64) {
+    let writer = async |key: usize| {
+        let mut random = fastrand::Rng::with_seed(key as u64);
+        for turn in 0..rounds {
+            let text: String = std::iter::repeat_with(|| random.alphanumeric()).take(16 << 10).collect();
+            let data = json!({"turn": turn, "text": text});
+            set(&clients[key % clients.len()], "wide", &format!("k{key}"), &data).await;
+        }
+    };
+    join_all((0..6).map(writer)).await;
+}
+
+async fn revision(client: &Client) -> u64 {
+    client.status().await.unwrap()["revision"].as_u64().unwrap()
+}
+
+#[tokio::test]
+async fn followers_are_told_every_change_once_while_leaders_die_and_a_node_gets_a_snapshot() {
+    let options = Options::default()
+        .with("CONCORD_SNAPSHOT_LOG_BYTES", "65536")
+        .with("CONCORD_WATCH_HEARTBEAT_MS", "300");
+    let mut cluster = Cluster::start_with("watch", &options).await;
+    let from = revision(&cluster.client(1)).await + 1;
+    let followers = followers(&cluster.clients(), 9, from);
+    define(&cluster.client(1), "wide").await;
+    let mut load = Load::start(&cluster.clients(), "d").await;
+    load.grows_by(60).await;
+    let leader = cluster.leader().await;
+    cluster.node(leader).kill();
+    load.grows_by(40).await;
+    cluster.node(leader).start().await;
+    cluster.ready().await;
+    // A node that stops lets its watches go at once.
+    let away = cluster.followers().await[0];
+    let begin = Instant::now();
+    assert!(cluster.node(away).stop().await.success());
+    assert!(begin.elapsed() < Duration::from_secs(30), "it waited for its watchers");
+    let others = [away % 3 + 1, (away + 1) % 3 + 1];
+    overwrite(&others.map(|id| cluster.client(id)), 25).await;
+    cluster.node(away).start().await;
+    cluster.ready().await;
+    load.grows_by(40).await;
+    load.stop().await;
+    let opened: u64 = followers.iter().map(|one| one.opened.load(std::sync::atomic::Ordering::SeqCst)).sum();
+    assert!(opened > 9, "nobody was cut off");
+    agree(&cluster, followers, &["d", "wide"]).await;
+}
+
+#[tokio::test]
+async fn a_node_has_so_many_watches_and_a_stopped_one_ends_them() {
+    let options = Options::default().with("CONCORD_WATCHES", "3");
+    let mut cluster = Cluster::start_with("watches", &options).await;
+    let node = cluster.client(2);
+    let mut open = Vec::new();
+    for _ in 0..3 {
+        open.push(node.watch(&[], None).await);
+    }
+    let refused = node.try_watch(&[], None).await.err().flatten().expect("an answer");
+    assert_eq!(refused.header("retry-after"), "1");
+    assert!(refused.text.contains('3'), "the limit is named: {refused:?}");
+    refused.refused(429, "rate_limited");
+    drop(open.pop());
+    // The node sees that its caller has gone when it sends the next thing, at the latest.
+    open.push(node.watch(&[], None).await);
+    let begin = Instant::now();
+    assert!(cluster.node(2).stop().await.success());
+    assert!(begin.elapsed() < Duration::from_secs(30), "it waited for its watchers");
+    for watch in &mut open {
+        while let Some(event) = watch.next().await.expect("the stream ends well") {
+            assert_eq!(event.name, "heartbeat");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_was_changed_before_a_restart_is_told_from_the_history() {
+    let mut cluster = Cluster::start("watch-history").await;
+    let node = cluster.client(1);
+    let from = revision(&node).await + 1;
+    for key in ["one", "two"] {
+        define(&node, key).await;
+        for n in 0..20 {
+            set(&node, key, &format!("k{n}"), &json!({"n": n})).await;
+        }
+    }
+    // The history does not say it of each config, and the definition is there no more.
+    node.delete("/api/v1/config_definition/one").header("idempotency-key", "end").insist().await.expect(200);
+    for id in 1..=3 {
+        assert!(cluster.node(id).stop().await.success());
+        cluster.node(id).start().await;
+        cluster.ready().await;
+    }
+    let from = from.to_string();
+    for client in cluster.clients() {
+        let mut watch = client.watch(&[("from", &from)], None).await;
+        let changes = watch.changes(43).await;
+        assert!(changes.is_sorted_by(|one, two| one.0 < two.0));
+        let of =
+            |key: &str| changes.iter().filter(|(_, change)| change["config_definition_key"] == key).count();
+        assert_eq!((of("one"), of("two")), (22, 21));
+        // Behind the creation of the definition that has ended since: its key is not told by what comes first.
+        let second = changes[1].0.to_string();
+        let mut rest = client.watch(&[("from", &second), ("definition", "one")], None).await;
+        let rest = rest.changes(21).await;
+        assert!(rest.iter().all(|(_, change)| change["config_definition_key"] == "one"));
+        let mut one = client.watch(&[("from", &from), ("definition", "two")], None).await;
+        let mut mirror = Mirror::default();
+        one.changes(21).await.iter().for_each(|(_, change)| mirror.apply(change));
+        assert_eq!(mirror.of("two"), everything(&client, "two").await);
+    }
+}
+
+/// A number of the run's own settings.
+fn number(name: &str, otherwise: u64) -> u64 {
+    std::env::var_os(name).and_then(|text| text.to_str()?.parse().ok()).unwrap_or(otherwise)
+}
+
+#[tokio::test]
+#[ignore = "long: ten followers through DURATION_S (600) seconds and KILLS (5) killed leaders"]
+async fn long_followers_are_told_every_change_once() {
+    let (seconds, kills) = (number("DURATION_S", 600), number("KILLS", 5));
+    let options = Options::default().with("CONCORD_SNAPSHOT_LOG_BYTES", "1048576");
+    let mut cluster = Cluster::start_with("watch-long", &options).await;
+    let from = revision(&cluster.client(1)).await + 1;
+    let followers = followers(&cluster.clients(), 10, from);
+    define(&cluster.client(1), "wide").await;
+    let mut load = Load::start(&cluster.clients(), "d").await;
+    for _ in 0..kills {
+        tokio::time::sleep(Duration::from_secs(seconds / (kills + 1))).await;
+        let leader = cluster.leader().await;
+        cluster.node(leader).kill();
+        load.grows_by(100).await;
+        cluster.node(leader).start().await;
+        cluster.ready().await;
+    }
+    tokio::time::sleep(Duration::from_secs(seconds / (kills + 1))).await;
+    load.stop().await;
+    eprintln!("{} acknowledged writes, {kills} killed leaders, {seconds} s", load.acknowledged());
+    agree(&cluster, followers, &["d", "wide"]).await;
+}
+
+/// A figure of a process in kilobytes.
+fn memory(pid: u32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse().ok()).unwrap_or(0)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "large: WATCHES (5000) open watches on one node, their memory and what a write costs"]
+async fn crowd_of_watches_costs_little() {
+    let watches = number("WATCHES", 5000);
+    let mut cluster = Cluster::start("watch-crowd").await;
+    let leader = cluster.leader().await;
+    let (client, pid) = (cluster.client(leader), cluster.node(leader).pid());
+    define(&client, "d").await;
+    let write = async |number: u64| {
+        let begin = Instant::now();
+        for n in 0..number {
+            set(&client, "d", "k", &json!({"n": n})).await;
+        }
+        begin.elapsed().as_micros() / u128::from(number)
+    };
+    let (alone, before) = (write(300).await, memory(pid));
+    let mut open = Vec::new();
+    for n in 0..watches {
+        let key = format!("other{n}");
+        open.push(client.watch(&[("definition", key.as_str())], None).await);
+    }
+    let (crowded, after) = (write(300).await, memory(pid));
+    let each = (after.saturating_sub(before)) * 1024 / watches.max(1);
+    eprintln!("{watches} watches: {before} kB, then {after} kB, {each} bytes each");
+    eprintln!("a write takes {alone} µs alone, {crowded} µs with watches on other definitions");
+    // One change that all of them are told.
+    drop(open);
+    let mut open = Vec::new();
+    for _ in 0..watches {
+        open.push(client.watch(&[("definition", "d")], None).await);
+    }
+    let begin = Instant::now();
+    set(&client, "d", "k", &json!({"n": "all"})).await;
+    join_all(open.iter_mut().map(async |watch| drop(watch.changes(1).await))).await;
+    eprintln!("one change told to {watches} watches within {} ms", begin.elapsed().as_millis());
+    eventually("the watches are given back", async || {
+        open.clear();
+        check(client.status().await.is_ok(), String::new)
+    })
+    .await;
+}

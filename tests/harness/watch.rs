@@ -1,0 +1,263 @@
+//! A reader of watches: server-sent events as they come, and a follower that goes on at the next node.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use serde_json::Value;
+use tokio::task::JoinHandle;
+
+use super::{Answer, Client, DEADLINE, PAUSE, check, eventually};
+
+/// The path of watches.
+pub(crate) const WATCH: &str = "/api/v1/watch";
+
+/// One server-sent event.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Event {
+    pub(crate) name: String,
+    pub(crate) id: Option<u64>,
+    pub(crate) data: Value,
+}
+
+/// An open watch.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    response: reqwest::Response,
+    text: Vec<u8>,
+}
+
+impl Client {
+    /// Opens a watch; the error is the refusal, or none when the node was not reached.
+    pub(crate) async fn try_watch(
+        &self,
+        query: &[(&str, &str)],
+        last: Option<u64>,
+    ) -> Result<Watch, Option<Answer>> {
+        let mut call = self.get(WATCH).query(query);
+        if let Some(last) = last {
+            call = call.header("last-event-id", &last.to_string());
+        }
+        let response = call.open().await.map_err(|_| None)?;
+        if response.status().as_u16() == 200 {
+            return Ok(Watch { response, text: Vec::new() });
+        }
+        Err(call.answer(response).await.ok())
+    }
+
+    /// Opens a watch; what a busy node refuses for now is asked again.
+    pub(crate) async fn watch(&self, query: &[(&str, &str)], last: Option<u64>) -> Watch {
+        eventually("a watch opens", async || match self.try_watch(query, last).await {
+            Ok(watch) => Ok(watch),
+            Err(Some(answer)) if matches!(answer.status, 429 | 503) => Err(format!("{answer:?}")),
+            Err(Some(answer)) => panic!("{answer:?}"),
+            Err(None) => Err("the node was not reached".to_owned()),
+        })
+        .await
+    }
+}
+
+impl Watch {
+    pub(crate) fn header(&self, name: &str) -> &str {
+        self.response.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
+    }
+
+    /// The next event; `None` at the end of the stream, an error when the connection is lost or nothing comes.
+    pub(crate) async fn next(&mut self) -> Result<Option<Event>, String> {
+        loop {
+            if let Some(end) = self.text.windows(2).position(|two| two == b"\n\n") {
+                let block: Vec<u8> = self.text.drain(..end + 2).collect();
+                match event(&String::from_utf8(block).expect("a stream of events is UTF-8")) {
+                    Some(event) => return Ok(Some(event)),
+                    None => continue,
+                }
+            }
+            let chunk = tokio::time::timeout(DEADLINE, self.response.chunk());
+            match chunk.await.map_err(|_| "nothing came".to_owned())? {
+                Ok(Some(bytes)) => self.text.extend_from_slice(&bytes),
+                Ok(None) => {
+                    assert!(self.text.is_empty(), "a stream ends between two events");
+                    return Ok(None);
+                }
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+    }
+
+    /// The next event of a stream that goes on.
+    pub(crate) async fn event(&mut self) -> Event {
+        self.next().await.expect("the stream goes on").expect("the stream has not ended")
+    }
+
+    /// The next event that is no heartbeat.
+    pub(crate) async fn told(&mut self) -> Event {
+        loop {
+            let event = self.event().await;
+            if event.name != "heartbeat" {
+                return event;
+            }
+        }
+    }
+
+    /// The changes of the next events, each with its revision, until there are so many.
+    pub(crate) async fn changes(&mut self, number: usize) -> Vec<(u64, Value)> {
+        let mut found = Vec::new();
+        while found.len() < number {
+            found.extend(changes_of(&self.told().await));
+        }
+        found
+    }
+}
+
+/// `None` for a block that is no event (the time after which to come again).
+fn event(block: &str) -> Option<Event> {
+    let mut event = Event { name: "message".to_owned(), id: None, data: Value::Null };
+    let mut data = None;
+    for line in block.lines() {
+        match line.split_once(": ") {
+            Some(("event", name)) => name.clone_into(&mut event.name),
+            Some(("id", id)) => event.id = Some(id.parse().expect("an id is a revision")),
+            Some(("data", text)) => assert!(data.replace(text).is_none(), "data is one line: {block}"),
+            Some(("retry", _)) | None => {}
+            Some(_) => panic!("an unknown field: {block}"),
+        }
+    }
+    event.data = serde_json::from_str(data?).expect("data is JSON");
+    Some(event)
+}
+
+/// The changes of an event, after asserting its form.
+pub(crate) fn changes_of(event: &Event) -> Vec<(u64, Value)> {
+    assert_eq!(event.name, "change", "{event:?}");
+    let revision = event.data["revision"].as_u64().expect("a revision");
+    assert_eq!(event.id, Some(revision), "{event:?}");
+    let changes = event.data["changes"].as_array().expect("`changes` is a list");
+    assert!(!changes.is_empty(), "{event:?}");
+    changes.iter().map(|change| (revision, change.clone())).collect()
+}
+
+/// What a caller holds who applies what he is told: configs by definition and key.
+#[derive(Debug, Default, Clone, PartialEq)]
+pub(crate) struct Mirror(pub(crate) BTreeMap<(String, String), Value>);
+
+impl Mirror {
+    pub(crate) fn apply(&mut self, change: &Value) {
+        let text = |name: &str| change[name].as_str().unwrap_or_default().to_owned();
+        let key = (text("config_definition_key"), text("config_key"));
+        match change["type"].as_str().expect("a change has a type") {
+            "config_created" | "config_updated" => drop(self.0.insert(key, change["data"].clone())),
+            "config_deleted" | "config_unmatched" => drop(self.0.remove(&key)),
+            "definition_deleted" => self.0.retain(|(definition, _), _| *definition != key.0),
+            "definition_created" | "definition_updated" => {}
+            other => panic!("an unknown type: {other}"),
+        }
+    }
+
+    /// The configs of one definition.
+    pub(crate) fn of(&self, definition: &str) -> BTreeMap<String, Value> {
+        let mine = self.0.iter().filter(|((of, _), _)| of == definition);
+        mine.map(|((_, key), data)| (key.clone(), data.clone())).collect()
+    }
+}
+
+/// What a follower has been told.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    /// Revision and changes of each event, in the order in which they came.
+    pub(crate) events: Vec<(u64, Value)>,
+}
+
+/// A caller that follows a watch whatever happens to the nodes: it goes on at the next one behind the last id.
+#[derive(Debug)]
+pub(crate) struct Follower {
+    pub(crate) told: Arc<Mutex<Told>>,
+    /// How often it has opened a watch.
+    pub(crate) opened: Arc<AtomicU64>,
+    stop: Arc<AtomicBool>,
+    task: JoinHandle<()>,
+}
+
+impl Follower {
+    /// Follows from a revision on, at first at the client in the first place. After `patience` events it leaves a
+    /// node that does well, too.
+    pub(crate) fn start(clients: Vec<Client>, from: u64, patience: usize) -> Self {
+        let told = Arc::new(Mutex::new(Told::default()));
+        let (opened, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let task = tokio::spawn({
+            let (told, opened, stop) = (Arc::clone(&told), Arc::clone(&opened), Arc::clone(&stop));
+            async move {
+                let mut last = None;
+                for client in clients.iter().cycle() {
+                    if stop.load(Ordering::SeqCst) {
+                        break;
+                    }
+                    let query = [("from", from.to_string())];
+                    let query = query.each_ref().map(|(name, text)| (*name, text.as_str()));
+                    match client.try_watch(&query, last).await {
+                        Ok(watch) => {
+                            opened.fetch_add(1, Ordering::SeqCst);
+                            follow(watch, &told, &mut last, patience, &stop).await;
+                        }
+                        Err(Some(answer)) if !matches!(answer.status, 429 | 503) => panic!("{answer:?}"),
+                        Err(_) => tokio::time::sleep(PAUSE).await,
+                    }
+                }
+            }
+        });
+        Self { told, opened, stop, task }
+    }
+
+    /// Waits until it has been told of a revision.
+    pub(crate) async fn reaches(&self, revision: u64) {
+        eventually("a follower is told of the last change", async || {
+            assert!(!self.task.is_finished(), "a follower has given up");
+            let last = self.told.lock().expect("no holder panics").events.last().map_or(0, |last| last.0);
+            check(last >= revision, || format!("at {last} of {revision}"))
+        })
+        .await;
+    }
+
+    /// Ends it and gives what it was told.
+    pub(crate) async fn end(self) -> Vec<(u64, Value)> {
+        self.stop.store(true, Ordering::SeqCst);
+        self.task.abort();
+        if let Err(error) = self.task.await {
+            assert!(error.is_cancelled(), "a follower panicked: {error}");
+        }
+        std::mem::take(&mut self.told.lock().expect("no holder panics").events)
+    }
+}
+
+async fn follow(
+    mut watch: Watch,
+    told: &Mutex<Told>,
+    last: &mut Option<u64>,
+    patience: usize,
+    stop: &AtomicBool,
+) {
+    let mut number = 0;
+    // A lost connection, an end and a refusal in the middle are alike: it goes on elsewhere.
+    while let Ok(Some(event)) = watch.next().await {
+        if event.name == "error" {
+            assert_eq!(event.data["errors"][0]["type"], "unavailable_error", "{event:?}");
+        }
+        if event.name == "change" {
+            number += 1;
+            let revision = event.data["revision"].as_u64().expect("a revision");
+            told.lock().expect("no holder panics").events.push((revision, event.data["changes"].clone()));
+        }
+        if let Some(id) = event.id {
+            assert!(last.is_none_or(|last| id >= last), "ids never go back: {last:?}, then {event:?}");
+            *last = Some(id);
+        }
+        if number >= patience || stop.load(Ordering::SeqCst) {
+            return;
+        }
+    }
+    tokio::time::sleep(Duration::from_millis(5)).await;
+}

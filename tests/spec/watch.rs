@@ -1,0 +1,263 @@
+//! Watches: every change once, in order, from any revision, on any node, as a filtered list shows it.
+
+use http::Method;
+use serde_json::{Value, json};
+
+use super::{Run, on_leader_and_follower};
+use crate::harness::{
+    Client,
+    answer::is_timestamp,
+    watch::{Mirror, WATCH, Watch, changes_of},
+};
+
+/// The types and keys of changes.
+fn brief(changes: &[(u64, Value)]) -> Vec<String> {
+    let text = |change: &Value, name: &str| change[name].as_str().unwrap_or("").to_owned();
+    changes
+        .iter()
+        .map(|(_, change)| format!("{} {}", text(change, "type"), text(change, "config_key")))
+        .collect()
+}
+
+async fn open(node: &Client, definition: &str, more: &[(&str, &str)]) -> Watch {
+    let query: Vec<(&str, &str)> =
+        [("definition", definition)].into_iter().chain(more.iter().copied()).collect();
+    node.watch(&query, None).await
+}
+
+#[tokio::test]
+async fn every_change_comes_once_in_order_with_what_was_written() {
+    on_leader_and_follower(async |run: Run| {
+        let key = run.key("d");
+        let mut watch = open(&run.node, &key, &[]).await;
+        assert_eq!(watch.header("content-type"), "text/event-stream");
+        assert_eq!(watch.header("cache-control"), "no-store");
+        assert_eq!(watch.header("x-accel-buffering"), "no");
+        let first = watch.event().await;
+        assert_eq!((first.name.as_str(), first.id.is_some()), ("heartbeat", true), "{first:?}");
+        let schema = json!({"properties": {"n": {}, "m": {}}});
+        let d = run.define("d", &json!(["n"]), &schema).await;
+        let other = run.define_open("other").await;
+        other.create("k", &json!({})).await.expect(201);
+        let created = d.create("k", &json!({"n": 7})).await.expect(201);
+        let put = run.others[0].put(&d.config("k"), &json!({"data": {"n": 1e30}}));
+        put.header("x-change-reason", "a \"reason\"\u{2028}").await.expect(200);
+        d.node.put(&d.path(), &json!({"indexes": ["n", "m"]})).await.expect(200);
+        d.remove("k").await.expect(200);
+        d.create("k2", &json!({})).await.expect(201);
+        run.others[1].delete(&d.path()).await.expect(200);
+        let mut events = Vec::new();
+        while events.len() < 7 {
+            events.push(watch.told().await);
+        }
+        let changes: Vec<_> = events.iter().flat_map(changes_of).collect();
+        let expected = [
+            "definition_created ",
+            "config_created k",
+            "config_updated k",
+            "definition_updated ",
+            "config_deleted k",
+            "config_created k2",
+            "definition_deleted ",
+        ];
+        assert_eq!(brief(&changes), expected);
+        assert!(changes.is_sorted_by(|one, two| one.0 < two.0), "{changes:?}");
+        assert_eq!(created.tag(), format!("\"{}\"", changes[1].0));
+        for event in &events {
+            assert!(is_timestamp(&event.data["at"]) && event.data["by"] == "root", "{event:?}");
+        }
+        assert_eq!(events[2].data["reason"], "a \"reason\"\u{2028}");
+        assert_eq!(events[1].data["reason"], Value::Null);
+        assert_eq!(changes[0].1["json_schema"], schema);
+        assert_eq!(changes[3].1["indexes"], json!(["n", "m"]));
+        assert_eq!(changes[1].1["data"], json!({"n": 7}));
+        assert!(changes.iter().all(|(_, change)| change["config_definition_key"] == key.as_str()));
+        assert!(is_timestamp(&changes[2].1["created_at"]) && is_timestamp(&changes[2].1["modified_at"]));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_watch_goes_on_at_any_node_behind_what_was_seen() {
+    on_leader_and_follower(async |run: Run| {
+        let d = run.define_open("d").await;
+        let mut all = Vec::new();
+        for n in 0..6 {
+            all.push(d.create(&format!("k{n}"), &json!({"n": n})).await.expect(201).revision());
+        }
+        for node in run.all() {
+            let query = [("definition", d.key.as_str())];
+            for (place, seen) in all.iter().enumerate() {
+                let number = all.len() - place - 1;
+                let mut watch = node.watch(&query, Some(*seen)).await;
+                let revisions: Vec<u64> = watch.changes(number).await.iter().map(|change| change.0).collect();
+                assert_eq!(revisions, all[place + 1..], "behind {seen}");
+                let from = (seen + 1).to_string();
+                let mut watch = open(&node, &d.key, &[("from", &from)]).await;
+                assert_eq!(watch.changes(number).await.len(), number);
+            }
+            let from = all[2].to_string();
+            let mut watch = open(&node, &d.key, &[("from", &from)]).await;
+            assert_eq!(watch.changes(4).await[0].0, all[2], "`from` is the first revision that is told");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_watch_may_begin_with_the_state_and_meets_the_changes_behind_it() {
+    on_leader_and_follower(async |run: Run| {
+        let d = run.define_open("d").await;
+        let (other, long) = (run.define_open("other").await, "x".repeat(150_000));
+        other.create("k", &json!({})).await.expect(201);
+        for key in ["a", "b", "c", "d"] {
+            d.create(key, &json!({"long": long})).await.expect(201);
+        }
+        let mut watch = open(&run.node, &d.key, &[("initial", "true")]).await;
+        let (mut parts, mut keys) = (Vec::new(), Vec::new());
+        loop {
+            let part = watch.told().await;
+            assert_eq!(part.name, "state", "{part:?}");
+            let is_last = part.data["complete"] == true;
+            assert_eq!(part.id.is_some(), is_last, "only the last part has an id");
+            for config in part.data["configs"].as_array().unwrap() {
+                assert_eq!(config["data"]["long"], long.as_str());
+                keys.push(config["config_key"].as_str().unwrap().to_owned());
+            }
+            parts.push(part);
+            if is_last {
+                break;
+            }
+        }
+        assert!(parts.len() > 1, "600 KB come in several parts");
+        assert_eq!(keys, ["a", "b", "c", "d"]);
+        assert_eq!(parts[0].data["definitions"][0]["config_definition_key"], d.key.as_str());
+        let revision = parts[0].data["revision"].as_u64();
+        assert!(parts.iter().all(|part| part.data["revision"].as_u64() == revision));
+        assert_eq!(parts.last().unwrap().id, revision);
+        d.remove("a").await.expect(200);
+        assert_eq!(brief(&watch.changes(1).await), ["config_deleted a"]);
+        // Who comes again with what he has seen has the state already.
+        let query = [("definition", d.key.as_str()), ("initial", "true")];
+        let mut again = run.others[0].watch(&query, revision).await;
+        assert_eq!(brief(&again.changes(1).await), ["config_deleted a"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_filtered_watch_holds_what_the_filtered_list_shows() {
+    on_leader_and_follower(async |run: Run| {
+        let schema = json!({"properties": {"n": {"type": "integer"}, "tags": {"type": "array"}}});
+        let d = run.define("d", &json!(["n", "tags"]), &schema).await;
+        d.fill(&[("in", json!({"n": 5})), ("out", json!({"n": 1}))]).await;
+        let filter = [("n[gte]", "5"), ("config_key[prefix]", "")];
+        let from = d.get("in").await.expect(200).tag();
+        let from = from.trim_matches('"');
+        let mut live = open(&run.node, &d.key, &[filter[0], filter[1], ("initial", "true")]).await;
+        let state = live.told().await;
+        assert_eq!(state.data["configs"].as_array().unwrap().len(), 1, "{state:?}");
+        d.put("out", &json!({"n": 9})).await.expect(200);
+        d.put("in", &json!({"n": 2})).await.expect(200);
+        d.put("in", &json!({"n": 3})).await.expect(200);
+        d.create("never", &json!({"n": 0})).await.expect(201);
+        d.remove("never").await.expect(200);
+        d.create("new", &json!({"n": 6})).await.expect(201);
+        d.node.put(&d.path(), &json!({"indexes": ["tags", "n"]})).await.expect(200);
+        d.put("new", &json!({"n": 7})).await.expect(200);
+        d.create("gone", &json!({"n": 6})).await.expect(201);
+        d.remove("gone").await.expect(200);
+        let changes = live.changes(7).await;
+        let expected = [
+            "config_updated out",
+            "config_unmatched in",
+            "config_created new",
+            "definition_updated ",
+            "config_updated new",
+            "config_created gone",
+            "config_deleted gone",
+        ];
+        assert_eq!(brief(&changes), expected);
+        let mut replayed = open(&run.others[0], &d.key, &[filter[0], ("from", from)]).await;
+        let mut mirror = Mirror::default();
+        for (_, change) in replayed.changes(8).await {
+            mirror.apply(&change);
+        }
+        let keys: Vec<String> = mirror.of(&d.key).into_keys().collect();
+        assert_eq!(keys, d.found(&[("n[gte]", "5")]).await);
+        d.node.put(&d.path(), &json!({"indexes": ["tags"]})).await.expect(200);
+        assert_eq!(brief(&live.changes(1).await), ["definition_updated "]);
+        let end = live.told().await;
+        assert_eq!((end.name.as_str(), end.id), ("error", None));
+        assert_eq!(end.data["errors"][0]["type"], "validation_error", "its path is indexed no longer");
+        assert_eq!(live.next().await, Ok(None));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_watch_of_configs_is_told_of_them_and_of_their_definition() {
+    on_leader_and_follower(async |run: Run| {
+        let d = run.define_open("d").await;
+        let mut watch = open(&run.node, &d.key, &[("config_key", "a"), ("config_key", "c")]).await;
+        for key in ["a", "b", "c"] {
+            d.create(key, &json!({})).await.expect(201);
+        }
+        d.node.put(&d.path(), &json!({"indexes": ["n"]})).await.expect(200);
+        d.node.delete(&d.path()).await.expect(200);
+        let expected = ["config_created a", "config_created c", "definition_updated ", "definition_deleted "];
+        assert_eq!(brief(&watch.changes(4).await), expected);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_quiet_watch_is_told_how_far_it_has_been_told_everything() {
+    on_leader_and_follower(async |run: Run| {
+        let mut watch = open(&run.node, &run.key("nothing"), &[]).await;
+        let d = run.define_open("d").await;
+        let revision = d.create("k", &json!({})).await.expect(201).revision();
+        loop {
+            let event = watch.event().await;
+            assert_eq!(event.name, "heartbeat", "{event:?}");
+            assert_eq!(event.data["revision"].as_u64(), event.id);
+            if event.id >= Some(revision) {
+                break;
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_can_not_be_watched_is_refused() {
+    on_leader_and_follower(async |run: Run| {
+        let d = run.define("d", &json!(["n"]), &json!(null)).await;
+        let ask = |query: &[(&str, &str)]| run.node.get(WATCH).query(query);
+        ask(&[("from", "x")]).await.detail(&[(json!(["query", "from"]), "int_parsing")]);
+        for bad in [
+            &[("from", "-1")][..],
+            &[("initial", "yes")],
+            &[("initial", "true"), ("from", "1")],
+            &[("definition", "")],
+            &[("definition", "a b")],
+            &[("config_key", "k")],
+            &[("definition", "a"), ("definition", "b"), ("config_key", "k")],
+            &[("n", "1")],
+            &[("definition", d.key.as_str()), ("m", "1")],
+            &[("definition", d.key.as_str()), ("n[x]", "1")],
+            &[("consistency", "other")],
+        ] {
+            ask(bad).await.invalid();
+        }
+        ask(&[]).header("last-event-id", "x").await.invalid();
+        ask(&[("definition", run.key("none").as_str()), ("n", "1")]).await.refused(404, "not_found_error");
+        ask(&[("from", "9000000000000")]).await.refused(410, "expired_error");
+        run.node.bare(Method::GET, WATCH).await.refused(401, "unauthorized_error");
+        let post = run.node.post(WATCH, &json!({})).await.refused(405, "method_not_allowed");
+        assert!(post.header("allow").contains("GET"), "{post:?}");
+        let head = run.node.call(Method::HEAD, WATCH).await.expect(405);
+        assert_eq!(head.header("allow"), "GET");
+    })
+    .await;
+}
