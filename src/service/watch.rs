@@ -383,7 +383,7 @@ impl Watch {
 
     /// Another node may have what this one lacks.
     fn gap(&self, why: &dyn std::fmt::Display) -> Refusal {
-        tracing::warn!("a watch behind revision {} ends: {why}", self.seen);
+        tracing::debug!("a watch behind revision {} ends: {why}", self.seen);
         Refusal::Unavailable(format!(
             "this node does not have the changes behind revision {}; go on at another",
             self.seen
