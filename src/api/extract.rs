@@ -71,7 +71,7 @@ impl Params {
     }
 
     /// The value of a parameter; the last counts.
-    fn get(&self, name: &str) -> Option<&str> {
+    pub(super) fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().rev().find(|(other, _)| other == name).map(|(_, value)| value.as_str())
     }
 
@@ -159,6 +159,7 @@ fn whole(text: &str) -> Option<Whole> {
 pub(super) struct Read {
     pub(super) keys: Keys,
     pub(super) params: Params,
+    pub(super) path: String,
     headers: HeaderMap,
 }
 
@@ -182,7 +183,8 @@ impl<S: Sync> FromRequestParts<S> for Read {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
         let headers = std::mem::take(&mut parts.headers);
-        Ok(Self { keys: Keys::of(&parts.uri), params: Params::of(&parts.uri), headers })
+        let path = parts.uri.path().to_owned();
+        Ok(Self { keys: Keys::of(&parts.uri), params: Params::of(&parts.uri), path, headers })
     }
 }
 
@@ -306,7 +308,13 @@ mod tests {
         let has = |values: &[&str]| {
             let pairs: Vec<_> = values.iter().map(|value| (header::IF_NONE_MATCH, *value)).collect();
             let uri = Uri::from_static("/");
-            Read { keys: Keys::of(&uri), params: Params::of(&uri), headers: headers(&pairs) }.has(7)
+            Read {
+                keys: Keys::of(&uri),
+                params: Params::of(&uri),
+                path: "/".into(),
+                headers: headers(&pairs),
+            }
+            .has(7)
         };
         assert!(has(&["\"7\""]) && has(&["*"]) && has(&["\"1\", W/\"7\""]) && has(&["\"1\"", "\"7\""]));
         assert!(!has(&[]) && !has(&["\"8\""]) && !has(&["7"]) && !has(&["\"77\""]) && !has(&["\"7"]));

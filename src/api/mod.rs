@@ -4,9 +4,10 @@
 //! |---|---|
 //! | `server` | the listener: connections, their limits, a graceful end |
 //! | `access` | the layer that asks for a key, over everything |
-//! | `extract`, `condition` | keys, query, headers and conditions of a request, typed |
+//! | `extract`, `condition`, `cursor` | keys, query, headers and conditions of a request, typed |
 //! | `intake` | bodies, bounded, and the framework-level refusals of their shape |
 //! | `definitions`, `configs`, `cluster`, `probes` | the handlers: one await on the service each |
+//! | `openapi`, `docs` | the interface as a document, and the page that shows it |
 //! | `json`, `reply` | answers; `reply` alone knows status codes |
 //! | `peer` | the other listener's routes: calls between nodes |
 //!
@@ -17,10 +18,13 @@ mod access;
 mod cluster;
 mod condition;
 mod configs;
+mod cursor;
 mod definitions;
+mod docs;
 mod extract;
 mod intake;
 mod json;
+pub mod openapi;
 pub mod peer;
 mod probes;
 mod reply;
@@ -41,7 +45,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use tracing::error;
 use uuid::Uuid;
 
-use crate::service::Service;
+use crate::{model::limits::Limits, service::Service};
 use reply::{NODE, Problem, REVISION, Unshown};
 pub use server::serve;
 
@@ -57,28 +61,11 @@ const CONFIG: &str = "/api/v1/config_definition/{definition}/config/{config}";
 
 /// The router of the callers' listener.
 pub fn router(service: Service) -> Router {
-    let mut routes = Router::new().route("/", get(probes::root));
-    for path in probes::LIVE {
-        routes = routes.route(path, get(probes::live));
+    let mut routes = Router::new();
+    for (path, methods) in open(service.limits()) {
+        routes = routes.route(path, methods);
     }
-    for path in probes::READY {
-        routes = routes.route(path, get(probes::ready));
-    }
-    let resources: [(&str, MethodRouter<Service>); 12] = [
-        (DEFINITIONS, get(definitions::list).post(definitions::create)),
-        (DEFINITION, get(definitions::get).put(definitions::set_indexes).delete(definitions::delete)),
-        (CONFIGS, get(configs::list).post(configs::create)),
-        (CONFIG, get(configs::get).put(configs::put).delete(configs::delete)),
-        ("/api/v1/cluster", get(cluster::show)),
-        ("/api/v1/cluster/init", post(cluster::init)),
-        ("/api/v1/cluster/backup", get(cluster::backup)),
-        ("/api/v1/cluster/leader", post(cluster::lead)),
-        ("/api/v1/cluster/members", post(cluster::add)),
-        ("/api/v1/cluster/members/{id}", delete(cluster::remove)),
-        ("/api/v1/cluster/members/{id}/promote", post(cluster::promote)),
-        ("/api/v1/cluster/members/{id}/replace", post(cluster::replace)),
-    ];
-    for (path, methods) in resources {
+    for (path, methods) in resources() {
         // Both forms are served: a redirect would make some clients repeat a POST as a GET.
         routes = routes.route(path, methods.clone()).route(&format!("{path}/"), methods);
     }
@@ -91,6 +78,38 @@ pub fn router(service: Service) -> Router {
         .layer(from_fn_with_state(service.clone(), access::admit))
         .layer(CatchPanicLayer::custom(reply::panicked))
         .layer(from_fn_with_state(service, stamp))
+}
+
+/// What needs no key.
+fn open(limits: &Limits) -> Vec<(&'static str, MethodRouter<Service>)> {
+    let mut routes = vec![
+        ("/", get(probes::root)),
+        (docs::DOCUMENT, docs::document(limits)),
+        (docs::PAGE, get(docs::page)),
+        ("/docs/", get(docs::page_in_place)),
+        ("/docs/{file}", get(docs::asset)),
+    ];
+    routes.extend(probes::LIVE.map(|path| (path, get(probes::live))));
+    routes.extend(probes::READY.map(|path| (path, get(probes::ready))));
+    routes
+}
+
+/// What needs a key. Each entry stands in `openapi` too.
+fn resources() -> Vec<(&'static str, MethodRouter<Service>)> {
+    vec![
+        (DEFINITIONS, get(definitions::list).post(definitions::create)),
+        (DEFINITION, get(definitions::get).put(definitions::set_indexes).delete(definitions::delete)),
+        (CONFIGS, get(configs::list).post(configs::create)),
+        (CONFIG, get(configs::get).put(configs::put).delete(configs::delete)),
+        ("/api/v1/cluster", get(cluster::show)),
+        ("/api/v1/cluster/init", post(cluster::init)),
+        ("/api/v1/cluster/backup", get(cluster::backup)),
+        ("/api/v1/cluster/leader", post(cluster::lead)),
+        ("/api/v1/cluster/members", post(cluster::add)),
+        ("/api/v1/cluster/members/{id}", delete(cluster::remove)),
+        ("/api/v1/cluster/members/{id}/promote", post(cluster::promote)),
+        ("/api/v1/cluster/members/{id}/replace", post(cluster::replace)),
+    ]
 }
 
 fn no_route() -> Ready<Problem> {

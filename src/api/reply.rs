@@ -105,6 +105,21 @@ impl Reply {
         reply.header(header::CONTENT_DISPOSITION.as_str(), &name).at(revision)
     }
 
+    /// A file of this binary.
+    pub(super) fn content(kind: &str, bytes: Bytes) -> Self {
+        let headers =
+            HeaderMap::from_iter([(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"))]);
+        let reply = Self { status: StatusCode::OK, headers, body: Body::from(bytes) };
+        reply.header(header::CONTENT_TYPE.as_str(), kind)
+    }
+
+    /// A page of this binary, which may fetch nothing from another host and stand in no other page.
+    pub(super) fn page_of_ours(kind: &str, bytes: Bytes) -> Self {
+        const POLICY: &str = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; \
+                              base-uri 'self'; form-action 'self'; frame-ancestors 'none'";
+        Self::content(kind, bytes).header(header::CONTENT_SECURITY_POLICY.as_str(), POLICY)
+    }
+
     /// Names the revision of the state that the answer was made from.
     pub(super) fn at(mut self, revision: Revision) -> Self {
         self.headers.insert(REVISION, revision.into());
@@ -115,6 +130,14 @@ impl Reply {
     pub(super) fn of(self, revision: Revision, modified: Timestamp) -> Self {
         self.header(header::ETAG.as_str(), &format!("\"{revision}\""))
             .header(header::LAST_MODIFIED.as_str(), &modified.to_http_date())
+    }
+
+    /// Names the next page.
+    pub(super) fn next(self, link: Option<&str>) -> Self {
+        match link {
+            Some(link) => self.header(header::LINK.as_str(), &format!("<{link}>; rel=\"next\"")),
+            None => self,
+        }
     }
 
     /// Tells that a part of the request had no effect.
@@ -245,7 +268,8 @@ fn refused(refusal: Refusal) -> Response {
         | Refusal::Unavailable(text)
         | Refusal::Undecided(text)
         | Refusal::StorageFull(text)
-        | Refusal::Conflict(text) => vec![Fault::new(text)],
+        | Refusal::Conflict(text)
+        | Refusal::Expired(text) => vec![Fault::new(text)],
         Refusal::NoMember(id) => vec![Fault::new(format!("node {id} is no member of the cluster"))],
         Refusal::Overloaded => vec![Fault::new("this node is working on as many requests as it may")],
         Refusal::Fault(text) => {
@@ -286,6 +310,7 @@ fn verdict(refusal: &Refusal) -> (StatusCode, &'static str) {
         Refusal::Fault(_) => (StatusCode::INTERNAL_SERVER_ERROR, "server_error"),
         Refusal::Conflict(_) => (StatusCode::CONFLICT, "conflict_error"),
         Refusal::NoMember(_) => (StatusCode::NOT_FOUND, "not_found_error"),
+        Refusal::Expired(_) => (StatusCode::GONE, "expired_error"),
     }
 }
 
@@ -350,6 +375,7 @@ mod tests {
             (Refusal::Overloaded, 429, "rate_limited"),
             (Refusal::StorageFull("full".into()), 507, "storage_full"),
             (Refusal::Fault("secret".into()), 500, "server_error"),
+            (Refusal::Expired("gone".into()), 410, "expired_error"),
         ]
     }
 

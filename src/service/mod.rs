@@ -8,6 +8,7 @@
 //! | `read` | the barrier that makes a read see every acknowledged write |
 //! | `members` | forms the cluster, shows it, says whether this node is ready |
 //! | `changes` | adds and removes members, moves leadership (on the leader) |
+//! | `cursor`, `turn` | the states that lists are paged through, and the pages behind a cursor |
 //! | `backup` | a file that holds all |
 //! | `access` | who a credential belongs to |
 //! | `checks` | compiled schemas, and the room on the disk |
@@ -22,11 +23,13 @@ pub mod access;
 mod backup;
 pub(crate) mod changes;
 mod checks;
+pub mod cursor;
 pub(crate) mod forward;
 pub(crate) mod members;
 mod prepare;
 mod propose;
 pub(crate) mod read;
+pub mod turn;
 
 use std::{
     path::PathBuf,
@@ -152,6 +155,8 @@ pub enum Refusal {
     Conflict(String),
     /// No such member.
     NoMember(NodeId),
+    /// The state that was asked for is no longer held.
+    Expired(String),
 }
 
 /// How fresh a read must be.
@@ -255,6 +260,7 @@ struct Inner {
     validators: checks::Validators,
     disk: checks::Disk,
     barrier: Arc<read::Barrier>,
+    pins: Arc<cursor::Pins>,
     /// A moment such that this node's state holds every write that was acknowledged before it.
     fresh_since: Mutex<Option<Instant>>,
     stopping: CancellationToken,
@@ -274,6 +280,7 @@ impl Service {
             validators: checks::Validators::default(),
             disk: checks::Disk::new(options.directory.clone(), options.disk_reserve_bytes),
             barrier: Arc::default(),
+            pins: Arc::default(),
             fresh_since: Mutex::new(None),
             stopping: CancellationToken::new(),
             options,
