@@ -4,8 +4,8 @@
 //! the state itself, *pinned*: a clone of a tree of shared nodes, so that a page costs the same at any depth and
 //! writes go on beside it. What a pin costs is what writes have replaced since: at most a path through every order
 //! for each entry behind it, and at most all orders anew. That estimate is what bounds the pins ([`BUDGET`]), beside
-//! their number and the time that they lie unused. When there is no room, the oldest goes that nobody has followed yet: most
-//! callers of a list never ask for its next page, and those who do must not suffer from them.
+//! their number and the time that they lie unused. When there is no room, the oldest goes that nobody has followed
+//! yet: most callers of a list never ask for its next page, and those who do must not suffer from them.
 //!
 //! **Invariants:** a cursor's page is of exactly the state that it names, or refused; a state is held no longer than
 //! [`IDLE`] after its last use, whether anybody asks or not.
@@ -81,8 +81,9 @@ impl Cursor {
             return None;
         }
         let (form, rest) = head.split_first()?;
-        let (cursor, rest) = postcard::take_from_bytes(rest).ok()?;
-        Some(cursor).filter(|_| *form == FORM && rest.is_empty())
+        let (cursor, rest): (Self, _) = postcard::take_from_bytes(rest).ok()?;
+        // There is a page before each that a cursor was made for.
+        Some(cursor).filter(|cursor| *form == FORM && rest.is_empty() && cursor.page > 1)
     }
 }
 
@@ -143,7 +144,8 @@ impl Records {
         match (self, more) {
             (Self::Definitions(records), Self::Definitions(more)) => records.extend(more),
             (Self::Configs(records), Self::Configs(more)) => records.extend(more),
-            (Self::Definitions(_), Self::Configs(_)) | (Self::Configs(_), Self::Definitions(_)) => {}
+            // Nothing yet, of whichever kind.
+            (all @ (Self::Definitions(_) | Self::Configs(_)), more) => *all = more,
         }
     }
 }
@@ -196,16 +198,7 @@ impl Pins {
     /// Holds a state from now on.
     pub(super) fn hold(self: &Arc<Self>, state: &Arc<State>) {
         let mut held = self.lock();
-        let now = Instant::now();
-        let pin = held.pins.entry(state.revision());
-        pin.or_insert_with(|| Pin {
-            state: Arc::clone(state),
-            used: now,
-            followed: false,
-            lists: BTreeMap::new(),
-        })
-        .used = now;
-        held.fit(state.revision());
+        held.hold(state, Instant::now());
         if !std::mem::replace(&mut held.swept, true) {
             tokio::spawn(Arc::clone(self).sweep());
         }
@@ -218,9 +211,7 @@ impl Pins {
         print: &Print,
     ) -> Option<(Arc<State>, Option<Arc<Records>>)> {
         let mut held = self.lock();
-        let pin = held.pins.get_mut(&revision)?;
-        pin.used = Instant::now();
-        pin.followed = true;
+        let pin = held.follow(revision, Instant::now())?;
         Some((Arc::clone(&pin.state), pin.lists.get(print).cloned()))
     }
 
@@ -239,8 +230,7 @@ impl Pins {
         loop {
             tokio::time::sleep(IDLE / 10).await;
             let mut held = self.lock();
-            let now = Instant::now();
-            held.pins.retain(|_, pin| now.saturating_duration_since(pin.used) < IDLE);
+            held.expire(Instant::now());
             if held.pins.is_empty() {
                 held.swept = false;
                 return;
@@ -255,6 +245,27 @@ impl Pins {
 }
 
 impl Held {
+    fn hold(&mut self, state: &Arc<State>, now: Instant) {
+        if let Some(known) = self.pins.get_mut(&state.revision()) {
+            known.used = now;
+            return;
+        }
+        let pin = Pin { state: Arc::clone(state), used: now, followed: false, lists: BTreeMap::new() };
+        self.pins.insert(state.revision(), pin);
+        self.fit(state.revision());
+    }
+
+    fn follow(&mut self, revision: Revision, now: Instant) -> Option<&Pin> {
+        let pin = self.pins.get_mut(&revision)?;
+        pin.used = now;
+        pin.followed = true;
+        Some(pin)
+    }
+
+    fn expire(&mut self, now: Instant) {
+        self.pins.retain(|_, pin| now.saturating_duration_since(pin.used) < IDLE);
+    }
+
     /// What the pins keep from being freed, as estimated.
     fn cost(&self) -> u64 {
         let behind = self.pins.keys().skip(1).map(Some).chain([None]);
@@ -278,5 +289,157 @@ impl Held {
             let Some(oldest) = oldest else { return };
             self.pins.remove(&oldest);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{
+        command::{Command, Proposal},
+        key::Key,
+        time::Timestamp,
+    };
+
+    fn cursor() -> Cursor {
+        Cursor { node: 3, revision: u64::MAX, page: 7, print: [9; 16] }
+    }
+
+    fn state(revision: Revision) -> Arc<State> {
+        let mut state = State::new();
+        state.advance(revision);
+        Arc::new(state)
+    }
+
+    fn configs(number: usize, bytes: usize) -> Records {
+        let config = |place: usize| Config {
+            key: Key::parse(&format!("k{place}")).unwrap(),
+            data: "x".repeat(bytes).into(),
+            entries: Box::default(),
+            created_at: Timestamp(1),
+            modified_at: Timestamp(1),
+            revision: 1,
+        };
+        Records::Configs((0..number).map(|place| Arc::new(config(place))).collect())
+    }
+
+    #[test]
+    fn a_cursor_comes_back_from_its_text_and_nothing_else_is_one() {
+        let text = cursor().text();
+        assert_eq!(Cursor::parse(&text), Some(cursor()));
+        assert!(text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_'), "{text}");
+        for place in 0..text.len() {
+            let mut bytes = text.clone().into_bytes();
+            bytes[place] = if bytes[place] == b'A' { b'B' } else { b'A' };
+            assert_eq!(Cursor::parse(&String::from_utf8(bytes).unwrap()), None, "{place}");
+        }
+        assert_eq!(Cursor::parse(&Cursor { page: 0, ..cursor() }.text()), None);
+        for bad in [
+            "",
+            "A",
+            "AAAA",
+            "ä",
+            &text[1..],
+            &text[..text.len() - 1],
+            &format!("{text}A"),
+            &format!("{text}="),
+        ] {
+            assert_eq!(Cursor::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_oldest_that_nobody_follows_goes_first() {
+        let (mut held, now) = (Held::default(), Instant::now());
+        for revision in 1..=PINS_MAX as u64 {
+            held.hold(&state(revision), now + Duration::from_millis(revision));
+        }
+        assert!(held.follow(1, now).is_some());
+        held.hold(&state(5000), now);
+        assert!(held.pins.contains_key(&1) && !held.pins.contains_key(&2) && held.pins.contains_key(&5000));
+        held.hold(&state(3), now + Duration::from_secs(9));
+        held.hold(&state(5001), now);
+        assert!(
+            held.pins.contains_key(&3) && !held.pins.contains_key(&5000),
+            "what was asked for again is newer"
+        );
+        assert_eq!(held.pins.len(), PINS_MAX);
+    }
+
+    #[test]
+    fn what_lies_unused_is_let_go() {
+        let (mut held, now) = (Held::default(), Instant::now());
+        held.hold(&state(1), now);
+        held.hold(&state(2), now);
+        assert!(held.follow(2, now + IDLE / 2).is_some());
+        held.expire(now + IDLE);
+        assert_eq!(held.pins.keys().copied().collect::<Vec<_>>(), [2]);
+        held.expire(now + IDLE + IDLE / 2);
+        assert!(held.pins.is_empty());
+        assert!(held.follow(2, now).is_none());
+    }
+
+    #[test]
+    fn pins_keep_no_more_than_their_budget() {
+        let (mut held, now) = (Held::default(), Instant::now());
+        let mut state = State::new();
+        let create = |number: u64| Proposal {
+            at: Timestamp(number),
+            by: "root".into(),
+            reason: None,
+            request: None,
+            definition_read: None,
+            command: Command::CreateDefinition {
+                key: Key::parse(&format!("d{number}")).unwrap(),
+                indexes: Vec::new(),
+                schema: None,
+            },
+        };
+        for number in 1..=1000 {
+            state.apply(number, &create(number));
+        }
+        // Each pin may keep all of the thousand records.
+        for round in 0..900 {
+            state.advance(1000 + round * 1_000_000);
+            held.hold(&Arc::new(state.clone()), now + Duration::from_millis(round));
+        }
+        let each = 1000 * RECORD_BYTES;
+        assert!(held.cost() <= BUDGET);
+        assert_eq!(held.pins.len() as u64, BUDGET / each + 1, "the newest costs nothing yet");
+        assert!(held.pins.contains_key(&(1000 + 899 * 1_000_000)));
+    }
+
+    #[tokio::test]
+    async fn matches_are_kept_with_their_state_and_only_there() {
+        let pins = Arc::new(Pins::default());
+        pins.keep(1, [1; 16], Arc::new(configs(2, 1)));
+        assert!(pins.find(1, &[1; 16]).is_none());
+        pins.hold(&state(1));
+        assert!(pins.find(1, &[1; 16]).unwrap().1.is_none());
+        pins.keep(1, [1; 16], Arc::new(configs(2, 1)));
+        let (found, matches) = pins.find(1, &[1; 16]).unwrap();
+        assert_eq!((found.revision(), matches.unwrap().len()), (1, 2));
+        assert!(pins.find(1, &[2; 16]).unwrap().1.is_none());
+    }
+
+    #[test]
+    fn pages_and_pieces_meet_without_gap_or_overlap() {
+        let all = configs(10, PIECE_BYTES / 2);
+        let mut cut = all.cut(1, 4);
+        for page in 2..=4 {
+            cut.append(all.cut(page, 4));
+        }
+        assert_eq!(cut, all);
+        assert_eq!(all.cut(u64::MAX, u64::MAX).len(), 0);
+        let (mut got, mut left) = all.clone().piece(0);
+        assert_eq!((got.len(), left), (2, 8));
+        while left > 0 {
+            let (more, rest) = all.clone().piece(got.len());
+            got.append(more);
+            left = rest;
+        }
+        assert_eq!(got, all);
+        assert_eq!(configs(1, PIECE_BYTES * 2).piece(0).0.len(), 1, "one record always goes");
+        assert_eq!(configs(1, 1).piece(5), (Records::Configs(Vec::new()), 0));
     }
 }

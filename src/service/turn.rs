@@ -144,24 +144,17 @@ impl Service {
             return Err(expired(&format!("node {} is no member any more", cursor.node)));
         };
         let deadline = Instant::now() + self.inner.options.read_timeout;
-        let mut all: Option<Records> = None;
+        let mut all = Records::default();
         loop {
-            let skip = all.as_ref().map_or(0, Records::len) as u64;
-            let turn = encode(&Turn { cursor, list: list.clone(), limit, skip });
+            let turn = encode(&Turn { cursor, list: list.clone(), limit, skip: all.len() as u64 });
             let time = deadline.saturating_duration_since(Instant::now());
             let peers = &self.inner.peers;
             let answer = peers.call(Lane::Forward, holder.id, &holder.peer_addr, PAGE, turn, time).await;
             let (records, left, total) = piece(answer)?;
-            let is_stuck = records.len() == 0;
-            let all = match &mut all {
-                None => all.insert(records),
-                Some(all) => {
-                    all.append(records);
-                    all
-                }
-            };
-            if left == 0 || is_stuck {
-                return Ok((std::mem::take(all), total));
+            let is_last = left == 0 || records.len() == 0;
+            all.append(records);
+            if is_last {
+                return Ok((all, total));
             }
         }
     }

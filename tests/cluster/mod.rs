@@ -1,6 +1,7 @@
 //! What a cluster promises while its nodes are killed, stopped, emptied and misled. Each test has its own cluster.
 
 mod backup;
+mod cursor;
 mod failover;
 mod forming;
 mod members;

@@ -3,8 +3,10 @@
 mod access;
 mod body;
 mod checks;
+mod cursor;
 mod data;
 mod deletes;
+mod documents;
 mod errors;
 mod filters;
 mod headers;

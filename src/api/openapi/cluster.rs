@@ -34,7 +34,7 @@ fn member() -> Value {
 fn change(path: &'static str, id: &str, summary: &str, done: &str) -> Described {
     describe(Post, path, TAG, id, summary)
         .takes(ASKED)
-        .answers(200, done, "Cluster", view(), &[])
+        .answers(200, done, ("Cluster", view()), &[])
         .refuses(WRITE)
         .refuses(&[404, 409])
 }
@@ -48,7 +48,7 @@ pub(super) fn all() -> Vec<Described> {
     let file = ContentBuilder::new().schema(Some(file)).build();
     vec![
         describe(Get, "/api/v1/cluster", TAG, "get_cluster", "Show the cluster as this node knows it")
-            .answers(200, "cluster found", "Cluster", view(), &[]),
+            .answers(200, "cluster found", ("Cluster", view()), &[]),
         change("/api/v1/cluster/init", "init_cluster", "Form the cluster", "cluster formed")
             .about("Idempotent; asked of one of the named nodes.")
             .body("NewMembers", json!({ "members": [member()] })),
@@ -65,10 +65,10 @@ pub(super) fn all() -> Vec<Described> {
             .body("MemberId", json!({ "id": 2 })),
         change(MEMBERS, "add_member", "Add a member, without a vote", "member added")
             .body("NewMember", member())
-            .answers(201, "member added", "Cluster", view(), &["Location"]),
+            .answers(201, "member added", ("Cluster", view()), &["Location"]),
         describe(Delete, "/api/v1/cluster/members/{id}", TAG, "remove_member", "Take a member out")
             .takes(ASKED)
-            .answers(200, "member removed", "Cluster", view(), &[])
+            .answers(200, "member removed", ("Cluster", view()), &[])
             .refuses(WRITE)
             .refuses(&[404, 409]),
         change(
@@ -84,6 +84,6 @@ pub(super) fn all() -> Vec<Described> {
             "member replaced",
         )
         .body("NewMember", member())
-        .answers(201, "member replaced", "Cluster", view(), &["Location"]),
+        .answers(201, "member replaced", ("Cluster", view()), &["Location"]),
     ]
 }

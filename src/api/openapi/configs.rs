@@ -31,7 +31,7 @@ pub(super) fn all() -> Vec<Described> {
             .takes(ASKED)
             .takes(&["create_only"])
             .body("NewConfig", json!({ "config_key": "prod", "data": data() }))
-            .answers(201, "config created", "Data", data(), &created)
+            .answers(201, "config created", ("Data", data()), &created)
             .refuses(WRITE)
             .refuses(&[404, 409, 507]),
         describe(Get, ALL, "configs", "list_configs", "List configs")
@@ -40,13 +40,13 @@ pub(super) fn all() -> Vec<Described> {
             )
             .takes(&["page", "limit", "sort_configs", "sort_order", "search", "cursor", "filters"])
             .takes(FRESHNESS)
-            .answers(200, "configs found", "ConfigPage", page, &["Link"])
+            .answers(200, "configs found", ("ConfigPage", page), &["Link"])
             .refuses(READ)
             .refuses(&[404, 410]),
         describe(Get, ONE, "configs", "get_config", "Get a config")
             .takes(&["If-None-Match"])
             .takes(FRESHNESS)
-            .answers(200, "config found", "ConfigRecord", record(), RECORD)
+            .answers(200, "config found", ("ConfigRecord", record()), RECORD)
             .responds(304, "The caller has this version.", None, RECORD)
             .refuses(READ)
             .refuses(&[404]),
@@ -55,14 +55,14 @@ pub(super) fn all() -> Vec<Described> {
             .takes(ASKED)
             .takes(&["If-Match", "create_only"])
             .body("NewData", json!({ "data": data() }))
-            .answers(200, "config updated", "Data", data(), RECORD)
-            .answers(201, "config created", "Data", data(), &created)
+            .answers(200, "config updated", ("Data", data()), RECORD)
+            .answers(201, "config created", ("Data", data()), &created)
             .refuses(WRITE)
             .refuses(&[404, 412, 507]),
         describe(Delete, ONE, "configs", "delete_config", "Delete a config")
             .takes(ASKED)
             .takes(&["If-Match"])
-            .answers(200, "config deleted", "ConfigIdentity", names, &[])
+            .answers(200, "config deleted", ("ConfigIdentity", names), &[])
             .refuses(WRITE)
             .refuses(&[404, 412]),
     ]

@@ -38,19 +38,19 @@ pub(super) fn all() -> Vec<Described> {
             .takes(ASKED)
             .takes(&["create_only"])
             .body("NewDefinition", definition())
-            .answers(201, "config definition created", "Definition", definition(), &created)
+            .answers(201, "config definition created", ("Definition", definition()), &created)
             .refuses(WRITE)
             .refuses(&[409, 507]),
         describe(Get, ALL, "definitions", "list_definitions", "List definitions")
             .takes(&["page", "limit", "sort_definitions", "sort_order", "search", "cursor"])
             .takes(FRESHNESS)
-            .answers(200, "config definitions found", "DefinitionPage", page, &["Link"])
+            .answers(200, "config definitions found", ("DefinitionPage", page), &["Link"])
             .refuses(READ)
             .refuses(&[410]),
         describe(Get, ONE, "definitions", "get_definition", "Get a definition")
             .takes(&["If-None-Match"])
             .takes(FRESHNESS)
-            .answers(200, "config definition found", "DefinitionRecord", record(), RECORD)
+            .answers(200, "config definition found", ("DefinitionRecord", record()), RECORD)
             .responds(304, "The caller has this version.", None, RECORD)
             .refuses(READ)
             .refuses(&[404]),
@@ -59,13 +59,13 @@ pub(super) fn all() -> Vec<Described> {
             .takes(ASKED)
             .takes(&["If-Match"])
             .body("NewIndexes", json!({ "indexes": ["port"] }))
-            .answers(200, "config definition updated", "Indexes", json!({ "indexes": ["port"] }), &warned)
+            .answers(200, "config definition updated", ("Indexes", json!({ "indexes": ["port"] })), &warned)
             .refuses(WRITE)
             .refuses(&[404, 412, 507]),
         describe(Delete, ONE, "definitions", "delete_definition", "Delete a definition and all its configs")
             .takes(ASKED)
             .takes(&["If-Match", "mode"])
-            .answers(200, "config definition deleted", "DefinitionIdentity", name, &[])
+            .answers(200, "config definition deleted", ("DefinitionIdentity", name), &[])
             .refuses(WRITE)
             .refuses(&[404, 409, 412]),
     ]

@@ -8,7 +8,7 @@ use super::words::{Described, describe};
 const TAG: &str = "open";
 
 fn probe(path: &'static str, id: &str, summary: &str, said: &str) -> Described {
-    describe(Get, path, TAG, id, summary).is_open().answers(200, said, "Nothing", json!({}), &[])
+    describe(Get, path, TAG, id, summary).is_open().answers(200, said, ("Nothing", json!({})), &[])
 }
 
 /// Everything that is open.
@@ -26,8 +26,7 @@ pub(super) fn all() -> Vec<Described> {
         describe(Get, "/", TAG, "root", "Say what this is").is_open().answers(
             200,
             "concord",
-            "Root",
-            root,
+            ("Root", root),
             &[],
         ),
         probe("/livez", "livez", live, "alive"),

@@ -35,7 +35,7 @@ fn time() -> ObjectBuilder {
     text()
         .format(Some(SchemaFormat::KnownFormat(KnownFormat::DateTime)))
         .description(Some("UTC with microseconds"))
-        .example(Some(json!("2026-03-01T12:00:00.000001Z")))
+        .examples([json!("2026-03-01T12:00:00.000001Z")])
 }
 
 /// A key of a definition or config.
@@ -188,10 +188,10 @@ fn requests(limits: &Limits) -> Vec<(&'static str, ObjectBuilder)> {
         .description(Some(
             "a JSON schema, draft 2020-12 unless `$schema` names another; without one, any object is taken",
         ))
-        .example(Some(example_schema()));
-    let data = json_object().description(Some("checked against the definition's schema"));
+        .examples([example_schema()]);
+    let data = || json_object().description(Some("checked against the definition's schema"));
     let id = || integer(1).description(Some("never used for a node before"));
-    let address = || text().example(Some(json!("10.0.0.4:8101")));
+    let address = || text().examples([json!("10.0.0.4:8101")]);
     vec![
         (
             "NewDefinition",
@@ -201,8 +201,8 @@ fn requests(limits: &Limits) -> Vec<(&'static str, ObjectBuilder)> {
             ),
         ),
         ("NewIndexes", open(vec![("indexes", indexes(limits).into())], Vec::new())),
-        ("NewConfig", open(vec![("config_key", schema("Key")), ("data", data.clone().into())], Vec::new())),
-        ("NewData", open(vec![("data", data.into())], Vec::new())),
+        ("NewConfig", open(vec![("config_key", schema("Key")), ("data", data().into())], Vec::new())),
+        ("NewData", open(vec![("data", data().into())], Vec::new())),
         ("MemberId", open(vec![("id", integer(1).into())], Vec::new())),
         (
             "NewMember",

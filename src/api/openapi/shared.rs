@@ -12,7 +12,7 @@ use utoipa::openapi::{
 };
 
 use super::{
-    schemas::{exactly, failure, integer, key, text},
+    schemas::{failure, integer, key, text},
     words::{schema, with_headers},
 };
 use crate::model::limits::{Limits, REASON_BYTES_MAX, REQUEST_KEY_BYTES_MAX};
@@ -122,8 +122,8 @@ fn parameter(name: &str, place: ParameterIn, about: &str, schema: impl Into<RefO
 fn path_parameters() -> Vec<(&'static str, Parameter)> {
     let path = |name, about, schema: ObjectBuilder| (name, parameter(name, ParameterIn::Path, about, schema));
     vec![
-        path("config_definition_key", "The definition's key.", key().example(Some(json!("app")))),
-        path("config_key", "The config's key within its definition.", key().example(Some(json!("prod")))),
+        path("config_definition_key", "The definition's key.", key().examples([json!("app")])),
+        path("config_key", "The config's key within its definition.", key().examples([json!("prod")])),
         path("id", "The node's id.", integer(1)),
         path("file", "A file of the page.", text().pattern(Some("^[A-Za-z0-9._-]+$"))),
     ]
@@ -159,7 +159,7 @@ fn query_parameters(limits: &Limits) -> Vec<(&'static str, Parameter)> {
             "cursor",
             "Of the `Link` of a page: the page after it, of the same state. The other parameters must be those of \
              the first page, and `page` must be absent.",
-            text(),
+            text().pattern(Some("^[A-Za-z0-9_-]+$")),
         ),
         plain("consistency", "`local` reads this node's state as it is, without asking the leader.", level),
         plain("max_staleness_ms", "How old a `local` read may be; else it is confirmed.", integer(0)),

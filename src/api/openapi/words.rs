@@ -87,8 +87,7 @@ impl Described {
         self,
         status: u16,
         text: &str,
-        data: &str,
-        example: Value,
+        (data, example): (&str, Value),
         headers: &[&str],
     ) -> Self {
         let envelope = json!({ "status": "SUCCESS", "message": text, "data": example });
