@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 
 say() { printf '\n== %s (%d s)\n' "$*" "$SECONDS"; }
 
-# What the tests use beside cargo: curl for the README, a Python with venv for the older service's client.
+# What the tests use beside cargo: curl for the README, a Python with venv for the older service's client and the fuzzer.
 install() {
     local missing=() tool
     for tool in curl python3 shellcheck setpriv; do command -v "$tool" > /dev/null || missing+=("$tool"); done
@@ -26,6 +26,8 @@ say "tests"
 cargo test --locked --all-targets
 say "power cuts"
 CUTS=3 PROFILE=dev scripts/powercut.sh
+say "fuzzing"
+DURATION_S=45 SEED=1 CONCORD_BIN=$PWD/target/debug/concord scripts/fuzz.sh
 say "the README's commands"
 CONCORD_BIN=$PWD/target/debug/concord python3 scripts/readme-test.py
 say "done"

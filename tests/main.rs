@@ -6,6 +6,7 @@
 //! | `cluster` | does the cluster keep its promises? Real processes that are killed, stopped, emptied |
 //! | `chaos` | does it keep them under faults, with every answer on record? |
 //! | `client` | does the older service's client library work unchanged? |
+//! | `document` | is the OpenAPI document one, and whole? Every answer in all tests is held against it |
 //! | `format` | are the stored bytes the ones that were written before? |
 //! | `replay` | do the same proposals give the same state, however they are cut into runs? |
 //! | `tidy` | does the source keep its own rules? |
@@ -18,6 +19,8 @@ mod chaos;
 mod client;
 #[cfg(test)]
 mod cluster;
+#[cfg(test)]
+mod document;
 #[cfg(test)]
 mod format;
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The layer that asks for a credential: over the whole router, unknown paths included.
 //!
 //! **Invariant:** nothing is said of a request, not even whether its path exists, before its credential is known.
-//! Only GET and HEAD of the paths in `probes::OPEN` need none; no other header, address or spelling is exempt.
+//! Only GET and HEAD of the probes and of `docs` need none; no other header, address or spelling is exempt.
 
 use axum::{
     extract::{Request, State},
@@ -10,7 +10,7 @@ use axum::{
 };
 use http::{HeaderMap, Method, header};
 
-use super::{probes, reply::Problem};
+use super::{docs, probes, reply::Problem};
 use crate::service::Service;
 
 /// Lets a request pass with its principal, or refuses it.
@@ -31,7 +31,10 @@ pub(super) async fn admit(
 
 fn is_open(method: &Method, path: &str) -> bool {
     (method == Method::GET || method == Method::HEAD)
-        && (path == "/" || probes::LIVE.contains(&path) || probes::READY.contains(&path))
+        && (path == "/"
+            || probes::LIVE.contains(&path)
+            || probes::READY.contains(&path)
+            || docs::is_open(path))
 }
 
 /// The credential of `Authorization: <key>` or `Authorization: Bearer <key>`.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use axum::extract::State;
 
 use super::{
+    cursor,
     definitions::{self, find},
     extract::{Ask, Read, key},
     indexes,
@@ -16,8 +17,14 @@ use super::{
     reply::{Problem, Reply},
 };
 use crate::{
-    model::{command::Expect, error::Rejection, query, record::Config},
+    model::{
+        command::Expect,
+        error::Rejection,
+        query::{self, Page},
+        record::Config,
+    },
     service::{Service, Write},
+    state::query::Found,
 };
 
 pub(super) const KEY: &str = "config_key";
@@ -37,16 +44,29 @@ pub(super) async fn create(State(service): State<Service>, ask: Ask) -> Result<R
 /// Operation 7.
 pub(super) async fn list(State(service): State<Service>, read: Read) -> Result<Reply, Problem> {
     let limits = service.limits();
-    let (consistency, ()) = read.params.read(query::configs_shape(&read.params.0, limits))?;
+    let (consistency, shape) = read.params.read(query::configs_shape(&read.params.0, limits))?;
+    let cursor = cursor::given(&read.params)?;
     key(&read.keys.definition, definitions::KEY)?;
+    let list = cursor::listed(&read, Some(&read.keys.definition));
+    if let Some(cursor) = cursor {
+        let leaf = service.turn_configs(cursor, list, shape).await?;
+        return Ok(page(leaf.found, &leaf.page)
+            .next(cursor::link(&read, leaf.next).as_deref())
+            .at(leaf.revision));
+    }
     let state = service.view(consistency).await?;
     let collection = find(&state, &read.keys.definition)?;
     let asked = query::configs(&read.params.0, &collection.definition, limits)
         .map_err(|error| indexes::refused(error, collection, state.revision()))?;
+    let found = collection.list(&asked);
+    let next = service.next(&state, &list, &asked.page, found.total);
+    Ok(page(found, &asked.page).next(cursor::link(&read, next).as_deref()).at(state.revision()))
+}
+
+fn page(found: Found<Arc<Config>>, page: &Page) -> Reply {
     let size = |config: &Arc<Config>| config.data.len();
     let show = |config: &Arc<Config>| record(config);
-    let reply = Reply::page("configs found", collection.list(&asked), &asked.page, size, show);
-    Ok(reply.at(state.revision()))
+    Reply::page("configs found", found, page, size, show)
 }
 
 /// Operation 8.

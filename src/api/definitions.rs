@@ -8,6 +8,7 @@ use std::sync::Arc;
 use axum::extract::State;
 
 use super::{
+    cursor,
     extract::{Ask, Read, key},
     indexes,
     intake::{NewDefinition, NewIndexes},
@@ -15,9 +16,13 @@ use super::{
     reply::{Problem, Reply},
 };
 use crate::{
-    model::{error::Rejection, query, record::Definition},
+    model::{
+        error::Rejection,
+        query::{self, Page},
+        record::Definition,
+    },
     service::{Service, Write},
-    state::{self, Collection},
+    state::{self, Collection, query::Found},
 };
 
 /// The name of the path's first parameter, and of its field.
@@ -39,11 +44,23 @@ pub(super) async fn create(State(service): State<Service>, ask: Ask) -> Result<R
 pub(super) async fn list(State(service): State<Service>, read: Read) -> Result<Reply, Problem> {
     let asked = query::definitions(&read.params.0, service.limits());
     let (consistency, asked) = read.params.read(asked)?;
+    let list = cursor::listed(&read, None);
+    if let Some(cursor) = cursor::given(&read.params)? {
+        let leaf = service.turn_definitions(cursor, list).await?;
+        return Ok(page(leaf.found, &leaf.page)
+            .next(cursor::link(&read, leaf.next).as_deref())
+            .at(leaf.revision));
+    }
     let state = service.view(consistency).await?;
+    let found = state.list(&asked);
+    let next = service.next(&state, &list, &asked.page, found.total);
+    Ok(page(found, &asked.page).next(cursor::link(&read, next).as_deref()).at(state.revision()))
+}
+
+fn page(found: Found<Arc<Definition>>, page: &Page) -> Reply {
     let size = |definition: &Arc<Definition>| definition.schema.as_ref().map_or(0, |text| text.len());
     let show = |definition: &Arc<Definition>| record(definition);
-    let reply = Reply::page("config definitions found", state.list(&asked), &asked.page, size, show);
-    Ok(reply.at(state.revision()))
+    Reply::page("config definitions found", found, page, size, show)
 }
 
 /// Operation 3.

@@ -189,6 +189,7 @@ pub(super) fn whole(text: &str) -> Option<Whole> {
 pub(super) struct Read {
     pub(super) keys: Keys,
     pub(super) params: Params,
+    pub(super) path: String,
     headers: HeaderMap,
 }
 
@@ -212,7 +213,8 @@ impl<S: Sync> FromRequestParts<S> for Read {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
         let headers = std::mem::take(&mut parts.headers);
-        Ok(Self { keys: Keys::of(&parts.uri), params: Params::of(&parts.uri), headers })
+        let path = parts.uri.path().to_owned();
+        Ok(Self { keys: Keys::of(&parts.uri), params: Params::of(&parts.uri), path, headers })
     }
 }
 
@@ -363,7 +365,13 @@ mod tests {
         let has = |values: &[&str]| {
             let pairs: Vec<_> = values.iter().map(|value| (header::IF_NONE_MATCH, *value)).collect();
             let uri = Uri::from_static("/");
-            Read { keys: Keys::of(&uri), params: Params::of(&uri), headers: headers(&pairs) }.has(7)
+            Read {
+                keys: Keys::of(&uri),
+                params: Params::of(&uri),
+                path: "/".into(),
+                headers: headers(&pairs),
+            }
+            .has(7)
         };
         assert!(has(&["\"7\""]) && has(&["*"]) && has(&["\"1\", W/\"7\""]) && has(&["\"1\"", "\"7\""]));
         assert!(!has(&[]) && !has(&["\"8\""]) && !has(&["7"]) && !has(&["\"77\""]) && !has(&["\"7"]));

@@ -102,7 +102,7 @@ fn show(page: &PastPage, limit: usize, path: &str) -> Reply {
     let data = Object::new().raw("results", &format!("[{}]", items.join(","))).raw("meta", &meta).end();
     let reply = Reply::done("history found", &data);
     match page.next_before {
-        Some(before) => reply.next(&format!("{path}?limit={limit}&before={before}")),
+        Some(before) => reply.next(Some(&format!("{path}?limit={limit}&before={before}"))),
         None => reply,
     }
 }

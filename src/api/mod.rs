@@ -4,10 +4,11 @@
 //! |---|---|
 //! | `server` | the listener: connections, their limits, a graceful end |
 //! | `access` | the layer that asks for a key, over everything |
-//! | `extract`, `condition` | keys, query, headers and conditions of a request, typed |
+//! | `extract`, `condition`, `cursor` | keys, query, headers and conditions of a request, typed |
 //! | `intake` | bodies, bounded, and the framework-level refusals of their shape |
 //! | `definitions`, `schema`, `indexes`, `configs`, `patch`, `batch`, `history`, `cluster`, `probes` | the handlers |
 //! | `watch` | the changes as server-sent events |
+//! | `openapi`, `docs` | the interface as a document, and the page that shows it |
 //! | `json`, `reply` | answers; `reply` alone knows status codes |
 //! | `peer` | the other listener's routes: calls between nodes |
 //!
@@ -19,12 +20,15 @@ mod batch;
 mod cluster;
 mod condition;
 mod configs;
+mod cursor;
 mod definitions;
+mod docs;
 mod extract;
 mod history;
 mod indexes;
 mod intake;
 mod json;
+pub mod openapi;
 mod patch;
 pub mod peer;
 mod probes;
@@ -48,7 +52,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use tracing::error;
 use uuid::Uuid;
 
-use crate::service::Service;
+use crate::{model::limits::Limits, service::Service};
 use reply::{NODE, Problem, REVISION, Unshown};
 pub use server::serve;
 
@@ -70,14 +74,42 @@ const DEFINITION_HISTORY: &str = "/api/v1/config_definition/{definition}/history
 
 /// The router of the callers' listener.
 pub fn router(service: Service) -> Router {
-    let mut routes = Router::new().route("/", get(probes::root));
-    for path in probes::LIVE {
-        routes = routes.route(path, get(probes::live));
+    let mut routes = Router::new();
+    for (path, methods) in open(service.limits()) {
+        routes = routes.route(path, methods);
     }
-    for path in probes::READY {
-        routes = routes.route(path, get(probes::ready));
+    for (path, methods) in resources() {
+        // Both forms are served: a redirect would make some clients repeat a POST as a GET.
+        routes = routes.route(path, methods.clone()).route(&format!("{path}/"), methods);
     }
-    let resources: [(&str, MethodRouter<Service>); 20] = [
+    let routes = routes.fallback(no_route).method_not_allowed_fallback(no_method).with_state(service.clone());
+    // The layers lie around the whole router and not around each route as `Router::layer` would put them: axum
+    // adds `Allow` outside of those, which would tell of a path before its caller's credential is known.
+    Router::new()
+        .fallback_service(routes)
+        // The last layer is the outermost.
+        .layer(from_fn_with_state(service.clone(), access::admit))
+        .layer(CatchPanicLayer::custom(reply::panicked))
+        .layer(from_fn_with_state(service, stamp))
+}
+
+/// What needs no key.
+fn open(limits: &Limits) -> Vec<(&'static str, MethodRouter<Service>)> {
+    let mut routes = vec![
+        ("/", get(probes::root)),
+        (docs::DOCUMENT, docs::document(limits)),
+        (docs::PAGE, get(docs::page)),
+        ("/docs/", get(docs::page_in_place)),
+        ("/docs/{file}", get(docs::asset)),
+    ];
+    routes.extend(probes::LIVE.map(|path| (path, get(probes::live))));
+    routes.extend(probes::READY.map(|path| (path, get(probes::ready))));
+    routes
+}
+
+/// What needs a key. Each entry stands in `openapi` too.
+fn resources() -> Vec<(&'static str, MethodRouter<Service>)> {
+    vec![
         (DEFINITIONS, get(definitions::list).post(definitions::create)),
         (DEFINITION, get(definitions::get).put(definitions::set_indexes).delete(definitions::delete)),
         (SCHEMA, get(schema::get).put(schema::put)),
@@ -98,20 +130,7 @@ pub fn router(service: Service) -> Router {
         ("/api/v1/cluster/members/{id}", delete(cluster::remove)),
         ("/api/v1/cluster/members/{id}/promote", post(cluster::promote)),
         ("/api/v1/cluster/members/{id}/replace", post(cluster::replace)),
-    ];
-    for (path, methods) in resources {
-        // Both forms are served: a redirect would make some clients repeat a POST as a GET.
-        routes = routes.route(path, methods.clone()).route(&format!("{path}/"), methods);
-    }
-    let routes = routes.fallback(no_route).method_not_allowed_fallback(no_method).with_state(service.clone());
-    // The layers lie around the whole router and not around each route as `Router::layer` would put them: axum
-    // adds `Allow` outside of those, which would tell of a path before its caller's credential is known.
-    Router::new()
-        .fallback_service(routes)
-        // The last layer is the outermost.
-        .layer(from_fn_with_state(service.clone(), access::admit))
-        .layer(CatchPanicLayer::custom(reply::panicked))
-        .layer(from_fn_with_state(service, stamp))
+    ]
 }
 
 fn no_route() -> Ready<Problem> {

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `join` | the service; admitted by the secret alone, because the node may have no identity yet |
 //! | `write`, `read-index`, `change` | the service, when this node leads |
+//! | `page` | the service, of a state that it holds |
 //! | `snapshot`, `fetch-snapshot` | consensus; the file goes as a stream |
 //! | `history` | the service, from this node's own disk |
 //! | everything else | consensus |
@@ -29,7 +30,10 @@ use crate::{
         Consensus, ReceiveError,
         peers::{FETCH_SNAPSHOT, HEAD, LEFT, SNAPSHOT},
     },
-    service::{Service, changes::CHANGE, forward::WRITE, history::HISTORY, members::JOIN, read::READ_INDEX},
+    service::{
+        Service, changes::CHANGE, forward::WRITE, history::HISTORY, members::JOIN, read::READ_INDEX,
+        turn::PAGE,
+    },
 };
 
 /// Bytes of a call: the longest request body, and the entries that an append takes along.
@@ -74,6 +78,7 @@ async fn answer(
         WRITE => Ok(service.answer_write(read(body).await?).await?.into_response()),
         CHANGE => Ok(service.answer_change(read(body).await?).await?.into_response()),
         HISTORY => Ok(service.answer_history(read(body).await?).await?.into_response()),
+        PAGE => Ok(service.answer_page(read(body).await?).await?.into_response()),
         READ_INDEX => Ok(service.answer_read_index().await.into_response()),
         SNAPSHOT => take_snapshot(consensus(&service)?, &head.headers, body).await,
         FETCH_SNAPSHOT => give_snapshot(consensus(&service)?).await,

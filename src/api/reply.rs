@@ -133,6 +133,21 @@ impl Reply {
         Self { status: StatusCode::OK, headers: HeaderMap::from_iter(headers), body }
     }
 
+    /// A file of this binary.
+    pub(super) fn content(kind: &str, bytes: Bytes) -> Self {
+        let headers =
+            HeaderMap::from_iter([(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"))]);
+        let reply = Self { status: StatusCode::OK, headers, body: Body::from(bytes) };
+        reply.header(header::CONTENT_TYPE.as_str(), kind)
+    }
+
+    /// A page of this binary, which may fetch nothing from another host and stand in no other page.
+    pub(super) fn page_of_ours(kind: &str, bytes: Bytes) -> Self {
+        const POLICY: &str = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; \
+                              base-uri 'self'; form-action 'self'; frame-ancestors 'none'";
+        Self::content(kind, bytes).header(header::CONTENT_SECURITY_POLICY.as_str(), POLICY)
+    }
+
     /// Names the revision of the state that the answer was made from.
     pub(super) fn at(mut self, revision: Revision) -> Self {
         self.headers.insert(REVISION, revision.into());
@@ -145,15 +160,18 @@ impl Reply {
             .header(header::LAST_MODIFIED.as_str(), &modified.to_http_date())
     }
 
-    /// Names the page after this one.
-    pub(super) fn next(self, link: &str) -> Self {
-        self.header(header::LINK.as_str(), &format!("<{link}>; rel=\"next\""))
-    }
-
     /// Tells how far the indexes of the record are, while some are being built.
     pub(super) fn building(self, progress: Option<String>) -> Self {
         match progress {
             Some(progress) => self.header(BUILDING, &progress),
+            None => self,
+        }
+    }
+
+    /// Names the next page.
+    pub(super) fn next(self, link: Option<&str>) -> Self {
+        match link {
+            Some(link) => self.header(header::LINK.as_str(), &format!("<{link}>; rel=\"next\"")),
             None => self,
         }
     }

@@ -163,14 +163,14 @@ pub fn definitions(params: &Params, limits: &Limits) -> Result<DefinitionQuery, 
     if faults.is_empty() { Ok(DefinitionQuery { page, sort }) } else { Err(QueryError::Faults(faults)) }
 }
 
-/// Checks what needs no definition of operation 7's query, so that it is refused before one is looked up.
+/// What needs no definition of operation 7's query, so that it is refused before one is looked up.
 ///
 /// # Errors
 /// With everything that is wrong.
-pub fn configs_shape(params: &Params, limits: &Limits) -> Result<(), QueryError> {
+pub fn configs_shape(params: &Params, limits: &Limits) -> Result<Page, QueryError> {
     let mut faults = Vec::new();
-    page(params, limits, &mut faults)?;
-    if faults.is_empty() { Ok(()) } else { Err(QueryError::Faults(faults)) }
+    let page = page(params, limits, &mut faults)?;
+    if faults.is_empty() { Ok(page) } else { Err(QueryError::Faults(faults)) }
 }
 
 /// Reads the query of operation 7 for a definition.

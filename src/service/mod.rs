@@ -15,6 +15,7 @@
 //! | `changes` | adds and removes members, moves leadership (on the leader) |
 //! | `history`, `retention` | the past: shown, brought back, kept for how long |
 //! | `building` | brings configs up to changed indexes, step by step (on the leader) |
+//! | `cursor`, `turn` | the states that lists are paged through, and the pages behind a cursor |
 //! | `backup` | a file that holds all |
 //! | `access` | who a credential belongs to |
 //! | `checks` | compiled schemas, and the room on the disk |
@@ -31,6 +32,7 @@ mod batch;
 mod building;
 pub(crate) mod changes;
 mod checks;
+pub mod cursor;
 pub(crate) mod forward;
 mod gate;
 pub(crate) mod history;
@@ -44,6 +46,7 @@ mod redefine;
 mod retention;
 mod scan;
 mod trial;
+pub mod turn;
 pub mod watch;
 
 use std::{
@@ -325,6 +328,7 @@ struct Inner {
     scans: Arc<Semaphore>,
     barrier: Arc<read::Barrier>,
     hub: Arc<watch::Hub>,
+    pins: Arc<cursor::Pins>,
     /// A moment such that this node's state holds every write that was acknowledged before it.
     fresh_since: Mutex<Option<Instant>>,
     stopping: CancellationToken,
@@ -349,6 +353,7 @@ impl Service {
             scans: Arc::new(Semaphore::new(scan::SCANS_MAX)),
             barrier: Arc::default(),
             hub: Arc::new(watch::Hub::new(options.limits.watches)),
+            pins: Arc::default(),
             fresh_since: Mutex::new(None),
             stopping: CancellationToken::new(),
             options,

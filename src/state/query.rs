@@ -123,6 +123,21 @@ impl Collection {
         Self::page_of(&mut all, query.sort, page)
     }
 
+    /// Whether a page of the query is a walk from its place in an order, so that it costs the same at any depth.
+    #[must_use]
+    pub fn is_walked(&self, query: &ConfigQuery) -> bool {
+        let is_whole = |slot: u16| {
+            let order = self.indexes.get(usize::from(slot));
+            self.repeated(slot) == 0 && order.is_some_and(|order| order.len() == self.by_key.len())
+        };
+        query.filters.is_empty()
+            && query.page.search.is_empty()
+            && match query.sort {
+                ConfigSort::Key | ConfigSort::Created | ConfigSort::Modified => true,
+                ConfigSort::Slot(slot) => is_whole(slot),
+            }
+    }
+
     /// Sorts what was gathered, once each, and cuts the page out.
     fn page_of(all: &mut Vec<Arc<Config>>, sort: ConfigSort, page: &Page) -> Found<Arc<Config>> {
         all.sort_unstable_by(|a, b| compare(a, b, sort, page.descending));

@@ -2,6 +2,7 @@
 
 mod backup;
 mod batch;
+mod cursor;
 mod failover;
 mod forming;
 mod history;

@@ -12,7 +12,7 @@ use std::{
 use http::Method;
 use serde_json::Value;
 
-use super::{Answer, DEADLINE};
+use super::{Answer, DEADLINE, document};
 
 /// The panic of a test run that met an unknown outcome: such a run proves nothing and is made again.
 #[derive(Debug)]
@@ -152,7 +152,14 @@ impl Call {
     pub(crate) async fn answer(&self, response: reqwest::Response) -> Result<Answer, String> {
         let asked = self.asked();
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        let path = response.url().path().to_owned();
         let text = response.text().await.map_err(|error| self.lost(&error))?;
+        // Whoever has taken the port of a node that ended is none of ours.
+        if headers.contains_key("x-concord-node")
+            && let Err(why) = document::check(&self.method, &path, status, &headers, &text)
+        {
+            panic!("not as documented: {why}: {asked} → {status} {headers:?} {text}");
+        }
         let body = serde_json::from_str(&text).unwrap_or(Value::Null);
         Ok(Answer { asked, status, headers, text, body })
     }

@@ -3,6 +3,7 @@
 pub(crate) mod answer;
 pub(crate) mod client;
 pub(crate) mod cluster;
+pub(crate) mod document;
 pub(crate) mod load;
 pub(crate) mod node;
 pub(crate) mod ports;

@@ -1,0 +1,104 @@
+//! The interface's description for programs (`/openapi.json`) and the page that shows it to people (`/docs`), all
+//! of it from this binary.
+//!
+//! The page is Swagger UI. Its own check of documents would send them to a server of its makers, so that is off,
+//! and a policy forbids the browser every other host.
+//!
+//! **Invariant:** nothing here tells of the data, and nothing is fetched from another host.
+
+use std::{
+    future::{Ready, ready},
+    sync::{Arc, LazyLock},
+};
+
+use axum::{
+    extract::Path,
+    routing::{MethodRouter, get},
+};
+use bytes::Bytes;
+use utoipa_swagger_ui::{Config, serve};
+
+use super::{
+    openapi,
+    reply::{Problem, Reply},
+};
+use crate::{
+    model::limits::Limits,
+    service::{Refusal, Service},
+};
+
+/// The document.
+pub(super) const DOCUMENT: &str = "/openapi.json";
+/// The page; its files lie behind it.
+pub(super) const PAGE: &str = "/docs";
+
+static CONFIG: LazyLock<Arc<Config<'static>>> = LazyLock::new(|| {
+    let config = Config::from(DOCUMENT).validator_url("none").try_it_out_enabled(true);
+    Arc::new(config.display_request_duration(true).persist_authorization(false))
+});
+
+/// Whether a path needs no key.
+pub(super) fn is_open(path: &str) -> bool {
+    path == DOCUMENT || path.strip_prefix(PAGE).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// The document of a node with these limits.
+pub(super) fn document(limits: &Limits) -> MethodRouter<Service> {
+    let text = serde_json::to_vec(&openapi::document(limits)).expect("the document is plain data");
+    let text = Bytes::from(text);
+    get(move || ready(Reply::content("application/json", text.clone())))
+}
+
+/// The page at `/docs`, whose files lie one level deeper.
+pub(super) fn page() -> Ready<Result<Reply, Problem>> {
+    ready(file("index.html").map(|(kind, bytes)| {
+        let page = String::from_utf8_lossy(&bytes).replacen("<head>", "<head><base href=\"docs/\">", 1);
+        Reply::page_of_ours(&kind, page.into())
+    }))
+}
+
+/// The page at `/docs/`.
+pub(super) fn page_in_place() -> Ready<Result<Reply, Problem>> {
+    ready(file("index.html").map(|(kind, bytes)| Reply::page_of_ours(&kind, bytes)))
+}
+
+/// A file of the page.
+pub(super) fn asset(Path(name): Path<String>) -> Ready<Result<Reply, Problem>> {
+    ready(file(&name).map(|(kind, bytes)| Reply::content(&kind, bytes)))
+}
+
+fn file(name: &str) -> Result<(String, Bytes), Problem> {
+    let file = serve(name, Arc::clone(&CONFIG));
+    let file = file.map_err(|error| Refusal::Fault(format!("a file of the page: {error}")))?;
+    let file = file.ok_or(Problem::NoRoute)?;
+    Ok((file.content_type, Bytes::from(file.bytes.into_owned())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_document_and_the_page_are_open() {
+        for path in ["/openapi.json", "/docs", "/docs/", "/docs/swagger-ui.css", "/docs/absent"] {
+            assert!(is_open(path), "{path}");
+        }
+        for path in ["/openapi.json/", "/docsx", "/doc", "//docs", "/api/v1/docs"] {
+            assert!(!is_open(path), "{path}");
+        }
+    }
+
+    #[test]
+    fn the_page_refers_to_its_own_files_and_to_no_other_host() {
+        let (_, page) = file("index.html").unwrap();
+        let page = String::from_utf8(page.to_vec()).unwrap();
+        assert!(page.contains("<head>") && !page.contains("//"), "{page}");
+        for quoted in page.split('"').filter(|text| text.ends_with(".js") || text.ends_with(".css")) {
+            file(quoted.trim_start_matches("./")).unwrap();
+        }
+        let (_, start) = file("swagger-initializer.js").unwrap();
+        let start = String::from_utf8(start.to_vec()).unwrap();
+        assert!(start.contains("/openapi.json") && start.contains("\"validatorUrl\": \"none\""), "{start}");
+        assert!(file("../Cargo.toml").is_err() && file("absent.js").is_err());
+    }
+}

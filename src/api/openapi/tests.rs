@@ -1,0 +1,56 @@
+//! The document is the router's.
+
+use std::collections::BTreeSet;
+
+use axum::body::Body;
+use http::{Method, Request, StatusCode, header};
+use tower::ServiceExt;
+
+use super::document;
+use crate::{
+    api::{self, router},
+    model::limits::Limits,
+    service::tests::{KEY, service},
+};
+
+/// A path without the names of its parameters and without a slash at its end.
+fn shape(path: &str) -> String {
+    let part = |part: &str| if part.starts_with('{') { "{}".to_owned() } else { part.to_owned() };
+    path.trim_end_matches('/').split('/').map(part).collect::<Vec<_>>().join("/")
+}
+
+#[tokio::test]
+async fn the_routes_of_the_router_are_those_of_the_document() {
+    let directory = tempfile::tempdir().unwrap();
+    let service = service(directory.path(), Limits::default());
+    let limits = Limits::default();
+    let routed = api::open(&limits).into_iter().chain(api::resources()).map(|(path, _)| path);
+    let documented = serde_json::to_value(document(&limits)).unwrap();
+    let paths = documented["paths"].as_object().unwrap();
+    let shapes: BTreeSet<String> = paths.keys().map(|path| shape(path)).collect();
+    assert_eq!(routed.map(shape).collect::<BTreeSet<_>>(), shapes);
+    let methods = [
+        Method::GET,
+        Method::HEAD,
+        Method::POST,
+        Method::PUT,
+        Method::PATCH,
+        Method::DELETE,
+        Method::OPTIONS,
+        Method::TRACE,
+    ];
+    for (path, item) in paths {
+        let asked = shape(path).replace("{}", "1");
+        let asked = if asked.is_empty() { "/" } else { &asked };
+        for method in &methods {
+            let name =
+                if method == Method::HEAD { "get".into() } else { method.as_str().to_ascii_lowercase() };
+            let request = Request::builder().method(method).uri(asked).header(header::AUTHORIZATION, KEY);
+            let response =
+                router(service.clone()).oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+            let is_taken = response.status() != StatusCode::METHOD_NOT_ALLOWED;
+            assert_eq!(is_taken, item.get(&name).is_some(), "{method} {path}");
+            assert_eq!(response.headers().contains_key(header::ALLOW), !is_taken, "{method} {path}");
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! The document itself: it is one of OpenAPI 3.1, whole, and its examples are valid.
+//!
+//! That its paths are the router's is tested beside it, that the answers are its answers by `harness::document`.
+
+use std::collections::BTreeSet;
+
+use concord::{api::openapi::document, model::limits::Limits};
+use serde_json::Value;
+
+/// The schema of OpenAPI 3.1 documents, of 2022-10-07, from spec.openapis.org.
+const META: &str = include_str!("openapi-3.1.schema.json");
+
+fn ours() -> Value {
+    serde_json::to_value(document(&Limits::default())).unwrap()
+}
+
+/// Every `$ref` below a value.
+fn references(value: &Value, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(members) => {
+            for (name, member) in members {
+                match member {
+                    Value::String(target) if name == "$ref" => drop(found.insert(target.clone())),
+                    member => references(member, found),
+                }
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| references(item, found)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+#[test]
+fn the_document_is_one_of_openapi_3_1() {
+    let meta: Value = serde_json::from_str(META).unwrap();
+    let validator = jsonschema::draft202012::new(&meta).unwrap();
+    let wrong: Vec<_> =
+        validator.iter_errors(&ours()).map(|e| format!("{}: {e}", e.instance_path())).collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    for (name, schema) in ours()["components"]["schemas"].as_object().unwrap() {
+        assert!(jsonschema::meta::is_valid(schema), "{name}");
+    }
+}
+
+#[test]
+fn every_reference_resolves_and_every_component_is_used() {
+    let document = ours();
+    let mut targets = BTreeSet::new();
+    references(&document, &mut targets);
+    for target in &targets {
+        let place = target.strip_prefix('#').unwrap();
+        assert!(document.pointer(place).is_some(), "{target}");
+    }
+    // What is said of methods and paths that are none has no operation to stand in.
+    let spare = ["#/components/responses/MethodNotAllowed", "#/components/headers/Allow"];
+    for (kind, components) in document["components"].as_object().unwrap() {
+        for name in components.as_object().unwrap().keys() {
+            let target = format!("#/components/{kind}/{name}");
+            let is_used = kind == "securitySchemes" || spare.contains(&&*target) || targets.contains(&target);
+            assert!(is_used, "{target}");
+        }
+    }
+}
+
+#[test]
+fn every_operation_has_a_name_of_its_own_and_tells_of_its_faults() {
+    let mut names = BTreeSet::new();
+    for (path, item) in ours()["paths"].as_object().unwrap() {
+        for (method, operation) in item.as_object().unwrap() {
+            assert!(names.insert(operation["operationId"].as_str().unwrap().to_owned()), "{method} {path}");
+            let responses = operation["responses"].as_object().unwrap();
+            let is_open = operation["security"] == serde_json::json!([{}]);
+            assert_eq!(responses.contains_key("401"), !is_open, "{method} {path}");
+            assert!(responses.contains_key("500"), "{method} {path}");
+            assert!(responses.keys().any(|status| status.starts_with('2')), "{method} {path}");
+        }
+    }
+}
+
+#[test]
+fn the_examples_are_valid() {
+    let document = ours();
+    let check = |place: &str, content: &Value| {
+        let (Some(schema), Some(example)) = (content.get("schema"), content.get("example")) else { return };
+        let mut schema = schema.clone();
+        schema["components"] = document["components"].clone();
+        let validator = jsonschema::draft202012::new(&schema).unwrap();
+        let wrong: Vec<_> = validator.iter_errors(example).map(|error| error.to_string()).collect();
+        assert!(wrong.is_empty(), "{place}: {wrong:?}");
+    };
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for operation in item.as_object().unwrap().values() {
+            check(path, &operation["requestBody"]["content"]["application/json"]);
+            for response in operation["responses"].as_object().unwrap().values() {
+                check(path, &response["content"]["application/json"]);
+            }
+        }
+    }
+    for (name, response) in document["components"]["responses"].as_object().unwrap() {
+        check(name, &response["content"]["application/json"]);
+    }
+}
+
+#[test]
+fn the_limits_are_those_of_the_node() {
+    let limits = Limits { page_limit: 7, indexes: 3, ..Limits::default() };
+    let document = serde_json::to_value(document(&limits)).unwrap();
+    let components = &document["components"];
+    assert_eq!(components["parameters"]["limit"]["schema"]["maximum"], 7);
+    assert_eq!(components["schemas"]["NewDefinition"]["properties"]["indexes"]["maxItems"], 3);
+}
