@@ -418,21 +418,22 @@ mod tests {
     #[test]
     fn a_rollback_is_checked_by_the_definition_of_now() {
         let state = state();
+        let id = state.definition("app").unwrap().definition.id;
         let back = |id, key: &str, text, expect| {
             let (definition, data, key) = ("app".into(), document(text), key.into());
             prepared(&state, &asked(Write::Rollback(Rollback { definition, id, key, data, expect })))
         };
         let Prepared::Propose { command, definition_read } =
-            back(1, "gone", r#"{"n":2}"#, Expect::Any).unwrap()
+            back(id, "gone", r#"{"n":2}"#, Expect::Any).unwrap()
         else {
             panic!("decided before")
         };
         assert!(matches!(command, Command::WriteConfig { expect: Expect::Any, .. }));
         assert_eq!(definition_read, Some(1));
-        assert!(matches!(back(1, "db", r#"{"n":"two"}"#, Expect::Any), Err(Refusal::Invalid(_))));
-        assert!(matches!(back(2, "db", r#"{"n":2}"#, Expect::Any), Err(Refusal::NotThere(_))));
+        assert!(matches!(back(id, "db", r#"{"n":"two"}"#, Expect::Any), Err(Refusal::Invalid(_))));
+        assert!(matches!(back(id + 1, "db", r#"{"n":2}"#, Expect::Any), Err(Refusal::NotThere(_))));
         let stale = Err(Refusal::Rejected(Rejection::Precondition { current: 2 }));
-        assert_eq!(back(1, "db", r#"{"n":2}"#, Expect::At(1)), stale);
+        assert_eq!(back(id, "db", r#"{"n":2}"#, Expect::At(1)), stale);
     }
 
     #[test]

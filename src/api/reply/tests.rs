@@ -40,6 +40,7 @@ fn all() -> Vec<(Refusal, u16, &'static str)> {
 #[tokio::test]
 async fn each_refusal_has_its_status_and_type() {
     for (refusal, status, kind) in all() {
+        let is_in_batch = matches!(refusal, Refusal::Rejected(Rejection::InBatch { .. }));
         let response = Problem::from(refusal).into_response();
         assert_eq!(response.status(), status, "{kind}");
         let may_retry = response.headers().get(header::RETRY_AFTER).is_some();
@@ -47,7 +48,9 @@ async fn each_refusal_has_its_status_and_type() {
         let body = body(response).await;
         assert_eq!(body["status"], "FAILURE");
         let errors = body["errors"].as_array().unwrap();
-        assert!(errors.iter().all(|error| error["type"] == kind && error.get("loc").is_none()), "{body}");
+        assert!(errors.iter().all(|error| error["type"] == kind), "{body}");
+        let placed = errors.iter().any(|error| error.get("loc").is_some());
+        assert_eq!(placed, is_in_batch, "{body}");
         assert!(!errors.is_empty() && !errors[0]["msg"].as_str().unwrap().is_empty());
     }
 }

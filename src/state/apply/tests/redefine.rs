@@ -64,7 +64,7 @@ fn a_redefinition_leaves_configs_and_orders_as_they_are() {
     let [Edit::Definition { before: Some(before), after: Some(after) }] = &edits[..] else {
         panic!("{edits:?}")
     };
-    assert_eq!((before.revision, after.revision, after.id), (5, 6, 1));
+    assert_eq!((before.revision, after.revision, after.id), (5, 6, before.id));
     let found = state.definition("d").unwrap();
     assert_eq!(found.definition.schema.as_deref(), Some("{}"));
     assert_eq!((found.definition.unique.as_slice(), found.definition.revision), (&["n".to_owned()][..], 6));
