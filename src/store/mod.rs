@@ -81,7 +81,8 @@ pub struct LogRange {
 /// Settings of the store (small ones for tests).
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Bytes that sled caches: little, because the state in memory serves the reads.
+    /// Bytes that sled caches: little, because the state in memory serves the reads, and they weigh several times
+    /// as much in memory.
     pub sled_cache_bytes: u64,
     /// A segment of the history is sealed at this size.
     pub segment_bytes: u64,
@@ -95,7 +96,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            sled_cache_bytes: 32 << 20,
+            sled_cache_bytes: 16 << 20,
             segment_bytes: 64 << 20,
             block_bytes: 64 << 10,
             inbox_changes: 65_536,
