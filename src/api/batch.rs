@@ -136,27 +136,27 @@ impl Operation {
                 let restrict = self.restrict();
                 Some(Write::DeleteDefinition { key: definition, expect: self.change(), restrict })
             }
-            _ => self.read_config(&name, definition),
+            _ => Some(self.read_config(&name, definition)),
         }
     }
 
-    fn read_config(&mut self, name: &str, definition: String) -> Option<Write> {
+    fn read_config(&mut self, name: &str, definition: String) -> Write {
         let key = self.fields.text(KEY);
         match name {
             "create_config" => {
                 let data = Document::new(self.fields.object("data"));
                 self.create();
-                Some(Write::WriteConfig { definition, key, data, expect: Expect::Absent })
+                Write::WriteConfig { definition, key, data, expect: Expect::Absent }
             }
             "put_config" => {
                 let data = Document::new(self.fields.object("data"));
-                Some(Write::WriteConfig { definition, key, data, expect: self.put() })
+                Write::WriteConfig { definition, key, data, expect: self.put() }
             }
             "patch_config" => {
                 let patch = self.patch();
-                Some(Write::PatchConfig { definition, key, patch, expect: self.change() })
+                Write::PatchConfig { definition, key, patch, expect: self.change() }
             }
-            _ => Some(Write::DeleteConfig { definition, key, expect: self.change() }),
+            _ => Write::DeleteConfig { definition, key, expect: self.change() },
         }
     }
 

@@ -74,16 +74,23 @@ async fn answer(
     let (head, body) = request.into_parts();
     admit(&service, &kind, &head.headers)?;
     match kind.as_str() {
-        JOIN => Ok(service.answer_join(read(body).await?).await?.into_response()),
-        WRITE => Ok(service.answer_write(read(body).await?).await?.into_response()),
-        CHANGE => Ok(service.answer_change(read(body).await?).await?.into_response()),
-        HISTORY => Ok(service.answer_history(read(body).await?).await?.into_response()),
-        PAGE => Ok(service.answer_page(read(body).await?).await?.into_response()),
         READ_INDEX => Ok(service.answer_read_index().await.into_response()),
         SNAPSHOT => take_snapshot(consensus(&service)?, &head.headers, body).await,
         FETCH_SNAPSHOT => give_snapshot(consensus(&service)?).await,
-        kind => Ok(consensus(&service)?.receive(kind, read(body).await?).await?.into_response()),
+        kind => Ok(tell(&service, kind, read(body).await?).await?.into_response()),
     }
+}
+
+/// The calls that are a body and are answered by one.
+async fn tell(service: &Service, kind: &str, body: Bytes) -> Result<Bytes, Refused> {
+    Ok(match kind {
+        JOIN => service.answer_join(body).await?,
+        WRITE => service.answer_write(body).await?,
+        CHANGE => service.answer_change(body).await?,
+        HISTORY => service.answer_history(body).await?,
+        PAGE => service.answer_page(body).await?,
+        kind => consensus(service)?.receive(kind, body).await?,
+    })
 }
 
 fn admit(service: &Service, kind: &str, headers: &HeaderMap) -> Result<(), Refused> {

@@ -85,6 +85,9 @@ pub enum Before {
     Unknown,
 }
 
+/// A config before and after an event, where they are known.
+pub type BeforeAndAfter = (Option<Arc<Config>>, Option<Arc<Config>>);
+
 /// The configs of an event with the entries that one version of their definition's indexes finds in them.
 #[derive(Debug)]
 pub struct Indexed {
@@ -93,7 +96,7 @@ pub struct Indexed {
     /// Its version.
     pub revision: Revision,
     /// For each item of the event, the config before and after, where they are known and of this definition.
-    pub items: Vec<(Option<Arc<Config>>, Option<Arc<Config>>)>,
+    pub items: Vec<BeforeAndAfter>,
 }
 
 impl Event {

@@ -22,10 +22,8 @@ impl World {
     }
 
     fn run(&mut self, command: Command) {
-        let definition_read = match &command {
-            Command::WriteConfig { .. } => Some(self.found().definition.revision),
-            _ => None,
-        };
+        let is_write = matches!(command, Command::WriteConfig { .. });
+        let definition_read = is_write.then(|| self.found().definition.revision);
         let (by, reason, request) = ("root".into(), None, None);
         let proposal = Proposal { at: Timestamp(1), by, reason, request, definition_read, command };
         let verdict = self.0.apply(self.0.revision() + 1, &proposal).0;

@@ -19,7 +19,7 @@ use crate::{
         query::{self, ConfigQuery, QueryError},
         record::{Config, Definition, Revision},
     },
-    raft::feed::{Before, Event, Indexed, Item},
+    raft::feed::{Before, BeforeAndAfter, Event, Indexed, Item},
     service::Refusal,
     state::{State, query::finds},
 };
@@ -132,11 +132,7 @@ impl Filter {
     }
 
     /// Whether a config's change is told, and whether it has left.
-    fn pick(
-        &self,
-        item: &Item,
-        (before, after): &(Option<Arc<Config>>, Option<Arc<Config>>),
-    ) -> Option<bool> {
+    fn pick(&self, item: &Item, (before, after): &BeforeAndAfter) -> Option<bool> {
         if after.as_ref().is_some_and(|config| finds(&self.query, config)) {
             return Some(false);
         }

@@ -54,8 +54,8 @@ fn event(items: Vec<Item>) -> Event {
     Event::new(9, Timestamp(9), ("root", None), items).unwrap()
 }
 
-fn part(places: &[(usize, bool)]) -> Option<Picked> {
-    Some(Picked::Some(places.to_vec()))
+fn part(places: &[(usize, bool)]) -> Picked {
+    Picked::Some(places.to_vec())
 }
 
 #[test]
@@ -68,11 +68,11 @@ fn a_scope_takes_its_definitions_and_configs() {
     ]);
     let pick = |scope| selection(scope, &[], &[]).unwrap().pick(&all);
     assert_eq!(pick(Scope::All), Some(Picked::All));
-    assert_eq!(pick(only(&["d"])), part(&[(0, false), (2, false)]));
+    assert_eq!(pick(only(&["d"])), Some(part(&[(0, false), (2, false)])));
     assert_eq!(pick(only(&["d", "e"])), Some(Picked::All));
     assert_eq!(pick(only(&["f"])), None);
-    assert_eq!(pick(Scope::Configs(key("d"), [key("k")].into())), part(&[(0, false), (2, false)]));
-    assert_eq!(pick(Scope::Configs(key("d"), [key("other")].into())), part(&[(2, false)]));
+    assert_eq!(pick(Scope::Configs(key("d"), [key("k")].into())), Some(part(&[(0, false), (2, false)])));
+    assert_eq!(pick(Scope::Configs(key("d"), [key("other")].into())), Some(part(&[(2, false)])));
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn a_filter_tells_who_is_in_it_and_who_has_left() {
         selection.pick(&event(vec![item("d", before, after)]))
     };
     let (below, above) = (r#"{"n":4}"#, r#"{"n":6}"#);
-    let (told, left) = (Some(Picked::All), part(&[(0, true)]));
+    let (told, left) = (Some(Picked::All), Some(part(&[(0, true)])));
     assert_eq!(pick(Before::Nothing, Some(above)), told);
     assert_eq!(pick(Before::Nothing, Some(below)), None);
     assert_eq!(pick(known(below), Some(above)), told, "it has come in");
