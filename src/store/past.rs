@@ -397,7 +397,8 @@ impl Changes {
         if from <= floor {
             return Err(HistoryError::Compacted { floor });
         }
-        let mut spans: VecDeque<Span> = all.into();
+        // Behind the end there is nothing yet, whatever is missing before it.
+        let mut spans: VecDeque<Span> = if from > reach { VecDeque::new() } else { all.into() };
         while spans.get(1).is_some_and(|next| next.behind < from) {
             spans.pop_front();
         }
@@ -415,7 +416,7 @@ impl Changes {
             known = span.reach;
             whole += 1;
         }
-        if gap.is_none() && known < reach {
+        if gap.is_none() && known < reach && from <= reach {
             gap = Some(HistoryError::Gap { behind: known, to: reach });
         }
         match gap {
