@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 export FLIPS=${FLIPS:-200} SEED=${SEED:-1}
 PROFILE=${PROFILE:-release}
 binary=$(cargo test --locked --profile "$PROFILE" --test it --no-run --message-format=json 2> /dev/null |
-    sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1)
+    sed -n 's/.*"kind":\["test"\].*"executable":"\([^"]*\)".*/\1/p')
 [[ -x $binary ]] || { echo "bitrot.sh: the tests do not build: cargo test --test it --no-run" >&2; exit 1; }
 "$binary" --exact chaos::bitrot::a_flipped_bit_is_told_or_mended_and_never_served --nocapture |
     grep --line-buffered -v '^\(running\|test \|$\)'

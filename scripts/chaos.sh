@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 export CONCORD_CHAOS=1 DURATION_S=${DURATION_S:-60}
 PROFILE=${PROFILE:-release}
 binary=$(cargo test --locked --profile "$PROFILE" --test it --no-run --message-format=json 2> /dev/null |
-    sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1)
+    sed -n 's/.*"kind":\["test"\].*"executable":"\([^"]*\)".*/\1/p')
 [[ -x $binary ]] || { echo "chaos.sh: the tests do not build: cargo test --test it --no-run" >&2; exit 1; }
 run=("$binary" --exact chaos::promises_hold_under_faults --nocapture)
 

@@ -26,7 +26,7 @@ fcntl.ioctl(os.open(sys.argv[1], os.O_RDONLY), 0x8004587D, struct.pack(\"I\", 2)
     skip "no right to mount an ext4 image and shut it down (needs root, a loop device and ext4)"
 
 binary=${POWER_BINARY:-$(cargo test --locked --profile "$PROFILE" --test it --no-run --message-format=json 2> /dev/null |
-    sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1)}
+    sed -n 's/.*"kind":\["test"\].*"executable":"\([^"]*\)".*/\1/p')}
 [[ -x $binary ]] || { echo "powercut.sh: the tests do not build: cargo test --test it --no-run" >&2; exit 1; }
 unshare -m "$binary" --exact chaos::power::power_cuts_lose_nothing_that_was_acknowledged --ignored --nocapture |
     grep --line-buffered -v '^\(running\|test \|$\)'

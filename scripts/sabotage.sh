@@ -27,14 +27,15 @@ digest-ignored           | unit store::tests::sled_that_is_damaged_deleted_or_ma
 stale-check-skipped      | unit state::apply::tests::a_command_that_was_checked_against_another_definition_is_stale
 blind-retry              | unit service::propose::tests::an_unknown_outcome_is_told_at_once_without_a_stamp
 precondition-ignored     | chaos 1
+digests-not-compared     | it cluster::rebuild::a_member_whose_state_differs_gives_up_and_rebuilds_it
 '
 
 # binary KIND: builds the tests and names the executable (`lib` or `it`).
 binary() {
-    local kind=(--lib)
-    [[ $1 == lib ]] || kind=(--test "$1")
+    local kind=(--lib) made=lib
+    [[ $1 == lib ]] || kind=(--test "$1") made=test
     cargo test --locked --features sabotage "${kind[@]}" --no-run --message-format=json 2> /dev/null |
-        sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1
+        sed -n "s/.*\"kind\":\[\"$made\"\].*\"executable\":\"\([^\"]*\)\".*/\1/p"
 }
 
 lib=$(binary lib) it=$(binary it)

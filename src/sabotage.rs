@@ -2,7 +2,7 @@
 //!
 //! Only a build with the feature `sabotage` can have one: it reads the name in `CONCORD_SABOTAGE` when it starts.
 //! In every other build [`is`] is false at compile time, and nothing of a bug is left in the binary.
-//! `scripts/sabotage.sh` runs a check for each and fails when one is not caught.
+//! Several names are separated by commas. `scripts/sabotage.sh` runs a check for each and fails when one is not caught.
 //!
 //! | name | what is broken |
 //! |---|---|
@@ -24,21 +24,40 @@
 //! | `stale-check-skipped` | data is stored that was checked against an older definition |
 //! | `blind-retry` | a write of unknown outcome is sent again without a request stamp |
 //! | `precondition-ignored` | a guarded write overwrites any revision |
+//! | `memory-damaged` | a node applies another value than the one that was agreed on, from time to time |
+//! | `digests-not-compared` | a node never compares its state with the others' |
 //!
 //! **Invariant:** without the feature this file is one constant.
 
 /// Whether this bug is in.
 #[cfg(feature = "sabotage")]
 pub(crate) fn is(name: &str) -> bool {
-    static CHOSEN: std::sync::LazyLock<Option<std::ffi::OsString>> =
-        std::sync::LazyLock::new(|| std::env::var_os("CONCORD_SABOTAGE"));
-    CHOSEN.as_deref() == Some(std::ffi::OsStr::new(name))
+    static CHOSEN: std::sync::LazyLock<Vec<String>> = std::sync::LazyLock::new(|| {
+        let names = std::env::var("CONCORD_SABOTAGE").unwrap_or_default();
+        names.split(',').map(str::to_owned).collect()
+    });
+    CHOSEN.iter().any(|chosen| chosen == name)
 }
 
 /// Whether this bug is in: never.
 #[cfg(not(feature = "sabotage"))]
 pub(crate) const fn is(_name: &str) -> bool {
     false
+}
+
+/// Another value than the one that was agreed on, for the bug of a damaged memory; seldom, so that the node goes on.
+#[cfg(feature = "sabotage")]
+pub(crate) fn damaged(
+    revision: crate::model::record::Revision,
+    mut proposal: crate::model::command::Proposal,
+) -> crate::model::command::Proposal {
+    if is("memory-damaged")
+        && revision % 128 == 100
+        && let crate::model::command::Command::WriteConfig { data, .. } = &mut proposal.command
+    {
+        *data = "{\"damaged\":true}".into();
+    }
+    proposal
 }
 
 /// This node's clock, for the bug that reads it where no clock may be read.

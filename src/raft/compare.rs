@@ -74,6 +74,9 @@ impl Comparer {
         loop {
             tokio::time::sleep(PERIOD).await;
             let Some(revision) = self.differs().await else { continue };
+            if crate::sabotage::is("digests-not-compared") {
+                continue;
+            }
             let why = format!(
                 "the state at revision {revision} differs from that of a majority of the members; it will be \
                  rebuilt when this node starts again"

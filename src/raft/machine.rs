@@ -135,6 +135,8 @@ impl Machine {
                 let length = u64::try_from(data.0.len()).unwrap_or(u64::MAX);
                 self.board.bytes.fetch_add(length, Ordering::Relaxed);
                 #[cfg(feature = "sabotage")]
+                let proposal = crate::sabotage::damaged(revision, proposal);
+                #[cfg(feature = "sabotage")]
                 let proposal = if crate::sabotage::is("clock-in-apply") {
                     Proposal { at: crate::sabotage::clock(), ..proposal }
                 } else {

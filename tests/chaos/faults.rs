@@ -204,7 +204,11 @@ impl Nemesis<'_> {
             Lasting::Loss
         } else if fault == Fault::SlowDisk {
             let delay = self.dice.u32(20_000..150_000);
-            tools::tamper(self.cluster.node(id).pid(), &format!("fdatasync,fsync:delay_enter={delay}"))
+            tools::tamper(
+                self.cluster.node(id).pid(),
+                &format!("fdatasync,fsync:delay_enter={delay}"),
+                Path::new("/dev/null"),
+            )
         } else if fault == Fault::WrongClock {
             self.wrong_clock(id).await
         } else {
@@ -239,12 +243,30 @@ impl Nemesis<'_> {
         let id = self.victim(true).await;
         self.haste().await;
         let pid = self.cluster.node(id).pid();
-        let tampered = tools::tamper(pid, "fdatasync:error=EIO");
+        let report = self.cluster.root().join("strace.txt");
+        let tampered = tools::tamper(pid, "fdatasync:error=EIO", &report);
         let node = self.cluster.node(id);
-        let ended = within(STOP_WITHIN, async || node.exited().ok_or_else(|| "it runs".to_owned())).await;
+        // A node that writes nothing, for it hears of no leader, has nothing to fail with.
+        let failed = || std::fs::read_to_string(&report).unwrap_or_default().contains(tools::TAMPERED);
+        let met = within(STOP_WITHIN, async || {
+            let met = node.exited().map(Some).or_else(|| failed().then_some(None));
+            met.ok_or_else(|| "it has not written".to_owned())
+        });
+        let ended = match met.await {
+            Ok(Some(status)) => Ok(status),
+            Ok(None) => within(STOP_WITHIN, async || node.exited().ok_or_else(|| "it runs".to_owned())).await,
+            Err(why) => Err(why),
+        };
         self.rest();
         tampered.end();
         match ended {
+            Err(_) if !failed() => {
+                // It does not count as made.
+                let made = self.record.made.entry(format!("{:?}", Fault::SyncError)).or_default();
+                *made = made.saturating_sub(1);
+                eprintln!("chaos: node {id} wrote nothing while its disk would have failed");
+                self.cluster.node(id).kill();
+            }
             Ok(status) if status.success() => {
                 self.record
                     .violations

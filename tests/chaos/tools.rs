@@ -32,6 +32,9 @@ impl Tools {
     }
 }
 
+/// What strace writes behind a call that it tampered with.
+pub(super) const TAMPERED: &str = "(INJECTED)";
+
 fn works(program: &str, arguments: &[&str]) -> bool {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -52,11 +55,12 @@ pub(super) enum Lasting {
     Cut,
 }
 
-/// Tampers with system calls of a running process: `what` is strace's `inject`.
-pub(super) fn tamper(pid: u32, what: &str) -> Lasting {
+/// Tampers with system calls of a running process: `what` is strace's `inject`. Each call that was tampered with is
+/// a line of the report with [`TAMPERED`] in it.
+pub(super) fn tamper(pid: u32, what: &str, report: &Path) -> Lasting {
     let calls = what.split(':').next().unwrap_or(what);
     let mut command = Command::new("strace");
-    command.args(["-f", "-qq", "-o", "/dev/null", "-p", &pid.to_string()]);
+    command.arg("-f").arg("-qq").arg("-o").arg(report).args(["-p", &pid.to_string()]);
     command.args(["-e", &format!("trace={calls}"), "-e", &format!("inject={what}")]);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     Lasting::Tampered(command.spawn().expect("strace has run before"))

@@ -8,6 +8,7 @@ use std::{
     },
 };
 
+use futures::future::join_all;
 use http::Method;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -196,7 +197,7 @@ async fn a_dead_member_is_replaced_under_a_new_id() {
 }
 
 #[tokio::test]
-async fn only_sound_changes_are_taken() {
+async fn one_change_at_a_time_and_only_sound_ones() {
     let mut cluster = Cluster::start("changes").await;
     let [one, two, three] = [1, 2, 3].map(|id| cluster.client(id));
     // What is wrong with the request itself.
@@ -220,7 +221,19 @@ async fn only_sound_changes_are_taken() {
     let mut wrong_id = body.clone();
     wrong_id["id"] = json!(5);
     decided(one.post(MEMBERS, &wrong_id)).await.refused(409, "conflict_error");
-    let add = one.post(MEMBERS, &body);
+    // The new node hangs, so the change that asks it does too, and another is not begun meanwhile: of two, one is
+    // refused, whichever comes second.
+    cluster.node(4).pause();
+    let adds = [&one, &two].map(|client| client.post(MEMBERS, &body));
+    eventually("of two changes one is refused", async || {
+        let answers = join_all(adds.iter().map(Call::attempt)).await;
+        let refused = |answer: &Answer| answer.status == 409 && answer.text.contains("under way");
+        let count = answers.iter().flatten().filter(|answer| refused(answer)).count();
+        check(count == 1, || format!("{answers:?}"))
+    })
+    .await;
+    cluster.node(4).resume();
+    let [add, _] = adds;
     assert!(matches!(decided(add).await.status, 200 | 201));
     // A member without a vote does not lead. Its id is used for ever.
     decided(two.post("/api/v1/cluster/leader", &json!({"id": 4}))).await.refused(409, "conflict_error");
