@@ -137,7 +137,8 @@ impl Scan {
             self.breaking.clear();
         }
         let since = self.upto;
-        let written = found.by_modified.back_from(found.by_modified.len()).map(|config| &config.0);
+        let written =
+            found.by_modified.back_from(found.by_modified.len()).map(|written| found.named(&written.key));
         let mut news = 0;
         match self.asked {
             Asked::Nothing => {}

@@ -7,7 +7,7 @@ mod batch;
 
 use std::sync::Arc;
 
-use super::{ByAge, ByCreated, ById, ByKey, ByModified, BySlot, Change, Collection, Edit};
+use super::{ByAge, ByCreated, ById, ByKey, ByModified, BySlot, ByTime, Change, Collection, Edit};
 use super::{Remembered, State, digest, order::Order};
 use crate::model::{
     command::{Applied, BATCH_STEPS_MAX, Command, Expect, Outcome, Proposal, THIS_ENTRY, Verdict},
@@ -15,7 +15,7 @@ use crate::model::{
     index::Indexing,
     key::Key,
     limits::{REQUEST_AGE_US, REQUESTS_MAX},
-    record::{Config, Definition, Revision},
+    record::{Config, Definition, Entry, Revision},
     time::Timestamp,
 };
 
@@ -253,16 +253,15 @@ impl State {
         after: Option<Arc<Config>>,
         edits: &mut Vec<Edit>,
     ) {
-        // Taken out while it is changed, so that it is changed in place where no published state shares it.
-        let Some(found) = self.by_key.remove(definition.as_str()) else { return };
-        let mut collection = found.0;
-        let id = collection.definition.id;
-        let changing = Arc::make_mut(&mut collection);
-        let sum = changing.sum;
-        changing.edit(before.as_ref(), after.as_ref());
-        self.sum = self.sum.wrapping_sub(sum).wrapping_add(changing.sum);
+        let edited = self.by_key.edit(definition.as_str(), |found| {
+            let changing = Arc::make_mut(&mut found.0);
+            let sum = changing.sum;
+            changing.edit(before.as_ref(), after.as_ref());
+            (changing.definition.id, changing.sum.wrapping_sub(sum))
+        });
+        let Some((id, sum)) = edited else { return };
+        self.sum = self.sum.wrapping_add(sum);
         self.configs = self.configs - u64::from(before.is_some()) + u64::from(after.is_some());
-        self.by_key.insert(ByKey(collection));
         edits.push(Edit::Config { definition: id, before, after });
     }
 
@@ -334,42 +333,54 @@ impl Collection {
         Self { definition, by_key, by_created, by_modified, indexes, repeated, sum: 0 }
     }
 
-    /// Replaces a config in every order; one of the two may be absent.
+    /// Replaces a config in every order in which it moves; one of the two may be absent.
     pub(super) fn edit(&mut self, before: Option<&Arc<Config>>, after: Option<&Arc<Config>>) {
         let id = self.definition.id;
         if let Some(before) = before {
-            let key = before.key.as_str();
             self.sum = self.sum.wrapping_sub(digest::of_config(id, before));
-            self.by_modified.remove((before.modified_at, key));
+            self.by_modified.remove((before.modified_at, before.key.as_str()));
             self.count_repeated(before, |count| *count -= 1);
             if after.is_none() {
-                self.by_key.remove(key);
-                self.by_created.remove((before.created_at, key));
-            }
-            for entry in &before.entries {
-                let stays = after.is_some_and(|after| after.entries.binary_search(entry).is_ok());
-                let stays = stays || after.is_none() && crate::sabotage::is("index-left-on-delete");
-                if let Some(order) = self.order_mut(entry.slot)
-                    && !stays
-                {
-                    order.remove((&entry.value, key));
-                }
+                self.by_key.remove(before.key.as_str());
+                self.by_created.remove((before.created_at, before.key.as_str()));
             }
         }
         if let Some(after) = after {
             self.sum = self.sum.wrapping_add(digest::of_config(id, after));
-            self.by_key.insert(ByKey(Arc::clone(after)));
-            self.by_created.insert(ByCreated(Arc::clone(after)));
-            self.by_modified.insert(ByModified(Arc::clone(after)));
+            self.by_modified.insert(ByTime::modified(after));
             self.count_repeated(after, |count| *count += 1);
-            for (place, entry) in (0..).zip(&after.entries) {
+            if before.is_none() {
+                self.by_created.insert(ByTime::created(after));
+            }
+            self.by_key.insert(ByKey(Arc::clone(after)));
+        }
+        self.edit_entries(before, after);
+    }
+
+    /// Takes the entries away that the config has no longer, and adds its new ones.
+    fn edit_entries(&mut self, before: Option<&Arc<Config>>, after: Option<&Arc<Config>>) {
+        let has = |config: Option<&Arc<Config>>, entry: &Entry| {
+            config.is_some_and(|config| config.entries.binary_search(entry).is_ok())
+        };
+        if let Some(before) =
+            before.filter(|_| after.is_some() || !crate::sabotage::is("index-left-on-delete"))
+        {
+            for entry in before.entries.iter().filter(|entry| !has(after, entry)) {
                 if let Some(order) = self.order_mut(entry.slot) {
-                    order.insert(BySlot { config: Arc::clone(after), place });
+                    order.remove((&entry.value, before.key.as_str()));
+                }
+            }
+        }
+        if let Some(after) = after {
+            for entry in after.entries.iter().filter(|entry| !has(before, entry)) {
+                if let Some(order) = self.order_mut(entry.slot) {
+                    order.insert(BySlot::new(&entry.value, &after.key));
                 }
             }
         }
     }
 }
+
 impl Collection {
     /// Calls `count` for each entry that is not the first of its slot; entries of dropped paths count nowhere.
     pub(super) fn count_repeated(&mut self, config: &Config, count: impl Fn(&mut u64)) {

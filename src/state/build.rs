@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::{ByCreated, ByKey, ByModified, BySlot, Collection, Remembered, State, digest, order::Order};
+use super::{ByKey, BySlot, ByTime, Collection, Remembered, State, digest, order::Order};
 use crate::model::{
     record::{Config, Definition, Revision},
     time::Timestamp,
@@ -114,10 +114,11 @@ impl Collection {
         let slots = &definition.indexing.slots;
         let indexes = slots.iter().map(|slot| slot_order(&configs, *slot)).collect();
         let repeated = vec![0; slots.len()];
-        configs.sort_unstable_by_key(|config| config.created_at);
-        let by_created = Order::from_sorted(configs.iter().map(|config| ByCreated(Arc::clone(config))));
-        configs.sort_unstable_by_key(|config| config.modified_at);
-        let by_modified = Order::from_sorted(configs.iter().map(|config| ByModified(Arc::clone(config))));
+        // Stable: those of one time stay in the order of their keys.
+        configs.sort_by_key(|config| config.created_at);
+        let by_created = Order::from_sorted(configs.iter().map(|config| ByTime::created(config)));
+        configs.sort_by(|a, b| (a.modified_at, &a.key).cmp(&(b.modified_at, &b.key)));
+        let by_modified = Order::from_sorted(configs.iter().map(|config| ByTime::modified(config)));
         let mut collection = Self { definition, by_key, by_created, by_modified, indexes, repeated, sum };
         for config in &configs {
             collection.count_repeated(config, |count| *count += 1);
@@ -129,12 +130,9 @@ impl Collection {
 fn slot_order(configs: &[Arc<Config>], slot: u16) -> Order<BySlot> {
     let mut items: Vec<BySlot> = Vec::with_capacity(configs.len());
     for config in configs {
-        for (place, entry) in (0..).zip(&config.entries) {
-            if entry.slot == slot {
-                items.push(BySlot { config: Arc::clone(config), place });
-            }
-        }
+        let entries = config.entries.iter().filter(|entry| entry.slot == slot);
+        items.extend(entries.map(|entry| BySlot::new(&entry.value, &config.key)));
     }
-    items.sort_unstable_by(|a, b| (a.value(), &a.config.key).cmp(&(b.value(), &b.config.key)));
+    items.sort_unstable_by(|a, b| (a.value(), &a.key).cmp(&(b.value(), &b.key)));
     Order::from_sorted(items.into_iter())
 }

@@ -42,7 +42,7 @@ impl State {
     /// The definition that a build is to take its next step in: the one behind `last`, in turn.
     #[must_use]
     pub fn building_after(&self, last: Option<&Key>) -> Option<&Arc<Definition>> {
-        let place = last.map_or(0, |last| self.building.rank(|definition| definition.0.key <= *last));
+        let place = last.map_or(0, |last| self.building.rank(|key| key <= last));
         self.building.at(place).or_else(|| self.building.at(0)).map(|found| &found.0)
     }
 
@@ -133,7 +133,7 @@ impl Collection {
     }
 
     fn passed_by(&self, build: &Build) -> u64 {
-        build.cursor.as_ref().map_or(0, |cursor| self.by_key.rank(|item| item.0.key <= *cursor))
+        build.cursor.as_ref().map_or(0, |cursor| self.by_key.rank(|key| key <= cursor))
     }
 
     /// The configs that the next step passes, and whether no more come behind them.

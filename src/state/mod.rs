@@ -14,6 +14,7 @@ pub mod floor;
 pub mod indexing;
 pub mod order;
 pub mod query;
+mod short;
 mod unique;
 
 use std::{cmp::Ordering, fmt, sync::Arc};
@@ -22,10 +23,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::{
     command::{Outcome, RequestStamp},
+    key::Key,
     record::{Config, Definition, Revision},
     time::Timestamp,
 };
 use order::{Item, Order};
+use short::Short;
 
 /// Everything that the cluster has agreed on, at one revision.
 #[derive(Debug, Clone, Default)]
@@ -33,8 +36,8 @@ pub struct State {
     revision: Revision,
     last_at: Timestamp,
     by_key: Order<ByKey<Arc<Collection>>>,
-    by_created: Order<ByCreated<Arc<Definition>>>,
-    by_modified: Order<ByModified<Arc<Definition>>>,
+    by_created: Order<ByCreated>,
+    by_modified: Order<ByModified>,
     /// The definitions whose configs are being indexed.
     building: Order<ByKey<Arc<Definition>>>,
     requests: Order<ById>,
@@ -52,12 +55,13 @@ pub struct Collection {
     pub definition: Arc<Definition>,
     /// All configs by key.
     pub by_key: Order<ByKey<Arc<Config>>>,
-    /// All configs by the time of their creation.
-    pub by_created: Order<ByCreated<Arc<Config>>>,
-    /// All configs by the time of their last change.
-    pub by_modified: Order<ByModified<Arc<Config>>>,
-    /// One order for each indexed path, in the order of the paths: the configs' entries of its slot by value, then
-    /// key.
+    /// The keys of all configs by the time of their creation.
+    pub by_created: Order<ByTime>,
+    /// The keys of all configs by the time of their last change.
+    pub by_modified: Order<ByTime>,
+    /// One order for each indexed path, in the order of the paths: the keys of the configs by their entries of its
+    /// slot. The orders by time and by
+    /// value name configs by their keys alone, so a write touches only those in which its config moves.
     pub indexes: Vec<Order<BySlot>>,
     /// For each indexed path, how many entries are not the first of their config there.
     repeated: Vec<u64>,
@@ -65,55 +69,27 @@ pub struct Collection {
     sum: u128,
 }
 
-/// What an order by key or time needs to know of a record.
+/// What the order by key needs to know of a record.
 pub trait Record: Clone + fmt::Debug {
     /// The record's key.
-    fn key(&self) -> &str;
-    /// When it was created.
-    fn created_at(&self) -> Timestamp;
-    /// When it was changed last.
-    fn modified_at(&self) -> Timestamp;
+    fn key(&self) -> &Key;
 }
 
 impl Record for Arc<Config> {
-    fn key(&self) -> &str {
-        self.key.as_str()
-    }
-
-    fn created_at(&self) -> Timestamp {
-        self.created_at
-    }
-
-    fn modified_at(&self) -> Timestamp {
-        self.modified_at
+    fn key(&self) -> &Key {
+        &self.key
     }
 }
 
 impl Record for Arc<Definition> {
-    fn key(&self) -> &str {
-        self.key.as_str()
-    }
-
-    fn created_at(&self) -> Timestamp {
-        self.created_at
-    }
-
-    fn modified_at(&self) -> Timestamp {
-        self.modified_at
+    fn key(&self) -> &Key {
+        &self.key
     }
 }
 
 impl Record for Arc<Collection> {
-    fn key(&self) -> &str {
-        self.definition.key.as_str()
-    }
-
-    fn created_at(&self) -> Timestamp {
-        self.definition.created_at
-    }
-
-    fn modified_at(&self) -> Timestamp {
-        self.definition.modified_at
+    fn key(&self) -> &Key {
+        &self.definition.key
     }
 }
 
@@ -122,10 +98,21 @@ impl Record for Arc<Collection> {
 pub struct ByKey<R>(pub R);
 
 impl<R: Record> Item for ByKey<R> {
+    // To copy one is to count a record up, which is in no cache.
+    const LEAF: usize = 32;
     type Seek<'a> = &'a str;
+    type Bound = Key;
 
     fn seek(&self) -> &str {
-        self.0.key()
+        self.0.key().as_str()
+    }
+
+    fn bound(&self) -> Key {
+        self.0.key().clone()
+    }
+
+    fn seek_of(bound: &Key) -> &str {
+        bound.as_str()
     }
 
     fn compare(a: &str, b: &str) -> Ordering {
@@ -133,15 +120,24 @@ impl<R: Record> Item for ByKey<R> {
     }
 }
 
-/// A record in the order of creation. Times are unique: stamps grow strictly.
+/// A definition in the order of creation, which is that of the ids too.
 #[derive(Debug, Clone)]
-pub struct ByCreated<R>(pub R);
+pub struct ByCreated(pub Arc<Definition>);
 
-impl<R: Record> Item for ByCreated<R> {
+impl Item for ByCreated {
     type Seek<'a> = (Timestamp, &'a str);
+    type Bound = Self;
 
     fn seek(&self) -> (Timestamp, &str) {
-        (self.0.created_at(), self.0.key())
+        (self.0.created_at, self.0.key.as_str())
+    }
+
+    fn bound(&self) -> Self {
+        self.clone()
+    }
+
+    fn seek_of(bound: &Self) -> (Timestamp, &str) {
+        bound.seek()
     }
 
     fn compare(a: (Timestamp, &str), b: (Timestamp, &str)) -> Ordering {
@@ -149,15 +145,66 @@ impl<R: Record> Item for ByCreated<R> {
     }
 }
 
-/// A record in the order of the last change.
+/// A definition in the order of the last change.
 #[derive(Debug, Clone)]
-pub struct ByModified<R>(pub R);
+pub struct ByModified(pub Arc<Definition>);
 
-impl<R: Record> Item for ByModified<R> {
+impl Item for ByModified {
     type Seek<'a> = (Timestamp, &'a str);
+    type Bound = Self;
 
     fn seek(&self) -> (Timestamp, &str) {
-        (self.0.modified_at(), self.0.key())
+        (self.0.modified_at, self.0.key.as_str())
+    }
+
+    fn bound(&self) -> Self {
+        self.clone()
+    }
+
+    fn seek_of(bound: &Self) -> (Timestamp, &str) {
+        bound.seek()
+    }
+
+    fn compare(a: (Timestamp, &str), b: (Timestamp, &str)) -> Ordering {
+        a.cmp(&b)
+    }
+}
+
+/// A config in the order of a time, then of its key: what one entry of the log changes has one time.
+#[derive(Debug, Clone)]
+pub struct ByTime {
+    /// The time.
+    pub at: Timestamp,
+    /// The config's key.
+    pub key: Key,
+}
+
+impl ByTime {
+    /// A config by its creation.
+    fn created(config: &Config) -> Self {
+        Self { at: config.created_at, key: config.key.clone() }
+    }
+
+    /// A config by its last change.
+    fn modified(config: &Config) -> Self {
+        Self { at: config.modified_at, key: config.key.clone() }
+    }
+}
+
+impl Item for ByTime {
+    type Seek<'a> = (Timestamp, &'a str);
+    type Bound = Self;
+
+    fn seek(&self) -> (Timestamp, &str) {
+        (self.at, self.key.as_str())
+    }
+
+    fn bound(&self) -> Self {
+        self.clone()
+    }
+
+    fn seek_of(bound: &Self) -> (Timestamp, &str) {
+        bound.seek()
     }
 
     fn compare(a: (Timestamp, &str), b: (Timestamp, &str)) -> Ordering {
@@ -168,25 +215,39 @@ impl<R: Record> Item for ByModified<R> {
 /// A config in the order of one of its index entries, then of its key.
 #[derive(Debug, Clone)]
 pub struct BySlot {
-    /// The config.
-    pub config: Arc<Config>,
-    /// Which of its entries.
-    pub place: u32,
+    value: Short,
+    /// The config's key.
+    pub key: Key,
 }
 
 impl BySlot {
+    /// A config by a value.
+    #[must_use]
+    pub fn new(value: &[u8], key: &Key) -> Self {
+        Self { value: value.into(), key: key.clone() }
+    }
+
     /// The value that the config stands here by.
     #[must_use]
     pub fn value(&self) -> &[u8] {
-        self.config.entries.get(self.place as usize).map_or(&[], |entry| &entry.value)
+        &self.value
     }
 }
 
 impl Item for BySlot {
     type Seek<'a> = (&'a [u8], &'a str);
+    type Bound = Self;
 
     fn seek(&self) -> (&[u8], &str) {
-        (self.value(), self.config.key.as_str())
+        (self.value(), self.key.as_str())
+    }
+
+    fn bound(&self) -> Self {
+        self.clone()
+    }
+
+    fn seek_of(bound: &Self) -> (&[u8], &str) {
+        bound.seek()
     }
 
     fn compare(a: (&[u8], &str), b: (&[u8], &str)) -> Ordering {
@@ -212,9 +273,18 @@ struct ById(Arc<Remembered>);
 
 impl Item for ById {
     type Seek<'a> = &'a [u8; 16];
+    type Bound = [u8; 16];
 
     fn seek(&self) -> &[u8; 16] {
         &self.0.stamp.id
+    }
+
+    fn bound(&self) -> [u8; 16] {
+        self.0.stamp.id
+    }
+
+    fn seek_of(bound: &[u8; 16]) -> &[u8; 16] {
+        bound
     }
 
     fn compare(a: &[u8; 16], b: &[u8; 16]) -> Ordering {
@@ -227,9 +297,18 @@ struct ByAge(Arc<Remembered>);
 
 impl Item for ByAge {
     type Seek<'a> = Revision;
+    type Bound = Revision;
 
     fn seek(&self) -> Revision {
         self.0.revision
+    }
+
+    fn bound(&self) -> Revision {
+        self.0.revision
+    }
+
+    fn seek_of(bound: &Revision) -> Revision {
+        *bound
     }
 
     fn compare(a: Revision, b: Revision) -> Ordering {
@@ -424,6 +503,12 @@ impl Collection {
     fn order_mut(&mut self, slot: u16) -> Option<&mut Order<BySlot>> {
         let place = self.place(slot)?;
         self.indexes.get_mut(place)
+    }
+
+    /// The config that another order names.
+    #[must_use]
+    pub fn named(&self, key: &Key) -> &Arc<Config> {
+        self.config(key.as_str()).expect("the orders name only configs that there are")
     }
 
     /// How many entries of a slot are not the first of their config: those of arrays.

@@ -11,39 +11,71 @@
 
 use std::{cmp::Ordering, fmt, sync::Arc};
 
-/// Items of a leaf and children of a branch at most.
-const WIDTH: usize = 64;
-/// A node with fewer than this is joined to a neighbour that has the room.
-const NARROW: usize = WIDTH / 4;
+/// Children of a branch at most.
+const BRANCH: usize = 32;
+/// Room that a copied or split node is given beside what it holds: it is copied again before it has grown far.
+const SLACK: usize = 4;
 
-/// What stands in an [`Order`]: a small value that compares by what it points to.
+/// What stands in an [`Order`]: a small value. What it is sought by should lie in it, not behind a pointer: a search
+/// looks at some twenty items that are in no cache.
 pub trait Item: Clone + fmt::Debug {
+    /// Items of a leaf at most. A change copies a leaf, so it is low where copying an item is dear.
+    const LEAF: usize = 64;
     /// What it is sought by.
     type Seek<'a>: Copy;
+    /// What a branch keeps of its greatest item.
+    type Bound: Clone + fmt::Debug;
     /// The item's own seek value.
     fn seek(&self) -> Self::Seek<'_>;
+    /// The item as a bound.
+    fn bound(&self) -> Self::Bound;
+    /// The seek value of the item that a bound was made of.
+    fn seek_of(bound: &Self::Bound) -> Self::Seek<'_>;
     /// Compares two.
     fn compare(a: Self::Seek<'_>, b: Self::Seek<'_>) -> Ordering;
 }
 
 /// Unique items in their order.
 #[derive(Clone)]
-pub struct Order<T> {
+pub struct Order<T: Item> {
     root: Arc<Node<T>>,
     len: u64,
 }
 
-#[derive(Clone)]
-enum Node<T> {
+enum Node<T: Item> {
     Leaf(Vec<T>),
     Branch(Vec<Child<T>>),
 }
 
 #[derive(Clone)]
-struct Child<T> {
+struct Child<T: Item> {
     count: u64,
-    max: T,
+    max: T::Bound,
     node: Arc<Node<T>>,
+}
+
+impl<T: Item> Clone for Node<T> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Leaf(items) => Self::Leaf(copy(items)),
+            Self::Branch(children) => Self::Branch(copy(children)),
+        }
+    }
+}
+
+/// A copy that is about to be changed: with room, or its first insertion would copy it again.
+fn copy<E: Clone>(list: &[E]) -> Vec<E> {
+    let mut copied = Vec::with_capacity(list.len() + SLACK);
+    copied.extend_from_slice(list);
+    copied
+}
+
+/// Inserts without doubling the room.
+fn put<E>(list: &mut Vec<E>, place: usize, element: E) {
+    if list.len() == list.capacity() {
+        list.reserve_exact(2 * SLACK);
+    }
+    list.insert(place, element);
 }
 
 impl<T: Item> Default for Order<T> {
@@ -69,7 +101,7 @@ impl<T: Item> Order<T> {
     #[must_use]
     pub fn from_sorted(items: impl Iterator<Item = T>) -> Self {
         let mut level: Vec<Child<T>> = Vec::new();
-        let mut leaf = Vec::with_capacity(WIDTH);
+        let mut leaf = Vec::with_capacity(T::LEAF);
         let mut len = 0;
         for item in items {
             debug_assert!(
@@ -78,14 +110,14 @@ impl<T: Item> Order<T> {
             );
             len += 1;
             leaf.push(item);
-            if leaf.len() == WIDTH {
-                level.extend(child(Node::Leaf(std::mem::replace(&mut leaf, Vec::with_capacity(WIDTH)))));
+            if leaf.len() == T::LEAF {
+                level.extend(child(Node::Leaf(std::mem::replace(&mut leaf, Vec::with_capacity(T::LEAF)))));
             }
         }
         leaf.shrink_to_fit();
         level.extend(child(Node::Leaf(leaf)));
         while level.len() > 1 {
-            level = level.chunks(WIDTH).filter_map(|part| child(Node::Branch(part.to_vec()))).collect();
+            level = level.chunks(BRANCH).filter_map(|part| child(Node::Branch(part.to_vec()))).collect();
         }
         level.pop().map_or_else(Self::new, |root| Self { root: root.node, len })
     }
@@ -126,9 +158,22 @@ impl<T: Item> Order<T> {
         old
     }
 
+    /// Changes the item that is sought in its place. What it is sought by must stay.
+    pub fn edit<R>(&mut self, seek: T::Seek<'_>, change: impl FnOnce(&mut T) -> R) -> Option<R> {
+        let mut node = Arc::make_mut(&mut self.root);
+        loop {
+            match node {
+                Node::Leaf(items) => return find(items, seek).ok().map(|place| change(&mut items[place])),
+                Node::Branch(children) => {
+                    let place = way(children, seek);
+                    node = Arc::make_mut(&mut children.get_mut(place)?.node);
+                }
+            }
+        }
+    }
+
     /// Takes the item that is sought away.
     pub fn remove(&mut self, seek: T::Seek<'_>) -> Option<T> {
-        self.get(seek)?;
         let old = remove(Arc::make_mut(&mut self.root), seek)?;
         self.len -= 1;
         loop {
@@ -142,15 +187,17 @@ impl<T: Item> Order<T> {
         Some(old)
     }
 
-    /// How many items come before the first one for which `before` is false. `before` must be true for a first part
-    /// of the order and false for the rest.
+    /// How many items come before the first one whose bound makes `before` false. `before` must be true for a first
+    /// part of the order and false for the rest.
     #[must_use]
-    pub fn rank(&self, before: impl Fn(&T) -> bool) -> u64 {
+    pub fn rank(&self, before: impl Fn(&T::Bound) -> bool) -> u64 {
         let mut node = &*self.root;
         let mut rank = 0;
         loop {
             match node {
-                Node::Leaf(items) => return rank + items.partition_point(&before) as u64,
+                Node::Leaf(items) => {
+                    return rank + items.partition_point(|item| before(&item.bound())) as u64;
+                }
                 Node::Branch(children) => {
                     let place = children.partition_point(|child| before(&child.max));
                     rank += children[..place].iter().map(|child| child.count).sum::<u64>();
@@ -231,7 +278,7 @@ fn find<T: Item>(items: &[T], seek: T::Seek<'_>) -> Result<usize, usize> {
 
 /// The child that holds what is sought, if any does; the number of children when it is greater than all.
 fn way<T: Item>(children: &[Child<T>], seek: T::Seek<'_>) -> usize {
-    children.partition_point(|child| T::compare(child.max.seek(), seek) == Ordering::Less)
+    children.partition_point(|child| T::compare(T::seek_of(&child.max), seek) == Ordering::Less)
 }
 
 /// A node as its parent holds it; `None` when it is empty.
@@ -244,9 +291,9 @@ fn node_child<T: Item>(node: Arc<Node<T>>) -> Option<Child<T>> {
     Some(Child { count, max, node })
 }
 
-fn measure<T: Item>(node: &Node<T>) -> Option<(u64, T)> {
+fn measure<T: Item>(node: &Node<T>) -> Option<(u64, T::Bound)> {
     match node {
-        Node::Leaf(items) => Some((items.len() as u64, items.last()?.clone())),
+        Node::Leaf(items) => Some((items.len() as u64, items.last()?.bound())),
         Node::Branch(children) => {
             Some((children.iter().map(|child| child.count).sum(), children.last()?.max.clone()))
         }
@@ -256,8 +303,9 @@ fn measure<T: Item>(node: &Node<T>) -> Option<(u64, T)> {
 /// Splits a full list. What grows at its end leaves its left part full: times only ever grow.
 fn split<E>(list: &mut Vec<E>, grown_at: usize) -> Vec<E> {
     let middle = if grown_at + 1 == list.len() { list.len() - 1 } else { list.len() / 2 };
-    let mut right = Vec::with_capacity(WIDTH + 1);
+    let mut right = Vec::with_capacity(list.len() - middle + SLACK);
     right.extend(list.drain(middle..));
+    list.shrink_to(middle + SLACK);
     right
 }
 
@@ -266,19 +314,29 @@ fn insert<T: Item>(node: &mut Node<T>, item: T) -> (Option<T>, Option<Child<T>>)
         Node::Leaf(items) => match find(items, item.seek()) {
             Ok(place) => (Some(std::mem::replace(&mut items[place], item)), None),
             Err(place) => {
-                items.insert(place, item);
-                let right = (items.len() > WIDTH).then(|| split(items, place));
+                put(items, place, item);
+                let right = (items.len() > T::LEAF).then(|| split(items, place));
                 (None, right.and_then(|right| child(Node::Leaf(right))))
             }
         },
         Node::Branch(children) => {
             let place = way(children, item.seek()).min(children.len() - 1);
             let below = &mut children[place];
+            let grown = match T::compare(T::seek_of(&below.max), item.seek()) {
+                Ordering::Less => Some(item.bound()),
+                Ordering::Equal | Ordering::Greater => None,
+            };
             let (old, right) = insert(Arc::make_mut(&mut below.node), item);
+            let Some(right) = right else {
+                below.count += u64::from(old.is_none());
+                if let Some(max) = grown {
+                    below.max = max;
+                }
+                return (old, None);
+            };
             refresh(below);
-            let Some(right) = right else { return (old, None) };
-            children.insert(place + 1, right);
-            let right = (children.len() > WIDTH).then(|| split(children, place + 1));
+            put(children, place + 1, right);
+            let right = (children.len() > BRANCH).then(|| split(children, place + 1));
             (old, right.and_then(|right| child(Node::Branch(right))))
         }
     }
@@ -295,33 +353,45 @@ fn remove<T: Item>(node: &mut Node<T>, seek: T::Seek<'_>) -> Option<T> {
         Node::Leaf(items) => find(items, seek).ok().map(|place| items.remove(place)),
         Node::Branch(children) => {
             let place = way(children, seek);
-            let old = remove(Arc::make_mut(&mut children.get_mut(place)?.node), seek)?;
-            match measure(&children[place].node) {
-                None => drop(children.remove(place)),
-                Some((count, max)) => {
-                    (children[place].count, children[place].max) = (count, max);
-                    join(children, place);
-                }
+            let below = children.get_mut(place)?;
+            let old = remove(Arc::make_mut(&mut below.node), seek)?;
+            below.count -= 1;
+            if below.count == 0 {
+                drop(children.remove(place));
+                return Some(old);
             }
+            if T::compare(T::seek_of(&below.max), old.seek()) == Ordering::Equal {
+                refresh(below);
+            }
+            join(children, place);
             Some(old)
         }
     }
 }
 
-fn width<T>(node: &Node<T>) -> usize {
+fn width<T: Item>(node: &Node<T>) -> usize {
     match node {
         Node::Leaf(items) => items.len(),
         Node::Branch(children) => children.len(),
     }
 }
 
-/// Joins a narrow child to its neighbour when both fit into one node with room to grow.
+/// How wide a node may be.
+fn most<T: Item>(node: &Node<T>) -> usize {
+    match node {
+        Node::Leaf(_) => T::LEAF,
+        Node::Branch(_) => BRANCH,
+    }
+}
+
+/// Joins a child that is less than a quarter full to its neighbour when both fit into one node with room to grow.
 fn join<T: Item>(children: &mut Vec<Child<T>>, place: usize) {
-    if width(&children[place].node) >= NARROW || children.len() < 2 {
+    let most = most(&children[place].node);
+    if width(&children[place].node) >= most / 4 || children.len() < 2 {
         return;
     }
     let left = place.saturating_sub(1);
-    if width(&children[left].node) + width(&children[left + 1].node) > WIDTH - NARROW {
+    if width(&children[left].node) + width(&children[left + 1].node) > most - most / 4 {
         return;
     }
     let right = children.remove(left + 1);
@@ -337,18 +407,18 @@ fn join<T: Item>(children: &mut Vec<Child<T>>, place: usize) {
 }
 
 /// Ascending items of an [`Order`].
-pub struct Iter<'a, T> {
+pub struct Iter<'a, T: Item> {
     above: Vec<std::slice::Iter<'a, Child<T>>>,
     leaf: std::slice::Iter<'a, T>,
 }
 
-impl<T> fmt::Debug for Iter<'_, T> {
+impl<T: Item> fmt::Debug for Iter<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Iter").finish_non_exhaustive()
     }
 }
 
-impl<'a, T> Iterator for Iter<'a, T> {
+impl<'a, T: Item> Iterator for Iter<'a, T> {
     type Item = &'a T;
 
     fn next(&mut self) -> Option<&'a T> {
@@ -366,18 +436,18 @@ impl<'a, T> Iterator for Iter<'a, T> {
 }
 
 /// Descending items of an [`Order`].
-pub struct BackIter<'a, T> {
+pub struct BackIter<'a, T: Item> {
     above: Vec<std::slice::Iter<'a, Child<T>>>,
     leaf: std::slice::Iter<'a, T>,
 }
 
-impl<T> fmt::Debug for BackIter<'_, T> {
+impl<T: Item> fmt::Debug for BackIter<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BackIter").finish_non_exhaustive()
     }
 }
 
-impl<'a, T> Iterator for BackIter<'a, T> {
+impl<'a, T: Item> Iterator for BackIter<'a, T> {
     type Item = &'a T;
 
     fn next(&mut self) -> Option<&'a T> {
@@ -395,86 +465,4 @@ impl<'a, T> Iterator for BackIter<'a, T> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use proptest::prelude::*;
-
-    use super::*;
-
-    #[derive(Debug, Clone, PartialEq)]
-    struct Number(u32);
-
-    impl Item for Number {
-        type Seek<'a> = u32;
-
-        fn seek(&self) -> u32 {
-            self.0
-        }
-
-        fn compare(a: u32, b: u32) -> Ordering {
-            a.cmp(&b)
-        }
-    }
-
-    fn agrees(order: &Order<Number>, model: &BTreeSet<u32>) {
-        let all: Vec<u32> = order.from(0).map(|n| n.0).collect();
-        assert_eq!(all, model.iter().copied().collect::<Vec<_>>());
-        assert_eq!(order.len(), model.len() as u64);
-        let mut back: Vec<u32> = order.back_from(order.len()).map(|n| n.0).collect();
-        back.reverse();
-        assert_eq!(back, all);
-        for place in
-            [0, 1, all.len() / 3, all.len() / 2, all.len().saturating_sub(1), all.len(), all.len() + 5]
-        {
-            assert_eq!(order.at(place as u64).map(|n| n.0), all.get(place).copied());
-            let before: Vec<u32> = order.back_from(place as u64).take(3).map(|n| n.0).collect();
-            let expected: Vec<u32> = all[..place.min(all.len())].iter().rev().take(3).copied().collect();
-            assert_eq!(before, expected);
-        }
-        for bound in [0, 7, 100, 5000, u32::MAX] {
-            assert_eq!(order.rank(|n| n.0 < bound), all.partition_point(|n| *n < bound) as u64);
-        }
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
-        #[test]
-        fn it_is_the_set_that_a_model_is(steps in proptest::collection::vec((any::<bool>(), 0u32..3000), 0..4000)) {
-            let (mut order, mut model) = (Order::new(), BTreeSet::new());
-            let mut old: Option<(Order<Number>, BTreeSet<u32>)> = None;
-            for (n, (put, number)) in steps.into_iter().enumerate() {
-                if put {
-                    prop_assert_eq!(order.insert(Number(number)).is_none(), model.insert(number));
-                } else {
-                    prop_assert_eq!(order.remove(number).is_some(), model.remove(&number));
-                }
-                prop_assert_eq!(order.get(number).is_some(), model.contains(&number));
-                if n == 1000 {
-                    old = Some((order.clone(), model.clone()));
-                }
-            }
-            agrees(&order, &model);
-            if let Some((order, model)) = old {
-                agrees(&order, &model);
-            }
-        }
-    }
-
-    #[test]
-    fn it_grows_shrinks_and_is_built_at_once() {
-        let model: BTreeSet<u32> = (0..20_000).collect();
-        let mut order = Order::from_sorted(model.iter().map(|n| Number(*n)));
-        agrees(&order, &model);
-        let mut grown = Order::new();
-        for n in &model {
-            grown.insert(Number(*n));
-        }
-        agrees(&grown, &model);
-        for n in 0..20_000 {
-            assert_eq!(order.remove((n * 7919) % 20_000), Some(Number((n * 7919) % 20_000)));
-        }
-        agrees(&order, &BTreeSet::new());
-        assert!(order.is_empty() && order.insert(Number(1)).is_none());
-    }
-}
+mod tests;

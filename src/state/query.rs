@@ -24,6 +24,9 @@ pub struct Found<T> {
     pub total: u64,
 }
 
+/// A config that an order names is looked up by its key, at the cost of some steps along all configs: a condition that
+/// more than one in so many meet is tested on all instead.
+const LOOKUPS_PAY: u64 = 4;
 /// Tag of strings in `model::index`: a prefix looks at strings alone.
 const STRING: &[u8] = &[0x40];
 
@@ -57,10 +60,10 @@ fn skip(page: &Page) -> u64 {
 }
 
 /// A page of an order; all of it is tested when there is something to search for.
-fn walk<T: super::order::Item, R: Clone>(
-    order: &Order<T>,
+fn walk<'a, T: super::order::Item, R: Clone + 'a>(
+    order: &'a Order<T>,
     page: &Page,
-    record: impl Fn(&T) -> &R,
+    record: impl Fn(&'a T) -> &'a R,
     matches: impl Fn(&R) -> bool,
 ) -> Found<R> {
     let (skip, limit) = (skip(page), page.limit);
@@ -110,8 +113,8 @@ impl Collection {
         if query.filters.is_empty() {
             return match query.sort {
                 ConfigSort::Key => walk(&self.by_key, page, |item| &item.0, matches),
-                ConfigSort::Created => walk(&self.by_created, page, |item| &item.0, matches),
-                ConfigSort::Modified => walk(&self.by_modified, page, |item| &item.0, matches),
+                ConfigSort::Created => walk(&self.by_created, page, |item| self.named(&item.key), matches),
+                ConfigSort::Modified => walk(&self.by_modified, page, |item| self.named(&item.key), matches),
                 ConfigSort::Slot(slot) => self.by_slot(slot, page, matches),
             };
         }
@@ -159,9 +162,9 @@ impl Collection {
         };
         let (skip, limit) = (skip(page), size(page.limit));
         let mut results: Vec<Arc<Config>> = if page.descending {
-            Runs::new(order, skip).take(limit).cloned().collect()
+            Runs::new(order, skip).take(limit).map(|item| Arc::clone(self.named(&item.key))).collect()
         } else {
-            order.from(skip).take(limit).map(|item| Arc::clone(&item.config)).collect()
+            order.from(skip).take(limit).map(|item| Arc::clone(self.named(&item.key))).collect()
         };
         if results.len() < limit && order.len() < self.by_key.len() {
             let passed = size(skip.saturating_sub(order.len()));
@@ -175,10 +178,13 @@ impl Collection {
     /// looked up.
     fn candidates(&self, filters: &[Filter]) -> Option<Vec<Arc<Config>>> {
         let best = filters.iter().filter_map(|filter| self.ranges(filter)).min_by_key(Ranges::count)?;
+        if best.count() > self.by_key.len() / LOOKUPS_PAY {
+            return None;
+        }
         Some(match best {
-            Ranges::Slot(order, ranges) => take(order, &ranges, |item| &item.config),
-            Ranges::Created(ranges) => take(&self.by_created, &ranges, |item| &item.0),
-            Ranges::Modified(ranges) => take(&self.by_modified, &ranges, |item| &item.0),
+            Ranges::Slot(order, ranges) => take(order, &ranges, |item| self.named(&item.key)),
+            Ranges::Created(ranges) => take(&self.by_created, &ranges, |item| self.named(&item.key)),
+            Ranges::Modified(ranges) => take(&self.by_modified, &ranges, |item| self.named(&item.key)),
             Ranges::Key(ranges) => take(&self.by_key, &ranges, |item| &item.0),
         })
     }
@@ -192,14 +198,14 @@ impl Collection {
                 Ranges::Slot(order, places(order, &spans, |item, bound| item.value().cmp(bound)))
             }
             Field::Created => Ranges::Created(places(&self.by_created, &spans, |item, bound| {
-                item.0.created_at.0.to_be_bytes().as_slice().cmp(bound)
+                item.at.0.to_be_bytes().as_slice().cmp(bound)
             })),
             Field::Modified => Ranges::Modified(places(&self.by_modified, &spans, |item, bound| {
-                item.0.modified_at.0.to_be_bytes().as_slice().cmp(bound)
+                item.at.0.to_be_bytes().as_slice().cmp(bound)
             })),
-            Field::Key => Ranges::Key(places(&self.by_key, &spans, |item, bound| {
-                item.0.key.as_str().as_bytes().cmp(bound)
-            })),
+            Field::Key => {
+                Ranges::Key(places(&self.by_key, &spans, |key, bound| key.as_str().as_bytes().cmp(bound)))
+            }
         })
     }
 }
@@ -220,10 +226,10 @@ impl Ranges<'_> {
     }
 }
 
-fn take<T: super::order::Item, R: Clone>(
-    order: &Order<T>,
+fn take<'a, T: super::order::Item, R: Clone + 'a>(
+    order: &'a Order<T>,
     ranges: &[(u64, u64)],
-    record: impl Fn(&T) -> &R,
+    record: impl Fn(&'a T) -> &'a R,
 ) -> Vec<R> {
     ranges
         .iter()
@@ -259,7 +265,7 @@ fn spans(filter: &Filter) -> Option<Vec<Span>> {
 fn places<T: super::order::Item>(
     order: &Order<T>,
     spans: &[Span],
-    compare: impl Fn(&T, &[u8]) -> Ordering,
+    compare: impl Fn(&T::Bound, &[u8]) -> Ordering,
 ) -> Vec<(u64, u64)> {
     let place = |span: &Span| {
         let from = match &span.0 {
@@ -381,16 +387,16 @@ impl<'a> Runs<'a> {
 }
 
 impl<'a> Iterator for Runs<'a> {
-    type Item = &'a Arc<Config>;
+    type Item = &'a BySlot;
 
-    fn next(&mut self) -> Option<&'a Arc<Config>> {
+    fn next(&mut self) -> Option<&'a BySlot> {
         while self.left == 0 {
             let place = self.begin.checked_sub(1)?;
             let (begin, end) = self.around(place);
             self.enter(begin, 0, end);
         }
         self.left -= 1;
-        self.run.next().map(|item| &item.config)
+        self.run.next()
     }
 }
 

@@ -35,7 +35,7 @@ impl Collection {
         values.into_iter().find_map(|value| {
             let place = order.rank(|item| item.value() < value);
             let mut equal = order.from(place).take_while(|item| item.value() == value);
-            equal.find(|item| item.config.key.as_str() != key).map(|item| &item.config.key)
+            equal.find(|item| item.key.as_str() != key).map(|item| &item.key)
         })
     }
 
@@ -43,6 +43,6 @@ impl Collection {
     /// are two configs.
     pub fn by_value(&self, path: &str) -> impl Iterator<Item = (&[u8], &Key)> {
         let items = self.slot_of(path).into_iter().flat_map(|(_, order)| order.from(0));
-        items.map(|item| (item.value(), &item.config.key))
+        items.map(|item| (item.value(), &item.key))
     }
 }

@@ -68,13 +68,13 @@ pub(in crate::state) fn same(a: &State, b: &State) {
     assert_eq!(a.config_count(), b.config_count());
     for (a, b) in a.definitions().zip(b.definitions()) {
         let slots = |c: &Collection| -> Vec<Vec<(Vec<u8>, String)>> {
-            let item = |i: &BySlot| (i.value().to_vec(), i.config.key.to_string());
+            let item = |i: &BySlot| (i.value().to_vec(), i.key.to_string());
             c.indexes.iter().map(|order| order.from(0).map(item).collect()).collect()
         };
         assert_eq!((slots(a), &a.repeated), (slots(b), &b.repeated));
         let keys = |c: &Collection| -> Vec<String> {
-            let created = c.by_created.from(0).map(|c| c.0.key.to_string());
-            created.chain(c.by_modified.from(0).map(|c| c.0.key.to_string())).collect()
+            let created = c.by_created.from(0).map(|c| c.key.to_string());
+            created.chain(c.by_modified.from(0).map(|c| c.key.to_string())).collect()
         };
         assert_eq!(keys(a), keys(b));
     }

@@ -109,7 +109,7 @@ type Pairs = Vec<(Vec<u8>, String)>;
 
 fn pairs(collection: &Collection, slot: u16) -> Pairs {
     let order = collection.order(slot).unwrap();
-    order.from(0).map(|item| (item.value().to_vec(), item.config.key.to_string())).collect()
+    order.from(0).map(|item| (item.value().to_vec(), item.key.to_string())).collect()
 }
 
 /// What can be used is exact; what is built holds nothing that is not in the data.

@@ -1,0 +1,133 @@
+//! The order against a plain sorted set, whatever is done to it.
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::*;
+
+#[derive(Debug, Clone, PartialEq)]
+struct Number(u32);
+
+impl Item for Number {
+    type Seek<'a> = u32;
+    type Bound = u32;
+
+    fn seek(&self) -> u32 {
+        self.0
+    }
+
+    fn bound(&self) -> u32 {
+        self.0
+    }
+
+    fn seek_of(bound: &u32) -> u32 {
+        *bound
+    }
+
+    fn compare(a: u32, b: u32) -> Ordering {
+        a.cmp(&b)
+    }
+}
+
+fn agrees(order: &Order<Number>, model: &BTreeSet<u32>) {
+    let all: Vec<u32> = order.from(0).map(|n| n.0).collect();
+    assert_eq!(all, model.iter().copied().collect::<Vec<_>>());
+    assert_eq!(order.len(), model.len() as u64);
+    let mut back: Vec<u32> = order.back_from(order.len()).map(|n| n.0).collect();
+    back.reverse();
+    assert_eq!(back, all);
+    for place in [0, 1, all.len() / 3, all.len() / 2, all.len().saturating_sub(1), all.len(), all.len() + 5] {
+        assert_eq!(order.at(place as u64).map(|n| n.0), all.get(place).copied());
+        let before: Vec<u32> = order.back_from(place as u64).take(3).map(|n| n.0).collect();
+        let expected: Vec<u32> = all[..place.min(all.len())].iter().rev().take(3).copied().collect();
+        assert_eq!(before, expected);
+    }
+    for bound in [0, 7, 100, 5000, u32::MAX] {
+        assert_eq!(order.rank(|n| *n < bound), all.partition_point(|n| *n < bound) as u64);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn it_is_the_set_that_a_model_is(steps in proptest::collection::vec((any::<bool>(), 0u32..3000), 0..4000)) {
+        let (mut order, mut model) = (Order::new(), BTreeSet::new());
+        let mut old: Option<(Order<Number>, BTreeSet<u32>)> = None;
+        for (n, (put, number)) in steps.into_iter().enumerate() {
+            if put {
+                prop_assert_eq!(order.insert(Number(number)).is_none(), model.insert(number));
+            } else {
+                prop_assert_eq!(order.remove(number).is_some(), model.remove(&number));
+            }
+            prop_assert_eq!(order.get(number).is_some(), model.contains(&number));
+            if n == 1000 {
+                old = Some((order.clone(), model.clone()));
+            }
+        }
+        agrees(&order, &model);
+        if let Some((order, model)) = old {
+            agrees(&order, &model);
+        }
+    }
+}
+
+#[test]
+fn it_grows_shrinks_and_is_built_at_once() {
+    let model: BTreeSet<u32> = (0..20_000).collect();
+    let mut order = Order::from_sorted(model.iter().map(|n| Number(*n)));
+    agrees(&order, &model);
+    let mut grown = Order::new();
+    for n in &model {
+        grown.insert(Number(*n));
+    }
+    agrees(&grown, &model);
+    for n in 0..20_000 {
+        assert_eq!(order.remove((n * 7919) % 20_000), Some(Number((n * 7919) % 20_000)));
+    }
+    agrees(&order, &BTreeSet::new());
+    assert!(order.is_empty() && order.insert(Number(1)).is_none());
+}
+
+/// A number with something beside it that is not sought.
+#[derive(Debug, Clone, PartialEq)]
+struct Row(u32, u32);
+
+impl Item for Row {
+    const LEAF: usize = 8;
+    type Seek<'a> = u32;
+    type Bound = u32;
+
+    fn seek(&self) -> u32 {
+        self.0
+    }
+
+    fn bound(&self) -> u32 {
+        self.0
+    }
+
+    fn seek_of(bound: &u32) -> u32 {
+        *bound
+    }
+
+    fn compare(a: u32, b: u32) -> Ordering {
+        a.cmp(&b)
+    }
+}
+
+#[test]
+fn an_item_is_changed_in_its_place_and_a_clone_keeps_its_own() {
+    let mut order: Order<Row> = Order::new();
+    for n in 0..1000 {
+        order.insert(Row((n * 7919) % 1000, 0));
+    }
+    let old = order.clone();
+    for n in 0..1000 {
+        assert_eq!(order.edit(n, |row| std::mem::replace(&mut row.1, n + 1)), Some(0));
+    }
+    assert_eq!(order.edit(1000, |_| ()), None);
+    assert_eq!((order.len(), old.len()), (1000, 1000));
+    assert!((0..1000).all(|n| order.get(n) == Some(&Row(n, n + 1)) && old.get(n) == Some(&Row(n, 0))));
+    assert_eq!(order.insert(Row(999, 7)), Some(Row(999, 1000)));
+    assert_eq!(order.get(999), Some(&Row(999, 7)));
+}
