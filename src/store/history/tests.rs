@@ -152,6 +152,10 @@ fn a_crash_between_seal_and_rename_is_completed() {
 }
 
 #[test]
+#[expect(
+    clippy::cognitive_complexity,
+    reason = "one history, looked at after each step; clippy counts its assertions"
+)]
 fn what_an_installed_state_skipped_is_a_gap_and_not_an_empty_stretch() {
     let directory = tempfile::tempdir().unwrap();
     let mut history = open(directory.path());
@@ -182,6 +186,10 @@ fn subject() -> Subject {
 }
 
 #[test]
+#[expect(
+    clippy::cognitive_complexity,
+    reason = "one history, looked at after each step; clippy counts its assertions"
+)]
 fn a_key_is_followed_through_segments_deletions_and_a_restart() {
     let directory = tempfile::tempdir().unwrap();
     let mut history = History::open(directory.path(), 400).unwrap();
