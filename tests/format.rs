@@ -130,7 +130,7 @@ fn batches() {
     ];
     entry(
         &plain(Command::Batch(steps)),
-        "01e4e0f4e586ee900304726f6f7400000005030\
+        "01e4e0f4e586ee900304726f6f7400000009030\
          1ac02040164016b00\
          01ffffffffffffffffff01040164016b0501ffffffffffffffffff01\
          00040164016b0309",
@@ -162,7 +162,7 @@ fn verdicts() {
     form(&rejected(Rejection::RequestReused), "000106");
     form(&rejected(Rejection::NotUnique { path: "a".into(), by: key("k") }), "0001070161016b");
     let rejection = Box::new(Rejection::Precondition { current: 300 });
-    form(&rejected(Rejection::InBatch { index: 200, rejection }), "000107c80105ac02");
+    form(&rejected(Rejection::InBatch { index: 200, rejection }), "000108c80105ac02");
     form(&Verdict::Stale, "01");
 }
 

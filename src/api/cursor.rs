@@ -18,7 +18,8 @@ use crate::{
 
 /// The cursor that a list was asked with.
 pub(super) fn given(params: &Params) -> Result<Option<Cursor>, Problem> {
-    let Some(text) = params.get("cursor") else { return Ok(None) };
+    // An empty one is none, as an empty `search` is.
+    let Some(text) = params.get("cursor").filter(|text| !text.is_empty()) else { return Ok(None) };
     let wrong = |msg: &str| Problem::fault(Fault::at(vec!["query".into(), "cursor".into()], msg));
     if params.get("page").is_some() {
         return Err(wrong("`cursor` names its page, so `page` must be absent"));

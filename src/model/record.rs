@@ -36,7 +36,16 @@ pub struct Definition {
     pub unique: Vec<String>,
 }
 
+/// Bits of a definition's id that tell those of one revision apart: a batch may create several.
+pub const STEP_BITS: u32 = 10;
+
 impl Definition {
+    /// The revision that created it.
+    #[must_use]
+    pub fn born(&self) -> Revision {
+        self.id >> STEP_BITS
+    }
+
     /// The slot of an indexed path, by the path's text: a path is written in one way only.
     #[must_use]
     pub fn slot(&self, path: &str) -> Option<u16> {

@@ -154,7 +154,7 @@ impl Service {
         let state = consensus.state();
         let gone =
             || Refusal::Expired(format!("what was written at revision {revision} is not kept any more"));
-        let found = state.definition(definition).filter(|found| found.definition.id <= revision);
+        let found = state.definition(definition).filter(|found| found.definition.born() <= revision);
         let found = found.ok_or_else(gone)?;
         if let Some(config) = found.config(key).filter(|config| config.revision == revision) {
             return Ok(Arc::clone(config));
@@ -243,7 +243,7 @@ impl Service {
         }
         let absent = || Refusal::NotThere(format!("the config did not exist at revision {at}"));
         let found = state.definition(definition).ok_or(Rejection::DefinitionNotFound)?;
-        if at < found.definition.id {
+        if at < found.definition.born() {
             return Err(absent());
         }
         let current = found.config(key).cloned();

@@ -15,15 +15,12 @@ use crate::model::{
     index::Indexing,
     key::Key,
     limits::{REQUEST_AGE_US, REQUESTS_MAX},
-    record::{Config, Definition, Entry, Revision},
+    record::{Config, Definition, Entry, Revision, STEP_BITS},
     time::Timestamp,
 };
 
 /// Answers that one entry forgets at most, so that no entry is expensive. A new entry adds one, so this drains.
 const FORGOTTEN_PER_ENTRY: usize = 16;
-
-/// Bits of a definition's id that tell the steps of one entry apart.
-const STEP_BITS: u32 = 10;
 
 /// The place and time of the entry that is being applied.
 #[derive(Clone, Copy)]

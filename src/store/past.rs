@@ -24,7 +24,7 @@ use super::{
     scan::Reading,
 };
 use crate::model::{
-    record::{Config, Definition, Revision},
+    record::{Config, Definition, Revision, STEP_BITS},
     time::Timestamp,
 };
 
@@ -155,7 +155,7 @@ impl Subject {
     fn begins(&self) -> Revision {
         match self {
             Self::Definition(_) => 0,
-            Self::Config { definition, .. } => *definition,
+            Self::Config { definition, .. } => *definition >> STEP_BITS,
         }
     }
 }

@@ -181,7 +181,7 @@ async fn what_is_no_cursor_is_refused() {
         let good = cursor(&next(&first).expect("twenty are two pages"));
         let damaged = format!("{}{}", if good.starts_with('B') { 'C' } else { 'B' }, &good[1..]);
         let longer = format!("{good}AAAA");
-        for bad in ["", "x", "null", "%", "AAAAAAAAAAAA", &damaged, &longer, &good[..good.len() - 2]] {
+        for bad in ["x", "null", "%", "AAAAAAAAAAAA", &damaged, &longer, &good[..good.len() - 2]] {
             for path in [DEFINITIONS.to_owned(), d.configs()] {
                 let answer = run.node.get(&path).query(&[("cursor", bad)]).await.invalid();
                 assert_eq!(answer.body["errors"][0]["loc"], json!(["query", "cursor"]), "{answer:?}");

@@ -35,13 +35,13 @@ async fn a_schema_that_all_configs_fit_is_stored_and_asked_from_then_on() {
         d.fill(&[("a", json!({"n": 1})), ("b", json!({"n": 2}))]).await;
         let (_, before) = shown(&d).await;
 
-        let text = r#"{"json_schema": {"properties": {"n": {"maximum": 1e400, "type": "integer"}}}}"#;
+        let text = r#"{"json_schema": {"properties": {"n": {"maximum": 123456789012345678901234567890, "type": "integer"}}}}"#;
         let path = format!("{}/schema/", d.path());
         let put = d.node.call(http::Method::PUT, &path).text("application/json", text);
         let answer = put.await.expect(200);
         assert_eq!(names(answer.data()), ["config_definition_key", "json_schema"]);
         assert_eq!(answer.data()["config_definition_key"], d.key);
-        let expected = r#"{"properties":{"n":{"maximum":1e400,"type":"integer"}}}"#;
+        let expected = r#"{"properties":{"n":{"maximum":123456789012345678901234567890,"type":"integer"}}}"#;
         assert_eq!(raw_data(&answer, &["json_schema"]), expected);
         assert_ne!(answer.tag(), before);
         for node in run.all() {

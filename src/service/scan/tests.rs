@@ -1,3 +1,5 @@
+//! What a check of all configs finds, at once and in pictures that follow one another.
+
 use std::fmt::Write as _;
 
 use serde_json::json;

@@ -1,0 +1,198 @@
+//! What stands in the orders: records by key, and by time or value the keys of records.
+//!
+//! **Invariant:** what an item is compared by never changes while it stands in an order.
+
+use std::{cmp::Ordering, fmt, sync::Arc};
+
+use super::{Collection, order::Item, short::Short};
+use crate::model::{
+    key::Key,
+    record::{Config, Definition},
+    time::Timestamp,
+};
+
+/// What the order by key needs to know of a record.
+pub trait Record: Clone + fmt::Debug {
+    /// The record's key.
+    fn key(&self) -> &Key;
+}
+
+impl Record for Arc<Config> {
+    fn key(&self) -> &Key {
+        &self.key
+    }
+}
+
+impl Record for Arc<Definition> {
+    fn key(&self) -> &Key {
+        &self.key
+    }
+}
+
+impl Record for Arc<Collection> {
+    fn key(&self) -> &Key {
+        &self.definition.key
+    }
+}
+
+/// A record in the order of keys.
+#[derive(Debug, Clone)]
+pub struct ByKey<R>(pub R);
+
+impl<R: Record> Item for ByKey<R> {
+    // To copy one is to count a record up, which is in no cache.
+    const LEAF: usize = 32;
+    type Seek<'a> = &'a str;
+    type Bound = Key;
+
+    fn seek(&self) -> &str {
+        self.0.key().as_str()
+    }
+
+    fn bound(&self) -> Key {
+        self.0.key().clone()
+    }
+
+    fn seek_of(bound: &Key) -> &str {
+        bound.as_str()
+    }
+
+    fn compare(a: &str, b: &str) -> Ordering {
+        a.cmp(b)
+    }
+}
+
+/// A definition in the order of creation, which is that of the ids too.
+#[derive(Debug, Clone)]
+pub struct ByCreated(pub Arc<Definition>);
+
+impl Item for ByCreated {
+    type Seek<'a> = (Timestamp, &'a str);
+    type Bound = Self;
+
+    fn seek(&self) -> (Timestamp, &str) {
+        (self.0.created_at, self.0.key.as_str())
+    }
+
+    fn bound(&self) -> Self {
+        self.clone()
+    }
+
+    fn seek_of(bound: &Self) -> (Timestamp, &str) {
+        bound.seek()
+    }
+
+    fn compare(a: (Timestamp, &str), b: (Timestamp, &str)) -> Ordering {
+        a.cmp(&b)
+    }
+}
+
+/// A definition in the order of the last change.
+#[derive(Debug, Clone)]
+pub struct ByModified(pub Arc<Definition>);
+
+impl Item for ByModified {
+    type Seek<'a> = (Timestamp, &'a str);
+    type Bound = Self;
+
+    fn seek(&self) -> (Timestamp, &str) {
+        (self.0.modified_at, self.0.key.as_str())
+    }
+
+    fn bound(&self) -> Self {
+        self.clone()
+    }
+
+    fn seek_of(bound: &Self) -> (Timestamp, &str) {
+        bound.seek()
+    }
+
+    fn compare(a: (Timestamp, &str), b: (Timestamp, &str)) -> Ordering {
+        a.cmp(&b)
+    }
+}
+
+/// A config in the order of a time, then of its key: what one entry of the log changes has one time.
+#[derive(Debug, Clone)]
+pub struct ByTime {
+    /// The time.
+    pub at: Timestamp,
+    /// The config's key.
+    pub key: Key,
+}
+
+impl ByTime {
+    /// A config by its creation.
+    pub(super) fn created(config: &Config) -> Self {
+        Self { at: config.created_at, key: config.key.clone() }
+    }
+
+    /// A config by its last change.
+    pub(super) fn modified(config: &Config) -> Self {
+        Self { at: config.modified_at, key: config.key.clone() }
+    }
+}
+
+impl Item for ByTime {
+    type Seek<'a> = (Timestamp, &'a str);
+    type Bound = Self;
+
+    fn seek(&self) -> (Timestamp, &str) {
+        (self.at, self.key.as_str())
+    }
+
+    fn bound(&self) -> Self {
+        self.clone()
+    }
+
+    fn seek_of(bound: &Self) -> (Timestamp, &str) {
+        bound.seek()
+    }
+
+    fn compare(a: (Timestamp, &str), b: (Timestamp, &str)) -> Ordering {
+        a.cmp(&b)
+    }
+}
+
+/// A config in the order of one of its index entries, then of its key.
+#[derive(Debug, Clone)]
+pub struct BySlot {
+    value: Short,
+    /// The config's key.
+    pub key: Key,
+}
+
+impl BySlot {
+    /// A config by a value.
+    #[must_use]
+    pub fn new(value: &[u8], key: &Key) -> Self {
+        Self { value: value.into(), key: key.clone() }
+    }
+
+    /// The value that the config stands here by.
+    #[must_use]
+    pub fn value(&self) -> &[u8] {
+        &self.value
+    }
+}
+
+impl Item for BySlot {
+    type Seek<'a> = (&'a [u8], &'a str);
+    type Bound = Self;
+
+    fn seek(&self) -> (&[u8], &str) {
+        (self.value(), self.key.as_str())
+    }
+
+    fn bound(&self) -> Self {
+        self.clone()
+    }
+
+    fn seek_of(bound: &Self) -> (&[u8], &str) {
+        bound.seek()
+    }
+
+    fn compare(a: (&[u8], &str), b: (&[u8], &str)) -> Ordering {
+        a.cmp(&b)
+    }
+}
