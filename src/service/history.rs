@@ -162,7 +162,11 @@ impl Service {
         let subject = Subject::Config { definition: found.definition.id, key: key.into() };
         match self.tell(Query::Of { subject, revision }).await? {
             Told::Of(config) => Ok(config),
-            _ => Err(gone()),
+            other @ (Told::Page(_)
+            | Told::At(_)
+            | Told::Piece(_)
+            | Told::Compacted(_)
+            | Told::Elsewhere(_)) => Err(unexpected(&other)),
         }
     }
 
@@ -209,7 +213,10 @@ impl Service {
         let limit = u64::try_from(limit).unwrap_or(u64::MAX);
         match self.tell(Query::Page { subject, upto, limit }).await? {
             Told::Page(page) => Ok(page),
-            other => Err(unexpected(&other)),
+            other
+            @ (Told::At(_) | Told::Of(_) | Told::Piece(_) | Told::Compacted(_) | Told::Elsewhere(_)) => {
+                Err(unexpected(&other))
+            }
         }
     }
 
@@ -245,7 +252,12 @@ impl Service {
             Told::At(Was::Then(None)) => Err(absent()),
             // It is not there now and was not changed since.
             Told::At(Was::Unchanged) if current.is_none() => Err(absent()),
-            other => Err(unexpected(&other)),
+            other @ (Told::At(Was::Unchanged)
+            | Told::Page(_)
+            | Told::Of(_)
+            | Told::Piece(_)
+            | Told::Compacted(_)
+            | Told::Elsewhere(_)) => Err(unexpected(&other)),
         }
     }
 
@@ -269,7 +281,7 @@ impl Service {
         match told {
             Told::Compacted(floor) => Err(expired(floor)),
             Told::Elsewhere(why) => Err(Refusal::Unavailable(format!("no member can tell: {why}"))),
-            told => Ok(told),
+            told @ (Told::Page(_) | Told::At(_) | Told::Of(_) | Told::Piece(_)) => Ok(told),
         }
     }
 

@@ -167,22 +167,23 @@ impl Catalog {
         inner.make_room();
     }
 
-    /// Raises the floor; gives the sealed segments that it has passed, which are known no more.
+    /// Raises the floor; gives the segments that it has passed, which are known no more. The newest one may grow.
     pub(super) fn raise_floor(&self, floor: Revision) -> Vec<Segment> {
         let mut inner = self.lock();
         inner.floor = inner.floor.max(floor);
         let floor = inner.floor;
-        let passed: Vec<Revision> = inner
-            .segments
-            .iter()
-            .filter(|(_, known)| known.sealed && known.reach <= floor)
-            .map(|(behind, _)| *behind)
-            .collect();
-        for behind in &passed {
-            inner.segments.remove(behind);
+        let newest = inner.segments.last_key_value().map(|(behind, _)| *behind);
+        let is_passed = |(behind, known): &(&Revision, &Known)| {
+            known.reach <= floor && (known.sealed || Some(**behind) != newest)
+        };
+        let segment =
+            |(behind, known): (&Revision, &Known)| Segment { behind: *behind, sealed: known.sealed };
+        let passed: Vec<Segment> = inner.segments.iter().filter(is_passed).map(segment).collect();
+        for segment in &passed {
+            inner.segments.remove(&segment.behind);
+            inner.used.retain(|behind| *behind != segment.behind);
         }
-        inner.used.retain(|behind| !passed.contains(behind));
-        passed.into_iter().map(|behind| Segment { behind, sealed: true }).collect()
+        passed
     }
 
     /// Looks into the index of a segment.

@@ -173,8 +173,9 @@ impl Catalog {
             return Err(HistoryError::Compacted { floor });
         }
         let low = floor.max(subject.begins().saturating_sub(1));
-        let mut page = PastPage { items: Vec::new(), next_before: None, floor };
-        let (mut next, mut bytes) = (upper, 0);
+        let mut filling =
+            Filling { page: PastPage { items: Vec::new(), next_before: None, floor }, bytes: 0, limit };
+        let mut next = upper;
         for span in all.into_iter().rev().skip_while(|span| span.behind >= upper) {
             if next <= low {
                 break;
@@ -182,30 +183,12 @@ impl Catalog {
             if span.reach < next {
                 return Err(HistoryError::Gap { behind: span.reach.max(low), to: next });
             }
-            let mut places = Places::new(self, span, subject);
-            let mut high = next;
-            loop {
-                let found = self.with_index(span, |index| {
-                    index.find(subject, low, high).rev().take(LOOK_UPS).collect::<Vec<_>>()
-                })?;
-                for (_, offset) in &found {
-                    let Some(past) = Past::of(places.change(*offset)?, subject) else { continue };
-                    let last = page.items.last().map(|last: &Past| last.revision);
-                    if page.items.len() >= limit || (bytes > PAGE_BYTES && last.is_some()) {
-                        page.next_before = last;
-                        return Ok(page);
-                    }
-                    bytes += past.bytes();
-                    page.items.push(past);
-                }
-                match found.last().filter(|_| found.len() == LOOK_UPS) {
-                    Some((oldest, _)) => high = oldest - 1,
-                    None => break,
-                }
+            if Places::new(self, span, subject).fill(&mut filling, low, next)? {
+                return Ok(filling.page);
             }
             next = span.behind;
         }
-        if next > low { Err(HistoryError::Gap { behind: low, to: next }) } else { Ok(page) }
+        if next > low { Err(HistoryError::Gap { behind: low, to: next }) } else { Ok(filling.page) }
     }
 
     /// A config as it was at a revision, if it was changed up to `upto` since.
@@ -228,22 +211,8 @@ impl Catalog {
             if span.behind > next {
                 return Err(HistoryError::Gap { behind: next, to: span.behind });
             }
-            let mut places = Places::new(self, span, subject);
-            let mut low = at;
-            loop {
-                let found = self.with_index(span, |index| {
-                    index.find(subject, low, upto).take(LOOK_UPS).collect::<Vec<_>>()
-                })?;
-                for (_, offset) in &found {
-                    let change = places.change(*offset)?;
-                    if let Some(was) = places.replaced(change)? {
-                        return Ok(was);
-                    }
-                }
-                match found.last().filter(|_| found.len() == LOOK_UPS) {
-                    Some((newest, _)) => low = *newest,
-                    None => break,
-                }
+            if let Some(was) = Places::new(self, span, subject).first(at, upto)? {
+                return Ok(was);
             }
             next = span.reach;
         }
@@ -258,9 +227,10 @@ impl Catalog {
     ) -> Result<Arc<Config>, HistoryError> {
         let Spans { all, floor, .. } = self.spans();
         let span = all.into_iter().find(|span| span.behind < revision && span.reach >= revision);
-        let span = span.ok_or(match revision <= floor {
-            true => HistoryError::Compacted { floor },
-            false => HistoryError::Gap { behind: revision - 1, to: revision },
+        let span = span.ok_or(if revision <= floor {
+            HistoryError::Compacted { floor }
+        } else {
+            HistoryError::Gap { behind: revision - 1, to: revision }
         })?;
         Places::new(self, span, subject).config(revision)
     }
@@ -284,6 +254,27 @@ impl Catalog {
     }
 }
 
+/// A page in the making.
+struct Filling {
+    page: PastPage,
+    bytes: usize,
+    limit: usize,
+}
+
+impl Filling {
+    /// Takes the next older change; `false` when the page is full without it.
+    fn take(&mut self, past: Past) -> bool {
+        let last = self.page.items.last().map(|last| last.revision);
+        if self.page.items.len() >= self.limit || (self.bytes > PAGE_BYTES && last.is_some()) {
+            self.page.next_before = last;
+            return false;
+        }
+        self.bytes += past.bytes();
+        self.page.items.push(past);
+        true
+    }
+}
+
 /// Reads single changes of one segment.
 struct Places<'a> {
     catalog: &'a Catalog,
@@ -295,6 +286,46 @@ struct Places<'a> {
 impl<'a> Places<'a> {
     fn new(catalog: &'a Catalog, span: Span, subject: &'a Subject) -> Self {
         Self { catalog, span, subject, file: None }
+    }
+
+    /// Adds the changes above `low` and at most `high` to a page, newest first; whether it is full.
+    fn fill(&mut self, to: &mut Filling, low: Revision, mut high: Revision) -> Result<bool, HistoryError> {
+        let subject = self.subject;
+        loop {
+            let found = self.catalog.with_index(self.span, |index| {
+                index.find(subject, low, high).rev().take(LOOK_UPS).collect::<Vec<_>>()
+            })?;
+            for (_, offset) in &found {
+                let past = Past::of(self.change(*offset)?, subject);
+                if past.is_some_and(|past| !to.take(past)) {
+                    return Ok(true);
+                }
+            }
+            match found.last().filter(|_| found.len() == LOOK_UPS) {
+                Some((oldest, _)) => high = oldest - 1,
+                None => return Ok(false),
+            }
+        }
+    }
+
+    /// What the first change above `low` and at most `high` replaced.
+    fn first(&mut self, mut low: Revision, high: Revision) -> Result<Option<Was>, HistoryError> {
+        let subject = self.subject;
+        loop {
+            let found = self.catalog.with_index(self.span, |index| {
+                index.find(subject, low, high).take(LOOK_UPS).collect::<Vec<_>>()
+            })?;
+            for (_, offset) in &found {
+                let change = self.change(*offset)?;
+                if let Some(was) = self.replaced(change)? {
+                    return Ok(Some(was));
+                }
+            }
+            match found.last().filter(|_| found.len() == LOOK_UPS) {
+                Some((newest, _)) => low = *newest,
+                None => return Ok(None),
+            }
+        }
     }
 
     fn change(&mut self, offset: u64) -> Result<StoredChange, HistoryError> {
@@ -366,7 +397,8 @@ impl Changes {
         if from <= floor {
             return Err(HistoryError::Compacted { floor });
         }
-        let mut spans: VecDeque<Span> = all.into();
+        // Behind the end there is nothing yet, whatever is missing before it.
+        let mut spans: VecDeque<Span> = if from > reach { VecDeque::new() } else { all.into() };
         while spans.get(1).is_some_and(|next| next.behind < from) {
             spans.pop_front();
         }
@@ -384,7 +416,7 @@ impl Changes {
             known = span.reach;
             whole += 1;
         }
-        if gap.is_none() && known < reach {
+        if gap.is_none() && known < reach && from <= reach {
             gap = Some(HistoryError::Gap { behind: known, to: reach });
         }
         match gap {

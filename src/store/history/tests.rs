@@ -184,7 +184,7 @@ fn subject() -> Subject {
 #[test]
 fn a_key_is_followed_through_segments_deletions_and_a_restart() {
     let directory = tempfile::tempdir().unwrap();
-    let mut history = History::open(directory.path(), 700).unwrap();
+    let mut history = History::open(directory.path(), 400).unwrap();
     let record = |revision| Arc::new(config("k", revision, &format!("{{\"r\":{revision}}}")));
     let mut last: Option<Arc<crate::model::record::Config>> = None;
     for revision in 1..=60 {
@@ -226,7 +226,7 @@ fn a_key_is_followed_through_segments_deletions_and_a_restart() {
         assert_eq!(catalog.oldest_after(Timestamp(33)).unwrap(), 33);
         assert_eq!(catalog.oldest_after(Timestamp(0)).unwrap(), 0);
         drop(history);
-        history = History::open(directory.path(), 700).unwrap();
+        history = History::open(directory.path(), 400).unwrap();
     }
     // What is above the floor stays as it was when everything below it is gone.
     history.compact(31).unwrap();
