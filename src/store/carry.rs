@@ -439,7 +439,7 @@ mod tests {
         loop {
             match carrier.step(moment) {
                 Progress::Worked => {}
-                progress => return progress,
+                progress @ (Progress::Idle | Progress::Wait(_)) => return progress,
             }
         }
     }
