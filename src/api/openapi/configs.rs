@@ -38,7 +38,8 @@ pub(super) fn all() -> Vec<Described> {
             .refuses(&[404, 409, 507]),
         describe(Get, ALL, "configs", "list_configs", "List configs")
             .about(
-                "Pages, sorts and filters by indexed paths, never by a scan; `total` counts all that match. 409 while the index that it needs is built.",
+                "Pages, sorts and filters by indexed paths, never by a scan; `total` counts all that match. \
+                 409 while the index that it needs is built.",
             )
             .takes(&["page", "limit", "sort_configs", "sort_order", "search", "cursor", "filters"])
             .takes(FRESHNESS)

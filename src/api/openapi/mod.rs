@@ -6,7 +6,9 @@
 //! | `schemas` | the bodies |
 //! | `shared` | parameters, headers and refusals that operations have in common |
 //! | `definitions`, `configs`, `cluster`, `open` | the operations, one entry for each method of a path |
-//! | `rules`, `computed`, `past` | the same of schemas and unique paths, of patches and batches, of history and watches, with their bodies |
+//! | `rules` | the same of schemas, unique paths and the states of indexes, with their bodies |
+//! | `computed` | the same of patches and batches |
+//! | `past` | the same of history and watches |
 //!
 //! A new path takes one entry in one of the lists of operations, its bodies in `schemas`, its parameters and
 //! refusals in `shared`. The handlers read their requests with extractors of their own, which no derive can see,

@@ -35,6 +35,7 @@ fn part(path: &'static str, id: &str, summary: &str, done: &str, payload: (&str,
 pub(super) fn all() -> Vec<Described> {
     let schema = || json!({ "json_schema": definitions::schema() });
     let paths = || json!({ "paths": ["name"] });
+    let unique = || ("UniquePaths", paths());
     let mut stored = schema();
     stored["config_definition_key"] = json!("app");
     let states =
@@ -56,8 +57,8 @@ pub(super) fn all() -> Vec<Described> {
             .refuses(WRITE)
             .refuses(&[404, 412, 507])
             .refuses_with(422, &["X-Concord-Breaking-Configs"]),
-        part(UNIQUE, "get_unique_paths", "Show a definition's unique paths", "unique paths found", ("UniquePaths", paths())),
-        describe(Put, UNIQUE, TAG, "update_unique_paths", "Replace a definition's unique paths")
+        part(UNIQUE, "get_unique", "Show a definition's unique paths", "unique paths found", unique()),
+        describe(Put, UNIQUE, TAG, "update_unique", "Replace a definition's unique paths")
             .about(
                 "Indexed paths, of which no two configs may have the same value. 409 when two have one already, and \
                  from then on of every write that would repeat one. An empty list ends it.",
@@ -65,7 +66,7 @@ pub(super) fn all() -> Vec<Described> {
             .takes(TRIED)
             .takes(&["If-Match"])
             .body("NewUniquePaths", paths())
-            .answers(200, "unique paths stored", ("UniquePaths", paths()), &changed)
+            .answers(200, "unique paths stored", unique(), &changed)
             .refuses(WRITE)
             .refuses(&[404, 409, 412, 507]),
         describe(Get, INDEXES, TAG, "get_index_states", "Show how far a definition's indexes are")
