@@ -1,4 +1,4 @@
-//! The document itself: it is one of OpenAPI 3.1, whole, and its examples are valid.
+//! The document itself: it is one of `OpenAPI` 3.1, whole, and its examples are valid.
 //!
 //! That its paths are the router's is tested beside it, that the answers are its answers by `harness::document`.
 
@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use concord::{api::openapi::document, model::limits::Limits};
 use serde_json::Value;
 
-/// The schema of OpenAPI 3.1 documents, of 2022-10-07, from spec.openapis.org.
+/// The schema of `OpenAPI` 3.1 documents, of 2022-10-07, from spec.openapis.org.
 const META: &str = include_str!("openapi-3.1.schema.json");
 
 fn ours() -> Value {
@@ -19,10 +19,10 @@ fn references(value: &Value, found: &mut BTreeSet<String>) {
     match value {
         Value::Object(members) => {
             for (name, member) in members {
-                match member {
-                    Value::String(target) if name == "$ref" => drop(found.insert(target.clone())),
-                    member => references(member, found),
+                if let Some(target) = member.as_str().filter(|_| name == "$ref") {
+                    found.insert(target.to_owned());
                 }
+                references(member, found);
             }
         }
         Value::Array(items) => items.iter().for_each(|item| references(item, found)),

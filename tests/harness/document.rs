@@ -1,4 +1,4 @@
-//! Every answer that a test gets is held against the OpenAPI document: its status, its headers and its body.
+//! Every answer that a test gets is held against the `OpenAPI` document: its status, its headers and its body.
 //!
 //! **Invariant:** an answer that the document does not tell of fails the test that got it.
 

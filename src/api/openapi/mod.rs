@@ -1,4 +1,4 @@
-//! The interface as an OpenAPI 3.1 document: what a client generator, a fuzzer and the page at `/docs` read.
+//! The interface as an `OpenAPI` 3.1 document: what a client generator, a fuzzer and the page at `/docs` read.
 //!
 //! | file | what it holds |
 //! |---|---|

@@ -135,7 +135,7 @@ impl Described {
     }
 
     /// Needs no key.
-    pub(super) fn is_open(mut self) -> Self {
+    pub(super) fn without_key(mut self) -> Self {
         self.operation = self.operation.security(SecurityRequirement::default());
         self
     }
