@@ -103,8 +103,12 @@ fn item(path: &str) -> Option<&'static Value> {
     let asked = segments(path);
     let fits = |template: &str| {
         let template = segments(template);
+        let last = asked.len() - 1;
+        // Between two slashes there may be nothing: a key that is refused. At the end that is another path.
+        let takes =
+            |place: usize, t: &str, a: &str| t == a || t.starts_with('{') && (!a.is_empty() || place < last);
         template.len() == asked.len()
-            && template.iter().zip(&asked).all(|(t, a)| t == a || (t.starts_with('{') && !a.is_empty()))
+            && template.iter().zip(&asked).enumerate().all(|(place, (t, a))| takes(place, t, a))
     };
     let mut items: Vec<_> = DOCUMENT["paths"].as_object().into_iter().flatten().collect();
     // A literal segment wins over a parameter.
