@@ -1,4 +1,4 @@
-//! The document itself: it is one of OpenAPI 3.1, whole, and its examples are valid.
+//! The document itself: it is one of `OpenAPI` 3.1, whole, and its examples are valid.
 //!
 //! That its paths are the router's is tested beside it, that the answers are its answers by `harness::document`.
 
@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use concord::{api::openapi::document, model::limits::Limits};
 use serde_json::Value;
 
-/// The schema of OpenAPI 3.1 documents, of 2022-10-07, from spec.openapis.org.
+/// The schema of `OpenAPI` 3.1 documents, of 2022-10-07, from spec.openapis.org.
 const META: &str = include_str!("openapi-3.1.schema.json");
 
 fn ours() -> Value {
@@ -19,10 +19,10 @@ fn references(value: &Value, found: &mut BTreeSet<String>) {
     match value {
         Value::Object(members) => {
             for (name, member) in members {
-                match member {
-                    Value::String(target) if name == "$ref" => drop(found.insert(target.clone())),
-                    member => references(member, found),
+                if let Some(target) = member.as_str().filter(|_| name == "$ref") {
+                    found.insert(target.to_owned());
                 }
+                references(member, found);
             }
         }
         Value::Array(items) => items.iter().for_each(|item| references(item, found)),
@@ -51,12 +51,10 @@ fn every_reference_resolves_and_every_component_is_used() {
         let place = target.strip_prefix('#').unwrap();
         assert!(document.pointer(place).is_some(), "{target}");
     }
-    // What is said of methods and paths that are none has no operation to stand in.
-    let spare = ["#/components/responses/MethodNotAllowed", "#/components/headers/Allow"];
     for (kind, components) in document["components"].as_object().unwrap() {
         for name in components.as_object().unwrap().keys() {
             let target = format!("#/components/{kind}/{name}");
-            let is_used = kind == "securitySchemes" || spare.contains(&&*target) || targets.contains(&target);
+            let is_used = kind == "securitySchemes" || targets.contains(&target);
             assert!(is_used, "{target}");
         }
     }
@@ -90,9 +88,10 @@ fn the_examples_are_valid() {
     };
     for (path, item) in document["paths"].as_object().unwrap() {
         for operation in item.as_object().unwrap().values() {
-            check(path, &operation["requestBody"]["content"]["application/json"]);
+            let contents = |of: &Value| of["content"].as_object().cloned().unwrap_or_default();
+            contents(&operation["requestBody"]).values().for_each(|content| check(path, content));
             for response in operation["responses"].as_object().unwrap().values() {
-                check(path, &response["content"]["application/json"]);
+                contents(response).values().for_each(|content| check(path, content));
             }
         }
     }
@@ -103,9 +102,10 @@ fn the_examples_are_valid() {
 
 #[test]
 fn the_limits_are_those_of_the_node() {
-    let limits = Limits { page_limit: 7, indexes: 3, ..Limits::default() };
+    let limits = Limits { page_limit: 7, indexes: 3, batch_operations: 5, ..Limits::default() };
     let document = serde_json::to_value(document(&limits)).unwrap();
     let components = &document["components"];
     assert_eq!(components["parameters"]["limit"]["schema"]["maximum"], 7);
     assert_eq!(components["schemas"]["NewDefinition"]["properties"]["indexes"]["maxItems"], 3);
+    assert_eq!(components["schemas"]["Batch"]["properties"]["operations"]["maxItems"], 5);
 }

@@ -6,7 +6,7 @@
 //! | `cluster` | does the cluster keep its promises? Real processes that are killed, stopped, emptied |
 //! | `chaos` | does it keep them under faults, with every answer on record? |
 //! | `client` | does the older service's client library work unchanged? |
-//! | `document` | is the OpenAPI document one, and whole? Every answer in all tests is held against it |
+//! | `document` | is the `OpenAPI` document one, and whole? Every answer in all tests is held against it |
 //! | `format` | are the stored bytes the ones that were written before? |
 //! | `replay` | do the same proposals give the same state, however they are cut into runs? |
 //! | `tidy` | does the source keep its own rules? |

@@ -74,7 +74,7 @@ pub(super) async fn rollback(State(service): State<Service>, ask: Ask) -> Result
     } else {
         Reply::done("config rolled back", &was.data)
     };
-    Ok(reply.of(written.applied.revision, written.applied.at).at(written.revision))
+    Ok(reply.of_write(&written))
 }
 
 /// The revision that a page ends before, and its length.

@@ -187,7 +187,12 @@ impl Reply {
     /// The same of a write that leaves no record of which it could name the version.
     pub(super) fn of_end(self, written: &Written) -> Self {
         let reply = self.at(written.revision);
-        if written.dry_run { reply.header(DRY_RUN, "true") } else { reply }
+        if written.dry_run { reply.tried() } else { reply }
+    }
+
+    /// Tells that the write was only tried.
+    pub(super) fn tried(self) -> Self {
+        self.header(DRY_RUN, "true")
     }
 
     /// Tells that a part of the request had no effect.

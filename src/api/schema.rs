@@ -38,7 +38,7 @@ pub(super) async fn put(State(service): State<Service>, ask: Ask) -> Result<Repl
         let tried = service.try_schema(ask.caller, new).await?;
         let data = reported(Object::new(), &tried.report).end();
         let reply = Reply::done("schema checked, nothing was stored", &data);
-        return Ok(reply.breaking(tried.report.count).at(tried.revision));
+        return Ok(reply.breaking(tried.report.count).at(tried.revision).tried());
     }
     let shown = new.schema.as_ref().map(|schema| schema.text.clone());
     let data = identity(&new.key).raw("json_schema", text(shown.as_deref()));
@@ -68,7 +68,7 @@ pub(super) async fn put_unique(State(service): State<Service>, ask: Ask) -> Resu
     let new = NewUnique { key: ask.keys.definition, paths, expect };
     if dry_run {
         let revision = service.try_unique(ask.caller, new).await?;
-        return Ok(Reply::done("unique paths checked, nothing was stored", &data).at(revision));
+        return Ok(Reply::done("unique paths checked, nothing was stored", &data).at(revision).tried());
     }
     let written = service.write(ask.caller, Write::SetUnique(new)).await?;
     let reply = Reply::done("unique paths stored", &data);

@@ -167,10 +167,7 @@ impl Consensus {
 
     /// Waits until `state().revision() >= at_least`. Never returns when the node stops: bound it.
     pub async fn applied(&self, at_least: Revision) {
-        let mut index = self.inner.board.index.subscribe();
-        if index.wait_for(|index| *index >= at_least).await.is_err() {
-            std::future::pending::<()>().await;
-        }
+        self.inner.board.turns.wait(at_least).await;
     }
 
     /// The recent changes. What is older is in the history.
@@ -288,41 +285,42 @@ impl Consensus {
     }
 }
 
-/// Follows openraft's metrics: the leader, and a failure that ends it.
+/// Follows the leader that openraft knows, and tells of a failure that ends it.
+///
+/// Only what concerns the members is watched: the rest of the metrics changes with each entry, and to be woken by it
+/// would cost every write a turn of a thread.
 pub(super) async fn follow(
     raft: Raft,
     board: Arc<Board>,
     leader: watch::Sender<Option<Member>>,
     stopping: Arc<AtomicBool>,
 ) {
-    let mut metrics = raft.metrics();
+    let (mut server, metrics) = (raft.server_metrics(), raft.metrics());
     drop(raft);
     loop {
-        let (now, fatal) = {
-            let seen = metrics.borrow_watched();
-            let now = seen.current_leader.and_then(|id| seen.membership_config.get_node(&id).cloned());
-            (now, seen.running_state.as_ref().err().map(ToString::to_string))
+        let now = {
+            let seen = server.borrow_watched();
+            seen.current_leader.and_then(|id| seen.membership_config.get_node(&id).cloned())
         };
         leader.send_if_modified(|known| {
             let is_new = *known != now;
             *known = now;
             is_new
         });
-        let ended = match fatal {
-            Some(fatal) => Some(format!("openraft has stopped: {fatal}")),
-            // A panic of its core leaves no word in the metrics: they only end.
-            None if metrics.changed().await.is_err() => Some("openraft has ended".to_owned()),
-            None => None,
-        };
-        if let Some(ended) = ended {
-            if !stopping.load(Ordering::Relaxed) {
-                board.failure.send_if_modified(|failure| {
-                    let first = failure.is_none();
-                    failure.get_or_insert(ended);
-                    first
-                });
-            }
-            return;
+        if server.changed().await.is_err() {
+            break;
         }
+    }
+    // A failure is the last word of the metrics; a panic of openraft's core leaves none: they only end.
+    let ended = match &metrics.borrow_watched().running_state {
+        Err(fatal) => format!("openraft has stopped: {fatal}"),
+        Ok(()) => "openraft has ended".to_owned(),
+    };
+    if !stopping.load(Ordering::Relaxed) {
+        board.failure.send_if_modified(|failure| {
+            let first = failure.is_none();
+            failure.get_or_insert(ended);
+            first
+        });
     }
 }

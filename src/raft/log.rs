@@ -270,7 +270,9 @@ impl Log {
     /// Writes what is queued, ends the writer's thread, gives up the lock on the directory. Blocking.
     pub(super) fn close(&self) {
         let wal = self.wal.write().unwrap_or_else(PoisonError::into_inner).take();
-        drop(wal);
+        if let Some(Err(error)) = wal.map(|mut wal| wal.flush(false, None)) {
+            tracing::error!(%error, "the last records of the log were not written");
+        }
     }
 
     /// Entries from `start` to before `end`, ending early once they are longer than `bytes`; one at least.
@@ -388,8 +390,9 @@ impl RaftLogStorage<Kind> for Log {
             if state.last() < Some(&committed) || state.committed() >= Some(&committed) {
                 return Ok(());
             }
-            wal.commit(committed)?;
-            wal.flush(false, None)
+            // It goes to the file with the next entries, or when the log is closed: to wake the writer for it alone
+            // would cost each write a second turn of that thread. What a crash takes of it a leader tells again.
+            wal.commit(committed).map(drop)
         })
     }
 

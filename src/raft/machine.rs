@@ -35,6 +35,7 @@ use super::{
     feed::{self, Feed},
     form::{self, Id, Stamp},
     log::Log,
+    turns::Turns,
     types::{Entry, Kind, LogId, Reply, Snapshot, SnapshotMeta, StoredMembership},
 };
 use crate::{
@@ -75,6 +76,9 @@ impl Applied {
 #[derive(Debug)]
 pub(super) struct Board {
     pub(super) applied: ArcSwap<Applied>,
+    /// Those who wait for a revision.
+    pub(super) turns: Turns,
+    /// For those who follow every one.
     pub(super) index: watch::Sender<Revision>,
     /// Set once, when applying has failed.
     pub(super) failure: watch::Sender<Option<String>>,
@@ -110,6 +114,7 @@ impl Machine {
             Applied { state: Arc::new(state.clone()), last, membership: membership.clone(), greatest_id };
         let board = Arc::new(Board {
             applied: ArcSwap::from_pointee(applied),
+            turns: Turns::from(state.revision()),
             index: watch::Sender::new(state.revision()),
             failure: watch::Sender::new(None),
             bytes: AtomicU64::new(0),
@@ -201,6 +206,7 @@ impl Machine {
         let position = applied.position();
         let before = self.board.applied.swap(Arc::new(applied));
         let revision = self.state.revision();
+        self.board.turns.reach(revision);
         self.board.index.send_replace(revision);
         if frees_much {
             // The old state may be the last to hold a million records.

@@ -41,6 +41,7 @@ mod snapshot;
 mod start;
 #[cfg(test)]
 mod suite;
+mod turns;
 mod types;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};

@@ -333,9 +333,14 @@ impl Collection {
     /// Replaces a config in every order in which it moves; one of the two may be absent.
     pub(super) fn edit(&mut self, before: Option<&Arc<Config>>, after: Option<&Arc<Config>>) {
         let id = self.definition.id;
+        // A step of a build leaves the time as it is.
+        let modified = |config: Option<&Arc<Config>>| config.map(|config| config.modified_at);
+        let moves = modified(before) != modified(after);
         if let Some(before) = before {
             self.sum = self.sum.wrapping_sub(digest::of_config(id, before));
-            self.by_modified.remove((before.modified_at, before.key.as_str()));
+            if moves {
+                self.by_modified.remove((before.modified_at, before.key.as_str()));
+            }
             self.count_repeated(before, |count| *count -= 1);
             if after.is_none() {
                 self.by_key.remove(before.key.as_str());
@@ -344,7 +349,9 @@ impl Collection {
         }
         if let Some(after) = after {
             self.sum = self.sum.wrapping_add(digest::of_config(id, after));
-            self.by_modified.insert(ByTime::modified(after));
+            if moves {
+                self.by_modified.insert(ByTime::modified(after));
+            }
             self.count_repeated(after, |count| *count += 1);
             if before.is_none() {
                 self.by_created.insert(ByTime::created(after));

@@ -7,11 +7,16 @@
 //! **Invariant:** the digest covers every record with all its members and the time of the last change, and nothing
 //! else; entries that change nothing leave it as it is.
 
+use std::cell::RefCell;
+
 use serde::Serialize;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::{Collection, Remembered, State};
 use crate::model::record::{Config, Definition, Revision};
+
+/// Bytes that a thread keeps for the next record: more than most records have.
+const KEPT_MAX: usize = 16 << 10;
 
 /// What is hashed; the number goes first, so that no two kinds share an encoding.
 #[derive(Serialize)]
@@ -22,28 +27,39 @@ enum Row<'a> {
     LastAt(u64),
 }
 
-fn hash(row: &Row<'_>, about: usize) -> u128 {
-    let bytes = postcard::to_extend(row, Vec::with_capacity(about + 256));
-    xxh3_128(&bytes.expect("a record is plain data and memory grows"))
+thread_local! {
+    /// Where a record's bytes are laid out: two are hashed for each change, on each node.
+    static BYTES: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+fn hash(row: &Row<'_>) -> u128 {
+    BYTES.with_borrow_mut(|kept| {
+        let bytes = postcard::to_extend(row, std::mem::take(kept));
+        *kept = bytes.expect("a record is plain data and memory grows");
+        let hash = xxh3_128(kept);
+        kept.clear();
+        kept.shrink_to(KEPT_MAX);
+        hash
+    })
 }
 
 pub(super) fn of_definition(definition: &Definition) -> u128 {
-    hash(&Row::Definition(definition), definition.schema.as_ref().map_or(0, |schema| schema.len()))
+    hash(&Row::Definition(definition))
 }
 
 pub(super) fn of_config(definition: Revision, config: &Config) -> u128 {
-    hash(&Row::Config(definition, config), config.data.len())
+    hash(&Row::Config(definition, config))
 }
 
 pub(super) fn of_request(request: &Remembered) -> u128 {
-    hash(&Row::Request(request), 0)
+    hash(&Row::Request(request))
 }
 
 impl State {
     /// The digest of everything that is stored.
     #[must_use]
     pub fn digest(&self) -> u128 {
-        self.sum.wrapping_add(hash(&Row::LastAt(self.last_at.0), 0))
+        self.sum.wrapping_add(hash(&Row::LastAt(self.last_at.0)))
     }
 }
 

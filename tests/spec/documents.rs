@@ -1,4 +1,4 @@
-//! The OpenAPI document and its page, which need no key.
+//! The `OpenAPI` document and its page, which need no key.
 
 use http::Method;
 

@@ -180,6 +180,10 @@ async fn a_rollback_is_a_new_change_and_brings_a_deleted_config_back() {
     on_leader_and_follower(async |run: Run| {
         let d = run.define_open("d").await;
         let [first, second, third] = lived(&d).await;
+        let before = d.get("k").await.tag();
+        let tried = rollback(&d, "k", second).query(&[("dry_run", "true")]).await.expect(200);
+        assert_eq!((tried.header("etag"), tried.header("x-concord-dry-run")), ("", "true"));
+        assert_eq!(d.get("k").await.tag(), before);
         let back = rollback(&d, "k", second).header("x-change-reason", "undo").await.expect(200);
         assert_eq!(back.data(), &json!({"n": 7.0}));
         assert!(revision(&back) > third);

@@ -105,6 +105,7 @@ async fn a_dry_run_reports_and_stores_nothing() {
         let data = answer.data();
         assert_eq!((&data["breaking_count"], &data["checked"]), (&json!(1), &json!(2)));
         assert_eq!((&data["scan"], answer.header(BREAKING)), (&json!("full"), "1"));
+        assert_eq!(answer.header("x-concord-dry-run"), "true");
         assert_eq!(broken_keys(&answer), ["b"]);
         let error = &data["breaking"][0]["errors"][0];
         assert_eq!((names(error), &error["loc"]), (vec!["loc".into(), "msg".into()], &json!(["data", "n"])));

@@ -72,7 +72,8 @@ async fn a_path_that_configs_share_or_that_is_not_indexed_is_refused() {
         unique(&d, &json!([1])).await.detail(&[(json!(["body", "paths", 0]), "string_type")]);
         d.node.put(&format!("{}-none/unique", d.path()), &json!({"paths": []})).await.expect(404);
 
-        unique(&d, &json!(["m"])).query(&[("dry_run", "true")]).await.expect(200);
+        let tried = unique(&d, &json!(["m"])).query(&[("dry_run", "true")]).await.expect(200);
+        assert_eq!(tried.header("x-concord-dry-run"), "true");
         assert_eq!(paths(&d).await, json!([]));
         unique(&d, &json!(["m"])).header("if-match", "\"1\"").await.refused(412, "precondition_failed");
         unique(&d, &json!(["m"])).await.expect(200);

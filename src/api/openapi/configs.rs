@@ -3,12 +3,12 @@
 use serde_json::{Value, json};
 use utoipa::openapi::HttpMethod::{Delete, Get, Post, Put};
 
-use super::words::{ASKED, Described, FRESHNESS, READ, RECORD, WRITE, describe};
+use super::words::{Described, FRESHNESS, READ, RECORD, TRIED, WRITE, describe};
 
 const ALL: &str = "/api/v1/config_definition/{config_definition_key}/config/";
-const ONE: &str = "/api/v1/config_definition/{config_definition_key}/config/{config_key}";
+pub(super) const ONE: &str = "/api/v1/config_definition/{config_definition_key}/config/{config_key}";
 
-fn data() -> Value {
+pub(super) fn data() -> Value {
     json!({ "port": 8080 })
 }
 
@@ -25,10 +25,12 @@ fn record() -> Value {
 pub(super) fn all() -> Vec<Described> {
     let page = json!({ "results": [record()], "meta": { "page": 1, "limit": 10, "total": 1 } });
     let names = json!({ "config_definition_key": "app", "config_key": "prod" });
-    let created = ["Location", "ETag", "Last-Modified"];
+    let tried = ["X-Concord-Dry-Run"];
+    let updated = [RECORD, &tried].concat();
+    let created = [&["Location"], &*updated].concat();
     vec![
         describe(Post, ALL, "configs", "create_config", "Create a config")
-            .takes(ASKED)
+            .takes(TRIED)
             .takes(&["create_only"])
             .body("NewConfig", json!({ "config_key": "prod", "data": data() }))
             .answers(201, "config created", ("Data", data()), &created)
@@ -36,33 +38,35 @@ pub(super) fn all() -> Vec<Described> {
             .refuses(&[404, 409, 507]),
         describe(Get, ALL, "configs", "list_configs", "List configs")
             .about(
-                "Pages, sorts and filters by indexed paths, never by a scan; `total` counts all that match.",
+                "Pages, sorts and filters by indexed paths, never by a scan; `total` counts all that match. \
+                 409 while the index that it needs is built.",
             )
             .takes(&["page", "limit", "sort_configs", "sort_order", "search", "cursor", "filters"])
             .takes(FRESHNESS)
             .answers(200, "configs found", ("ConfigPage", page), &["Link"])
             .refuses(READ)
-            .refuses(&[404, 410]),
+            .refuses(&[404, 409, 410]),
         describe(Get, ONE, "configs", "get_config", "Get a config")
-            .takes(&["If-None-Match"])
+            .about("With `revision`, as it was then.")
+            .takes(&["If-None-Match", "revision"])
             .takes(FRESHNESS)
             .answers(200, "config found", ("ConfigRecord", record()), RECORD)
             .responds(304, "The caller has this version.", None, RECORD)
             .refuses(READ)
-            .refuses(&[404]),
+            .refuses(&[404, 410, 429]),
         describe(Put, ONE, "configs", "update_config", "Replace a config's data")
             .about("With `If-None-Match: *` it creates the config.")
-            .takes(ASKED)
+            .takes(TRIED)
             .takes(&["If-Match", "create_only"])
             .body("NewData", json!({ "data": data() }))
-            .answers(200, "config updated", ("Data", data()), RECORD)
+            .answers(200, "config updated", ("Data", data()), &updated)
             .answers(201, "config created", ("Data", data()), &created)
             .refuses(WRITE)
-            .refuses(&[404, 412, 507]),
+            .refuses(&[404, 409, 412, 507]),
         describe(Delete, ONE, "configs", "delete_config", "Delete a config")
-            .takes(ASKED)
+            .takes(TRIED)
             .takes(&["If-Match"])
-            .answers(200, "config deleted", ("ConfigIdentity", names), &[])
+            .answers(200, "config deleted", ("ConfigIdentity", names), &tried)
             .refuses(WRITE)
             .refuses(&[404, 412]),
     ]

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use utoipa::openapi::HttpMethod::{Delete, Get, Post, Put};
 
-use super::words::{ASKED, Described, FRESHNESS, READ, RECORD, WRITE, describe};
+use super::words::{Described, FRESHNESS, READ, RECORD, TRIED, WRITE, describe};
 
 const ALL: &str = "/api/v1/config_definition/";
 const ONE: &str = "/api/v1/config_definition/{config_definition_key}";
@@ -12,12 +12,12 @@ fn definition() -> Value {
     json!({
         "config_definition_key": "app",
         "indexes": ["port"],
-        "json_schema": {
-            "type": "object",
-            "properties": { "port": { "type": "integer" } },
-            "required": ["port"],
-        },
+        "json_schema": schema(),
     })
+}
+
+pub(super) fn schema() -> Value {
+    json!({ "type": "object", "properties": { "port": { "type": "integer" } }, "required": ["port"] })
 }
 
 fn record() -> Value {
@@ -31,11 +31,13 @@ fn record() -> Value {
 pub(super) fn all() -> Vec<Described> {
     let page = json!({ "results": [record()], "meta": { "page": 1, "limit": 10, "total": 1 } });
     let name = json!({ "config_definition_key": "app" });
-    let created = ["Location", "ETag", "Last-Modified"];
-    let warned = ["ETag", "Last-Modified", "Warning"];
+    let (tried, building) = (["X-Concord-Dry-Run"], ["X-Concord-Index-Building"]);
+    let created = [&["Location"], RECORD, &tried].concat();
+    let updated = [RECORD, &["Warning"], &tried, &building].concat();
+    let found = [RECORD, &building].concat();
     vec![
         describe(Post, ALL, "definitions", "create_definition", "Create a definition")
-            .takes(ASKED)
+            .takes(TRIED)
             .takes(&["create_only"])
             .body("NewDefinition", definition())
             .answers(201, "config definition created", ("Definition", definition()), &created)
@@ -50,22 +52,22 @@ pub(super) fn all() -> Vec<Described> {
         describe(Get, ONE, "definitions", "get_definition", "Get a definition")
             .takes(&["If-None-Match"])
             .takes(FRESHNESS)
-            .answers(200, "config definition found", ("DefinitionRecord", record()), RECORD)
-            .responds(304, "The caller has this version.", None, RECORD)
+            .answers(200, "config definition found", ("DefinitionRecord", record()), &found)
+            .responds(304, "The caller has this version.", None, &found)
             .refuses(READ)
             .refuses(&[404]),
         describe(Put, ONE, "definitions", "update_definition", "Replace the indexed paths")
-            .about("A `json_schema` in the body is ignored, with a `Warning`.")
-            .takes(ASKED)
+            .about("A `json_schema` in the body is ignored, with a `Warning`. Unique paths must stay indexed (409).")
+            .takes(TRIED)
             .takes(&["If-Match"])
             .body("NewIndexes", json!({ "indexes": ["port"] }))
-            .answers(200, "config definition updated", ("Indexes", json!({ "indexes": ["port"] })), &warned)
+            .answers(200, "config definition updated", ("Indexes", json!({ "indexes": ["port"] })), &updated)
             .refuses(WRITE)
-            .refuses(&[404, 412, 507]),
+            .refuses(&[404, 409, 412, 507]),
         describe(Delete, ONE, "definitions", "delete_definition", "Delete a definition and all its configs")
-            .takes(ASKED)
+            .takes(TRIED)
             .takes(&["If-Match", "mode"])
-            .answers(200, "config definition deleted", ("DefinitionIdentity", name), &[])
+            .answers(200, "config definition deleted", ("DefinitionIdentity", name), &tried)
             .refuses(WRITE)
             .refuses(&[404, 409, 412]),
     ]

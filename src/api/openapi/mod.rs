@@ -1,4 +1,4 @@
-//! The interface as an OpenAPI 3.1 document: what a client generator, a fuzzer and the page at `/docs` read.
+//! The interface as an `OpenAPI` 3.1 document: what a client generator, a fuzzer and the page at `/docs` read.
 //!
 //! | file | what it holds |
 //! |---|---|
@@ -6,6 +6,9 @@
 //! | `schemas` | the bodies |
 //! | `shared` | parameters, headers and refusals that operations have in common |
 //! | `definitions`, `configs`, `cluster`, `open` | the operations, one entry for each method of a path |
+//! | `rules` | the same of schemas, unique paths and the states of indexes, with their bodies |
+//! | `computed` | the same of patches and batches |
+//! | `past` | the same of history and watches |
 //!
 //! A new path takes one entry in one of the lists of operations, its bodies in `schemas`, its parameters and
 //! refusals in `shared`. The handlers read their requests with extractors of their own, which no derive can see,
@@ -16,9 +19,12 @@
 //! document tells of statuses, `reply` decides them.
 
 mod cluster;
+mod computed;
 mod configs;
 mod definitions;
 mod open;
+mod past;
+mod rules;
 mod schemas;
 mod shared;
 #[cfg(test)]
@@ -32,23 +38,36 @@ use utoipa::openapi::{
 use crate::model::limits::Limits;
 
 /// The tags of operations, in the order in which a reader meets them.
-const TAGS: [(&str, &str); 4] = [
+const TAGS: [(&str, &str); 7] = [
     ("definitions", "What configs must look like: a key, a JSON schema, indexed paths."),
     ("configs", "The configs of a definition."),
+    ("batch", "Several writes as one: all of them or none."),
+    ("history", "What was, who changed it and why, and bringing it back."),
+    ("watch", "The changes as they come."),
     ("cluster", "The nodes: members, leadership, backup."),
     ("open", "What needs no key: probes and this document."),
 ];
 
 const ABOUT: &str = "A replicated service for typed configuration. Every node answers every request: a write is \
 durable on a majority before it is acknowledged, and a read sees every acknowledged write. 503 says that a write \
-was certainly not applied, 504 that its outcome is unknown; with an `Idempotency-Key` it may be sent again.\n\n\
+was certainly not applied, 504 that its outcome is unknown; with an `Idempotency-Key` it may be sent again. With \
+`dry_run=true` a write of definitions and configs is only tried: its answer has `X-Concord-Dry-Run`, and neither \
+`ETag` nor `Last-Modified`.\n\n\
 The paths of collections end with a slash and those of items do not; both forms of each are served.";
 
 /// The document of a node with these limits.
 #[must_use]
 pub fn document(limits: &Limits) -> OpenApi {
     let mut paths = Paths::new();
-    let lists = [definitions::all(), configs::all(), cluster::all(), open::all()];
+    let lists = [
+        definitions::all(),
+        rules::all(),
+        configs::all(),
+        computed::all(),
+        past::all(),
+        cluster::all(),
+        open::all(),
+    ];
     for described in lists.into_iter().flatten() {
         let (path, method, operation) = described.end();
         let item = PathItem::new(method, operation);

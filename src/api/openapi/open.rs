@@ -8,7 +8,7 @@ use super::words::{Described, describe};
 const TAG: &str = "open";
 
 fn probe(path: &'static str, id: &str, summary: &str, said: &str) -> Described {
-    describe(Get, path, TAG, id, summary).is_open().answers(200, said, ("Nothing", json!({})), &[])
+    describe(Get, path, TAG, id, summary).without_key().answers(200, said, ("Nothing", json!({})), &[])
 }
 
 /// Everything that is open.
@@ -23,7 +23,7 @@ pub(super) fn all() -> Vec<Described> {
         Some((kind, content))
     };
     vec![
-        describe(Get, "/", TAG, "root", "Say what this is").is_open().answers(
+        describe(Get, "/", TAG, "root", "Say what this is").without_key().answers(
             200,
             "concord",
             ("Root", root),
@@ -33,20 +33,20 @@ pub(super) fn all() -> Vec<Described> {
         probe("/health", "health", live, "alive"),
         probe("/readyz", "readyz", ready, "ready").refuses(&[503]),
         probe("/readiness-probe", "readiness_probe", ready, "ready").refuses(&[503]),
-        describe(Get, "/openapi.json", TAG, "openapi", "This document").is_open().responds(
+        describe(Get, "/openapi.json", TAG, "openapi", "This document").without_key().responds(
             200,
             "The document, with the limits of this node.",
             Some(("application/json", document)),
             &[],
         ),
-        describe(Get, "/docs", TAG, "docs", "A page that shows this document").is_open().responds(
+        describe(Get, "/docs", TAG, "docs", "A page that shows this document").without_key().responds(
             200,
             "The page.",
             page("text/html"),
             &[],
         ),
         describe(Get, "/docs/{file}", TAG, "docs_file", "A file of the page")
-            .is_open()
+            .without_key()
             .responds(200, "The file.", page("*/*"), &[])
             .refuses(&[404]),
     ]

@@ -9,10 +9,10 @@ use utoipa::openapi::{
     schema::{AdditionalProperties, OneOfBuilder, SchemaType},
 };
 
-use super::words::schema;
+use super::{computed, past, rules, words::schema};
 use crate::model::limits::{KEY_BYTES_MAX, Limits};
 
-type Field = (&'static str, RefOr<Schema>);
+pub(super) type Field = (&'static str, RefOr<Schema>);
 
 /// A definition's example schema.
 fn example_schema() -> serde_json::Value {
@@ -27,11 +27,11 @@ pub(super) fn integer(least: usize) -> ObjectBuilder {
     ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(least))
 }
 
-fn nullable(kind: Type) -> ObjectBuilder {
+pub(super) fn nullable(kind: Type) -> ObjectBuilder {
     ObjectBuilder::new().schema_type(SchemaType::from_iter([kind, Type::Null]))
 }
 
-fn time() -> ObjectBuilder {
+pub(super) fn time() -> ObjectBuilder {
     text()
         .format(Some(SchemaFormat::KnownFormat(KnownFormat::DateTime)))
         .description(Some("UTC with microseconds"))
@@ -44,17 +44,17 @@ pub(super) fn key() -> ObjectBuilder {
     text().pattern(Some("^[A-Za-z0-9][A-Za-z0-9_.~-]*$")).max_length(Some(KEY_BYTES_MAX))
 }
 
-fn indexes(limits: &Limits) -> ArrayBuilder {
+pub(super) fn indexes(limits: &Limits) -> ArrayBuilder {
     let path = text().description(Some("a path such as `db.port`; `\\.` is a literal dot"));
     ArrayBuilder::new().items(path).max_items(Some(limits.indexes)).unique_items(true)
 }
 
-fn json_object() -> ObjectBuilder {
+pub(super) fn json_object() -> ObjectBuilder {
     ObjectBuilder::new().schema_type(Type::Object)
 }
 
 /// An object with these members, all of them there, and perhaps those others.
-fn open(required: Vec<Field>, optional: Vec<Field>) -> ObjectBuilder {
+pub(super) fn open(required: Vec<Field>, optional: Vec<Field>) -> ObjectBuilder {
     let mut object = json_object();
     for (name, schema) in required {
         object = object.property(name, schema).required(name);
@@ -63,7 +63,7 @@ fn open(required: Vec<Field>, optional: Vec<Field>) -> ObjectBuilder {
 }
 
 /// The same without any further members.
-fn closed(required: Vec<Field>, optional: Vec<Field>) -> ObjectBuilder {
+pub(super) fn closed(required: Vec<Field>, optional: Vec<Field>) -> ObjectBuilder {
     open(required, optional).additional_properties(Some(AdditionalProperties::FreeForm(false)))
 }
 
@@ -71,6 +71,11 @@ fn closed(required: Vec<Field>, optional: Vec<Field>) -> ObjectBuilder {
 fn envelope(data: RefOr<Schema>) -> ObjectBuilder {
     let status = text().enum_values(Some(["SUCCESS"]));
     closed(vec![("status", status.into()), ("message", text().into()), ("data", data)], Vec::new())
+}
+
+/// The way to a place in a document, outermost step first.
+pub(super) fn place() -> ArrayBuilder {
+    ArrayBuilder::new().items(OneOfBuilder::new().item(text()).item(integer(0)))
 }
 
 /// The body of a refusal of one type.
@@ -113,6 +118,20 @@ fn shape_error() -> ObjectBuilder {
         Vec::new(),
     );
     closed(vec![("detail", ArrayBuilder::new().items(item).min_items(Some(1)).into())], Vec::new())
+}
+
+/// Any JSON value.
+pub(super) fn value() -> ObjectBuilder {
+    ObjectBuilder::new().schema_type(SchemaType::AnyValue)
+}
+
+/// A JSON schema, or null for none.
+pub(super) fn schema_or_none() -> ObjectBuilder {
+    nullable(Type::Object)
+        .description(Some(
+            "a JSON schema, draft 2020-12 unless `$schema` names another; without one, any object is taken",
+        ))
+        .examples([example_schema()])
 }
 
 /// What the payload of an answer is, by name; each gets an envelope named `<name>Answer`.
@@ -184,11 +203,6 @@ fn cluster() -> ObjectBuilder {
 
 /// The bodies of requests, by name.
 fn requests(limits: &Limits) -> Vec<(&'static str, ObjectBuilder)> {
-    let schema_or_none = nullable(Type::Object)
-        .description(Some(
-            "a JSON schema, draft 2020-12 unless `$schema` names another; without one, any object is taken",
-        ))
-        .examples([example_schema()]);
     let data = || json_object().description(Some("checked against the definition's schema"));
     let id = || integer(1).description(Some("never used for a node before"));
     let address = || text().examples([json!("10.0.0.4:8101")]);
@@ -197,7 +211,7 @@ fn requests(limits: &Limits) -> Vec<(&'static str, ObjectBuilder)> {
             "NewDefinition",
             open(
                 vec![("config_definition_key", schema("Key"))],
-                vec![("indexes", indexes(limits).into()), ("json_schema", schema_or_none.into())],
+                vec![("indexes", indexes(limits).into()), ("json_schema", schema_or_none().into())],
             ),
         ),
         ("NewIndexes", open(vec![("indexes", indexes(limits).into())], Vec::new())),
@@ -224,11 +238,18 @@ fn requests(limits: &Limits) -> Vec<(&'static str, ObjectBuilder)> {
 /// Adds all of them.
 pub(super) fn components(components: ComponentsBuilder, limits: &Limits) -> ComponentsBuilder {
     let mut components = components.schema("Key", key()).schema("ShapeError", shape_error());
-    for (name, body) in requests(limits) {
+    let whole = |(name, body): (&'static str, ObjectBuilder)| (name, RefOr::from(body));
+    let bodies = requests(limits).into_iter().map(whole);
+    let bodies =
+        bodies.chain(computed::requests(limits)).chain(past::requests()).chain(rules::requests(limits));
+    for (name, body) in bodies {
         components = components.schema(name, body);
     }
-    for (name, payload) in payloads(limits) {
+    let answered = payloads(limits).into_iter().map(whole);
+    let answered =
+        answered.chain(computed::payloads()).chain(past::payloads(limits)).chain(rules::payloads(limits));
+    for (name, payload) in answered {
         components = components.schema(name, payload).schema(format!("{name}Answer"), envelope(schema(name)));
     }
-    components
+    components.schema("ChangedAnswer", computed::changed())
 }

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use utoipa::openapi::{
-    ComponentsBuilder, Content, ObjectBuilder, Ref, RefOr, Required, Schema, Type,
+    ArrayBuilder, ComponentsBuilder, Content, ObjectBuilder, Ref, RefOr, Required, Schema, Type,
     content::ContentBuilder,
     header::HeaderBuilder,
     path::{Parameter, ParameterBuilder, ParameterIn, ParameterStyle},
@@ -15,7 +15,7 @@ use super::{
     schemas::{failure, integer, key, text},
     words::{schema, with_headers},
 };
-use crate::model::limits::{Limits, REASON_BYTES_MAX, REQUEST_KEY_BYTES_MAX};
+use crate::model::limits::{Limits, REASON_BYTES_MAX, REQUEST_KEY_BYTES_MAX, WATCH_KEYS_MAX};
 
 /// Every refusal: its status, its name here, the type in its body, when it is said, the headers it has.
 const REFUSALS: [(u16, &str, &str, &str, &[&str]); 13] = [
@@ -29,7 +29,7 @@ const REFUSALS: [(u16, &str, &str, &str, &[&str]); 13] = [
     (404, "NotFound", "not_found_error", "There is no such resource or path.", &[]),
     (405, "MethodNotAllowed", "method_not_allowed", "The path does not take this method.", &["Allow"]),
     (409, "Conflict", "conflict_error", "The request conflicts with what is there.", &[]),
-    (410, "Expired", "expired_error", "The state that the cursor belongs to is no longer held.", &[]),
+    (410, "Expired", "expired_error", "The state or revision that is asked for is not kept any more.", &[]),
     (412, "PreconditionFailed", "precondition_failed", "The condition of the request does not hold.", &[]),
     (413, "PayloadTooLarge", "payload_too_large", "Body, data or schema are over their limit of bytes.", &[]),
     (422, "Unprocessable", "validation_error", "The request breaks a rule, or its shape is wrong.", &[]),
@@ -56,6 +56,14 @@ const REFUSALS: [(u16, &str, &str, &str, &[&str]); 13] = [
 pub(super) fn refusal(status: u16) -> Ref {
     let found = REFUSALS.iter().find(|refusal| refusal.0 == status);
     Ref::from_response_name(found.map_or("ServerError", |refusal| refusal.1))
+}
+
+/// The refusal with a status, with headers that only this one has.
+pub(super) fn refusal_with(status: u16, more: &[&str]) -> Response {
+    let found = REFUSALS.iter().find(|refusal| refusal.0 == status);
+    let (kind, about, headers) =
+        found.map_or(("server_error", "", &[][..]), |(_, _, kind, about, headers)| (*kind, *about, *headers));
+    refusal_component(kind, about, &[headers, more].concat(), status == 422)
 }
 
 fn refusal_component(kind: &str, about: &str, headers: &[&str], or_shape: bool) -> Response {
@@ -100,7 +108,19 @@ fn headers() -> Vec<(&'static str, &'static str, ObjectBuilder)> {
             "The next page of the same state, where there is one: `<…?cursor=…>; rel=\"next\"`.",
             text(),
         ),
-        ("Warning", "What of the request had no effect.", text()),
+        ("Warning", "What of the request had no effect, or is not shown.", text()),
+        (
+            "X-Concord-Dry-Run",
+            "The write was only tried, so there is neither `ETag` nor `Last-Modified`.",
+            text().enum_values(Some(["true"])),
+        ),
+        (
+            "X-Concord-Index-Building",
+            "How far the building of indexes is, while some can't be used: configs done, `/`, all.",
+            text().pattern(Some("^[0-9]+/[0-9]+$")),
+        ),
+        ("X-Concord-Breaking-Configs", "How many configs break the schema.", number()),
+        ("Accept-Patch", "The media types of patches.", text()),
         ("Allow", "The methods that the path takes.", text()),
         ("Retry-After", "Seconds after which the request may be sent again.", number()),
         ("WWW-Authenticate", "How to authenticate.", text()),
@@ -126,6 +146,35 @@ fn path_parameters() -> Vec<(&'static str, Parameter)> {
         path("config_key", "The config's key within its definition.", key().examples([json!("prod")])),
         path("id", "The node's id.", integer(1)),
         path("file", "A file of the page.", text().pattern(Some("^[A-Za-z0-9._-]+$"))),
+    ]
+}
+
+/// The parameters of the past, of watches and of trials.
+fn further_parameters() -> Vec<(&'static str, Parameter)> {
+    let query =
+        |key, name, about, schema: RefOr<Schema>| (key, parameter(name, ParameterIn::Query, about, schema));
+    let plain = |name, about, schema: ObjectBuilder| query(name, name, about, schema.into());
+    let keys = || ArrayBuilder::new().items(key()).max_items(Some(WATCH_KEYS_MAX)).into();
+    let flag = || ObjectBuilder::new().schema_type(Type::Boolean).default(Some(json!(false)));
+    vec![
+        plain("dry_run", "`true` gives the answer that the write would get, and stores nothing.", flag()),
+        plain("revision", "The config as it was then; 422 when it is not reached yet.", integer(0)),
+        plain("before", "Only changes before this revision.", integer(0)),
+        plain("policy", "`force` stores a schema that configs break.", text().enum_values(Some(["force"]))),
+        plain("from", "Begins with the changes of this revision.", integer(0)),
+        plain("initial", "`true` begins with the state of now; not beside `from`.", flag()),
+        query(
+            "definition",
+            "definition",
+            "Only this definition and its configs; may be repeated. It need not exist yet.",
+            keys(),
+        ),
+        query(
+            "watched_config",
+            "config_key",
+            "With one `definition`: only this config of it; may be repeated.",
+            keys(),
+        ),
     ]
 }
 
@@ -227,6 +276,13 @@ fn header_parameters() -> Vec<(&'static str, Parameter)> {
             visible(REQUEST_KEY_BYTES_MAX),
         ),
         header(
+            "Last-Event-ID",
+            "Last-Event-ID",
+            "The `id` of the last event that the caller has seen: the stream goes on behind it, whatever `from` and \
+             `initial` say.",
+            text().pattern(Some("^[0-9]*$")),
+        ),
+        header(
             "X-Change-Reason",
             "X-Change-Reason",
             "Why the change is made; kept with it. UTF-8.",
@@ -251,7 +307,7 @@ pub(super) fn components(mut components: ComponentsBuilder, limits: &Limits) -> 
         let header = HeaderBuilder::new().schema(Some(schema)).description(Some(about)).build();
         components = components.header(name, header);
     }
-    let parameters = [path_parameters(), query_parameters(limits), header_parameters()];
+    let parameters = [path_parameters(), query_parameters(limits), further_parameters(), header_parameters()];
     for (key, parameter) in parameters.into_iter().flatten().chain([("filters", filters())]) {
         components = components.parameter(key, parameter);
     }

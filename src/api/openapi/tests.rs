@@ -49,7 +49,10 @@ async fn the_routes_of_the_router_are_those_of_the_document() {
             let response =
                 router(service.clone()).oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
             let is_taken = response.status() != StatusCode::METHOD_NOT_ALLOWED;
-            assert_eq!(is_taken, item.get(&name).is_some(), "{method} {path}");
+            // What a read refuses for HEAD alone says so itself.
+            let has_no_head = method == Method::HEAD && item[&name]["responses"].get("405").is_some();
+            let is_documented = item.get(&name).is_some() && !has_no_head;
+            assert_eq!(is_taken, is_documented, "{method} {path}");
             assert_eq!(response.headers().contains_key(header::ALLOW), !is_taken, "{method} {path}");
         }
     }

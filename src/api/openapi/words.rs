@@ -26,6 +26,8 @@ pub(super) const READ: &[u16] = &[422, 503, 504];
 pub(super) const WRITE: &[u16] = &[413, 422, 429, 503, 504];
 /// The headers of every write.
 pub(super) const ASKED: &[&str] = &["Idempotency-Key", "X-Change-Reason"];
+/// The same of those that can be tried.
+pub(super) const TRIED: &[&str] = &["Idempotency-Key", "X-Change-Reason", "dry_run"];
 
 /// One method of one path in the making.
 pub(super) struct Described {
@@ -71,13 +73,17 @@ impl Described {
     }
 
     /// Takes a JSON body.
-    pub(super) fn body(mut self, schema: &str, example: Value) -> Self {
-        let content =
-            ContentBuilder::new().schema(Some(Ref::from_schema_name(schema))).example(Some(example)).build();
-        let body = RequestBodyBuilder::new()
-            .description(Some("Unknown members are ignored."))
-            .content("application/json", content)
-            .required(Some(Required::True));
+    pub(super) fn body(self, schema: &str, example: Value) -> Self {
+        self.bodies("Unknown members are ignored.", vec![("application/json", schema, example)])
+    }
+
+    /// Takes a body of one of these types: each with its schema and an example.
+    pub(super) fn bodies(mut self, about: &str, kinds: Vec<(&str, &str, Value)>) -> Self {
+        let mut body = RequestBodyBuilder::new().description(Some(about)).required(Some(Required::True));
+        for (kind, schema, example) in kinds {
+            let content = ContentBuilder::new().schema(Some(Ref::from_schema_name(schema)));
+            body = body.content(kind, content.example(Some(example)).build());
+        }
         self.operation = self.operation.request_body(Some(body.build()));
         self
     }
@@ -122,8 +128,14 @@ impl Described {
         self
     }
 
+    /// Refuses with a status of `shared`, whose answer may have these headers too.
+    pub(super) fn refuses_with(mut self, status: u16, headers: &[&str]) -> Self {
+        self.operation = self.operation.response(status.to_string(), shared::refusal_with(status, headers));
+        self
+    }
+
     /// Needs no key.
-    pub(super) fn is_open(mut self) -> Self {
+    pub(super) fn without_key(mut self) -> Self {
         self.operation = self.operation.security(SecurityRequirement::default());
         self
     }
