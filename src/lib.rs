@@ -8,10 +8,13 @@
 //! |---|---|
 //! | [`model`] | what the data is: keys, records, schemas, index values, queries, commands. Pure |
 //! | [`state`] | what the cluster has agreed on, as one immutable value. Pure |
-//! | [`store`] | where it is kept between starts: snapshot files, history segments, sled |
+//! | [`store`] | where it is kept between starts: snapshot files, history segments (the past is read from them), sled |
 //! | [`raft`] | how the nodes agree: openraft, the log, the peers |
 //! | [`service`] | who may do what, on which node; the only clock |
 //! | [`api`] | how a caller says it: axum |
+//! | [`node`], [`settings`] | a node's life, from its settings to an orderly end |
+//! | [`cli`], [`client`], [`backup`] | the command line, and what it asks of running nodes and of backups |
+//! | `sabotage` | known bugs, in builds that try the checks only |
 //!
 //! **Invariants**
 //! 1. [`state::State::apply`] is the only function that decides a change, and it is a pure function of its

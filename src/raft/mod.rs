@@ -11,11 +11,13 @@
 //! | [`identity`] | whose directory this is |
 //! | [`peers`] | calls between nodes and the check of such calls |
 //! | `types`, `form`, `codec` | openraft's types, our forms of them, their bytes in the log |
-//! | `log`, `machine` | openraft's two storage traits |
+//! | `log`, `machine` | openraft's two storage traits (`suite` tries them with openraft's own tests) |
 //! | `network`, `receive` | both ends of openraft's calls |
 //! | [`feed`] | the recent changes, for watchers |
 //! | `snapshot` | when a snapshot is built, how one is received |
 //! | `start`, `consensus` | how a node's part begins, what it does for the room above |
+//! | `turns` | who waits until this node has applied a revision |
+//! | `compare` | this node's state against the other members' |
 //! | `members` | changes of the members, on the leader |
 //! | [`restore`] | makes a backup the beginning of a new cluster |
 //!

@@ -4,6 +4,18 @@
 //! filters and its total all come from one such picture, without a lock. Each definition owns its subtree, so that
 //! deleting it is one removal however many configs it has.
 //!
+//! | file | what it does |
+//! |---|---|
+//! | [`apply`] | the transition function: each command's verdict, next state and change |
+//! | [`indexing`] | changed indexed paths, and the build that brings configs up to them |
+//! | `unique` | unique paths: whether a value is taken |
+//! | [`query`] | lists: a page, and the exact number of all that match |
+//! | [`order`] | the counted copy-on-write tree of all orders |
+//! | `items`, `short` | what stands in the orders |
+//! | [`build`] | a state of stored records, all orders at once |
+//! | [`digest`] | one number by which two nodes compare what they hold |
+//! | [`floor`] | the oldest revision whose state may be asked for |
+//!
 //! **Invariant:** only [`State::apply`] and [`State::advance`] change a state, and what they make of it follows
 //! from their arguments alone.
 

@@ -8,8 +8,21 @@
 //! ```
 //!
 //! The Raft log is what makes a write durable. The files here say where to begin when it is applied again, and
-//! keep what the log may forget. `load.rs` says which of them is believed at a start; `keyspace.rs` is the layout
-//! of the trees.
+//! keep what the log may forget.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `load` | says which of the files is believed at a start |
+//! | `thread` | the one thread that writes all of this, behind the answers |
+//! | `snapshot`, `kept`, `paced` | the snapshot file, the two that are kept, large files written with rests |
+//! | [`backup`] | a snapshot file outside a store |
+//! | `changes`, `history` | the stored form of a change, and the segments that changes are appended to |
+//! | `catalog`, `index`, `scan` | which segments there are, what is where in one, reading one frame by frame |
+//! | `past`, `reads` | what the history tells, and the store's door to it |
+//! | `transfer` | pieces of the history on their way to another member |
+//! | `carry`, `merge` | sled follows the state: changes merged into rows |
+//! | `trees`, `keyspace` | the sled database, the layout of its keys |
+//! | `disk` | files that survive a power cut, and the frame of every block |
 //!
 //! **Invariants:** a snapshot counts only once the history up to it is durable. sled never holds what the log
 //! does not hold durably, and is never the only copy. Handing over what was applied never waits for a disk.
