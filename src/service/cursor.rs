@@ -3,12 +3,12 @@
 //! A cursor names the node that holds the state, its revision, a page and the list that it belongs to. The node keeps
 //! the state itself, *pinned*: a clone of a tree of shared nodes, so that a page costs the same at any depth and
 //! writes go on beside it. What a pin costs is what writes have replaced since: at most a path through every order
-//! for each entry behind it, and at most all orders anew. That estimate is what bounds the pins ([`BUDGET`]), beside
+//! for each entry behind it, and at most all orders anew. That estimate is what bounds the pins (`BUDGET`), beside
 //! their number and the time that they lie unused. When there is no room, the oldest goes that nobody has followed
 //! yet: most callers of a list never ask for its next page, and those who do must not suffer from them.
 //!
 //! **Invariants:** a cursor's page is of exactly the state that it names, or refused; a state is held no longer than
-//! [`IDLE`] after its last use, whether anybody asks or not.
+//! `IDLE` after its last use, whether anybody asks or not.
 
 use std::{
     collections::BTreeMap,
