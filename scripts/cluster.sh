@@ -154,7 +154,7 @@ up() {
     if [[ $(members) == "$(nodes)" ]]; then
         local list=()
         for n in $(nodes); do list+=(--member "$(member "$n")"); done
-        ask init "${list[@]}" > /dev/null
+        ask /livez init "${list[@]}" > /dev/null
     fi
     local until=$((SECONDS + WAIT_S))
     for n in $(members); do
@@ -170,15 +170,23 @@ up() {
     else echo "the root key is in $DATA/root.key"; fi
 }
 
-# ask ARGUMENT...: the command line on the first member that answers.
+# ask PROBE ARGUMENT...: the command line on the first member whose probe answers. One that is just starting is alive,
+# but refuses with 503.
 ask() {
-    local n
-    for n in $(members); do
-        answers "$n" /livez || continue
-        CONCORD_API_KEY=$(root_key) CONCORD_URL=$(url "$n") "$BIN" "$@"
-        return
+    local probe=$1 n until=$((SECONDS + WAIT_S))
+    shift
+    while :; do
+        for n in $(members); do
+            answers "$n" "$probe" || continue
+            CONCORD_API_KEY=$(root_key) CONCORD_URL=$(url "$n") "$BIN" "$@"
+            return
+        done
+        # Nothing is asked of a cluster that does not run.
+        for n in $(members) none; do if [[ $n == none ]] || pid "$n" > /dev/null; then break; fi; done
+        [[ $n != none ]] || die "no node runs"
+        ((SECONDS < until)) || die "no node answers $probe after $WAIT_S s"
+        sleep 0.1
     done
-    die "no node answers"
 }
 
 member() { echo "$1=$(setting "$1" CONCORD_API_ADDR)@$(setting "$1" CONCORD_PEER_ADDR)"; }
@@ -186,10 +194,10 @@ member() { echo "$1=$(setting "$1" CONCORD_API_ADDR)@$(setting "$1" CONCORD_PEER
 add() {
     local n=$1 until=$((SECONDS + WAIT_S))
     [[ ! -e $DATA/node$n/removed ]] || die "node $n was removed, and an id is never used twice; take another"
-    ask status > /dev/null
+    ask /readyz status > /dev/null
     start "$n"
-    ask member add "$(member "$n")" > /dev/null
-    ask member promote "$n" > /dev/null
+    ask /readyz member add "$(member "$n")" > /dev/null
+    ask /readyz member promote "$n" > /dev/null
     until answers "$n" /readyz; do
         ((SECONDS < until)) || die "node $n is not ready after $WAIT_S s; its log is $DATA/node$n/log"
         sleep 0.1
@@ -200,7 +208,7 @@ add() {
 remove() {
     local n=$1
     [[ ! -e $DATA/node$n/removed ]] || die "node $n was removed already"
-    ask member remove "$n" > /dev/null
+    ask /readyz member remove "$n" > /dev/null
     touch "$DATA/node$n/removed"
     stop "$n" TERM > /dev/null
     echo "node $n is no member any more"
