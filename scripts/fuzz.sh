@@ -8,6 +8,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+# More words for schemathesis.
+read -r -a more <<< "${FUZZ_ARGS:-}"
 DURATION_S=${DURATION_S:-60} SEED=${SEED:-1} EXAMPLES=${EXAMPLES:-100}
 BIN=${CONCORD_BIN:-$PWD/target/release/concord}
 VERSION=4.32.5
@@ -72,8 +74,12 @@ start_cluster() {
     CONCORD_URL=http://127.0.0.1:${port[1]}
     local end=$((SECONDS + 120))
     until curl -fsS --max-time 20 -o /dev/null -H "Authorization: $CONCORD_API_KEY" \
-        -d "{\"members\":[$members]}" "$CONCORD_URL/api/v1/cluster/init" 2> /dev/null &&
-        curl -fsS --max-time 5 -o /dev/null "$CONCORD_URL/readyz" 2> /dev/null; do
+        -H 'Content-Type: application/json' -d "{\"members\":[$members]}" \
+        "$CONCORD_URL/api/v1/cluster/init" 2> /dev/null; do
+        ((SECONDS < end)) || die "the cluster did not form"
+        sleep 0.2
+    done
+    until curl -fsS --max-time 5 -o /dev/null "$CONCORD_URL/readyz" 2> /dev/null; do
         ((SECONDS < end)) || die "the cluster did not form"
         sleep 0.2
     done
@@ -84,7 +90,7 @@ if [[ -z ${CONCORD_URL:-} ]]; then start_cluster; fi
 
 "$VENV/bin/st" --config-file schemathesis.toml run "$CONCORD_URL/openapi.json" --url "$CONCORD_URL" \
     --header "Authorization: $CONCORD_API_KEY" --checks all --seed "$SEED" --max-time "$DURATION_S" \
-    --max-examples "$EXAMPLES" --generation-database none --continue-on-failure ${FUZZ_ARGS:-}
+    --max-examples "$EXAMPLES" --generation-database none --continue-on-failure "${more[@]}"
 # However the requests went, the nodes must have lived through them.
 for pid in "${pids[@]}"; do kill -0 "$pid" 2> /dev/null || die "a node ended"; done
 curl -fsS --max-time 20 -o /dev/null "$CONCORD_URL/readyz" || die "the node is not ready any more"

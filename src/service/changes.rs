@@ -42,6 +42,8 @@ const CHANGE_TIME: Duration = Duration::from_secs(50);
 const WAY_BACK: Duration = Duration::from_millis(500);
 /// How long the leader's answer may take after another node leads: a hand-over is answered by the old one.
 const GRACE: Duration = Duration::from_secs(3);
+/// How long a change waits for the one before it, which may be the rest of itself that a lost leader has left.
+const TURN: Duration = Duration::from_secs(1);
 /// How long the asked node waits until it has applied the change that it shows.
 const SHOWN: Duration = Duration::from_secs(1);
 
@@ -182,7 +184,11 @@ impl Service {
             if !service.leads(consensus) {
                 return Err(Stop::Later(format!("node {} does not lead", service.node_id())));
             }
-            let Ok(_one_at_a_time) = service.inner.changing.try_lock() else {
+            let Ok(_one_at_a_time) = timeout(TURN, service.inner.changing.lock()).await else {
+                if consensus.is_joint() {
+                    // Perhaps this very change: a lost leader left it half done, and this one completes it.
+                    return Err(Stop::Later("a change of the members is being completed".into()));
+                }
                 return Err(conflict("another change of the cluster is under way"));
             };
             confirm(consensus).await?;

@@ -208,7 +208,7 @@ fn query_parameters(limits: &Limits) -> Vec<(&'static str, Parameter)> {
             "cursor",
             "Of the `Link` of a page: the page after it, of the same state. The other parameters must be those of \
              the first page, and `page` must be absent.",
-            text().pattern(Some("^[A-Za-z0-9_-]+$")),
+            text().pattern(Some("^[A-Za-z0-9_-]*$")),
         ),
         plain("consistency", "`local` reads this node's state as it is, without asking the leader.", level),
         plain("max_staleness_ms", "How old a `local` read may be; else it is confirmed.", integer(0)),
