@@ -88,7 +88,10 @@ start_cluster() {
 if [[ -z ${CONCORD_URL:-} ]]; then start_cluster; fi
 [[ -n ${CONCORD_API_KEY:-} ]] || die "CONCORD_API_KEY is not set"
 
-"$VENV/bin/st" --config-file schemathesis.toml run "$CONCORD_URL/openapi.json" --url "$CONCORD_URL" \
+config=$PWD/schemathesis.toml
+# What it keeps of its runs goes with the run's directory.
+cd "$work"
+"$VENV/bin/st" --config-file "$config" run "$CONCORD_URL/openapi.json" --url "$CONCORD_URL" \
     --header "Authorization: $CONCORD_API_KEY" --checks all --seed "$SEED" --max-time "$DURATION_S" \
     --max-examples "$EXAMPLES" --generation-database none --continue-on-failure "${more[@]}"
 # However the requests went, the nodes must have lived through them.
