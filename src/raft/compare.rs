@@ -82,8 +82,18 @@ impl Comparer {
                  rebuilt when this node starts again"
             );
             tracing::error!(revision, "{why}");
-            let store = self.store.clone();
-            match tokio::task::spawn_blocking(move || store.distrust()).await {
+            // With the state goes all that this node knows of the members, who alone can give it another.
+            let members = self
+                .board
+                .applied
+                .load()
+                .membership
+                .membership()
+                .nodes()
+                .map(|(_, member)| member.clone())
+                .collect::<Vec<_>>();
+            let (store, note) = (self.store.clone(), form::to_bytes(&members));
+            match tokio::task::spawn_blocking(move || store.distrust(&note)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => tracing::error!(%error, "the state could not be marked"),
                 Err(error) => tracing::error!(%error, "the state could not be marked"),

@@ -27,7 +27,7 @@ use super::{
     codec::Mark,
     compare::Comparer,
     consensus::{self, Inner},
-    form::{Head, Stamp},
+    form::{self, Head, Stamp},
     identity::Identity,
     log::{Log, Wal},
     machine::Machine,
@@ -81,6 +81,9 @@ impl Consensus {
                 let named = log.clone();
                 let mut helpers = blocking(move || named.members()).await?.map_err(failed)?;
                 helpers.extend(rescue);
+                let noted =
+                    store.distrust_note().and_then(|note| form::from_bytes::<Vec<Member>>(&note).ok());
+                helpers.extend(noted.unwrap_or_default());
                 helpers.retain(|member| member.id != me.node_id);
                 Rescue { peers: &peers, store: &store, log: &log, purged: range.purged }.run(&helpers).await?
             }

@@ -66,12 +66,14 @@ pub(super) fn open(directory: &Path, options: &Options, log: LogRange) -> Result
     Ok(Found { kept, history, begin: Begin { home, trees, found, latest }, nothing })
 }
 
-/// The mark of a directory whose state was found to be wrong.
+/// The mark of a directory whose state was found to be wrong; it holds the finder's note.
 const DISTRUSTED: &str = "distrusted";
+/// The note, once all that was wrong is thrown away.
+const NOTE: &str = "distrusted.note";
 
 /// Marks a directory durably.
-pub(super) fn distrust_all(directory: &Path) -> Result<(), StoreError> {
-    disk::write_file(&directory.join(DISTRUSTED), b"the state differs from that of a majority\n")
+pub(super) fn distrust_all(directory: &Path, note: &[u8]) -> Result<(), StoreError> {
+    disk::write_file(&directory.join(DISTRUSTED), note)
 }
 
 /// Removes what was marked as wrong. The mark goes last, so that a crash in between leaves nothing believed.
@@ -84,7 +86,12 @@ fn throw_away(directory: &Path) -> Result<(), StoreError> {
     for part in ["sled", "snapshot", "history"] {
         disk::remove(&directory.join(part))?;
     }
-    disk::remove(&mark)
+    disk::rename(&mark, &directory.join(NOTE))
+}
+
+/// What the finder noted when this state was thrown away; `None` when none was.
+pub(super) fn note(directory: &Path) -> Option<Vec<u8>> {
+    std::fs::read(directory.join(NOTE)).ok()
 }
 
 /// The state that sled holds, if it can be believed; and whether there was a sled at all.

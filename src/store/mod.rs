@@ -232,12 +232,19 @@ impl Store {
         Ok((Self { inner: Arc::new(inner) }, loaded))
     }
 
-    /// Marks all that is kept here as wrong: the next start throws it away and rebuilds it. Blocking.
+    /// Marks all that is kept here as wrong: the next start throws it away and rebuilds it, with the help of the
+    /// note. Blocking.
     ///
     /// # Errors
     /// When the disk refuses.
-    pub fn distrust(&self) -> Result<(), StoreError> {
-        load::distrust_all(&self.inner.directory)
+    pub fn distrust(&self, note: &[u8]) -> Result<(), StoreError> {
+        load::distrust_all(&self.inner.directory, note)
+    }
+
+    /// The note of the last [`Self::distrust`] whose state has been thrown away. Blocking.
+    #[must_use]
+    pub fn distrust_note(&self) -> Option<Vec<u8>> {
+        load::note(&self.inner.directory)
     }
 
     /// Takes what was applied. Never blocks. What waits for the history is bounded by the room above, through

@@ -449,7 +449,7 @@ fn a_state_that_was_found_to_be_wrong_is_thrown_away() {
     world.define("d");
     world.write("d", 0..20, "x");
     world.snapshot();
-    world.store().distrust().unwrap();
+    world.store().distrust(b"why").unwrap();
     world.close();
     let purged = world.log.purged;
     world.log.purged = world.log.last;
@@ -459,4 +459,9 @@ fn a_state_that_was_found_to_be_wrong_is_thrown_away() {
     let Loaded::State(state, _) = world.try_open().unwrap() else { panic!("the log has all of it") };
     assert_eq!((state.revision(), state.config_count()), (0, 0));
     assert!(!world.path("distrusted").exists());
+    assert_eq!(
+        world.store().distrust_note().as_deref(),
+        Some(&b"why"[..]),
+        "it outlives what it was noted of"
+    );
 }
