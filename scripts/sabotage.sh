@@ -15,7 +15,7 @@ local-read               | chaos 1
 leader-restore           | it cluster::monotone::no_read_goes_back_when_the_leader_restarts_within_its_lease
 retry-twice              | chaos 1
 requests-not-in-snapshot | chaos 1
-index-left-on-delete     | chaos 1
+index-left-on-delete     | unit state::apply::tests::every_verdict_on_configs
 vote-not-persisted       | unit raft::suite::openraft_accepts_our_storage
 clock-in-apply           | chaos 1
 sled-beyond-log          | unit store::tests::sled_never_holds_what_the_log_does_not
