@@ -49,6 +49,18 @@ pub(super) async fn log_is_cut(cluster: &mut Cluster, id: u64, behind: u64) {
         check(found.len() >= 2 && found[0] > behind, || format!("{found:?}, expected behind {behind}"))
     })
     .await;
+    // The snapshots come first: until the log is cut as well, who was away is still served from it.
+    let log = cluster.node(id).log.clone();
+    eventually(&format!("node {id} has cut its log behind {behind}"), async || {
+        let text = std::fs::read_to_string(&log).map_err(|error| error.to_string())?;
+        let cut = |line: &str| {
+            let digits = line.split_once("purge_upto: ")?.1.split_once('.')?.1;
+            digits.chars().take_while(char::is_ascii_digit).collect::<String>().parse::<u64>().ok()
+        };
+        let last = text.lines().filter(|line| line.contains("purge log, ")).filter_map(cut).max();
+        check(last.is_some_and(|last| last > behind), || format!("{last:?}, expected behind {behind}"))
+    })
+    .await;
 }
 
 #[tokio::test]
