@@ -34,8 +34,9 @@ const LULL: Duration = Duration::from_millis(200);
 const TRAIL_MAX: Duration = Duration::from_secs(5);
 /// A merge is carried when it weighs so much: some 16 MB of small records, and a third of a second of work.
 const MERGE_WEIGHT: usize = 16 << 10;
-/// Records of one step: less than ten milliseconds of work. History is written between two steps.
-const STEP_RECORDS: usize = 256;
+/// Records of one step: some milliseconds of work. History is written between two steps, and under load the thread
+/// rests.
+const STEP_RECORDS: usize = 64;
 /// Rows removed in one step.
 const WIPE_ROWS: usize = 256;
 /// sled is not rewritten below this size: it begins with some of its own.
@@ -43,7 +44,7 @@ const REWRITE_BYTES_MIN: u64 = 256 << 20;
 /// sled is rewritten when it is so many times its content.
 const REWRITE_FACTOR: u64 = 4;
 /// Steps between two looks at the size, which lists files.
-const STEPS_A_LOOK: u32 = 128;
+const STEPS_A_LOOK: u32 = 512;
 /// How long nothing may be applied until the load counts as over.
 const QUIET: Duration = Duration::from_secs(1);
 /// Longest pause between two attempts after faults.

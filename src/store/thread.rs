@@ -26,6 +26,11 @@ use crate::{
 /// Before a round the thread waits for so long, so that a busy service wakes it for many changes at once: a
 /// hundred rounds a second, each of one write to the history's file. Readers of the newest history wait as long.
 const LINGER: Duration = Duration::from_millis(10);
+/// The service is at work when something was applied in this time: then sled gets half of a core at most, because
+/// whoever waits for an answer needs the same processors.
+const BUSY: Duration = Duration::from_secs(1);
+/// Longest rest between two steps: on a machine so busy that a step takes longer, resting gives nobody anything.
+const REST_MAX: Duration = Duration::from_millis(20);
 
 /// What handles and thread share.
 #[derive(Debug)]
@@ -254,13 +259,15 @@ struct Worker<'a> {
     busy_at: Instant,
     /// `flushed` and `sync_to` of the last round.
     seen: (Revision, Revision),
+    /// How long to rest before more is carried.
+    rest: Duration,
 }
 
 /// Runs until the store is closed or the history fails.
 pub(super) fn run(shared: &Shared, history: History, begin: Begin, weight_max: usize) {
     let ended = panic::catch_unwind(AssertUnwindSafe(|| {
         let carrier = Carrier::new(begin, weight_max);
-        Worker { shared, history, carrier, busy_at: Instant::now(), seen: (0, 0) }.run()
+        Worker { shared, history, carrier, busy_at: Instant::now(), seen: (0, 0), rest: Duration::ZERO }.run()
     }));
     shared.over(match ended {
         Ok(Ok(())) => None,
@@ -289,7 +296,10 @@ impl Worker<'_> {
                 self.carrier.abandon();
                 return Ok(());
             }
+            let begun = Instant::now();
             progress = self.carrier.step(Moment { flushed, busy_at: self.busy_at, closing });
+            let is_busy = !closing && self.busy_at.elapsed() < BUSY;
+            self.rest = if is_busy { begun.elapsed().min(REST_MAX) } else { Duration::ZERO };
             self.publish();
             if closing && progress == Progress::Idle {
                 self.carrier.close();
@@ -322,11 +332,12 @@ impl Worker<'_> {
 
     /// Lets more come, unless somebody waits for the thread.
     fn linger(&self, progress: Progress, mut inbox: MutexGuard<'_, Inbox>) -> Round {
-        if progress != Progress::Worked && inbox.ending == Ending::No && inbox.sync_to <= inbox.synced {
+        let pause = if progress == Progress::Worked { self.rest } else { LINGER };
+        if !pause.is_zero() && inbox.ending == Ending::No && inbox.sync_to <= inbox.synced {
             inbox.busy = true;
             let nobody_waits =
                 |inbox: &mut Inbox| inbox.ending == Ending::No && inbox.sync_to <= inbox.synced;
-            inbox = match self.shared.wake.wait_timeout_while(inbox, LINGER, nobody_waits) {
+            inbox = match self.shared.wake.wait_timeout_while(inbox, pause, nobody_waits) {
                 Ok((inbox, _)) => inbox,
                 Err(error) => error.into_inner().0,
             };
