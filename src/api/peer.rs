@@ -6,6 +6,7 @@
 //! | `write`, `read-index`, `change` | the service, when this node leads |
 //! | `page` | the service, of a state that it holds |
 //! | `snapshot`, `fetch-snapshot` | consensus; the file goes as a stream |
+//! | `stream` | consensus; the connection is upgraded and bears entries from then on |
 //! | `history` | the service, from this node's own disk |
 //! | everything else | consensus |
 //!
@@ -16,12 +17,16 @@ use axum::{
     Router,
     body::{Body, to_bytes},
     extract::{Path, State},
-    http::{HeaderMap, HeaderValue, Request, StatusCode},
+    http::{
+        HeaderMap, HeaderValue, Request, StatusCode,
+        header::{CONNECTION, UPGRADE},
+    },
     response::{IntoResponse, Response},
     routing::post,
 };
 use bytes::Bytes;
 use futures::TryStreamExt as _;
+use hyper_util::rt::TokioIo;
 use tokio_util::io::ReaderStream;
 use tower_http::catch_panic::CatchPanicLayer;
 
@@ -29,6 +34,7 @@ use crate::{
     raft::{
         Consensus, ReceiveError,
         peers::{FETCH_SNAPSHOT, HEAD, LEFT, SNAPSHOT},
+        stream::{PROTOCOL, STREAM},
     },
     service::{
         Service, changes::CHANGE, forward::WRITE, history::HISTORY, members::JOIN, read::READ_INDEX,
@@ -69,10 +75,13 @@ impl From<ReceiveError> for Refused {
 async fn answer(
     State(service): State<Service>,
     Path(kind): Path<String>,
-    request: Request<Body>,
+    mut request: Request<Body>,
 ) -> Result<Response, Refused> {
+    admit(&service, &kind, request.headers())?;
+    if kind == STREAM {
+        return open_stream(consensus(&service)?.clone(), &mut request);
+    }
     let (head, body) = request.into_parts();
-    admit(&service, &kind, &head.headers)?;
     match kind.as_str() {
         READ_INDEX => Ok(service.answer_read_index().await.into_response()),
         SNAPSHOT => take_snapshot(consensus(&service)?, &head.headers, body).await,
@@ -123,6 +132,23 @@ fn consensus(service: &Service) -> Result<&Consensus, Refused> {
     // 421 as for a wrong address: nothing was done, and another time it may be.
     let starting = || Refused(StatusCode::MISDIRECTED_REQUEST, "this node is starting".into());
     service.consensus().ok_or_else(starting)
+}
+
+/// Answers that the connection bears entries from now on, and serves them once it does.
+fn open_stream(consensus: Consensus, request: &mut Request<Body>) -> Result<Response, Refused> {
+    if request.headers().get(UPGRADE).is_none_or(|asked| asked != PROTOCOL) {
+        return Err(ReceiveError::Malformed(format!("a stream begins with `Upgrade: {PROTOCOL}`")).into());
+    }
+    let upgraded = hyper::upgrade::on(request);
+    // It ends with the connection, or with consensus.
+    tokio::spawn(async move {
+        match upgraded.await {
+            Ok(upgraded) => consensus.serve_stream(TokioIo::new(upgraded)).await,
+            Err(error) => tracing::debug!(%error, "a stream of entries was not begun"),
+        }
+    });
+    let headers = [(CONNECTION, "upgrade"), (UPGRADE, PROTOCOL)];
+    Ok((StatusCode::SWITCHING_PROTOCOLS, headers).into_response())
 }
 
 async fn take_snapshot(consensus: &Consensus, headers: &HeaderMap, body: Body) -> Result<Response, Refused> {
@@ -189,7 +215,7 @@ mod tests {
     async fn a_node_without_consensus_does_nothing_and_says_so() {
         let cluster = CLUSTER_ID.to_string();
         let headers = [(SECRET, OURS), (CLUSTER, &cluster), (FROM, "2"), (TO, "1")];
-        for kind in ["vote", "append", "snapshot", "fetch-snapshot"] {
+        for kind in ["vote", "append", "stream", "snapshot", "fetch-snapshot"] {
             assert_eq!(call(kind, &headers, Body::empty()).await, StatusCode::MISDIRECTED_REQUEST, "{kind}");
         }
         assert_eq!(call("read-index", &headers, Body::empty()).await, StatusCode::OK, "it names nothing");

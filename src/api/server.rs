@@ -74,7 +74,7 @@ pub async fn serve(
         };
         let is_used = Arc::new(AtomicBool::new(false));
         let service = TowerToHyperService::new(mark(router.clone(), is_used.clone()));
-        let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
+        let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();
         let connection = graceful.watch(connection);
         connections.spawn(async move {
             let _place = place;

@@ -34,8 +34,8 @@ use super::{
 };
 use crate::store::{LogRange, Store};
 
-/// How long a batch waits for company: below one fdatasync, so a lone write does not feel it.
-const BATCH_WAIT: Duration = Duration::from_micros(50);
+/// How long a batch waits for company: what has queued up behind the fsync before it is there already.
+const BATCH_WAIT: Duration = Duration::from_micros(5);
 /// Bytes of one file: what a purge gives back at a time, and what must be in memory of the newest one.
 const CHUNK_BYTES_MAX: usize = 16 << 20;
 /// Records of one file; with [`ENTRY_BYTES`] each they fit the cache beside a full chunk.

@@ -13,6 +13,7 @@
 //! | `types`, `form`, `codec` | openraft's types, our forms of them, their bytes in the log |
 //! | `log`, `machine` | openraft's two storage traits (`suite` tries them with openraft's own tests) |
 //! | `network`, `receive` | both ends of openraft's calls |
+//! | `stream` | both ends of the connection that entries go over |
 //! | [`feed`] | the recent changes, for watchers |
 //! | `snapshot` | when a snapshot is built, how one is received |
 //! | `start`, `consensus` | how a node's part begins, what it does for the room above |
@@ -41,6 +42,7 @@ mod receive;
 pub mod restore;
 mod snapshot;
 mod start;
+pub(crate) mod stream;
 #[cfg(test)]
 mod suite;
 mod turns;

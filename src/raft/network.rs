@@ -3,7 +3,7 @@
 //! | call | connections | deadline |
 //! |---|---|---|
 //! | heartbeat, votes, transfer | pulse | openraft's |
-//! | entries | append | ours: by size, for an entry of 8 MiB on a slow link takes longer than a heartbeat |
+//! | entries | a stream (`stream.rs`) | ours: by size, for an entry of 8 MiB on a slow link takes longer than a heartbeat |
 //! | snapshot | bulk | openraft's, 120 s |
 //!
 //! **Invariants**
@@ -15,20 +15,21 @@ use std::{
     fmt,
     future::Future,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use bytes::Bytes;
+use futures::{FutureExt as _, Stream, future::BoxFuture, stream::BoxStream};
 use openraft::{
     RaftNetworkFactory, RaftNetworkV2,
     errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable},
-    network::RPCOption,
+    network::{RPCOption, stream_append_sequential},
     raft::{
-        AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, TransferLeaderRequest,
-        TransferLeaderResponse, VoteRequest, VoteResponse,
+        AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult,
+        TransferLeaderRequest, TransferLeaderResponse, VoteRequest, VoteResponse,
     },
 };
 use serde::de::DeserializeOwned;
@@ -38,6 +39,7 @@ use super::{
     Member, NodeId,
     form::{self, Answer, Append, Appended, Ask, Ballot, Head, Transfer, Transferred},
     peers::{CallError, Lane, Peers},
+    stream::{Appends, Frames, frames},
     types::{Kind, Snapshot, Vote},
 };
 use crate::store::{SnapshotFile, Store};
@@ -73,12 +75,13 @@ pub(super) struct Links {
 pub(super) struct Network(pub(super) Arc<Links>);
 
 /// One of openraft's connections to a member.
-#[derive(Debug)]
 pub(super) struct Link {
     links: Arc<Links>,
     lane: Lane,
     to: NodeId,
     addr: String,
+    /// The stream of entries, between two uses of it.
+    stream: Mutex<Option<Frames>>,
     /// Whether the last heartbeat failed.
     silent: AtomicBool,
 }
@@ -86,7 +89,14 @@ pub(super) struct Link {
 impl Network {
     fn link(&self, lane: Lane, to: NodeId, member: &Member) -> Link {
         let links = Arc::clone(&self.0);
-        Link { links, lane, to, addr: member.peer_addr.clone(), silent: AtomicBool::new(false) }
+        Link {
+            links,
+            lane,
+            to,
+            addr: member.peer_addr.clone(),
+            stream: Mutex::default(),
+            silent: AtomicBool::new(false),
+        }
     }
 }
 
@@ -185,6 +195,9 @@ impl Link {
     }
 }
 
+/// What openraft hears of one of its requests.
+type Appending = Result<StreamAppendResult<Kind>, RPCError<Kind>>;
+
 /// How long to wait for the answer to a body of this length.
 fn append_deadline(entries: usize, bytes: usize) -> Duration {
     if entries == 0 {
@@ -203,12 +216,33 @@ impl RaftNetworkV2<Kind> for Link {
         option: RPCOption,
     ) -> Result<AppendEntriesResponse<Kind>, RPCError<Kind>> {
         let body = form::to_bytes(&Append::from(&rpc));
-        let deadline = match self.lane {
-            Lane::Pulse => option.hard_ttl(),
-            Lane::Append | Lane::Forward | Lane::Bulk => append_deadline(rpc.entries.len(), body.len()),
-        };
-        let answer: Appended = self.call(self.lane, APPEND, body, deadline).await?;
+        let answer: Appended = self.call(self.lane, APPEND, body, option.hard_ttl()).await?;
         Ok(answer.into())
+    }
+
+    fn stream_append<'s, S>(
+        &'s mut self,
+        input: S,
+        option: RPCOption,
+    ) -> BoxFuture<'s, Result<BoxStream<'s, Appending>, RPCError<Kind>>>
+    where
+        S: Stream<Item = AppendEntriesRequest<Kind>> + Send + Unpin + 'static,
+    {
+        match self.lane {
+            Lane::Append => async {
+                let kept = self.stream.get_mut().unwrap_or_else(PoisonError::into_inner);
+                let frames = match kept.take() {
+                    Some(frames) => frames,
+                    None => {
+                        let wire = self.links.peers.open_stream(self.to, &self.addr).await;
+                        frames(Box::new(wire.map_err(unreachable)?))
+                    }
+                };
+                Ok(Appends::new(frames, kept, input, append_deadline).answers())
+            }
+            .boxed(),
+            Lane::Pulse | Lane::Forward | Lane::Bulk => stream_append_sequential(self, input, option),
+        }
     }
 
     async fn vote(

@@ -14,12 +14,19 @@ use std::{io, net::IpAddr, sync::OnceLock, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use futures::{StreamExt, TryStreamExt, stream::BoxStream};
-use http::{HeaderMap, HeaderValue};
+use http::{
+    HeaderMap, HeaderValue, StatusCode,
+    header::{CONNECTION, UPGRADE},
+};
 use sha2::{Digest, Sha256};
 use subtle::{Choice, ConstantTimeEq};
 use tokio_util::sync::CancellationToken;
 
-use super::{NodeId, identity::Identity};
+use super::{
+    NodeId,
+    identity::Identity,
+    stream::{PROTOCOL, STREAM},
+};
 
 /// Names the cluster of a call.
 pub const CLUSTER: &str = "x-concord-cluster";
@@ -40,6 +47,8 @@ pub const LEFT: u16 = 410;
 
 /// How long a connection may take to come about: a living node in the same network takes milliseconds.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a stream may take to come about.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long an unused connection is kept.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest answer of a call: answers are small, but a confused peer must not fill the memory.
@@ -166,6 +175,26 @@ impl Peers {
         headers.insert(SECRET, self.secret()?);
         let request = self.client(Lane::Forward).post(url(addr, kind)).headers(headers).body(body);
         answer_of(request, deadline).await
+    }
+
+    /// Opens a stream of entries: a connection that is a call no longer.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub(super) async fn open_stream(&self, to: NodeId, addr: &str) -> Result<reqwest::Upgraded, CallError> {
+        let mut headers = self.headers(to)?;
+        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(UPGRADE, HeaderValue::from_static(PROTOCOL));
+        let request = self.client(Lane::Append).post(url(addr, STREAM)).headers(headers);
+        let opened =
+            async { send(request, OPEN_TIMEOUT).await?.upgrade().await.map_err(|error| unknown(&error)) };
+        let opened = tokio::time::timeout(OPEN_TIMEOUT, opened).await;
+        let opened =
+            opened.unwrap_or_else(|_| Err(CallError::Unknown(format!("no stream within {OPEN_TIMEOUT:?}"))));
+        if let Err(CallError::Refused { status: LEFT, .. }) = opened {
+            self.left.cancel();
+        }
+        opened
     }
 
     /// Sends a snapshot: its head, then the file. The caller bounds the time.
@@ -312,11 +341,11 @@ async fn send(request: reqwest::RequestBuilder, deadline: Duration) -> Result<re
         Ok(Err(error)) if error.is_connect() || error.is_builder() => {
             return Err(CallError::NotSent(chain(&error)));
         }
-        Ok(Err(error)) => return Err(CallError::Unknown(chain(&error))),
+        Ok(Err(error)) => return Err(unknown(&error)),
         Err(_) => return Err(CallError::Unknown(format!("no answer within {deadline:?}"))),
     };
     let status = answer.status();
-    if status.is_success() {
+    if status.is_success() || status == StatusCode::SWITCHING_PROTOCOLS {
         return Ok(answer);
     }
     let text = match tokio::time::timeout(CONNECT_TIMEOUT, body_of(answer, REFUSAL_BYTES_MAX)).await {
@@ -334,13 +363,17 @@ async fn body_of(answer: reqwest::Response, bytes_max: usize) -> Result<Bytes, C
     let mut chunks = answer.bytes_stream();
     let mut body = BytesMut::new();
     while let Some(chunk) = chunks.next().await {
-        let chunk = chunk.map_err(|error| CallError::Unknown(chain(&error)))?;
+        let chunk = chunk.map_err(|error| unknown(&error))?;
         if body.len() + chunk.len() > bytes_max {
             return Err(CallError::Unknown(format!("the answer is longer than {bytes_max} bytes")));
         }
         body.extend_from_slice(&chunk);
     }
     Ok(body.freeze())
+}
+
+fn unknown(error: &reqwest::Error) -> CallError {
+    CallError::Unknown(chain(error))
 }
 
 /// reqwest's own text hides the cause.
