@@ -173,7 +173,7 @@ fn rebuilt(state: &State) -> State {
     for collection in state.definitions() {
         builder.definition(collection.definition.as_ref().clone()).unwrap();
         for config in collection.by_key.from(0) {
-            builder.config(collection.definition.id, config.0.as_ref().clone()).unwrap();
+            builder.config(collection.definition.id, config.record.as_ref().clone()).unwrap();
         }
     }
     for request in state.requests() {

@@ -251,7 +251,7 @@ impl State {
         edits: &mut Vec<Edit>,
     ) {
         let edited = self.by_key.edit(definition.as_str(), |found| {
-            let changing = Arc::make_mut(&mut found.0);
+            let changing = Arc::make_mut(&mut found.record);
             let sum = changing.sum;
             changing.edit(before.as_ref(), after.as_ref());
             (changing.definition.id, changing.sum.wrapping_sub(sum))
@@ -267,9 +267,9 @@ impl State {
         let definition = Arc::clone(&collection.definition);
         self.sum = self.sum.wrapping_add(digest::of_definition(&definition)).wrapping_add(collection.sum);
         self.configs += collection.by_key.len();
-        self.by_key.insert(ByKey(Arc::new(collection)));
+        self.by_key.insert(ByKey::new(Arc::new(collection)));
         if definition.indexing.build.is_some() {
-            self.building.insert(ByKey(Arc::clone(&definition)));
+            self.building.insert(ByKey::new(Arc::clone(&definition)));
         }
         self.by_created.insert(ByCreated(Arc::clone(&definition)));
         self.by_modified.insert(ByModified(definition));
@@ -277,7 +277,7 @@ impl State {
 
     /// Takes a collection out of all orders and of the digest.
     pub(super) fn take(&mut self, key: &Key) -> Option<Arc<Collection>> {
-        let old = self.by_key.remove(key.as_str())?.0;
+        let old = self.by_key.remove(key.as_str())?.record;
         let definition = &old.definition;
         self.building.remove(key.as_str());
         self.by_created.remove((definition.created_at, key.as_str()));
@@ -356,7 +356,7 @@ impl Collection {
             if before.is_none() {
                 self.by_created.insert(ByTime::created(after));
             }
-            self.by_key.insert(ByKey(Arc::clone(after)));
+            self.by_key.insert(ByKey::new(Arc::clone(after)));
         }
         self.edit_entries(before, after);
     }

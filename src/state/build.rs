@@ -110,7 +110,7 @@ impl Collection {
         let sum = configs
             .iter()
             .fold(0u128, |sum, config| sum.wrapping_add(digest::of_config(definition.id, config)));
-        let by_key = Order::from_sorted(configs.iter().map(|config| ByKey(Arc::clone(config))));
+        let by_key = Order::from_sorted(configs.iter().map(|config| ByKey::new(Arc::clone(config))));
         let slots = &definition.indexing.slots;
         let indexes = slots.iter().map(|slot| slot_order(&configs, *slot)).collect();
         let repeated = vec![0; slots.len()];

@@ -36,14 +36,14 @@ pub struct Progress {
 impl State {
     /// The definitions whose configs are being indexed, by key.
     pub fn building(&self) -> impl Iterator<Item = &Arc<Definition>> {
-        self.building.from(0).map(|found| &found.0)
+        self.building.from(0).map(|found| &found.record)
     }
 
     /// The definition that a build is to take its next step in: the one behind `last`, in turn.
     #[must_use]
     pub fn building_after(&self, last: Option<&Key>) -> Option<&Arc<Definition>> {
         let place = last.map_or(0, |last| self.building.rank(|key| key <= last));
-        self.building.at(place).or_else(|| self.building.at(0)).map(|found| &found.0)
+        self.building.at(place).or_else(|| self.building.at(0)).map(|found| &found.record)
     }
 
     /// Gives a definition other indexed paths.
@@ -144,8 +144,8 @@ impl Collection {
             if passed.len() >= INDEX_STEP_CONFIGS || bytes >= INDEX_STEP_BYTES {
                 return (passed, false);
             }
-            bytes += item.0.data.len();
-            passed.push(Arc::clone(&item.0));
+            bytes += item.record.data.len();
+            passed.push(Arc::clone(&item.record));
         }
         (passed, true)
     }

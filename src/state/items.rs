@@ -35,9 +35,21 @@ impl Record for Arc<Collection> {
     }
 }
 
-/// A record in the order of keys.
+/// A record in the order of keys. The key stands here too, or a search would look into a dozen records.
 #[derive(Debug, Clone)]
-pub struct ByKey<R>(pub R);
+pub struct ByKey<R> {
+    key: Key,
+    /// The record.
+    pub record: R,
+}
+
+impl<R: Record> ByKey<R> {
+    /// A record by its key.
+    #[must_use]
+    pub fn new(record: R) -> Self {
+        Self { key: record.key().clone(), record }
+    }
+}
 
 impl<R: Record> Item for ByKey<R> {
     // To copy one is to count a record up, which is in no cache.
@@ -46,11 +58,11 @@ impl<R: Record> Item for ByKey<R> {
     type Bound = Key;
 
     fn seek(&self) -> &str {
-        self.0.key().as_str()
+        self.key.as_str()
     }
 
     fn bound(&self) -> Key {
-        self.0.key().clone()
+        self.key.clone()
     }
 
     fn seek_of(bound: &Key) -> &str {

@@ -258,7 +258,7 @@ impl State {
     /// The definition with a key, and its configs.
     #[must_use]
     pub fn definition(&self, key: &str) -> Option<&Arc<Collection>> {
-        self.by_key.get(key).map(|found| &found.0)
+        self.by_key.get(key).map(|found| &found.record)
     }
 
     /// The definition with an id. Ids grow with the time of creation.
@@ -271,13 +271,13 @@ impl State {
 
     /// All definitions by key.
     pub fn definitions(&self) -> impl Iterator<Item = &Arc<Collection>> {
-        self.by_key.from(0).map(|found| &found.0)
+        self.by_key.from(0).map(|found| &found.record)
     }
 
     /// The definition at a place in the order of keys.
     #[must_use]
     pub fn definition_at(&self, place: u64) -> Option<&Arc<Collection>> {
-        self.by_key.at(place).map(|found| &found.0)
+        self.by_key.at(place).map(|found| &found.record)
     }
 
     /// How many definitions there are.
@@ -314,7 +314,7 @@ impl Collection {
     /// The config with a key.
     #[must_use]
     pub fn config(&self, key: &str) -> Option<&Arc<Config>> {
-        self.by_key.get(key).map(|found| &found.0)
+        self.by_key.get(key).map(|found| &found.record)
     }
 
     /// Where the path of a slot stands; `None` for a path that was dropped.
@@ -345,6 +345,6 @@ impl Collection {
 
     /// All configs by key.
     pub fn configs(&self) -> impl Iterator<Item = &Arc<Config>> {
-        self.by_key.from(0).map(|found| &found.0)
+        self.by_key.from(0).map(|found| &found.record)
     }
 }

@@ -37,7 +37,7 @@ impl State {
         let page = &query.page;
         let matches = |definition: &Arc<Definition>| contains(definition.key.as_str(), &page.search);
         match query.sort {
-            DefinitionSort::Key => walk(&self.by_key, page, |item| &item.0.definition, matches),
+            DefinitionSort::Key => walk(&self.by_key, page, |item| &item.record.definition, matches),
             DefinitionSort::Created => walk(&self.by_created, page, |item| &item.0, matches),
             DefinitionSort::Modified => walk(&self.by_modified, page, |item| &item.0, matches),
         }
@@ -112,7 +112,7 @@ impl Collection {
         let matches = |config: &Arc<Config>| finds(query, config);
         if query.filters.is_empty() {
             return match query.sort {
-                ConfigSort::Key => walk(&self.by_key, page, |item| &item.0, matches),
+                ConfigSort::Key => walk(&self.by_key, page, |item| &item.record, matches),
                 ConfigSort::Created => walk(&self.by_created, page, |item| self.named(&item.key), matches),
                 ConfigSort::Modified => walk(&self.by_modified, page, |item| self.named(&item.key), matches),
                 ConfigSort::Slot(slot) => self.by_slot(slot, page, matches),
@@ -185,7 +185,7 @@ impl Collection {
             Ranges::Slot(order, ranges) => take(order, &ranges, |item| self.named(&item.key)),
             Ranges::Created(ranges) => take(&self.by_created, &ranges, |item| self.named(&item.key)),
             Ranges::Modified(ranges) => take(&self.by_modified, &ranges, |item| self.named(&item.key)),
-            Ranges::Key(ranges) => take(&self.by_key, &ranges, |item| &item.0),
+            Ranges::Key(ranges) => take(&self.by_key, &ranges, |item| &item.record),
         })
     }
 

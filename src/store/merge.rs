@@ -355,9 +355,9 @@ impl Merge {
                     ended = false;
                     break;
                 }
-                rows.config(collection.definition.id, None, Some(&config.0));
+                rows.config(collection.definition.id, None, Some(&config.record));
                 *place += 1;
-                *room = (*room - 1).saturating_sub(rough_bytes(&config.0) / keyspace::PIECE_BYTES);
+                *room = (*room - 1).saturating_sub(rough_bytes(&config.record) / keyspace::PIECE_BYTES);
             }
             if ended {
                 self.rewritten.pop_front();

@@ -312,7 +312,7 @@ pub(super) fn write(
     for collection in state.definitions() {
         writer.record(RecordRef::Definition(&collection.definition))?;
         for config in collection.by_key.from(0) {
-            writer.record(RecordRef::Config(&config.0))?;
+            writer.record(RecordRef::Config(&config.record))?;
         }
     }
     for request in state.requests() {

@@ -114,7 +114,7 @@ fn definition<'a>(state: &'a State, scope: &Scope, place: u64) -> Option<Option<
 /// The config at a place of those that are asked for; the inner `None` is one that does not exist.
 fn config<'a>(found: &'a Collection, scope: &Scope, place: u64) -> Option<Option<&'a Arc<Config>>> {
     match scope {
-        Scope::All | Scope::Definitions(_) => found.by_key.at(place).map(|item| Some(&item.0)),
+        Scope::All | Scope::Definitions(_) => found.by_key.at(place).map(|item| Some(&item.record)),
         Scope::Configs(_, keys) => {
             keys.iter().nth(usize::try_from(place).ok()?).map(|key| found.config(key.as_str()))
         }

@@ -182,14 +182,14 @@ impl World {
                 rows.insert(("definitions".into(), keyspace::definition(id, piece)), bytes.to_vec());
             }
             for config in collection.by_key.from(0) {
-                for (piece, bytes) in keyspace::pieces(&keyspace::encode(&*config.0)) {
+                for (piece, bytes) in keyspace::pieces(&keyspace::encode(&*config.record)) {
                     rows.insert(
-                        ("configs".into(), keyspace::config(id, &config.0.key, piece)),
+                        ("configs".into(), keyspace::config(id, &config.record.key, piece)),
                         bytes.to_vec(),
                     );
                 }
-                for entry in &config.0.entries {
-                    let row = keyspace::index(id, entry.slot, &entry.value, &config.0.key);
+                for entry in &config.record.entries {
+                    let row = keyspace::index(id, entry.slot, &entry.value, &config.record.key);
                     rows.insert(("indexes".into(), row), Vec::new());
                 }
             }
