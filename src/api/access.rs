@@ -1,24 +1,16 @@
-//! The layer that asks for a credential: over the whole router, unknown paths included.
+//! The question for a credential: over the whole router, unknown paths included.
 //!
 //! **Invariant:** nothing is said of a request, not even whether its path exists, before its credential is known.
 //! Only GET and HEAD of the probes and of `docs` need none; no other header, address or spelling is exempt.
 
-use axum::{
-    extract::{Request, State},
-    middleware::Next,
-    response::Response,
-};
+use axum::extract::Request;
 use http::{HeaderMap, Method, header};
 
 use super::{docs, probes, reply::Problem};
 use crate::service::Service;
 
-/// Lets a request pass with its principal, or refuses it.
-pub(super) async fn admit(
-    State(service): State<Service>,
-    mut request: Request,
-    next: Next,
-) -> Result<Response, Problem> {
+/// Gives a request its principal, or refuses it.
+pub(super) fn admit(service: &Service, request: &mut Request) -> Result<(), Problem> {
     if !is_open(request.method(), request.uri().path()) {
         let credential = credential(request.headers()).map_err(Problem::Unauthenticated)?;
         let principal = service
@@ -26,7 +18,7 @@ pub(super) async fn admit(
             .ok_or(Problem::Unauthenticated("the credential is not valid"))?;
         request.extensions_mut().insert(principal);
     }
-    Ok(next.run(request).await)
+    Ok(())
 }
 
 fn is_open(method: &Method, path: &str) -> bool {

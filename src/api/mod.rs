@@ -12,7 +12,7 @@
 //! | `json`, `reply` | answers; `reply` alone knows status codes |
 //! | `peer` | the other listener's routes: calls between nodes |
 //!
-//! **Invariant:** every answer passes `stamp`, so that the three standard headers are on all of them, on those
+//! **Invariant:** every answer passes `attend`, so that the three standard headers are on all of them, on those
 //! of unknown routes and of panics too; and every request passes `access::admit` before anything is said of it.
 
 mod access;
@@ -37,18 +37,21 @@ mod schema;
 pub mod server;
 mod watch;
 
-use std::future::{Ready, ready};
+use std::{
+    future::{Ready, ready},
+    panic::AssertUnwindSafe,
+};
 
 /// The routes of a listener, for the room that starts them.
 pub use axum::Router;
 use axum::{
     extract::{Request, State},
     middleware::{Next, from_fn_with_state},
-    response::Response,
+    response::{IntoResponse as _, Response},
     routing::{MethodRouter, delete, get, post},
 };
+use futures::FutureExt as _;
 use http::{HeaderMap, HeaderValue};
-use tower_http::catch_panic::CatchPanicLayer;
 use tracing::error;
 use uuid::{Builder, Uuid};
 
@@ -83,14 +86,9 @@ pub fn router(service: Service) -> Router {
         routes = routes.route(path, methods.clone()).route(&format!("{path}/"), methods);
     }
     let routes = routes.fallback(no_route).method_not_allowed_fallback(no_method).with_state(service.clone());
-    // The layers lie around the whole router and not around each route as `Router::layer` would put them: axum
-    // adds `Allow` outside of those, which would tell of a path before its caller's credential is known.
-    Router::new()
-        .fallback_service(routes)
-        // The last layer is the outermost.
-        .layer(from_fn_with_state(service.clone(), access::admit))
-        .layer(CatchPanicLayer::custom(reply::panicked))
-        .layer(from_fn_with_state(service, stamp))
+    // The layer lies around the whole router and not around each route as `Router::layer` would put it: axum adds
+    // `Allow` outside of those, which would tell of a path before its caller's credential is known.
+    Router::new().fallback_service(routes).layer(from_fn_with_state(service, attend))
 }
 
 /// What needs no key.
@@ -141,10 +139,14 @@ fn no_method() -> Ready<Problem> {
     ready(Problem::NoMethod)
 }
 
-/// Puts the standard headers on an answer, and the text of a fault into the log instead of the answer.
-async fn stamp(State(service): State<Service>, request: Request, next: Next) -> Response {
+/// Lets a request in, sees that it is answered whatever happens, and puts the standard headers on the answer and the
+/// text of a fault into the log instead. One layer, because each costs a request two allocations.
+async fn attend(State(service): State<Service>, mut request: Request, next: Next) -> Response {
     let id = request_id(request.headers());
-    let mut response = next.run(request).await;
+    let mut response = match access::admit(&service, &mut request) {
+        Ok(()) => AssertUnwindSafe(next.run(request)).catch_unwind().await.unwrap_or_else(reply::panicked),
+        Err(problem) => problem.into_response(),
+    };
     if let Some(Unshown(text)) = response.extensions_mut().remove() {
         error!(request_id = ?id, "a request failed: {text}");
     }
