@@ -52,8 +52,6 @@ impl<R: Record> ByKey<R> {
 }
 
 impl<R: Record> Item for ByKey<R> {
-    // To copy one is to count a record up, which is in no cache.
-    const LEAF: usize = 32;
     type Seek<'a> = &'a str;
     type Bound = Key;
 
