@@ -24,6 +24,7 @@ use hyper_util::{
     server::{conn::auto::Builder, graceful::GracefulShutdown},
     service::TowerToHyperService,
 };
+use rustix::net::sockopt;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -46,6 +47,8 @@ const IDLE_TIME: Duration = Duration::from_secs(75);
 const DRAIN_TIME: Duration = Duration::from_secs(10);
 /// How long to leave the listener alone after a failure of ours, for want of file descriptors as a rule.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// After how much silence the system asks whether a connection's other end is still there.
+const KEEP_TIME: Duration = Duration::from_secs(60);
 /// How often a silent HTTP/2 connection is asked whether it lives, and for how long it may be owing the answer.
 const PING_TIME: Duration = Duration::from_secs(20);
 
@@ -115,8 +118,8 @@ async fn accept(listener: &TcpListener, places: &Arc<Semaphore>) -> (TcpStream, 
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                if let Err(error) = stream.set_nodelay(true) {
-                    debug!("a connection keeps its delay: {error}");
+                if let Err(error) = tune(&stream) {
+                    debug!("a connection stays as the system made it: {error}");
                 }
                 return (stream, place);
             }
@@ -130,6 +133,14 @@ async fn accept(listener: &TcpListener, places: &Arc<Semaphore>) -> (TcpStream, 
             }
         }
     }
+}
+
+/// Nothing is held back to be sent with more, and a caller whose machine has vanished is missed: a watch or a stream
+/// of entries may be silent for as long as it likes.
+fn tune(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    Ok(sockopt::set_tcp_keepidle(stream, KEEP_TIME)?)
 }
 
 fn is_clients(error: &io::Error) -> bool {

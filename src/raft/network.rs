@@ -229,18 +229,16 @@ impl RaftNetworkV2<Kind> for Link {
         S: Stream<Item = AppendEntriesRequest<Kind>> + Send + Unpin + 'static,
     {
         match self.lane {
-            Lane::Append => async {
-                let kept = self.stream.get_mut().unwrap_or_else(PoisonError::into_inner);
-                let frames = match kept.take() {
-                    Some(frames) => frames,
-                    None => {
-                        let wire = self.links.peers.open_stream(self.to, &self.addr).await;
-                        frames(Box::new(wire.map_err(unreachable)?))
-                    }
+            Lane::Append => {
+                let (peers, to, addr) = (&self.links.peers, self.to, &self.addr);
+                let open = async move {
+                    let wire = peers.open_stream(to, addr).await.map_err(unreachable)?;
+                    Ok(frames(Box::new(wire)))
                 };
-                Ok(Appends::new(frames, kept, input, append_deadline).answers())
+                let kept = self.stream.get_mut().unwrap_or_else(PoisonError::into_inner);
+                let answers = Appends::new(kept, open.boxed(), input, append_deadline).answers();
+                std::future::ready(Ok(answers)).boxed()
             }
-            .boxed(),
             Lane::Pulse | Lane::Forward | Lane::Bulk => stream_append_sequential(self, input, option),
         }
     }

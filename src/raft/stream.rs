@@ -20,14 +20,14 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures::{Sink, SinkExt as _, Stream, StreamExt as _, stream::BoxStream};
+use futures::{Sink, SinkExt as _, Stream, StreamExt as _, future::BoxFuture, stream::BoxStream};
 use openraft::{
     errors::{RPCError, Unreachable},
     raft::{AppendEntriesRequest, AppendEntriesResponse, StreamAppendResult},
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    time::{Instant, timeout_at},
+    time::{Instant, sleep_until, timeout_at},
 };
 use tokio_util::codec::{Framed, LengthDelimitedCodec};
 
@@ -62,6 +62,9 @@ pub(super) fn frames(wire: Box<dyn Wire>) -> Frames {
     Framed::new(wire, codec)
 }
 
+/// A connection that comes about.
+pub(super) type Opening<'a> = BoxFuture<'a, Result<Frames, RPCError<Kind>>>;
+
 /// How long to wait for the answer to a request of so many entries and bytes.
 pub(super) type Patience = fn(usize, usize) -> Duration;
 
@@ -76,7 +79,9 @@ struct Sent {
 
 /// The leader's end of a stream while openraft uses it. Dropped before its end, it closes the connection.
 pub(super) struct Appends<'a, S> {
-    frames: Frames,
+    frames: Option<Frames>,
+    /// Opens a connection. Not before there is a request: openraft backs off before it makes one, and nowhere else.
+    open: Option<Opening<'a>>,
     /// Where the connection is kept for the next use.
     kept: &'a mut Option<Frames>,
     input: Option<S>,
@@ -94,9 +99,12 @@ impl<'a, S> Appends<'a, S>
 where
     S: Stream<Item = AppendEntriesRequest<Kind>> + Send + Unpin + 'static,
 {
-    /// Sends what comes from `input` over `frames`, which are kept at the end.
-    pub(super) fn new(frames: Frames, kept: &'a mut Option<Frames>, input: S, patience: Patience) -> Self {
-        Self { frames, kept, input: Some(input), sent: VecDeque::new(), patience, due: Instant::now() }
+    /// Sends what comes from `input` over the connection that is kept, or over one that it opens; at the end it is
+    /// kept again.
+    pub(super) fn new(kept: &'a mut Option<Frames>, open: Opening<'a>, input: S, patience: Patience) -> Self {
+        let (frames, open) = (kept.take(), Some(open));
+        let (input, sent, due) = (Some(input), VecDeque::new(), Instant::now());
+        Self { frames, open, kept, input, sent, patience, due }
     }
 
     /// The answers, as openraft wants them.
@@ -105,19 +113,19 @@ where
             let mut appends = state?;
             match appends.next().await {
                 None => {
-                    *appends.kept = Some(appends.frames);
+                    *appends.kept = appends.frames;
                     None
                 }
                 Some(Ok(Ok(last))) => Some((Ok(Ok(last)), Some(appends))),
                 // The member does not follow: what else is under way is for nothing.
                 Some(Ok(Err(refused))) => Some((Ok(Err(refused)), None)),
-                Some(Err(error)) => Some((Err(lost(error)), None)),
+                Some(Err(error)) => Some((Err(error), None)),
             }
         }))
     }
 
     /// The next answer; `None` once all requests have theirs and no more will come.
-    async fn next(&mut self) -> Option<io::Result<StreamAppendResult<Kind>>> {
+    async fn next(&mut self) -> Option<Result<StreamAppendResult<Kind>, RPCError<Kind>>> {
         loop {
             let batches = self.sent.iter().filter(|sent| sent.entries > 0).count();
             let may_send = batches < BATCHES_MAX && self.sent.len() < REQUESTS_MAX;
@@ -127,8 +135,10 @@ where
             }
             tokio::select! {
                 biased;
-                answer = timeout_at(self.due, self.frames.next()), if !self.sent.is_empty() => {
-                    return Some(self.take(answer.unwrap_or_else(|_| Some(Err(io::ErrorKind::TimedOut.into())))));
+                // Listened to also while nothing is owed: a member that has gone is found before the next write.
+                answer = answer_of(self.frames.as_mut()) => return Some(self.take(answer).map_err(lost)),
+                () = sleep_until(self.due), if !self.sent.is_empty() => {
+                    return Some(Err(lost(io::Error::from(io::ErrorKind::TimedOut))));
                 }
                 request = next_of(requests) => match request {
                     Some(request) => if let Err(error) = self.send(&request).await {
@@ -140,7 +150,13 @@ where
         }
     }
 
-    async fn send(&mut self, request: &AppendEntriesRequest<Kind>) -> io::Result<()> {
+    async fn send(&mut self, request: &AppendEntriesRequest<Kind>) -> Result<(), RPCError<Kind>> {
+        if self.frames.is_none()
+            && let Some(open) = self.open.take()
+        {
+            self.frames = Some(open.await?);
+        }
+        let frames = self.frames.as_mut().ok_or_else(|| lost("the connection has failed"))?;
         let body = form::to_bytes(&Append::from(request));
         let entries = request.entries.len();
         let patience = (self.patience)(entries, body.len());
@@ -150,7 +166,8 @@ where
         }
         let (previous, last) = (request.prev_log_id, request.entries.last().map(|entry| entry.log_id));
         self.sent.push_back(Sent { previous, last: last.or(previous), entries, patience });
-        timeout_at(until, self.frames.send(Bytes::from(body))).await.map_err(|_| io::ErrorKind::TimedOut)?
+        let sent = timeout_at(until, frames.send(Bytes::from(body))).await;
+        sent.map_err(lost)?.map_err(lost)
     }
 
     fn take(&mut self, answer: Option<io::Result<bytes::BytesMut>>) -> io::Result<StreamAppendResult<Kind>> {
@@ -161,6 +178,14 @@ where
             self.due = Instant::now() + next.patience;
         }
         Ok(AppendEntriesResponse::from(answer).into_stream_result(sent.previous, sent.last))
+    }
+}
+
+/// The next frame, where there is a connection.
+async fn answer_of(frames: Option<&mut Frames>) -> Option<io::Result<bytes::BytesMut>> {
+    match frames {
+        Some(frames) => frames.next().await,
+        None => std::future::pending().await,
     }
 }
 
@@ -251,6 +276,10 @@ mod tests {
         (frames(Box::new(ours)), frames(Box::new(theirs)))
     }
 
+    fn ready<'a>(frames: Frames) -> Opening<'a> {
+        Box::pin(std::future::ready(Ok(frames)))
+    }
+
     async fn answer(member: &mut Frames, answer: Appended) {
         let frame = member.next().await.unwrap().unwrap();
         form::from_bytes::<Append>(&frame).unwrap();
@@ -266,7 +295,7 @@ mod tests {
         let (ours, mut member) = wires();
         let mut kept = None;
         let input = stream::iter([request(1, 3), request(4, 3), request(4, 3), request(4, 5)]);
-        let answers = Appends::new(ours, &mut kept, input, patient).answers();
+        let answers = Appends::new(&mut kept, ready(ours), input, patient).answers();
         let member = async {
             for _ in 0..3 {
                 answer(&mut member, Appended::All).await;
@@ -285,7 +314,7 @@ mod tests {
         let (ours, mut member) = wires();
         let mut kept = None;
         let input = stream::iter([request(4, 3), request(4, 4), request(5, 5)]).chain(stream::pending());
-        let mut answers = Appends::new(ours, &mut kept, Box::pin(input), patient).answers();
+        let mut answers = Appends::new(&mut kept, ready(ours), Box::pin(input), patient).answers();
         assert!(answers.next().now_or_never().is_none());
         let entries = async |member: &mut Frames| {
             let frame = member.next().now_or_never()?.unwrap().unwrap();
@@ -313,7 +342,7 @@ mod tests {
             let mut kept = None;
             let input = stream::iter([request(1, 1)]).chain(stream::pending());
             let patience = |_, _| Duration::from_millis(20);
-            let mut answers = Appends::new(ours, &mut kept, Box::pin(input), patience).answers();
+            let mut answers = Appends::new(&mut kept, ready(ours), Box::pin(input), patience).answers();
             let answer = answers.next().await.unwrap();
             assert!(matches!(answer, Err(RPCError::Unreachable(_))), "{answer:?}");
             assert!(answers.next().await.is_none());
@@ -323,11 +352,33 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_member_that_leaves_is_missed_before_anything_is_sent() {
+        let (ours, member) = wires();
+        drop(member);
+        let mut kept = Some(ours);
+        let none = Box::pin(async { panic!("opened without a request") });
+        let input = stream::pending::<AppendEntriesRequest<Kind>>();
+        let mut answers = Appends::new(&mut kept, none, input, patient).answers();
+        assert!(matches!(answers.next().await, Some(Err(RPCError::Unreachable(_)))));
+    }
+
+    #[tokio::test]
+    async fn a_connection_is_opened_only_for_a_request() {
+        let mut kept = None;
+        let none = || -> Opening<'static> { Box::pin(async { Err(lost("nobody is there")) }) };
+        let pending = stream::pending::<AppendEntriesRequest<Kind>>();
+        assert!(Appends::new(&mut kept, none(), pending, patient).answers().next().now_or_never().is_none());
+        let input = stream::iter([request(1, 1)]);
+        let answers: Vec<_> = Appends::new(&mut kept, none(), input, patient).answers().collect().await;
+        assert!(matches!(&answers[..], [Err(RPCError::Unreachable(_))]));
+    }
+
+    #[tokio::test]
     async fn a_member_that_does_not_follow_ends_the_stream() {
         let (ours, mut member) = wires();
         let mut kept = None;
         let input = stream::iter([request(4, 4), request(5, 5)]);
-        let answers = Appends::new(ours, &mut kept, input, patient).answers();
+        let answers = Appends::new(&mut kept, ready(ours), input, patient).answers();
         let (answers, ()) =
             tokio::join!(answers.collect::<Vec<_>>(), answer(&mut member, Appended::Conflict));
         assert_eq!(answers.len(), 1);

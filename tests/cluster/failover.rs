@@ -1,5 +1,7 @@
 //! The leader goes: what was acknowledged stays, and writes are accepted again.
 
+use std::time::{Duration, Instant};
+
 use http::Method;
 use serde_json::json;
 
@@ -52,6 +54,25 @@ async fn an_answer_with_an_idempotency_key_is_given_again_after_failover_and_res
         let shown = node.get(&config("d", "k")).insist().await.expect(200);
         assert_eq!(shown.tag(), first.tag(), "{shown:?}");
     }
+}
+
+#[tokio::test]
+async fn a_dead_follower_is_tried_again_at_a_pace() {
+    let mut cluster = Cluster::start("dead-follower").await;
+    let leader = cluster.leader().await;
+    let mut load = Load::start(&[cluster.client(leader)], "d").await;
+    cluster.node(leader % 3 + 1).kill();
+    let begin = Instant::now();
+    load.grows_by(200).await;
+    load.stop().await;
+    // A leader that does not write is idle too.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let log = cluster.node(leader).tail(usize::MAX);
+    let tries = log.lines().filter(|line| line.contains("recv RPCError")).count();
+    // The shortest pause is 50 ms; before the first of them a few fail at once.
+    let most = 20 + begin.elapsed().as_millis() / 50;
+    assert!(tries > 0, "the log tells of them");
+    assert!(u128::try_from(tries).unwrap() <= most, "{tries} tries in {:?}", begin.elapsed());
 }
 
 #[tokio::test]
