@@ -19,7 +19,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::harness::{Cluster, Options};
+use crate::harness::{Cluster, Options, number};
 use faults::{Nemesis, Record};
 use network::Network;
 use tools::Tools;
@@ -31,11 +31,6 @@ const CLIENTS: usize = 12;
 const PERIOD: Duration = Duration::from_secs(4);
 /// Quiet between two faults.
 const QUIET: Duration = Duration::from_millis(1500);
-
-/// A number of the run's own settings.
-fn number(name: &str) -> Option<u64> {
-    std::env::var_os(name).and_then(|text| text.to_str()?.parse().ok())
-}
 
 /// What a run is asked for.
 struct Plan {
