@@ -177,8 +177,8 @@ async fn round(cluster: &mut Cluster, plan: Plan, from: usize, moment: Duration,
         })
         .collect();
     tokio::time::sleep(moment).await;
-    cluster.node(leader).kill();
     answers.caught += sent.iter().filter(|task| !task.is_finished()).count();
+    cluster.node(leader).kill();
     for task in sent {
         let (turn, answer) = task.await.expect("a task ends");
         answers.note(turn, answer.ok().map(|answer| answer.status));
