@@ -90,7 +90,8 @@ async fn promises_hold_under_faults() {
     let board = Arc::new(Board::new());
     for name in DEFINITIONS {
         let body = json!({"config_definition_key": name, "indexes": ["group"]});
-        cluster.client(1).post("/api/v1/config_definition/", &body).await.expect(201);
+        let post = cluster.client(1).post("/api/v1/config_definition/", &body);
+        post.header("idempotency-key", name).insist().await.expect(201);
     }
     let from = cluster.client(1).status().await.expect("a node that has answered")["revision"].as_u64();
     let follows = Follows::start(&cluster.clients(), from.expect("a revision") + 1);
