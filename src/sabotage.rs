@@ -26,6 +26,9 @@
 //! | `precondition-ignored` | a guarded write overwrites any revision |
 //! | `memory-damaged` | a node applies another value than the one that was agreed on, from time to time |
 //! | `digests-not-compared` | a node never compares its state with the others' |
+//! | `batch-torn` | of some batches only the first operation is done |
+//! | `watch-skips` | a watch leaves out a change now and then |
+//! | `past-is-now` | a read of the past shows the present |
 //! | `unique-ignored` | a value of a unique path is given twice |
 //!
 //! **Invariant:** without the feature this file is one constant.

@@ -247,7 +247,9 @@ impl Service {
             return Err(absent());
         }
         let current = found.config(key).cloned();
-        if let Some(current) = current.as_ref().filter(|current| current.revision <= at) {
+        if let Some(current) =
+            current.as_ref().filter(|current| current.revision <= at || crate::sabotage::is("past-is-now"))
+        {
             return Ok(Arc::clone(current));
         }
         match self.tell(Query::At { subject, at, upto: now }).await? {

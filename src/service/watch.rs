@@ -333,6 +333,9 @@ impl Watch {
         }
         while let Some(event) = self.events.pop_front() {
             self.seen = event.revision;
+            if event.revision.is_multiple_of(64) && crate::sabotage::is("watch-skips") {
+                continue;
+            }
             if let Some(picked) = self.selection.pick(&event) {
                 return Ok(Some(Notice::Changes(event, picked)));
             }

@@ -10,10 +10,11 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::{faults::files_below, number};
+use super::faults::files_below;
 use crate::harness::{
     Cluster, Options, check, eventually,
     load::{define, everything, set},
+    number,
 };
 
 /// Flips of the ordinary run: each kind of file three times or more.

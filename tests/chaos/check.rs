@@ -1,6 +1,6 @@
 //! The verdict on a history.
 //!
-//! Two independent judges. The per-key one is a crate (`todc-utils`: Wing and Gong's search with Lowe's
+//! Two judges that know the answers only; `past.rs` is the one that knows the service's own history. The per-key one is a crate (`todc-utils`: Wing and Gong's search with Lowe's
 //! extension) and knows nothing of revisions beyond equality. The revision judge looks at all keys and lists
 //! together: revisions must follow real time, and a list must be what its revision says.
 
@@ -33,9 +33,10 @@ impl Specification for ConfigSpec {
     }
 
     fn apply(operation: &Operation, state: &Cell) -> (bool, Cell) {
+        let tested = |value: &String| operation.tested.as_ref().is_none_or(|tested| tested == value);
         let fits = |state: &Cell| match (state, operation.expected) {
-            (Some((_, Some(is))), Some(expected)) => *is == expected,
-            (Some(_), _) => true,
+            (Some((value, Some(is))), Some(expected)) => *is == expected && tested(value),
+            (Some((value, _)), _) => tested(value),
             (None, _) => false,
         };
         let written = || operation.value.clone().map(|value| (value, operation.revision));
@@ -45,9 +46,9 @@ impl Specification for ConfigSpec {
             let next = match operation.op {
                 Kind::Get => state.clone(),
                 Kind::Create if state.is_none() => written(),
-                Kind::Put if fits(state) => written(),
+                Kind::Put | Kind::Patch if fits(state) => written(),
                 Kind::Delete if fits(state) => None,
-                Kind::Create | Kind::Put | Kind::Delete => state.clone(),
+                Kind::Create | Kind::Put | Kind::Patch | Kind::Delete => state.clone(),
             };
             return (true, next);
         }
@@ -59,28 +60,35 @@ impl Specification for ConfigSpec {
                 });
                 (same, operation.result.clone().map(|value| (value, operation.revision)))
             }
-            (Kind::Get | Kind::Put | Kind::Delete, 404) => (state.is_none(), state.clone()),
+            (Kind::Get | Kind::Put | Kind::Patch | Kind::Delete, 404) => (state.is_none(), state.clone()),
             (Kind::Create, 201) => (state.is_none(), written()),
             (Kind::Create, 409) => (state.is_some(), state.clone()),
-            (Kind::Put, 200) => (fits(state), written()),
+            (Kind::Put | Kind::Patch, 200) => (fits(state), written()),
+            // Its test has found another value.
+            (Kind::Patch, 409) => (state.as_ref().is_some_and(|(value, _)| !tested(value)), state.clone()),
             (Kind::Delete, 200) => (fits(state), None),
-            (Kind::Put | Kind::Delete, 412) => {
+            (Kind::Put | Kind::Patch | Kind::Delete, 412) => {
                 let differs = state
                     .as_ref()
                     .is_some_and(|(_, revision)| revision.is_none() || *revision != operation.expected);
                 (differs, state.clone())
             }
-            (Kind::Get | Kind::Create | Kind::Put | Kind::Delete, _) => (false, state.clone()),
+            (Kind::Get | Kind::Create | Kind::Put | Kind::Patch | Kind::Delete, _) => (false, state.clone()),
         }
     }
 }
 
-/// Whether the operation says nothing of the state: refused before it was decided, or a read without an answer.
+/// The status of an operation of a batch that was refused for another one of it.
+pub(crate) const BESIDE: u16 = 424;
+
+/// Whether the operation says nothing of the state: refused before it was decided or for what it is, or a read
+/// without an answer.
 fn is_mute(operation: &Operation) -> bool {
-    matches!(operation.status, 429 | 503 | 507) || (operation.op == Kind::Get && operation.ret == 0)
+    matches!(operation.status, 422 | BESIDE | 429 | 503 | 507)
+        || (!operation.is_write() && operation.ret == 0)
 }
 
-/// All contradictions of a history, in words.
+/// All contradictions of a history by itself, in words.
 pub(crate) fn violations(history: &History) -> Vec<String> {
     let operations = history.operations();
     let mut found = history.complaints();
@@ -124,13 +132,13 @@ fn actions(operations: &[&Operation]) -> Vec<(usize, Action<Operation>)> {
 /// revision, no two have the same, and a state that answers is at least as new as every earlier acknowledgement.
 pub(crate) fn revisions(operations: &[Operation], sweeps: &[Sweep]) -> Vec<String> {
     let mut found = Vec::new();
-    let acknowledged: Vec<&Operation> =
-        operations.iter().filter(|o| is_write(o) && o.ret != 0 && o.status < 300).collect();
+    let acknowledged: Vec<&Operation> = operations.iter().filter(|o| o.is_write() && o.is_done()).collect();
     let mut seen: BTreeMap<u64, &Operation> = BTreeMap::new();
     for operation in &acknowledged {
         // A delete's answer names no revision of its own.
         let Some(revision) = operation.revision else { continue };
-        if let Some(other) = seen.insert(revision, operation) {
+        let other = seen.insert(revision, operation);
+        if let Some(other) = other.filter(|other| other.batch.is_none() || other.batch != operation.batch) {
             found.push(format!("revision {revision} was given to {other:?} and to {operation:?}"));
         }
     }
@@ -147,11 +155,11 @@ pub(crate) fn revisions(operations: &[Operation], sweeps: &[Sweep]) -> Vec<Strin
         0 => 0,
         n => returns[n - 1].1,
     };
-    for operation in operations.iter().filter(|o| o.ret != 0 && (200..300).contains(&o.status)) {
+    for operation in operations.iter().filter(|o| o.is_done()) {
         let floor = before(operation.call);
-        let is = if is_write(operation) { operation.revision } else { operation.state };
+        let is = if operation.is_write() { operation.revision } else { operation.state };
         if let Some(is) = is
-            && (is < floor || (is_write(operation) && is == floor))
+            && (is < floor || (operation.is_write() && is == floor))
         {
             found.push(format!("revision {floor} was acknowledged before this began: {operation:?}"));
         }
@@ -168,15 +176,11 @@ pub(crate) fn revisions(operations: &[Operation], sweeps: &[Sweep]) -> Vec<Strin
     found
 }
 
-fn is_write(operation: &Operation) -> bool {
-    operation.op != Kind::Get
-}
-
 /// Lists against writes: what a list shows was written, is the newest acknowledged value at its revision, and
 /// nothing that must be there is missing.
 pub(crate) fn lists(operations: &[Operation], sweeps: &[Sweep]) -> Vec<String> {
     let mut by_key: BTreeMap<&str, Vec<&Operation>> = BTreeMap::new();
-    for operation in operations.iter().filter(|o| is_write(o) && !is_mute(o)) {
+    for operation in operations.iter().filter(|o| o.is_write() && !is_mute(o)) {
         by_key.entry(&operation.key).or_default().push(operation);
     }
     let mut found = Vec::new();
@@ -255,19 +259,7 @@ mod tests {
     use super::*;
 
     fn op(op: Kind, call: u64, ret: u64, status: u16) -> Operation {
-        Operation {
-            client: 0,
-            key: "d/k".into(),
-            op,
-            value: None,
-            expected: None,
-            call,
-            ret,
-            status,
-            result: None,
-            revision: None,
-            state: None,
-        }
+        Operation { ret, status, ..Operation::new(0, "d/k".into(), op, call) }
     }
 
     fn write(kind: Kind, value: &str, revision: u64, call: u64, ret: u64) -> Operation {
@@ -325,6 +317,37 @@ mod tests {
             Operation { expected: Some(5), ..write(Kind::Put, "c", 8, 5, 6) },
         ];
         assert_eq!(per_key(&history).len(), 1);
+    }
+
+    #[test]
+    fn a_patch_whose_test_should_have_failed_or_held_is_found() {
+        let begin = [write(Kind::Create, "a", 5, 1, 2), write(Kind::Put, "b", 7, 3, 4)];
+        let patch = |tested: &str, status| Operation {
+            tested: Some(tested.into()),
+            status,
+            ..write(Kind::Patch, "c", 8, 5, 6)
+        };
+        for (patch, wrong) in
+            [(patch("b", 200), 0), (patch("a", 409), 0), (patch("a", 200), 1), (patch("b", 409), 1)]
+        {
+            let history = [&begin[..], std::slice::from_ref(&patch)].concat();
+            assert_eq!(per_key(&history).len(), wrong, "{patch:?}");
+        }
+    }
+
+    #[test]
+    fn one_revision_for_two_writes_is_found_unless_they_are_a_batch() {
+        let other = Operation { key: "d/j".into(), ..write(Kind::Put, "b", 5, 1, 2) };
+        let both = |one, two| {
+            [
+                Operation { batch: one, ..write(Kind::Create, "a", 5, 1, 2) },
+                Operation { batch: two, ..other.clone() },
+            ]
+        };
+        assert_eq!(revisions(&both(Some(1), Some(1)), &[]), Vec::<String>::new());
+        for (one, two) in [(None, None), (Some(1), None), (Some(1), Some(2))] {
+            assert_eq!(revisions(&both(one, two), &[]).len(), 1);
+        }
     }
 
     #[test]

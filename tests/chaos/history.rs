@@ -1,9 +1,10 @@
 //! What the clients did, one operation a line, so that any checker can judge it.
 //!
-//! `{"client":3,"key":"def/cfg","op":"get|create|put|delete","value":…,"expected":…,"call":ns,"return":ns|0,
-//! "status":200,"result":…,"revision":…}`: `return` 0 is an unknown outcome; `value` is unique per write;
-//! `result` is the value that was read; `revision` is the record's for a decided write or a read that found
-//! something. Lists and sweeps stand in the same history under their own `op`.
+//! `{"client":3,"key":"def/cfg","op":"get|create|put|patch|delete","value":…,"expected":…,"tested":…,"batch":…,
+//! "call":ns,"return":ns|0,"status":200,"result":…,"revision":…}`: `return` 0 is an unknown outcome; `value` is
+//! unique per write; `result` is the value that was read; `revision` is the record's for a decided write or a read
+//! that found something. A batch is an operation on each of its keys, with the batch's number. Lists and reads of
+//! the past are kept beside them.
 
 use std::{
     io::Write,
@@ -20,6 +21,8 @@ pub(crate) enum Kind {
     Get,
     Create,
     Put,
+    /// A merge patch, or a JSON patch that tests the value first.
+    Patch,
     Delete,
 }
 
@@ -32,6 +35,10 @@ pub(crate) struct Operation {
     pub(crate) value: Option<String>,
     /// The revision that `If-Match` named.
     pub(crate) expected: Option<u64>,
+    /// The value that a JSON patch tests for.
+    pub(crate) tested: Option<String>,
+    /// The batch that it is a part of.
+    pub(crate) batch: Option<u64>,
     pub(crate) call: u64,
     /// 0: unknown.
     #[serde(rename = "return")]
@@ -41,6 +48,45 @@ pub(crate) struct Operation {
     pub(crate) revision: Option<u64>,
     /// The revision of the state that answered.
     pub(crate) state: Option<u64>,
+}
+
+impl Operation {
+    /// One that has no answer yet.
+    pub(crate) fn new(client: usize, key: String, op: Kind, call: u64) -> Self {
+        Self {
+            client,
+            key,
+            op,
+            value: None,
+            expected: None,
+            tested: None,
+            batch: None,
+            call,
+            ret: 0,
+            status: 0,
+            result: None,
+            revision: None,
+            state: None,
+        }
+    }
+
+    pub(crate) fn is_write(&self) -> bool {
+        self.op != Kind::Get
+    }
+
+    /// Whether it was acknowledged: known, and done.
+    pub(crate) fn is_done(&self) -> bool {
+        self.ret != 0 && (200..300).contains(&self.status)
+    }
+}
+
+/// A read of a config as it was at a revision.
+#[derive(Debug, Clone)]
+pub(crate) struct Look {
+    pub(crate) key: String,
+    pub(crate) at: u64,
+    /// Its revision and its value.
+    pub(crate) found: Option<(u64, String)>,
 }
 
 /// A whole list of one definition, taken at one revision.
@@ -62,6 +108,7 @@ pub(crate) struct History {
     start: Instant,
     operations: Mutex<Vec<Operation>>,
     sweeps: Mutex<Vec<Sweep>>,
+    looks: Mutex<Vec<Look>>,
     /// Contradictions that a client saw by itself (a retried request with another answer).
     complaints: Mutex<Vec<String>>,
 }
@@ -72,6 +119,7 @@ impl History {
             start: Instant::now(),
             operations: Mutex::default(),
             sweeps: Mutex::default(),
+            looks: Mutex::default(),
             complaints: Mutex::default(),
         }
     }
@@ -89,6 +137,10 @@ impl History {
         self.sweeps.lock().expect("no recorder panics").push(sweep);
     }
 
+    pub(crate) fn look(&self, look: Look) {
+        self.looks.lock().expect("no recorder panics").push(look);
+    }
+
     pub(crate) fn complain(&self, text: String) {
         self.complaints.lock().expect("no recorder panics").push(text);
     }
@@ -99,6 +151,10 @@ impl History {
 
     pub(crate) fn sweeps(&self) -> Vec<Sweep> {
         self.sweeps.lock().expect("no recorder panics").clone()
+    }
+
+    pub(crate) fn looks(&self) -> Vec<Look> {
+        self.looks.lock().expect("no recorder panics").clone()
     }
 
     pub(crate) fn complaints(&self) -> Vec<String> {

@@ -8,20 +8,32 @@ mod check;
 mod faults;
 mod history;
 mod network;
+mod past;
 mod power;
+mod requests;
 mod tools;
 mod workload;
 
 use std::{
+    collections::BTreeSet,
+    panic::AssertUnwindSafe,
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
+use futures::FutureExt;
 use serde_json::{Value, json};
 
-use crate::harness::{Cluster, Options};
+use crate::harness::{
+    Client, Cluster, Options,
+    load::{define, definition},
+    number,
+    watch::Follower,
+};
 use faults::{Nemesis, Record};
+use history::{Kind, Operation};
 use network::Network;
+use past::{Answered, Past};
 use tools::Tools;
 use workload::{Board, DEFINITIONS, Worker, read_all};
 
@@ -31,11 +43,8 @@ const CLIENTS: usize = 12;
 const PERIOD: Duration = Duration::from_secs(4);
 /// Quiet between two faults.
 const QUIET: Duration = Duration::from_millis(1500);
-
-/// A number of the run's own settings.
-fn number(name: &str) -> Option<u64> {
-    std::env::var_os(name).and_then(|text| text.to_str()?.parse().ok())
-}
+/// Watches that are followed through all of it.
+const FOLLOWERS: usize = 4;
 
 /// What a run is asked for.
 struct Plan {
@@ -81,17 +90,23 @@ async fn promises_hold_under_faults() {
     let board = Arc::new(Board::new());
     for name in DEFINITIONS {
         let body = json!({"config_definition_key": name, "indexes": ["group"]});
-        cluster.client(1).post("/api/v1/config_definition/", &body).await.expect(201);
+        let post = cluster.client(1).post("/api/v1/config_definition/", &body);
+        post.header("idempotency-key", name).insist().await.expect(201);
     }
+    let from = cluster.client(1).status().await.expect("a node that has answered")["revision"].as_u64();
+    let follows = Follows::start(&cluster.clients(), from.expect("a revision") + 1);
     let record = torment(&plan, &mut cluster, network, &board).await;
     let mut violations = settle(&mut cluster, &board).await;
     violations.extend(check::violations(&board.history));
+    let (watches, more) = remember(&cluster, &board, follows).await;
+    violations.extend(more);
     violations.extend(logged(&cluster));
     violations.extend(record.violations.iter().cloned());
     if let Some(path) = &plan.history {
         board.history.write(path);
     }
-    let summary = summary(&plan, &board, &record, &violations);
+    let mut summary = summary(&plan, &board, &record, &violations);
+    summary["watches"] = json!(watches);
     for violation in violations.iter().take(20) {
         eprintln!("VIOLATION {violation}");
     }
@@ -155,8 +170,65 @@ async fn settle(cluster: &mut Cluster, board: &Board) -> Vec<String> {
     found
 }
 
+/// Watches of everything from a revision on, on all nodes, that go on at another node when they are cut off.
+struct Follows {
+    from: u64,
+    followers: Vec<Follower>,
+}
+
+impl Follows {
+    fn start(clients: &[Client], from: u64) -> Self {
+        let follower = |place: usize| {
+            let mut clients = clients.to_vec();
+            clients.rotate_left(place % 3);
+            // One leaves nodes that do well, too.
+            Follower::start(clients, from, if place == 0 { 40 } else { usize::MAX })
+        };
+        Self { from, followers: (0..FOLLOWERS).map(follower).collect() }
+    }
+}
+
+/// The service's own history, the same on every node, against what was answered and what the watches told; and how
+/// often each watch was opened.
+async fn remember(cluster: &Cluster, board: &Board, follows: Follows) -> (Vec<u64>, Vec<String>) {
+    let (keys, clients) = (board.keys(), cluster.clients());
+    let mut found = Vec::new();
+    let mut pasts = Vec::new();
+    for client in &clients {
+        match Past::told_by(client, &keys).await {
+            Ok(past) => pasts.push(past),
+            Err(why) => found.push(format!("{}: {why}", client.base)),
+        }
+    }
+    let Some(past) = pasts.first() else { return (Vec::new(), found) };
+    if pasts.iter().any(|other| other != past) {
+        found.push("the nodes tell different histories".to_owned());
+    }
+    let history = &board.history;
+    let (operations, sweeps, looks) = (history.operations(), history.sweeps(), history.looks());
+    found.extend(past::violations(past, &Answered { operations, sweeps, looks }));
+    // The last change of all, so that each follower knows when it has been told everything.
+    define(&clients[0], "the-end").await;
+    let end = clients[0].get(&definition("the-end")).insist().await.expect(200).tag();
+    let end: u64 = end.trim_matches('"').parse().expect("a revision");
+    let mut opened = Vec::new();
+    for follower in follows.followers {
+        opened.push(follower.opened.load(Ordering::SeqCst));
+        // It panics when a node breaks the form of a watch, or refuses to go on.
+        let told = async {
+            follower.reaches(end).await;
+            follower.end().await
+        };
+        match AssertUnwindSafe(told).catch_unwind().await {
+            Ok(told) => found.extend(past::told(past, follows.from, &told)),
+            Err(_) => found.push("a follower gave up: its panic stands above".to_owned()),
+        }
+    }
+    (opened, found)
+}
+
 /// Every config is found by its group, and nothing else is.
-async fn indexes_are_complete(client: &crate::harness::Client, definition: &str) -> Vec<String> {
+async fn indexes_are_complete(client: &Client, definition: &str) -> Vec<String> {
     let path = format!("/api/v1/config_definition/{definition}/config/");
     let all = client.get(&path).query(&[("limit", "1000")]).insist().await;
     let rows: Vec<Value> = all.data()["results"].as_array().cloned().unwrap_or_default();
@@ -197,6 +269,8 @@ fn summary(plan: &Plan, board: &Board, record: &Record, violations: &[String]) -
     let operations = board.history.operations();
     let mut acknowledged = board.acknowledged.lock().expect("no client panics").clone();
     acknowledged.sort_unstable();
+    let done = |of: &dyn Fn(&Operation) -> bool| operations.iter().filter(|o| o.is_done() && of(o)).count();
+    let batches: BTreeSet<u64> = operations.iter().filter(|o| o.is_done()).filter_map(|o| o.batch).collect();
     let seconds = |ns: u64| ns as f64 / 1e9;
     let worst = acknowledged.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0);
     let mut recoveries: Vec<f64> = record
@@ -208,8 +282,12 @@ fn summary(plan: &Plan, board: &Board, record: &Record, violations: &[String]) -
     json!({
         "seed": plan.seed,
         "violations": violations.len(),
-        "operations": operations.len() + board.history.sweeps().len(),
+        "operations": operations.len() + board.history.sweeps().len() + board.history.looks().len(),
         "acknowledged_writes": acknowledged.len(),
+        "patches": done(&|o| o.op == Kind::Patch),
+        "batches": batches.len(),
+        "schema_changes": board.schemas.load(Ordering::Relaxed),
+        "reads_of_the_past": board.history.looks().len(),
         "unknown": operations.iter().filter(|o| o.ret == 0).count(),
         "keys": board.keys().len(),
         "faults": record.made,

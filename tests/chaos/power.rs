@@ -18,8 +18,7 @@ use std::{
 use futures::future::join_all;
 use serde_json::json;
 
-use super::number;
-use crate::harness::{Cluster, Node, Options, check, eventually, load::Load};
+use crate::harness::{Cluster, Node, Options, check, eventually, load::Load, number};
 
 /// Bytes of a volume.
 const VOLUME_BYTES: u64 = 96 << 20;

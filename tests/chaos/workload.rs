@@ -4,6 +4,7 @@
 //! search grows with the operations of one key.
 
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -13,48 +14,58 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::history::{History, Kind, Operation, Sweep};
-use crate::harness::{Answer, Call, Client};
+use super::{
+    history::{History, Kind, Look, Operation, Sweep},
+    requests::{complete, record_of, request},
+};
+use crate::harness::{Answer, Client, load::definition};
 
 /// The search of the per-key checker stays fast below this.
 const OPERATIONS_PER_KEY: u64 = 400;
 /// Keys that are worked on at once, per definition.
 const SLOTS: usize = 12;
 /// Definitions whose configs are worked on; these are never deleted.
-pub(crate) const DEFINITIONS: [&str; 3] = ["chaos.a", "chaos.b", "chaos.c"];
+pub(crate) const DEFINITIONS: [&str; 4] = ["chaos.a", "chaos.b", "chaos.c", "chaos.d"];
+/// The one whose schema forbids odd values now and then.
+const STRICT: usize = 3;
 /// Values of the indexed member `group`.
 const GROUPS: u64 = 4;
-
-/// A slot of the key table: the key's generation, its operations so far and the newest revision that was seen.
-#[derive(Debug, Default)]
-struct Slot {
-    operations: AtomicU64,
-    seen: AtomicU64,
-}
+/// One value of so many is odd: few enough that at times no config has one, and the strict schema is taken.
+const ODD_EVERY: u64 = 16;
 
 /// What all clients share.
 #[derive(Debug)]
 pub(crate) struct Board {
     pub(crate) history: History,
-    slots: Vec<Vec<Slot>>,
+    /// Operations so far of each slot of the key table.
+    slots: Vec<Vec<AtomicU64>>,
+    /// The revision and the value of each config as somebody has seen it last.
+    seen: Mutex<BTreeMap<String, (u64, String)>>,
+    /// The newest revision that an answer named.
+    newest: AtomicU64,
     pub(crate) stop: AtomicBool,
     /// Clients make no pauses: a fault is to come, and it shall meet writes in flight.
     pub(crate) hurry: AtomicBool,
-    values: AtomicU64,
+    numbers: AtomicU64,
     /// Acknowledged writes: (when, nanoseconds of the history), for the availability windows.
     pub(crate) acknowledged: Mutex<Vec<u64>>,
+    /// Changes of the strict schema that were made.
+    pub(crate) schemas: AtomicU64,
 }
 
 impl Board {
     pub(crate) fn new() -> Self {
-        let slots = || (0..SLOTS).map(|_| Slot::default()).collect();
+        let slots = || (0..SLOTS).map(|_| AtomicU64::default()).collect();
         Self {
             history: History::new(),
             slots: DEFINITIONS.iter().map(|_| slots()).collect(),
+            seen: Mutex::default(),
+            newest: AtomicU64::new(0),
             stop: AtomicBool::new(false),
             hurry: AtomicBool::new(false),
-            values: AtomicU64::new(0),
+            numbers: AtomicU64::new(0),
             acknowledged: Mutex::default(),
+            schemas: AtomicU64::new(0),
         }
     }
 
@@ -65,6 +76,48 @@ impl Board {
         keys.dedup();
         keys
     }
+
+    /// A number that is given once.
+    pub(super) fn number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// What somebody has seen last of a config.
+    pub(super) fn seen(&self, key: &str) -> Option<(u64, String)> {
+        self.seen.lock().expect("no client panics").get(key).cloned()
+    }
+
+    /// Takes down an operation that has ended, or whose end nobody knows.
+    pub(super) fn note(&self, operation: Operation) {
+        if let Some(revision) = operation.revision.max(operation.state) {
+            self.newest.fetch_max(revision, Ordering::Relaxed);
+        }
+        let mut seen = self.seen.lock().expect("no client panics");
+        let value = operation.value.as_ref().or(operation.result.as_ref());
+        match (operation.revision, value) {
+            (Some(revision), Some(value)) => {
+                seen.insert(operation.key.clone(), (revision, value.clone()));
+            }
+            _ if operation.status == 404 || (operation.op == Kind::Delete && operation.is_done()) => {
+                seen.remove(&operation.key);
+            }
+            _ => {}
+        }
+        drop(seen);
+        if operation.is_write() && operation.is_done() {
+            self.acknowledged.lock().expect("no client panics").push(operation.ret);
+        }
+        self.history.record(operation);
+    }
+}
+
+/// What a write makes sure of first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Guard {
+    Nothing,
+    Revision,
+    /// Of a patch only.
+    Value,
 }
 
 /// One client: an endless loop of operations until the board says stop.
@@ -89,135 +142,66 @@ impl Worker {
 
     async fn step(&mut self) {
         let definition = self.dice.usize(..DEFINITIONS.len());
+        let guards = [Guard::Nothing, Guard::Revision, Guard::Value];
+        let guard = guards[self.dice.usize(..guards.len())];
         match self.dice.u8(..100) {
-            0..38 => self.on_key(definition, Kind::Get, false).await,
-            38..52 => self.on_key(definition, Kind::Create, false).await,
-            52..70 => self.on_key(definition, Kind::Put, false).await,
-            70..82 => self.on_key(definition, Kind::Put, true).await,
-            82..88 => self.on_key(definition, Kind::Delete, false).await,
-            88..92 => self.sweep(definition, false).await,
-            92..97 => self.sweep(definition, true).await,
-            97..99 => self.reindex(definition).await,
+            0..32 => self.on_key(definition, Kind::Get, Guard::Nothing).await,
+            32..44 => self.on_key(definition, Kind::Create, Guard::Nothing).await,
+            44..65 => self.on_key(definition, Kind::Put, guard).await,
+            65..76 => self.on_key(definition, Kind::Patch, guard).await,
+            76..81 => self.on_key(definition, Kind::Delete, Guard::Nothing).await,
+            81..86 => self.batch().await,
+            grouped @ 86..93 => self.sweep(definition, grouped > 88).await,
+            93..96 => self.look(definition).await,
+            96 => self.reindex(definition).await,
+            97..99 => self.other_schema().await,
             _ => self.coming_and_going().await,
         }
     }
 
-    fn node(&mut self) -> Client {
+    pub(super) fn node(&mut self) -> Client {
         let turn = self.dice.usize(..self.nodes.len());
         self.nodes[turn].clone()
     }
 
-    /// One operation on one key; a write may be sent again with its key when its outcome is unknown.
-    async fn on_key(&mut self, definition: usize, op: Kind, guarded: bool) {
-        let board = Arc::clone(&self.board);
+    /// The next key of a slot of a definition, and whether this is its last operation.
+    pub(super) fn key(&mut self, definition: usize) -> (String, bool) {
         let place = self.dice.usize(..SLOTS);
-        let slot = &board.slots[definition][place];
-        let generation = slot.operations.fetch_add(1, Ordering::Relaxed) / OPERATIONS_PER_KEY;
-        let key = format!("k{place}-{generation}");
-        let expected = guarded.then(|| slot.seen.load(Ordering::Relaxed)).filter(|seen| *seen > 0);
-        let value = matches!(op, Kind::Create | Kind::Put)
-            .then(|| format!("v{}", board.values.fetch_add(1, Ordering::Relaxed)));
-        let stamp =
-            (op != Kind::Get && self.dice.u8(..100) < 40).then(|| format!("{:032x}", self.dice.u128(..)));
-        let mut operation = Operation {
-            client: self.id,
-            key: format!("{}/{key}", DEFINITIONS[definition]),
-            op,
-            value,
-            expected,
-            call: board.history.now(),
-            ret: 0,
-            status: 0,
-            result: None,
-            revision: None,
-            state: None,
-        };
-        let first = self.send(definition, &key, &operation, stamp.as_deref()).await;
-        let answer = match (first, &stamp) {
-            // Sent again elsewhere: whatever the first try did, the answer is the one decision on both.
-            (Err(_), Some(_)) => self.again(definition, &key, &operation, stamp.as_deref()).await,
-            (Ok(answer), Some(_)) if self.dice.u8(..4) == 0 => {
-                self.compare((definition, &key), &operation, stamp.as_deref(), &answer).await;
-                Ok(answer)
-            }
-            (first, _) => first,
-        };
-        if let Ok(answer) = answer {
-            complete(&mut operation, &answer, board.history.now());
-            if let Some(revision) = operation.revision {
-                slot.seen.store(revision, Ordering::Relaxed);
-            }
-            if op != Kind::Get && answer.status < 300 {
-                board.acknowledged.lock().expect("no client panics").push(operation.ret);
-            }
-        }
-        board.history.record(operation);
+        let turn = self.board.slots[definition][place].fetch_add(1, Ordering::Relaxed);
+        let (generation, turn) = (turn / OPERATIONS_PER_KEY, turn % OPERATIONS_PER_KEY);
+        (format!("{}/k{place}-{generation}", DEFINITIONS[definition]), turn + 1 == OPERATIONS_PER_KEY)
     }
 
-    /// Sends it once to some node; `Err` is an unknown outcome.
-    async fn send(
-        &mut self,
-        definition: usize,
-        key: &str,
-        operation: &Operation,
-        stamp: Option<&str>,
-    ) -> Result<Answer, String> {
-        let node = self.node();
-        let base = format!("/api/v1/config_definition/{}/config/", DEFINITIONS[definition]);
-        let data = || data(operation.value.as_deref().expect("writes have a value"));
-        let mut call: Call = match operation.op {
-            Kind::Get => node.get(&format!("{base}{key}")),
-            Kind::Create => node.post(&base, &json!({"config_key": key, "data": data()})),
-            Kind::Put => node.put(&format!("{base}{key}"), &json!({"data": data()})),
-            Kind::Delete => node.delete(&format!("{base}{key}")),
-        };
-        if let Some(expected) = operation.expected {
-            call = call.header("if-match", &format!("\"{expected}\""));
+    /// An operation that is to be sent, with a value of its own when it writes one.
+    pub(super) fn operation(&self, key: String, op: Kind, guard: Guard) -> Operation {
+        let seen = self.board.seen(&key).filter(|_| guard != Guard::Nothing);
+        let mut operation = Operation::new(self.id, key, op, self.board.history.now());
+        if matches!(op, Kind::Create | Kind::Put | Kind::Patch) {
+            operation.value = Some(format!("v{}", self.board.number()));
         }
-        if let Some(stamp) = stamp {
-            call = call.header("idempotency-key", stamp);
+        match (guard, seen) {
+            (Guard::Revision, Some((revision, _))) => operation.expected = Some(revision),
+            (Guard::Value, Some((_, value))) if op == Kind::Patch => operation.tested = Some(value),
+            _ => {}
         }
-        let answer = call.attempt().await?;
-        if answer.status == 504 { Err("504".into()) } else { Ok(answer) }
+        operation
     }
 
-    /// Up to three more tries of a stamped write. An answer that says *not applied* speaks of its own try only,
-    /// so the outcome stays unknown.
-    async fn again(
-        &mut self,
-        definition: usize,
-        key: &str,
-        operation: &Operation,
-        stamp: Option<&str>,
-    ) -> Result<Answer, String> {
-        for _ in 0..3 {
-            match self.send(definition, key, operation, stamp).await {
-                Ok(answer) if !matches!(answer.status, 429 | 503 | 507) => return Ok(answer),
-                Ok(_) | Err(_) => tokio::time::sleep(Duration::from_millis(self.dice.u64(50..500))).await,
-            }
+    /// One operation on one key; a write may be sent again with its key when its outcome is unknown.
+    async fn on_key(&mut self, definition: usize, op: Kind, guard: Guard) {
+        let (key, last) = self.key(definition);
+        // What nobody writes any more may not keep the strict schema away for ever.
+        let op = if last && definition == STRICT { Kind::Delete } else { op };
+        let guard = if last { Guard::Nothing } else { guard };
+        let mut operation = self.operation(key, op, guard);
+        let stamped = op != Kind::Get && self.dice.u8(..100) < 40;
+        let asked = operation.clone();
+        let kept = matches!(op, Kind::Create | Kind::Put | Kind::Delete);
+        let answer = self.decided(|node| request(node, &asked), stamped, kept).await;
+        if let Some(answer) = answer {
+            complete(&mut operation, &answer, self.board.history.now());
         }
-        Err("still unknown".into())
-    }
-
-    /// A decided, stamped write that is sent once more must be answered the same.
-    async fn compare(
-        &mut self,
-        (definition, key): (usize, &str),
-        operation: &Operation,
-        stamp: Option<&str>,
-        first: &Answer,
-    ) {
-        if matches!(first.status, 429 | 503 | 507) {
-            return;
-        }
-        let Ok(second) = self.send(definition, key, operation, stamp).await else { return };
-        let tag = |answer: &Answer| answer.headers.get("etag").cloned();
-        let same = (first.status, tag(first)) == (second.status, tag(&second));
-        if !same && !matches!(second.status, 429 | 503 | 507) {
-            self.board
-                .history
-                .complain(format!("a repeated request got another answer: {first:?} {second:?}"));
-        }
+        self.board.note(operation);
     }
 
     /// The whole of a definition, or one group of it by index.
@@ -251,6 +235,36 @@ impl Worker {
         self.board.history.sweep(sweep);
     }
 
+    /// A config as it was at some revision.
+    async fn look(&mut self, definition: usize) {
+        let newest = self.board.newest.load(Ordering::Relaxed);
+        let (key, at) = (self.key(definition).0, self.dice.u64(newest / 2..=newest));
+        let node = self.node();
+        let call = request(&node, &Operation::new(self.id, key.clone(), Kind::Get, 0));
+        let Ok(answer) = call.query(&[("revision", &at.to_string())]).attempt().await else { return };
+        let found = match answer.status {
+            200 => record_of(&answer),
+            404 => None,
+            429 | 503 | 504 => return,
+            // Everything is kept, and the revision has been reached.
+            _ => return self.board.history.complain(format!("a read of the past: {answer:?}")),
+        };
+        self.board.history.look(Look { key, at, found });
+    }
+
+    /// The schema that forbids odd values, or one that does not.
+    async fn other_schema(&mut self) {
+        let node = self.node();
+        let odd = if self.dice.bool() { json!({"const": false}) } else { json!({}) };
+        let properties = json!({"value": {}, "group": {}, "n": {"type": "integer"}, "odd": odd});
+        let path = format!("{}/schema", definition(DEFINITIONS[STRICT]));
+        let body = json!({"json_schema": {"type": "object", "properties": properties}});
+        // It is refused while a config is odd; the history tells whether it was taken when nobody answers.
+        if node.put(&path, &body).attempt().await.is_ok_and(|answer| answer.status == 200) {
+            self.board.schemas.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     /// Other indexes for a definition, `group` always among them.
     async fn reindex(&mut self, definition: usize) {
         let node = self.node();
@@ -277,13 +291,28 @@ impl Worker {
 }
 
 /// The data of a value; its group follows from it, so that a reader can tell where the index must find it.
-fn data(value: &str) -> Value {
-    json!({"value": value, "group": group_of(value), "n": value.len(), "padding": "p".repeat(200)})
+pub(super) fn data(value: &str) -> Value {
+    let mut data = changing(value);
+    data["padding"] = json!("p".repeat(200));
+    data
+}
+
+/// The members of the data that are not the same for all values.
+pub(super) fn changing(value: &str) -> Value {
+    json!({"value": value, "group": group_of(value), "n": value.len(), "odd": is_odd(value)})
+}
+
+fn number_of(value: &str) -> u64 {
+    value.trim_start_matches('v').parse().unwrap_or(0)
 }
 
 pub(super) fn group_of(value: &str) -> String {
-    let number: u64 = value.trim_start_matches('v').parse().unwrap_or(0);
-    format!("g{}", number % GROUPS)
+    format!("g{}", number_of(value) % GROUPS)
+}
+
+/// Whether the strict schema forbids it.
+pub(super) fn is_odd(value: &str) -> bool {
+    number_of(value) % ODD_EVERY == ODD_EVERY - 1
 }
 
 /// (key, value) of each record of a list.
@@ -293,42 +322,11 @@ fn records(answer: &Answer) -> Vec<(String, String)> {
     results.iter().map(|row| (text(&row["config_key"]), text(&row["data"]["value"]))).collect()
 }
 
-fn complete(operation: &mut Operation, answer: &Answer, now: u64) {
-    let header = |name: &str| {
-        let text = answer.headers.get(name)?.to_str().ok()?;
-        text.trim_matches('"').parse::<u64>().ok()
-    };
-    operation.ret = now;
-    operation.status = answer.status;
-    operation.state = header("x-concord-revision");
-    if answer.status < 300 {
-        operation.revision = header("etag");
-        if operation.op == Kind::Get {
-            operation.result = answer.body["data"]["data"]["value"].as_str().map(str::to_owned);
-        }
-    }
-}
-
 /// Reads every key on a node, as operations of the history: what was acknowledged must be there.
 pub(crate) async fn read_all(board: &Board, node: &Client, client: usize) {
     for key in board.keys() {
-        let (definition, config) = key.split_once('/').expect("keys are def/cfg");
-        let call = board.history.now();
-        let answer =
-            node.get(&format!("/api/v1/config_definition/{definition}/config/{config}")).insist().await;
-        let mut operation = Operation {
-            client,
-            key: key.clone(),
-            op: Kind::Get,
-            value: None,
-            expected: None,
-            call,
-            ret: 0,
-            status: 0,
-            result: None,
-            revision: None,
-            state: None,
-        };
+        let mut operation = Operation::new(client, key, Kind::Get, board.history.now());
+        let answer = request(node, &operation).insist().await;
         complete(&mut operation, &answer, board.history.now());
         board.history.record(operation);
     }

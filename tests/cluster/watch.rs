@@ -3,6 +3,7 @@
 
 use std::{
     collections::BTreeMap,
+    sync::atomic::Ordering,
     time::{Duration, Instant},
 };
 
@@ -12,17 +13,23 @@ use serde_json::{Value, json};
 use crate::harness::{
     Client, Cluster, Options, check, eventually,
     load::{Load, config, define, everything, set},
+    number,
     watch::{Follower, Mirror},
 };
 
-/// Followers of everything, as many at each node first; some leave their node after a few events.
-fn followers(clients: &[Client], number: usize, from: u64) -> Vec<Follower> {
+/// Followers of everything, as many at each node first; each leaves its node after so many events, some much sooner.
+fn followers(clients: &[Client], number: usize, from: u64, patience: usize) -> Vec<Follower> {
     let follower = |place: usize| {
         let mut clients = clients.to_vec();
         clients.rotate_left(place % 3);
-        Follower::start(clients, from, if place.is_multiple_of(2) { 40 } else { usize::MAX })
+        Follower::start(clients, from, if place.is_multiple_of(2) { 40 } else { patience })
     };
     (0..number).map(follower).collect()
+}
+
+/// How often each has opened a watch.
+fn opened(followers: &[Follower]) -> Vec<u64> {
+    followers.iter().map(|one| one.opened.load(Ordering::SeqCst)).collect()
 }
 
 /// Ends the followers once they know of the last change, and asserts that they were told the same, each once, and
@@ -80,7 +87,7 @@ async fn followers_are_told_every_change_once_while_leaders_die_and_a_node_gets_
         .with("CONCORD_WATCH_HEARTBEAT_MS", "300");
     let mut cluster = Cluster::start_with("watch", &options).await;
     let from = revision(&cluster.client(1)).await + 1;
-    let followers = followers(&cluster.clients(), 9, from);
+    let followers = followers(&cluster.clients(), 9, from, usize::MAX);
     define(&cluster.client(1), "wide").await;
     let mut load = Load::start(&cluster.clients(), "d").await;
     load.grows_by(60).await;
@@ -100,8 +107,7 @@ async fn followers_are_told_every_change_once_while_leaders_die_and_a_node_gets_
     cluster.ready().await;
     load.grows_by(40).await;
     load.stop().await;
-    let opened: u64 = followers.iter().map(|one| one.opened.load(std::sync::atomic::Ordering::SeqCst)).sum();
-    assert!(opened > 9, "nobody was cut off");
+    assert!(opened(&followers).iter().sum::<u64>() > 9, "nobody was cut off");
     agree(&cluster, followers, &["d", "wide"]).await;
 }
 
@@ -169,19 +175,14 @@ async fn what_was_changed_before_a_restart_is_told_from_the_history() {
     }
 }
 
-/// A number of the run's own settings.
-fn number(name: &str, otherwise: u64) -> u64 {
-    std::env::var_os(name).and_then(|text| text.to_str()?.parse().ok()).unwrap_or(otherwise)
-}
-
 #[tokio::test]
 #[ignore = "long: ten followers through DURATION_S (600) seconds and KILLS (5) killed leaders"]
 async fn long_followers_are_told_every_change_once() {
-    let (seconds, kills) = (number("DURATION_S", 600), number("KILLS", 5));
+    let (seconds, kills) = (number("DURATION_S").unwrap_or(600), number("KILLS").unwrap_or(5));
     let options = Options::default().with("CONCORD_SNAPSHOT_LOG_BYTES", "1048576");
     let mut cluster = Cluster::start_with("watch-long", &options).await;
     let from = revision(&cluster.client(1)).await + 1;
-    let followers = followers(&cluster.clients(), 10, from);
+    let followers = followers(&cluster.clients(), 10, from, 5000);
     define(&cluster.client(1), "wide").await;
     let mut load = Load::start(&cluster.clients(), "d").await;
     for _ in 0..kills {
@@ -194,7 +195,10 @@ async fn long_followers_are_told_every_change_once() {
     }
     tokio::time::sleep(Duration::from_secs(seconds / (kills + 1))).await;
     load.stop().await;
+    let opened = opened(&followers);
     eprintln!("{} acknowledged writes, {kills} killed leaders, {seconds} s", load.acknowledged());
+    eprintln!("the followers opened {opened:?} watches");
+    assert!(opened.iter().all(|number| *number > 1), "each is cut off and goes on elsewhere");
     agree(&cluster, followers, &["d", "wide"]).await;
 }
 
@@ -208,7 +212,7 @@ fn memory(pid: u32) -> u64 {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "large: WATCHES (5000) open watches on one node, their memory and what a write costs"]
 async fn crowd_of_watches_costs_little() {
-    let watches = number("WATCHES", 5000);
+    let watches = number("WATCHES").unwrap_or(5000);
     let mut cluster = Cluster::start("watch-crowd").await;
     let leader = cluster.leader().await;
     let (client, pid) = (cluster.client(leader), cluster.node(leader).pid());

@@ -51,6 +51,11 @@ pub(crate) async fn within<T>(
     }
 }
 
+/// A number of a run's own settings.
+pub(crate) fn number(name: &str) -> Option<u64> {
+    std::env::var_os(name).and_then(|text| text.to_str()?.parse().ok())
+}
+
 /// A condition as the result that [`eventually`] waits for.
 pub(crate) fn check(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(otherwise()) }

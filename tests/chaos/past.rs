@@ -1,0 +1,447 @@
+//! The verdict by the service's own history: what it tells of the past is what it answered, and what it answered is
+//! what it tells of the past.
+//!
+//! The history of every config, as each node tells it at the end, says what was there at every revision. So each
+//! answer that names its revision is held against that: reads, lists, reads of the past. A write must be in it once
+//! when it was acknowledged, at most once when its outcome is unknown, and never when it was refused; a batch as a
+//! whole at one revision; a watch must have told exactly this; and no config may break the schema of its time.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use super::{
+    history::{Kind, Look, Operation, Sweep},
+    workload::{DEFINITIONS, group_of, is_odd},
+};
+use crate::harness::{Client, load::definition};
+
+/// One change of a config: revision, key (`def/cfg`), and the value that it had then.
+type Step = (u64, String, Option<String>);
+
+/// What was there at every revision.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Past {
+    configs: BTreeMap<String, BTreeMap<u64, Option<String>>>,
+    /// Of each definition: from which revision on odd values were forbidden, or were not.
+    strict: BTreeMap<String, BTreeMap<u64, bool>>,
+}
+
+/// All items of a history, newest first; the error says what is wrong with it.
+async fn items(client: &Client, path: &str) -> Result<Vec<Value>, String> {
+    let (mut items, mut before) = (Vec::new(), u64::MAX);
+    loop {
+        let (page, limit) = (before.to_string(), ("limit", "1000"));
+        let mut call = client.get(&format!("{path}/history")).query(&[limit]);
+        if before != u64::MAX {
+            call = call.query(&[("before", &page)]);
+        }
+        let answer = call.insist().await;
+        match answer.status {
+            200 => {}
+            // Nobody ever made it.
+            404 if items.is_empty() => return Ok(items),
+            _ => return Err(format!("a history: {answer:?}")),
+        }
+        items.extend(answer.data()["results"].as_array().cloned().unwrap_or_default());
+        match answer.data()["meta"]["next_before"].as_u64() {
+            Some(next) if next < before => before = next,
+            Some(next) => return Err(format!("the page before {before} is followed by that before {next}")),
+            None => return Ok(items),
+        }
+    }
+}
+
+fn value_of(data: &Value) -> Option<String> {
+    data["value"].as_str().map(str::to_owned)
+}
+
+impl Past {
+    /// As a node tells it; the error says what is wrong with that.
+    pub(crate) async fn told_by(client: &Client, keys: &[String]) -> Result<Self, String> {
+        let mut past = Self::default();
+        for key in keys {
+            let (of, config) = key.split_once('/').expect("keys are def/cfg");
+            for item in items(client, &format!("{}/config/{config}", definition(of))).await? {
+                let revision = item["revision"].as_u64().expect("an item has a revision");
+                past.add(key, revision, value_of(&item["data"]))?;
+            }
+        }
+        for key in DEFINITIONS {
+            for item in items(client, &definition(key)).await? {
+                let revision = item["revision"].as_u64().expect("an item has a revision");
+                let strict = item["data"]["json_schema"]["properties"]["odd"]["const"] == false;
+                past.strict.entry(key.to_owned()).or_default().insert(revision, strict);
+            }
+        }
+        Ok(past)
+    }
+
+    fn add(&mut self, key: &str, revision: u64, value: Option<String>) -> Result<(), String> {
+        match self.configs.entry(key.to_owned()).or_default().insert(revision, value) {
+            None => Ok(()),
+            Some(_) => Err(format!("the history of `{key}` tells revision {revision} twice")),
+        }
+    }
+
+    /// The revision and the value of a config at a revision.
+    fn at(&self, key: &str, revision: u64) -> Option<(u64, &str)> {
+        let (own, value) = self.configs.get(key)?.range(..=revision).next_back()?;
+        Some((*own, value.as_deref()?))
+    }
+
+    /// Every change, in the order of a watch; those of one revision by key.
+    fn steps(&self) -> BTreeSet<Step> {
+        let step = |key: &String, (revision, value): (&u64, &Option<String>)| {
+            (*revision, key.clone(), value.clone())
+        };
+        self.configs.iter().flat_map(|(key, all)| all.iter().map(move |one| step(key, one))).collect()
+    }
+}
+
+/// Everything that was answered.
+#[derive(Debug, Default)]
+pub(crate) struct Answered {
+    pub(crate) operations: Vec<Operation>,
+    pub(crate) sweeps: Vec<Sweep>,
+    pub(crate) looks: Vec<Look>,
+}
+
+/// All contradictions between the past and the answers, in words.
+pub(crate) fn violations(past: &Past, answered: &Answered) -> Vec<String> {
+    let mut found = writes(past, &answered.operations);
+    found.extend(deletes(past, &answered.operations));
+    found.extend(batches(past, &answered.operations));
+    found.extend(reads(past, answered));
+    found.extend(lists(past, &answered.sweeps));
+    found.extend(schemas(past));
+    found
+}
+
+/// Each value is in the past as often as its write says.
+fn writes(past: &Past, operations: &[Operation]) -> Vec<String> {
+    let mut places: BTreeMap<(&str, &str), Vec<u64>> = BTreeMap::new();
+    for (key, all) in &past.configs {
+        for (revision, value) in all.iter().filter_map(|(at, value)| Some((at, value.as_deref()?))) {
+            places.entry((key, value)).or_default().push(*revision);
+        }
+    }
+    let mut found = Vec::new();
+    for operation in operations.iter().filter(|o| o.is_write()) {
+        let Some(value) = &operation.value else { continue };
+        let at = places.remove(&(&operation.key, value)).unwrap_or_default();
+        let right = if operation.is_done() {
+            at.len() == 1 && operation.revision == Some(at[0])
+        } else if operation.ret == 0 {
+            at.len() <= 1
+        } else {
+            at.is_empty()
+        };
+        if !right {
+            found.push(format!("the history has it at {at:?}: {operation:?}"));
+        }
+    }
+    found.extend(
+        places.iter().map(|(one, at)| format!("nobody wrote {one:?}, which is in the history at {at:?}")),
+    );
+    found
+}
+
+/// Each config was deleted as often as was acknowledged, and no more often than was tried.
+fn deletes(past: &Past, operations: &[Operation]) -> Vec<String> {
+    let mut counts: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+    for operation in operations.iter().filter(|o| o.op == Kind::Delete) {
+        let (least, most) = counts.entry(&operation.key).or_default();
+        *least += usize::from(operation.is_done());
+        *most += usize::from(operation.is_done() || operation.ret == 0);
+    }
+    let empty = BTreeMap::new();
+    let keys: BTreeSet<&str> =
+        counts.keys().copied().chain(past.configs.keys().map(String::as_str)).collect();
+    let wrong = keys.into_iter().filter_map(|key| {
+        let (least, most) = counts.get(key).copied().unwrap_or_default();
+        let is = past.configs.get(key).unwrap_or(&empty).values().filter(|value| value.is_none()).count();
+        (is < least || is > most)
+            .then(|| format!("`{key}` was deleted {is} times, not {least} to {most} times"))
+    });
+    wrong.collect()
+}
+
+/// Each batch is there whole, at one revision, or not at all.
+fn batches(past: &Past, operations: &[Operation]) -> Vec<String> {
+    let mut by_number: BTreeMap<u64, Vec<&Operation>> = BTreeMap::new();
+    for operation in operations {
+        if let Some(number) = operation.batch {
+            by_number.entry(number).or_default().push(operation);
+        }
+    }
+    let place = |operation: &Operation| {
+        let all = past.configs.get(&operation.key)?;
+        let (revision, _) = all.iter().find(|(_, value)| value.is_some() && **value == operation.value)?;
+        Some(*revision)
+    };
+    let mut found = Vec::new();
+    for (number, members) in by_number {
+        let Some(revision) = members.iter().find_map(|member| place(member)) else { continue };
+        let there = |member: &&&Operation| {
+            past.configs.get(&member.key).and_then(|all| all.get(&revision)) == Some(&member.value)
+        };
+        let count = members.iter().filter(there).count();
+        if count != members.len() {
+            found.push(format!(
+                "of batch {number} {count} of {} operations were done at revision {revision}: {members:?}",
+                members.len()
+            ));
+        }
+    }
+    found
+}
+
+/// Each read says what was there at the revision that it names.
+fn reads(past: &Past, answered: &Answered) -> Vec<String> {
+    let mut found = Vec::new();
+    for operation in answered.operations.iter().filter(|o| !o.is_write() && matches!(o.status, 200 | 404)) {
+        let Some(state) = operation.state else {
+            found.push(format!("no revision is named: {operation:?}"));
+            continue;
+        };
+        let is = operation.revision.zip(operation.result.as_deref());
+        if past.at(&operation.key, state) != is {
+            found.push(format!("at {state} there was {:?}: {operation:?}", past.at(&operation.key, state)));
+        }
+    }
+    for look in &answered.looks {
+        let is = look.found.as_ref().map(|(revision, value)| (*revision, value.as_str()));
+        if past.at(&look.key, look.at) != is {
+            found.push(format!("at {} there was {:?}: {look:?}", look.at, past.at(&look.key, look.at)));
+        }
+    }
+    found
+}
+
+/// Each list shows exactly what was there at its revision.
+fn lists(past: &Past, sweeps: &[Sweep]) -> Vec<String> {
+    let mut found = Vec::new();
+    for sweep in sweeps {
+        let prefix = format!("{}/", sweep.definition);
+        let there = past.configs.keys().filter_map(|key| {
+            let config = key.strip_prefix(&prefix)?;
+            let (_, value) = past.at(key, sweep.state)?;
+            let asked = sweep.group.as_ref().is_none_or(|group| *group == group_of(value));
+            asked.then_some((config, value))
+        });
+        let there: BTreeSet<(&str, &str)> = there.collect();
+        let shown: BTreeSet<(&str, &str)> =
+            sweep.found.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+        if there != shown {
+            let differ: Vec<_> = there.symmetric_difference(&shown).collect();
+            found.push(format!(
+                "a list of `{}` ({:?}) at revision {} differs from what was there in {differ:?}",
+                sweep.definition, sweep.group, sweep.state
+            ));
+        }
+    }
+    found
+}
+
+/// No config breaks the schema of its time.
+fn schemas(past: &Past) -> Vec<String> {
+    let odd = |value: &Option<String>| value.as_deref().is_some_and(is_odd);
+    let mut found = Vec::new();
+    for (key, all) in &past.configs {
+        let of = key.split_once('/').expect("keys are def/cfg").0;
+        let strict = past.strict.get(of).cloned().unwrap_or_default();
+        let forbids = |at: u64| strict.range(..=at).next_back().is_some_and(|(_, strict)| *strict);
+        let written = all.iter().filter(|(at, value)| odd(value) && forbids(**at)).map(|(at, _)| *at);
+        let begun = strict.iter().filter(|(_, strict)| **strict).map(|(at, _)| *at);
+        let kept = begun.filter(|at| past.at(key, *at).is_some_and(|(_, value)| is_odd(value)));
+        found.extend(written.chain(kept).map(|at| format!("`{key}` breaks its schema at revision {at}")));
+    }
+    found
+}
+
+/// What a follower was told of the configs, held against the past from a revision on.
+pub(crate) fn told(past: &Past, from: u64, told: &[(u64, Value)]) -> Vec<String> {
+    let mut found = Vec::new();
+    if !told.is_sorted_by(|one, two| one.0 < two.0) {
+        found.push("a follower was told a revision twice or out of order".to_owned());
+    }
+    let mut steps = BTreeSet::new();
+    for (revision, changes) in told {
+        for change in changes.as_array().into_iter().flatten() {
+            let text = |name: &str| change[name].as_str().unwrap_or_default();
+            let of = text("config_definition_key");
+            if !DEFINITIONS.contains(&of) || !text("type").starts_with("config_") {
+                continue;
+            }
+            let key = format!("{of}/{}", text("config_key"));
+            if !steps.insert((*revision, key.clone(), value_of(&change["data"]))) {
+                found.push(format!("a follower was told of `{key}` at revision {revision} twice"));
+            }
+        }
+    }
+    let all = past.steps().split_off(&(from, String::new(), None));
+    let differ: Vec<_> = all.symmetric_difference(&steps).take(5).collect();
+    if !differ.is_empty() {
+        found.push(format!("a follower was told otherwise than the history says: {differ:?}"));
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const A: &str = "chaos.a/k";
+    const D: &str = "chaos.d/k";
+
+    fn past(steps: &[(&str, u64, Option<&str>)]) -> Past {
+        let mut past = Past::default();
+        for (key, revision, value) in steps {
+            past.add(key, *revision, value.map(str::to_owned)).unwrap();
+        }
+        past
+    }
+
+    /// Created at 5, changed at 7 in one batch with another, deleted at 9.
+    fn right() -> Past {
+        past(&[(A, 5, Some("v1")), (A, 7, Some("v2")), (A, 9, None), (D, 7, Some("v3"))])
+    }
+
+    fn write(key: &str, op: Kind, value: Option<&str>, revision: Option<u64>) -> Operation {
+        let value = value.map(str::to_owned);
+        Operation { value, revision, ret: 2, status: 200, ..Operation::new(0, key.into(), op, 1) }
+    }
+
+    fn operations() -> Vec<Operation> {
+        let batched = |operation| Operation { batch: Some(1), ..operation };
+        vec![
+            write(A, Kind::Create, Some("v1"), Some(5)),
+            batched(write(A, Kind::Patch, Some("v2"), Some(7))),
+            batched(write(D, Kind::Put, Some("v3"), Some(7))),
+            write(A, Kind::Delete, None, None),
+        ]
+    }
+
+    fn judged(past: &Past, operations: Vec<Operation>) -> usize {
+        violations(past, &Answered { operations, ..Answered::default() }).len()
+    }
+
+    #[test]
+    fn a_write_that_is_lost_done_twice_moved_or_not_asked_for_is_found() {
+        assert_eq!(judged(&right(), operations()), 0);
+        let mut twice = right();
+        twice.add(A, 11, Some("v1".into())).unwrap();
+        assert_eq!(judged(&twice, operations()), 1);
+        let unknown = |ret| Operation { ret, status: 503, ..operations()[0].clone() };
+        let with = |first: Operation| [&[first], &operations()[1..]].concat();
+        assert_eq!(judged(&right(), with(unknown(0))), 0);
+        assert_eq!(judged(&right(), with(unknown(2))), 1, "it was refused");
+        assert_eq!(judged(&twice, with(unknown(0))), 1, "at most once");
+        let moved = Operation { revision: Some(6), ..operations()[0].clone() };
+        assert_eq!(judged(&right(), with(moved)), 1);
+        assert_eq!(judged(&right(), operations()[1..].to_vec()), 1, "nobody wrote `v1`");
+        let lost = write(A, Kind::Put, Some("v9"), Some(8));
+        assert_eq!(judged(&right(), [operations(), vec![lost]].concat()), 1);
+        assert_eq!(judged(&right(), operations()[..3].to_vec()), 1, "nobody deleted it");
+        assert_eq!(judged(&right(), [operations(), operations()[3..].to_vec()].concat()), 1);
+        assert!(right().add(A, 5, None).is_err());
+    }
+
+    #[test]
+    fn a_torn_batch_is_found() {
+        let of = |one, two| past(&[(A, one, Some("v2")), (D, two, Some("v3"))]);
+        let unknown = |operation: &Operation| Operation { ret: 0, status: 0, ..operation.clone() };
+        let batch: Vec<_> = operations()[1..3].iter().map(unknown).collect();
+        assert_eq!(judged(&of(7, 7), batch.clone()), 0);
+        assert_eq!(judged(&Past::default(), batch.clone()), 0);
+        assert_eq!(judged(&past(&[(A, 7, Some("v2"))]), batch.clone()), 1);
+        assert_eq!(judged(&past(&[(D, 7, Some("v3"))]), batch.clone()), 1);
+        assert_eq!(judged(&of(7, 8), batch.clone()), 1);
+        let delete = unknown(&Operation { batch: Some(1), ..write("chaos.b/k", Kind::Delete, None, None) });
+        assert_eq!(judged(&of(7, 7), [batch, vec![delete]].concat()), 1, "the delete is not there");
+    }
+
+    #[test]
+    fn an_answer_that_is_not_of_its_revision_is_found() {
+        let look = |at, found: Option<(u64, &str)>| {
+            let found = found.map(|(revision, value)| (revision, value.to_owned()));
+            let answered = Answered { looks: vec![Look { key: A.into(), at, found }], ..Answered::default() };
+            reads(&right(), &answered).len()
+        };
+        for (at, found) in
+            [(4, None), (5, Some((5, "v1"))), (6, Some((5, "v1"))), (8, Some((7, "v2"))), (9, None)]
+        {
+            assert_eq!(look(at, found), 0);
+        }
+        for (at, found) in [(4, Some((5, "v1"))), (6, None), (7, Some((5, "v1"))), (8, Some((8, "v2")))] {
+            assert_eq!(look(at, found), 1);
+        }
+        let read = |state, value: &str, revision| {
+            let answer =
+                Operation { state, result: Some(value.into()), ..write(A, Kind::Get, None, revision) };
+            reads(&right(), &Answered { operations: vec![answer], ..Answered::default() }).len()
+        };
+        assert_eq!(read(Some(8), "v2", Some(7)), 0);
+        assert_eq!(read(Some(6), "v2", Some(7)), 1);
+        assert_eq!(read(None, "v2", Some(7)), 1);
+    }
+
+    #[test]
+    fn a_list_that_mixes_two_revisions_is_found() {
+        let list = |state, group: Option<&str>, found: &[(&str, &str)]| {
+            let found = found.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
+            let (definition, group) = ("chaos.a".into(), group.map(str::to_owned));
+            lists(&right(), &[Sweep { definition, group, call: 1, ret: 2, state, found }]).len()
+        };
+        assert_eq!(list(6, None, &[("k", "v1")]), 0);
+        assert_eq!(list(6, Some("g1"), &[("k", "v1")]), 0);
+        assert_eq!(list(6, Some("g2"), &[]), 0);
+        assert_eq!(list(9, None, &[]), 0);
+        for (state, group, wrong) in
+            [(7, None, "v1"), (6, None, "v2"), (9, None, "v2"), (6, Some("g2"), "v1")]
+        {
+            assert_eq!(list(state, group, &[("k", wrong)]), 1, "{state} {wrong}");
+        }
+        assert_eq!(list(6, Some("g1"), &[]), 1);
+    }
+
+    #[test]
+    fn a_config_that_breaks_its_schema_is_found() {
+        let odd = (0..).map(|number| format!("v{number}")).find(|value| is_odd(value)).unwrap();
+        let with = |changes: &[(u64, bool)]| {
+            let mut past = past(&[(D, 5, Some(&odd)), (D, 7, Some("v1"))]);
+            past.strict.insert("chaos.d".into(), changes.iter().copied().collect());
+            schemas(&past).len()
+        };
+        assert_eq!(with(&[(3, false)]), 0);
+        assert_eq!(with(&[(3, true), (4, false), (8, true)]), 0);
+        assert_eq!(with(&[(3, true), (8, false)]), 1, "it was written then");
+        assert_eq!(with(&[(3, false), (6, true)]), 1, "it was there");
+    }
+
+    #[test]
+    fn a_follower_that_misses_a_change_or_is_told_one_twice_is_found() {
+        let change = |key: &str, value: Option<&str>| {
+            let (of, config) = key.split_once('/').unwrap();
+            let kind = if value.is_some() { "config_updated" } else { "config_deleted" };
+            let mut change = json!({"type": kind, "config_definition_key": of, "config_key": config});
+            if let Some(value) = value {
+                change["data"] = json!({"value": value});
+            }
+            change
+        };
+        let both = json!([change(D, Some("v3")), change(A, Some("v2"))]);
+        let all = [(5, json!([change(A, Some("v1"))])), (7, both.clone()), (9, json!([change(A, None)]))];
+        let judged = |events: &[(u64, Value)]| told(&right(), 5, events).len();
+        assert_eq!(judged(&all), 0);
+        assert_eq!(told(&right(), 6, &all[1..]).len(), 0);
+        assert_eq!(judged(&all[1..]), 1);
+        assert_eq!(judged(&[&all[..], &all[2..]].concat()), 2, "again, and not in order");
+        assert_eq!(judged(&[all[1].clone(), all[0].clone(), all[2].clone()]), 1);
+        assert_eq!(judged(&[all[0].clone(), (7, json!([both[0]])), all[2].clone()]), 1);
+        assert_eq!(judged(&[all[0].clone(), (8, both), all[2].clone()]), 1);
+    }
+}
