@@ -15,7 +15,7 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::{
-    sync::OwnedRwLockWriteGuard,
+    sync::{OwnedRwLockWriteGuard, OwnedSemaphorePermit},
     time::{Instant, timeout_at},
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -180,6 +180,8 @@ pub(super) fn set_configs_read(command: &mut Command, read: Revision) {
 pub(super) struct Check {
     asked: Arc<Asked>,
     scan: Option<Box<Scan>>,
+    /// Kept from the first picture to the end: who has closed the gate must not wait behind other checks.
+    place: Option<OwnedSemaphorePermit>,
     keeper: Keeper,
     closed: Option<OwnedRwLockWriteGuard<()>>,
     pictures: u32,
@@ -216,7 +218,7 @@ impl Service {
     pub(super) fn new_check(&self, asked: &Arc<Asked>) -> Check {
         let keeper = self.inner.gates.of(asked.write.definition());
         let gone = CancellationToken::new().drop_guard();
-        Check { asked: Arc::clone(asked), scan: None, keeper, closed: None, pictures: 0, gone }
+        Check { asked: Arc::clone(asked), scan: None, place: None, keeper, closed: None, pictures: 0, gone }
     }
 
     /// Checks all configs; the revision up to which they fit, or `None` when the definition has changed since
@@ -264,30 +266,36 @@ impl Service {
         deadline: Instant,
     ) -> Result<Seen, Attempt> {
         let late = || Attempt::Later("the configs could not be checked in time".into());
-        let place = timeout_at(deadline, Arc::clone(&self.inner.scans).acquire_owned()).await;
-        let place = place.map_err(|_| late())?.map_err(|_| late())?;
+        let place = match check.place.take() {
+            Some(place) => place,
+            None => self.place(deadline).await.ok_or_else(late)?,
+        };
         let stop = Stop { gone: check.gone.token().clone(), deadline: Some(deadline) };
         let (asked, scan) = (Arc::clone(&check.asked), check.scan.take());
         let looked = aside(move || {
-            // Given back when the work has ended, however long after its request.
-            let _place = place;
             let mut scan = match scan {
                 Some(scan) => scan,
                 None => Box::new(Scan::of(&asked.write)?),
             };
             let found = state.definition(asked.write.definition());
             let Some(found) = found.filter(|found| Some(found.definition.revision) == read) else {
-                return Ok(Ok((scan, Seen::Changed)));
+                return Ok(Ok((scan, place, Seen::Changed)));
             };
+            // The place comes back with the work, however long after its request that ends.
             Ok(scan.advance(&state, found, &stop).map(|news| {
                 let seen = scan.refusal(found).map_or(Seen::Fits(news, scan.upto()), Seen::Breaks);
-                (scan, seen)
+                (scan, place, seen)
             }))
         });
         let looked: Result<Result<_, Stopped>, Refusal> = looked.await.and_then(|looked| looked);
-        let (scan, seen) = looked.map_err(Attempt::Refused)?.map_err(|Stopped| late())?;
-        check.scan = Some(scan);
+        let (scan, place, seen) = looked.map_err(Attempt::Refused)?.map_err(|Stopped| late())?;
+        (check.scan, check.place) = (Some(scan), Some(place));
         Ok(seen)
+    }
+
+    /// Waits for a place among the checks that run at once; `None` when there was none in time.
+    async fn place(&self, deadline: Instant) -> Option<OwnedSemaphorePermit> {
+        timeout_at(deadline, Arc::clone(&self.inner.scans).acquire_owned()).await.ok()?.ok()
     }
 
     /// What a schema would do, without storing it: all checks of [`Self::write`], and the report instead of a
@@ -341,8 +349,7 @@ impl Service {
     async fn report(&self, state: Arc<State>, write: Write) -> Result<(Tried, Option<Refusal>), Refusal> {
         let deadline = Instant::now() + CHECK_TIME;
         let late = || Refusal::Unavailable("the configs could not be checked in time".into());
-        let place = timeout_at(deadline, Arc::clone(&self.inner.scans).acquire_owned()).await;
-        let place = place.map_err(|_| late())?.map_err(|_| late())?;
+        let place = self.place(deadline).await.ok_or_else(late)?;
         let guard = CancellationToken::new().drop_guard();
         let stop = Stop { gone: guard.token().clone(), deadline: Some(deadline) };
         let looked = aside(move || {

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use crate::harness::{
     Client, Cluster, Options, check, eventually,
     load::{Load, config, define, everything, set},
+    number,
     watch::{Follower, Mirror},
 };
 
@@ -169,11 +170,6 @@ async fn what_was_changed_before_a_restart_is_told_from_the_history() {
     }
 }
 
-/// A number of the run's own settings.
-fn number(name: &str, otherwise: u64) -> u64 {
-    std::env::var_os(name).and_then(|text| text.to_str()?.parse().ok()).unwrap_or(otherwise)
-}
-
 #[tokio::test]
 #[ignore = "long: ten followers through DURATION_S (600) seconds and KILLS (5) killed leaders"]
 async fn long_followers_are_told_every_change_once() {
@@ -198,20 +194,13 @@ async fn long_followers_are_told_every_change_once() {
     agree(&cluster, followers, &["d", "wide"]).await;
 }
 
-/// A figure of a process in kilobytes.
-fn memory(pid: u32) -> u64 {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse().ok()).unwrap_or(0)
-}
-
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "large: WATCHES (5000) open watches on one node, their memory and what a write costs"]
 async fn crowd_of_watches_costs_little() {
     let watches = number("WATCHES", 5000);
     let mut cluster = Cluster::start("watch-crowd").await;
     let leader = cluster.leader().await;
-    let (client, pid) = (cluster.client(leader), cluster.node(leader).pid());
+    let client = cluster.client(leader);
     define(&client, "d").await;
     let write = async |number: u64| {
         let begin = Instant::now();
@@ -220,13 +209,13 @@ async fn crowd_of_watches_costs_little() {
         }
         begin.elapsed().as_micros() / u128::from(number)
     };
-    let (alone, before) = (write(300).await, memory(pid));
+    let (alone, before) = (write(300).await, cluster.node(leader).memory_kb());
     let mut open = Vec::new();
     for n in 0..watches {
         let key = format!("other{n}");
         open.push(client.watch(&[("definition", key.as_str())], None).await);
     }
-    let (crowded, after) = (write(300).await, memory(pid));
+    let (crowded, after) = (write(300).await, cluster.node(leader).memory_kb());
     let each = (after.saturating_sub(before)) * 1024 / watches.max(1);
     eprintln!("{watches} watches: {before} kB, then {after} kB, {each} bytes each");
     eprintln!("a write takes {alone} µs alone, {crowded} µs with watches on other definitions");

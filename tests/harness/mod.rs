@@ -6,6 +6,7 @@ pub(crate) mod cluster;
 pub(crate) mod document;
 pub(crate) mod load;
 pub(crate) mod node;
+pub(crate) mod pace;
 pub(crate) mod ports;
 pub(crate) mod watch;
 
@@ -54,6 +55,11 @@ pub(crate) async fn within<T>(
 /// A condition as the result that [`eventually`] waits for.
 pub(crate) fn check(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(otherwise()) }
+}
+
+/// A number that whoever starts a long test may choose.
+pub(crate) fn number(name: &str, otherwise: u64) -> u64 {
+    std::env::var_os(name).and_then(|text| text.to_str()?.parse().ok()).unwrap_or(otherwise)
 }
 
 /// A fresh directory for one cluster. It lies under `target/`, so it is on a real disk and `cargo clean` ends it.
