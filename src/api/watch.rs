@@ -22,7 +22,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 
 use super::{
     condition::{single, wrong},
-    extract::{Params, Read, Whole, fault, whole},
+    extract::{Params, Read, Wrong, fault},
     json::Object,
     reply::{Problem, Reply, refusal_body},
 };
@@ -107,36 +107,26 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
 }
 
 fn begin(params: &Params, last: Option<u64>) -> Result<Begin, QueryError> {
-    let mut faults = Vec::new();
+    let mut wrong = Wrong::default();
     let is_initial = match params.get("initial") {
         None | Some("false") => false,
         Some("true") => true,
         Some(_) => {
-            faults.push(fault("initial", "`initial` must be `true` or `false`"));
+            wrong.faults.push(fault("initial", "`initial` must be `true` or `false`"));
             false
         }
     };
-    let from = match params.get("from").map(whole) {
-        None => None,
-        Some(None) => return Err(QueryError::NotIntegers(vec!["from".into()])),
-        Some(Some(Whole::Negative)) => {
-            faults.push(fault("from", "`from` must not be negative"));
-            None
-        }
-        Some(Some(Whole::Number(from))) => Some(from),
-    };
+    let from = wrong.number(params, "from");
     if is_initial && from.is_some() {
-        faults.push(fault("initial", "`initial=true` begins with the state of now: it takes no `from`"));
+        let msg = "`initial=true` begins with the state of now: it takes no `from`";
+        wrong.faults.push(fault("initial", msg));
     }
-    if !faults.is_empty() {
-        return Err(QueryError::Faults(faults));
-    }
-    Ok(match (last, from, is_initial) {
+    wrong.end(Some(match (last, from, is_initial) {
         (Some(seen), _, _) => Begin::Behind(seen),
         (None, Some(from), _) => Begin::Behind(from.saturating_sub(1)),
         (None, None, true) => Begin::State,
         (None, None, false) => Begin::Now,
-    })
+    }))
 }
 
 fn show(notice: Notice) -> Bytes {
