@@ -138,7 +138,7 @@ impl Scan {
         }
         let since = self.upto;
         let written =
-            found.by_modified.back_from(found.by_modified.len()).map(|written| found.named(&written.key));
+            found.by_modified.back_from(found.by_modified.len()).map(|written| found.named(&written.of));
         let mut news = 0;
         match self.asked {
             Asked::Nothing => {}
