@@ -310,9 +310,9 @@ async fn send(request: reqwest::RequestBuilder, deadline: Duration) -> Result<re
     let answer = match sent {
         Ok(Ok(answer)) => answer,
         Ok(Err(error)) if error.is_connect() || error.is_builder() => {
-            return Err(CallError::NotSent(chain(&error)));
+            return Err(CallError::NotSent(chain(error)));
         }
-        Ok(Err(error)) => return Err(CallError::Unknown(chain(&error))),
+        Ok(Err(error)) => return Err(CallError::Unknown(chain(error))),
         Err(_) => return Err(CallError::Unknown(format!("no answer within {deadline:?}"))),
     };
     let status = answer.status();
@@ -334,7 +334,7 @@ async fn body_of(answer: reqwest::Response, bytes_max: usize) -> Result<Bytes, C
     let mut chunks = answer.bytes_stream();
     let mut body = BytesMut::new();
     while let Some(chunk) = chunks.next().await {
-        let chunk = chunk.map_err(|error| CallError::Unknown(chain(&error)))?;
+        let chunk = chunk.map_err(|error| CallError::Unknown(chain(error)))?;
         if body.len() + chunk.len() > bytes_max {
             return Err(CallError::Unknown(format!("the answer is longer than {bytes_max} bytes")));
         }
@@ -343,10 +343,11 @@ async fn body_of(answer: reqwest::Response, bytes_max: usize) -> Result<Bytes, C
     Ok(body.freeze())
 }
 
-/// reqwest's own text hides the cause.
-fn chain(error: &dyn std::error::Error) -> String {
+/// reqwest's own text hides the cause, and names the address, which is none of a caller's business.
+fn chain(error: reqwest::Error) -> String {
+    let error = error.without_url();
     let mut text = error.to_string();
-    let mut source = error.source();
+    let mut source = std::error::Error::source(&error);
     while let Some(cause) = source {
         text = format!("{text}: {cause}");
         source = cause.source();
@@ -407,7 +408,8 @@ mod tests {
         drop(listener);
         let deadline = Duration::from_secs(5);
         let answer = peers().call(Lane::Pulse, 2, &addr, "vote", Bytes::new(), deadline).await;
-        assert!(matches!(answer, Err(CallError::NotSent(_))), "{answer:?}");
+        let Err(CallError::NotSent(text)) = answer else { panic!("{answer:?}") };
+        assert!(!text.contains(&addr), "callers are told this: {text}");
     }
 
     #[tokio::test]
