@@ -17,6 +17,7 @@ use axum::{
     extract::State,
     response::{IntoResponse, Response},
 };
+use bytes::BytesMut;
 use futures::stream;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 
@@ -55,6 +56,8 @@ const RESERVED: [&str; 12] = [
     "max_staleness_ms",
     "min_revision",
 ];
+/// Bytes of events after which a piece of the answer ends.
+const PIECE_BYTES: usize = 16 << 10;
 /// How soon a caller whose watch ended comes again.
 const RETRY: &str = "retry: 1000\n";
 
@@ -89,8 +92,8 @@ pub(super) async fn open(
     let position = watch.position();
     let first = stream::once(async { Ok(Bytes::from_static(RETRY.as_bytes())) });
     let rest = stream::unfold(watch, |mut watch: Watch| async {
-        let notice = watch.next().await?;
-        Some((Ok::<_, Infallible>(show(notice)), watch))
+        let first = show(watch.next().await?);
+        Some((Ok::<_, Infallible>(with_more(first, &mut watch)), watch))
     });
     let body = Body::from_stream(stream::StreamExt::chain(first, rest));
     Ok(Reply::events(body).at(position).into_response())
@@ -127,6 +130,20 @@ fn begin(params: &Params, last: Option<u64>) -> Result<Begin, QueryError> {
         (None, None, true) => Begin::State,
         (None, None, false) => Begin::Now,
     }))
+}
+
+/// What lies ready goes with the first in one piece: a watcher who is behind costs little more than one who is not.
+fn with_more(first: Bytes, watch: &mut Watch) -> Bytes {
+    let has_room = first.len() < PIECE_BYTES;
+    let Some(second) = has_room.then(|| watch.at_hand()).flatten() else { return first };
+    let mut all = BytesMut::from(first);
+    all.extend_from_slice(&show(second));
+    while all.len() < PIECE_BYTES
+        && let Some(notice) = watch.at_hand()
+    {
+        all.extend_from_slice(&show(notice));
+    }
+    all.freeze()
 }
 
 fn show(notice: Notice) -> Bytes {
