@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     model::record::Definition,
-    service::{Breaking, NewSchema, NewUnique, Report, Service, Write},
+    service::{Breaking, Compiled, NewSchema, NewUnique, Report, Service, Write},
 };
 
 /// The schema of a definition.
@@ -32,7 +32,7 @@ pub(super) async fn put(State(service): State<Service>, ask: Ask) -> Result<Repl
     let expect = ask.condition.change()?;
     let force = force(&ask.params)?;
     let schema = intake::new_schema(ask.json(&service)?)?;
-    let new = NewSchema { key: ask.keys.definition, schema, expect, force };
+    let new = NewSchema { key: ask.keys.definition, schema, expect, force, compiled: Compiled::default() };
     if ask.caller.dry_run {
         let tried = service.try_schema(ask.caller, new).await?;
         let data = reported(Object::new(), &tried.report).end();

@@ -12,8 +12,12 @@
 //! **Invariants:** what is refused for its configs is judged at a read index. A dry run and the report on a forced
 //! change are reads of one state.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
+use serde_json::Value;
 use tokio::{
     sync::{OwnedRwLockWriteGuard, OwnedSemaphorePermit},
     time::{Instant, timeout_at},
@@ -41,7 +45,9 @@ use crate::{
     state::{Collection, State},
 };
 
-/// How long a change that checks all configs may take; a million of them take some seconds.
+/// Configs up to which a change that checks them all has no more time than any other write: they take some 10 ms.
+const MANY: u64 = 10_000;
+/// How long it may take otherwise; a million of them take some seconds.
 const CHECK_TIME: Duration = Duration::from_secs(50);
 /// Configs of the last picture up to which the gate is closed: milliseconds.
 const FEW: u64 = 1000;
@@ -59,6 +65,19 @@ pub struct NewSchema {
     pub expect: Expect,
     /// Store it though configs break it.
     pub force: bool,
+    /// Its compiled form.
+    pub compiled: Compiled,
+}
+
+/// A schema that is compiled when it is first asked for, and once: the write that brings it may be prepared many
+/// times while others change the definition, and one that takes longer than they do would never be done.
+#[derive(Debug, Clone, Default)]
+pub struct Compiled(Arc<OnceLock<Result<Arc<Schema>, Vec<Fault>>>>);
+
+impl Compiled {
+    pub(super) fn of(&self, value: &Value) -> Result<Arc<Schema>, Vec<Fault>> {
+        self.0.get_or_init(|| Schema::compile(value).map(Arc::new)).clone()
+    }
 }
 
 /// Other unique paths for a definition, as a caller asks it.
@@ -85,7 +104,7 @@ pub struct Tried {
 pub(super) fn set_schema(found: &Collection, new: &NewSchema) -> Result<Judged, Refusal> {
     let standing = check_definition_expect(new.expect, found);
     let value = new.schema.as_ref().map(|schema| &schema.value);
-    let compiled = value.map_or(Ok(()), |value| Schema::compile(value).map(drop));
+    let compiled = value.map_or(Ok(()), |value| new.compiled.of(value).map(drop));
     let checked = compiled.map_err(|faults| Invalid::Faults(within("json_schema", faults))).and_then(|()| {
         let indexes = &found.definition.indexes;
         index::check_paths(indexes, value, indexes.len()).map_err(Invalid::Faults)
@@ -202,8 +221,16 @@ impl Service {
     /// How long a write may take in all.
     pub(super) fn time_for(&self, write: &Write) -> Duration {
         let time = self.inner.options.write_timeout;
+        let is_large = |state: Arc<State>| {
+            state.definition(write.definition()).is_some_and(|found| found.by_key.len() > MANY)
+        };
         match write {
-            Write::SetSchema(_) | Write::SetUnique(_) => time.max(CHECK_TIME),
+            Write::SetSchema(_) | Write::SetUnique(_)
+                if self.consensus().map(Consensus::state).is_some_and(is_large) =>
+            {
+                time.max(CHECK_TIME)
+            }
+            Write::SetSchema(_) | Write::SetUnique(_) => time,
             Write::CreateDefinition { .. }
             | Write::SetIndexes { .. }
             | Write::DeleteDefinition { .. }
