@@ -63,9 +63,10 @@ start_cluster() {
     export CONCORD_API_KEY
     for n in 1 2 3; do
         local api=127.0.0.1:${port[n - 1]} peer=127.0.0.1:${port[n + 2]}
-        # A read that waits for a revision that never comes is answered soon.
+        # A read that waits for a revision that never comes is answered soon, and a write that a busy machine
+        # does not do in time before schemathesis gives up (10 s).
         CONCORD_NODE_ID=$n CONCORD_DATA_DIR=$work/node$n CONCORD_API_ADDR=$api CONCORD_PEER_ADDR=$peer \
-            CONCORD_CLUSTER_SECRET=the-secret-of-a-fuzzed-cluster-0123456789 CONCORD_READ_TIMEOUT_MS=1000 \
+            CONCORD_CLUSTER_SECRET=the-secret-of-a-fuzzed-cluster-0123456789 CONCORD_READ_TIMEOUT_MS=1000 CONCORD_WRITE_TIMEOUT_MS=8000 \
             CONCORD_ELECTION_MIN_MS=2000 CONCORD_ELECTION_MAX_MS=3000 CONCORD_LOG=warn \
             "$BIN" serve > "$work/node$n.txt" 2>&1 &
         pids+=($!)

@@ -30,15 +30,22 @@ use crate::{
 
 const KEY: &str = "config_key";
 const OPERATIONS: &str = "operations";
+pub(super) const CREATE_DEFINITION: &str = "create_definition";
+pub(super) const SET_INDEXES: &str = "set_indexes";
+pub(super) const DELETE_DEFINITION: &str = "delete_definition";
+pub(super) const CREATE_CONFIG: &str = "create_config";
+pub(super) const PUT_CONFIG: &str = "put_config";
+pub(super) const PATCH_CONFIG: &str = "patch_config";
+pub(super) const DELETE_CONFIG: &str = "delete_config";
 /// What an operation may be.
-const NAMES: [&str; 7] = [
-    "create_definition",
-    "set_indexes",
-    "delete_definition",
-    "create_config",
-    "put_config",
-    "patch_config",
-    "delete_config",
+pub(super) const NAMES: [&str; 7] = [
+    CREATE_DEFINITION,
+    SET_INDEXES,
+    DELETE_DEFINITION,
+    CREATE_CONFIG,
+    PUT_CONFIG,
+    PATCH_CONFIG,
+    DELETE_CONFIG,
 ];
 
 /// Does all operations or none.
@@ -62,17 +69,17 @@ fn shown(write: &Write) -> String {
         Object::new().plain("op", name).value(definitions::KEY, &definition)
     };
     let (result, created) = match write {
-        Write::CreateDefinition { key, .. } => (of(NAMES[0], key), true),
-        Write::SetIndexes { key, .. } => (of(NAMES[1], key), false),
-        Write::DeleteDefinition { key, .. } => (of(NAMES[2], key), false),
+        Write::CreateDefinition { key, .. } => (of(CREATE_DEFINITION, key), true),
+        Write::SetIndexes { key, .. } => (of(SET_INDEXES, key), false),
+        Write::DeleteDefinition { key, .. } => (of(DELETE_DEFINITION, key), false),
         Write::WriteConfig { definition, key, expect: Expect::Absent, .. } => {
-            (of(NAMES[3], definition).value(KEY, key), true)
+            (of(CREATE_CONFIG, definition).value(KEY, key), true)
         }
         Write::WriteConfig { definition, key, expect, .. } => {
-            (of(NAMES[4], definition).value(KEY, key), *expect == Expect::None)
+            (of(PUT_CONFIG, definition).value(KEY, key), *expect == Expect::None)
         }
-        Write::PatchConfig { definition, key, .. } => (of(NAMES[5], definition).value(KEY, key), false),
-        Write::DeleteConfig { definition, key, .. } => (of(NAMES[6], definition).value(KEY, key), false),
+        Write::PatchConfig { definition, key, .. } => (of(PATCH_CONFIG, definition).value(KEY, key), false),
+        Write::DeleteConfig { definition, key, .. } => (of(DELETE_CONFIG, definition).value(KEY, key), false),
         // No operation of a batch is one of these.
         Write::Batch(_) | Write::Rollback(_) | Write::SetSchema(_) | Write::SetUnique(_) => {
             (Object::new(), false)
@@ -120,7 +127,7 @@ impl Operation {
         }
         let definition = self.fields.text(definitions::KEY);
         match name.as_str() {
-            "create_definition" => {
+            CREATE_DEFINITION => {
                 self.create();
                 let indexes =
                     if self.fields.has("indexes") { self.fields.texts("indexes") } else { Vec::new() };
@@ -128,11 +135,11 @@ impl Operation {
                 let schema = if is_null { None } else { self.fields.object_if_there("json_schema") };
                 Some(Write::CreateDefinition { key: definition, indexes, schema: schema.map(Document::new) })
             }
-            "set_indexes" => {
+            SET_INDEXES => {
                 let indexes = self.fields.texts("indexes");
                 Some(Write::SetIndexes { key: definition, indexes, expect: self.change() })
             }
-            "delete_definition" => {
+            DELETE_DEFINITION => {
                 let restrict = self.restrict();
                 Some(Write::DeleteDefinition { key: definition, expect: self.change(), restrict })
             }
@@ -143,16 +150,16 @@ impl Operation {
     fn read_config(&mut self, name: &str, definition: String) -> Write {
         let key = self.fields.text(KEY);
         match name {
-            "create_config" => {
+            CREATE_CONFIG => {
                 let data = Document::new(self.fields.object("data"));
                 self.create();
                 Write::WriteConfig { definition, key, data, expect: Expect::Absent }
             }
-            "put_config" => {
+            PUT_CONFIG => {
                 let data = Document::new(self.fields.object("data"));
                 Write::WriteConfig { definition, key, data, expect: self.put() }
             }
-            "patch_config" => {
+            PATCH_CONFIG => {
                 let patch = self.patch();
                 Write::PatchConfig { definition, key, patch, expect: self.change() }
             }

@@ -78,23 +78,11 @@ impl Params {
 
     /// Some parameters that are whole numbers and none of them negative, where they are there.
     pub(super) fn numbers<const N: usize>(&self, names: [&str; N]) -> Result<[Option<u64>; N], QueryError> {
-        let (mut integers, mut faults) = (Vec::new(), Vec::new());
-        let numbers = names.map(|name| match self.get(name).map(whole)? {
-            None => {
-                integers.push(name.to_owned());
-                None
-            }
-            Some(Whole::Negative) => {
-                faults.push(fault(name, format!("`{name}` must not be negative")));
-                None
-            }
-            Some(Whole::Number(number)) => Some(number),
-        });
-        if !integers.is_empty() {
-            return Err(QueryError::NotIntegers(integers));
-        }
-        if faults.is_empty() { Ok(numbers) } else { Err(QueryError::Faults(faults)) }
+        let mut wrong = Wrong::default();
+        let numbers = names.map(|name| wrong.number(self, name));
+        wrong.end(Some(numbers))
     }
+
     /// Whether only the answer is asked for.
     fn dry_run(&self) -> Result<bool, Problem> {
         match self.get("dry_run") {
@@ -116,51 +104,37 @@ impl Params {
     /// How fresh the read must be, beside what the rest of the query says: all that is wrong is told at once,
     /// integers that don't parse before all else.
     pub(super) fn read<T>(&self, rest: Result<T, QueryError>) -> Result<(Consistency, T), Problem> {
-        let mut integers = Vec::new();
-        let mut faults = Vec::new();
-        let mut number = |name: &str| match self.get(name).map(whole)? {
-            None => {
-                integers.push(name.to_owned());
-                None
-            }
-            Some(Whole::Negative) => {
-                faults.push(fault(name, format!("`{name}` must not be negative")));
-                None
-            }
-            Some(Whole::Number(number)) => Some(number),
-        };
-        let staleness_ms = number("max_staleness_ms");
-        let min_revision = number("min_revision");
+        let mut wrong = Wrong::default();
+        let staleness_ms = wrong.number(self, "max_staleness_ms");
+        let min_revision = wrong.number(self, "min_revision");
         let level = match self.get("consistency") {
             Some("local") => Level::Local { max_staleness: staleness_ms.map(Duration::from_millis) },
             None | Some("linearizable") => {
                 if self.get("max_staleness_ms").is_some() {
-                    faults.push(fault("max_staleness_ms", "`max_staleness_ms` needs `consistency=local`"));
+                    wrong
+                        .faults
+                        .push(fault("max_staleness_ms", "`max_staleness_ms` needs `consistency=local`"));
                 }
                 Level::Linearizable
             }
             Some(_) => {
-                faults.push(fault("consistency", "`consistency` must be `local` or `linearizable`"));
+                wrong.faults.push(fault("consistency", "`consistency` must be `local` or `linearizable`"));
                 Level::Linearizable
             }
         };
         let rest = match rest {
             Ok(rest) => Some(rest),
             Err(QueryError::NotIntegers(names)) => {
-                integers.splice(0..0, names);
+                wrong.integers.splice(0..0, names);
                 None
             }
             Err(QueryError::Faults(more)) => {
-                faults.splice(0..0, more);
+                wrong.faults.splice(0..0, more);
                 None
             }
             Err(building @ QueryError::Building(_)) => return Err(building.into()),
         };
-        match rest {
-            _ if !integers.is_empty() => Err(QueryError::NotIntegers(integers).into()),
-            Some(rest) if faults.is_empty() => Ok((Consistency { level, min_revision }, rest)),
-            Some(_) | None => Err(QueryError::Faults(faults).into()),
-        }
+        Ok(wrong.end(rest.map(|rest| (Consistency { level, min_revision }, rest)))?)
     }
 }
 
@@ -168,14 +142,42 @@ pub(super) fn fault(name: &str, msg: impl Into<String>) -> Fault {
     Fault::at(vec!["query".into(), name.into()], msg)
 }
 
+/// What is wrong with a query, as it is found.
+#[derive(Default)]
+pub(super) struct Wrong {
+    integers: Vec<String>,
+    pub(super) faults: Vec<Fault>,
+}
+
+impl Wrong {
+    /// A parameter that is a whole number and not negative, where it is there.
+    pub(super) fn number(&mut self, params: &Params, name: &str) -> Option<u64> {
+        match params.get(name).map(whole)? {
+            None => self.integers.push(name.to_owned()),
+            Some(Whole::Negative) => self.faults.push(fault(name, format!("`{name}` must not be negative"))),
+            Some(Whole::Number(number)) => return Some(number),
+        }
+        None
+    }
+
+    /// What was found, if nothing is wrong; integers that don't parse are told before all else.
+    pub(super) fn end<T>(self, found: Option<T>) -> Result<T, QueryError> {
+        match found {
+            _ if !self.integers.is_empty() => Err(QueryError::NotIntegers(self.integers)),
+            Some(found) if self.faults.is_empty() => Ok(found),
+            Some(_) | None => Err(QueryError::Faults(self.faults)),
+        }
+    }
+}
+
 /// An integer of any size.
-pub(super) enum Whole {
+enum Whole {
     Negative,
     /// One that is too large to be represented saturates: no revision and no time reaches it.
     Number(u64),
 }
 
-pub(super) fn whole(text: &str) -> Option<Whole> {
+fn whole(text: &str) -> Option<Whole> {
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
     if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
         return None;

@@ -11,14 +11,14 @@ use serde_json::{Value, json};
 
 use super::{
     definitions::{KEY, find, identity},
-    extract::{Ask, Params, Read, key},
+    extract::{Ask, Params, Read, fault, key},
     intake,
     json::Object,
     reply::{Problem, Reply, place},
 };
 use crate::{
-    model::{error::Fault, record::Definition},
-    service::{Breaking, NewSchema, NewUnique, Report, Service, Write},
+    model::record::Definition,
+    service::{Breaking, Compiled, NewSchema, NewUnique, Report, Service, Write},
 };
 
 /// The schema of a definition.
@@ -30,11 +30,10 @@ pub(super) async fn get(State(service): State<Service>, read: Read) -> Result<Re
 /// Changes it.
 pub(super) async fn put(State(service): State<Service>, ask: Ask) -> Result<Reply, Problem> {
     let expect = ask.condition.change()?;
-    let dry_run = dry_run(&ask.params)?;
     let force = force(&ask.params)?;
     let schema = intake::new_schema(ask.json(&service)?)?;
-    let new = NewSchema { key: ask.keys.definition, schema, expect, force };
-    if dry_run {
+    let new = NewSchema { key: ask.keys.definition, schema, expect, force, compiled: Compiled::default() };
+    if ask.caller.dry_run {
         let tried = service.try_schema(ask.caller, new).await?;
         let data = reported(Object::new(), &tried.report).end();
         let reply = Reply::done("schema checked, nothing was stored", &data);
@@ -62,11 +61,10 @@ pub(super) async fn get_unique(State(service): State<Service>, read: Read) -> Re
 /// Changes them.
 pub(super) async fn put_unique(State(service): State<Service>, ask: Ask) -> Result<Reply, Problem> {
     let expect = ask.condition.change()?;
-    let dry_run = dry_run(&ask.params)?;
     let paths = intake::new_paths(ask.json(&service)?)?;
     let data = Object::new().value("paths", &paths).end();
     let new = NewUnique { key: ask.keys.definition, paths, expect };
-    if dry_run {
+    if ask.caller.dry_run {
         let revision = service.try_unique(ask.caller, new).await?;
         return Ok(Reply::done("unique paths checked, nothing was stored", &data).at(revision).tried());
     }
@@ -113,28 +111,11 @@ fn shown(breaking: &Breaking) -> Value {
     json!({"config_key": breaking.key.as_str(), "errors": errors})
 }
 
-/// Whether `dry_run=true` is asked.
-fn dry_run(params: &Params) -> Result<bool, Problem> {
-    match last(params, "dry_run") {
-        None | Some("false") => Ok(false),
-        Some("true") => Ok(true),
-        Some(_) => Err(refused("dry_run", "`dry_run` must be `true` or `false`")),
-    }
-}
-
 /// Whether `policy=force` is asked.
 fn force(params: &Params) -> Result<bool, Problem> {
-    match last(params, "policy") {
+    match params.get("policy") {
         None => Ok(false),
         Some("force") => Ok(true),
-        Some(_) => Err(refused("policy", "`policy` must be `force` or absent")),
+        Some(_) => Err(Problem::fault(fault("policy", "`policy` must be `force` or absent"))),
     }
-}
-
-fn last<'a>(params: &'a Params, name: &str) -> Option<&'a str> {
-    params.0.iter().rev().find(|(other, _)| other == name).map(|(_, value)| value.as_str())
-}
-
-fn refused(name: &str, msg: &str) -> Problem {
-    Problem::fault(Fault::at(vec!["query".into(), name.into()], msg))
 }

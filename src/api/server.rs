@@ -78,7 +78,8 @@ pub async fn serve(
         let is_used = Arc::new(AtomicBool::new(false));
         let service = TowerToHyperService::new(mark(router.clone(), is_used.clone()));
         let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();
-        let connection = graceful.watch(connection);
+        // On the heap by itself: within the task it would take its room twice, before and while it is awaited.
+        let connection = Box::pin(graceful.watch(connection));
         connections.spawn(async move {
             let _place = place;
             tokio::select! {

@@ -17,12 +17,13 @@ use axum::{
     extract::State,
     response::{IntoResponse, Response},
 };
+use bytes::BytesMut;
 use futures::stream;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 
 use super::{
     condition::{single, wrong},
-    extract::{Params, Read, Whole, fault, whole},
+    extract::{Params, Read, Wrong, fault},
     json::Object,
     reply::{Problem, Reply, refusal_body},
 };
@@ -55,6 +56,8 @@ const RESERVED: [&str; 12] = [
     "max_staleness_ms",
     "min_revision",
 ];
+/// Bytes of events after which a piece of the answer ends.
+const PIECE_BYTES: usize = 16 << 10;
 /// How soon a caller whose watch ended comes again.
 const RETRY: &str = "retry: 1000\n";
 
@@ -89,8 +92,8 @@ pub(super) async fn open(
     let position = watch.position();
     let first = stream::once(async { Ok(Bytes::from_static(RETRY.as_bytes())) });
     let rest = stream::unfold(watch, |mut watch: Watch| async {
-        let notice = watch.next().await?;
-        Some((Ok::<_, Infallible>(show(notice)), watch))
+        let first = show(watch.next().await?);
+        Some((Ok::<_, Infallible>(with_more(first, &mut watch)), watch))
     });
     let body = Body::from_stream(stream::StreamExt::chain(first, rest));
     Ok(Reply::events(body).at(position).into_response())
@@ -107,36 +110,40 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
 }
 
 fn begin(params: &Params, last: Option<u64>) -> Result<Begin, QueryError> {
-    let mut faults = Vec::new();
+    let mut wrong = Wrong::default();
     let is_initial = match params.get("initial") {
         None | Some("false") => false,
         Some("true") => true,
         Some(_) => {
-            faults.push(fault("initial", "`initial` must be `true` or `false`"));
+            wrong.faults.push(fault("initial", "`initial` must be `true` or `false`"));
             false
         }
     };
-    let from = match params.get("from").map(whole) {
-        None => None,
-        Some(None) => return Err(QueryError::NotIntegers(vec!["from".into()])),
-        Some(Some(Whole::Negative)) => {
-            faults.push(fault("from", "`from` must not be negative"));
-            None
-        }
-        Some(Some(Whole::Number(from))) => Some(from),
-    };
+    let from = wrong.number(params, "from");
     if is_initial && from.is_some() {
-        faults.push(fault("initial", "`initial=true` begins with the state of now: it takes no `from`"));
+        let msg = "`initial=true` begins with the state of now: it takes no `from`";
+        wrong.faults.push(fault("initial", msg));
     }
-    if !faults.is_empty() {
-        return Err(QueryError::Faults(faults));
-    }
-    Ok(match (last, from, is_initial) {
+    wrong.end(Some(match (last, from, is_initial) {
         (Some(seen), _, _) => Begin::Behind(seen),
         (None, Some(from), _) => Begin::Behind(from.saturating_sub(1)),
         (None, None, true) => Begin::State,
         (None, None, false) => Begin::Now,
-    })
+    }))
+}
+
+/// What lies ready goes with the first in one piece: a watcher who is behind costs little more than one who is not.
+fn with_more(first: Bytes, watch: &mut Watch) -> Bytes {
+    let has_room = first.len() < PIECE_BYTES;
+    let Some(second) = has_room.then(|| watch.at_hand()).flatten() else { return first };
+    let mut all = BytesMut::from(first);
+    all.extend_from_slice(&show(second));
+    while all.len() < PIECE_BYTES
+        && let Some(notice) = watch.at_hand()
+    {
+        all.extend_from_slice(&show(notice));
+    }
+    all.freeze()
 }
 
 fn show(notice: Notice) -> Bytes {

@@ -186,8 +186,13 @@ impl Peers {
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, HeaderValue::from_static(PROTOCOL));
         let request = self.client(Lane::Append).post(url(addr, STREAM)).headers(headers);
-        let opened =
-            async { send(request, OPEN_TIMEOUT).await?.upgrade().await.map_err(|error| unknown(&error)) };
+        let opened = async {
+            send(request, OPEN_TIMEOUT)
+                .await?
+                .upgrade()
+                .await
+                .map_err(|error| CallError::Unknown(chain(error)))
+        };
         let opened = tokio::time::timeout(OPEN_TIMEOUT, opened).await;
         let opened =
             opened.unwrap_or_else(|_| Err(CallError::Unknown(format!("no stream within {OPEN_TIMEOUT:?}"))));
@@ -339,9 +344,9 @@ async fn send(request: reqwest::RequestBuilder, deadline: Duration) -> Result<re
     let answer = match sent {
         Ok(Ok(answer)) => answer,
         Ok(Err(error)) if error.is_connect() || error.is_builder() => {
-            return Err(CallError::NotSent(chain(&error)));
+            return Err(CallError::NotSent(chain(error)));
         }
-        Ok(Err(error)) => return Err(unknown(&error)),
+        Ok(Err(error)) => return Err(CallError::Unknown(chain(error))),
         Err(_) => return Err(CallError::Unknown(format!("no answer within {deadline:?}"))),
     };
     let status = answer.status();
@@ -363,7 +368,7 @@ async fn body_of(answer: reqwest::Response, bytes_max: usize) -> Result<Bytes, C
     let mut chunks = answer.bytes_stream();
     let mut body = BytesMut::new();
     while let Some(chunk) = chunks.next().await {
-        let chunk = chunk.map_err(|error| unknown(&error))?;
+        let chunk = chunk.map_err(|error| CallError::Unknown(chain(error)))?;
         if body.len() + chunk.len() > bytes_max {
             return Err(CallError::Unknown(format!("the answer is longer than {bytes_max} bytes")));
         }
@@ -372,14 +377,11 @@ async fn body_of(answer: reqwest::Response, bytes_max: usize) -> Result<Bytes, C
     Ok(body.freeze())
 }
 
-fn unknown(error: &reqwest::Error) -> CallError {
-    CallError::Unknown(chain(error))
-}
-
-/// reqwest's own text hides the cause.
-fn chain(error: &dyn std::error::Error) -> String {
+/// reqwest's own text hides the cause, and names the address, which is none of a caller's business.
+fn chain(error: reqwest::Error) -> String {
+    let error = error.without_url();
     let mut text = error.to_string();
-    let mut source = error.source();
+    let mut source = std::error::Error::source(&error);
     while let Some(cause) = source {
         text = format!("{text}: {cause}");
         source = cause.source();
@@ -440,7 +442,8 @@ mod tests {
         drop(listener);
         let deadline = Duration::from_secs(5);
         let answer = peers().call(Lane::Pulse, 2, &addr, "vote", Bytes::new(), deadline).await;
-        assert!(matches!(answer, Err(CallError::NotSent(_))), "{answer:?}");
+        let Err(CallError::NotSent(text)) = answer else { panic!("{answer:?}") };
+        assert!(!text.contains(&addr), "callers are told this: {text}");
     }
 
     #[tokio::test]

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::time::Instant;
 
 use super::{
-    Caller, NewSchema, NewUnique, Principal, Refusal, Rollback, Service, Write,
+    Caller, Compiled, NewSchema, NewUnique, Principal, Refusal, Rollback, Service, Write,
     prepare::Asked,
     propose::{Attempt, aside},
 };
@@ -181,7 +181,7 @@ impl CarriedWrite {
             Write::Rollback(Rollback { definition, id, key, data, expect }) => {
                 Self::Rollback { definition, id, key, data: data.text, expect }
             }
-            Write::SetSchema(NewSchema { key, schema, expect, force }) => {
+            Write::SetSchema(NewSchema { key, schema, expect, force, compiled: _ }) => {
                 Self::SetSchema { key, schema: schema.map(|schema| schema.text), expect, force }
             }
             Write::SetUnique(NewUnique { key, paths, expect }) => Self::SetUnique { key, paths, expect },
@@ -218,7 +218,7 @@ impl CarriedWrite {
             }
             Self::SetSchema { key, schema, expect, force } => {
                 let schema = schema.map(parse).transpose()?;
-                Write::SetSchema(NewSchema { key, schema, expect, force })
+                Write::SetSchema(NewSchema { key, schema, expect, force, compiled: Compiled::default() })
             }
             Self::SetUnique { key, paths, expect } => Write::SetUnique(NewUnique { key, paths, expect }),
             Self::Batch(operations) => {
@@ -305,6 +305,7 @@ mod tests {
                 schema: Some(document("{}")),
                 expect: Expect::At(9),
                 force: true,
+                compiled: Compiled::default(),
             }),
             Write::SetUnique(NewUnique {
                 key: key.clone(),

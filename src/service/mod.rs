@@ -80,7 +80,7 @@ pub use access::{Access, Principal};
 pub use backup::Backup;
 pub use changes::{Change, Changed};
 pub use history::Rollback;
-pub use redefine::{NewSchema, NewUnique, Tried};
+pub use redefine::{Compiled, NewSchema, NewUnique, Tried};
 pub use retention::Retention;
 pub use scan::{Breaking, Report};
 

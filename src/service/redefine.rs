@@ -12,10 +12,14 @@
 //! **Invariants:** what is refused for its configs is judged at a read index. A dry run and the report on a forced
 //! change are reads of one state.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
+use serde_json::Value;
 use tokio::{
-    sync::OwnedRwLockWriteGuard,
+    sync::{OwnedRwLockWriteGuard, OwnedSemaphorePermit},
     time::{Instant, timeout_at},
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -41,7 +45,9 @@ use crate::{
     state::{Collection, State},
 };
 
-/// How long a change that checks all configs may take; a million of them take some seconds.
+/// Configs up to which a change that checks them all has no more time than any other write: they take some 10 ms.
+const MANY: u64 = 10_000;
+/// How long it may take otherwise; a million of them take some seconds.
 const CHECK_TIME: Duration = Duration::from_secs(50);
 /// Configs of the last picture up to which the gate is closed: milliseconds.
 const FEW: u64 = 1000;
@@ -59,6 +65,19 @@ pub struct NewSchema {
     pub expect: Expect,
     /// Store it though configs break it.
     pub force: bool,
+    /// Its compiled form.
+    pub compiled: Compiled,
+}
+
+/// A schema that is compiled when it is first asked for, and once: the write that brings it may be prepared many
+/// times while others change the definition, and one that takes longer than they do would never be done.
+#[derive(Debug, Clone, Default)]
+pub struct Compiled(Arc<OnceLock<Result<Arc<Schema>, Vec<Fault>>>>);
+
+impl Compiled {
+    pub(super) fn of(&self, value: &Value) -> Result<Arc<Schema>, Vec<Fault>> {
+        self.0.get_or_init(|| Schema::compile(value).map(Arc::new)).clone()
+    }
 }
 
 /// Other unique paths for a definition, as a caller asks it.
@@ -85,7 +104,7 @@ pub struct Tried {
 pub(super) fn set_schema(found: &Collection, new: &NewSchema) -> Result<Judged, Refusal> {
     let standing = check_definition_expect(new.expect, found);
     let value = new.schema.as_ref().map(|schema| &schema.value);
-    let compiled = value.map_or(Ok(()), |value| Schema::compile(value).map(drop));
+    let compiled = value.map_or(Ok(()), |value| new.compiled.of(value).map(drop));
     let checked = compiled.map_err(|faults| Invalid::Faults(within("json_schema", faults))).and_then(|()| {
         let indexes = &found.definition.indexes;
         index::check_paths(indexes, value, indexes.len()).map_err(Invalid::Faults)
@@ -180,6 +199,8 @@ pub(super) fn set_configs_read(command: &mut Command, read: Revision) {
 pub(super) struct Check {
     asked: Arc<Asked>,
     scan: Option<Box<Scan>>,
+    /// Kept from the first picture to the end: who has closed the gate must not wait behind other checks.
+    place: Option<OwnedSemaphorePermit>,
     keeper: Keeper,
     closed: Option<OwnedRwLockWriteGuard<()>>,
     pictures: u32,
@@ -200,8 +221,16 @@ impl Service {
     /// How long a write may take in all.
     pub(super) fn time_for(&self, write: &Write) -> Duration {
         let time = self.inner.options.write_timeout;
+        let is_large = |state: Arc<State>| {
+            state.definition(write.definition()).is_some_and(|found| found.by_key.len() > MANY)
+        };
         match write {
-            Write::SetSchema(_) | Write::SetUnique(_) => time.max(CHECK_TIME),
+            Write::SetSchema(_) | Write::SetUnique(_)
+                if self.consensus().map(Consensus::state).is_some_and(is_large) =>
+            {
+                time.max(CHECK_TIME)
+            }
+            Write::SetSchema(_) | Write::SetUnique(_) => time,
             Write::CreateDefinition { .. }
             | Write::SetIndexes { .. }
             | Write::DeleteDefinition { .. }
@@ -216,7 +245,7 @@ impl Service {
     pub(super) fn new_check(&self, asked: &Arc<Asked>) -> Check {
         let keeper = self.inner.gates.of(asked.write.definition());
         let gone = CancellationToken::new().drop_guard();
-        Check { asked: Arc::clone(asked), scan: None, keeper, closed: None, pictures: 0, gone }
+        Check { asked: Arc::clone(asked), scan: None, place: None, keeper, closed: None, pictures: 0, gone }
     }
 
     /// Checks all configs; the revision up to which they fit, or `None` when the definition has changed since
@@ -264,30 +293,36 @@ impl Service {
         deadline: Instant,
     ) -> Result<Seen, Attempt> {
         let late = || Attempt::Later("the configs could not be checked in time".into());
-        let place = timeout_at(deadline, Arc::clone(&self.inner.scans).acquire_owned()).await;
-        let place = place.map_err(|_| late())?.map_err(|_| late())?;
+        let place = match check.place.take() {
+            Some(place) => place,
+            None => self.place(deadline).await.ok_or_else(late)?,
+        };
         let stop = Stop { gone: check.gone.token().clone(), deadline: Some(deadline) };
         let (asked, scan) = (Arc::clone(&check.asked), check.scan.take());
         let looked = aside(move || {
-            // Given back when the work has ended, however long after its request.
-            let _place = place;
             let mut scan = match scan {
                 Some(scan) => scan,
                 None => Box::new(Scan::of(&asked.write)?),
             };
             let found = state.definition(asked.write.definition());
             let Some(found) = found.filter(|found| Some(found.definition.revision) == read) else {
-                return Ok(Ok((scan, Seen::Changed)));
+                return Ok(Ok((scan, place, Seen::Changed)));
             };
+            // The place comes back with the work, however long after its request that ends.
             Ok(scan.advance(&state, found, &stop).map(|news| {
                 let seen = scan.refusal(found).map_or(Seen::Fits(news, scan.upto()), Seen::Breaks);
-                (scan, seen)
+                (scan, place, seen)
             }))
         });
         let looked: Result<Result<_, Stopped>, Refusal> = looked.await.and_then(|looked| looked);
-        let (scan, seen) = looked.map_err(Attempt::Refused)?.map_err(|Stopped| late())?;
-        check.scan = Some(scan);
+        let (scan, place, seen) = looked.map_err(Attempt::Refused)?.map_err(|Stopped| late())?;
+        (check.scan, check.place) = (Some(scan), Some(place));
         Ok(seen)
+    }
+
+    /// Waits for a place among the checks that run at once; `None` when there was none in time.
+    async fn place(&self, deadline: Instant) -> Option<OwnedSemaphorePermit> {
+        timeout_at(deadline, Arc::clone(&self.inner.scans).acquire_owned()).await.ok()?.ok()
     }
 
     /// What a schema would do, without storing it: all checks of [`Self::write`], and the report instead of a
@@ -341,8 +376,7 @@ impl Service {
     async fn report(&self, state: Arc<State>, write: Write) -> Result<(Tried, Option<Refusal>), Refusal> {
         let deadline = Instant::now() + CHECK_TIME;
         let late = || Refusal::Unavailable("the configs could not be checked in time".into());
-        let place = timeout_at(deadline, Arc::clone(&self.inner.scans).acquire_owned()).await;
-        let place = place.map_err(|_| late())?.map_err(|_| late())?;
+        let place = self.place(deadline).await.ok_or_else(late)?;
         let guard = CancellationToken::new().drop_guard();
         let stop = Stop { gone: guard.token().clone(), deadline: Some(deadline) };
         let looked = aside(move || {

@@ -7,13 +7,13 @@
 //! **Invariants:** every config of the last picture has been checked in the form that it has there. A check ends
 //! soon when nobody waits for it.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use serde_json::Value;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{NewSchema, NewUnique, Refusal, Write};
+use super::{NewSchema, NewUnique, Refusal, Write, redefine::Compiled};
 use crate::{
     model::{
         error::{Fault, Step},
@@ -40,7 +40,7 @@ enum Asked {
     Nothing,
     /// Their data are objects: there is no schema.
     Object,
-    Schema(Box<Schema>),
+    Schema(Arc<Schema>),
     /// Each value of these paths is one config's.
     Unique(Vec<String>),
 }
@@ -95,9 +95,8 @@ pub(super) struct Scan {
 impl Scan {
     /// A check for what a prepared write asks of all configs.
     pub(super) fn of(write: &Write) -> Result<Self, Refusal> {
-        let compile = |value: &Value| {
-            let compiled = Schema::compile(value).map(Box::new).map(Asked::Schema);
-            compiled.map_err(|faults| {
+        let compile = |compiled: &Compiled, value: &Value| {
+            compiled.of(value).map(Asked::Schema).map_err(|faults| {
                 Refusal::Fault(format!("a schema that was checked does not compile: {faults:?}"))
             })
         };
@@ -106,7 +105,9 @@ impl Scan {
             Write::SetSchema(NewSchema { schema: Some(schema), .. }) if takes_all(&schema.value) => {
                 Asked::Nothing
             }
-            Write::SetSchema(NewSchema { schema: Some(schema), .. }) => compile(&schema.value)?,
+            Write::SetSchema(NewSchema { schema: Some(schema), compiled, .. }) => {
+                compile(compiled, &schema.value)?
+            }
             Write::SetUnique(NewUnique { paths, .. }) => Asked::Unique(paths.clone()),
             Write::CreateDefinition { .. }
             | Write::SetIndexes { .. }
@@ -138,7 +139,7 @@ impl Scan {
         }
         let since = self.upto;
         let written =
-            found.by_modified.back_from(found.by_modified.len()).map(|written| found.named(&written.key));
+            found.by_modified.back_from(found.by_modified.len()).map(|written| found.named(&written.of));
         let mut news = 0;
         match self.asked {
             Asked::Nothing => {}

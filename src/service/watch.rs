@@ -261,6 +261,15 @@ impl Watch {
         Some(notice)
     }
 
+    /// The next thing to tell, if it lies ready.
+    pub fn at_hand(&mut self) -> Option<Notice> {
+        // A refusal is told when the next thing is waited for.
+        if self.has_ended || self.initial.is_some() || self.selection.is_broken() {
+            return None;
+        }
+        self.hand_out().ok().flatten()
+    }
+
     fn end(&mut self, notice: Notice) -> Notice {
         self.has_ended = true;
         notice

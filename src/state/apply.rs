@@ -7,7 +7,7 @@ mod batch;
 
 use std::sync::Arc;
 
-use super::{ByAge, ByCreated, ById, ByKey, ByModified, BySlot, ByTime, Change, Collection, Edit};
+use super::{ByAge, ById, ByKey, BySlot, ByTime, Change, Collection, Edit};
 use super::{Remembered, State, digest, order::Order};
 use crate::model::{
     command::{Applied, BATCH_STEPS_MAX, Command, Expect, Outcome, Proposal, THIS_ENTRY, Verdict},
@@ -271,8 +271,8 @@ impl State {
         if definition.indexing.build.is_some() {
             self.building.insert(ByKey::new(Arc::clone(&definition)));
         }
-        self.by_created.insert(ByCreated(Arc::clone(&definition)));
-        self.by_modified.insert(ByModified(definition));
+        self.by_created.insert(ByTime { at: definition.created_at, of: Arc::clone(&definition) });
+        self.by_modified.insert(ByTime { at: definition.modified_at, of: definition });
     }
 
     /// Takes a collection out of all orders and of the digest.
@@ -350,11 +350,11 @@ impl Collection {
         if let Some(after) = after {
             self.sum = self.sum.wrapping_add(digest::of_config(id, after));
             if moves {
-                self.by_modified.insert(ByTime::modified(after));
+                self.by_modified.insert(ByTime { at: after.modified_at, of: after.key.clone() });
             }
             self.count_repeated(after, |count| *count += 1);
             if before.is_none() {
-                self.by_created.insert(ByTime::created(after));
+                self.by_created.insert(ByTime { at: after.created_at, of: after.key.clone() });
             }
             self.by_key.insert(ByKey::new(Arc::clone(after)));
         }

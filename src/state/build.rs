@@ -116,9 +116,13 @@ impl Collection {
         let repeated = vec![0; slots.len()];
         // Stable: those of one time stay in the order of their keys.
         configs.sort_by_key(|config| config.created_at);
-        let by_created = Order::from_sorted(configs.iter().map(|config| ByTime::created(config)));
+        let by_created = Order::from_sorted(
+            configs.iter().map(|config| ByTime { at: config.created_at, of: config.key.clone() }),
+        );
         configs.sort_by(|a, b| (a.modified_at, &a.key).cmp(&(b.modified_at, &b.key)));
-        let by_modified = Order::from_sorted(configs.iter().map(|config| ByTime::modified(config)));
+        let by_modified = Order::from_sorted(
+            configs.iter().map(|config| ByTime { at: config.modified_at, of: config.key.clone() }),
+        );
         let mut collection = Self { definition, by_key, by_created, by_modified, indexes, repeated, sum };
         for config in &configs {
             collection.count_repeated(config, |count| *count += 1);

@@ -17,6 +17,12 @@ pub trait Record: Clone + fmt::Debug {
     fn key(&self) -> &Key;
 }
 
+impl Record for Key {
+    fn key(&self) -> &Key {
+        self
+    }
+}
+
 impl Record for Arc<Config> {
     fn key(&self) -> &Key {
         &self.key
@@ -72,83 +78,22 @@ impl<R: Record> Item for ByKey<R> {
     }
 }
 
-/// A definition in the order of creation, which is that of the ids too.
+/// A record, or its key alone, in the order of a time, then of its key: what one entry of the log changes has one
+/// time.
 #[derive(Debug, Clone)]
-pub struct ByCreated(pub Arc<Definition>);
-
-impl Item for ByCreated {
-    type Seek<'a> = (Timestamp, &'a str);
-    type Bound = Self;
-
-    fn seek(&self) -> (Timestamp, &str) {
-        (self.0.created_at, self.0.key.as_str())
-    }
-
-    fn bound(&self) -> Self {
-        self.clone()
-    }
-
-    fn seek_of(bound: &Self) -> (Timestamp, &str) {
-        bound.seek()
-    }
-
-    fn compare(a: (Timestamp, &str), b: (Timestamp, &str)) -> Ordering {
-        a.cmp(&b)
-    }
-}
-
-/// A definition in the order of the last change.
-#[derive(Debug, Clone)]
-pub struct ByModified(pub Arc<Definition>);
-
-impl Item for ByModified {
-    type Seek<'a> = (Timestamp, &'a str);
-    type Bound = Self;
-
-    fn seek(&self) -> (Timestamp, &str) {
-        (self.0.modified_at, self.0.key.as_str())
-    }
-
-    fn bound(&self) -> Self {
-        self.clone()
-    }
-
-    fn seek_of(bound: &Self) -> (Timestamp, &str) {
-        bound.seek()
-    }
-
-    fn compare(a: (Timestamp, &str), b: (Timestamp, &str)) -> Ordering {
-        a.cmp(&b)
-    }
-}
-
-/// A config in the order of a time, then of its key: what one entry of the log changes has one time.
-#[derive(Debug, Clone)]
-pub struct ByTime {
+pub struct ByTime<R> {
     /// The time.
     pub at: Timestamp,
-    /// The config's key.
-    pub key: Key,
+    /// Whose time it is.
+    pub of: R,
 }
 
-impl ByTime {
-    /// A config by its creation.
-    pub(super) fn created(config: &Config) -> Self {
-        Self { at: config.created_at, key: config.key.clone() }
-    }
-
-    /// A config by its last change.
-    pub(super) fn modified(config: &Config) -> Self {
-        Self { at: config.modified_at, key: config.key.clone() }
-    }
-}
-
-impl Item for ByTime {
+impl<R: Record> Item for ByTime<R> {
     type Seek<'a> = (Timestamp, &'a str);
     type Bound = Self;
 
     fn seek(&self) -> (Timestamp, &str) {
-        (self.at, self.key.as_str())
+        (self.at, self.of.key().as_str())
     }
 
     fn bound(&self) -> Self {

@@ -40,7 +40,7 @@ use crate::model::{
     record::{Config, Definition, Revision},
     time::Timestamp,
 };
-pub use items::{ByCreated, ByKey, ByModified, BySlot, ByTime, Record};
+pub use items::{ByKey, BySlot, ByTime, Record};
 use order::{Item, Order};
 
 /// Everything that the cluster has agreed on, at one revision.
@@ -49,8 +49,8 @@ pub struct State {
     revision: Revision,
     last_at: Timestamp,
     by_key: Order<ByKey<Arc<Collection>>>,
-    by_created: Order<ByCreated>,
-    by_modified: Order<ByModified>,
+    by_created: Order<ByTime<Arc<Definition>>>,
+    by_modified: Order<ByTime<Arc<Definition>>>,
     /// The definitions whose configs are being indexed.
     building: Order<ByKey<Arc<Definition>>>,
     requests: Order<ById>,
@@ -69,9 +69,9 @@ pub struct Collection {
     /// All configs by key.
     pub by_key: Order<ByKey<Arc<Config>>>,
     /// The keys of all configs by the time of their creation.
-    pub by_created: Order<ByTime>,
+    pub by_created: Order<ByTime<Key>>,
     /// The keys of all configs by the time of their last change.
-    pub by_modified: Order<ByTime>,
+    pub by_modified: Order<ByTime<Key>>,
     /// One order for each indexed path, in the order of the paths: the keys of the configs by their entries of its
     /// slot. The orders by time and by
     /// value name configs by their keys alone, so a write touches only those in which its config moves.
@@ -264,8 +264,8 @@ impl State {
     /// The definition with an id. Ids grow with the time of creation.
     #[must_use]
     pub fn definition_by_id(&self, id: Revision) -> Option<&Arc<Collection>> {
-        let place = self.by_created.rank(|definition| definition.0.id < id);
-        let found = &self.by_created.at(place)?.0;
+        let place = self.by_created.rank(|definition| definition.of.id < id);
+        let found = &self.by_created.at(place)?.of;
         if found.id == id { self.definition(found.key.as_str()) } else { None }
     }
 

@@ -38,8 +38,8 @@ impl State {
         let matches = |definition: &Arc<Definition>| contains(definition.key.as_str(), &page.search);
         match query.sort {
             DefinitionSort::Key => walk(&self.by_key, page, |item| &item.record.definition, matches),
-            DefinitionSort::Created => walk(&self.by_created, page, |item| &item.0, matches),
-            DefinitionSort::Modified => walk(&self.by_modified, page, |item| &item.0, matches),
+            DefinitionSort::Created => walk(&self.by_created, page, |item| &item.of, matches),
+            DefinitionSort::Modified => walk(&self.by_modified, page, |item| &item.of, matches),
         }
     }
 }
@@ -113,8 +113,8 @@ impl Collection {
         if query.filters.is_empty() {
             return match query.sort {
                 ConfigSort::Key => walk(&self.by_key, page, |item| &item.record, matches),
-                ConfigSort::Created => walk(&self.by_created, page, |item| self.named(&item.key), matches),
-                ConfigSort::Modified => walk(&self.by_modified, page, |item| self.named(&item.key), matches),
+                ConfigSort::Created => walk(&self.by_created, page, |item| self.named(&item.of), matches),
+                ConfigSort::Modified => walk(&self.by_modified, page, |item| self.named(&item.of), matches),
                 ConfigSort::Slot(slot) => self.by_slot(slot, page, matches),
             };
         }
@@ -183,8 +183,8 @@ impl Collection {
         }
         Some(match best {
             Ranges::Slot(order, ranges) => take(order, &ranges, |item| self.named(&item.key)),
-            Ranges::Created(ranges) => take(&self.by_created, &ranges, |item| self.named(&item.key)),
-            Ranges::Modified(ranges) => take(&self.by_modified, &ranges, |item| self.named(&item.key)),
+            Ranges::Created(ranges) => take(&self.by_created, &ranges, |item| self.named(&item.of)),
+            Ranges::Modified(ranges) => take(&self.by_modified, &ranges, |item| self.named(&item.of)),
             Ranges::Key(ranges) => take(&self.by_key, &ranges, |item| &item.record),
         })
     }

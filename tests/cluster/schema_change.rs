@@ -2,24 +2,40 @@
 //!
 //! Both schemas take `both`; each takes one more kind that the other refuses. Writers turn their configs to a
 //! kind that one schema alone takes, and back. A flip is refused while there is such a config, and a writer is
-//! refused while the other schema holds.
+//! refused while the other schema holds. A witness follows the changes in the order of the log and sees what holds at
+//! each of them.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
-use futures::{StreamExt, stream};
+use futures::{
+    StreamExt,
+    future::{join, join_all},
+    stream,
+};
 use serde_json::{Value, json};
 use tokio::task::{JoinHandle, LocalSet, spawn_local};
 
 use crate::harness::{
     Answer, Client, Cluster, check, eventually,
     load::{config, define, definition, set},
+    number,
+    pace::Writers,
+    watch::{Watch, changes_of},
 };
 
 const CONFIGS: usize = 2000;
+/// Configs that one request creates.
+const AT_ONCE: usize = 1000;
 const WRITERS: usize = 6;
+/// Configs that are made to break both schemas: more than a refusal lists.
+const BROKEN: usize = 150;
 
 fn schema(kind: &str) -> Value {
     json!({"properties": {"kind": {"enum": [kind, "both"]}}, "required": ["kind"]})
@@ -29,8 +45,15 @@ fn path() -> String {
     format!("{}/schema", definition("d"))
 }
 
-#[derive(Debug, Default)]
+/// The configs that no writer of [`write`] touches.
+fn key(number: usize) -> String {
+    format!("c{number:06}")
+}
+
+#[derive(Debug)]
 struct Counts {
+    /// How many configs there are.
+    configs: usize,
     stop: AtomicBool,
     written: AtomicU64,
     refused: AtomicU64,
@@ -40,6 +63,11 @@ struct Counts {
 }
 
 impl Counts {
+    fn new(configs: usize) -> Self {
+        let [written, refused, flips, refused_flips, looks] = std::array::from_fn(|_| AtomicU64::new(0));
+        Self { configs, stop: AtomicBool::new(false), written, refused, flips, refused_flips, looks }
+    }
+
     fn goes_on(&self) -> bool {
         !self.stop.load(Ordering::SeqCst)
     }
@@ -133,11 +161,7 @@ async fn look(client: &Client, counts: &Counts) -> Option<()> {
     // The report is made of one state, in which the schema is the one of the tag.
     if dry.status == 200 {
         let (broken, checked) = (&dry.data()["breaking_count"], &dry.data()["checked"]);
-        assert_eq!(
-            (broken.as_u64(), checked.as_u64()),
-            (Some(0), Some((CONFIGS + WRITERS) as u64)),
-            "{dry:?}"
-        );
+        assert_eq!((broken.as_u64(), checked.as_u64()), (Some(0), Some(counts.configs as u64)), "{dry:?}");
         counts.looks.fetch_add(1, Ordering::SeqCst);
     } else {
         assert!(matches!(dry.status, 412 | 429 | 503 | 504), "{dry:?}");
@@ -145,17 +169,45 @@ async fn look(client: &Client, counts: &Counts) -> Option<()> {
     Some(())
 }
 
-async fn fill(clients: &[Client]) {
+/// All that there is to write, and a first schema.
+async fn fill(clients: &[Client], configs: usize) {
     define(&clients[0], "d").await;
-    let create = async |number: usize| {
-        let key = if number < CONFIGS { format!("c{number:04}") } else { format!("w{}", number - CONFIGS) };
-        let body = json!({"config_key": key, "data": {"kind": "both"}});
-        let call = clients[number % 3].post(&format!("{}/config/", definition("d")), &body);
-        call.header("idempotency-key", &format!("fill-{key}")).insist().await.expect(201);
+    let keys: Vec<String> =
+        (0..configs - WRITERS).map(key).chain((0..WRITERS).map(|n| format!("w{n}"))).collect();
+    let create = async |keys: &[String]| {
+        let operation = |key: &String| json!({"op": "create_config", "config_definition_key": "d", "config_key": key, "data": {"kind": "both"}});
+        let body = json!({"operations": keys.iter().map(operation).collect::<Vec<_>>()});
+        let call = clients[0].post("/api/v1/batch", &body);
+        call.header("idempotency-key", &format!("fill-{}", keys[0])).insist().await.expect(200);
     };
-    stream::iter(0..CONFIGS + WRITERS).map(create).buffer_unordered(48).collect::<Vec<()>>().await;
+    stream::iter(keys.chunks(AT_ONCE)).map(create).buffer_unordered(3).collect::<Vec<()>>().await;
     let first = clients[0].put(&path(), &json!({"json_schema": schema("y")}));
     first.header("idempotency-key", "first").insist().await.expect(200);
+}
+
+/// Sees every change in the order of the log: what breaks the schema of its time is seen. Ends with the config `end`.
+async fn witness(mut watch: Watch) -> u64 {
+    let (mut holds, mut odd, mut changes) = ("y".to_owned(), BTreeMap::new(), 0);
+    loop {
+        for (revision, change) in changes_of(&watch.told().await) {
+            changes += 1;
+            let kinds = &change["json_schema"]["properties"]["kind"]["enum"];
+            if let Some(kind) = kinds[0].as_str() {
+                holds = kind.to_owned();
+            } else if let (Some(key), Some(kind)) =
+                (change["config_key"].as_str(), change["data"]["kind"].as_str())
+            {
+                if key == "end" {
+                    return changes;
+                }
+                odd.insert(key.to_owned(), kind.to_owned());
+                odd.retain(|_, kind| kind != "both");
+            } else {
+                panic!("{change} was not asked for");
+            }
+            assert!(odd.values().all(|kind| *kind == holds), "at {revision} {odd:?} break {holds}");
+        }
+    }
 }
 
 #[tokio::test]
@@ -166,9 +218,16 @@ async fn no_config_breaks_its_schema_while_both_change() {
 
 async fn both_change() {
     let cluster = Cluster::start("flipping-schema").await;
+    fill(&cluster.clients(), CONFIGS).await;
+    flipping(&cluster, CONFIGS).await;
+    report_is_exact(&cluster).await;
+}
+
+/// Schema and configs change until enough of all has come about.
+async fn flipping(cluster: &Cluster, configs: usize) {
     let clients = cluster.clients();
-    fill(&clients).await;
-    let counts = Arc::new(Counts::default());
+    let witness = spawn_local(witness(clients[2].watch(&[("definition", "d")], None).await));
+    let counts = Arc::new(Counts::new(configs));
     let mut tasks: Vec<JoinHandle<()>> = Vec::new();
     for place in 0..WRITERS {
         tasks.push(spawn_local(write(clients[place % 3].clone(), place, Arc::clone(&counts))));
@@ -193,22 +252,113 @@ async fn both_change() {
     for task in tasks {
         task.await.expect("somebody has seen what must not be");
     }
+    set(&clients[0], "d", "end", &json!({"kind": "both"})).await;
+    let changes = witness.await.expect("a config broke its schema");
+    println!(
+        "{changes} changes witnessed; written, refused, flips, refused flips, looks: {:?}",
+        counts.all()
+    );
     cluster.equal_digests().await;
-    report_is_exact(&cluster).await;
 }
 
 /// At rest, the number and the keys of the configs that would break are exactly those that were made so.
 async fn report_is_exact(cluster: &Cluster) {
     let clients = cluster.clients();
+    let expected = break_some(&clients).await;
+    for client in &clients {
+        names_exactly(client, &expected).await;
+    }
+}
+
+/// Makes configs that neither schema takes.
+async fn break_some(clients: &[Client]) -> Vec<String> {
     let any = clients[0].put(&path(), &json!({"json_schema": null}));
     any.header("idempotency-key", "any").insist().await.expect(200);
-    let expected: Vec<String> = (0..150).map(|number| format!("c{:04}", number * 7)).collect();
-    for key in &expected {
+    let broken: Vec<String> = (0..BROKEN).map(|number| key(number * 7)).collect();
+    for key in &broken {
         set(&clients[2], "d", key, &json!({"kind": "z"})).await;
     }
-    for client in &clients {
-        let refused = client.put(&path(), &json!({"json_schema": schema("x")})).insist().await;
-        assert_eq!(refused.header("x-concord-breaking-configs"), "150", "{refused:?}");
-        assert_eq!(breaking(&refused), expected[..100]);
+    broken
+}
+
+async fn names_exactly(client: &Client, expected: &[String]) {
+    let refused = client.put(&path(), &json!({"json_schema": schema("x")})).insist().await;
+    assert_eq!(refused.header("x-concord-breaking-configs"), expected.len().to_string(), "{refused:?}");
+    assert_eq!(breaking(&refused), expected[..100]);
+}
+
+/// How long each of some calls took.
+fn told(what: &str, mut times: Vec<Duration>) {
+    times.sort_unstable();
+    let [first, middle, last] = [0, times.len() / 2, times.len() - 1].map(|place| times[place]);
+    println!("  {} {what}: shortest {first:?}, median {middle:?}, longest {last:?}", times.len());
+}
+
+/// Calls the nodes by turns until the time is up.
+async fn by_turns(clients: &[Client], span: Duration, call: impl AsyncFn(&Client, usize)) -> Vec<Duration> {
+    let (begin, mut times) = (Instant::now(), Vec::new());
+    for turn in 0.. {
+        if begin.elapsed() >= span {
+            break;
+        }
+        let asked = Instant::now();
+        call(&clients[turn % clients.len()], turn).await;
+        times.push(asked.elapsed());
     }
+    times
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "long: CONFIGS (100000) configs whose schema changes for DURATION_S (30) seconds under WRITERS (32)"]
+async fn large_definition_changes_its_schema_while_clients_write() {
+    let size = |name, otherwise| number(name).map_or(otherwise, |number| usize::try_from(number).unwrap());
+    let (configs, writers) = (size("CONFIGS", 100_000), size("WRITERS", 32));
+    let span = Duration::from_secs(number("DURATION_S").unwrap_or(30));
+    let cluster = Cluster::start("large-schema").await;
+    let clients = cluster.clients();
+    let begin = Instant::now();
+    fill(&clients, configs).await;
+    println!("{configs} configs made in {:?}", begin.elapsed());
+    LocalSet::new().run_until(flipping(&cluster, configs)).await;
+    // They leave alone what will be made to break both schemas.
+    let first = BROKEN * 7;
+    let writers = || {
+        let clients = clients.clone();
+        Writers::start(writers, move |place, turn| {
+            let key = key(first + (turn * writers + place) * 7919 % (configs - WRITERS - first));
+            let body = json!({"data": {"kind": "both", "turn": turn}});
+            clients[place % clients.len()].put(&config("d", &key), &body)
+        })
+    };
+    let change = async |client: &Client, turn: usize| {
+        let schema = schema(if turn.is_multiple_of(2) { "x" } else { "y" });
+        client.put(&path(), &json!({"json_schema": schema})).await.expect(200);
+    };
+    for _ in 0..2 {
+        let (pace, ()) = writers().beside(tokio::time::sleep(span / 3)).await;
+        println!("writers alone: {pace}");
+        let (pace, times) = writers().beside(by_turns(&clients, span, change)).await;
+        println!("beside schema changes: {pace}");
+        told("changes", times);
+    }
+    // Whoever only asks what would be takes the places of checks, too.
+    let asker = [cluster.client(cluster.leader().await)];
+    let ask = async |client: &Client, _| {
+        let body = json!({"json_schema": schema("x")});
+        client.put(&path(), &body).query(&[("dry_run", "true")]).await.expect(200);
+    };
+    let crowd = async {
+        let asked = join_all((0..6).map(|_| by_turns(&asker, span, ask)));
+        join(by_turns(&clients, span, change), asked).await
+    };
+    let (pace, (times, asked)) = writers().beside(crowd).await;
+    println!("beside schema changes and dry runs: {pace}");
+    told("changes", times);
+    told("dry runs, six at a time", asked.concat());
+    let expected = break_some(&clients).await;
+    let refuse = async |client: &Client, _| names_exactly(client, &expected).await;
+    let (pace, times) = writers().beside(by_turns(&clients, span, refuse)).await;
+    println!("beside refused changes: {pace}");
+    told("refusals that named exactly what breaks", times);
+    cluster.equal_digests().await;
 }

@@ -3,18 +3,23 @@
 
 use std::{
     collections::BTreeMap,
-    sync::atomic::Ordering,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
-use futures::future::join_all;
+use futures::{StreamExt, future::join_all, stream};
 use serde_json::{Value, json};
+use tokio::task::JoinHandle;
 
 use crate::harness::{
     Client, Cluster, Options, check, eventually,
-    load::{Load, config, define, everything, set},
+    load::{Load, config, define, everything, fill, set},
     number,
-    watch::{Follower, Mirror},
+    pace::Writers,
+    watch::{Follower, Mirror, Watch},
 };
 
 /// Followers of everything, as many at each node first; each leaves its node after so many events, some much sooner.
@@ -202,51 +207,77 @@ async fn long_followers_are_told_every_change_once() {
     agree(&cluster, followers, &["d", "wide"]).await;
 }
 
-/// A figure of a process in kilobytes.
-fn memory(pid: u32) -> u64 {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse().ok()).unwrap_or(0)
+/// So many open watches, opened some at a time; each names the definition that it is for.
+async fn crowd(client: &Client, watches: usize, definition: impl Fn(usize) -> String) -> Vec<Watch> {
+    let open = stream::iter((0..watches).map(definition)).map(|key| {
+        let client = client.clone();
+        async move { client.watch(&[("definition", key.as_str())], None).await }
+    });
+    open.buffered(16).collect().await
+}
+
+/// Who has the files that so many connections take.
+fn has_files(needed: usize) -> bool {
+    let text = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("Max open files"));
+    let most = line.and_then(|line| line.split_whitespace().next()).and_then(|most| most.parse().ok());
+    most.is_none_or(|most: usize| most >= needed)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "large: WATCHES (5000) open watches on one node, their memory and what a write costs"]
+#[ignore = "large: WATCHES (5000) open watches on one node, their memory and what they take from WRITERS (32)"]
 async fn crowd_of_watches_costs_little() {
-    let watches = number("WATCHES").unwrap_or(5000);
+    let size = |name, otherwise| number(name).map_or(otherwise, |number| usize::try_from(number).unwrap());
+    let (watches, writers) = (size("WATCHES", 5000), size("WRITERS", 32));
+    let span = Duration::from_secs(number("SPAN_S").unwrap_or(6));
+    assert!(has_files(watches + 2000), "the crowd takes {} files: ulimit -n", watches + 2000);
     let mut cluster = Cluster::start("watch-crowd").await;
     let leader = cluster.leader().await;
-    let (client, pid) = (cluster.client(leader), cluster.node(leader).pid());
+    let (client, clients) = (cluster.client(leader), cluster.clients());
     define(&client, "d").await;
-    let write = async |number: u64| {
-        let begin = Instant::now();
-        for n in 0..number {
-            set(&client, "d", "k", &json!({"n": n})).await;
-        }
-        begin.elapsed().as_micros() / u128::from(number)
+    fill(&clients, "d", 1000, |n| json!({"n": n})).await;
+    let pace = async || {
+        let clients = clients.clone();
+        let writers = Writers::start(writers, move |place, turn| {
+            let key = format!("k{}", (turn * writers + place) % 1000);
+            clients[place % clients.len()].put(&config("d", &key), &json!({"data": {"n": turn}}))
+        });
+        writers.beside(tokio::time::sleep(span)).await.0
     };
-    let (alone, before) = (write(300).await, memory(pid));
-    let mut open = Vec::new();
-    for n in 0..watches {
-        let key = format!("other{n}");
-        open.push(client.watch(&[("definition", key.as_str())], None).await);
+    println!("warm: {}", pace().await);
+    for turn in 0..number("TURNS").unwrap_or(3) {
+        let alone = pace().await;
+        println!("turn {turn}, no watch: {alone}");
+        let before = cluster.node(leader).memory_kb();
+        let open = crowd(&client, watches, |n| format!("other{n}")).await;
+        let after = cluster.node(leader).memory_kb();
+        let each = after.saturating_sub(before) * 1024 / watches.max(1) as u64;
+        println!("{watches} watches: {before} kB, then {after} kB, {each} bytes each");
+        let beside = pace().await;
+        println!("on other definitions: {beside}, {:.2} of that alone", beside.per_second / alone.per_second);
+        drop(open);
+        println!("again no watch: {}", pace().await);
+        // One change that all of them are told; then as many as come.
+        let mut open = crowd(&client, watches, |_| "d".to_owned()).await;
+        let begin = Instant::now();
+        set(&client, "d", "k", &json!({"n": "all"})).await;
+        join_all(open.iter_mut().map(async |watch| drop(watch.changes(1).await))).await;
+        println!("one change told to {watches} watches within {} ms", begin.elapsed().as_millis());
+        let bytes = Arc::new(AtomicU64::new(0));
+        let read = |watch: Watch| tokio::spawn(watch.drain(Arc::clone(&bytes)));
+        let readers: Vec<JoinHandle<()>> = open.into_iter().map(read).collect();
+        let beside = pace().await;
+        println!(
+            "on the same definition: {beside}, {:.2} of that alone",
+            beside.per_second / alone.per_second
+        );
+        let (told, memory) = (bytes.load(Ordering::Relaxed) >> 20, cluster.node(leader).memory_kb());
+        println!("they were told {told} MiB meanwhile; {memory} kB");
+        readers.iter().for_each(JoinHandle::abort);
+        join_all(readers).await;
+        eventually("the watches are given back", async || {
+            check(client.try_watch(&[("definition", "d")], None).await.is_ok(), String::new)
+        })
+        .await;
     }
-    let (crowded, after) = (write(300).await, memory(pid));
-    let each = (after.saturating_sub(before)) * 1024 / watches.max(1);
-    eprintln!("{watches} watches: {before} kB, then {after} kB, {each} bytes each");
-    eprintln!("a write takes {alone} µs alone, {crowded} µs with watches on other definitions");
-    // One change that all of them are told.
-    drop(open);
-    let mut open = Vec::new();
-    for _ in 0..watches {
-        open.push(client.watch(&[("definition", "d")], None).await);
-    }
-    let begin = Instant::now();
-    set(&client, "d", "k", &json!({"n": "all"})).await;
-    join_all(open.iter_mut().map(async |watch| drop(watch.changes(1).await))).await;
-    eprintln!("one change told to {watches} watches within {} ms", begin.elapsed().as_millis());
-    eventually("the watches are given back", async || {
-        open.clear();
-        check(client.status().await.is_ok(), String::new)
-    })
-    .await;
 }

@@ -6,6 +6,7 @@ pub(crate) mod cluster;
 pub(crate) mod document;
 pub(crate) mod load;
 pub(crate) mod node;
+pub(crate) mod pace;
 pub(crate) mod ports;
 pub(crate) mod watch;
 

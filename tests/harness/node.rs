@@ -17,6 +17,10 @@ use super::{Client, eventually, ports};
 
 type Start = (Command, mpsc::SyncSender<std::io::Result<Child>>);
 
+/// The binary under test: the one that was built with the tests, or that of `CONCORD_BIN`.
+static BINARY: LazyLock<PathBuf> =
+    LazyLock::new(|| std::env::var_os("CONCORD_BIN").unwrap_or(env!("CARGO_BIN_EXE_concord").into()).into());
+
 static STARTER: LazyLock<Mutex<mpsc::SyncSender<Start>>> = LazyLock::new(|| {
     let (starts, inbox) = mpsc::sync_channel::<Start>(16);
     std::thread::spawn(move || {
@@ -107,7 +111,7 @@ impl Node {
         let log =
             || File::options().create(true).append(true).open(&self.log).expect("the log can be written");
         let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL", "--", env!("CARGO_BIN_EXE_concord"), "serve"]);
+        command.args(["--pdeathsig", "KILL", "--"]).arg(BINARY.as_path()).arg("serve");
         // Nothing of the tester's own settings may reach the node.
         for (name, _) in std::env::vars_os() {
             // Only a build with seeded bugs reads the name of one.
@@ -222,6 +226,13 @@ impl Node {
     /// The process.
     pub(crate) fn pid(&self) -> u32 {
         self.child.as_ref().expect("the node runs").id()
+    }
+
+    /// The memory that the process has in use.
+    pub(crate) fn memory_kb(&self) -> u64 {
+        let text = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse().ok()).unwrap_or(0)
     }
 
     /// SIGTERM, without waiting.

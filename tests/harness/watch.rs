@@ -104,6 +104,13 @@ impl Watch {
         }
     }
 
+    /// Reads to the end without looking; counts the bytes that come.
+    pub(crate) async fn drain(mut self, bytes: Arc<AtomicU64>) {
+        while let Ok(Some(chunk)) = self.response.chunk().await {
+            bytes.fetch_add(chunk.len() as u64, Ordering::Relaxed);
+        }
+    }
+
     /// The changes of the next events, each with its revision, until there are so many.
     pub(crate) async fn changes(&mut self, number: usize) -> Vec<(u64, Value)> {
         let mut found = Vec::new();

@@ -13,12 +13,12 @@ use super::{
     schemas::{Field, closed, indexes, json_object, key, nullable, open, schema_or_none, text, value},
     words::{Described, RECORD, TRIED, WRITE, describe, schema},
 };
-use crate::model::limits::Limits;
+use crate::{api::batch, model::limits::Limits};
 
 const MERGE: &str = "application/merge-patch+json";
 const STEPS: &str = "application/json-patch+json";
 
-fn batch() -> Value {
+fn asked() -> Value {
     json!({ "operations": [
         { "op": "create_definition", "config_definition_key": "app", "indexes": ["port"] },
         { "op": "create_config", "config_definition_key": "app", "config_key": "prod", "data": { "port": 80 } },
@@ -26,7 +26,7 @@ fn batch() -> Value {
     ] })
 }
 
-fn batched() -> Value {
+fn answered() -> Value {
     json!({ "revision": 42, "results": [
         { "op": "create_definition", "config_definition_key": "app", "created": true },
         { "op": "create_config", "config_definition_key": "app", "config_key": "prod", "created": true },
@@ -65,8 +65,8 @@ pub(super) fn all() -> Vec<Described> {
                  null in a dry run.",
             )
             .takes(TRIED)
-            .body("Batch", batch())
-            .answers(200, "batch applied", ("Batched", batched()), &["X-Concord-Dry-Run"])
+            .body("Batch", asked())
+            .answers(200, "batch applied", ("Batched", answered()), &["X-Concord-Dry-Run"])
             .refuses(WRITE)
             .refuses(&[404, 409, 412, 507]),
     ]
@@ -97,13 +97,13 @@ fn operations(limits: &Limits) -> OneOfBuilder {
     let patch = OneOfBuilder::new().item(schema("MergePatch")).item(schema("JsonPatch"));
     let patch: Field = ("patch", patch.into());
     OneOfBuilder::new()
-        .item(operation("create_definition", vec![], vec![paths(), rules, creates()]))
-        .item(operation("set_indexes", vec![paths()], vec![matches()]))
-        .item(operation("delete_definition", vec![], vec![restrict, matches()]))
-        .item(operation("create_config", vec![config(), data()], vec![creates()]))
-        .item(operation("put_config", vec![config(), data()], vec![matches(), creates()]))
-        .item(operation("patch_config", vec![config(), patch], vec![matches()]))
-        .item(operation("delete_config", vec![config()], vec![matches()]))
+        .item(operation(batch::CREATE_DEFINITION, vec![], vec![paths(), rules, creates()]))
+        .item(operation(batch::SET_INDEXES, vec![paths()], vec![matches()]))
+        .item(operation(batch::DELETE_DEFINITION, vec![], vec![restrict, matches()]))
+        .item(operation(batch::CREATE_CONFIG, vec![config(), data()], vec![creates()]))
+        .item(operation(batch::PUT_CONFIG, vec![config(), data()], vec![matches(), creates()]))
+        .item(operation(batch::PATCH_CONFIG, vec![config(), patch], vec![matches()]))
+        .item(operation(batch::DELETE_CONFIG, vec![config()], vec![matches()]))
 }
 
 /// The operations of a JSON Patch.
@@ -138,18 +138,9 @@ pub(super) fn requests(limits: &Limits) -> Vec<(&'static str, RefOr<Schema>)> {
 
 /// The payloads of its answers, but for that of a patch ([`changed`]).
 pub(super) fn payloads() -> Vec<(&'static str, RefOr<Schema>)> {
-    let names = [
-        "create_definition",
-        "set_indexes",
-        "delete_definition",
-        "create_config",
-        "put_config",
-        "patch_config",
-        "delete_config",
-    ];
     let result = closed(
         vec![
-            ("op", text().enum_values(Some(names)).into()),
+            ("op", text().enum_values(Some(batch::NAMES)).into()),
             ("config_definition_key", key().into()),
             ("created", ObjectBuilder::new().schema_type(Type::Boolean).into()),
         ],

@@ -74,8 +74,14 @@ fn stop() -> Stop {
 
 fn schema(schema: Option<Value>) -> Scan {
     let schema = schema.map(Document::new);
-    Scan::of(&Write::SetSchema(NewSchema { key: "d".into(), schema, expect: Expect::Present, force: false }))
-        .unwrap()
+    Scan::of(&Write::SetSchema(NewSchema {
+        key: "d".into(),
+        schema,
+        expect: Expect::Present,
+        force: false,
+        compiled: Compiled::default(),
+    }))
+    .unwrap()
 }
 
 fn unique(paths: &[&str]) -> Scan {

@@ -11,7 +11,7 @@
 //! after its change can be read.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -35,6 +35,9 @@ const HITS_MAX: usize = 256;
 pub(super) const PIECE: Most = Most { events: 256, bytes: 256 << 10 };
 /// What is gone through at once between two looks at the clock.
 const STRETCH: Most = Most { events: 1024, bytes: usize::MAX };
+/// Watchers that are woken at once, and what else there is to do comes between: thousands that were woken together
+/// would keep every write waiting behind them.
+const WOKEN_AT_ONCE: usize = 32;
 /// Watchers that read the history at once: more would only make each other slow.
 const HISTORY_READERS: usize = 4;
 
@@ -143,25 +146,27 @@ impl Hub {
 
     async fn work(self: Arc<Self>, feed: Arc<Feed>, mut revisions: watch::Receiver<Revision>) {
         while revisions.changed().await.is_ok() {
-            while self.step(&feed) {
-                tokio::task::yield_now().await;
+            loop {
+                let (woken, more) = self.step(&feed);
+                for some in woken.chunks(WOKEN_AT_ONCE) {
+                    some.iter().for_each(|watcher| watcher.notify_one());
+                    tokio::task::yield_now().await;
+                }
+                if !more {
+                    break;
+                }
             }
         }
     }
 
-    /// Notes and wakes for some of what is new; whether more may be.
-    fn step(&self, feed: &Feed) -> bool {
+    /// Notes some of what is new; gives those who wait for it, and whether more may be.
+    fn step(&self, feed: &Feed) -> (Vec<Arc<Notify>>, bool) {
         let mut topics = self.topics();
-        let (woken, more) = match feed.after(topics.reach, STRETCH) {
+        match feed.after(topics.reach, STRETCH) {
             Some(piece) => (topics.note(&piece, feed.floor()), piece.events.len() == STRETCH.events),
             // Changes are gone that were not noted: everybody looks for himself.
             None => (topics.reset(feed.floor()), true),
-        };
-        drop(topics);
-        for watcher in woken {
-            watcher.notify_one();
         }
-        more
     }
 
     /// A place for a watcher of these topics.
@@ -186,46 +191,29 @@ impl Topics {
         if self.slots.is_empty() {
             return Vec::new();
         }
-        let mut woken = BTreeMap::new();
+        let mut touched = BTreeSet::new();
         for event in &piece.events {
-            self.touch(&Topic::All, event.revision, floor, &mut woken);
-            for item in &event.items {
-                for topic in topics_of(item) {
-                    self.touch(&topic, event.revision, floor, &mut woken);
+            let topics = event.items.iter().flat_map(topics_of);
+            for topic in std::iter::once(Topic::All).chain(topics) {
+                let Some(slot) = self.slots.get_mut(&topic) else { continue };
+                if slot.hits.back() != Some(&event.revision) {
+                    slot.hits.push_back(event.revision);
+                    slot.cut(floor, HITS_MAX);
+                    touched.insert(topic);
                 }
             }
         }
-        woken.into_values().collect()
-    }
-
-    fn touch(
-        &mut self,
-        topic: &Topic,
-        revision: Revision,
-        floor: Revision,
-        woken: &mut BTreeMap<u64, Arc<Notify>>,
-    ) {
-        let Some(slot) = self.slots.get_mut(topic) else { return };
-        if slot.hits.back() == Some(&revision) {
-            return;
-        }
-        slot.hits.push_back(revision);
-        slot.cut(floor, HITS_MAX);
-        for (id, watcher) in &slot.watchers {
-            woken.entry(*id).or_insert_with(|| Arc::clone(watcher));
-        }
+        waiting(touched.iter().filter_map(|topic| self.slots.get(topic)))
     }
 
     /// What was up to `floor` was not noted.
     fn reset(&mut self, floor: Revision) -> Vec<Arc<Notify>> {
         self.reach = self.reach.max(floor);
-        let mut woken = BTreeMap::new();
         for slot in self.slots.values_mut() {
             slot.hits.clear();
             slot.behind = slot.behind.max(floor);
-            woken.extend(slot.watchers.iter().map(|(id, watcher)| (*id, Arc::clone(watcher))));
         }
-        woken.into_values().collect()
+        waiting(self.slots.values())
     }
 
     /// The revisions behind a position that touch any of the topics, and whether they are all of them up to
@@ -247,6 +235,13 @@ impl Topics {
         hits.truncate(PIECE.events);
         Some((hits, is_all))
     }
+}
+
+/// All who wait for any of some topics, each once.
+fn waiting<'a>(slots: impl Iterator<Item = &'a Slot>) -> Vec<Arc<Notify>> {
+    let woken: BTreeMap<u64, &Arc<Notify>> =
+        slots.flat_map(|slot| &slot.watchers).map(|(id, watcher)| (*id, watcher)).collect();
+    woken.into_values().cloned().collect()
 }
 
 /// The topics of an item, beside [`Topic::All`].
@@ -325,7 +320,18 @@ mod tests {
     fn publish(hub: &Hub, feed: &Feed, events: &[Arc<Event>]) {
         let last = events.last().unwrap().revision;
         feed.publish(events.to_vec(), last, last);
-        while hub.step(feed) {}
+        step(hub, feed);
+    }
+
+    /// What the task does, all at once.
+    fn step(hub: &Hub, feed: &Feed) {
+        loop {
+            let (woken, more) = hub.step(feed);
+            woken.iter().for_each(|watcher| watcher.notify_one());
+            if !more {
+                return;
+            }
+        }
     }
 
     fn read(place: &Place, feed: &Feed, seen: Revision) -> (Vec<Revision>, Revision) {
@@ -376,7 +382,7 @@ mod tests {
         assert_eq!((first.len(), upto), (PIECE.events, PIECE.events as u64), "from the feed");
         assert_eq!(read(&one, &feed, 300), ((301..=306).collect(), 306), "from the list");
         feed.reset(400);
-        while hub.step(&feed) {}
+        step(&hub, &feed);
         assert!(is_woken(&one) && one.read(&feed, 306).is_none(), "a gap is seen");
         assert_eq!(read(&one, &feed, 400), (vec![], 400));
     }

@@ -206,6 +206,11 @@ impl Selection {
         self.broken.take()
     }
 
+    /// Whether there is such a refusal.
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken.is_some()
+    }
+
     /// Whether a config of the state that the watcher begins with is shown.
     pub(super) fn shows(&self, config: &Config) -> bool {
         self.filter.as_ref().is_none_or(|filter| finds(&filter.query, config))

@@ -15,7 +15,7 @@ impl Collection {
     pub(super) fn newest_config(&self) -> Revision {
         // Times grow with revisions, and configs of one change share both.
         let last = self.by_modified.len().checked_sub(1).and_then(|place| self.by_modified.at(place));
-        last.map_or(0, |last| self.named(&last.key).revision)
+        last.map_or(0, |last| self.named(&last.of).revision)
     }
 }
 

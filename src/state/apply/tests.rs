@@ -73,8 +73,8 @@ pub(in crate::state) fn same(a: &State, b: &State) {
         };
         assert_eq!((slots(a), &a.repeated), (slots(b), &b.repeated));
         let keys = |c: &Collection| -> Vec<String> {
-            let created = c.by_created.from(0).map(|c| c.key.to_string());
-            created.chain(c.by_modified.from(0).map(|c| c.key.to_string())).collect()
+            let created = c.by_created.from(0).map(|c| c.of.to_string());
+            created.chain(c.by_modified.from(0).map(|c| c.of.to_string())).collect()
         };
         assert_eq!(keys(a), keys(b));
     }
