@@ -73,8 +73,19 @@ impl Node {
     }
 
     /// Waits until a node that was started again is ready: it has caught up with a live leader.
-    pub(crate) fn ready(&self, runtime: &Runtime) -> Result<(), String> {
-        wait(runtime, (self.addr, KEY), (Method::GET, "/readyz"), RESTART_MAX)
+    pub(crate) fn ready(&mut self, runtime: &Runtime) -> Result<(), String> {
+        let until = Instant::now() + RESTART_MAX;
+        while let Err(error) = wait(runtime, (self.addr, KEY), (Method::GET, "/readyz"), Duration::ZERO) {
+            let ended = self.child.try_wait().map_err(|error| error.to_string())?;
+            if let Some(status) = ended {
+                return Err(format!("a node that was started again has ended: {status}"));
+            }
+            if Instant::now() > until {
+                return Err(error);
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
     }
 }
 
@@ -91,13 +102,20 @@ pub(crate) struct Cluster {
     pub(crate) nodes: Vec<Node>,
 }
 
-/// Ports that were free a moment ago: all are held until all are known.
+/// Ports that were free a moment ago: all are held until all are known. They lie below those that a kernel gives to
+/// outgoing connections: a member that is down is called all the time, and one such call would take its port.
 fn free_addrs(count: usize) -> Result<Vec<SocketAddr>, String> {
-    let bind =
-        |_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|held| Ok((held.local_addr()?, held)));
-    let held: Result<Vec<_>, _> = (0..count).map(bind).collect();
-    let held = held.map_err(|error| format!("no free port: {error}"))?;
-    Ok(held.iter().map(|(addr, _)| *addr).collect())
+    let mut held: Vec<(SocketAddr, TcpListener)> = Vec::new();
+    for _ in 0..10_000 {
+        let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, fastrand::u16(10_000..32_000)));
+        if let Ok(listener) = TcpListener::bind(addr) {
+            held.push((addr, listener));
+        }
+        if held.len() == count {
+            return Ok(held.iter().map(|(addr, _)| *addr).collect());
+        }
+    }
+    Err("no free ports".to_owned())
 }
 
 fn command(binary: &Path, home: &Path) -> Result<Command, String> {

@@ -34,7 +34,7 @@ use crate::{
 const CLIENTS: usize = 64;
 const VALUE_BYTES: usize = 300;
 const WARM: Duration = Duration::from_secs(2);
-const QUIET_S: Duration = Duration::from_secs(8);
+const QUIET_MIN: Duration = Duration::from_secs(8);
 /// A snapshot is due after so much log, or its own weight if that is more: every ten seconds or so of this load.
 const SNAPSHOT_LOG_BYTES: usize = 8 << 20;
 /// How often it is looked what is going on.
@@ -44,8 +44,10 @@ const TAIL: Duration = Duration::from_millis(200);
 const WORK_MAX: Duration = Duration::from_secs(120);
 /// Fewer requests have no 99th percentile.
 const REQUESTS_MIN: u64 = 1000;
-/// Times that each work is done.
+/// Times that a node is caught up, and an index built.
 const ROUNDS: usize = 2;
+/// Snapshots of each node.
+const SNAPSHOTS: usize = 3;
 
 struct World {
     runtime: Runtime,
@@ -163,7 +165,7 @@ fn until(what: &str, mut is: impl FnMut() -> Result<bool, String>) -> Result<(),
 
 fn snapshots(world: &mut World, watch: &Watch) -> Result<String, String> {
     watch.stage(QUIET);
-    let wanted = ROUNDS * world.cluster.nodes.len();
+    let wanted = SNAPSHOTS * world.cluster.nodes.len();
     until("snapshots are written", || Ok(watch.snapshots.load(Relaxed) >= wanted))?;
     for node in &world.cluster.nodes {
         until("a snapshot ends", || Ok(!files::writes_snapshot(&node.home)))?;
@@ -173,10 +175,10 @@ fn snapshots(world: &mut World, watch: &Watch) -> Result<String, String> {
 }
 
 fn catching_up(world: &mut World, watch: &Watch) -> Result<String, String> {
-    watch.stage(QUIET);
-    thread::sleep(QUIET_S);
     let mut took = Vec::new();
     for round in 0..ROUNDS {
+        watch.stage(QUIET);
+        thread::sleep(QUIET_MIN);
         watch.stage(ELSE);
         let places = world.cluster.nodes.len();
         let (follower, other) =
@@ -200,14 +202,14 @@ fn catching_up(world: &mut World, watch: &Watch) -> Result<String, String> {
 }
 
 /// Waits until a node that was started is ready; it must have received a snapshot on the way.
-fn caught_up(world: &World, follower: usize, begin: Instant) -> Result<String, String> {
-    let node = &world.cluster.nodes[follower];
-    let done = AtomicBool::new(false);
+fn caught_up(world: &mut World, follower: usize, begin: Instant) -> Result<String, String> {
+    let node = &mut world.cluster.nodes[follower];
+    let (home, done) = (node.home.clone(), AtomicBool::new(false));
     thread::scope(|scope| {
         let looking = scope.spawn(|| {
             let mut received = false;
             while !done.load(Relaxed) {
-                received |= files::receives_snapshot(&node.home);
+                received |= files::receives_snapshot(&home);
                 thread::sleep(Duration::from_millis(1));
             }
             received
@@ -226,10 +228,10 @@ fn caught_up(world: &World, follower: usize, begin: Instant) -> Result<String, S
 fn building(world: &mut World, watch: &Watch) -> Result<String, String> {
     let listed = definition(Load::ListIndexed, VALUE_BYTES);
     let path = format!("/api/v1/config_definition/{listed}");
-    watch.stage(QUIET);
-    thread::sleep(QUIET_S);
     let mut took = Vec::new();
     for _ in 0..ROUNDS {
+        watch.stage(QUIET);
+        thread::sleep(QUIET_MIN);
         watch.stage(ELSE);
         world.ask(world.leader, Method::PUT, &path, r#"{"indexes":["group","tier"]}"#)?;
         let begin = Instant::now();
