@@ -41,6 +41,8 @@ struct Restart {
 struct Big {
     keys: usize,
     load_s: f64,
+    /// From the last answer until no node writes anything any more.
+    rest_s: f64,
     /// Of each node, at rest: resident, and the most that it was.
     loaded_mb: Vec<(f64, f64)>,
     restarts: Vec<Restart>,
@@ -103,7 +105,9 @@ pub(crate) fn section(binary: &Path, data: &Path, keys: usize) -> Result<(String
     run::fill_batches(cluster.nodes[leader].addr, DEFINITION, (keys, VALUE_BYTES))?;
     let load_s = begin.elapsed().as_secs_f64();
     eprintln!("{keys} configs made in {load_s:.1} s");
+    let loaded = Instant::now();
     cluster.settle()?;
+    let rest_s = loaded.elapsed().as_secs_f64();
     let memory = |pid| (rss_mb(pid), peak_mb(pid));
     let loaded_mb = cluster.nodes.iter().map(|node| memory(node.pid())).collect();
     let pages = pages(&cluster, leader, &[0, keys / 10 * 9])?;
@@ -122,7 +126,7 @@ pub(crate) fn section(binary: &Path, data: &Path, keys: usize) -> Result<(String
     for place in (1..=places).map(|step| (leader + step) % places) {
         restarts.push(restart(&mut cluster, place, &runtime, false)?);
     }
-    let big = Big { keys, load_s, loaded_mb, restarts, pages, seen };
+    let big = Big { keys, load_s, rest_s, loaded_mb, restarts, pages, seen };
     Ok((big.text(), big.json()))
 }
 
@@ -159,6 +163,7 @@ impl Big {
             "configs": self.keys,
             "value_bytes": VALUE_BYTES,
             "load_s": rounded(self.load_s),
+            "rest_s": rounded(self.rest_s),
             "loaded_rss_mb": self.loaded_mb.iter().map(|(rss, _)| rss.round()).collect::<Vec<_>>(),
             "loaded_peak_mb": self.loaded_mb.iter().map(|(_, peak)| peak.round()).collect::<Vec<_>>(),
             "restarts": self.restarts.iter().map(restart).collect::<Vec<_>>(),
@@ -172,9 +177,10 @@ impl Big {
         let loaded: Vec<String> =
             self.loaded_mb.iter().map(|(rss, peak)| format!("{rss:.0} (at most {peak:.0})")).collect();
         let mut text = format!(
-            "{} configs of {VALUE_BYTES} bytes with two indexes, made in {:.1} s by change sets of 500. MB of each node, at rest: {}.\n\n| a node was | s to its end | s from its start to ready | MB when ready |\n|---|---:|---:|---:|\n",
+            "{} configs of {VALUE_BYTES} bytes with two indexes, made in {:.1} s by change sets of 500; {:.1} s later all nodes had been at rest for 3 s. MB of each node then: {}.\n\n| a node was | s to its end | s from its start to ready | MB when ready |\n|---|---:|---:|---:|\n",
             self.keys,
             self.load_s,
+            self.rest_s,
             loaded.join(", ")
         );
         for Restart { how, end_s, ready_s, rss_mb } in &self.restarts {

@@ -28,6 +28,8 @@ const RESTART_MAX: Duration = Duration::from_secs(180);
 
 /// A node that has written nothing for so long is at rest: sled is complete a fifth of a second after the last write.
 const SETTLED: Duration = Duration::from_secs(3);
+/// sled is written whole behind a load that was too fast for it.
+const SETTLE_MAX: Duration = Duration::from_secs(600);
 
 pub(crate) struct Node {
     child: Child,
@@ -243,7 +245,7 @@ impl Cluster {
 
     /// Waits until no node of Concord writes anything behind its answers any more.
     pub(crate) fn settle(&self) -> Result<(), String> {
-        let until = Instant::now() + RESTART_MAX;
+        let until = Instant::now() + SETTLE_MAX;
         for node in &self.nodes {
             while silent_for(&node.home, "store").is_none_or(|silent| silent < SETTLED) {
                 if Instant::now() > until {
