@@ -27,7 +27,7 @@ use std::{
 
 use clap::Parser;
 use hyper::Method;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::runtime::Runtime;
 
 use crate::{
@@ -291,7 +291,7 @@ fn section(
 
 fn bench(args: &Args) -> Result<(), String> {
     let (concord, data) = (args.concord.as_path(), args.data.as_path());
-    let mut json = json!({});
+    let mut json = report::json(&[]);
     if args.work {
         let measure = || work::section(concord, &data.join("work"), args.keys());
         json["work"] = section(args, (", Concord at other work", true), measure)?;
