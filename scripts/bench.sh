@@ -6,15 +6,22 @@
 #   --json FILE                the rows, for a program
 #   --loads, --clients, --bytes, --keys, --rounds, --measured-ms   a part of it; --alone: without etcd
 #
-# The table is printed and appended to bench/RESULTS.md (BENCH_RESULTS= names another file). Everything is on
-# loopback and on free ports; when this ends, no process and no data of it is left.
+# Concord alone, instead; they may be given together:
+#   scripts/bench.sh --work    updates while snapshots are taken, a node is caught up and an index is built; 3 minutes
+#   scripts/bench.sh --big     memory, restart, pages and loads of 1,000,000 configs, or --keys N; 5 minutes, 10 GB of disk
+#   scripts/bench.sh --long    updates for ten minutes, or --minutes N, and what grows meanwhile
+#
+# What was seen is printed and appended to bench/RESULTS.md (BENCH_RESULTS= names another file). Everything is on
+# loopback and on free ports, its data in target/ (BENCH_DATA= names another directory); when this ends, no process and
+# no data of it is left.
 set -euo pipefail
-json=() rest=()
+json=() rest=() alone=
 while (($#)); do
     case $1 in
         --json) json=(--json "$(realpath -m "${2:?--json FILE}")"); shift 2 ;;
         --json=*) json=(--json "$(realpath -m "${1#--json=}")"); shift ;;
         -h | --help) sed -n '2,/^set -/s/^# \{0,1\}//p' "$0"; exit ;;
+        --alone | --work | --big | --long) alone=yes; rest+=("$1"); shift ;;
         *) rest+=("$1"); shift ;;
     esac
 done
@@ -56,7 +63,8 @@ etcd() {
 command -v setpriv > /dev/null || install util-linux
 # The build of etcd's client compiles its protocol files.
 command -v protoc > /dev/null || install protobuf-compiler
-ETCD=$(etcd)
+ETCD=()
+[[ -n $alone ]] || ETCD=(--etcd "$(etcd)")
 CONCORD=${CONCORD_BIN:-$PWD/target/release/concord}
 [[ -n ${CONCORD_BIN:-} ]] || cargo build --release --locked --bin concord
 cargo build --release --locked --manifest-path bench/Cargo.toml
@@ -71,8 +79,8 @@ finish() {
 }
 trap finish EXIT
 trap 'exit 130' INT TERM
-bench/target/release/concord-bench --concord "$CONCORD" --etcd "$ETCD" --data "$DATA" --results "$RESULTS" \
+bench/target/release/concord-bench --concord "$CONCORD" "${ETCD[@]}" --data "$DATA" --results "$RESULTS" \
     "${json[@]}" "${rest[@]}" &
 BENCH=$!
-wait "$BENCH" || { status=$?; BENCH=; tail -n 3 "$DATA"/*/log >&2; exit "$status"; }
+wait "$BENCH" || { status=$?; BENCH=; find "$DATA" -maxdepth 3 -name log -type f -exec tail -n 3 {} + >&2; exit "$status"; }
 BENCH=

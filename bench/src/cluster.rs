@@ -6,7 +6,7 @@
 use std::{
     fs::{self, File},
     net::{Ipv4Addr, SocketAddr, TcpListener},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -17,21 +17,77 @@ use serde_json::Value;
 use tokio::runtime::Runtime;
 
 use crate::{
+    files::silent_for,
     http::Http,
     load::{KEY, Speaks},
 };
 
 const START_MAX: Duration = Duration::from_secs(30);
+/// A node with a million configs carries them to disk before it ends, and reads them when it starts.
+const RESTART_MAX: Duration = Duration::from_secs(180);
+
+/// A node that has written nothing for so long is at rest: sled is complete a fifth of a second after the last write.
+const SETTLED: Duration = Duration::from_secs(3);
+/// sled is written whole behind a load that was too fast for it.
+const SETTLE_MAX: Duration = Duration::from_secs(600);
 
 pub(crate) struct Node {
     child: Child,
+    /// How it was started, and is again.
+    command: Command,
     /// Where callers are served.
     pub(crate) addr: SocketAddr,
+    /// Where its data directory is, as `data`.
+    pub(crate) home: PathBuf,
 }
 
 impl Node {
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Ends it as a crash does.
+    pub(crate) fn kill(&mut self) -> Result<(), String> {
+        let ended = self.child.kill().and_then(|()| self.child.wait());
+        ended.map(drop).map_err(|error| format!("a node can't be killed: {error}"))
+    }
+
+    /// Ends it as an operator does, and waits until it has.
+    pub(crate) fn stop(&mut self) -> Result<(), String> {
+        let asked = Command::new("kill").args(["-TERM", &self.pid().to_string()]).status();
+        asked.map_err(|error| format!("kill: {error}"))?;
+        let until = Instant::now() + RESTART_MAX;
+        while Instant::now() < until {
+            match self.child.try_wait() {
+                Ok(Some(status)) if status.success() => return Ok(()),
+                Ok(Some(status)) => return Err(format!("a node that was told to end: {status}")),
+                Ok(None) => thread::sleep(Duration::from_millis(10)),
+                Err(error) => return Err(format!("a node can't be waited for: {error}")),
+            }
+        }
+        Err("a node does not end".to_owned())
+    }
+
+    /// Starts it again, where it was.
+    pub(crate) fn start(&mut self) -> Result<(), String> {
+        self.child = self.command.spawn().map_err(|error| format!("{:?}: {error}", self.command))?;
+        Ok(())
+    }
+
+    /// Waits until a node that was started again is ready: it has caught up with a live leader.
+    pub(crate) fn ready(&mut self, runtime: &Runtime) -> Result<(), String> {
+        let until = Instant::now() + RESTART_MAX;
+        while let Err(error) = wait(runtime, (self.addr, KEY), (Method::GET, "/readyz"), Duration::ZERO) {
+            let ended = self.child.try_wait().map_err(|error| error.to_string())?;
+            if let Some(status) = ended {
+                return Err(format!("a node that was started again has ended: {status}"));
+            }
+            if Instant::now() > until {
+                return Err(error);
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
     }
 }
 
@@ -48,13 +104,20 @@ pub(crate) struct Cluster {
     pub(crate) nodes: Vec<Node>,
 }
 
-/// Ports that were free a moment ago: all are held until all are known.
+/// Ports that were free a moment ago: all are held until all are known. They lie below those that a kernel gives to
+/// outgoing connections: a member that is down is called all the time, and one such call would take its port.
 fn free_addrs(count: usize) -> Result<Vec<SocketAddr>, String> {
-    let bind =
-        |_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|held| Ok((held.local_addr()?, held)));
-    let held: Result<Vec<_>, _> = (0..count).map(bind).collect();
-    let held = held.map_err(|error| format!("no free port: {error}"))?;
-    Ok(held.iter().map(|(addr, _)| *addr).collect())
+    let mut held: Vec<(SocketAddr, TcpListener)> = Vec::new();
+    for _ in 0..10_000 {
+        let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, fastrand::u16(10_000..32_000)));
+        if let Ok(listener) = TcpListener::bind(addr) {
+            held.push((addr, listener));
+        }
+        if held.len() == count {
+            return Ok(held.iter().map(|(addr, _)| *addr).collect());
+        }
+    }
+    Err("no free ports".to_owned())
 }
 
 fn command(binary: &Path, home: &Path) -> Result<Command, String> {
@@ -67,14 +130,41 @@ fn command(binary: &Path, home: &Path) -> Result<Command, String> {
     Ok(command)
 }
 
-fn spawn(mut command: Command, addr: SocketAddr) -> Result<Node, String> {
+fn spawn(mut command: Command, addr: SocketAddr, home: PathBuf) -> Result<Node, String> {
     let child = command.spawn().map_err(|error| format!("{command:?}: {error}"))?;
-    Ok(Node { child, addr })
+    Ok(Node { child, command, addr, home })
+}
+
+/// Waits until a node answers well.
+fn wait(
+    runtime: &Runtime,
+    (addr, key): (SocketAddr, &str),
+    (method, path): (Method, &str),
+    most: Duration,
+) -> Result<(), String> {
+    let until = Instant::now() + most;
+    loop {
+        let asked = runtime.block_on(async {
+            Http::connect(addr, key).await?.good(method.clone(), path, String::new()).await
+        });
+        match asked {
+            Ok(_) => return Ok(()),
+            Err(error) if Instant::now() > until => {
+                return Err(format!("a node does not start: {error}"));
+            }
+            Err(_) => thread::sleep(Duration::from_millis(10)),
+        }
+    }
 }
 
 impl Cluster {
     /// Starts three nodes of Concord, forms the cluster and waits until each serves.
-    pub(crate) fn concord(runtime: &Runtime, binary: &Path, data: &Path) -> Result<Self, String> {
+    pub(crate) fn concord(
+        runtime: &Runtime,
+        binary: &Path,
+        data: &Path,
+        settings: &[(&str, String)],
+    ) -> Result<Self, String> {
         let addrs = free_addrs(6)?;
         let (api, peer) = addrs.split_at(3);
         let mut nodes = Vec::new();
@@ -85,7 +175,8 @@ impl Cluster {
             command.env("CONCORD_DATA_DIR", home.join("data")).env("CONCORD_LOG", "warn");
             command.env("CONCORD_API_ADDR", api[n].to_string()).env("CONCORD_PEER_ADDR", peer[n].to_string());
             command.env("CONCORD_API_KEY", KEY).env("CONCORD_CLUSTER_SECRET", "only-between-these-three");
-            nodes.push(spawn(command, api[n])?);
+            command.envs(settings.iter().map(|(name, value)| (name, value)));
+            nodes.push(spawn(command, api[n], home)?);
         }
         let cluster = Self { speaks: Speaks::Concord, nodes };
         for node in &cluster.nodes {
@@ -121,7 +212,7 @@ impl Cluster {
             command.args(["--listen-peer-urls", &peer_url, "--initial-advertise-peer-urls", &peer_url]);
             command.arg("--initial-cluster").arg(all.join(",")).args(["--initial-cluster-state", "new"]);
             command.args(["--log-level", "error", "--quota-backend-bytes", "8589934592"]);
-            nodes.push(spawn(command, client[n])?);
+            nodes.push(spawn(command, client[n], home)?);
         }
         let cluster = Self { speaks: Speaks::Etcd, nodes };
         for node in &cluster.nodes {
@@ -136,19 +227,34 @@ impl Cluster {
 
     /// Waits until the node answers well.
     fn wait(&self, runtime: &Runtime, node: &Node, method: Method, path: &str) -> Result<(), String> {
-        let until = Instant::now() + START_MAX;
-        loop {
-            let asked = runtime.block_on(async {
-                Http::connect(node.addr, self.key()).await?.good(method.clone(), path, String::new()).await
-            });
-            match asked {
-                Ok(_) => return Ok(()),
-                Err(error) if Instant::now() > until => {
-                    return Err(format!("a node does not start: {error}"));
+        wait(runtime, (node.addr, self.key()), (method, path), START_MAX)
+    }
+
+    /// What a node of Concord answers.
+    pub(crate) fn ask(
+        &self,
+        runtime: &Runtime,
+        place: usize,
+        (method, path, body): (Method, &str, String),
+    ) -> Result<Value, String> {
+        let body = runtime.block_on(async {
+            Http::connect(self.nodes[place].addr, KEY).await?.good(method, path, body).await
+        })?;
+        serde_json::from_slice(&body).map_err(|error| format!("{path}: {error}"))
+    }
+
+    /// Waits until no node of Concord writes anything behind its answers any more.
+    pub(crate) fn settle(&self) -> Result<(), String> {
+        let until = Instant::now() + SETTLE_MAX;
+        for node in &self.nodes {
+            while silent_for(&node.home, "store").is_none_or(|silent| silent < SETTLED) {
+                if Instant::now() > until {
+                    return Err("the nodes do not come to rest".to_owned());
                 }
-                Err(_) => thread::sleep(Duration::from_millis(50)),
+                thread::sleep(Duration::from_millis(100));
             }
         }
+        Ok(())
     }
 
     /// Where the leader is among the nodes.
@@ -195,8 +301,17 @@ pub(crate) fn cpu_ticks(pid: u32) -> u64 {
 
 /// The resident memory of a process in MB.
 pub(crate) fn rss_mb(pid: u32) -> f64 {
+    memory_mb(pid, "VmRSS:")
+}
+
+/// The most that the resident memory of a process has been, in MB.
+pub(crate) fn peak_mb(pid: u32) -> f64 {
+    memory_mb(pid, "VmHWM:")
+}
+
+fn memory_mb(pid: u32, name: &str) -> f64 {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
     let kb = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
     kb.unwrap_or(0.0) / 1024.0
 }

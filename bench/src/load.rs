@@ -76,6 +76,14 @@ pub(crate) struct Ask {
     pub(crate) value_bytes: usize,
     /// Configs that exist before.
     pub(crate) keys: usize,
+    /// The definition that is asked, when it is not the load's own.
+    pub(crate) of: Option<&'static str>,
+}
+
+impl Ask {
+    pub(crate) fn definition(&self) -> String {
+        self.of.map_or_else(|| definition(self.load, self.value_bytes), str::to_owned)
+    }
 }
 
 /// The definitions: one per way of writing, so that a plain update really leaves the index alone.
@@ -98,6 +106,15 @@ pub(crate) fn definition_body(key: &str) -> String {
 
 /// The data of config `n`: `value_bytes` long, its tier as given.
 pub(crate) fn data(n: usize, tier: usize, value_bytes: usize) -> String {
+    padded(n, tier, value_bytes, || 'x')
+}
+
+/// The same with a pad that does not compress: for what a snapshot of it weighs and takes.
+pub(crate) fn noisy(n: usize, tier: usize, value_bytes: usize) -> String {
+    padded(n, tier, value_bytes, fastrand::alphanumeric)
+}
+
+fn padded(n: usize, tier: usize, value_bytes: usize, pad_of: impl FnMut() -> char) -> String {
     let mut text = String::with_capacity(value_bytes + 16);
     let (group, count) = (n % GROUPS, fastrand::u32(100_000..1_000_000));
     let _ = write!(
@@ -105,7 +122,7 @@ pub(crate) fn data(n: usize, tier: usize, value_bytes: usize) -> String {
         r#"{{"name":"config-{n:08}","group":{group},"tier":"tier-{tier:04}","count":{count},"pad":""#
     );
     let pad = value_bytes.saturating_sub(text.len() + 2);
-    text.extend(std::iter::repeat_n('x', pad));
+    text.extend(std::iter::repeat_with(pad_of).take(pad));
     text.push_str("\"}");
     text
 }
@@ -142,8 +159,8 @@ pub(crate) async fn etcd(addr: SocketAddr) -> Result<Client, String> {
 impl Asker {
     /// Asks once for what the load wants.
     pub(crate) async fn once(&mut self, ask: &Ask, made: &AtomicUsize) -> Result<(), String> {
-        let Ask { load, value_bytes, keys } = *ask;
-        let definition = definition(load, value_bytes);
+        let Ask { load, value_bytes, keys, .. } = *ask;
+        let definition = ask.definition();
         let n = fastrand::usize(..keys);
         match load {
             Load::Create => self.create(&definition, made.fetch_add(1, Relaxed), value_bytes).await,

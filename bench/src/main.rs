@@ -3,11 +3,16 @@
 //! `scripts/bench.sh` builds what is needed and runs this. Generator and servers share the machine: what a client
 //! costs is missing from its server, so the CPU of all is in the table.
 
+mod big;
+mod clients;
 mod cluster;
+mod files;
 mod http;
 mod load;
+mod long;
 mod report;
 mod run;
+mod work;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,6 +27,7 @@ use std::{
 
 use clap::Parser;
 use hyper::Method;
+use serde_json::Value;
 use tokio::runtime::Runtime;
 
 use crate::{
@@ -40,9 +46,9 @@ struct Args {
     /// The binary of Concord
     #[arg(long)]
     concord: PathBuf,
-    /// The binary of etcd
+    /// The binary of etcd; without it Concord is measured alone
     #[arg(long)]
-    etcd: PathBuf,
+    etcd: Option<PathBuf>,
     /// Where both keep their data
     #[arg(long)]
     data: PathBuf,
@@ -61,9 +67,9 @@ struct Args {
     /// Measured milliseconds of a round of a point
     #[arg(long)]
     measured_ms: Option<u64>,
-    /// Configs that exist before the loads
-    #[arg(long, default_value_t = 10_000)]
-    keys: usize,
+    /// Configs that exist before the loads: 10,000, and of --big 1,000,000
+    #[arg(long)]
+    keys: Option<usize>,
     /// Only these loads, with commas between
     #[arg(long, value_delimiter = ',')]
     loads: Vec<String>,
@@ -76,6 +82,24 @@ struct Args {
     /// Concord alone: to profile it
     #[arg(long)]
     alone: bool,
+    /// Instead: updates while snapshots are taken, a node is caught up, an index is built
+    #[arg(long)]
+    work: bool,
+    /// Instead: memory, restart and pages of a million configs
+    #[arg(long)]
+    big: bool,
+    /// Instead: updates for minutes, and what grows
+    #[arg(long)]
+    long: bool,
+    /// Minutes of --long
+    #[arg(long, default_value_t = 10)]
+    minutes: usize,
+}
+
+impl Args {
+    fn keys(&self) -> usize {
+        self.keys.unwrap_or(10_000)
+    }
 }
 
 /// What is measured: load, clients, bytes.
@@ -135,10 +159,10 @@ struct Bench {
 
 impl Bench {
     fn start(args: &Args) -> Result<Self, String> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| error.to_string())?;
-        let concord = Cluster::concord(&runtime, &args.concord, &args.data)?;
-        let etcd = if args.alone { None } else { Some(Cluster::etcd(&runtime, &args.etcd, &args.data)?) };
+        let runtime = run::runtime()?;
+        let concord = Cluster::concord(&runtime, &args.concord, &args.data, &[])?;
+        let etcd = args.etcd.as_ref().filter(|_| !args.alone);
+        let etcd = etcd.map(|binary| Cluster::etcd(&runtime, binary, &args.data)).transpose()?;
         Ok(Self { runtime, concord, etcd, made: BTreeMap::new() })
     }
 
@@ -212,21 +236,21 @@ fn append(path: &Path, text: &str) -> Result<(), String> {
     written.map_err(|error| format!("{}: {error}", path.display()))
 }
 
-fn bench(args: &Args) -> Result<(), String> {
+/// The loads of the table; the section's text and its JSON.
+fn compare(args: &Args) -> Result<(String, Value), String> {
     let begin = Instant::now();
     let points = plan(args)?;
     let (warm, measured) = if args.quick { (300, 1000) } else { (1000, 3000) };
     let measured = Duration::from_millis(args.measured_ms.unwrap_or(measured));
     let times = Times { warm: Duration::from_millis(warm), measured };
-    let machine = report::machine(&args.data);
     let mut bench = Bench::start(args)?;
     for node in &bench.concord.nodes {
         eprintln!("a node of Concord: process {}", node.pid());
     }
-    bench.prepare(&points, args.keys)?;
+    bench.prepare(&points, args.keys())?;
     let mut rows = Vec::new();
     for (load, clients, value_bytes) in points {
-        let ask = Ask { load, value_bytes, keys: args.keys };
+        let ask = Ask { load, value_bytes, keys: args.keys(), of: None };
         let row = bench.point(ask, clients, (args.rounds.max(1), times))?;
         eprintln!(
             "{} × {clients}, {value_bytes} bytes: {:.0}/s, etcd {:.0}/s",
@@ -237,25 +261,56 @@ fn bench(args: &Args) -> Result<(), String> {
         rows.push(row);
     }
     let text = format!(
-        "\n## {}{}\n\n{machine}. {} configs, medians of {} rounds of {} ms after {} ms of warm-up, {:.0} s in all.\n\n{}",
-        report::now(),
-        if args.quick { ", quick" } else { "" },
-        args.keys,
+        "{} configs, medians of {} rounds of {} ms after {} ms of warm-up, {:.0} s in all.\n\n{}",
+        args.keys(),
         args.rounds,
         times.measured.as_millis(),
         times.warm.as_millis(),
         begin.elapsed().as_secs_f64(),
         report::table(&rows)
     );
+    Ok((text, report::json(&rows)))
+}
+
+/// Measures one section, prints it and appends it; its members of the file of `--json`.
+fn section(
+    args: &Args,
+    (title, kept): (&str, bool),
+    measure: impl FnOnce() -> Result<(String, Value), String>,
+) -> Result<Value, String> {
+    let head = format!("\n## {}{title}\n\n{}. ", report::now(), report::machine(&args.data));
+    let (text, json) = measure()?;
+    let text = head + &text;
     let mut out = std::io::stdout();
     out.write_all(text.as_bytes()).map_err(|error| format!("standard output: {error}"))?;
-    if let Some(path) = &args.json {
-        std::fs::write(path, report::json(&rows)).map_err(|error| format!("{}: {error}", path.display()))?;
+    if let Some(path) = args.results.as_ref().filter(|_| kept) {
+        append(path, &text)?;
     }
-    match &args.results {
-        Some(path) if !args.alone => append(path, &text),
-        _ => Ok(()),
+    Ok(json)
+}
+
+fn bench(args: &Args) -> Result<(), String> {
+    let (concord, data) = (args.concord.as_path(), args.data.as_path());
+    let mut json = report::json(&[]);
+    if args.work {
+        let measure = || work::section(concord, &data.join("work"), args.keys());
+        json["work"] = section(args, (", Concord at other work", true), measure)?;
     }
+    if args.big {
+        let measure = || big::section(concord, &data.join("big"), args.keys.unwrap_or(1_000_000));
+        json["big"] = section(args, (", Concord with many configs", true), measure)?;
+    }
+    if args.long {
+        let measure = || long::section(concord, &data.join("long"), (args.keys(), args.minutes));
+        json["long"] = section(args, (", Concord for long", true), measure)?;
+    }
+    if !(args.work || args.big || args.long) {
+        let title = if args.quick { ", quick" } else { "" };
+        let kept = args.etcd.is_some() && !args.alone;
+        json = section(args, (title, kept), || compare(args))?;
+    }
+    let Some(path) = &args.json else { return Ok(()) };
+    std::fs::write(path, format!("{json:#}\n")).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 fn main() -> ExitCode {

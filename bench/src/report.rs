@@ -41,11 +41,11 @@ impl Row {
     }
 }
 
-fn rounded(number: f64) -> f64 {
+pub(crate) fn rounded(number: f64) -> f64 {
     (number * 1000.0).round() / 1000.0
 }
 
-fn middle(mut numbers: Vec<f64>) -> f64 {
+pub(crate) fn middle(mut numbers: Vec<f64>) -> f64 {
     numbers.sort_by(f64::total_cmp);
     let half = numbers.len() / 2;
     match (numbers.get(half), numbers.len() % 2) {
@@ -112,12 +112,12 @@ pub(crate) fn table(rows: &[Row]) -> String {
     text
 }
 
-/// The whole file of `--json`: `rows` are the loads, `more` what is measured beside them.
-pub(crate) fn json(rows: &[Row]) -> String {
+/// The rows of the file of `--json`: `rows` are the loads, `more` what is measured beside them.
+pub(crate) fn json(rows: &[Row]) -> Value {
     let named = |row: &&Row| row.ask.load.name() != "update-indexed-spread";
     let main: Vec<Value> = rows.iter().filter(named).map(Row::json).collect();
     let more: Vec<Value> = rows.iter().filter(|row| !named(row)).map(Row::json).collect();
-    format!("{:#}\n", json!({ "rows": main, "more": more }))
+    json!({ "rows": main, "more": more })
 }
 
 fn first_line(command: &str, args: &[&str]) -> String {

@@ -5,19 +5,23 @@
 
 use std::{
     net::SocketAddr,
-    sync::{Arc, Barrier, Mutex, PoisonError, atomic::AtomicUsize},
+    sync::{
+        Arc, Barrier, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
     thread,
     time::{Duration, Instant},
 };
 
 use etcd_client::Client;
 use hdrhistogram::Histogram;
-use tokio::task::JoinSet;
+use hyper::Method;
+use tokio::{runtime::Runtime, task::JoinSet};
 
 use crate::{
     cluster::{Cluster, cpu_ticks, disk_flushes, rss_mb},
     http::Http,
-    load::{Ask, Asker, KEY, Speaks, etcd},
+    load::{Ask, Asker, GROUPS, KEY, Speaks, etcd, noisy},
 };
 
 /// Connections of etcd's client per thread and node: HTTP/2 shares one among many clients.
@@ -87,8 +91,7 @@ impl Part {
     }
 
     fn run(self) -> Result<Histogram<u64>, String> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| error.to_string())?;
+        let runtime = runtime()?;
         let askers = runtime.block_on(self.connect());
         // Whoever failed still comes to the barrier, or the others would wait for ever.
         self.ready.wait();
@@ -111,7 +114,7 @@ impl Part {
     }
 }
 
-fn histogram() -> Result<Histogram<u64>, String> {
+pub(crate) fn histogram() -> Result<Histogram<u64>, String> {
     Histogram::new_with_bounds(1_000, 60_000_000_000, 3).map_err(|error| error.to_string())
 }
 
@@ -195,6 +198,49 @@ pub(crate) fn measure(
     })
 }
 
+/// A runtime of one thread, for those who wait.
+pub(crate) fn runtime() -> Result<Runtime, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|error| error.to_string())
+}
+
+/// Fills Concord alone with configs that do not compress, by change sets.
+pub(crate) fn fill_batches(
+    addr: SocketAddr,
+    definition: &str,
+    (count, value_bytes): (usize, usize),
+) -> Result<(), String> {
+    const CLIENTS: usize = 4;
+    const BATCH: usize = 500;
+    runtime()?.block_on(async {
+        let next = Arc::new(AtomicUsize::new(0));
+        let mut set = JoinSet::new();
+        for _ in 0..CLIENTS {
+            let mut http = Http::connect(addr, KEY).await?;
+            let (next, definition) = (Arc::clone(&next), definition.to_owned());
+            set.spawn(async move {
+                loop {
+                    let first = next.fetch_add(BATCH, Relaxed);
+                    if first >= count {
+                        return Ok::<(), String>(());
+                    }
+                    let of = |n| {
+                        let data = noisy(n, n % GROUPS, value_bytes);
+                        format!(r#"{{"op":"create_config","config_definition_key":"{definition}","config_key":"c{n:08}","data":{data}}}"#)
+                    };
+                    let all: Vec<String> = (first..count.min(first + BATCH)).map(of).collect();
+                    let body = format!(r#"{{"operations":[{}]}}"#, all.join(","));
+                    http.good(Method::POST, "/api/v1/batch", body).await?;
+                }
+            });
+        }
+        while let Some(done) = set.join_next().await {
+            done.map_err(|error| error.to_string())??;
+        }
+        Ok(())
+    })
+}
+
 /// Fills both systems with the same configs, as fast as it goes.
 pub(crate) fn fill(
     cluster: &Cluster,
@@ -203,8 +249,7 @@ pub(crate) fn fill(
     (count, value_bytes): (usize, usize),
 ) -> Result<(), String> {
     const CLIENTS: usize = 128;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| error.to_string())?;
+    let runtime = runtime()?;
     let addr = cluster.nodes[leader].addr;
     let speaks = cluster.speaks;
     runtime.block_on(async {
@@ -219,7 +264,7 @@ pub(crate) fn fill(
             let (next, definition) = (Arc::clone(&next), definition.to_owned());
             set.spawn(async move {
                 loop {
-                    let n = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    let n = next.fetch_add(1, Relaxed);
                     if n >= count {
                         return Ok::<(), String>(());
                     }
