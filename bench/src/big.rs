@@ -15,7 +15,7 @@ use tokio::runtime::Runtime;
 use crate::{
     cluster::{Cluster, peak_mb, rss_mb},
     http::Http,
-    load::{Ask, KEY, Load, Speaks, definition_body},
+    load::{Ask, GROUPS, KEY, Load, Speaks, definition_body},
     report::{middle, rounded},
     run::{self, Seen, Times},
 };
@@ -96,6 +96,12 @@ fn pages(cluster: &Cluster, place: usize, offsets: &[usize]) -> Result<Vec<(usiz
 
 /// Measures it; the section's text and its JSON.
 pub(crate) fn section(binary: &Path, data: &Path, keys: usize) -> Result<(String, Value), String> {
+    if keys < GROUPS * PAGE {
+        return Err(format!(
+            "--big lists pages of {PAGE} by index: it needs --keys {} or more",
+            GROUPS * PAGE
+        ));
+    }
     let runtime = run::runtime()?;
     let mut cluster = Cluster::concord(&runtime, binary, data, &[])?;
     let leader = cluster.leader(&runtime)?;
