@@ -20,7 +20,7 @@ use crate::{
 /// Shortest key or secret: 16 random characters can't be guessed over a network.
 const SECRET_BYTES_MIN: usize = 16;
 /// openraft warns of a dead member with every heartbeat.
-const DEFAULT_LOG: &str = "info,openraft=error,chunked_wal=warn";
+const DEFAULT_LOG: &str = "info,openraft=error,chunked_wal=warn,raft_log=warn";
 /// Longest body of a request: a write of it must fit into a call between nodes.
 pub const BODY_BYTES_MAX: usize = 16 << 20;
 
