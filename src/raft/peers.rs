@@ -153,7 +153,11 @@ impl Peers {
         deadline: Duration,
     ) -> Result<Bytes, CallError> {
         let request = self.client(lane).post(url(addr, kind)).headers(self.headers(to)?).body(body);
-        let answer = answer_of(request, deadline).await;
+        self.heard(answer_of(request, deadline).await)
+    }
+
+    /// Notes what a member's answer says of this node.
+    fn heard<T>(&self, answer: Result<T, CallError>) -> Result<T, CallError> {
         if let Err(CallError::Refused { status: LEFT, .. }) = answer {
             self.left.cancel();
         }
@@ -187,19 +191,13 @@ impl Peers {
         headers.insert(UPGRADE, HeaderValue::from_static(PROTOCOL));
         let request = self.client(Lane::Append).post(url(addr, STREAM)).headers(headers);
         let opened = async {
-            send(request, OPEN_TIMEOUT)
-                .await?
-                .upgrade()
-                .await
-                .map_err(|error| CallError::Unknown(chain(error)))
+            let answer = send(request, OPEN_TIMEOUT).await?;
+            answer.upgrade().await.map_err(|error| CallError::Unknown(chain(error)))
         };
         let opened = tokio::time::timeout(OPEN_TIMEOUT, opened).await;
-        let opened =
-            opened.unwrap_or_else(|_| Err(CallError::Unknown(format!("no stream within {OPEN_TIMEOUT:?}"))));
-        if let Err(CallError::Refused { status: LEFT, .. }) = opened {
-            self.left.cancel();
-        }
-        opened
+        self.heard(
+            opened.unwrap_or_else(|_| Err(CallError::Unknown(format!("no stream within {OPEN_TIMEOUT:?}")))),
+        )
     }
 
     /// Sends a snapshot: its head, then the file. The caller bounds the time.

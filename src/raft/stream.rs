@@ -41,10 +41,9 @@ use super::{
 pub(crate) const PROTOCOL: &str = "concord-append";
 /// The call's name: the last segment of the peer path.
 pub(crate) const STREAM: &str = "stream";
-/// Requests with entries that are under way at once. One: while a member writes a batch to its disk the next one
-/// grows, and one fsync of many is worth more than two of few.
-const BATCHES_MAX: usize = 1;
-/// All requests that are under way at once: those without entries tell of what was agreed on, and need no disk.
+/// Requests that are under way at once. Only one of them has entries: while a member writes a batch to its disk the
+/// next one grows, and one fsync of many is worth more than two of few. The others tell of what was agreed on, and
+/// need no disk.
 const REQUESTS_MAX: usize = 8;
 /// Longest frame: the most that one append takes along, and one entry more.
 const FRAME_BYTES_MAX: usize = 32 << 20;
@@ -73,7 +72,7 @@ pub(super) type Patience = fn(usize, usize) -> Duration;
 struct Sent {
     previous: Option<LogId>,
     last: Option<LogId>,
-    entries: usize,
+    has_entries: bool,
     patience: Duration,
 }
 
@@ -127,9 +126,8 @@ where
     /// The next answer; `None` once all requests have theirs and no more will come.
     async fn next(&mut self) -> Option<Result<StreamAppendResult<Kind>, RPCError<Kind>>> {
         loop {
-            let batches = self.sent.iter().filter(|sent| sent.entries > 0).count();
-            let may_send = batches < BATCHES_MAX && self.sent.len() < REQUESTS_MAX;
-            let requests = if may_send { self.input.as_mut() } else { None };
+            let is_full = self.sent.len() == REQUESTS_MAX || self.sent.iter().any(|sent| sent.has_entries);
+            let requests = if is_full { None } else { self.input.as_mut() };
             if requests.is_none() && self.sent.is_empty() {
                 return None;
             }
@@ -158,14 +156,14 @@ where
         }
         let frames = self.frames.as_mut().ok_or_else(|| lost("the connection has failed"))?;
         let body = form::to_bytes(&Append::from(request));
-        let entries = request.entries.len();
-        let patience = (self.patience)(entries, body.len());
+        let patience = (self.patience)(request.entries.len(), body.len());
         let until = Instant::now() + patience;
         if self.sent.is_empty() {
             self.due = until;
         }
         let (previous, last) = (request.prev_log_id, request.entries.last().map(|entry| entry.log_id));
-        self.sent.push_back(Sent { previous, last: last.or(previous), entries, patience });
+        let has_entries = last.is_some();
+        self.sent.push_back(Sent { previous, last: last.or(previous), has_entries, patience });
         let sent = timeout_at(until, frames.send(Bytes::from(body))).await;
         sent.map_err(lost)?.map_err(lost)
     }

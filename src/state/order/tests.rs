@@ -6,10 +6,12 @@ use proptest::prelude::*;
 
 use super::*;
 
+/// A number, and what stands beside it and is not sought.
 #[derive(Debug, Clone, PartialEq)]
-struct Number(u32);
+struct Row<T = ()>(u32, T);
 
-impl Item for Number {
+impl<T: Clone + fmt::Debug> Item for Row<T> {
+    const LEAF: usize = 8;
     type Seek<'a> = u32;
     type Bound = u32;
 
@@ -30,7 +32,7 @@ impl Item for Number {
     }
 }
 
-fn agrees(order: &Order<Number>, model: &BTreeSet<u32>) {
+fn agrees(order: &Order<Row>, model: &BTreeSet<u32>) {
     let all: Vec<u32> = order.from(0).map(|n| n.0).collect();
     assert_eq!(all, model.iter().copied().collect::<Vec<_>>());
     assert_eq!(order.len(), model.len() as u64);
@@ -53,10 +55,10 @@ proptest! {
     #[test]
     fn it_is_the_set_that_a_model_is(steps in proptest::collection::vec((any::<bool>(), 0u32..3000), 0..4000)) {
         let (mut order, mut model) = (Order::new(), BTreeSet::new());
-        let mut old: Option<(Order<Number>, BTreeSet<u32>)> = None;
+        let mut old: Option<(Order<Row>, BTreeSet<u32>)> = None;
         for (n, (put, number)) in steps.into_iter().enumerate() {
             if put {
-                prop_assert_eq!(order.insert(Number(number)).is_none(), model.insert(number));
+                prop_assert_eq!(order.insert(Row(number, ())).is_none(), model.insert(number));
             } else {
                 prop_assert_eq!(order.remove(number).is_some(), model.remove(&number));
             }
@@ -75,49 +77,23 @@ proptest! {
 #[test]
 fn it_grows_shrinks_and_is_built_at_once() {
     let model: BTreeSet<u32> = (0..20_000).collect();
-    let mut order = Order::from_sorted(model.iter().map(|n| Number(*n)));
+    let mut order = Order::from_sorted(model.iter().map(|n| Row(*n, ())));
     agrees(&order, &model);
     let mut grown = Order::new();
     for n in &model {
-        grown.insert(Number(*n));
+        grown.insert(Row(*n, ()));
     }
     agrees(&grown, &model);
     for n in 0..20_000 {
-        assert_eq!(order.remove((n * 7919) % 20_000), Some(Number((n * 7919) % 20_000)));
+        assert_eq!(order.remove((n * 7919) % 20_000), Some(Row((n * 7919) % 20_000, ())));
     }
     agrees(&order, &BTreeSet::new());
-    assert!(order.is_empty() && order.insert(Number(1)).is_none());
-}
-
-/// A number with something beside it that is not sought.
-#[derive(Debug, Clone, PartialEq)]
-struct Row(u32, u32);
-
-impl Item for Row {
-    const LEAF: usize = 8;
-    type Seek<'a> = u32;
-    type Bound = u32;
-
-    fn seek(&self) -> u32 {
-        self.0
-    }
-
-    fn bound(&self) -> u32 {
-        self.0
-    }
-
-    fn seek_of(bound: &u32) -> u32 {
-        *bound
-    }
-
-    fn compare(a: u32, b: u32) -> Ordering {
-        a.cmp(&b)
-    }
+    assert!(order.is_empty() && order.insert(Row(1, ())).is_none());
 }
 
 #[test]
 fn an_item_is_changed_in_its_place_and_a_clone_keeps_its_own() {
-    let mut order: Order<Row> = Order::new();
+    let mut order: Order<Row<u32>> = Order::new();
     for n in 0..1000 {
         order.insert(Row((n * 7919) % 1000, 0));
     }
