@@ -138,8 +138,7 @@ impl Scan {
             self.breaking.clear();
         }
         let since = self.upto;
-        let written =
-            found.by_modified.back_from(found.by_modified.len()).map(|written| found.named(&written.of));
+        let written = found.orders().by_modified.back_from(u64::MAX).map(|written| found.named(&written.of));
         let mut news = 0;
         match self.asked {
             Asked::Nothing => {}

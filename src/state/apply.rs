@@ -7,15 +7,14 @@ mod batch;
 
 use std::sync::Arc;
 
-use super::{ByAge, ById, ByKey, BySlot, ByTime, Change, Collection, Edit};
-use super::{Remembered, State, digest, order::Order};
+use super::{ByAge, ById, ByKey, ByTime, Change, Collection, Edit, Remembered, State, digest};
 use crate::model::{
     command::{Applied, BATCH_STEPS_MAX, Command, Expect, Outcome, Proposal, THIS_ENTRY, Verdict},
     error::Rejection,
     index::Indexing,
     key::Key,
     limits::{REQUEST_AGE_US, REQUESTS_MAX},
-    record::{Config, Definition, Entry, Revision, STEP_BITS},
+    record::{Config, Definition, Revision, STEP_BITS},
     time::Timestamp,
 };
 
@@ -324,68 +323,29 @@ fn applied(stamp: Stamp, created: bool) -> Applied {
 
 impl Collection {
     pub(super) fn new(definition: Arc<Definition>) -> Self {
-        let indexes = definition.indexes.iter().map(|_| Order::new()).collect();
-        let repeated = vec![0; definition.indexes.len()];
-        let (by_key, by_created, by_modified) = (Order::new(), Order::new(), Order::new());
-        Self { definition, by_key, by_created, by_modified, indexes, repeated, sum: 0 }
+        Self::from_configs(definition, Vec::new())
     }
 
-    /// Replaces a config in every order in which it moves; one of the two may be absent.
+    /// Replaces a config; one of the two may be absent.
     pub(super) fn edit(&mut self, before: Option<&Arc<Config>>, after: Option<&Arc<Config>>) {
         let id = self.definition.id;
-        // A step of a build leaves the time as it is.
-        let modified = |config: Option<&Arc<Config>>| config.map(|config| config.modified_at);
-        let moves = modified(before) != modified(after);
         if let Some(before) = before {
             self.sum = self.sum.wrapping_sub(digest::of_config(id, before));
-            if moves {
-                self.by_modified.remove((before.modified_at, before.key.as_str()));
-            }
             self.count_repeated(before, |count| *count -= 1);
             if after.is_none() {
                 self.by_key.remove(before.key.as_str());
-                self.by_created.remove((before.created_at, before.key.as_str()));
             }
         }
         if let Some(after) = after {
             self.sum = self.sum.wrapping_add(digest::of_config(id, after));
-            if moves {
-                self.by_modified.insert(ByTime { at: after.modified_at, of: after.key.clone() });
-            }
             self.count_repeated(after, |count| *count += 1);
-            if before.is_none() {
-                self.by_created.insert(ByTime { at: after.created_at, of: after.key.clone() });
-            }
             self.by_key.insert(ByKey::new(Arc::clone(after)));
         }
-        self.edit_entries(before, after);
+        // Each write of a definition with unique paths looks into its orders: trailing would cost more than it saves.
+        let configs = if self.definition.unique.is_empty() { self.by_key.len() } else { 0 };
+        self.trailing.edit(&self.definition.indexing, configs, before, after);
     }
 
-    /// Takes the entries away that the config has no longer, and adds its new ones.
-    fn edit_entries(&mut self, before: Option<&Arc<Config>>, after: Option<&Arc<Config>>) {
-        let has = |config: Option<&Arc<Config>>, entry: &Entry| {
-            config.is_some_and(|config| config.entries.binary_search(entry).is_ok())
-        };
-        if let Some(before) =
-            before.filter(|_| after.is_some() || !crate::sabotage::is("index-left-on-delete"))
-        {
-            for entry in before.entries.iter().filter(|entry| !has(after, entry)) {
-                if let Some(order) = self.order_mut(entry.slot) {
-                    order.remove((&entry.value, before.key.as_str()));
-                }
-            }
-        }
-        if let Some(after) = after {
-            for entry in after.entries.iter().filter(|entry| !has(before, entry)) {
-                if let Some(order) = self.order_mut(entry.slot) {
-                    order.insert(BySlot::new(&entry.value, &after.key));
-                }
-            }
-        }
-    }
-}
-
-impl Collection {
     /// Calls `count` for each entry that is not the first of its slot; entries of dropped paths count nowhere.
     pub(super) fn count_repeated(&mut self, config: &Config, count: impl Fn(&mut u64)) {
         for pair in config.entries.windows(2).filter(|pair| pair[0].slot == pair[1].slot) {

@@ -5,7 +5,9 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::{ByKey, BySlot, ByTime, Collection, Remembered, State, digest, order::Order};
+use super::{
+    ByKey, BySlot, ByTime, Collection, Orders, Remembered, State, digest, order::Order, trailing::Trailing,
+};
 use crate::model::{
     record::{Config, Definition, Revision},
     time::Timestamp,
@@ -112,7 +114,7 @@ impl Collection {
             .fold(0u128, |sum, config| sum.wrapping_add(digest::of_config(definition.id, config)));
         let by_key = Order::from_sorted(configs.iter().map(|config| ByKey::new(Arc::clone(config))));
         let slots = &definition.indexing.slots;
-        let indexes = slots.iter().map(|slot| slot_order(&configs, *slot)).collect();
+        let by_slot = slots.iter().map(|slot| slot_order(&configs, *slot)).collect();
         let repeated = vec![0; slots.len()];
         // Stable: those of one time stay in the order of their keys.
         configs.sort_by_key(|config| config.created_at);
@@ -123,7 +125,8 @@ impl Collection {
         let by_modified = Order::from_sorted(
             configs.iter().map(|config| ByTime { at: config.modified_at, of: config.key.clone() }),
         );
-        let mut collection = Self { definition, by_key, by_created, by_modified, indexes, repeated, sum };
+        let trailing = Trailing::new(Orders { by_created, by_modified, by_slot });
+        let mut collection = Self { definition, by_key, trailing, repeated, sum };
         for config in &configs {
             collection.count_repeated(config, |count| *count += 1);
         }

@@ -16,7 +16,7 @@
 
 use std::sync::Arc;
 
-use super::{Collection, Edit, State, apply::Stamp, order::Order};
+use super::{Collection, Edit, Orders, State, apply::Stamp, order::Order, trailing::Trailing};
 use crate::model::{
     index::{self, Build, Indexing, StoredPath},
     key::Key,
@@ -164,11 +164,15 @@ impl Collection {
     /// The same configs under other paths: kept ones keep their orders, the others have empty ones.
     fn with_paths(&self, definition: &Arc<Definition>) -> Self {
         let places: Vec<_> = definition.indexing.slots.iter().map(|slot| self.place(*slot)).collect();
-        let order = |place: &Option<usize>| place.and_then(|place| self.indexes.get(place)).cloned();
+        let orders = self.orders();
+        let order = |place: &Option<usize>| place.and_then(|place| orders.by_slot.get(place)).cloned();
         let repeated = |place: &Option<usize>| place.and_then(|place| self.repeated.get(place)).copied();
         Self {
             definition: Arc::clone(definition),
-            indexes: places.iter().map(|place| order(place).unwrap_or_else(Order::new)).collect(),
+            trailing: Trailing::new(Orders {
+                by_slot: places.iter().map(|place| order(place).unwrap_or_else(Order::new)).collect(),
+                ..orders.clone()
+            }),
             repeated: places.iter().map(|place| repeated(place).unwrap_or(0)).collect(),
             ..self.clone()
         }

@@ -11,6 +11,7 @@
 //! | `unique` | unique paths: whether a value is taken |
 //! | [`query`] | lists: a page, and the exact number of all that match |
 //! | [`order`] | the counted copy-on-write tree of all orders |
+//! | `trailing` | the orders beside the one by key, which trail behind it unseen |
 //! | `items`, `short` | what stands in the orders |
 //! | [`build`] | a state of stored records, all orders at once |
 //! | [`digest`] | one number by which two nodes compare what they hold |
@@ -28,6 +29,7 @@ mod items;
 pub mod order;
 pub mod query;
 mod short;
+mod trailing;
 mod unique;
 
 use std::{cmp::Ordering, sync::Arc};
@@ -42,6 +44,8 @@ use crate::model::{
 };
 pub use items::{ByKey, BySlot, ByTime, Record};
 use order::{Item, Order};
+pub use trailing::Orders;
+use trailing::Trailing;
 
 /// Everything that the cluster has agreed on, at one revision.
 #[derive(Debug, Clone, Default)]
@@ -68,14 +72,9 @@ pub struct Collection {
     pub definition: Arc<Definition>,
     /// All configs by key.
     pub by_key: Order<ByKey<Arc<Config>>>,
-    /// The keys of all configs by the time of their creation.
-    pub by_created: Order<ByTime<Key>>,
-    /// The keys of all configs by the time of their last change.
-    pub by_modified: Order<ByTime<Key>>,
-    /// One order for each indexed path, in the order of the paths: the keys of the configs by their entries of its
-    /// slot. The orders by time and by
-    /// value name configs by their keys alone, so a write touches only those in which its config moves.
-    pub indexes: Vec<Order<BySlot>>,
+    /// The orders by time and by value: they name configs by their keys alone, so a write touches only those in which
+    /// its config moves.
+    trailing: Trailing,
     /// For each indexed path, how many entries are not the first of their config there.
     repeated: Vec<u64>,
     /// The sum of the hashes of the configs.
@@ -322,14 +321,17 @@ impl Collection {
         self.definition.indexing.place(slot)
     }
 
-    /// The order of a slot.
-    fn order(&self, slot: u16) -> Option<&Order<BySlot>> {
-        self.indexes.get(self.place(slot)?)
+    /// The orders by time and by value. The first who asks after some writes brings them up to date, which takes up to
+    /// some 2 ms.
+    #[must_use]
+    pub fn orders(&self) -> &Orders {
+        self.trailing.orders(&self.definition.indexing)
     }
 
-    fn order_mut(&mut self, slot: u16) -> Option<&mut Order<BySlot>> {
+    /// The order of a slot.
+    fn order(&self, slot: u16) -> Option<&Order<BySlot>> {
         let place = self.place(slot)?;
-        self.indexes.get_mut(place)
+        self.orders().by_slot.get(place)
     }
 
     /// The config that another order names.

@@ -9,8 +9,9 @@
 
 use std::{cmp::Ordering, ops::Bound, sync::Arc};
 
-use super::{BySlot, Collection, State, order::Order};
+use super::{BySlot, ByTime, Collection, State, order::Order};
 use crate::model::{
+    key::Key,
     query::{ConfigQuery, ConfigSort, DefinitionQuery, DefinitionSort, Field, Filter, Page, Test},
     record::{Config, Definition},
 };
@@ -113,8 +114,8 @@ impl Collection {
         if query.filters.is_empty() {
             return match query.sort {
                 ConfigSort::Key => walk(&self.by_key, page, |item| &item.record, matches),
-                ConfigSort::Created => walk(&self.by_created, page, |item| self.named(&item.of), matches),
-                ConfigSort::Modified => walk(&self.by_modified, page, |item| self.named(&item.of), matches),
+                ConfigSort::Created => self.walk_time(&self.orders().by_created, page, matches),
+                ConfigSort::Modified => self.walk_time(&self.orders().by_modified, page, matches),
                 ConfigSort::Slot(slot) => self.by_slot(slot, page, matches),
             };
         }
@@ -126,11 +127,20 @@ impl Collection {
         Self::page_of(&mut all, query.sort, page)
     }
 
+    fn walk_time(
+        &self,
+        order: &Order<ByTime<Key>>,
+        page: &Page,
+        matches: impl Fn(&Arc<Config>) -> bool,
+    ) -> Found<Arc<Config>> {
+        walk(order, page, |item| self.named(&item.of), matches)
+    }
+
     /// Whether a page of the query is a walk from its place in an order, so that it costs the same at any depth.
     #[must_use]
     pub fn is_walked(&self, query: &ConfigQuery) -> bool {
         let is_whole = |slot: u16| {
-            let order = self.indexes.get(usize::from(slot));
+            let order = self.order(slot);
             self.repeated(slot) == 0 && order.is_some_and(|order| order.len() == self.by_key.len())
         };
         query.filters.is_empty()
@@ -183,8 +193,7 @@ impl Collection {
         }
         Some(match best {
             Ranges::Slot(order, ranges) => take(order, &ranges, |item| self.named(&item.key)),
-            Ranges::Created(ranges) => take(&self.by_created, &ranges, |item| self.named(&item.of)),
-            Ranges::Modified(ranges) => take(&self.by_modified, &ranges, |item| self.named(&item.of)),
+            Ranges::Time(order, ranges) => take(order, &ranges, |item| self.named(&item.of)),
             Ranges::Key(ranges) => take(&self.by_key, &ranges, |item| &item.record),
         })
     }
@@ -197,12 +206,8 @@ impl Collection {
                 let order = self.order(slot)?;
                 Ranges::Slot(order, places(order, &spans, |item, bound| item.value().cmp(bound)))
             }
-            Field::Created => Ranges::Created(places(&self.by_created, &spans, |item, bound| {
-                item.at.0.to_be_bytes().as_slice().cmp(bound)
-            })),
-            Field::Modified => Ranges::Modified(places(&self.by_modified, &spans, |item, bound| {
-                item.at.0.to_be_bytes().as_slice().cmp(bound)
-            })),
+            Field::Created => Ranges::of_time(&self.orders().by_created, &spans),
+            Field::Modified => Ranges::of_time(&self.orders().by_modified, &spans),
             Field::Key => {
                 Ranges::Key(places(&self.by_key, &spans, |key, bound| key.as_str().as_bytes().cmp(bound)))
             }
@@ -213,15 +218,17 @@ impl Collection {
 /// Places of one order, each range from the first to behind the last.
 enum Ranges<'a> {
     Slot(&'a Order<BySlot>, Vec<(u64, u64)>),
-    Created(Vec<(u64, u64)>),
-    Modified(Vec<(u64, u64)>),
+    Time(&'a Order<ByTime<Key>>, Vec<(u64, u64)>),
     Key(Vec<(u64, u64)>),
 }
 
-impl Ranges<'_> {
+impl<'a> Ranges<'a> {
+    fn of_time(order: &'a Order<ByTime<Key>>, spans: &[Span]) -> Self {
+        Self::Time(order, places(order, spans, |item, bound| item.at.0.to_be_bytes().as_slice().cmp(bound)))
+    }
+
     fn count(&self) -> u64 {
-        let (Self::Slot(_, ranges) | Self::Created(ranges) | Self::Modified(ranges) | Self::Key(ranges)) =
-            self;
+        let (Self::Slot(_, ranges) | Self::Time(_, ranges) | Self::Key(ranges)) = self;
         ranges.iter().map(|(from, to)| to - from).sum()
     }
 }
@@ -401,100 +408,4 @@ impl<'a> Iterator for Runs<'a> {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::{
-        model::{index::Indexing, key::Key, record::Entry, time::Timestamp},
-        state::build::Builder,
-    };
-
-    fn value(n: u8) -> Box<[u8]> {
-        Box::new([0x30, n])
-    }
-
-    /// Configs whose first slot has at most one value and whose second is an array.
-    fn state(rows: &[(Option<u8>, Vec<u8>)]) -> State {
-        let mut builder = Builder::new();
-        let definition = Definition {
-            id: 1,
-            key: Key::parse("d").unwrap(),
-            indexes: vec!["a".into(), "b".into()],
-            schema: None,
-            indexing: Indexing::fresh(2),
-            created_at: Timestamp(1),
-            modified_at: Timestamp(1),
-            revision: 1,
-            unique: Vec::new(),
-        };
-        builder.definition(definition).unwrap();
-        for (n, (one, many)) in rows.iter().enumerate() {
-            let mut entries: Vec<Entry> = one.iter().map(|n| Entry { slot: 0, value: value(*n) }).collect();
-            entries.extend(many.iter().map(|n| Entry { slot: 1, value: value(*n) }));
-            entries.sort();
-            entries.dedup();
-            let config = Config {
-                key: Key::parse(&format!("k{n:04}")).unwrap(),
-                data: "{}".into(),
-                entries: entries.into(),
-                created_at: Timestamp(1000 - n as u64),
-                modified_at: Timestamp(2000 + (n as u64 * 7919) % 1009),
-                revision: 2,
-            };
-            builder.config(1, config).unwrap();
-        }
-        builder.finish(9, Timestamp(5000)).unwrap()
-    }
-
-    fn filter() -> impl Strategy<Value = Filter> {
-        let field = prop_oneof![Just(Field::Slot(0)), Just(Field::Slot(1))];
-        let values = || proptest::collection::vec((0u8..6).prop_map(value), 1..3);
-        let bound = || {
-            prop_oneof![
-                (0u8..6).prop_map(|n| Bound::Included(value(n))),
-                (0u8..6).prop_map(|n| Bound::Excluded(value(n))),
-                Just(Bound::Unbounded)
-            ]
-        };
-        let test = prop_oneof![
-            values().prop_map(Test::AnyOf),
-            values().prop_map(Test::NoneOf),
-            (bound(), bound()).prop_map(|(from, to)| Test::Range(from, to)),
-            any::<bool>().prop_map(Test::Exists),
-        ];
-        (field, test).prop_map(|(field, test)| Filter { field, test })
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
-        #[test]
-        fn a_page_is_what_sorting_all_and_cutting_gives(
-            rows in proptest::collection::vec((proptest::option::of(0u8..6), proptest::collection::vec(0u8..6, 0..4)), 0..150),
-            filters in proptest::collection::vec(filter(), 0..3),
-            sort in prop_oneof![
-                Just(ConfigSort::Key), Just(ConfigSort::Created), Just(ConfigSort::Modified),
-                Just(ConfigSort::Slot(0)), Just(ConfigSort::Slot(1)),
-            ],
-            (page, limit, descending) in (1u64..20, 1u64..20, any::<bool>()),
-            search in prop_oneof![Just(String::new()), Just("1".to_owned())],
-        ) {
-            let state = state(&rows);
-            let collection = state.definition("d").unwrap();
-            let query = ConfigQuery { page: Page { page, limit, descending, search }, sort, filters };
-            let found = collection.list(&query);
-            let mut all: Vec<_> = collection
-                .configs()
-                .filter(|c| c.key.as_str().contains(&query.page.search))
-                .filter(|c| query.filters.iter().all(|f| holds(f, c)))
-                .cloned()
-                .collect();
-            all.sort_by(|a, b| compare(a, b, sort, descending));
-            let keys = |list: &[Arc<Config>]| list.iter().map(|c| c.key.to_string()).collect::<Vec<_>>();
-            let from = all.len().min(size((page - 1) * limit));
-            let to = all.len().min(from + size(limit));
-            prop_assert_eq!(keys(&found.results), keys(&all[from..to]));
-            prop_assert_eq!(found.total, all.len() as u64);
-        }
-    }
-}
+mod tests;

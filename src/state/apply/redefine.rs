@@ -14,7 +14,7 @@ impl Collection {
     /// The revision of the config that was written last; 0 when there is none.
     pub(super) fn newest_config(&self) -> Revision {
         // Times grow with revisions, and configs of one change share both.
-        let last = self.by_modified.len().checked_sub(1).and_then(|place| self.by_modified.at(place));
+        let last = self.orders().by_modified.back_from(u64::MAX).next();
         last.map_or(0, |last| self.named(&last.of).revision)
     }
 }

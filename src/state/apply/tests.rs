@@ -8,14 +8,14 @@ use crate::{
         command::RequestStamp,
         record::{Entries, Entry},
     },
-    state::build::Builder,
+    state::{BySlot, build::Builder},
 };
 
 pub(super) fn key(text: &str) -> Key {
     Key::parse(text).unwrap()
 }
 
-pub(super) fn proposal(command: Command) -> Proposal {
+pub(in crate::state) fn proposal(command: Command) -> Proposal {
     Proposal {
         at: Timestamp(1000),
         by: "root".into(),
@@ -26,22 +26,22 @@ pub(super) fn proposal(command: Command) -> Proposal {
     }
 }
 
-pub(super) fn define(name: &str) -> Proposal {
+pub(in crate::state) fn define(name: &str) -> Proposal {
     proposal(Command::CreateDefinition { key: key(name), indexes: vec!["n".into()], schema: None })
 }
 
-pub(super) fn write(name: &str, data: &str, expect: Expect) -> Proposal {
+pub(in crate::state) fn write(name: &str, data: &str, expect: Expect) -> Proposal {
     let entries: Entries = Box::new([Entry { slot: 0, value: data.as_bytes().into() }]);
     let (definition, data) = (key("d"), data.into());
     proposal(Command::WriteConfig { definition, key: key(name), data, entries, expect })
 }
 
-pub(super) fn delete(name: &str, expect: Expect) -> Proposal {
+pub(in crate::state) fn delete(name: &str, expect: Expect) -> Proposal {
     proposal(Command::DeleteConfig { definition: key("d"), key: key(name), expect })
 }
 
 /// Applies at the next revision.
-pub(super) fn decide(state: &mut State, proposal: &Proposal) -> Outcome {
+pub(in crate::state) fn decide(state: &mut State, proposal: &Proposal) -> Outcome {
     match state.apply(state.revision() + 1, proposal).0 {
         Verdict::Decided(outcome) => outcome,
         Verdict::Stale => panic!("stale"),
@@ -69,12 +69,12 @@ pub(in crate::state) fn same(a: &State, b: &State) {
     for (a, b) in a.definitions().zip(b.definitions()) {
         let slots = |c: &Collection| -> Vec<Vec<(Vec<u8>, String)>> {
             let item = |i: &BySlot| (i.value().to_vec(), i.key.to_string());
-            c.indexes.iter().map(|order| order.from(0).map(item).collect()).collect()
+            c.orders().by_slot.iter().map(|order| order.from(0).map(item).collect()).collect()
         };
         assert_eq!((slots(a), &a.repeated), (slots(b), &b.repeated));
         let keys = |c: &Collection| -> Vec<String> {
-            let created = c.by_created.from(0).map(|c| c.of.to_string());
-            created.chain(c.by_modified.from(0).map(|c| c.of.to_string())).collect()
+            let created = c.orders().by_created.from(0).map(|c| c.of.to_string());
+            created.chain(c.orders().by_modified.from(0).map(|c| c.of.to_string())).collect()
         };
         assert_eq!(keys(a), keys(b));
     }
