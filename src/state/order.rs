@@ -11,6 +11,8 @@
 
 use std::{cmp::Ordering, fmt, sync::Arc};
 
+pub use bulk::Edit;
+
 /// Children of a branch at most.
 const BRANCH: usize = 32;
 /// Room that a copied or split node is given beside what it holds: it is copied again before it has grown far.
@@ -176,15 +178,20 @@ impl<T: Item> Order<T> {
     pub fn remove(&mut self, seek: T::Seek<'_>) -> Option<T> {
         let old = remove(Arc::make_mut(&mut self.root), seek)?;
         self.len -= 1;
+        self.lower();
+        Some(old)
+    }
+
+    /// Takes away branches of one child above the others.
+    fn lower(&mut self) {
         loop {
             let only = match &*self.root {
                 Node::Branch(children) if children.len() == 1 => Arc::clone(&children[0].node),
                 Node::Branch(children) if children.is_empty() => Arc::new(Node::Leaf(Vec::new())),
-                Node::Branch(_) | Node::Leaf(_) => break,
+                Node::Branch(_) | Node::Leaf(_) => return,
             };
             self.root = only;
         }
-        Some(old)
     }
 
     /// How many items come before the first one whose bound makes `before` false. `before` must be true for a first
@@ -464,5 +471,6 @@ impl<'a, T: Item> Iterator for BackIter<'a, T> {
     }
 }
 
+mod bulk;
 #[cfg(test)]
 mod tests;

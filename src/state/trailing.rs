@@ -24,6 +24,7 @@ use crate::model::{
     index::Indexing,
     key::Key,
     record::{Config, Entry},
+    time::Timestamp,
 };
 
 /// Notes at most: catching up with them takes some 2 ms.
@@ -125,7 +126,9 @@ impl Trailing {
         let most = (configs / CONFIGS_PER_NOTE).min(NOTES_MAX);
         if most == 0 {
             self.settle(indexing);
-            Arc::make_mut(&mut self.base).edit(indexing, before, after);
+            let mut edits = Edits::new(indexing);
+            edits.add(before, after);
+            Arc::make_mut(&mut self.base).edit_all(edits);
             return;
         }
         let entries = |config: &Config| -> usize {
@@ -167,10 +170,11 @@ impl Trailing {
     /// Orders that hold the notes up to one, brought up to the last.
     fn caught_up(&self, mut orders: Arc<Orders>, upto: u64, indexing: &Indexing) -> Arc<Orders> {
         if upto < self.last() {
-            let changing = Arc::make_mut(&mut orders);
+            let mut edits = Edits::new(indexing);
             for note in self.notes.from(self.notes.rank(|number| *number <= upto)) {
-                changing.edit(indexing, note.before.as_ref(), note.after.as_ref());
+                edits.add(note.before.as_ref(), note.after.as_ref());
             }
+            Arc::make_mut(&mut orders).edit_all(edits);
         }
         orders
     }
@@ -180,60 +184,68 @@ impl Trailing {
     }
 }
 
-impl Orders {
-    /// Moves a config; one of the two may be absent.
-    fn edit(&mut self, indexing: &Indexing, before: Option<&Arc<Config>>, after: Option<&Arc<Config>>) {
-        let created = |config: Option<&Arc<Config>>| config.map(|config| config.created_at);
-        let modified = |config: Option<&Arc<Config>>| config.map(|config| config.modified_at);
-        // A step of a build leaves both times as they are.
-        move_in_time(&mut self.by_created, before.zip(created(before)), after.zip(created(after)));
-        move_in_time(&mut self.by_modified, before.zip(modified(before)), after.zip(modified(after)));
-        self.edit_entries(indexing, before, after);
+/// What is to be done to each of the [`Orders`].
+struct Edits<'a> {
+    indexing: &'a Indexing,
+    by_created: Vec<order::Edit<ByTime<Key>>>,
+    by_modified: Vec<order::Edit<ByTime<Key>>>,
+    by_slot: Vec<Vec<order::Edit<BySlot>>>,
+}
+
+impl<'a> Edits<'a> {
+    fn new(indexing: &'a Indexing) -> Self {
+        let by_slot = vec![Vec::new(); indexing.slots.len()];
+        Self { indexing, by_created: Vec::new(), by_modified: Vec::new(), by_slot }
     }
 
-    /// Takes the entries away that the config has no longer, and adds its new ones.
-    fn edit_entries(
-        &mut self,
-        indexing: &Indexing,
-        before: Option<&Arc<Config>>,
-        after: Option<&Arc<Config>>,
-    ) {
+    /// Adds what moves with a config; one of the two may be absent.
+    fn add(&mut self, before: Option<&Arc<Config>>, after: Option<&Arc<Config>>) {
+        // A step of a build leaves both times as they are.
+        add_time(&mut self.by_created, before, after, |config| config.created_at);
+        add_time(&mut self.by_modified, before, after, |config| config.modified_at);
         let has = |config: Option<&Arc<Config>>, entry: &Entry| {
             config.is_some_and(|config| config.entries.binary_search(entry).is_ok())
         };
-        // Entries of dropped paths stand nowhere.
-        if let Some(before) =
-            before.filter(|_| after.is_some() || !crate::sabotage::is("index-left-on-delete"))
-        {
-            for entry in before.entries.iter().filter(|entry| !has(after, entry)) {
-                if let Some(order) = indexing.place(entry.slot).and_then(|place| self.by_slot.get_mut(place))
-                {
-                    order.remove((&entry.value, before.key.as_str()));
-                }
-            }
+        let left = crate::sabotage::is("index-left-on-delete") && after.is_none();
+        if let Some(config) = before.filter(|_| !left) {
+            self.add_entries(config, |entry| !has(after, entry), false);
         }
-        if let Some(after) = after {
-            for entry in after.entries.iter().filter(|entry| !has(before, entry)) {
-                if let Some(order) = indexing.place(entry.slot).and_then(|place| self.by_slot.get_mut(place))
-                {
-                    order.insert(BySlot::new(&entry.value, &after.key));
-                }
-            }
+        if let Some(config) = after {
+            self.add_entries(config, |entry| !has(before, entry), true);
+        }
+    }
+
+    fn add_entries(&mut self, config: &Config, moves: impl Fn(&Entry) -> bool, stands: bool) {
+        for entry in config.entries.iter().filter(|entry| moves(entry)) {
+            // Entries of dropped paths stand nowhere.
+            let order = self.indexing.place(entry.slot).and_then(|place| self.by_slot.get_mut(place));
+            order.into_iter().for_each(|edits| edits.push((BySlot::new(&entry.value, &config.key), stands)));
         }
     }
 }
 
-type At<'a> = Option<(&'a Arc<Config>, crate::model::time::Timestamp)>;
-
-fn move_in_time(order: &mut Order<ByTime<Key>>, before: At<'_>, after: At<'_>) {
-    if before.map(|(_, at)| at) == after.map(|(_, at)| at) {
+fn add_time(
+    edits: &mut Vec<order::Edit<ByTime<Key>>>,
+    before: Option<&Arc<Config>>,
+    after: Option<&Arc<Config>>,
+    time: impl Fn(&Config) -> Timestamp,
+) {
+    let (was, is) = (before.map(|config| time(config)), after.map(|config| time(config)));
+    if was == is {
         return;
     }
-    if let Some((config, at)) = before {
-        order.remove((at, config.key.as_str()));
-    }
-    if let Some((config, at)) = after {
-        order.insert(ByTime { at, of: config.key.clone() });
+    let edit = |config: &Arc<Config>, stands| (ByTime { at: time(config), of: config.key.clone() }, stands);
+    edits.extend(before.map(|config| edit(config, false)));
+    edits.extend(after.map(|config| edit(config, true)));
+}
+
+impl Orders {
+    fn edit_all(&mut self, edits: Edits<'_>) {
+        self.by_created.edit_all(edits.by_created);
+        self.by_modified.edit_all(edits.by_modified);
+        for (order, edits) in self.by_slot.iter_mut().zip(edits.by_slot) {
+            order.edit_all(edits);
+        }
     }
 }
 

@@ -74,6 +74,65 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn edits_at_once_give_what_they_give_one_by_one(
+        runs in proptest::collection::vec(
+            (0u32..3000, 1u32..3000, proptest::collection::vec((any::<u32>(), 0u8..100), 0..600), 0u8..100), 1..20
+        )
+    ) {
+        let (mut order, mut model) = (Order::new(), BTreeSet::new());
+        for (from, width, edits, share) in runs {
+            // Many here and few there, so that nodes overflow and empty.
+            let edits: Vec<_> = edits
+                .into_iter()
+                .map(|(number, chance)| (Row(from + number % width, ()), chance < share))
+                .collect();
+            let (old, old_model) = (order.clone(), model.clone());
+            for (row, stands) in &edits {
+                if *stands { model.insert(row.0) } else { model.remove(&row.0) };
+            }
+            order.edit_all(edits);
+            agrees(&order, &model);
+            agrees(&old, &old_model);
+            shaped(&order.root, true);
+        }
+    }
+}
+
+/// The heights of a node's leaves are equal, and counts, bounds and widths are as they should be.
+fn shaped(node: &Node<Row>, is_root: bool) -> u32 {
+    assert!(is_root || width(node) > 0);
+    assert!(width(node) <= most(node));
+    match node {
+        Node::Leaf(_) => 0,
+        Node::Branch(children) => {
+            let heights: BTreeSet<u32> = children.iter().map(|child| shaped(&child.node, false)).collect();
+            assert!(heights.len() == 1 && (!is_root || children.len() > 1));
+            for child in children {
+                assert_eq!(measure(&child.node), Some((child.count, child.max)));
+            }
+            heights.first().unwrap() + 1
+        }
+    }
+}
+
+#[test]
+fn what_grows_at_its_end_fills_its_leaves() {
+    let mut order = Order::new();
+    for run in 0..100 {
+        order.edit_all((0..50).map(|n| (Row(run * 50 + n, ()), true)).collect());
+    }
+    fn leaves(node: &Node<Row>) -> usize {
+        match node {
+            Node::Leaf(_) => 1,
+            Node::Branch(children) => children.iter().map(|child| leaves(&child.node)).sum(),
+        }
+    }
+    assert!(leaves(&order.root) < 5000 / 8 * 11 / 10, "{} leaves", leaves(&order.root));
+}
+
 #[test]
 fn it_grows_shrinks_and_is_built_at_once() {
     let model: BTreeSet<u32> = (0..20_000).collect();
