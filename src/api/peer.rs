@@ -3,7 +3,7 @@
 //! | kind | who answers |
 //! |---|---|
 //! | `join` | the service; admitted by the secret alone, because the node may have no identity yet |
-//! | `write`, `read-index`, `change` | the service, when this node leads |
+//! | `write`, `writes`, `read-index`, `change` | the service, when this node leads |
 //! | `page` | the service, of a state that it holds |
 //! | `snapshot`, `fetch-snapshot` | consensus; the file goes as a stream |
 //! | `stream` | consensus; the connection is upgraded and bears entries from then on |
@@ -37,8 +37,8 @@ use crate::{
         stream::{PROTOCOL, STREAM},
     },
     service::{
-        Service, changes::CHANGE, forward::WRITE, history::HISTORY, members::JOIN, read::READ_INDEX,
-        turn::PAGE,
+        Service, changes::CHANGE, convoy::WRITES, forward::WRITE, history::HISTORY, members::JOIN,
+        read::READ_INDEX, turn::PAGE,
     },
 };
 
@@ -95,6 +95,7 @@ async fn tell(service: &Service, kind: &str, body: Bytes) -> Result<Bytes, Refus
     Ok(match kind {
         JOIN => service.answer_join(body).await?,
         WRITE => service.answer_write(body).await?,
+        WRITES => service.answer_writes(body).await?,
         CHANGE => service.answer_change(body).await?,
         HISTORY => service.answer_history(body).await?,
         PAGE => service.answer_page(body).await?,

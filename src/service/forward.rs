@@ -15,6 +15,7 @@ use tokio::time::Instant;
 
 use super::{
     Caller, Compiled, NewSchema, NewUnique, Principal, Refusal, Rollback, Service, Write,
+    convoy::may_join,
     prepare::Asked,
     propose::{Attempt, aside},
 };
@@ -27,7 +28,7 @@ use crate::{
     },
     raft::{
         Consensus, Member, ReceiveError,
-        peers::{CallError, Lane},
+        peers::{CallError, Lane, Peers},
     },
 };
 
@@ -42,7 +43,7 @@ const LONG: usize = 64 << 10;
 
 /// A write under way to the leader.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-struct Carried {
+pub(super) struct Carried {
     by: String,
     reason: Option<String>,
     request: Option<RequestStamp>,
@@ -82,21 +83,21 @@ impl Service {
         leader: &Member,
         deadline: Instant,
     ) -> Attempt {
-        let remaining = deadline.saturating_duration_since(Instant::now());
-        let body = encode(&Carried::of(asked, remaining));
-        let call = self.inner.peers.call(Lane::Forward, leader.id, &leader.peer_addr, WRITE, body, remaining);
-        let answer = tokio::select! {
-            answer = call => answer,
-            // A lost leader never answers. A write that may be sent again need not wait for that.
-            () = consensus.leader_changed(), if asked.may_repeat() => {
-                return Attempt::Unknown("the leader changed while the write was under way".into());
+        let (peers, convoys) = (&self.inner.peers, &self.inner.convoys);
+        let sent = async {
+            if may_join(asked) {
+                convoys.send(peers, leader, asked, deadline).await
+            } else {
+                alone(peers, leader, asked, deadline).await
             }
         };
-        let answer = match answer {
-            Ok(answer) => answer,
-            Err(error) => return error.into(),
-        };
-        decode(&answer).unwrap_or_else(|error| Attempt::Unknown(format!("the leader's answer is {error}")))
+        tokio::select! {
+            attempt = sent => attempt,
+            // A lost leader never answers. A write that may be sent again need not wait for that.
+            () = consensus.leader_changed(), if asked.may_repeat() => {
+                Attempt::Unknown("the leader changed while the write was under way".into())
+            }
+        }
     }
 
     /// Decides a write that another node carried here.
@@ -114,7 +115,7 @@ impl Service {
         Ok(encode(&self.answer(asked, remaining).await))
     }
 
-    async fn answer(&self, asked: Asked, remaining: Duration) -> Attempt {
+    pub(super) async fn answer(&self, asked: Asked, remaining: Duration) -> Attempt {
         let Some(consensus) = self.consensus() else { return Attempt::Later(self.absence()) };
         if !self.leads(consensus) {
             return Attempt::Later(format!("node {} does not lead", self.node_id()));
@@ -130,62 +131,103 @@ impl Service {
     }
 }
 
+/// Sends a write with a call of its own.
+async fn alone(peers: &Peers, leader: &Member, asked: &Asked, deadline: Instant) -> Attempt {
+    let remaining = deadline.saturating_duration_since(Instant::now());
+    let body = encode(&Carried::of(asked, remaining));
+    match peers.call(Lane::Forward, leader.id, &leader.peer_addr, WRITE, body, remaining).await {
+        Ok(answer) => decode(&answer)
+            .unwrap_or_else(|error| Attempt::Unknown(format!("the leader's answer is {error}"))),
+        Err(error) => error.into(),
+    }
+}
+
 fn open(body: &[u8], depth: usize) -> Result<(Duration, Asked), ReceiveError> {
-    let carried: Carried = decode(body)?;
-    let remaining = Duration::from_millis(carried.remaining_ms);
-    let asked = carried.into_asked(depth).map_err(|error| ReceiveError::Malformed(error.to_string()))?;
-    Ok((remaining, asked))
+    decode::<Carried>(body)?.open(depth)
 }
 
 impl Carried {
-    fn of(asked: &Asked, remaining: Duration) -> Self {
+    pub(super) fn of(asked: &Asked, remaining: Duration) -> Self {
         Self {
             by: asked.caller.principal.id.clone(),
             reason: asked.caller.reason.clone(),
             request: asked.caller.request,
             remaining_ms: u64::try_from(remaining.as_millis()).unwrap_or(u64::MAX),
-            write: CarriedWrite::of(asked.write.clone()),
+            write: CarriedWrite::of(&asked.write),
             dry_run: asked.caller.dry_run,
         }
     }
 
-    fn into_asked(self, depth: usize) -> Result<Asked, DocumentError> {
-        let write = self.write.open(depth)?;
+    /// What its sender leaves the leader.
+    pub(super) fn remaining(&self) -> Duration {
+        Duration::from_millis(self.remaining_ms)
+    }
+
+    /// The write, and how long its sender waits for it.
+    ///
+    /// # Errors
+    /// When a document is none.
+    pub(super) fn open(self, depth: usize) -> Result<(Duration, Asked), ReceiveError> {
+        let remaining = self.remaining();
+        let malformed = |error: DocumentError| ReceiveError::Malformed(error.to_string());
+        let write = self.write.open(depth).map_err(malformed)?;
         let (principal, dry_run) = (Principal { id: self.by }, self.dry_run);
         let caller = Caller { principal, reason: self.reason, request: self.request, dry_run };
-        Ok(Asked { caller, write })
+        Ok((remaining, Asked { caller, write }))
     }
 }
 
 impl CarriedWrite {
-    fn of(write: Write) -> Self {
+    fn of(write: &Write) -> Self {
+        let text = |document: &Document| Arc::clone(&document.text);
         match write {
-            Write::CreateDefinition { key, indexes, schema } => {
-                Self::CreateDefinition { key, indexes, schema: schema.map(|schema| schema.text) }
+            Write::CreateDefinition { key, indexes, schema } => Self::CreateDefinition {
+                key: key.clone(),
+                indexes: indexes.clone(),
+                schema: schema.as_ref().map(text),
+            },
+            Write::SetIndexes { key, indexes, expect } => {
+                Self::SetIndexes { key: key.clone(), indexes: indexes.clone(), expect: *expect }
             }
-            Write::SetIndexes { key, indexes, expect } => Self::SetIndexes { key, indexes, expect },
             Write::DeleteDefinition { key, expect, restrict } => {
-                Self::DeleteDefinition { key, expect, restrict }
+                Self::DeleteDefinition { key: key.clone(), expect: *expect, restrict: *restrict }
             }
-            Write::WriteConfig { definition, key, data, expect } => {
-                Self::WriteConfig { definition, key, data: data.text, expect }
+            Write::WriteConfig { definition, key, data, expect } => Self::WriteConfig {
+                definition: definition.clone(),
+                key: key.clone(),
+                data: text(data),
+                expect: *expect,
+            },
+            Write::DeleteConfig { definition, key, expect } => {
+                Self::DeleteConfig { definition: definition.clone(), key: key.clone(), expect: *expect }
             }
-            Write::DeleteConfig { definition, key, expect } => Self::DeleteConfig { definition, key, expect },
-            Write::PatchConfig { definition, key, patch, expect } => {
-                let form = match patch.form {
+            Write::PatchConfig { definition, key, patch, expect } => Self::PatchConfig {
+                definition: definition.clone(),
+                key: key.clone(),
+                form: match patch.form {
                     PatchForm::Merge => CarriedForm::Merge,
                     PatchForm::Json => CarriedForm::Json,
-                };
-                Self::PatchConfig { definition, key, form, patch: patch.document.text, expect }
+                },
+                patch: text(&patch.document),
+                expect: *expect,
+            },
+            Write::Rollback(Rollback { definition, id, key, data, expect }) => Self::Rollback {
+                definition: definition.clone(),
+                id: *id,
+                key: key.clone(),
+                data: text(data),
+                expect: *expect,
+            },
+            Write::SetSchema(NewSchema { key, schema, expect, force, compiled: _ }) => Self::SetSchema {
+                key: key.clone(),
+                schema: schema.as_ref().map(text),
+                expect: *expect,
+                force: *force,
+            },
+            Write::SetUnique(NewUnique { key, paths, expect }) => {
+                Self::SetUnique { key: key.clone(), paths: paths.clone(), expect: *expect }
             }
-            Write::Rollback(Rollback { definition, id, key, data, expect }) => {
-                Self::Rollback { definition, id, key, data: data.text, expect }
-            }
-            Write::SetSchema(NewSchema { key, schema, expect, force, compiled: _ }) => {
-                Self::SetSchema { key, schema: schema.map(|schema| schema.text), expect, force }
-            }
-            Write::SetUnique(NewUnique { key, paths, expect }) => Self::SetUnique { key, paths, expect },
-            Write::Batch(operations) => Self::Batch(operations.into_iter().map(Self::of).collect()),
+            Write::Batch(operations) => Self::Batch(operations.iter().map(Self::of).collect()),
         }
     }
 

@@ -9,6 +9,7 @@
 //! | `patch`, `queues` | computes writes from the record as it is, one after another for each record |
 //! | `batch` | several writes as one |
 //! | `forward` | carries a write to the leader, once, and answers the ones that other nodes carry here |
+//! | `convoy` | lets small writes travel to the leader together |
 //! | `read` | the barrier that makes a read see every acknowledged write |
 //! | `watch` | the changes as they come, from any revision that is kept |
 //! | `members` | forms the cluster, shows it, says whether this node is ready |
@@ -32,6 +33,7 @@ mod batch;
 mod building;
 pub(crate) mod changes;
 mod checks;
+pub(crate) mod convoy;
 pub mod cursor;
 pub(crate) mod forward;
 mod gate;
@@ -322,6 +324,7 @@ struct Inner {
     lookups: Semaphore,
     validators: checks::Validators,
     queues: queues::Queues,
+    convoys: Arc<convoy::Convoys>,
     disk: checks::Disk,
     gates: Arc<gate::Gates>,
     /// Held by each check of all configs of a definition.
@@ -348,6 +351,7 @@ impl Service {
             lookups: Semaphore::new(history::LOOKUPS_MAX),
             validators: checks::Validators::default(),
             queues: queues::Queues::default(),
+            convoys: Arc::default(),
             disk: checks::Disk::new(options.directory.clone(), options.disk_reserve_bytes),
             gates: Arc::default(),
             scans: Arc::new(Semaphore::new(scan::SCANS_MAX)),

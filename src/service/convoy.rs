@@ -1,0 +1,222 @@
+//! Small writes travel to the leader together.
+//!
+//! A call costs about as much as the decision that it asks for. So few calls of a node are under way at once, and the
+//! writes that come meanwhile go with the next one: a write that comes alone travels at once and alone, and of many
+//! each costs a fraction of a call. What is long, or may take long, goes by itself (`forward.rs`).
+//!
+//! **Invariants**
+//! 1. A write goes with one call at most. One that waits here was certainly not sent.
+//! 2. A call goes on whoever of its writes' callers has gone: its outcome is that of the others too.
+//! 3. Nobody waits for long because of others: a call that is not answered soon makes room for the next.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    pin::pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures::{FutureExt as _, future::join_all};
+use tokio::{
+    sync::oneshot,
+    time::{Instant, timeout, timeout_at},
+};
+
+use super::{
+    Service, Write,
+    forward::{Carried, decode, encode},
+    prepare::Asked,
+    propose::Attempt,
+};
+use crate::raft::{
+    Member, NodeId, ReceiveError,
+    peers::{Lane, Peers},
+};
+
+/// The call's name: the last segment of the peer path.
+pub(crate) const WRITES: &str = "writes";
+/// Calls to one leader that are under way at once: while it decides the writes of some, those of the next gather.
+const CALLS_MAX: usize = 4;
+/// After so long a call counts no more: it is far to the leader, or one of its writes waits there for its turn.
+const SOON: Duration = Duration::from_millis(20);
+/// Writes of one call.
+const WRITES_MAX: usize = 64;
+/// Bytes of data of a write that travels with others.
+const SMALL: usize = 4 << 10;
+
+/// The writes of this node that wait for a call, by the leader that they go to.
+#[derive(Debug, Default)]
+pub(super) struct Convoys {
+    queues: Mutex<BTreeMap<NodeId, Queue>>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    calls: usize,
+    waiting: VecDeque<Waiting>,
+    /// The number of the next one that waits.
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    number: u64,
+    leader: Member,
+    carried: Carried,
+    answer: oneshot::Sender<Attempt>,
+}
+
+/// Whether a write may travel with others.
+pub(super) fn may_join(asked: &Asked) -> bool {
+    let is_small = match &asked.write {
+        Write::WriteConfig { data, .. } => data.text.len() <= SMALL,
+        Write::DeleteConfig { .. } => true,
+        Write::CreateDefinition { .. }
+        | Write::SetIndexes { .. }
+        | Write::DeleteDefinition { .. }
+        | Write::PatchConfig { .. }
+        | Write::Rollback(_)
+        | Write::SetSchema(_)
+        | Write::SetUnique(_)
+        | Write::Batch(_) => false,
+    };
+    is_small && !asked.caller.dry_run
+}
+
+impl Convoys {
+    /// Sends a write with the next call.
+    pub(super) async fn send(
+        self: &Arc<Self>,
+        peers: &Arc<Peers>,
+        leader: &Member,
+        asked: &Asked,
+        deadline: Instant,
+    ) -> Attempt {
+        let (answer, answered) = oneshot::channel();
+        let carried = Carried::of(asked, deadline.saturating_duration_since(Instant::now()));
+        let number = {
+            let mut queues = self.queues();
+            let queue = queues.entry(leader.id).or_default();
+            queue.next += 1;
+            queue.waiting.push_back(Waiting { number: queue.next, leader: leader.clone(), carried, answer });
+            self.begin(peers, leader.id, queue);
+            queue.next
+        };
+        match timeout_at(deadline, answered).await {
+            Ok(Ok(attempt)) => attempt,
+            Ok(Err(_)) => Attempt::Unknown("the call to the leader was cut off".into()),
+            Err(_) if self.take_back(leader.id, number) => {
+                Attempt::Later("the time was up before the write was sent to the leader".into())
+            }
+            Err(_) => Attempt::Unknown("the leader did not answer in time".into()),
+        }
+    }
+
+    /// Begins a call where somebody waits and there is room for one.
+    fn begin(self: &Arc<Self>, peers: &Arc<Peers>, to: NodeId, queue: &mut Queue) {
+        if queue.calls < CALLS_MAX && !queue.waiting.is_empty() {
+            queue.calls += 1;
+            tokio::spawn(Arc::clone(self).work(Arc::clone(peers), to));
+        }
+    }
+
+    /// Makes one call after another for as long as somebody waits.
+    async fn work(self: Arc<Self>, peers: Arc<Peers>, to: NodeId) {
+        while let Some(convoy) = self.next(to) {
+            let mut call = pin!(call(&peers, convoy));
+            if timeout(SOON, &mut call).await.is_err() {
+                {
+                    let mut queues = self.queues();
+                    let queue = queues.entry(to).or_default();
+                    queue.calls -= 1;
+                    self.begin(&peers, to, queue);
+                }
+                return call.await;
+            }
+        }
+    }
+
+    /// The writes of the next call. When nobody waits the call is over, and counts no more.
+    fn next(&self, to: NodeId) -> Option<Vec<Waiting>> {
+        let mut queues = self.queues();
+        let queue = queues.entry(to).or_default();
+        let mut convoy: Vec<Waiting> = Vec::new();
+        while convoy.len() < WRITES_MAX {
+            // A member may have got another address since.
+            let goes_along = |next: &Waiting| convoy.first().is_none_or(|first| first.leader == next.leader);
+            let Some(next) = queue.waiting.pop_front_if(|next| goes_along(next)) else { break };
+            // Who has gone need not be told, and his write need not be made.
+            if !next.answer.is_closed() {
+                convoy.push(next);
+            }
+        }
+        if convoy.is_empty() {
+            queue.calls -= 1;
+            return None;
+        }
+        Some(convoy)
+    }
+
+    /// Takes a write back that was not sent; whether it was there.
+    fn take_back(&self, to: NodeId, number: u64) -> bool {
+        let mut queues = self.queues();
+        let waiting = queues.get_mut(&to).map(|queue| &mut queue.waiting);
+        waiting.is_some_and(|waiting| {
+            let place = waiting.iter().position(|other| other.number == number);
+            place.is_some_and(|place| waiting.remove(place).is_some())
+        })
+    }
+
+    fn queues(&self) -> MutexGuard<'_, BTreeMap<NodeId, Queue>> {
+        // Nothing panics while it is held but for lack of memory.
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Calls the leader and tells each caller what became of his write.
+async fn call(peers: &Peers, convoy: Vec<Waiting>) {
+    let Some(leader) = convoy.first().map(|first| first.leader.clone()) else { return };
+    let most = convoy.iter().map(|waiting| waiting.carried.remaining()).max().unwrap_or_default();
+    let (carried, answers): (Vec<Carried>, Vec<_>) =
+        convoy.into_iter().map(|waiting| (waiting.carried, waiting.answer)).unzip();
+    let body = encode(&carried);
+    drop(carried);
+    let answer = peers.call(Lane::Forward, leader.id, &leader.peer_addr, WRITES, body, most).await;
+    let attempts = answer.map_err(Attempt::from).and_then(|answer| {
+        let attempts =
+            decode::<Vec<Attempt>>(&answer).ok().filter(|attempts| attempts.len() == answers.len());
+        attempts.ok_or_else(|| Attempt::Unknown("the leader's answer is none to these writes".into()))
+    });
+    match attempts {
+        Ok(attempts) => answers.into_iter().zip(attempts).for_each(|(answer, attempt)| tell(answer, attempt)),
+        Err(attempt) => answers.into_iter().for_each(|answer| tell(answer, attempt.clone())),
+    }
+}
+
+/// Tells a caller, unless he has gone.
+fn tell(answer: oneshot::Sender<Attempt>, attempt: Attempt) {
+    drop(answer.send(attempt));
+}
+
+impl Service {
+    /// Decides the writes that another node carried here together.
+    ///
+    /// # Errors
+    /// When the body is none of this version's, or holds more than goes with one call. Everything else is an answer.
+    pub(crate) async fn answer_writes(&self, body: Bytes) -> Result<Bytes, ReceiveError> {
+        let carried: Vec<Carried> = decode(&body)?;
+        drop(body);
+        if carried.len() > WRITES_MAX {
+            return Err(ReceiveError::Malformed(format!("{} writes in one call", carried.len())));
+        }
+        let depth = self.limits().json_depth;
+        let asked = carried.into_iter().map(|carried| carried.open(depth)).collect::<Result<Vec<_>, _>>()?;
+        // On the heap one by one: together they would be moved with each poll that ends one.
+        let decisions = asked.into_iter().map(|(remaining, asked)| self.answer(asked, remaining).boxed());
+        Ok(encode(&join_all(decisions).await))
+    }
+}
+
+#[cfg(test)]
+mod tests;
