@@ -17,7 +17,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures::{FutureExt as _, future::join_all};
+use futures::{StreamExt as _, stream::FuturesOrdered};
 use tokio::{
     sync::oneshot,
     time::{Instant, timeout, timeout_at},
@@ -212,9 +212,9 @@ impl Service {
         }
         let depth = self.limits().json_depth;
         let asked = carried.into_iter().map(|carried| carried.open(depth)).collect::<Result<Vec<_>, _>>()?;
-        // On the heap one by one: together they would be moved with each poll that ends one.
-        let decisions = asked.into_iter().map(|(remaining, asked)| self.answer(asked, remaining).boxed());
-        Ok(encode(&join_all(decisions).await))
+        let decisions: FuturesOrdered<_> =
+            asked.into_iter().map(|(remaining, asked)| self.answer(asked, remaining)).collect();
+        Ok(encode(&decisions.collect::<Vec<_>>().await))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Writes to a leader that is played: who goes with whom, and what each is told.
 
 use axum::{Router, extract::State, routing::post};
+use futures::future::join_all;
 use tokio::{net::TcpListener, sync::Semaphore};
 
 use super::*;
