@@ -239,7 +239,7 @@ fn as_json(member: &Member) -> Value {
 }
 
 fn start_log(args: &LogArgs) -> Result<(), String> {
-    let filter = EnvFilter::try_new(&args.log).map_err(|error| format!("--log: {error}"))?;
+    let filter = EnvFilter::try_new(args.filter()).map_err(|error| format!("--log: {error}"))?;
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     let started = match args.log_format {
         LogFormat::Text => log.with_ansi(io::stderr().is_terminal()).try_init(),

@@ -19,8 +19,9 @@ use crate::{
 
 /// Shortest key or secret: 16 random characters can't be guessed over a network.
 const SECRET_BYTES_MIN: usize = 16;
-/// openraft warns of a dead member with every heartbeat.
-const DEFAULT_LOG: &str = "info,openraft=error,chunked_wal=warn,raft_log=warn";
+/// What is not logged unless it is asked for by name: openraft warns of a dead member with every heartbeat, and the log
+/// tells of each of its files.
+const QUIET: &str = "openraft=error,chunked_wal=warn,raft_log=warn";
 /// Longest body of a request: a write of it must fit into a call between nodes.
 pub const BODY_BYTES_MAX: usize = 16 << 20;
 
@@ -75,8 +76,16 @@ pub struct LogArgs {
     #[arg(long, env = "CONCORD_LOG_FORMAT", value_enum, default_value = "text")]
     pub log_format: LogFormat,
     /// What is logged: a level, or levels by module as in `info,concord::raft=debug`
-    #[arg(long, env = "CONCORD_LOG", default_value = DEFAULT_LOG, value_name = "FILTER")]
+    #[arg(long, env = "CONCORD_LOG", default_value = "info", value_name = "FILTER")]
     pub log: String,
+}
+
+impl LogArgs {
+    /// The filter, by which libraries that tell of their every step are quiet unless they are named.
+    #[must_use]
+    pub fn filter(&self) -> String {
+        format!("{QUIET},{}", self.log)
+    }
 }
 
 /// The limits of intake; each refusal names its limit.

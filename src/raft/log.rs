@@ -37,12 +37,12 @@ use crate::store::{LogRange, Store};
 /// How long a batch waits for company: what has queued up behind the fsync before it is there already.
 const BATCH_WAIT: Duration = Duration::from_micros(5);
 /// Bytes of one file: what a purge gives back at a time, and what must be in memory of the newest one.
-const CHUNK_BYTES_MAX: usize = 16 << 20;
+const CHUNK_BYTES_MAX: usize = 4 << 20;
 /// Records of one file; with [`ENTRY_BYTES`] each they fit the cache beside a full chunk.
-const CHUNK_RECORDS_MAX: usize = 50_000;
-/// Bytes of entries in memory: a whole chunk, one entry of 16 MiB beyond it, and their overhead. Below 40 MiB
+const CHUNK_RECORDS_MAX: usize = 12_500;
+/// Bytes of entries in memory: a whole chunk, one entry of 16 MiB beyond it, and their overhead. Below 22 MiB
 /// raft-log may drop entries that it can't read back. A member that lags further is read for from the file.
-const CACHE_BYTES_MAX: usize = 48 << 20;
+const CACHE_BYTES_MAX: usize = 24 << 20;
 /// What an entry takes in memory beside its bytes.
 const ENTRY_BYTES: u64 = 128;
 /// Bytes of one answer to a peer that lags: a quarter second of a slow link.

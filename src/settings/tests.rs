@@ -100,3 +100,17 @@ fn members_are_read_as_they_are_written() {
         assert!(parse_member(bad).is_err(), "{bad}");
     }
 }
+
+#[test]
+fn libraries_are_quiet_unless_they_are_named() {
+    use tracing_subscriber::EnvFilter;
+    let shown = |log: &str| {
+        let args = LogArgs { log_format: LogFormat::Text, log: log.into() };
+        EnvFilter::try_new(args.filter()).unwrap().to_string()
+    };
+    for log in ["info", "debug"] {
+        assert!(shown(log).contains("raft_log=warn") && shown(log).contains(log), "{}", shown(log));
+    }
+    assert!(shown("info,raft_log=debug").contains("raft_log=debug"));
+    assert!(!shown("info,raft_log=debug").contains("raft_log=warn"));
+}
