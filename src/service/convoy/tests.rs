@@ -51,9 +51,10 @@ impl Leader {
         let carried: Vec<Carried> = decode(&body).unwrap();
         leader.calls.lock().unwrap().push(carried.len());
         leader.may_answer.acquire().await.unwrap().forget();
-        let key = |carried: Carried| match carried.open(10).unwrap().1.write {
-            Write::DeleteConfig { key, .. } => Attempt::Later(key),
-            other => panic!("{other:?}"),
+        let key = |carried: Carried| {
+            let (_, asked) = carried.open(10).unwrap();
+            let Write::DeleteConfig { key, .. } = asked.write else { panic!("{asked:?}") };
+            Attempt::Later(key)
         };
         encode(&carried.into_iter().map(key).collect::<Vec<_>>()).to_vec()
     }
