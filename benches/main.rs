@@ -1,10 +1,12 @@
 //! What the pieces of a request cost, without a cluster around them: `cargo bench`, or `cargo bench -- apply`.
 //!
 //! As a test (`cargo test --benches`) each runs once. **Invariant:** a bench measures what the service calls, through
-//! the same public items.
+//! the same public items; where that is another crate's (`log`), set up in the same way.
 
+mod answer;
 mod carry;
 mod data;
+mod log;
 mod request;
 mod state;
 

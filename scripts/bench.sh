@@ -6,10 +6,11 @@
 #   --json FILE                the rows, for a program
 #   --loads, --clients, --bytes, --keys, --rounds, --measured-ms   a part of it; --alone: without etcd
 #
-# Concord alone, instead; they may be given together:
+# Without etcd, instead; they may be given together:
 #   scripts/bench.sh --work    updates while snapshots are taken, a node is caught up and an index is built; 3 minutes
 #   scripts/bench.sh --big     memory, restart, pages and loads of 1,000,000 configs, or --keys N; 5 minutes, 10 GB of disk
 #   scripts/bench.sh --long    updates for ten minutes, or --minutes N, and what grows meanwhile
+#   scripts/bench.sh --floor   no Concord either: what an axum that does nothing, the disk and loopback allow; a minute
 #
 # What was seen is printed and appended to bench/RESULTS.md (BENCH_RESULTS= names another file). Everything is on
 # loopback and on free ports, its data in target/ (BENCH_DATA= names another directory); when this ends, no process and
@@ -21,7 +22,7 @@ while (($#)); do
         --json) json=(--json "$(realpath -m "${2:?--json FILE}")"); shift 2 ;;
         --json=*) json=(--json "$(realpath -m "${1#--json=}")"); shift ;;
         -h | --help) sed -n '2,/^set -/s/^# \{0,1\}//p' "$0"; exit ;;
-        --alone | --work | --big | --long) alone=yes; rest+=("$1"); shift ;;
+        --alone | --work | --big | --long | --floor) alone=yes; rest+=("$1"); shift ;;
         *) rest+=("$1"); shift ;;
     esac
 done

@@ -1,4 +1,4 @@
-//! The two clusters: three processes each, fresh, on free ports of loopback, data on the same disk, real fsyncs.
+//! The clusters: three processes each, fresh, on free ports of loopback, data on the same disk, real fsyncs.
 //!
 //! **Invariant:** no process outlives this one. Each is killed when its cluster is dropped, and by the kernel
 //! (`setpriv --pdeathsig`) when this process dies in another way.
@@ -217,6 +217,24 @@ impl Cluster {
         let cluster = Self { speaks: Speaks::Etcd, nodes };
         for node in &cluster.nodes {
             cluster.wait(runtime, node, Method::GET, "/health")?;
+        }
+        Ok(cluster)
+    }
+
+    /// Starts processes that answer whatever they are asked with one fixed text. Their program was built beside this.
+    pub(crate) fn fixed(runtime: &Runtime, data: &Path, count: usize) -> Result<Self, String> {
+        let own = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
+        let binary = own.with_file_name("concord-bench-fixed");
+        let mut nodes = Vec::new();
+        for (n, addr) in free_addrs(count)?.into_iter().enumerate() {
+            let home = data.join(format!("fixed{}", n + 1));
+            let mut command = command(&binary, &home)?;
+            command.arg(addr.to_string());
+            nodes.push(spawn(command, addr, home)?);
+        }
+        let cluster = Self { speaks: Speaks::Concord, nodes };
+        for node in &cluster.nodes {
+            cluster.wait(runtime, node, Method::GET, "/api/v1/config_definition/any/config/any")?;
         }
         Ok(cluster)
     }

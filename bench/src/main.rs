@@ -3,10 +3,12 @@
 //! `scripts/bench.sh` builds what is needed and runs this. Generator and servers share the machine: what a client
 //! costs is missing from its server, so the CPU of all is in the table.
 
+mod bare;
 mod big;
 mod clients;
 mod cluster;
 mod files;
+mod floor;
 mod http;
 mod load;
 mod long;
@@ -91,6 +93,9 @@ struct Args {
     /// Instead: updates for minutes, and what grows
     #[arg(long)]
     long: bool,
+    /// Instead: what an axum that does nothing, the disk and the loopback allow here
+    #[arg(long)]
+    floor: bool,
     /// Minutes of --long
     #[arg(long, default_value_t = 10)]
     minutes: usize,
@@ -304,7 +309,11 @@ fn bench(args: &Args) -> Result<(), String> {
         let measure = || long::section(concord, &data.join("long"), (args.keys(), args.minutes));
         json["long"] = section(args, (", Concord for long", true), measure)?;
     }
-    if !(args.work || args.big || args.long) {
+    if args.floor {
+        let measure = || floor::section(&data.join("floor"), args.rounds, args.measured_ms);
+        json["floor"] = section(args, (", what this machine allows", true), measure)?;
+    }
+    if !(args.work || args.big || args.long || args.floor) {
         let title = if args.quick { ", quick" } else { "" };
         let kept = args.etcd.is_some() && !args.alone;
         json = section(args, (title, kept), || compare(args))?;

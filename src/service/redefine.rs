@@ -394,3 +394,6 @@ impl Service {
         looked?.map_err(|Stopped| late())
     }
 }
+
+#[cfg(test)]
+mod tests;
