@@ -44,10 +44,10 @@ fn open(directory: &str) -> io::Result<RaftLog<Layout>> {
     // As a node does at its start; else the wait for company is ten times as long. The log's thread inherits it.
     rustix::thread::set_current_timer_slack(NonZeroU64::new(1))?;
     let mut config = Config::new(directory);
-    config.wal.chunk_max_size = Some(16 << 20);
-    config.wal.chunk_max_records = Some(50_000);
+    config.wal.chunk_max_size = Some(4 << 20);
+    config.wal.chunk_max_records = Some(12_500);
     config.wal.flush_batch_wait = Some(Duration::from_micros(5));
-    config.log_cache_capacity = Some(48 << 20);
+    config.log_cache_capacity = Some(24 << 20);
     config.log_cache_max_items = Some(usize::MAX);
     RaftLog::open(Arc::new(config))
 }
