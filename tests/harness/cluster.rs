@@ -32,7 +32,8 @@ impl Default for Options {
             ("CONCORD_ELECTION_MAX_MS", "900"),
             ("CONCORD_WRITE_TIMEOUT_MS", "20000"),
             ("CONCORD_READ_TIMEOUT_MS", "10000"),
-            ("CONCORD_LOG", "info"),
+            // The tests read there what openraft does.
+            ("CONCORD_LOG", "info,openraft=info"),
         ];
         let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned()));
         Self { settings: settings.into() }

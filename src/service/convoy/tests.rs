@@ -1,8 +1,11 @@
 //! Writes to a leader that is played: who goes with whom, and what each is told.
 
-use axum::{Router, extract::State, routing::post};
 use futures::future::join_all;
-use tokio::{net::TcpListener, sync::Semaphore};
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufStream},
+    net::{TcpListener, TcpStream},
+    sync::Semaphore,
+};
 
 use super::*;
 use crate::{
@@ -42,21 +45,47 @@ impl Leader {
         let leader = Self { calls: Arc::default(), may_answer: Arc::new(Semaphore::new(0)) };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let peer_addr = listener.local_addr().unwrap().to_string();
-        let router = Router::new().route("/peer/writes", post(Self::answer)).with_state(leader.clone());
-        tokio::spawn(async move { axum::serve(listener, router).await });
+        let serving = leader.clone();
+        tokio::spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                tokio::spawn(serving.clone().serve(stream));
+            }
+        });
         (leader, Member { id: 1, api_addr: String::new(), peer_addr })
     }
 
-    async fn answer(State(leader): State<Self>, body: Bytes) -> Vec<u8> {
-        let carried: Vec<Carried> = decode(&body).unwrap();
-        leader.calls.lock().unwrap().push(carried.len());
-        leader.may_answer.acquire().await.unwrap().forget();
+    /// Just as much HTTP as the calls of a node need.
+    async fn serve(self, stream: TcpStream) {
+        let mut stream = BufStream::new(stream);
+        let (mut line, mut length) = (String::new(), 0);
+        while stream.read_line(&mut line).await.is_ok_and(|read| read > 0) {
+            let header = std::mem::take(&mut line).to_ascii_lowercase();
+            if let Some(value) = header.strip_prefix("content-length:") {
+                length = value.trim().parse().unwrap();
+            }
+            if header == "\r\n" {
+                let mut body = vec![0; length];
+                stream.read_exact(&mut body).await.unwrap();
+                let answer = self.answer(&body).await;
+                let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", answer.len());
+                // The caller may have gone.
+                let _gone = stream.write_all(&[head.as_bytes(), &answer].concat()).await;
+                let _gone = stream.flush().await;
+            }
+        }
+    }
+
+    async fn answer(&self, body: &[u8]) -> Bytes {
+        let carried: Vec<Carried> = decode(body).unwrap();
+        self.calls.lock().unwrap().push(carried.len());
+        self.may_answer.acquire().await.unwrap().forget();
         let key = |carried: Carried| {
             let (_, asked) = carried.open(10).unwrap();
             let Write::DeleteConfig { key, .. } = asked.write else { panic!("{asked:?}") };
             Attempt::Later(key)
         };
-        encode(&carried.into_iter().map(key).collect::<Vec<_>>()).to_vec()
+        encode(&carried.into_iter().map(key).collect::<Vec<_>>())
     }
 
     /// Waits until so many calls have come.
