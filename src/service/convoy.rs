@@ -212,9 +212,12 @@ impl Service {
             return Err(ReceiveError::Malformed(format!("{} writes in one call", carried.len())));
         }
         let depth = self.limits().json_depth;
-        let asked = carried.into_iter().map(|carried| carried.open(depth)).collect::<Result<Vec<_>, _>>()?;
-        let decisions: FuturesOrdered<_> =
-            asked.into_iter().map(|(remaining, asked)| self.answer(asked, remaining)).collect();
+        let decide = async |carried: Carried| match carried.open(depth) {
+            Ok((remaining, asked)) => self.answer(asked, remaining).await,
+            // Refused by itself: those that came with it are none the worse.
+            Err(error) => Attempt::Later(format!("the leader: {error}")),
+        };
+        let decisions: FuturesOrdered<_> = carried.into_iter().map(decide).collect();
         Ok(encode(&decisions.collect::<Vec<_>>().await))
     }
 }

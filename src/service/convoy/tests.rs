@@ -9,7 +9,7 @@ use tokio::{
 
 use super::*;
 use crate::{
-    model::{command::Expect, document::Document},
+    model::{command::Expect, document::Document, limits::Limits},
     raft::{
         identity::{FORMAT, Identity},
         peers::Secrets,
@@ -161,6 +161,27 @@ async fn a_leader_that_is_not_there_was_sent_nothing() {
     let attempt =
         Arc::new(Convoys::default()).send(&peers(), &member, &asked("k"), Instant::now() + LONG).await;
     assert!(matches!(attempt, Attempt::Later(_)), "{attempt:?}");
+}
+
+#[tokio::test]
+async fn a_write_that_can_not_be_read_is_refused_by_itself() {
+    let directory = tempfile::tempdir().unwrap();
+    let service =
+        crate::service::tests::service(directory.path(), Limits { json_depth: 2, ..Limits::default() });
+    let write = |text: &str| {
+        let data = Document { text: text.into(), value: serde_json::Value::Null };
+        let (definition, key) = ("d".into(), "k".into());
+        let write = Write::WriteConfig { definition, key, data, expect: Expect::Any };
+        Carried::of(&Asked { write, ..asked("k") }, LONG)
+    };
+    let body = encode(&vec![write("{}"), write("[[[[]]]]"), write("{}")]);
+    let attempts: Vec<Attempt> = decode(&service.answer_writes(body).await.unwrap()).unwrap();
+    // The node leads nothing: that is what those are told that it could read.
+    let is_unread =
+        |attempt: &Attempt| matches!(attempt, Attempt::Later(text) if text.starts_with("the leader"));
+    assert_eq!(attempts.iter().map(is_unread).collect::<Vec<_>>(), [false, true, false], "{attempts:?}");
+    let many: Vec<Carried> = (0..=WRITES_MAX).map(|_| write("{}")).collect();
+    assert!(service.answer_writes(encode(&many)).await.is_err());
 }
 
 #[test]
