@@ -321,8 +321,8 @@ impl Collection {
         self.definition.indexing.place(slot)
     }
 
-    /// The orders by time and by value. The first who asks after some writes brings them up to date, which takes less
-    /// than 1 ms.
+    /// The orders by time and by value. The first who asks after some writes brings them up to date, which takes 1 or
+    /// 2 ms at most.
     #[must_use]
     pub fn orders(&self) -> &Orders {
         self.trailing.orders(&self.definition.indexing)
