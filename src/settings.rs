@@ -10,6 +10,7 @@
 use std::{fmt, path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
+use tracing::level_filters::LevelFilter;
 
 use crate::{
     model::{command::BATCH_STEPS_MAX, limits::Limits},
@@ -84,7 +85,8 @@ impl LogArgs {
     /// The filter, by which libraries that tell of their every step are quiet unless they are named.
     #[must_use]
     pub fn filter(&self) -> String {
-        format!("{QUIET},{}", self.log)
+        let is_quieter = self.log.parse::<LevelFilter>().is_ok_and(|level| level < LevelFilter::WARN);
+        if is_quieter { self.log.clone() } else { format!("{QUIET},{}", self.log) }
     }
 }
 

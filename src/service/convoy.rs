@@ -25,7 +25,7 @@ use tokio::{
 
 use super::{
     Service, Write,
-    forward::{Carried, decode, encode},
+    forward::{Carried, LONG, decode, encode},
     prepare::Asked,
     propose::Attempt,
 };
@@ -65,14 +65,21 @@ struct Waiting {
     number: u64,
     leader: Member,
     carried: Carried,
+    /// Of its data.
+    bytes: usize,
     answer: oneshot::Sender<Attempt>,
 }
 
 /// Whether a write may travel with others.
 pub(super) fn may_join(asked: &Asked) -> bool {
-    let is_small = match &asked.write {
-        Write::WriteConfig { data, .. } => data.text.len() <= SMALL,
-        Write::DeleteConfig { .. } => true,
+    !asked.caller.dry_run && bytes_of(&asked.write).is_some_and(|bytes| bytes <= SMALL)
+}
+
+/// Bytes of the data of a write that is decided in the ordinary time.
+fn bytes_of(write: &Write) -> Option<usize> {
+    match write {
+        Write::WriteConfig { data, .. } => Some(data.text.len()),
+        Write::DeleteConfig { .. } => Some(0),
         Write::CreateDefinition { .. }
         | Write::SetIndexes { .. }
         | Write::DeleteDefinition { .. }
@@ -80,9 +87,8 @@ pub(super) fn may_join(asked: &Asked) -> bool {
         | Write::Rollback(_)
         | Write::SetSchema(_)
         | Write::SetUnique(_)
-        | Write::Batch(_) => false,
-    };
-    is_small && !asked.caller.dry_run
+        | Write::Batch(_) => None,
+    }
 }
 
 impl Convoys {
@@ -96,18 +102,21 @@ impl Convoys {
     ) -> Attempt {
         let (answer, answered) = oneshot::channel();
         let carried = Carried::of(asked, deadline.saturating_duration_since(Instant::now()));
+        let to = leader.id;
         let number = {
             let mut queues = self.queues();
-            let queue = queues.entry(leader.id).or_default();
+            let queue = queues.entry(to).or_default();
             queue.next += 1;
-            queue.waiting.push_back(Waiting { number: queue.next, leader: leader.clone(), carried, answer });
-            self.begin(peers, leader.id, queue);
+            let bytes = bytes_of(&asked.write).unwrap_or(0);
+            let (number, leader) = (queue.next, leader.clone());
+            queue.waiting.push_back(Waiting { number, leader, carried, bytes, answer });
+            self.begin(peers, to, queue);
             queue.next
         };
         match timeout_at(deadline, answered).await {
             Ok(Ok(attempt)) => attempt,
             Ok(Err(_)) => Attempt::Unknown("the call to the leader was cut off".into()),
-            Err(_) if self.take_back(leader.id, number) => {
+            Err(_) if self.take_back(to, number) => {
                 Attempt::Later("the time was up before the write was sent to the leader".into())
             }
             Err(_) => Attempt::Unknown("the leader did not answer in time".into()),
@@ -142,13 +151,15 @@ impl Convoys {
     fn next(&self, to: NodeId) -> Option<Vec<Waiting>> {
         let mut queues = self.queues();
         let queue = queues.entry(to).or_default();
-        let mut convoy: Vec<Waiting> = Vec::new();
-        while convoy.len() < WRITES_MAX {
+        let (mut convoy, mut bytes): (Vec<Waiting>, usize) = (Vec::new(), 0);
+        // The leader parses them where it serves requests: no more than it would parse there of one write.
+        while convoy.len() < WRITES_MAX && bytes + SMALL <= LONG {
             // A member may have got another address since.
             let goes_along = |next: &Waiting| convoy.first().is_none_or(|first| first.leader == next.leader);
             let Some(next) = queue.waiting.pop_front_if(|next| goes_along(next)) else { break };
             // Who has gone need not be told, and his write need not be made.
             if !next.answer.is_closed() {
+                bytes += next.bytes;
                 convoy.push(next);
             }
         }

@@ -39,7 +39,7 @@ const FORM: u8 = 1;
 /// What the leader leaves of the caller's time for its answer to come back.
 const WAY_BACK: Duration = Duration::from_millis(100);
 /// Bytes above which a write is parsed off the threads that serve requests.
-const LONG: usize = 64 << 10;
+pub(super) const LONG: usize = 64 << 10;
 
 /// A write under way to the leader.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]

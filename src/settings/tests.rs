@@ -111,6 +111,8 @@ fn libraries_are_quiet_unless_they_are_named() {
     for log in ["info", "debug"] {
         assert!(shown(log).contains("raft_log=warn") && shown(log).contains(log), "{}", shown(log));
     }
+    // Who asks for less gets no more.
+    assert_eq!((shown("error"), shown("off")), ("error".into(), "off".into()));
     assert!(shown("info,raft_log=debug").contains("raft_log=debug"));
     assert!(!shown("info,raft_log=debug").contains("raft_log=warn"));
 }

@@ -17,7 +17,7 @@ use crate::{
     service::{Caller, Principal},
 };
 
-const LONG: Duration = Duration::from_secs(30);
+const LONG_TIME: Duration = Duration::from_secs(30);
 
 fn asked(key: &str) -> Asked {
     let principal = Principal { id: "root".into() };
@@ -101,7 +101,7 @@ async fn many_writes_go_with_few_calls_and_each_gets_its_own_answer() {
     let (leader, member) = Leader::start().await;
     let (convoys, peers) = (Arc::new(Convoys::default()), peers());
     leader.may_answer.add_permits(1000);
-    let deadline = Instant::now() + LONG;
+    let deadline = Instant::now() + LONG_TIME;
     let sends = (0..300).map(|n| {
         let (convoys, peers, member) = (Arc::clone(&convoys), Arc::clone(&peers), member.clone());
         async move { convoys.send(&peers, &member, &asked(&n.to_string()), deadline).await }
@@ -116,18 +116,36 @@ async fn many_writes_go_with_few_calls_and_each_gets_its_own_answer() {
 }
 
 #[tokio::test]
+async fn a_call_brings_no_more_than_is_parsed_where_requests_are_served() {
+    let convoys = Convoys::default();
+    let write = |n: u64| {
+        let data = Document { text: "x".repeat(SMALL).into(), value: serde_json::Value::Null };
+        let write = Write::WriteConfig { definition: "d".into(), key: "k".into(), data, expect: Expect::Any };
+        let asked = Asked { write, ..asked("k") };
+        let (answer, answered) = oneshot::channel();
+        let bytes = bytes_of(&asked.write).unwrap();
+        let carried = Carried::of(&asked, LONG_TIME);
+        (Waiting { number: n, leader: Member::default(), carried, bytes, answer }, answered)
+    };
+    let (waiting, _answered): (VecDeque<_>, Vec<_>) = (0..40).map(write).unzip();
+    convoys.queues().insert(0, Queue { calls: 1, waiting, next: 40 });
+    let calls: Vec<usize> = std::iter::from_fn(|| convoys.next(0)).map(|convoy| convoy.len()).collect();
+    assert_eq!(calls, [LONG / SMALL, LONG / SMALL, 40 - 2 * (LONG / SMALL)]);
+}
+
+#[tokio::test]
 async fn calls_that_are_not_answered_soon_make_room_for_the_next() {
     let (leader, member) = Leader::start().await;
     let (convoys, peers) = (Arc::new(Convoys::default()), peers());
     let mut sends = Vec::new();
     for n in 0..2 * CALLS_MAX {
         let (convoys, peers, member) = (Arc::clone(&convoys), Arc::clone(&peers), member.clone());
-        let deadline = Instant::now() + LONG;
+        let deadline = Instant::now() + LONG_TIME;
         sends.push(tokio::spawn(async move {
             convoys.send(&peers, &member, &asked(&n.to_string()), deadline).await
         }));
         // Nobody is answered, and yet each goes out.
-        timeout(LONG, leader.has_calls(n + 1)).await.unwrap();
+        timeout(LONG_TIME, leader.has_calls(n + 1)).await.unwrap();
     }
     leader.may_answer.add_permits(1000);
     for (n, send) in sends.into_iter().enumerate() {
@@ -159,7 +177,7 @@ async fn a_leader_that_is_not_there_was_sent_nothing() {
     drop(listener);
     let member = Member { id: 1, api_addr: String::new(), peer_addr };
     let attempt =
-        Arc::new(Convoys::default()).send(&peers(), &member, &asked("k"), Instant::now() + LONG).await;
+        Arc::new(Convoys::default()).send(&peers(), &member, &asked("k"), Instant::now() + LONG_TIME).await;
     assert!(matches!(attempt, Attempt::Later(_)), "{attempt:?}");
 }
 
@@ -172,7 +190,7 @@ async fn a_write_that_can_not_be_read_is_refused_by_itself() {
         let data = Document { text: text.into(), value: serde_json::Value::Null };
         let (definition, key) = ("d".into(), "k".into());
         let write = Write::WriteConfig { definition, key, data, expect: Expect::Any };
-        Carried::of(&Asked { write, ..asked("k") }, LONG)
+        Carried::of(&Asked { write, ..asked("k") }, LONG_TIME)
     };
     let body = encode(&vec![write("{}"), write("[[[[]]]]"), write("{}")]);
     let attempts: Vec<Attempt> = decode(&service.answer_writes(body).await.unwrap()).unwrap();
