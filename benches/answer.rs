@@ -9,10 +9,11 @@ use axum::body::{Body, Bytes};
 use concord::{
     api::{self, Router},
     model::limits::Limits,
-    raft::{
-        Member, Timers,
-        peers::{Peers, Secrets},
+    peer::{
+        Member,
+        client::{Peers, Secrets},
     },
+    raft::Timers,
     service::{Access, Options, Retention, Service},
     store,
 };

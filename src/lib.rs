@@ -31,11 +31,11 @@
 //! 7. Replicated enums grow only at the end; `tests/format.rs` pins every stored form.
 
 pub mod api;
-pub mod backup;
 pub mod cli;
-pub mod client;
+pub mod feed;
 pub mod model;
 pub mod node;
+pub mod peer;
 pub mod raft;
 mod sabotage;
 pub mod service;

@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     api,
-    raft::peers::{Peers, Secrets},
+    peer::client::{Peers, Secrets},
     service::{Access, Options, Service},
     settings::Settings,
     store,

@@ -14,8 +14,9 @@ use tracing::level_filters::LevelFilter;
 
 use crate::{
     model::{command::BATCH_STEPS_MAX, limits::Limits},
-    raft::{Member, NodeId, Timers},
-    service::{Retention, members::check_address},
+    peer::{Member, NodeId},
+    raft::Timers,
+    service::{Retention, membership::check_address},
 };
 
 /// Shortest key or secret: 16 random characters can't be guessed over a network.

@@ -8,14 +8,14 @@ use std::{fmt::Debug, sync::Arc};
 
 use concord::{
     model::{
-        command::{Applied, BatchStep, Command, Expect, Proposal, RequestStamp, THIS_ENTRY, Verdict},
-        error::{Fault, Invalid, Rejection, Step},
+        command::{Applied, BatchStep, Command, Expect, IdempotencyKey, Proposal, THIS_ENTRY, Verdict},
+        error::{Invalid, Rejection, Step, Violation},
         index::{Build, Indexing},
         key::Key,
         record::{Config, Definition, Entry},
         time::Timestamp,
     },
-    raft::{Member, identity::Identity},
+    peer::{Member, identity::Identity},
     state::Remembered,
     store::{Position, StoredChange, StoredEdit},
 };
@@ -35,7 +35,7 @@ fn plain(command: Command) -> Proposal {
 }
 
 fn full(command: Command) -> Proposal {
-    let request = Some(RequestStamp { id: [1; 16], print: [2; 16] });
+    let request = Some(IdempotencyKey { id: [1; 16], fingerprint: [2; 16] });
     Proposal { reason: Some("why".into()), request, definition_read: Some(300), ..plain(command) }
 }
 
@@ -87,7 +87,7 @@ fn entries_of_the_log() {
         &plain(Command::DeleteConfig { definition: key("d"), key: key("k"), expect: Expect::Any }),
         "01e4e0f4e586ee900304726f6f74000000040164016b00",
     );
-    entry(&plain(Command::Compact { floor: 300 }), "01e4e0f4e586ee900304726f6f7400000005ac02");
+    entry(&plain(Command::Compact { compaction_revision: 300 }), "01e4e0f4e586ee900304726f6f7400000005ac02");
 }
 
 #[test]
@@ -169,9 +169,9 @@ fn verdicts() {
 #[test]
 fn refusals_between_nodes() {
     let loc = vec![Step::Name("a".into()), Step::Place(2)];
-    form(&Invalid::Faults(vec![Fault::at(loc, "wrong")]), "00010577726f6e67020001610102");
+    form(&Invalid::Violations(vec![Violation::at(loc, "wrong")]), "00010577726f6e67020001610102");
     form(&Invalid::TooLarge("big".into()), "0103626967");
-    form(&Invalid::TooLargeAt(Fault::at(vec![Step::Place(2)], "big")), "0203626967010102");
+    form(&Invalid::TooLargeAt(Violation::at(vec![Step::Place(2)], "big")), "0203626967010102");
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn records() {
 
 #[test]
 fn remembered_requests() {
-    let stamp = RequestStamp { id: [3; 16], print: [4; 16] };
+    let stamp = IdempotencyKey { id: [3; 16], fingerprint: [4; 16] };
     let outcome = Ok(Applied { revision: 9, at: Timestamp(200), created: false });
     form(
         &Remembered { stamp, at: Timestamp(200), revision: 9, outcome },

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use concord::{
     model::{
-        command::{BatchStep, Command, Expect, Proposal, RequestStamp, Verdict},
+        command::{BatchStep, Command, Expect, IdempotencyKey, Proposal, Verdict},
         index,
         key::Key,
         record::Entries,
         time::Timestamp,
     },
-    state::{Change, Edit, State, build::Builder},
+    state::{Change, Edit, State, builder::Builder},
 };
 use fastrand::Rng;
 use serde_json::{Value, json};
@@ -88,7 +88,7 @@ fn command(state: &State, random: &mut Rng) -> (Command, Option<u64>) {
     let definition = key("d", DEFINITIONS, random);
     let revision = state.definition(definition.as_str()).map_or(1, |found| found.definition.revision);
     match random.u8(0..21) {
-        20 => (Command::Compact { floor: random.u64(0..=state.revision() + 3) }, None),
+        20 => (Command::Compact { compaction_revision: random.u64(0..=state.revision() + 3) }, None),
         0..=2 => {
             let schema = random.bool().then(|| Arc::from(r#"{"type":"object"}"#));
             (Command::CreateDefinition { key: definition, indexes: some_paths(random), schema }, None)
@@ -157,7 +157,7 @@ fn proposals(seed: u64, count: u64) -> Vec<(u64, Option<Proposal>)> {
         };
         let (command, definition_read) = command(&state, &mut random);
         let request = (random.u8(0..3) == 0)
-            .then(|| RequestStamp { id: [random.u8(0..40); 16], print: [random.u8(0..2); 16] });
+            .then(|| IdempotencyKey { id: [random.u8(0..40); 16], fingerprint: [random.u8(0..2); 16] });
         let reason = random.bool().then(|| "because".to_owned());
         let by = "root".to_owned();
         let proposal = Proposal { at: Timestamp(at), by, reason, request, definition_read, command };
@@ -179,7 +179,7 @@ fn rebuilt(state: &State) -> State {
     for request in state.requests() {
         builder.request(request.clone()).unwrap();
     }
-    builder.floor(state.floor());
+    builder.compaction_revision(state.compaction_revision());
     builder.finish(state.revision(), state.last_at()).unwrap()
 }
 
@@ -203,7 +203,7 @@ fn replay(all: &[(u64, Option<Proposal>)], run: usize) -> (State, Trace) {
         let again = rebuilt(&state);
         assert_eq!(again.digest(), state.digest(), "built from its records at {}", state.revision());
         assert_eq!(again.config_count(), state.config_count());
-        assert_eq!(again.floor(), state.floor());
+        assert_eq!(again.compaction_revision(), state.compaction_revision());
         state = again;
     }
     (state, trace)

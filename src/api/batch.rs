@@ -10,10 +10,10 @@ use axum::extract::State;
 use serde_json::Value;
 
 use super::{
+    body::{Fields, not_an_object},
     condition::Condition,
     definitions,
     extract::Ask,
-    intake::{Fields, not_an_object},
     json::Object,
     patch,
     reply::{Problem, Reply},
@@ -22,7 +22,7 @@ use crate::{
     model::{
         command::Expect,
         document::Document,
-        error::{Fault, Invalid, Step},
+        error::{Invalid, Step, Violation},
         patch::{Patch, PatchForm},
     },
     service::{Refusal, Service, Write},
@@ -52,7 +52,7 @@ pub(super) const NAMES: [&str; 7] = [
 pub(super) async fn run(State(service): State<Service>, ask: Ask) -> Result<Reply, Problem> {
     if ask.condition != Condition::Open {
         let msg = "a batch has its conditions in its operations";
-        return Err(Problem::fault(Fault::at(vec!["header".into()], msg)));
+        return Err(Problem::violation(Violation::at(vec!["header".into()], msg)));
     }
     let operations = read(ask.json(&service)?)?;
     let results: Vec<String> = operations.iter().map(shown).collect();
@@ -91,7 +91,7 @@ fn shown(write: &Write) -> String {
 /// Reads the operations of a body.
 fn read(body: Value) -> Result<Vec<Write>, Problem> {
     let mut fields = Fields::of(body)?;
-    let mut faults = Vec::new();
+    let mut violations = Vec::new();
     let mut writes = Vec::new();
     for (place, (loc, item)) in (0..).zip(fields.list(OPERATIONS)) {
         let Value::Object(object) = item else {
@@ -100,19 +100,23 @@ fn read(body: Value) -> Result<Vec<Write>, Problem> {
         };
         let within = vec![OPERATIONS.into(), Step::Place(place)];
         let wrong = std::mem::take(&mut fields.wrong);
-        let mut operation = Operation { fields: Fields { object, loc, wrong }, faults, within };
+        let mut operation = Operation { fields: Fields { object, loc, wrong }, violations, within };
         writes.extend(operation.read());
-        (fields.wrong, faults) = (operation.fields.wrong, operation.faults);
+        (fields.wrong, violations) = (operation.fields.wrong, operation.violations);
     }
     let writes = fields.end(writes)?;
-    if faults.is_empty() { Ok(writes) } else { Err(Refusal::Invalid(Invalid::Faults(faults)).into()) }
+    if violations.is_empty() {
+        Ok(writes)
+    } else {
+        Err(Refusal::Invalid(Invalid::Violations(violations)).into())
+    }
 }
 
 /// One operation that is being read. What is wrong is collected, of all operations.
 struct Operation {
     fields: Fields,
-    faults: Vec<Fault>,
-    /// How its faults are named.
+    violations: Vec<Violation>,
+    /// How its violations are named.
     within: Vec<Step>,
 }
 
@@ -121,8 +125,8 @@ impl Operation {
     fn read(&mut self) -> Option<Write> {
         let name = self.fields.text("op");
         if !NAMES.contains(&name.as_str()) {
-            // One that is missing or no text is told as that: wrong shapes are told before faults.
-            self.fault("op", &format!("`op` must be one of {}", NAMES.join(", ")));
+            // One that is missing or no text is told as that: wrong shapes are told before violations.
+            self.violation("op", &format!("`op` must be one of {}", NAMES.join(", ")));
             return None;
         }
         let definition = self.fields.text(definitions::KEY);
@@ -167,9 +171,9 @@ impl Operation {
         }
     }
 
-    fn fault(&mut self, name: &str, msg: &str) {
+    fn violation(&mut self, name: &str, msg: &str) {
         let loc = self.within.iter().cloned().chain([name.into()]).collect();
-        self.faults.push(Fault::at(loc, msg));
+        self.violations.push(Violation::at(loc, msg));
     }
 
     /// The patch: an object is a merge patch, a list a JSON patch.
@@ -179,9 +183,9 @@ impl Operation {
         let body = self.fields.place("patch");
         let within: Vec<Step> = self.within.iter().cloned().chain(["patch".into()]).collect();
         if !self.fields.wrong.iter().any(|detail| detail.loc == body) {
-            let (details, faults) = patch::faults(form, &value, &body, &within);
+            let (details, violations) = patch::violations(form, &value, &body, &within);
             self.fields.wrong.extend(details);
-            self.faults.extend(faults);
+            self.violations.extend(violations);
         }
         Patch { form, document: Document::new(value) }
     }
@@ -192,7 +196,7 @@ impl Operation {
         }
         let restrict = self.fields.text("mode") == "restrict";
         if !restrict {
-            self.fault("mode", "`mode` must be `restrict` or absent");
+            self.violation("mode", "`mode` must be `restrict` or absent");
         }
         restrict
     }
@@ -209,7 +213,7 @@ impl Operation {
         let tag = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(&text);
         let is_number = !tag.is_empty() && tag.bytes().all(|b| b.is_ascii_digit());
         if !is_number {
-            self.fault("if_match", "expected a revision, with or without quotes, or `*`");
+            self.violation("if_match", "expected a revision, with or without quotes, or `*`");
         }
         // No record has revision 0: a number that is none matches nothing.
         Some(Expect::At(tag.parse().unwrap_or(0)))
@@ -221,7 +225,7 @@ impl Operation {
             return false;
         }
         if self.fields.text("if_none_match") != "*" {
-            self.fault("if_none_match", "a write takes no other value than `*`");
+            self.violation("if_none_match", "a write takes no other value than `*`");
         }
         true
     }
@@ -229,7 +233,7 @@ impl Operation {
     /// For an operation that only creates.
     fn create(&mut self) {
         if self.matching().is_some() {
-            self.fault("if_match", "a create has no revision to match");
+            self.violation("if_match", "a create has no revision to match");
         }
         self.absent();
     }
@@ -237,7 +241,7 @@ impl Operation {
     /// For an operation that only changes or ends what is there.
     fn change(&mut self) -> Expect {
         if self.absent() {
-            self.fault("if_none_match", "this operation creates nothing");
+            self.violation("if_none_match", "this operation creates nothing");
         }
         self.matching().unwrap_or(Expect::Present)
     }
@@ -246,7 +250,7 @@ impl Operation {
     fn put(&mut self) -> Expect {
         match (self.matching(), self.absent()) {
             (Some(_), true) => {
-                self.fault("if_match", "cannot stand beside `if_none_match`");
+                self.violation("if_match", "cannot stand beside `if_none_match`");
                 Expect::None
             }
             (None, true) => Expect::None,
@@ -263,8 +267,8 @@ mod tests {
     fn wrong(operations: Value) -> (Vec<Vec<Step>>, Vec<Vec<Step>>) {
         match read(json!({"operations": operations})) {
             Err(Problem::Shape(details)) => (details.into_iter().map(|detail| detail.loc).collect(), vec![]),
-            Err(Problem::Refused(Refusal::Invalid(Invalid::Faults(faults)), None)) => {
-                (vec![], faults.into_iter().map(|fault| fault.loc).collect())
+            Err(Problem::Refused(Refusal::Invalid(Invalid::Violations(violations)), None)) => {
+                (vec![], violations.into_iter().map(|violation| violation.loc).collect())
             }
             other => panic!("{other:?}"),
         }
@@ -339,8 +343,8 @@ mod tests {
             (config("delete_config", "if_none_match", "*"), "if_none_match"),
             (json!({"op": "delete_definition", "config_definition_key": "d", "mode": "all"}), "mode"),
         ] {
-            let (_, faults) = wrong(json!([operation]));
-            assert_eq!(faults, [at(0, name)], "{operation}");
+            let (_, violations) = wrong(json!([operation]));
+            assert_eq!(violations, [at(0, name)], "{operation}");
         }
     }
 }

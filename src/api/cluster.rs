@@ -6,13 +6,13 @@ use axum::extract::{Path, State};
 use serde_json::{Value, json};
 
 use super::{
+    body,
     extract::{Ask, Read},
-    intake,
     reply::{Problem, Reply},
 };
 use crate::{
-    model::error::Fault,
-    raft::NodeId,
+    model::error::Violation,
+    peer::NodeId,
     service::{Change, Changed, ClusterView, MemberView, Service},
 };
 
@@ -24,14 +24,14 @@ pub(super) fn show(State(service): State<Service>) -> Ready<Reply> {
 
 /// Forms the cluster.
 pub(super) async fn init(State(service): State<Service>, ask: Ask) -> Result<Reply, Problem> {
-    let members = intake::members(ask.real()?.json(&service)?)?;
+    let members = body::members(ask.real()?.json(&service)?)?;
     let view = service.init(members).await?;
     Ok(Reply::done("cluster formed", &data(&view)).at(view.revision))
 }
 
 /// Adds a member, without a vote.
 pub(super) async fn add(State(service): State<Service>, ask: Ask) -> Result<Reply, Problem> {
-    let member = intake::member(ask.real()?.json(&service)?)?;
+    let member = body::member(ask.real()?.json(&service)?)?;
     Ok(changed("member added", &service.change(Change::Add(member)).await?))
 }
 
@@ -61,14 +61,14 @@ pub(super) async fn replace(
     Path(id): Path<String>,
     ask: Ask,
 ) -> Result<Reply, Problem> {
-    let new = intake::member(ask.real()?.json(&service)?)?;
+    let new = body::member(ask.real()?.json(&service)?)?;
     let change = Change::Replace { old: number(&id)?, new };
     Ok(changed("member replaced", &service.change(change).await?))
 }
 
 /// Moves leadership.
 pub(super) async fn lead(State(service): State<Service>, ask: Ask) -> Result<Reply, Problem> {
-    let id = intake::member_id(ask.real()?.json(&service)?)?;
+    let id = body::member_id(ask.real()?.json(&service)?)?;
     Ok(changed("leadership moved", &service.change(Change::Lead(id)).await?))
 }
 
@@ -80,7 +80,7 @@ pub(super) async fn backup(State(service): State<Service>, read: Read) -> Result
 
 /// The id of a member in a path.
 fn number(text: &str) -> Result<NodeId, Problem> {
-    let wrong = || Problem::fault(Fault::at(vec!["id".into()], "a node id is a number from 1"));
+    let wrong = || Problem::violation(Violation::at(vec!["id".into()], "a node id is a number from 1"));
     text.parse().map_err(|_| wrong())
 }
 

@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 use super::reply::Problem;
 use crate::model::{
     command::Expect,
-    error::{Fault, Step},
+    error::{Step, Violation},
 };
 
 /// What a write's headers say of the record that it replaces.
@@ -104,7 +104,7 @@ pub(super) fn single<'a>(
 /// The refusal of a header.
 pub(super) fn wrong(name: &HeaderName, msg: &str) -> Problem {
     let loc = vec!["header".into(), Step::Name(name.to_string())];
-    Problem::fault(Fault::at(loc, format!("header `{name}`: {msg}")))
+    Problem::violation(Violation::at(loc, format!("header `{name}`: {msg}")))
 }
 
 #[cfg(test)]
@@ -120,9 +120,11 @@ mod tests {
         headers
     }
 
-    fn faults<T: std::fmt::Debug>(made: Result<T, Problem>) -> usize {
+    fn violations<T: std::fmt::Debug>(made: Result<T, Problem>) -> usize {
         match made {
-            Err(Problem::Refused(Refusal::Invalid(Invalid::Faults(faults)), None)) => faults.len(),
+            Err(Problem::Refused(Refusal::Invalid(Invalid::Violations(violations)), None)) => {
+                violations.len()
+            }
             other => panic!("{other:?} is no refusal of a rule"),
         }
     }
@@ -138,10 +140,10 @@ mod tests {
             assert_eq!(expect(other).unwrap(), Expect::At(0), "{other}");
         }
         for malformed in ["", "41", "\"41", "\"", "\"1\", \"2\"", "\"4 1\"", "w/\"41\"", "* "] {
-            assert_eq!(faults(expect(malformed)), 1, "{malformed:?}");
+            assert_eq!(violations(expect(malformed)), 1, "{malformed:?}");
         }
         let twice = headers(&[(header::IF_MATCH, "\"1\""), (header::IF_MATCH, "\"2\"")]);
-        assert_eq!(faults(Condition::of(&twice)), 1);
+        assert_eq!(violations(Condition::of(&twice)), 1);
     }
 
     #[test]
@@ -150,13 +152,13 @@ mod tests {
         let absent = of(&[(header::IF_NONE_MATCH, "*")]).unwrap();
         assert_eq!(absent.put(), Expect::None);
         assert!(absent.create().is_ok());
-        assert_eq!(faults(absent.change()), 1);
+        assert_eq!(violations(absent.change()), 1);
         let open = of(&[]).unwrap();
         assert_eq!((open.put(), open.change().unwrap()), (Expect::Present, Expect::Present));
         let matching = of(&[(header::IF_MATCH, "\"1\"")]).unwrap();
         assert_eq!(matching.change().unwrap(), Expect::At(1));
-        assert_eq!(faults(matching.create()), 1);
-        assert_eq!(faults(of(&[(header::IF_NONE_MATCH, "\"1\"")])), 1);
-        assert_eq!(faults(of(&[(header::IF_MATCH, "*"), (header::IF_NONE_MATCH, "*")])), 1);
+        assert_eq!(violations(matching.create()), 1);
+        assert_eq!(violations(of(&[(header::IF_NONE_MATCH, "\"1\"")])), 1);
+        assert_eq!(violations(of(&[(header::IF_MATCH, "*"), (header::IF_NONE_MATCH, "*")])), 1);
     }
 }

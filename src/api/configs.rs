@@ -8,11 +8,11 @@ use std::sync::Arc;
 use axum::extract::State;
 
 use super::{
+    body::{self, NewConfig},
     cursor,
     definitions::{self, find},
     extract::{Ask, Read, key},
     indexes,
-    intake::{self, NewConfig},
     json::Object,
     reply::{Problem, Reply},
 };
@@ -91,7 +91,7 @@ pub(super) async fn get(State(service): State<Service>, read: Read) -> Result<Re
 
 /// Operation 9.
 pub(super) async fn put(State(service): State<Service>, ask: Ask) -> Result<Reply, Problem> {
-    let data = intake::new_data(ask.json(&service)?)?;
+    let data = body::new_data(ask.json(&service)?)?;
     let (definition, key) = (ask.keys.definition, ask.keys.config);
     let (location, shown) = (location(&definition, &key), data.text.clone());
     let write = Write::WriteConfig { definition, key, data, expect: ask.condition.put() };

@@ -9,10 +9,10 @@ use super::{
     reply::Problem,
 };
 use crate::{
-    model::error::Fault,
-    service::{
+    model::error::Violation,
+    service::read::{
         cursor::Cursor,
-        turn::{ASIDE, Listed},
+        page::{ASIDE, Listed},
     },
 };
 
@@ -20,7 +20,7 @@ use crate::{
 pub(super) fn given(params: &Params) -> Result<Option<Cursor>, Problem> {
     // An empty one is none, as an empty `search` is.
     let Some(text) = params.get("cursor").filter(|text| !text.is_empty()) else { return Ok(None) };
-    let wrong = |msg: &str| Problem::fault(Fault::at(vec!["query".into(), "cursor".into()], msg));
+    let wrong = |msg: &str| Problem::violation(Violation::at(vec!["query".into(), "cursor".into()], msg));
     if params.get("page").is_some() {
         return Err(wrong("`cursor` names its page, so `page` must be absent"));
     }

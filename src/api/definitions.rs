@@ -8,10 +8,10 @@ use std::sync::Arc;
 use axum::extract::State;
 
 use super::{
+    body::{NewDefinition, NewIndexes},
     cursor,
     extract::{Ask, Read, key},
     indexes,
-    intake::{NewDefinition, NewIndexes},
     json::Object,
     reply::{Problem, Reply},
 };

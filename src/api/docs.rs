@@ -69,7 +69,7 @@ pub(super) fn asset(Path(name): Path<String>) -> Ready<Result<Reply, Problem>> {
 
 fn file(name: &str) -> Result<(String, Bytes), Problem> {
     let file = serve(name, Arc::clone(&CONFIG));
-    let file = file.map_err(|error| Refusal::Fault(format!("a file of the page: {error}")))?;
+    let file = file.map_err(|error| Refusal::Internal(format!("a file of the page: {error}")))?;
     let file = file.ok_or(Problem::NoRoute)?;
     Ok((file.content_type, Bytes::from(file.bytes.into_owned())))
 }

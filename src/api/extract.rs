@@ -18,14 +18,15 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::{
+    body,
     condition::{Condition, single, wrong},
-    intake, patch,
+    patch,
     reply::Problem,
 };
 use crate::{
     model::{
-        command::RequestStamp,
-        error::Fault,
+        command::IdempotencyKey,
+        error::Violation,
         key::Key,
         limits::{REASON_BYTES_MAX, REQUEST_KEY_BYTES_MAX},
         patch::PatchForm,
@@ -59,7 +60,7 @@ impl Keys {
 
 /// The key that a text in a path is; `name` is the path's parameter.
 pub(super) fn key(text: &str, name: &'static str) -> Result<Key, Problem> {
-    Key::parse(text).map_err(|error| Problem::fault(Fault::at(vec![name.into()], error.to_string())))
+    Key::parse(text).map_err(|error| Problem::violation(Violation::at(vec![name.into()], error.to_string())))
 }
 
 /// The pairs of a query, decoded, in their order.
@@ -88,7 +89,7 @@ impl Params {
         match self.get("dry_run") {
             None | Some("false") => Ok(false),
             Some("true") => Ok(true),
-            Some(_) => Err(Problem::fault(fault("dry_run", "`dry_run` must be `true` or `false`"))),
+            Some(_) => Err(Problem::violation(violation("dry_run", "`dry_run` must be `true` or `false`"))),
         }
     }
 
@@ -97,7 +98,7 @@ impl Params {
         match self.get("mode") {
             None => Ok(false),
             Some("restrict") => Ok(true),
-            Some(_) => Err(Problem::fault(fault("mode", "`mode` must be `restrict` or absent"))),
+            Some(_) => Err(Problem::violation(violation("mode", "`mode` must be `restrict` or absent"))),
         }
     }
 
@@ -112,13 +113,15 @@ impl Params {
             None | Some("linearizable") => {
                 if self.get("max_staleness_ms").is_some() {
                     wrong
-                        .faults
-                        .push(fault("max_staleness_ms", "`max_staleness_ms` needs `consistency=local`"));
+                        .violations
+                        .push(violation("max_staleness_ms", "`max_staleness_ms` needs `consistency=local`"));
                 }
                 Level::Linearizable
             }
             Some(_) => {
-                wrong.faults.push(fault("consistency", "`consistency` must be `local` or `linearizable`"));
+                wrong
+                    .violations
+                    .push(violation("consistency", "`consistency` must be `local` or `linearizable`"));
                 Level::Linearizable
             }
         };
@@ -128,8 +131,8 @@ impl Params {
                 wrong.integers.splice(0..0, names);
                 None
             }
-            Err(QueryError::Faults(more)) => {
-                wrong.faults.splice(0..0, more);
+            Err(QueryError::Violations(more)) => {
+                wrong.violations.splice(0..0, more);
                 None
             }
             Err(building @ QueryError::Building(_)) => return Err(building.into()),
@@ -138,15 +141,15 @@ impl Params {
     }
 }
 
-pub(super) fn fault(name: &str, msg: impl Into<String>) -> Fault {
-    Fault::at(vec!["query".into(), name.into()], msg)
+pub(super) fn violation(name: &str, msg: impl Into<String>) -> Violation {
+    Violation::at(vec!["query".into(), name.into()], msg)
 }
 
 /// What is wrong with a query, as it is found.
 #[derive(Default)]
 pub(super) struct Wrong {
     integers: Vec<String>,
-    pub(super) faults: Vec<Fault>,
+    pub(super) violations: Vec<Violation>,
 }
 
 impl Wrong {
@@ -154,7 +157,9 @@ impl Wrong {
     pub(super) fn number(&mut self, params: &Params, name: &str) -> Option<u64> {
         match params.get(name).map(whole)? {
             None => self.integers.push(name.to_owned()),
-            Some(Whole::Negative) => self.faults.push(fault(name, format!("`{name}` must not be negative"))),
+            Some(Whole::Negative) => {
+                self.violations.push(violation(name, format!("`{name}` must not be negative")));
+            }
             Some(Whole::Number(number)) => return Some(number),
         }
         None
@@ -164,8 +169,8 @@ impl Wrong {
     pub(super) fn end<T>(self, found: Option<T>) -> Result<T, QueryError> {
         match found {
             _ if !self.integers.is_empty() => Err(QueryError::NotIntegers(self.integers)),
-            Some(found) if self.faults.is_empty() => Ok(found),
-            Some(_) | None => Err(QueryError::Faults(self.faults)),
+            Some(found) if self.violations.is_empty() => Ok(found),
+            Some(_) | None => Err(QueryError::Violations(self.violations)),
         }
     }
 }
@@ -235,7 +240,7 @@ pub(super) struct Ask {
 impl Ask {
     /// The body, parsed.
     pub(super) fn json(&self, service: &Service) -> Result<Value, Problem> {
-        intake::json(&self.body, service.limits().json_depth)
+        body::json(&self.body, service.limits().json_depth)
     }
 }
 
@@ -243,7 +248,7 @@ impl Ask {
     /// The request of something that can't be tried: it is done, or refused when a dry run is asked.
     pub(super) fn real(self) -> Result<Self, Problem> {
         if self.caller.dry_run {
-            return Err(Problem::fault(fault("dry_run", "this request has no dry run")));
+            return Err(Problem::violation(violation("dry_run", "this request has no dry run")));
         }
         Ok(self)
     }
@@ -255,19 +260,18 @@ impl FromRequest<Service> for Ask {
     async fn from_request(request: Request, service: &Service) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
         let limit = service.limits().body_bytes;
-        let body = intake::receive(&parts.headers, body, limit).await?;
+        let body = body::receive(&parts.headers, body, limit).await?;
         let body = if parts.method == Method::DELETE { Bytes::new() } else { body };
         let patch_form = patch::form(&parts.headers).filter(|_| parts.method == Method::PATCH);
         if parts.method == Method::PATCH && patch_form.is_none() {
             return Err(Problem::NoPatch);
         }
         if parts.method != Method::DELETE {
-            intake::check_type(&parts.headers)?;
+            body::check_type(&parts.headers)?;
         }
-        let principal =
-            parts.extensions.get::<Principal>().cloned().ok_or_else(|| {
-                Refusal::Fault("a write came past the access layer without a principal".into())
-            })?;
+        let principal = parts.extensions.get::<Principal>().cloned().ok_or_else(|| {
+            Refusal::Internal("a write came past the access layer without a principal".into())
+        })?;
         let params = Params::of(&parts.uri);
         let dry_run = params.dry_run()?;
         // Nothing of a dry run is remembered, and no kept answer is one.
@@ -295,7 +299,7 @@ fn reason(headers: &HeaderMap) -> Result<Option<String>, Problem> {
 }
 
 /// The mark of a request that may be sent again; all that may change its meaning is in its print.
-fn stamp(principal: &Principal, parts: &Parts, body: &[u8]) -> Result<Option<RequestStamp>, Problem> {
+fn stamp(principal: &Principal, parts: &Parts, body: &[u8]) -> Result<Option<IdempotencyKey>, Problem> {
     let Some(key) = single(&parts.headers, &IDEMPOTENCY_KEY)? else { return Ok(None) };
     let key = key.as_bytes();
     if !(1..=REQUEST_KEY_BYTES_MAX).contains(&key.len()) || !key.iter().all(u8::is_ascii_graphic) {
@@ -326,7 +330,7 @@ fn stamp(principal: &Principal, parts: &Parts, body: &[u8]) -> Result<Option<Req
         hash.update(part);
     }
     let id = Sha256::new().chain_update(&principal.id).chain_update([0]).chain_update(key);
-    Ok(Some(RequestStamp { id: half(id), print: half(hash) }))
+    Ok(Some(IdempotencyKey { id: half(id), fingerprint: half(hash) }))
 }
 
 fn half(hash: Sha256) -> [u8; 16] {
@@ -351,9 +355,11 @@ mod tests {
         headers
     }
 
-    fn faults<T: std::fmt::Debug>(made: Result<T, Problem>) -> usize {
+    fn violations<T: std::fmt::Debug>(made: Result<T, Problem>) -> usize {
         match made {
-            Err(Problem::Refused(Refusal::Invalid(Invalid::Faults(faults)), None)) => faults.len(),
+            Err(Problem::Refused(Refusal::Invalid(Invalid::Violations(violations)), None)) => {
+                violations.len()
+            }
             other => panic!("{other:?} is no refusal of a rule"),
         }
     }
@@ -393,10 +399,10 @@ mod tests {
         let huge = "consistency=local&min_revision=99999999999999999999999";
         assert_eq!(read(huge, Ok(())).unwrap(), is(local(None), Some(u64::MAX)));
         for bad in ["consistency=", "consistency=Local", "max_staleness_ms=1", "min_revision=-1"] {
-            assert_eq!(faults(read(bad, Ok(()))), 1, "{bad}");
+            assert_eq!(violations(read(bad, Ok(()))), 1, "{bad}");
         }
-        let rest = QueryError::Faults(vec![Fault::new("x")]);
-        assert_eq!(faults(read("consistency=x&min_revision=-1", Err(rest))), 3);
+        let rest = QueryError::Violations(vec![Violation::new("x")]);
+        assert_eq!(violations(read("consistency=x&min_revision=-1", Err(rest))), 3);
     }
 
     #[test]
@@ -418,7 +424,7 @@ mod tests {
         assert_eq!(keys("/a%252F/config/").definition, "a%2F");
         assert_eq!(keys("/").definition, "");
         for bad in ["/%ff", "/a%2Fb", "/%00", "/a%20"] {
-            assert_eq!(faults(key(&keys(bad).definition, "config_definition_key")), 1, "{bad}");
+            assert_eq!(violations(key(&keys(bad).definition, "config_definition_key")), 1, "{bad}");
         }
     }
 
@@ -436,7 +442,7 @@ mod tests {
         let first = stamp_of("p", "PUT", "/a", std::slice::from_ref(&tag), "b");
         assert_eq!(stamp_of("p", "PUT", "/a/", std::slice::from_ref(&tag), "b"), first);
         let other = stamp_of("q", "PUT", "/a", std::slice::from_ref(&tag), "b");
-        assert!(other.id != first.id && other.print == first.print);
+        assert!(other.id != first.id && other.fingerprint == first.fingerprint);
         for different in [
             stamp_of("p", "POST", "/a", std::slice::from_ref(&tag), "b"),
             stamp_of("p", "PUT", "/b", std::slice::from_ref(&tag), "b"),
@@ -445,7 +451,7 @@ mod tests {
             stamp_of("p", "PUT", "/a", &[(header::IF_NONE_MATCH, "\"1\"")], "b"),
             stamp_of("p", "PUT", "/a", std::slice::from_ref(&tag), "c"),
         ] {
-            assert!(different.id == first.id && different.print != first.print);
+            assert!(different.id == first.id && different.fingerprint != first.fingerprint);
         }
     }
 
@@ -455,9 +461,9 @@ mod tests {
         assert_eq!(reason_of("größer").unwrap().as_deref(), Some("größer"));
         assert_eq!(reason_of("").unwrap(), None);
         assert!(reason_of(&"x".repeat(1024)).is_ok());
-        assert_eq!(faults(reason_of(&"x".repeat(1025))), 1);
+        assert_eq!(violations(reason_of(&"x".repeat(1025))), 1);
         let latin = HeaderMap::from_iter([(CHANGE_REASON, http::HeaderValue::from_bytes(b"\xff").unwrap())]);
-        assert_eq!(faults(reason(&latin)), 1);
+        assert_eq!(violations(reason(&latin)), 1);
         let key_of = |value: &str| {
             let mut request = http::Request::new(());
             request.headers_mut().append(IDEMPOTENCY_KEY, value.parse().unwrap());
@@ -465,7 +471,7 @@ mod tests {
         };
         assert!(key_of(&"x".repeat(255)).is_ok());
         for bad in ["", "a b", &"x".repeat(256)] {
-            assert_eq!(faults(key_of(bad)), 1, "{bad:?}");
+            assert_eq!(violations(key_of(bad)), 1, "{bad:?}");
         }
     }
 }

@@ -8,14 +8,13 @@
 use axum::extract::State;
 
 use super::{
-    configs, definitions,
+    body, configs, definitions,
     extract::{Ask, Params, Read, key},
-    intake,
     json::Object,
     reply::{Problem, Reply},
 };
 use crate::{
-    model::{error::Fault, limits::Limits, query::QueryError, record::Revision},
+    model::{error::Violation, limits::Limits, query::QueryError, record::Revision},
     service::{Consistency, Service},
     store::{Left, Operation, Past, PastPage},
 };
@@ -64,7 +63,7 @@ pub(super) async fn config_at(
 
 /// What a config was, as a new change.
 pub(super) async fn rollback(State(service): State<Service>, ask: Ask) -> Result<Reply, Problem> {
-    let to = intake::revision(ask.json(&service)?)?;
+    let to = body::revision(ask.json(&service)?)?;
     let (definition, config) = (&ask.keys.definition, &ask.keys.config);
     key(definition, definitions::KEY)?;
     let keys = (definition.as_str(), config.as_str());
@@ -90,7 +89,7 @@ fn page(params: &Params, limits: &Limits) -> Result<(Option<Revision>, usize), Q
             } else {
                 format!("`limit` must be at most {most}")
             };
-            Err(QueryError::Faults(vec![Fault::at(vec!["query".into(), "limit".into()], text)]))
+            Err(QueryError::Violations(vec![Violation::at(vec!["query".into(), "limit".into()], text)]))
         }
     }
 }
@@ -98,7 +97,7 @@ fn page(params: &Params, limits: &Limits) -> Result<(Option<Revision>, usize), Q
 fn show(page: &PastPage, limit: usize, path: &str) -> Reply {
     let items: Vec<String> = page.items.iter().map(item).collect();
     let meta = Object::new().value("limit", &limit).value("next_before", &page.next_before);
-    let meta = meta.value("floor", &page.floor).end();
+    let meta = meta.value("floor", &page.compaction_revision).end();
     let data = Object::new().raw("results", &format!("[{}]", items.join(","))).raw("meta", &meta).end();
     let reply = Reply::done("history found", &data);
     match page.next_before {

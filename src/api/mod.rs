@@ -17,6 +17,7 @@
 
 mod access;
 mod batch;
+mod body;
 mod cluster;
 mod condition;
 mod configs;
@@ -26,7 +27,6 @@ mod docs;
 mod extract;
 mod history;
 mod indexes;
-mod intake;
 mod json;
 pub mod openapi;
 mod patch;
@@ -140,7 +140,7 @@ fn no_method() -> Ready<Problem> {
 }
 
 /// Lets a request in, sees that it is answered whatever happens, and puts the standard headers on the answer and the
-/// text of a fault into the log instead. One layer, because each costs a request two allocations.
+/// text of a violation into the log instead. One layer, because each costs a request two allocations.
 async fn attend(State(service): State<Service>, mut request: Request, next: Next) -> Response {
     let id = request_id(request.headers());
     let mut response = match access::admit(&service, &mut request) {

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     model::{
         document::Document,
-        error::{Fault, Invalid, Step},
+        error::{Invalid, Step, Violation},
         patch::{MisshapeKind, Patch, PatchForm},
     },
     service::{Refusal, Service, Write},
@@ -49,26 +49,26 @@ pub(super) fn form(headers: &HeaderMap) -> Option<PatchForm> {
     FORMS.iter().find(|(name, _)| name.eq_ignore_ascii_case(essence)).map(|(_, form)| *form)
 }
 
-/// Reads a patch. `body` is the way to it in the body, `within` how its faults are named.
+/// Reads a patch. `body` is the way to it in the body, `within` how its violations are named.
 pub(super) fn read(form: PatchForm, value: Value, body: &[Step], within: &[Step]) -> Result<Patch, Problem> {
-    let (details, faults) = faults(form, &value, body, within);
+    let (details, violations) = violations(form, &value, body, within);
     if !details.is_empty() {
         return Err(Problem::Shape(details));
     }
-    if !faults.is_empty() {
-        return Err(Refusal::Invalid(Invalid::Faults(faults)).into());
+    if !violations.is_empty() {
+        return Err(Refusal::Invalid(Invalid::Violations(violations)).into());
     }
     Ok(Patch { form, document: Document::new(value) })
 }
 
 /// What is wrong with the shape of a patch, and which of its rules it breaks.
-pub(super) fn faults(
+pub(super) fn violations(
     form: PatchForm,
     value: &Value,
     body: &[Step],
     within: &[Step],
-) -> (Vec<Detail>, Vec<Fault>) {
-    let (mut details, mut faults) = (Vec::new(), Vec::new());
+) -> (Vec<Detail>, Vec<Violation>) {
+    let (mut details, mut violations) = (Vec::new(), Vec::new());
     for misshape in Patch::misshapes(form, value) {
         let below = |way: &[Step]| way.iter().cloned().chain(misshape.loc.iter().cloned()).collect();
         let (msg, kind) = match &misshape.kind {
@@ -77,13 +77,13 @@ pub(super) fn faults(
             MisshapeKind::NotList => ("input should be a valid list", "list_type"),
             MisshapeKind::NotObject => ("input should be a valid object", "model_attributes_type"),
             MisshapeKind::Wrong(msg) => {
-                faults.push(Fault::at(below(within), msg.clone()));
+                violations.push(Violation::at(below(within), msg.clone()));
                 continue;
             }
         };
         details.push(Detail { loc: below(body), msg: msg.into(), kind });
     }
-    (details, faults)
+    (details, violations)
 }
 
 #[cfg(test)]

@@ -30,16 +30,14 @@ use hyper_util::rt::TokioIo;
 use tokio_util::io::ReaderStream;
 use tower_http::catch_panic::CatchPanicLayer;
 
+use crate::peer::call::Call;
 use crate::{
-    raft::{
-        Consensus, ReceiveError,
-        peers::{FETCH_SNAPSHOT, HEAD, LEFT, SNAPSHOT},
-        stream::{PROTOCOL, STREAM},
+    peer::{
+        ReceiveError,
+        client::{HEAD, LEFT, PROTOCOL},
     },
-    service::{
-        Service, changes::CHANGE, convoy::WRITES, forward::WRITE, history::HISTORY, members::JOIN,
-        read::READ_INDEX, turn::PAGE,
-    },
+    raft::Consensus,
+    service::Service,
 };
 
 /// Bytes of a call: the longest request body, and the entries that an append takes along.
@@ -49,7 +47,7 @@ const PIECE_BYTES: usize = 256 << 10;
 
 /// The routes of the peer listener.
 pub fn peer_router(service: Service) -> Router {
-    Router::new().route("/peer/{kind}", post(answer)).layer(CatchPanicLayer::new()).with_state(service)
+    Router::new().route("/peer/{name}", post(answer)).layer(CatchPanicLayer::new()).with_state(service)
 }
 
 /// A refusal of a call; only nodes read it.
@@ -74,38 +72,54 @@ impl From<ReceiveError> for Refused {
 
 async fn answer(
     State(service): State<Service>,
-    Path(kind): Path<String>,
-    mut request: Request<Body>,
+    Path(name): Path<String>,
+    request: Request<Body>,
 ) -> Result<Response, Refused> {
-    admit(&service, &kind, request.headers())?;
-    if kind == STREAM {
-        return open_stream(consensus(&service)?.clone(), &mut request);
-    }
+    let call = Call::from_name(&name);
+    admit(&service, call, request.headers())?;
+    let call = call.ok_or(ReceiveError::Unknown(name))?;
     let (head, body) = request.into_parts();
-    match kind.as_str() {
-        READ_INDEX => Ok(service.answer_read_index().await.into_response()),
-        SNAPSHOT => take_snapshot(consensus(&service)?, &head.headers, body).await,
-        FETCH_SNAPSHOT => give_snapshot(consensus(&service)?).await,
-        kind => Ok(tell(&service, kind, read(body).await?).await?.into_response()),
+    match call {
+        Call::Stream => open_stream(consensus(&service)?.clone(), &mut Request::from_parts(head, body)),
+        Call::Snapshot => take_snapshot(consensus(&service)?, &head.headers, body).await,
+        Call::FetchSnapshot => give_snapshot(consensus(&service)?).await,
+        Call::Vote | Call::PreVote | Call::Append | Call::Transfer | Call::Digests => {
+            Ok(consensus(&service)?.receive(call, read(body).await?).await?.into_response())
+        }
+        Call::ReadIndex
+        | Call::Join
+        | Call::Write
+        | Call::Writes
+        | Call::Change
+        | Call::History
+        | Call::Page => Ok(serve(&service, call, read(body).await?).await?.into_response()),
     }
 }
 
-/// The calls that are a body and are answered by one.
-async fn tell(service: &Service, kind: &str, body: Bytes) -> Result<Bytes, Refused> {
-    Ok(match kind {
-        JOIN => service.answer_join(body).await?,
-        WRITE => service.answer_write(body).await?,
-        WRITES => service.answer_writes(body).await?,
-        CHANGE => service.answer_change(body).await?,
-        HISTORY => service.answer_history(body).await?,
-        PAGE => service.answer_page(body).await?,
-        kind => consensus(service)?.receive(kind, body).await?,
-    })
+/// The calls that the service answers.
+async fn serve(service: &Service, call: Call, body: Bytes) -> Result<Bytes, ReceiveError> {
+    match call {
+        Call::ReadIndex => Ok(service.answer_read_index().await),
+        Call::Join => service.answer_join(body).await,
+        Call::Write => service.answer_write(body).await,
+        Call::Writes => service.answer_writes(body).await,
+        Call::Change => service.answer_change(body).await,
+        Call::History => service.answer_history(body).await,
+        Call::Page => service.answer_page(body).await,
+        Call::Vote
+        | Call::PreVote
+        | Call::Append
+        | Call::Stream
+        | Call::Transfer
+        | Call::Snapshot
+        | Call::FetchSnapshot
+        | Call::Digests => Err(ReceiveError::Unknown(call.to_string())),
+    }
 }
 
-fn admit(service: &Service, kind: &str, headers: &HeaderMap) -> Result<(), Refused> {
-    let admitted = match kind {
-        JOIN => service.peers().admit_secret(headers),
+fn admit(service: &Service, call: Option<Call>, headers: &HeaderMap) -> Result<(), Refused> {
+    let admitted = match call {
+        Some(Call::Join) => service.peers().admit_secret(headers),
         _ => service.peers().admit(headers).and_then(|from| match service.consensus() {
             Some(consensus) if consensus.has_left(from) => {
                 Err((LEFT, format!("node {from} was taken out of the cluster")))
@@ -114,7 +128,8 @@ fn admit(service: &Service, kind: &str, headers: &HeaderMap) -> Result<(), Refus
         }),
     };
     admitted.map_err(|(status, text)| {
-        tracing::warn!(kind, status, "refused a call of another node: {text}");
+        let call = call.map_or("unknown", Call::name);
+        tracing::warn!(call, status, "refused a call of another node: {text}");
         Refused(StatusCode::from_u16(status).unwrap_or(StatusCode::FORBIDDEN), text)
     })
 }
@@ -177,9 +192,9 @@ mod tests {
     use super::*;
     use crate::{
         model::limits::Limits,
-        raft::{
+        peer::{
+            client::{CLUSTER, FROM, SECRET, TO},
             identity::{FORMAT, Identity},
-            peers::{CLUSTER, FROM, SECRET, TO},
         },
         service::tests::{SECRET as OURS, service},
     };

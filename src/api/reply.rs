@@ -4,7 +4,7 @@
 //! "loc"?}]}`, but a body or query of the wrong shape is `{"detail":[{"loc","msg","type"}]}`.
 //!
 //! **Invariant:** this is the only place that knows status codes. 503 is said only of what certainly has not
-//! happened, 504 of what may have; the text of a fault goes to the log ([`Unshown`]) and never to the caller.
+//! happened, 504 of what may have; the text of a violation goes to the log ([`Unshown`]) and never to the caller.
 
 use std::{any::Any, borrow::Cow, convert::Infallible, iter::once};
 
@@ -21,7 +21,7 @@ use super::json::Object;
 use crate::{
     model::{
         command::Applied,
-        error::{Fault, Invalid, Rejection, Step},
+        error::{Invalid, Rejection, Step, Violation},
         query::{Page, QueryError},
         record::Revision,
         time::Timestamp,
@@ -247,14 +247,14 @@ pub(super) enum Problem {
     Refused(Refusal, Option<Revision>),
 }
 
-/// The text of a fault on its way to the log.
+/// The text of a violation on its way to the log.
 #[derive(Debug, Clone)]
 pub(super) struct Unshown(pub(super) String);
 
 impl Problem {
     /// A refusal for one reason that the request gives.
-    pub(super) fn fault(fault: Fault) -> Self {
-        Refusal::Invalid(fault.into()).into()
+    pub(super) fn violation(violation: Violation) -> Self {
+        Refusal::Invalid(violation.into()).into()
     }
 
     /// What the state that was read says.
@@ -273,7 +273,7 @@ impl From<QueryError> for Problem {
     fn from(error: QueryError) -> Self {
         match error {
             QueryError::NotIntegers(names) => Self::Shape(names.into_iter().map(not_an_integer).collect()),
-            QueryError::Faults(faults) => Refusal::Invalid(Invalid::Faults(faults)).into(),
+            QueryError::Violations(violations) => Refusal::Invalid(Invalid::Violations(violations)).into(),
             QueryError::Building(path) => {
                 Refusal::Conflict(format!("the index of `{path}` is being built")).into()
             }
@@ -293,13 +293,15 @@ impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         match self {
             Self::Unauthenticated(msg) => {
-                let answer = failure(StatusCode::UNAUTHORIZED, "unauthorized_error", &[Fault::new(msg)]);
+                let answer = failure(StatusCode::UNAUTHORIZED, "unauthorized_error", &[Violation::new(msg)]);
                 ([(header::WWW_AUTHENTICATE, "Bearer")], answer).into_response()
             }
-            Self::NoRoute => failure(StatusCode::NOT_FOUND, "not_found_error", &[Fault::new("no such path")]),
+            Self::NoRoute => {
+                failure(StatusCode::NOT_FOUND, "not_found_error", &[Violation::new("no such path")])
+            }
             Self::NoMethod => {
-                let fault = Fault::new("the path does not take this method");
-                failure(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", &[fault])
+                let violation = Violation::new("the path does not take this method");
+                failure(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", &[violation])
             }
             Self::Shape(details) => detail(&details),
             Self::NoPatch => {
@@ -326,14 +328,14 @@ pub(super) fn panicked(payload: Box<dyn Any + Send + 'static>) -> Response {
         .map(|text| *text)
         .or_else(|payload| payload.downcast::<&'static str>().map(|text| (*text).to_owned()))
         .unwrap_or_else(|_| "without a text".to_owned());
-    refused(Refusal::Fault(format!("panic: {text}")))
+    refused(Refusal::Internal(format!("panic: {text}")))
 }
 
 fn refused(refusal: Refusal) -> Response {
     let (status, kind) = verdict(&refusal);
     let breaking = if let Refusal::Breaks(count, _) = &refusal { Some(*count) } else { None };
-    let (faults, unshown) = faults(refusal);
-    let mut response = failure(status, kind, &faults);
+    let (violations, unshown) = violations(refusal);
+    let mut response = failure(status, kind, &violations);
     if let Some(count) = breaking {
         response.headers_mut().insert(BREAKING, count.into());
     }
@@ -349,23 +351,23 @@ fn refused(refusal: Refusal) -> Response {
 /// A refusal's body where the status was sent before, in the middle of a stream.
 pub(super) fn refusal_body(refusal: Refusal) -> String {
     let (_, kind) = verdict(&refusal);
-    let (faults, unshown) = faults(refusal);
+    let (violations, unshown) = violations(refusal);
     if let Some(Unshown(text)) = unshown {
         tracing::error!("a stream failed: {text}");
     }
-    failure_body(kind, &faults)
+    failure_body(kind, &violations)
 }
 
 /// What a refusal tells, and what of it is for the log alone.
-fn faults(refusal: Refusal) -> (Vec<Fault>, Option<Unshown>) {
+fn violations(refusal: Refusal) -> (Vec<Violation>, Option<Unshown>) {
     let mut unshown = None;
-    let faults = match refusal {
+    let violations = match refusal {
         Refusal::Rejected(Rejection::InBatch { index, rejection }) => {
             let loc = vec!["operations".into(), Step::Place(index.into())];
-            vec![Fault::at(loc, rejection.to_string())]
+            vec![Violation::at(loc, rejection.to_string())]
         }
-        Refusal::Rejected(rejection) => vec![Fault::new(rejection.to_string())],
-        Refusal::Invalid(Invalid::Faults(faults)) => faults,
+        Refusal::Rejected(rejection) => vec![Violation::new(rejection.to_string())],
+        Refusal::Invalid(Invalid::Violations(violations)) => violations,
         Refusal::Invalid(Invalid::TooLarge(text))
         | Refusal::Unavailable(text)
         | Refusal::Undecided(text)
@@ -373,17 +375,17 @@ fn faults(refusal: Refusal) -> (Vec<Fault>, Option<Unshown>) {
         | Refusal::Conflict(text)
         | Refusal::Expired(text)
         | Refusal::NotThere(text)
-        | Refusal::Crowded(text) => vec![Fault::new(text)],
-        Refusal::TestFailed(fault) | Refusal::Invalid(Invalid::TooLargeAt(fault)) => vec![fault],
-        Refusal::NoMember(id) => vec![Fault::new(format!("node {id} is no member of the cluster"))],
-        Refusal::Breaks(_, faults) => faults,
-        Refusal::Overloaded => vec![Fault::new("this node is working on as many requests as it may")],
-        Refusal::Fault(text) => {
+        | Refusal::Crowded(text) => vec![Violation::new(text)],
+        Refusal::TestFailed(violation) | Refusal::Invalid(Invalid::TooLargeAt(violation)) => vec![violation],
+        Refusal::NoMember(id) => vec![Violation::new(format!("node {id} is no member of the cluster"))],
+        Refusal::Breaks(_, violations) => violations,
+        Refusal::Overloaded => vec![Violation::new("this node is working on as many requests as it may")],
+        Refusal::Internal(text) => {
             unshown = Some(Unshown(text));
-            vec![Fault::new("unexpected server error")]
+            vec![Violation::new("unexpected server error")]
         }
     };
-    (faults, unshown)
+    (violations, unshown)
 }
 
 /// The status and error type of each refusal.
@@ -403,7 +405,7 @@ fn verdict(refusal: &Refusal) -> (StatusCode, &'static str) {
             // The step's own, as if it had been asked alone.
             Rejection::InBatch { rejection, .. } => verdict(&Refusal::Rejected((**rejection).clone())),
         },
-        Refusal::Invalid(Invalid::Faults(_)) => INVALID,
+        Refusal::Invalid(Invalid::Violations(_)) => INVALID,
         Refusal::Invalid(Invalid::TooLarge(_) | Invalid::TooLargeAt(_)) => {
             (StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large")
         }
@@ -411,7 +413,7 @@ fn verdict(refusal: &Refusal) -> (StatusCode, &'static str) {
         Refusal::Undecided(_) => (StatusCode::GATEWAY_TIMEOUT, "timeout_error"),
         Refusal::Overloaded | Refusal::Crowded(_) => (StatusCode::TOO_MANY_REQUESTS, "rate_limited"),
         Refusal::StorageFull(_) => (StatusCode::INSUFFICIENT_STORAGE, "storage_full"),
-        Refusal::Fault(_) => (StatusCode::INTERNAL_SERVER_ERROR, "server_error"),
+        Refusal::Internal(_) => (StatusCode::INTERNAL_SERVER_ERROR, "server_error"),
         Refusal::Conflict(_) | Refusal::TestFailed(_) => (StatusCode::CONFLICT, "conflict_error"),
         Refusal::NoMember(_) | Refusal::NotThere(_) => (StatusCode::NOT_FOUND, "not_found_error"),
         Refusal::Expired(_) => (StatusCode::GONE, "expired_error"),
@@ -419,17 +421,17 @@ fn verdict(refusal: &Refusal) -> (StatusCode, &'static str) {
     }
 }
 
-fn failure(status: StatusCode, kind: &'static str, faults: &[Fault]) -> Response {
-    (status, [(header::CONTENT_TYPE, JSON)], failure_body(kind, faults)).into_response()
+fn failure(status: StatusCode, kind: &'static str, violations: &[Violation]) -> Response {
+    (status, [(header::CONTENT_TYPE, JSON)], failure_body(kind, violations)).into_response()
 }
 
-fn failure_body(kind: &'static str, faults: &[Fault]) -> String {
-    let items: Vec<Value> = faults
+fn failure_body(kind: &'static str, violations: &[Violation]) -> String {
+    let items: Vec<Value> = violations
         .iter()
-        .map(|fault| {
-            let mut item = json!({ "type": kind, "msg": fault.msg });
-            if !fault.loc.is_empty() {
-                item["loc"] = place(&fault.loc);
+        .map(|violation| {
+            let mut item = json!({ "type": kind, "msg": violation.msg });
+            if !violation.loc.is_empty() {
+                item["loc"] = place(&violation.loc);
             }
             item
         })

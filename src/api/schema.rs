@@ -10,9 +10,9 @@ use axum::extract::State;
 use serde_json::{Value, json};
 
 use super::{
+    body,
     definitions::{KEY, find, identity},
-    extract::{Ask, Params, Read, fault, key},
-    intake,
+    extract::{Ask, Params, Read, key, violation},
     json::Object,
     reply::{Problem, Reply, place},
 };
@@ -31,7 +31,7 @@ pub(super) async fn get(State(service): State<Service>, read: Read) -> Result<Re
 pub(super) async fn put(State(service): State<Service>, ask: Ask) -> Result<Reply, Problem> {
     let expect = ask.condition.change()?;
     let force = force(&ask.params)?;
-    let schema = intake::new_schema(ask.json(&service)?)?;
+    let schema = body::new_schema(ask.json(&service)?)?;
     let new = NewSchema { key: ask.keys.definition, schema, expect, force, compiled: Compiled::default() };
     if ask.caller.dry_run {
         let tried = service.try_schema(ask.caller, new).await?;
@@ -61,7 +61,7 @@ pub(super) async fn get_unique(State(service): State<Service>, read: Read) -> Re
 /// Changes them.
 pub(super) async fn put_unique(State(service): State<Service>, ask: Ask) -> Result<Reply, Problem> {
     let expect = ask.condition.change()?;
-    let paths = intake::new_paths(ask.json(&service)?)?;
+    let paths = body::new_paths(ask.json(&service)?)?;
     let data = Object::new().value("paths", &paths).end();
     let new = NewUnique { key: ask.keys.definition, paths, expect };
     if ask.caller.dry_run {
@@ -106,8 +106,11 @@ fn reported(data: Object, report: &Report) -> Object {
 }
 
 fn shown(breaking: &Breaking) -> Value {
-    let errors: Vec<Value> =
-        breaking.faults.iter().map(|fault| json!({"loc": place(&fault.loc), "msg": fault.msg})).collect();
+    let errors: Vec<Value> = breaking
+        .violations
+        .iter()
+        .map(|violation| json!({"loc": place(&violation.loc), "msg": violation.msg}))
+        .collect();
     json!({"config_key": breaking.key.as_str(), "errors": errors})
 }
 
@@ -116,6 +119,6 @@ fn force(params: &Params) -> Result<bool, Problem> {
     match params.get("policy") {
         None => Ok(false),
         Some("force") => Ok(true),
-        Some(_) => Err(Problem::fault(fault("policy", "`policy` must be `force` or absent"))),
+        Some(_) => Err(Problem::violation(violation("policy", "`policy` must be `force` or absent"))),
     }
 }

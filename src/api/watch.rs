@@ -23,17 +23,17 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 
 use super::{
     condition::{single, wrong},
-    extract::{Params, Read, Wrong, fault},
+    extract::{Params, Read, Wrong, violation},
     json::Object,
     reply::{Problem, Reply, refusal_body},
 };
 use crate::{
+    feed::{Event, Item},
     model::{
         key::Key,
         query::QueryError,
         record::{Config, Definition},
     },
-    raft::feed::{Event, Item},
     service::{
         Service,
         watch::{Begin, Notice, Part, Picked, Wanted, Watch},
@@ -115,14 +115,14 @@ fn begin(params: &Params, last: Option<u64>) -> Result<Begin, QueryError> {
         None | Some("false") => false,
         Some("true") => true,
         Some(_) => {
-            wrong.faults.push(fault("initial", "`initial` must be `true` or `false`"));
+            wrong.violations.push(violation("initial", "`initial` must be `true` or `false`"));
             false
         }
     };
     let from = wrong.number(params, "from");
     if is_initial && from.is_some() {
         let msg = "`initial=true` begins with the state of now: it takes no `from`";
-        wrong.faults.push(fault("initial", msg));
+        wrong.violations.push(violation("initial", msg));
     }
     wrong.end(Some(match (last, from, is_initial) {
         (Some(seen), _, _) => Begin::Behind(seen),
@@ -203,7 +203,7 @@ fn change(item: &Item, has_left: bool) -> String {
         },
         Item::Config { definition, key, before, after } => match after.as_ref().filter(|_| !has_left) {
             Some(config) => {
-                let is_new = matches!(before, crate::raft::feed::Before::Nothing);
+                let is_new = matches!(before, crate::feed::Before::Nothing);
                 let kind = if is_new { "config_created" } else { "config_updated" };
                 let object = Object::with_room(config.data.len()).plain("type", kind);
                 config_of(object, definition, config).end()
@@ -257,7 +257,7 @@ fn config_of(object: Object, definition: &Key, config: &Config) -> Object {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::raft::feed::tests::event;
+    use crate::feed::tests::event;
 
     fn begun(query: &str, last: Option<u64>) -> Result<Begin, QueryError> {
         begin(&Params::of(&format!("/?{query}").parse().unwrap()), last)
@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(begun("from=0&initial=false", None), Ok(Begin::Behind(0)));
         for bad in ["initial=1", "from=-1", "initial=true&from=3"] {
             assert!(
-                matches!(begun(bad, None), Err(QueryError::Faults(faults)) if faults.len() == 1),
+                matches!(begun(bad, None), Err(QueryError::Violations(violations)) if violations.len() == 1),
                 "{bad}"
             );
         }

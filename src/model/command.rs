@@ -91,10 +91,10 @@ pub enum Command {
         /// What must be there.
         expect: Expect,
     },
-    /// Changes up to this revision may be forgotten; the floor of the history never sinks.
+    /// Changes up to this revision may be forgotten; the compaction revision of the history never sinks.
     Compact {
         /// The oldest revision whose state is still asked for.
-        floor: Revision,
+        compaction_revision: Revision,
     },
     /// Another schema for a definition, or none.
     SetSchema {
@@ -151,11 +151,11 @@ pub struct BatchStep {
 
 /// The mark of a request that may be sent again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct RequestStamp {
+pub struct IdempotencyKey {
     /// A digest of credential and idempotency key: the same key of another credential is another request.
     pub id: [u8; 16],
     /// A digest of method, path, preconditions and body: the same key with another request is refused.
-    pub print: [u8; 16],
+    pub fingerprint: [u8; 16],
 }
 
 /// What an entry of the log holds.
@@ -168,7 +168,7 @@ pub struct Proposal {
     /// Why, in the caller's words (`X-Change-Reason`).
     pub reason: Option<String>,
     /// Set when the caller may send the request again (`Idempotency-Key`).
-    pub request: Option<RequestStamp>,
+    pub request: Option<IdempotencyKey>,
     /// The revision of the definition that the command was checked against; `None` when the command was
     /// checked against none. Another one at its turn makes the verdict [`Verdict::Stale`].
     pub definition_read: Option<Revision>,
@@ -228,7 +228,7 @@ impl fmt::Display for Proposal {
             Command::DeleteDefinition { key, .. } => ("delete definition", key, None),
             Command::WriteConfig { definition, key, .. } => ("write config", definition, Some(key)),
             Command::DeleteConfig { definition, key, .. } => ("delete config", definition, Some(key)),
-            Command::Compact { floor } => return write!(f, "compact to {floor}"),
+            Command::Compact { compaction_revision } => return write!(f, "compact to {compaction_revision}"),
             Command::SetSchema { key, .. } => ("set schema", key, None),
             Command::SetUnique { key, .. } => ("set unique paths", key, None),
             Command::BuildIndex { key, .. } => ("build index", key, None),

@@ -58,7 +58,7 @@ fn shown(revision: Revision) -> String {
 
 /// One thing that is wrong with a request, with the place where.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fault {
+pub struct Violation {
     /// What is wrong, for people.
     pub msg: String,
     /// The way to the place, outermost first; empty when there is none.
@@ -77,31 +77,31 @@ pub enum Step {
 /// Why a request can't be proposed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Invalid {
-    /// Parameter, key, index, schema or data break a rule. All faults that were found, at least one.
-    Faults(Vec<Fault>),
+    /// Parameter, key, index, schema or data break a rule. All violations that were found, at least one.
+    Violations(Vec<Violation>),
     /// Data or schema are longer than the limit that the text names.
     TooLarge(String),
     /// The same, with the place where.
-    TooLargeAt(Fault),
+    TooLargeAt(Violation),
 }
 
-impl Fault {
-    /// A fault without a place.
+impl Violation {
+    /// A violation without a place.
     #[must_use]
     pub fn new(msg: impl Into<String>) -> Self {
         Self { msg: msg.into(), loc: Vec::new() }
     }
 
-    /// A fault at a place.
+    /// A violation at a place.
     #[must_use]
     pub fn at(loc: Vec<Step>, msg: impl Into<String>) -> Self {
         Self { msg: msg.into(), loc }
     }
 }
 
-impl From<Fault> for Invalid {
-    fn from(fault: Fault) -> Self {
-        Self::Faults(vec![fault])
+impl From<Violation> for Invalid {
+    fn from(violation: Violation) -> Self {
+        Self::Violations(vec![violation])
     }
 }
 

@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 
 use super::{
     document::Document,
-    error::{Fault, Step},
+    error::{Step, Violation},
     index,
     limits::PATCH_WORK_MAX,
 };
@@ -63,9 +63,9 @@ pub enum MisshapeKind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PatchError {
     /// An operation is not possible on this target.
-    Fault(Fault),
+    Violation(Violation),
     /// A `test` found something else.
-    TestFailed(Fault),
+    TestFailed(Violation),
 }
 
 /// One operation of a JSON Patch.
@@ -115,23 +115,23 @@ impl Patch {
                 for (place, operation) in (0..).zip(operations) {
                     let at = |stop: Stop| stop.at(place);
                     let operation = Operation::of(operation, place, &mut Vec::new());
-                    let operation = operation.ok_or_else(|| at(Stop::Fault("is no operation")))?;
+                    let operation = operation.ok_or_else(|| at(Stop::Violation("is no operation")))?;
                     operation.apply(&mut target, &mut work).map_err(at)?;
                 }
             }
-            (PatchForm::Json, _) => return Err(Stop::Fault("a JSON Patch is a list").at(0)),
+            (PatchForm::Json, _) => return Err(Stop::Violation("a JSON Patch is a list").at(0)),
         }
         Ok(target)
     }
 }
 
-/// Faults of one patch that are told: enough to mend it.
+/// Violations of one patch that are told: enough to mend it.
 const WRONG_MAX: usize = 100;
 
 /// Why an operation can't be done.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Stop {
-    Fault(&'static str),
+    Violation(&'static str),
     Differs,
 }
 
@@ -139,24 +139,26 @@ impl Stop {
     fn at(self, place: u64) -> PatchError {
         let loc = vec![Step::Place(place)];
         match self {
-            Self::Fault(text) => PatchError::Fault(Fault::at(loc, format!("operation {place}: {text}"))),
+            Self::Violation(text) => {
+                PatchError::Violation(Violation::at(loc, format!("operation {place}: {text}")))
+            }
             Self::Differs => {
                 let text = format!("operation {place}: the value is not the one that `test` names");
-                PatchError::TestFailed(Fault::at(loc, text))
+                PatchError::TestFailed(Violation::at(loc, text))
             }
         }
     }
 }
 
-const NO_PATH: Stop = Stop::Fault("`path` leads nowhere");
-const NO_FROM: Stop = Stop::Fault("`from` leads nowhere");
+const NO_PATH: Stop = Stop::Violation("`path` leads nowhere");
+const NO_FROM: Stop = Stop::Violation("`from` leads nowhere");
 
 /// What a patch may still cost: roughly the bytes and elements that it copies or moves.
 struct Work(usize);
 
 impl Work {
     fn spend(&mut self, cost: usize) -> Result<(), Stop> {
-        self.0 = self.0.checked_sub(cost).ok_or(Stop::Fault("the patch as a whole costs too much"))?;
+        self.0 = self.0.checked_sub(cost).ok_or(Stop::Violation("the patch as a whole costs too much"))?;
         Ok(())
     }
 }
@@ -227,7 +229,7 @@ impl<'a> Operation<'a> {
             }
             Self::Move { from, path } => {
                 if path.0.len() > from.0.len() && path.0.starts_with(&from.0) {
-                    return Err(Stop::Fault("a value can't be moved into itself"));
+                    return Err(Stop::Violation("a value can't be moved into itself"));
                 }
                 if path == from {
                     return from.find(target).map(drop).ok_or(NO_FROM);
@@ -270,7 +272,7 @@ impl Pointer {
     /// Refuses a value that would nest too deep at this place.
     fn check_depth(&self, value: &Value) -> Result<(), Stop> {
         let fits = self.0.len() + depth(value) <= DEPTH_MAX;
-        if fits { Ok(()) } else { Err(Stop::Fault("the data would be nested too deep")) }
+        if fits { Ok(()) } else { Err(Stop::Violation("the data would be nested too deep")) }
     }
 
     /// Puts a value at the place: a new member, in the place of a member, or between two elements.

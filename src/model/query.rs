@@ -10,7 +10,7 @@ use std::ops::Bound;
 use serde_json::Value;
 
 use super::{
-    error::Fault,
+    error::Violation,
     index::{self, Declared, IndexPath, Kind, StoredPath},
     limits::{FILTER_VALUES_MAX, FILTERS_MAX, Limits},
     record::Definition,
@@ -133,7 +133,7 @@ pub enum QueryError {
     /// These parameters are no integers.
     NotIntegers(Vec<String>),
     /// Rules that are broken; at least one.
-    Faults(Vec<Fault>),
+    Violations(Vec<Violation>),
     /// Nothing is wrong, but the index of this path is being built.
     Building(String),
 }
@@ -145,8 +145,8 @@ type Params = [(String, String)];
 /// # Errors
 /// With everything that is wrong.
 pub fn definitions(params: &Params, limits: &Limits) -> Result<DefinitionQuery, QueryError> {
-    let mut faults = Vec::new();
-    let page = page(params, limits, &mut faults)?;
+    let mut violations = Vec::new();
+    let page = page(params, limits, &mut violations)?;
     let sort = match last(params, "sort_by") {
         Some("config_definition_key") => DefinitionSort::Key,
         Some("created_at") => DefinitionSort::Created,
@@ -156,11 +156,15 @@ pub fn definitions(params: &Params, limits: &Limits) -> Result<DefinitionQuery, 
                 "sort field must be one of `config_definition_key`, `created_at`, `modified_at`, not `{}`",
                 brief(other)
             );
-            faults.push(at("sort_by", msg));
+            violations.push(at("sort_by", msg));
             DefinitionSort::Modified
         }
     };
-    if faults.is_empty() { Ok(DefinitionQuery { page, sort }) } else { Err(QueryError::Faults(faults)) }
+    if violations.is_empty() {
+        Ok(DefinitionQuery { page, sort })
+    } else {
+        Err(QueryError::Violations(violations))
+    }
 }
 
 /// What needs no definition of operation 7's query, so that it is refused before one is looked up.
@@ -168,9 +172,9 @@ pub fn definitions(params: &Params, limits: &Limits) -> Result<DefinitionQuery, 
 /// # Errors
 /// With everything that is wrong.
 pub fn configs_shape(params: &Params, limits: &Limits) -> Result<Page, QueryError> {
-    let mut faults = Vec::new();
-    let page = page(params, limits, &mut faults)?;
-    if faults.is_empty() { Ok(page) } else { Err(QueryError::Faults(faults)) }
+    let mut violations = Vec::new();
+    let page = page(params, limits, &mut violations)?;
+    if violations.is_empty() { Ok(page) } else { Err(QueryError::Violations(violations)) }
 }
 
 /// Reads the query of operation 7 for a definition.
@@ -178,15 +182,15 @@ pub fn configs_shape(params: &Params, limits: &Limits) -> Result<Page, QueryErro
 /// # Errors
 /// With everything that is wrong.
 pub fn configs(params: &Params, definition: &Definition, limits: &Limits) -> Result<ConfigQuery, QueryError> {
-    let mut faults = Vec::new();
-    let page = page(params, limits, &mut faults)?;
+    let mut violations = Vec::new();
+    let page = page(params, limits, &mut violations)?;
     let mut slots = Slots::new(definition);
-    let sort = slots.sort(last(params, "sort_by"), &mut faults);
+    let sort = slots.sort(last(params, "sort_by"), &mut violations);
     let mut filters: Vec<Filter> = Vec::new();
     for (name, text) in params.iter().filter(|(name, _)| !RESERVED.contains(&name.as_str())) {
         match slots.filter(name, text) {
             Ok(filter) => merge(&mut filters, filter),
-            Err(msg) => faults.push(at(name, msg)),
+            Err(msg) => violations.push(at(name, msg)),
         }
     }
     let values = |filter: &Filter| match &filter.test {
@@ -194,13 +198,13 @@ pub fn configs(params: &Params, definition: &Definition, limits: &Limits) -> Res
         Test::Range(..) | Test::Prefix(_) | Test::Exists(_) => 1,
     };
     if filters.len() > FILTERS_MAX {
-        faults.push(Fault::new(format!("a query has at most {FILTERS_MAX} filters")));
+        violations.push(Violation::new(format!("a query has at most {FILTERS_MAX} filters")));
     }
     if filters.iter().any(|filter| values(filter) > FILTER_VALUES_MAX) {
-        faults.push(Fault::new(format!("a filter has at most {FILTER_VALUES_MAX} values")));
+        violations.push(Violation::new(format!("a filter has at most {FILTER_VALUES_MAX} values")));
     }
-    if !faults.is_empty() {
-        return Err(QueryError::Faults(faults));
+    if !violations.is_empty() {
+        return Err(QueryError::Violations(violations));
     }
     let sorted = if let ConfigSort::Slot(slot) = sort { Some(Field::Slot(slot)) } else { None };
     let building = |field: Field| match field {
@@ -234,8 +238,8 @@ fn last<'a>(params: &'a Params, name: &str) -> Option<&'a str> {
     params.iter().rev().find(|(other, _)| other == name).map(|(_, text)| text.as_str())
 }
 
-fn at(name: &str, msg: String) -> Fault {
-    Fault::at(vec!["query".into(), brief(name).as_str().into()], msg)
+fn at(name: &str, msg: String) -> Violation {
+    Violation::at(vec!["query".into(), brief(name).as_str().into()], msg)
 }
 
 /// A caller's text as an error quotes it.
@@ -244,7 +248,7 @@ fn brief(text: &str) -> String {
     if text.chars().count() <= LONG { text.into() } else { text.chars().take(LONG).chain(['…']).collect() }
 }
 
-fn page(params: &Params, limits: &Limits, faults: &mut Vec<Fault>) -> Result<Page, QueryError> {
+fn page(params: &Params, limits: &Limits, violations: &mut Vec<Violation>) -> Result<Page, QueryError> {
     let integer = |name: &str, default| last(params, name).map_or(Some(default), integer);
     let (page, limit) = (integer("page", 1), integer("limit", 10));
     let (Some(page), Some(limit)) = (page, limit) else {
@@ -253,19 +257,19 @@ fn page(params: &Params, limits: &Limits, faults: &mut Vec<Fault>) -> Result<Pag
     };
     for (name, value) in [("page", page), ("limit", limit)] {
         if value < 1 {
-            faults.push(at(name, "page number and limit must be greater than 0".into()));
+            violations.push(at(name, "page number and limit must be greater than 0".into()));
         }
     }
     let max = limits.page_limit as u64;
     let (page, limit) = (u64::try_from(page).unwrap_or(u64::MAX), u64::try_from(limit).unwrap_or(u64::MAX));
-    if limit > max && faults.is_empty() {
-        faults.push(at("limit", format!("limit is at most {max}")));
+    if limit > max && violations.is_empty() {
+        violations.push(at("limit", format!("limit is at most {max}")));
     }
     let descending = match last(params, "sort_order") {
         Some("desc") | None => true,
         Some("asc") => false,
         Some(other) => {
-            faults.push(at(
+            violations.push(at(
                 "sort_order",
                 format!("sort order must be `asc` or `desc`, not `{}`", brief(other)),
             ));
@@ -310,7 +314,7 @@ impl<'a> Slots<'a> {
         Some((stored.slot, stored.path.declared(schema.as_ref()).unwrap_or_default()))
     }
 
-    fn sort(&mut self, text: Option<&str>, faults: &mut Vec<Fault>) -> ConfigSort {
+    fn sort(&mut self, text: Option<&str>, violations: &mut Vec<Violation>) -> ConfigSort {
         match text {
             Some("config_key") => ConfigSort::Key,
             Some("created_at") => ConfigSort::Created,
@@ -319,13 +323,13 @@ impl<'a> Slots<'a> {
                 let path = path.strip_prefix("data.").filter(|_| self.find(path).is_none()).unwrap_or(path);
                 match self.find(path) {
                     Some((slot, declared)) if declared.is_sortable() => return ConfigSort::Slot(slot),
-                    Some(_) => faults.push(at("sort_by", "arrays and objects have no order".into())),
+                    Some(_) => violations.push(at("sort_by", "arrays and objects have no order".into())),
                     None => {
                         let msg = format!(
                             "sort field must be `config_key`, `created_at`, `modified_at` or an indexed path, not `{}`",
                             brief(path)
                         );
-                        faults.push(at("sort_by", msg));
+                        violations.push(at("sort_by", msg));
                     }
                 }
                 ConfigSort::Modified

@@ -20,8 +20,8 @@ use raft_log::codeq::{Decode, Encode};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    form::{self, Ballot, Body, Id, Members},
     types::Payload as RaftPayload,
+    wire::{self, Ballot, Body, Id, Members},
 };
 
 const ID: u8 = 0xA1;
@@ -151,14 +151,14 @@ impl Decode for Ballot {
 
 impl Encode for Mark {
     fn encode<W: Write>(&self, to: W) -> io::Result<usize> {
-        write_block(to, MARK, &form::to_bytes(self))
+        write_block(to, MARK, &wire::to_bytes(self))
     }
 }
 
 impl Decode for Mark {
     fn decode<R: Read>(from: R) -> io::Result<Self> {
         let (_, bytes) = read_block(from, &[MARK])?;
-        form::from_bytes(&bytes).map_err(|error| damaged(&error.to_string()))
+        wire::from_bytes(&bytes).map_err(|error| damaged(&error.to_string()))
     }
 }
 
@@ -180,7 +180,7 @@ impl From<&RaftPayload> for Payload {
         match Body::from(payload) {
             Body::Blank => Self { tag: BLANK, bytes: Bytes::new() },
             Body::Proposal(bytes) => Self { tag: PROPOSAL, bytes },
-            Body::Members(members) => Self { tag: MEMBERS, bytes: form::to_bytes(&members).into() },
+            Body::Members(members) => Self { tag: MEMBERS, bytes: wire::to_bytes(&members).into() },
         }
     }
 }
@@ -193,7 +193,7 @@ impl TryFrom<Payload> for RaftPayload {
             BLANK => Body::Blank,
             PROPOSAL => Body::Proposal(payload.bytes),
             _ => Body::Members(
-                form::from_bytes::<Members>(&payload.bytes).map_err(|error| damaged(&error.to_string()))?,
+                wire::from_bytes::<Members>(&payload.bytes).map_err(|error| damaged(&error.to_string()))?,
             ),
         };
         body.try_into().map_err(|error: String| damaged(&error))
@@ -203,7 +203,7 @@ impl TryFrom<Payload> for RaftPayload {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::raft::{Member, types::Data};
+    use crate::{peer::Member, raft::types::Data};
 
     fn payloads() -> Vec<Payload> {
         let member = |id| (id, Member { id, api_addr: format!("a:{id}"), peer_addr: format!("p:{id}") });

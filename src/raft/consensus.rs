@@ -24,18 +24,19 @@ use tokio::{sync::watch, task::AbortHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Consensus, Member, MemberStatus, NodeId, ReadError, Status, Timers, WriteError,
-    feed::Feed,
+    Consensus, MemberStatus, ReadError, Status, Timers, WriteError,
     log::Log,
-    machine::Board,
-    members::lag,
+    machine::AppliedPublisher,
+    membership::lag,
     types::{Data, Kind, Metrics, Raft},
 };
 use crate::{
+    feed::Feed,
     model::{
         command::{Proposal, Verdict},
         record::Revision,
     },
+    peer::{Member, NodeId},
     state::State,
     store::{Figures, Store},
 };
@@ -51,7 +52,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) struct Inner {
     pub(super) id: NodeId,
     pub(super) raft: Raft,
-    pub(super) board: Arc<Board>,
+    pub(super) publisher: Arc<AppliedPublisher>,
     pub(super) machine_gone: CancellationToken,
     pub(super) store: Store,
     pub(super) log: Log,
@@ -162,24 +163,24 @@ impl Consensus {
     /// The newest applied state. One pointer read.
     #[must_use]
     pub fn state(&self) -> Arc<State> {
-        Arc::clone(&self.inner.board.applied.load().state)
+        Arc::clone(&self.inner.publisher.applied.load().state)
     }
 
     /// Waits until `state().revision() >= at_least`. Never returns when the node stops: bound it.
     pub async fn applied(&self, at_least: Revision) {
-        self.inner.board.turns.wait(at_least).await;
+        self.inner.publisher.turns.wait(at_least).await;
     }
 
     /// The recent changes. What is older is in the history.
     #[must_use]
     pub fn feed(&self) -> Arc<Feed> {
-        Arc::clone(&self.inner.board.feed)
+        Arc::clone(&self.inner.publisher.feed)
     }
 
     /// Tells of each new applied revision; the feed has it by then.
     #[must_use]
     pub fn revisions(&self) -> watch::Receiver<Revision> {
-        self.inner.board.index.subscribe()
+        self.inner.publisher.index.subscribe()
     }
 
     /// The leader that this node knows.
@@ -257,7 +258,7 @@ impl Consensus {
 
     /// Completes when this node can't go on (storage failure, panic while applying): the process must end.
     pub async fn failed(&self) -> String {
-        let mut failure = self.inner.board.failure.subscribe();
+        let mut failure = self.inner.publisher.failure.subscribe();
         let raft = async {
             match failure.wait_for(Option::is_some).await {
                 Ok(why) => why.clone().unwrap_or_default(),
@@ -291,7 +292,7 @@ impl Consensus {
 /// would cost every write a turn of a thread.
 pub(super) async fn follow(
     raft: Raft,
-    board: Arc<Board>,
+    publisher: Arc<AppliedPublisher>,
     leader: watch::Sender<Option<Member>>,
     stopping: Arc<AtomicBool>,
 ) {
@@ -317,7 +318,7 @@ pub(super) async fn follow(
         Ok(()) => "openraft has ended".to_owned(),
     };
     if !stopping.load(Ordering::Relaxed) {
-        board.failure.send_if_modified(|failure| {
+        publisher.failure.send_if_modified(|failure| {
             let first = failure.is_none();
             failure.get_or_insert(ended);
             first

@@ -27,12 +27,14 @@ use raft_log::{RaftLog, Types, api::raft_log_writer::RaftLogWriter};
 use tokio::sync::oneshot;
 
 use super::{
-    Member,
     codec::{Mark, Payload},
-    form::{Ballot, Id},
     types::{Entry, Kind, LogId, LogReader, Vote},
+    wire::{Ballot, Id},
 };
-use crate::store::{LogRange, Store};
+use crate::{
+    peer::Member,
+    store::{LogRange, Store},
+};
 
 /// How long a batch waits for company: what has queued up behind the fsync before it is there already.
 const BATCH_WAIT: Duration = Duration::from_micros(5);
@@ -456,5 +458,4 @@ impl RaftLogStorage<Kind> for Log {
 }
 
 #[cfg(test)]
-#[path = "log_tests.rs"]
 mod tests;

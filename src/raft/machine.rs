@@ -30,16 +30,16 @@ use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
-    NodeId,
-    compare::Digests,
-    feed::{self, Feed},
-    form::{self, Id, Stamp},
+    applied_waiters::Turns,
+    divergence::Digests,
     log::Log,
-    turns::Turns,
     types::{Entry, Kind, LogId, Reply, Snapshot, SnapshotMeta, StoredMembership},
+    wire::{self, Id, Stamp},
 };
 use crate::{
+    feed::{self, Feed},
     model::{command::Proposal, record::Revision},
+    peer::NodeId,
     state::{Change, Edit, State},
     store::{Batch, Position, SnapshotFile, Store},
 };
@@ -62,7 +62,7 @@ impl Applied {
     pub(super) fn position(&self) -> Position {
         let index = self.last.map_or(0, |id| id.index);
         let stamp = Stamp::new(self.last, &self.membership, self.greatest_id);
-        Position { index, stamp: form::to_bytes(&stamp) }
+        Position { index, stamp: wire::to_bytes(&stamp) }
     }
 
     /// Whether a node was a member, or could have been, and never will be again: ids ascend. What is true once
@@ -74,7 +74,7 @@ impl Applied {
 
 /// What the machine shows to the rest of the node.
 #[derive(Debug)]
-pub(super) struct Board {
+pub(super) struct AppliedPublisher {
     pub(super) applied: ArcSwap<Applied>,
     /// Those who wait for a revision.
     pub(super) turns: Turns,
@@ -97,7 +97,7 @@ pub(super) struct Machine {
     last: Option<LogId>,
     membership: StoredMembership,
     greatest_id: NodeId,
-    board: Arc<Board>,
+    publisher: Arc<AppliedPublisher>,
     store: Store,
     log: Log,
     /// Tells, when openraft drops the machine, that nothing is applied any more.
@@ -112,7 +112,7 @@ impl Machine {
         let (last, membership) = stamp.parts().map_err(io::Error::other)?;
         let applied =
             Applied { state: Arc::new(state.clone()), last, membership: membership.clone(), greatest_id };
-        let board = Arc::new(Board {
+        let publisher = Arc::new(AppliedPublisher {
             applied: ArcSwap::from_pointee(applied),
             turns: Turns::from(state.revision()),
             index: watch::Sender::new(state.revision()),
@@ -122,11 +122,11 @@ impl Machine {
             feed: Arc::new(Feed::new(state.revision())),
         });
         let going = CancellationToken::new().drop_guard();
-        Ok(Self { state, last, membership, greatest_id, board, store, log, going })
+        Ok(Self { state, last, membership, greatest_id, publisher, store, log, going })
     }
 
-    pub(super) fn board(&self) -> Arc<Board> {
-        Arc::clone(&self.board)
+    pub(super) fn publisher(&self) -> Arc<AppliedPublisher> {
+        Arc::clone(&self.publisher)
     }
 
     /// Cancelled once the machine is gone.
@@ -142,7 +142,7 @@ impl Machine {
                 let proposal = Proposal::from_bytes(&data.0)
                     .map_err(|error| format!("entry {revision} can't be applied: it is {error}"))?;
                 let length = u64::try_from(data.0.len()).unwrap_or(u64::MAX);
-                self.board.bytes.fetch_add(length, Ordering::Relaxed);
+                self.publisher.bytes.fetch_add(length, Ordering::Relaxed);
                 #[cfg(feature = "sabotage")]
                 let proposal = crate::sabotage::damaged(revision, proposal);
                 #[cfg(feature = "sabotage")]
@@ -167,7 +167,7 @@ impl Machine {
             }
         };
         self.last = Some(entry.log_id);
-        self.board.digests.note(&self.state);
+        self.publisher.digests.note(&self.state);
         Ok(Reply(verdict))
     }
 
@@ -188,7 +188,7 @@ impl Machine {
         }
         let events = feed::events(&changes, &self.state);
         // Before the announcement, which wakes those who read it.
-        self.board.feed.publish(events, self.state.revision(), self.store.figures().history);
+        self.publisher.feed.publish(events, self.state.revision(), self.store.figures().history);
         let position = self.publish(changes.iter().flat_map(|change| &change.edits).any(Edit::frees_much));
         for (responder, reply) in answers {
             if let Some(responder) = responder {
@@ -204,10 +204,10 @@ impl Machine {
         let (last, membership) = (self.last, self.membership.clone());
         let applied = Applied { state, last, membership, greatest_id: self.greatest_id };
         let position = applied.position();
-        let before = self.board.applied.swap(Arc::new(applied));
+        let before = self.publisher.applied.swap(Arc::new(applied));
         let revision = self.state.revision();
-        self.board.turns.reach(revision);
-        self.board.index.send_replace(revision);
+        self.publisher.turns.reach(revision);
+        self.publisher.index.send_replace(revision);
         if frees_much {
             // The old state may be the last to hold a million records.
             drop(tokio::task::spawn_blocking(move || drop(before)));
@@ -217,7 +217,7 @@ impl Machine {
 
     fn fail(&self, why: String) -> io::Error {
         tracing::error!(%why, "applying has failed");
-        self.board.failure.send_if_modified(|failure| {
+        self.publisher.failure.send_if_modified(|failure| {
             let first = failure.is_none();
             if first {
                 *failure = Some(why.clone());
@@ -258,11 +258,11 @@ impl RaftStateMachine<Kind> for Machine {
         if !force && self.store.current_snapshot().is_none() {
             return None;
         }
-        Some(Builder { board: self.board(), store: self.store.clone(), fresh: force })
+        Some(Builder { publisher: self.publisher(), store: self.store.clone(), fresh: force })
     }
 
     async fn get_snapshot_builder(&mut self) -> Builder {
-        Builder { board: self.board(), store: self.store.clone(), fresh: true }
+        Builder { publisher: self.publisher(), store: self.store.clone(), fresh: true }
     }
 
     async fn install_snapshot(&mut self, meta: &SnapshotMeta, file: SnapshotFile) -> io::Result<()> {
@@ -283,7 +283,7 @@ impl RaftStateMachine<Kind> for Machine {
         self.last = last;
         self.membership = membership;
         self.greatest_id = self.greatest_id.max(greatest_id);
-        self.board.feed.reset(self.state.revision());
+        self.publisher.feed.reset(self.state.revision());
         self.publish(true);
         Ok(())
     }
@@ -324,7 +324,7 @@ fn text_of(panic: &(dyn std::any::Any + Send)) -> &str {
 /// be fatal. Only at start, when the log is purged and there is none, does openraft insist on one.
 #[derive(Debug)]
 pub(super) struct Builder {
-    board: Arc<Board>,
+    publisher: Arc<AppliedPublisher>,
     store: Store,
     /// Whether it must hold all that is applied now.
     fresh: bool,
@@ -334,7 +334,7 @@ impl RaftSnapshotBuilder<Kind> for Builder {
     type SnapshotData = SnapshotFile;
 
     async fn build_snapshot(&mut self) -> io::Result<Snapshot> {
-        let applied = self.board.applied.load_full();
+        let applied = self.publisher.applied.load_full();
         let wanted = if self.fresh { applied.last.map_or(0, |id| id.index) } else { 0 };
         if let Some(file) = self.store.current_snapshot().filter(|file| file.position.index >= wanted) {
             return snapshot_of(file);

@@ -27,17 +27,14 @@
 //! 2. Nothing is acknowledged that is not durable on a majority.
 //! 3. A write whose fate is not certain is [`WriteError::Undecided`], never a refusal.
 
+mod applied_waiters;
 mod codec;
-mod compare;
 mod consensus;
-pub mod feed;
-mod form;
-pub mod identity;
+mod divergence;
 mod log;
 mod machine;
-mod members;
+mod membership;
 mod network;
-pub mod peers;
 mod receive;
 pub mod restore;
 mod snapshot;
@@ -45,30 +42,17 @@ mod start;
 pub(crate) mod stream;
 #[cfg(test)]
 mod suite;
-mod turns;
 mod types;
+mod wire;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use serde::{Deserialize, Serialize};
-
-use crate::{model::record::Revision, store};
+use crate::{
+    model::record::Revision,
+    peer::{Member, NodeId, client::Peers, identity::Identity},
+    store,
+};
 pub(crate) use consensus::ENTRY_BYTES_MAX;
-use peers::Peers;
-
-/// A member's number. Never used twice in a cluster.
-pub type NodeId = u64;
-
-/// A member of the cluster with the two addresses it is reached by (`host:port`).
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Member {
-    /// Its number.
-    pub id: NodeId,
-    /// Where callers reach it.
-    pub api_addr: String,
-    /// Where the other members reach it.
-    pub peer_addr: String,
-}
 
 /// A member as the status shows it.
 #[derive(Debug, Clone)]
@@ -119,7 +103,7 @@ impl Default for Timers {
 #[derive(Debug)]
 pub struct Start {
     /// Who this node is.
-    pub me: identity::Identity,
+    pub me: Identity,
     /// The data directory: the log goes to `log`, the store to `store` below it.
     pub directory: PathBuf,
     /// Settings of the store.
@@ -179,20 +163,6 @@ pub enum ReadError {
     NotLeader(Option<NodeId>),
     /// No majority has answered in time.
     NoQuorum(String),
-}
-
-/// Why a peer's call was not answered.
-#[derive(Debug, thiserror::Error)]
-pub enum ReceiveError {
-    /// The body is not what the call carries.
-    #[error("malformed: {0}")]
-    Malformed(String),
-    /// No such call.
-    #[error("unknown call `{0}`")]
-    Unknown(String),
-    /// This node could not do it.
-    #[error("{0}")]
-    Failed(String),
 }
 
 /// This node's part in the agreement: the only door to openraft. Cloning shares it.

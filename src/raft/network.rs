@@ -36,19 +36,18 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{Notify, mpsc};
 
 use super::{
-    Member, NodeId,
-    form::{self, Answer, Append, Appended, Ask, Ballot, Head, Transfer, Transferred},
-    peers::{CallError, Lane, Peers},
     stream::{Appends, Frames, frames},
     types::{Kind, Snapshot, Vote},
+    wire::{self, Answer, Append, Appended, Ask, Ballot, Head, Transfer, Transferred},
 };
-use crate::store::{SnapshotFile, Store};
-
-/// The last segments of the paths of openraft's calls.
-pub(super) const APPEND: &str = "append";
-pub(super) const VOTE: &str = "vote";
-pub(super) const PRE_VOTE: &str = "pre-vote";
-pub(super) const TRANSFER: &str = "transfer";
+use crate::peer::call::Call;
+use crate::{
+    peer::{
+        Member, NodeId,
+        client::{CallError, Lane, Peers},
+    },
+    store::{SnapshotFile, Store},
+};
 
 /// How long a peer may take for entries, beside their transfer: a slow fsync, not a dead disk.
 const APPEND_TIMEOUT: Duration = Duration::from_secs(5);
@@ -144,16 +143,16 @@ impl Link {
     async fn call<T: DeserializeOwned>(
         &self,
         lane: Lane,
-        kind: &str,
+        call: Call,
         body: Vec<u8>,
         deadline: Duration,
     ) -> Result<T, RPCError<Kind>> {
-        let called = self.links.peers.call(lane, self.to, &self.addr, kind, body.into(), deadline).await;
+        let called = self.links.peers.call(lane, self.to, &self.addr, call, body.into(), deadline).await;
         if lane == Lane::Pulse {
             self.note(called.as_ref().err());
         }
         let answer: Bytes = called.map_err(unreachable)?;
-        form::from_bytes(&answer).map_err(|error| RPCError::Network(NetworkError::new(&error)))
+        wire::from_bytes(&answer).map_err(|error| RPCError::Network(NetworkError::new(&error)))
     }
 
     /// A member that answers heartbeats again need not wait for its back-off to end.
@@ -190,7 +189,7 @@ impl Link {
         let (head, peers) = (head.to_header(), &self.links.peers);
         let answer =
             peers.send_snapshot(self.to, &self.addr, (&head, opened), deadline).await.map_err(unsent)?;
-        let ballot: Ballot = form::from_bytes(&answer).map_err(unsent)?;
+        let ballot: Ballot = wire::from_bytes(&answer).map_err(unsent)?;
         Ok(ballot.into())
     }
 }
@@ -215,8 +214,8 @@ impl RaftNetworkV2<Kind> for Link {
         rpc: AppendEntriesRequest<Kind>,
         option: RPCOption,
     ) -> Result<AppendEntriesResponse<Kind>, RPCError<Kind>> {
-        let body = form::to_bytes(&Append::from(&rpc));
-        let answer: Appended = self.call(self.lane, APPEND, body, option.hard_ttl()).await?;
+        let body = wire::to_bytes(&Append::from(&rpc));
+        let answer: Appended = self.call(self.lane, Call::Append, body, option.hard_ttl()).await?;
         Ok(answer.into())
     }
 
@@ -248,8 +247,8 @@ impl RaftNetworkV2<Kind> for Link {
         rpc: VoteRequest<Kind>,
         option: RPCOption,
     ) -> Result<VoteResponse<Kind>, RPCError<Kind>> {
-        let body = form::to_bytes(&Ask::from(&rpc));
-        let answer: Answer = self.call(Lane::Pulse, VOTE, body, option.hard_ttl()).await?;
+        let body = wire::to_bytes(&Ask::from(&rpc));
+        let answer: Answer = self.call(Lane::Pulse, Call::Vote, body, option.hard_ttl()).await?;
         Ok(answer.into())
     }
 
@@ -258,8 +257,8 @@ impl RaftNetworkV2<Kind> for Link {
         rpc: VoteRequest<Kind>,
         option: RPCOption,
     ) -> Result<VoteResponse<Kind>, RPCError<Kind>> {
-        let body = form::to_bytes(&Ask::from(&rpc));
-        let answer: Answer = self.call(Lane::Pulse, PRE_VOTE, body, option.hard_ttl()).await?;
+        let body = wire::to_bytes(&Ask::from(&rpc));
+        let answer: Answer = self.call(Lane::Pulse, Call::PreVote, body, option.hard_ttl()).await?;
         Ok(answer.into())
     }
 
@@ -285,8 +284,8 @@ impl RaftNetworkV2<Kind> for Link {
         rpc: TransferLeaderRequest<Kind>,
         option: RPCOption,
     ) -> Result<TransferLeaderResponse<Kind>, RPCError<Kind>> {
-        let body = form::to_bytes(&Transfer::from(&rpc));
-        let answer: Transferred = self.call(Lane::Pulse, TRANSFER, body, option.hard_ttl()).await?;
+        let body = wire::to_bytes(&Transfer::from(&rpc));
+        let answer: Transferred = self.call(Lane::Pulse, Call::Transfer, body, option.hard_ttl()).await?;
         Ok(answer.into())
     }
 }

@@ -8,52 +8,61 @@ use bytes::Bytes;
 use futures::stream::BoxStream;
 
 use super::{
-    Consensus, ReceiveError,
-    compare::DIGESTS,
-    form::{self, Answer, Append, Appended, Ask, Ballot, Head, Transfer, Transferred},
+    Consensus,
     machine::snapshot_of,
-    network::{APPEND, PRE_VOTE, TRANSFER, VOTE},
     snapshot,
+    wire::{self, Answer, Append, Appended, Ask, Ballot, Head, Transfer, Transferred},
 };
+use crate::peer::ReceiveError;
+use crate::peer::call::Call;
 
 fn failed(error: impl std::fmt::Display) -> ReceiveError {
     ReceiveError::Failed(error.to_string())
 }
 
 impl Consensus {
-    /// Answers a peer's call. `kind` is the last segment of the peer path (`append`, `vote`, ...). The caller has
-    /// checked secret and identity headers.
+    /// Answers a peer's call. The caller has checked secret and identity headers.
     ///
     /// # Errors
-    /// When the body is malformed, the kind unknown, or this node has stopped.
-    pub async fn receive(&self, kind: &str, body: Bytes) -> Result<Bytes, ReceiveError> {
+    /// When the body is malformed, the call not one of these, or this node has stopped.
+    pub async fn receive(&self, call: Call, body: Bytes) -> Result<Bytes, ReceiveError> {
         let raft = &self.inner.raft;
-        let answer = match kind {
-            APPEND => {
-                let rpc = form::from_bytes::<Append>(&body)?.try_into()?;
-                form::to_bytes(&Appended::from(raft.append_entries(rpc).await.map_err(failed)?))
+        let answer = match call {
+            Call::Append => {
+                let rpc = wire::from_bytes::<Append>(&body)?.try_into()?;
+                wire::to_bytes(&Appended::from(raft.append_entries(rpc).await.map_err(failed)?))
             }
-            VOTE => {
-                let rpc = form::from_bytes::<Ask>(&body)?.into();
-                form::to_bytes(&Answer::from(raft.vote(rpc).await.map_err(failed)?))
+            Call::Vote => {
+                let rpc = wire::from_bytes::<Ask>(&body)?.into();
+                wire::to_bytes(&Answer::from(raft.vote(rpc).await.map_err(failed)?))
             }
-            PRE_VOTE => {
-                let ask = form::from_bytes::<Ask>(&body)?;
+            Call::PreVote => {
+                let ask = wire::from_bytes::<Ask>(&body)?;
                 // Whoever asks for votes is alive: a leader need not wait to send to it.
                 let candidate = ask.vote.node;
                 let answer = raft.pre_vote(ask.into()).await.map_err(failed)?;
                 raft.trigger().reset_backoff([candidate]).await.map_err(failed)?;
-                form::to_bytes(&Answer::from(answer))
+                wire::to_bytes(&Answer::from(answer))
             }
-            TRANSFER => {
-                let rpc = form::from_bytes::<Transfer>(&body)?.into();
-                form::to_bytes(&Transferred::from(raft.handle_transfer_leader(rpc).await.map_err(failed)?))
+            Call::Transfer => {
+                let rpc = wire::from_bytes::<Transfer>(&body)?.into();
+                wire::to_bytes(&Transferred::from(raft.handle_transfer_leader(rpc).await.map_err(failed)?))
             }
-            DIGESTS => {
-                let board = &self.inner.board;
-                form::to_bytes(&board.digests.list(&board.applied.load().state))
+            Call::Digests => {
+                let publisher = &self.inner.publisher;
+                wire::to_bytes(&publisher.digests.list(&publisher.applied.load().state))
             }
-            unknown => return Err(ReceiveError::Unknown(unknown.into())),
+            // Answered by the service, or not by a body alone.
+            Call::Stream
+            | Call::Snapshot
+            | Call::FetchSnapshot
+            | Call::ReadIndex
+            | Call::Write
+            | Call::Writes
+            | Call::Page
+            | Call::History
+            | Call::Change
+            | Call::Join => return Err(ReceiveError::Unknown(call.to_string())),
         };
         Ok(answer.into())
     }
@@ -82,7 +91,7 @@ impl Consensus {
                 tracing::warn!(%error, path = %path.display(), "an unused snapshot could not be removed");
             }
         }
-        Ok(form::to_bytes(&Ballot::from(&answer.vote)).into())
+        Ok(wire::to_bytes(&Ballot::from(&answer.vote)).into())
     }
 
     /// The newest snapshot, for a member that has lost its state: the value of the header `x-concord-head`, and

@@ -10,15 +10,19 @@
 use std::{fs, io, path::Path};
 
 use super::{
-    Member,
     codec::Mark,
-    form::{self, Ballot, Id, Stamp},
-    identity::{FORMAT, Identity},
     log::Wal,
+    wire::{self, Ballot, Id, Stamp},
 };
-use crate::store::{
-    Position,
-    backup::{self, Summary},
+use crate::{
+    peer::{
+        Member,
+        identity::{FORMAT, Identity},
+    },
+    store::{
+        Position,
+        snapshot::backup::{self, Summary},
+    },
 };
 
 /// Prepares an empty or missing data directory; blocking. Gives what the backup holds, and the new cluster.
@@ -33,7 +37,7 @@ pub fn restore(from: &Path, directory: &Path, member: Member) -> Result<(Summary
     // The entry keeps its place and its term; its maker is now the new cluster's only member.
     let last = Id { node: member.id, ..last };
     let identity = Identity { cluster_id: uuid::Uuid::new_v4(), node_id: member.id, format: FORMAT };
-    let stamp = form::to_bytes(&Stamp::of_first(last, member));
+    let stamp = wire::to_bytes(&Stamp::of_first(last, member));
     let position = Position { index: last.index, stamp };
     backup::restore(from, &directory.join("store"), &position).map_err(|error| error.to_string())?;
     begin_log(&directory.join("log"), &identity, last)

@@ -21,14 +21,17 @@ use futures::{StreamExt, stream::BoxStream};
 use tokio::io::AsyncWriteExt;
 
 use super::{
-    Consensus, ReceiveError,
-    form::Head,
+    Consensus,
     log::Log,
-    machine::{Applied, Board},
+    machine::{Applied, AppliedPublisher},
     network::Links,
     types::Raft,
+    wire::Head,
 };
-use crate::store::{Position, SnapshotFile, Store};
+use crate::{
+    peer::ReceiveError,
+    store::{Position, SnapshotFile, Store},
+};
 
 /// How often the weights are compared: a snapshot half a second late costs nothing.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
@@ -42,7 +45,7 @@ const CHUNK_TIMEOUT: Duration = Duration::from_secs(30);
 /// Builds snapshots when they are due and purges the log behind them.
 pub(super) struct Keeper {
     pub(super) raft: Raft,
-    pub(super) board: Arc<Board>,
+    pub(super) publisher: Arc<AppliedPublisher>,
     pub(super) store: Store,
     pub(super) links: Arc<Links>,
     pub(super) log: Log,
@@ -61,7 +64,7 @@ impl Keeper {
                 () = tokio::time::sleep(LOOK_INTERVAL) => false,
                 () = self.links.rebuild.notified() => true,
             };
-            let applied_bytes = self.board.bytes.load(Ordering::Relaxed);
+            let applied_bytes = self.publisher.bytes.load(Ordering::Relaxed);
             let since = before.saturating_add(applied_bytes.saturating_sub(weighed_from));
             if !damaged && !self.is_due(since) {
                 continue;
@@ -85,12 +88,12 @@ impl Keeper {
         let newest = self.store.current_snapshot();
         let is_newer = newest
             .as_ref()
-            .is_none_or(|file| self.board.applied.load().state.revision() > file.position.index);
+            .is_none_or(|file| self.publisher.applied.load().state.revision() > file.position.index);
         is_newer && since >= self.log_bytes.max(newest.map_or(0, |file| file.bytes))
     }
 
     async fn build(&self) -> Result<(), String> {
-        let (applied, store) = (self.board.applied.load_full(), self.store.clone());
+        let (applied, store) = (self.publisher.applied.load_full(), self.store.clone());
         let built = tokio::task::spawn_blocking(move || build(&store, &applied)).await;
         let file = built.map_err(|error| error.to_string())??;
         tracing::info!(revision = file.position.index, bytes = file.bytes, "built a snapshot");
@@ -108,7 +111,7 @@ impl Keeper {
         }
         match self.store.purge_floor() {
             0 => true,
-            floor => self.raft.trigger().purge_log(floor).await.is_ok(),
+            compaction_revision => self.raft.trigger().purge_log(compaction_revision).await.is_ok(),
         }
     }
 }
@@ -119,7 +122,7 @@ impl Consensus {
     /// # Errors
     /// When the disk refuses.
     pub async fn fresh_snapshot(&self) -> Result<(SnapshotFile, tokio::fs::File), String> {
-        let (applied, store) = (self.inner.board.applied.load_full(), self.inner.store.clone());
+        let (applied, store) = (self.inner.publisher.applied.load_full(), self.inner.store.clone());
         let built = tokio::task::spawn_blocking(move || {
             let file = build(&store, &applied)?;
             let opened = std::fs::File::open(&file.path);

@@ -23,20 +23,19 @@ use openraft::{Config, SnapshotPolicy};
 use tokio::sync::{Notify, mpsc, watch};
 
 use super::{
-    Consensus, Member, NodeId, Start, StartError, Timers,
+    Consensus, Start, StartError, Timers,
     codec::Mark,
-    compare::Comparer,
     consensus::{self, Inner},
-    form::{self, Head, Stamp},
-    identity::Identity,
+    divergence::Comparer,
     log::{Log, Wal},
     machine::Machine,
     network::{Links, Network},
-    peers::Peers,
     snapshot::{self, Keeper},
     types::Raft,
+    wire::{self, Head, Stamp},
 };
 use crate::{
+    peer::{Member, NodeId, client::Peers, identity::Identity},
     state::State,
     store::{Loaded, LogRange, Options, Position, Store},
 };
@@ -82,7 +81,7 @@ impl Consensus {
                 let mut helpers = blocking(move || named.members()).await?.map_err(failed)?;
                 helpers.extend(rescue);
                 let noted =
-                    store.distrust_note().and_then(|note| form::from_bytes::<Vec<Member>>(&note).ok());
+                    store.distrust_note().and_then(|note| wire::from_bytes::<Vec<Member>>(&note).ok());
                 helpers.extend(noted.unwrap_or_default());
                 helpers.retain(|member| member.id != me.node_id);
                 Rescue { peers: &peers, store: &store, log: &log, purged: range.purged }.run(&helpers).await?
@@ -226,7 +225,7 @@ struct Parts {
 impl Parts {
     async fn join(self, peers: Arc<Peers>) -> Result<Consensus, StartError> {
         let Self { id, store, log, machine, timers, log_bytes } = self;
-        let (board, machine_gone) = (machine.board(), machine.gone());
+        let (publisher, machine_gone) = (machine.publisher(), machine.gone());
         let (revived, mut answering) = mpsc::channel(REVIVED_QUEUE);
         let links = Arc::new(Links {
             peers: Arc::clone(&peers),
@@ -241,16 +240,17 @@ impl Parts {
 
         let stopping = Arc::new(AtomicBool::new(false));
         let (tell_leader, leader) = watch::channel(None);
-        let follow = consensus::follow(raft.clone(), Arc::clone(&board), tell_leader, Arc::clone(&stopping));
+        let follow =
+            consensus::follow(raft.clone(), Arc::clone(&publisher), tell_leader, Arc::clone(&stopping));
         let keeper = Keeper {
             raft: raft.clone(),
-            board: Arc::clone(&board),
+            publisher: Arc::clone(&publisher),
             store: store.clone(),
             links,
             log: log.clone(),
             log_bytes,
         };
-        let comparer = Comparer { id, peers, board: Arc::clone(&board), store: store.clone() };
+        let comparer = Comparer { id, peers, publisher: Arc::clone(&publisher), store: store.clone() };
         let caller = raft.clone();
         let revive = async move {
             while let Some(member) = answering.recv().await {
@@ -265,7 +265,7 @@ impl Parts {
             tokio::spawn(revive).abort_handle(),
             tokio::spawn(comparer.work()).abort_handle(),
         ];
-        let inner = Inner { id, raft, board, machine_gone, store, log, timers, leader, stopping, tasks };
+        let inner = Inner { id, raft, publisher, machine_gone, store, log, timers, leader, stopping, tasks };
         Ok(Consensus { inner: Arc::new(inner) })
     }
 }

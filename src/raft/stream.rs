@@ -33,14 +33,10 @@ use tokio_util::codec::{Framed, LengthDelimitedCodec};
 
 use super::{
     Consensus,
-    form::{self, Append, Appended},
     types::{Kind, LogId},
+    wire::{self, Append, Appended},
 };
 
-/// What the connection becomes: the value of the header `Upgrade`.
-pub(crate) const PROTOCOL: &str = "concord-append";
-/// The call's name: the last segment of the peer path.
-pub(crate) const STREAM: &str = "stream";
 /// Requests that are under way at once. Only one of them has entries: while a member writes a batch to its disk the
 /// next one grows, and one fsync of many is worth more than two of few. The others tell of what was agreed on, and
 /// need no disk.
@@ -155,7 +151,7 @@ where
             self.frames = Some(open.await?);
         }
         let frames = self.frames.as_mut().ok_or_else(|| lost("the connection has failed"))?;
-        let body = form::to_bytes(&Append::from(request));
+        let body = wire::to_bytes(&Append::from(request));
         let patience = (self.patience)(request.entries.len(), body.len());
         let until = Instant::now() + patience;
         if self.sent.is_empty() {
@@ -170,7 +166,7 @@ where
 
     fn take(&mut self, answer: Option<io::Result<bytes::BytesMut>>) -> io::Result<StreamAppendResult<Kind>> {
         let answer = answer.unwrap_or_else(|| Err(io::ErrorKind::UnexpectedEof.into()))?;
-        let answer: Appended = form::from_bytes(&answer).map_err(io::Error::other)?;
+        let answer: Appended = wire::from_bytes(&answer).map_err(io::Error::other)?;
         let sent = self.sent.pop_front().ok_or(io::ErrorKind::InvalidData)?;
         if let Some(next) = self.sent.front() {
             self.due = Instant::now() + next.patience;
@@ -217,7 +213,7 @@ async fn reply<E>(
     // The end is openraft's: a failure of the node, or the end of the requests.
     while let Some(Ok(answer)) = answers.next().await {
         let answer = Appended::from(AppendEntriesResponse::from(answer));
-        if let Err(error) = sink.send(Bytes::from(form::to_bytes(&answer))).await {
+        if let Err(error) = sink.send(Bytes::from(wire::to_bytes(&answer))).await {
             tracing::debug!(%error, "a stream of entries was left by its sender");
             return;
         }
@@ -235,8 +231,8 @@ impl<S: Stream<Item = io::Result<bytes::BytesMut>> + Unpin> Stream for Requests<
             return Poll::Ready(None);
         };
         let request = frame.map_err(|error| error.to_string()).and_then(|frame| {
-            let append = form::from_bytes::<Append>(&frame).map_err(|error| error.to_string())?;
-            append.try_into().map_err(|error: super::ReceiveError| error.to_string())
+            let append = wire::from_bytes::<Append>(&frame).map_err(|error| error.to_string())?;
+            append.try_into().map_err(|error: crate::peer::ReceiveError| error.to_string())
         });
         Poll::Ready(request.inspect_err(|error| tracing::warn!("a stream of entries ended: {error}")).ok())
     }
@@ -250,8 +246,8 @@ mod tests {
 
     use super::*;
     use crate::raft::{
-        form::{Ballot, Id},
         types::Entry,
+        wire::{Ballot, Id},
     };
 
     fn id(index: u64) -> LogId {
@@ -280,8 +276,8 @@ mod tests {
 
     async fn answer(member: &mut Frames, answer: Appended) {
         let frame = member.next().await.unwrap().unwrap();
-        form::from_bytes::<Append>(&frame).unwrap();
-        member.send(Bytes::from(form::to_bytes(&answer))).await.unwrap();
+        wire::from_bytes::<Append>(&frame).unwrap();
+        member.send(Bytes::from(wire::to_bytes(&answer))).await.unwrap();
     }
 
     fn patient(_entries: usize, _bytes: usize) -> Duration {
@@ -316,14 +312,14 @@ mod tests {
         assert!(answers.next().now_or_never().is_none());
         let entries = async |member: &mut Frames| {
             let frame = member.next().now_or_never()?.unwrap().unwrap();
-            let append = form::from_bytes::<Append>(&frame).unwrap();
+            let append = wire::from_bytes::<Append>(&frame).unwrap();
             Some(AppendEntriesRequest::try_from(append).unwrap().entries.len())
         };
         assert_eq!(entries(&mut member).await, Some(0));
         assert_eq!(entries(&mut member).await, Some(1));
         assert_eq!(entries(&mut member).await, None);
         for _ in 0..2 {
-            member.send(Bytes::from(form::to_bytes(&Appended::All))).await.unwrap();
+            member.send(Bytes::from(wire::to_bytes(&Appended::All))).await.unwrap();
             answers.next().await.unwrap().unwrap().unwrap();
         }
         assert!(answers.next().now_or_never().is_none());
@@ -387,7 +383,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_no_request_ends_the_member_s_part() {
         let (mut ours, member) = wires();
-        ours.send(Bytes::from(form::to_bytes(&Append::from(&request(1, 2))))).await.unwrap();
+        ours.send(Bytes::from(wire::to_bytes(&Append::from(&request(1, 2))))).await.unwrap();
         ours.send(Bytes::from_static(b"?")).await.unwrap();
         let requests: Vec<_> = Requests(member).collect().await;
         assert_eq!(requests.iter().map(|request| request.entries.len()).collect::<Vec<_>>(), [2]);

@@ -10,11 +10,9 @@ use openraft::{
 use tempfile::TempDir;
 
 use super::{
-    Consensus, Member, Start, StartError, Timers,
-    identity::{FORMAT, Identity},
+    Consensus, Start, StartError, Timers,
     log::{Log, Wal},
     machine::Machine,
-    peers::{Peers, Secrets},
     types::Kind,
 };
 use crate::{
@@ -22,6 +20,11 @@ use crate::{
         command::{Command, Proposal, Verdict},
         key::Key,
         time::Timestamp,
+    },
+    peer::{
+        Member,
+        client::{Peers, Secrets},
+        identity::{FORMAT, Identity},
     },
     store::{Loaded, LogRange, Options, Store},
 };

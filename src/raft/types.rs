@@ -5,8 +5,11 @@ use std::fmt;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::{Member, NodeId, log::Log, machine::Machine};
-use crate::model::command::Verdict;
+use super::{log::Log, machine::Machine};
+use crate::{
+    model::command::Verdict,
+    peer::{Member, NodeId},
+};
 
 openraft::declare_raft_types!(
     /// Which types openraft works with here.

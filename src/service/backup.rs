@@ -23,7 +23,7 @@ impl Service {
     pub async fn backup(&self, consistency: Consistency) -> Result<Backup, Refusal> {
         self.view(consistency).await?;
         let consensus = self.consensus_or_refusal()?;
-        let (snapshot, file) = consensus.fresh_snapshot().await.map_err(Refusal::Fault)?;
+        let (snapshot, file) = consensus.fresh_snapshot().await.map_err(Refusal::Internal)?;
         Ok(Backup { revision: snapshot.position.index, bytes: snapshot.bytes, file })
     }
 }

@@ -29,27 +29,13 @@
 
 pub mod access;
 mod backup;
-mod batch;
-mod building;
-pub(crate) mod changes;
-mod checks;
-pub(crate) mod convoy;
-pub mod cursor;
 pub(crate) mod forward;
-mod gate;
 pub(crate) mod history;
-pub(crate) mod members;
-mod patch;
-mod prepare;
-mod propose;
-mod queues;
+mod index_build;
+pub(crate) mod membership;
 pub(crate) mod read;
-mod redefine;
-mod retention;
-mod scan;
-mod trial;
-pub mod turn;
 pub mod watch;
+mod write;
 
 use std::{
     path::PathBuf,
@@ -66,25 +52,26 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     model::{
-        command::{Applied, Expect, RequestStamp},
+        command::{Applied, Expect, IdempotencyKey},
         document::Document,
-        error::{Fault, Invalid, Rejection},
+        error::{Invalid, Rejection, Violation},
         limits::Limits,
         patch::Patch,
         record::Revision,
         time::Timestamp,
     },
-    raft::{Consensus, Member, NodeId, Timers, peers::Peers},
+    peer::{Member, NodeId, client::Peers},
+    raft::{Consensus, Timers},
     state::State,
     store,
 };
 pub use access::{Access, Principal};
 pub use backup::Backup;
-pub use changes::{Change, Changed};
 pub use history::Rollback;
-pub use redefine::{Compiled, NewSchema, NewUnique, Tried};
-pub use retention::Retention;
-pub use scan::{Breaking, Report};
+pub use history::retention::Retention;
+pub use membership::change::{Change, Changed};
+pub use write::config_scan::{Breaking, Report};
+pub use write::redefine::{Compiled, NewSchema, NewUnique, Tried};
 
 /// Who asks for a write, and what rides with it.
 #[derive(Debug, Clone)]
@@ -94,7 +81,7 @@ pub struct Caller {
     /// Why, in the caller's words.
     pub reason: Option<String>,
     /// Set when the caller may send the request again.
-    pub request: Option<RequestStamp>,
+    pub request: Option<IdempotencyKey>,
     /// Only the answer is asked for: nothing is stored.
     pub dry_run: bool,
 }
@@ -201,7 +188,7 @@ pub enum Refusal {
     /// The volume is full; certainly not applied.
     StorageFull(String),
     /// A fault of ours: logged, never shown.
-    Fault(String),
+    Internal(String),
     /// The cluster is not as the change needs it; certainly not done.
     Conflict(String),
     /// No such member.
@@ -210,10 +197,10 @@ pub enum Refusal {
     Expired(String),
     /// What is asked for was not there at the revision that is asked about.
     NotThere(String),
-    /// So many configs would break a schema; the faults name the first of them.
-    Breaks(u64, Vec<Fault>),
+    /// So many configs would break a schema; the violations name the first of them.
+    Breaks(u64, Vec<Violation>),
     /// A patch's `test` found something else than it names; certainly not applied.
-    TestFailed(Fault),
+    TestFailed(Violation),
     /// This node has as much of something open as it may; the text names the limit.
     Crowded(String),
 }
@@ -322,16 +309,16 @@ struct Inner {
     admission: Semaphore,
     /// For reads of the history.
     lookups: Semaphore,
-    validators: checks::Validators,
-    queues: queues::Queues,
-    convoys: Arc<convoy::Convoys>,
-    disk: checks::Disk,
-    gates: Arc<gate::Gates>,
+    validators: write::validators::Validators,
+    queues: write::record_locks::Queues,
+    convoys: Arc<forward::batching::Convoys>,
+    disk: write::validators::Disk,
+    gates: Arc<write::write_barrier::Gates>,
     /// Held by each check of all configs of a definition.
     scans: Arc<Semaphore>,
     barrier: Arc<read::Barrier>,
     hub: Arc<watch::Hub>,
-    pins: Arc<cursor::Pins>,
+    pins: Arc<read::cursor::Pins>,
     /// A moment such that this node's state holds every write that was acknowledged before it.
     fresh_since: Mutex<Option<Instant>>,
     stopping: CancellationToken,
@@ -349,12 +336,12 @@ impl Service {
             changing: tokio::sync::Mutex::new(()),
             admission: Semaphore::new(options.limits.writes_in_flight),
             lookups: Semaphore::new(history::LOOKUPS_MAX),
-            validators: checks::Validators::default(),
-            queues: queues::Queues::default(),
+            validators: write::validators::Validators::default(),
+            queues: write::record_locks::Queues::default(),
             convoys: Arc::default(),
-            disk: checks::Disk::new(options.directory.clone(), options.disk_reserve_bytes),
+            disk: write::validators::Disk::new(options.directory.clone(), options.disk_reserve_bytes),
             gates: Arc::default(),
-            scans: Arc::new(Semaphore::new(scan::SCANS_MAX)),
+            scans: Arc::new(Semaphore::new(write::config_scan::SCANS_MAX)),
             barrier: Arc::default(),
             hub: Arc::new(watch::Hub::new(options.limits.watches)),
             pins: Arc::default(),

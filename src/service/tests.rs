@@ -3,10 +3,12 @@
 use std::path::Path;
 
 use super::*;
-use crate::raft::{
-    StartError,
-    identity::{FORMAT, Identity},
-    peers::Secrets,
+use crate::{
+    peer::{
+        client::Secrets,
+        identity::{FORMAT, Identity},
+    },
+    raft::StartError,
 };
 
 pub(crate) const SECRET: &str = "a-cluster-secret";

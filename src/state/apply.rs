@@ -56,7 +56,7 @@ impl State {
             && !crate::sabotage::is("retry-twice")
             && stamp.at.0.saturating_sub(known.at.0) <= REQUEST_AGE_US
         {
-            let same = known.stamp.print == request.print;
+            let same = known.stamp.fingerprint == request.fingerprint;
             let outcome = if same { known.outcome.clone() } else { Err(Rejection::RequestReused) };
             return (Verdict::Decided(outcome), None);
         }
@@ -179,8 +179,8 @@ impl State {
                 self.edit_config(definition, Some(before), None, edits);
                 Ok(applied(stamp, false))
             }
-            Command::Compact { floor } => {
-                self.raise_floor(*floor);
+            Command::Compact { compaction_revision } => {
+                self.raise_compaction_revision(*compaction_revision);
                 Ok(applied(stamp, false))
             }
             Command::SetSchema { key, schema, expect, .. } => {

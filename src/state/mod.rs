@@ -15,54 +15,49 @@
 //! | `items`, `short` | what stands in the orders |
 //! | [`build`] | a state of stored records, all orders at once |
 //! | [`digest`] | one number by which two nodes compare what they hold |
-//! | [`floor`] | the oldest revision whose state may be asked for |
+//! | [`compaction_revision`] | the oldest revision whose state may be asked for |
 //!
 //! **Invariant:** only [`State::apply`] and [`State::advance`] change a state, and what they make of it follows
 //! from their arguments alone.
 
 pub mod apply;
-pub mod build;
+pub mod builder;
+pub mod compaction;
 pub mod digest;
-pub mod floor;
-pub mod indexing;
-mod items;
-pub mod order;
+pub mod index;
 pub mod query;
-mod short;
-mod trailing;
-mod unique;
 
 use std::{cmp::Ordering, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    command::{Outcome, RequestStamp},
+    command::{IdempotencyKey, Outcome},
     key::Key,
     record::{Config, Definition, Revision},
     time::Timestamp,
 };
-pub use items::{ByKey, BySlot, ByTime, Record};
-use order::{Item, Order};
-pub use trailing::Orders;
-use trailing::Trailing;
+use index::deferred::DeferredIndexes;
+pub use index::deferred::Indexes;
+pub use index::entries::{ByKey, BySlot, ByTime, Record};
+use index::tree::{Item, Tree};
 
 /// Everything that the cluster has agreed on, at one revision.
 #[derive(Debug, Clone, Default)]
 pub struct State {
     revision: Revision,
     last_at: Timestamp,
-    by_key: Order<ByKey<Arc<Collection>>>,
-    by_created: Order<ByTime<Arc<Definition>>>,
-    by_modified: Order<ByTime<Arc<Definition>>>,
+    by_key: Tree<ByKey<Arc<Collection>>>,
+    by_created: Tree<ByTime<Arc<Definition>>>,
+    by_modified: Tree<ByTime<Arc<Definition>>>,
     /// The definitions whose configs are being indexed.
-    building: Order<ByKey<Arc<Definition>>>,
-    requests: Order<ById>,
-    requests_by_age: Order<ByAge>,
+    building: Tree<ByKey<Arc<Definition>>>,
+    requests: Tree<ById>,
+    requests_by_age: Tree<ByAge>,
     configs: u64,
     /// The sum of the hashes of all records (`digest.rs`).
     sum: u128,
-    floor: Revision,
+    compaction_revision: Revision,
 }
 
 /// A definition with its configs in their orders.
@@ -71,10 +66,10 @@ pub struct Collection {
     /// The definition itself.
     pub definition: Arc<Definition>,
     /// All configs by key.
-    pub by_key: Order<ByKey<Arc<Config>>>,
+    pub by_key: Tree<ByKey<Arc<Config>>>,
     /// The orders by time and by value: they name configs by their keys alone, so a write touches only those in which
     /// its config moves.
-    trailing: Trailing,
+    trailing: DeferredIndexes,
     /// For each indexed path, how many entries are not the first of their config there.
     repeated: Vec<u64>,
     /// The sum of the hashes of the configs.
@@ -85,7 +80,7 @@ pub struct Collection {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Remembered {
     /// The request.
-    pub stamp: RequestStamp,
+    pub stamp: IdempotencyKey,
     /// When it was decided, by the log's time.
     pub at: Timestamp,
     /// The entry that decided it.
@@ -324,12 +319,12 @@ impl Collection {
     /// The orders by time and by value. The first who asks after some writes brings them up to date, which takes 1 or
     /// 2 ms at most.
     #[must_use]
-    pub fn orders(&self) -> &Orders {
+    pub fn orders(&self) -> &Indexes {
         self.trailing.orders(&self.definition.indexing)
     }
 
     /// The order of a slot.
-    fn order(&self, slot: u16) -> Option<&Order<BySlot>> {
+    fn order(&self, slot: u16) -> Option<&Tree<BySlot>> {
         let place = self.place(slot)?;
         self.orders().by_slot.get(place)
     }

@@ -9,7 +9,7 @@
 
 use std::{cmp::Ordering, ops::Bound, sync::Arc};
 
-use super::{BySlot, ByTime, Collection, State, order::Order};
+use super::{BySlot, ByTime, Collection, State, index::tree::Tree};
 use crate::model::{
     key::Key,
     query::{ConfigQuery, ConfigSort, DefinitionQuery, DefinitionSort, Field, Filter, Page, Test},
@@ -61,8 +61,8 @@ fn skip(page: &Page) -> u64 {
 }
 
 /// A page of an order; all of it is tested when there is something to search for.
-fn walk<'a, T: super::order::Item, R: Clone + 'a>(
-    order: &'a Order<T>,
+fn walk<'a, T: super::index::tree::Item, R: Clone + 'a>(
+    order: &'a Tree<T>,
     page: &Page,
     record: impl Fn(&'a T) -> &'a R,
     matches: impl Fn(&R) -> bool,
@@ -129,7 +129,7 @@ impl Collection {
 
     fn walk_time(
         &self,
-        order: &Order<ByTime<Key>>,
+        order: &Tree<ByTime<Key>>,
         page: &Page,
         matches: impl Fn(&Arc<Config>) -> bool,
     ) -> Found<Arc<Config>> {
@@ -217,13 +217,13 @@ impl Collection {
 
 /// Places of one order, each range from the first to behind the last.
 enum Ranges<'a> {
-    Slot(&'a Order<BySlot>, Vec<(u64, u64)>),
-    Time(&'a Order<ByTime<Key>>, Vec<(u64, u64)>),
+    Slot(&'a Tree<BySlot>, Vec<(u64, u64)>),
+    Time(&'a Tree<ByTime<Key>>, Vec<(u64, u64)>),
     Key(Vec<(u64, u64)>),
 }
 
 impl<'a> Ranges<'a> {
-    fn of_time(order: &'a Order<ByTime<Key>>, spans: &[Span]) -> Self {
+    fn of_time(order: &'a Tree<ByTime<Key>>, spans: &[Span]) -> Self {
         Self::Time(order, places(order, spans, |item, bound| item.at.0.to_be_bytes().as_slice().cmp(bound)))
     }
 
@@ -233,8 +233,8 @@ impl<'a> Ranges<'a> {
     }
 }
 
-fn take<'a, T: super::order::Item, R: Clone + 'a>(
-    order: &'a Order<T>,
+fn take<'a, T: super::index::tree::Item, R: Clone + 'a>(
+    order: &'a Tree<T>,
     ranges: &[(u64, u64)],
     record: impl Fn(&'a T) -> &'a R,
 ) -> Vec<R> {
@@ -269,8 +269,8 @@ fn spans(filter: &Filter) -> Option<Vec<Span>> {
     })
 }
 
-fn places<T: super::order::Item>(
-    order: &Order<T>,
+fn places<T: super::index::tree::Item>(
+    order: &Tree<T>,
     spans: &[Span],
     compare: impl Fn(&T::Bound, &[u8]) -> Ordering,
 ) -> Vec<(u64, u64)> {
@@ -357,8 +357,8 @@ fn compare(a: &Config, b: &Config, sort: ConfigSort, descending: bool) -> Orderi
 
 /// The records of a slot by descending value, equal ones by ascending key: run after run of equal values.
 struct Runs<'a> {
-    order: &'a Order<BySlot>,
-    run: super::order::Iter<'a, BySlot>,
+    order: &'a Tree<BySlot>,
+    run: super::index::tree::Iter<'a, BySlot>,
     /// Records of the run that are still to come.
     left: u64,
     /// The place where the run begins; everything behind it has been passed.
@@ -366,7 +366,7 @@ struct Runs<'a> {
 }
 
 impl<'a> Runs<'a> {
-    fn new(order: &'a Order<BySlot>, skip: u64) -> Self {
+    fn new(order: &'a Tree<BySlot>, skip: u64) -> Self {
         let mut runs = Self { order, run: order.from(u64::MAX), left: 0, begin: order.len() };
         if let Some(place) = order.len().checked_sub(skip.saturating_add(1)) {
             let (begin, end) = runs.around(place);

@@ -27,27 +27,14 @@
 //! **Invariants:** a snapshot counts only once the history up to it is durable. sled never holds what the log
 //! does not hold durably, and is never the only copy. Handing over what was applied never waits for a disk.
 
-pub mod backup;
-mod carry;
-mod catalog;
-mod changes;
-mod disk;
-mod history;
-mod index;
-mod kept;
-mod keyspace;
-mod load;
-mod merge;
-mod paced;
-mod past;
-mod reads;
-mod scan;
-mod snapshot;
+mod files;
+pub mod history;
+mod open;
+mod sled;
+pub mod snapshot;
 #[cfg(test)]
 mod tests;
-mod thread;
-mod transfer;
-mod trees;
+mod writer;
 
 use std::{
     io,
@@ -61,12 +48,12 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use catalog::Catalog;
-pub use changes::{StoredChange, StoredEdit};
-pub use index::Subject;
-use kept::Kept;
-pub use past::{Changes, HistoryError, Left, Operation, Past, PastPage, Was};
-use thread::Shared;
+pub use history::format::{StoredChange, StoredEdit};
+pub use history::query::{Changes, HistoryError, Left, Operation, Past, PastPage, Was};
+pub use history::segment_index::Subject;
+use history::segments::Catalog;
+use snapshot::retained::Kept;
+use writer::Shared;
 
 use crate::{
     model::record::Revision,
@@ -209,10 +196,10 @@ impl Store {
     /// # Errors
     /// When the disk refuses, or when a state is newer than the log.
     pub fn open(dir: &Path, options: Options, log: LogRange) -> Result<(Self, Loaded), StoreError> {
-        let load::Found { kept, history, begin, nothing } = load::open(dir, &options, log)?;
+        let open::Found { kept, history, begin, nothing } = open::open(dir, &options, log)?;
         let incoming = dir.join("incoming");
-        disk::remove(&incoming)?;
-        disk::make_directory(&incoming)?;
+        files::remove(&incoming)?;
+        files::make_directory(&incoming)?;
         let (state, position) = begin.latest.clone();
         // Entries up to the loaded state are durable in a file, if not in the log.
         let flushed = log.last.max(position.index);
@@ -222,9 +209,9 @@ impl Store {
             .name("store".into())
             .spawn({
                 let shared = shared.clone();
-                move || thread::run(&shared, history, begin, options.inbox_changes)
+                move || writer::run(&shared, history, begin, options.inbox_changes)
             })
-            .map_err(disk::io("can't start the store's thread"))?;
+            .map_err(files::io("can't start the store's thread"))?;
         let thread = Mutex::new(Some(thread));
         let inner =
             Inner { directory: dir.into(), kept, shared, catalog, thread, received: AtomicU64::new(0) };
@@ -238,13 +225,13 @@ impl Store {
     /// # Errors
     /// When the disk refuses.
     pub fn distrust(&self, note: &[u8]) -> Result<(), StoreError> {
-        load::distrust_all(&self.inner.directory, note)
+        open::distrust_all(&self.inner.directory, note)
     }
 
     /// The note of the last [`Self::distrust`] whose state has been thrown away. Blocking.
     #[must_use]
     pub fn distrust_note(&self) -> Option<Vec<u8>> {
-        load::note(&self.inner.directory)
+        open::note(&self.inner.directory)
     }
 
     /// Takes what was applied. Never blocks. What waits for the history is bounded by the room above, through
@@ -284,7 +271,7 @@ impl Store {
     /// two.
     #[must_use]
     pub fn purge_floor(&self) -> Revision {
-        self.inner.kept.floor()
+        self.inner.kept.compaction_revision()
     }
 
     /// A fresh path for a snapshot that is being received.
@@ -293,7 +280,7 @@ impl Store {
     /// When the disk refuses.
     pub fn incoming(&self) -> Result<PathBuf, StoreError> {
         let directory = self.inner.directory.join("incoming");
-        disk::make_directory(&directory)?;
+        files::make_directory(&directory)?;
         let number = self.inner.received.fetch_add(1, Ordering::Relaxed);
         Ok(directory.join(format!("{number}.part")))
     }
@@ -314,7 +301,7 @@ impl Store {
     /// # Errors
     /// When it is not, or when the disk refuses.
     pub fn verify(&self, file: &SnapshotFile) -> Result<(), StoreError> {
-        let found = kept::check(&file.path)?;
+        let found = snapshot::retained::check(&file.path)?;
         if found.digest == file.digest && found.position == file.position {
             Ok(())
         } else {

@@ -33,7 +33,7 @@ fn verify(path: &Path) -> Output {
 }
 
 /// Calls the binary aside: it talks to nodes whose clients live on this thread.
-async fn aside(arguments: Vec<String>) -> Output {
+async fn command(arguments: Vec<String>) -> Output {
     let called = tokio::task::spawn_blocking(move || {
         concord(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
     });
@@ -43,7 +43,7 @@ async fn aside(arguments: Vec<String>) -> Output {
 async fn back_up(node: &Node, to: &Path) -> Value {
     let (url, key) = (format!("http://{}", node.api_addr()), node.settings["CONCORD_API_KEY"].clone());
     let arguments = ["backup", "--url", &url, "--api-key", &key, "--out", to.to_str().unwrap()];
-    shown(&aside(arguments.map(str::to_owned).to_vec()).await)
+    shown(&command(arguments.map(str::to_owned).to_vec()).await)
 }
 
 #[tokio::test]

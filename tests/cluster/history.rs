@@ -115,7 +115,7 @@ async fn a_node_that_was_given_a_snapshot_has_the_whole_history() {
 }
 
 /// Asks until the floor of a node's history is at least this high.
-async fn floor(client: &Client, least: u64) -> Answer {
+async fn compaction_revision(client: &Client, least: u64) -> Answer {
     eventually("the history is cut", async || {
         let answer = past(client, "k").insist().await;
         let floor = answer.body["data"]["meta"]["floor"].as_u64();
@@ -144,7 +144,7 @@ async fn what_is_not_kept_is_expired_on_every_node_and_the_rest_is_right() {
             cluster.start_all().await;
         }
         for client in &clients {
-            let answer = floor(client, least).await;
+            let answer = compaction_revision(client, least).await;
             let floor = answer.data()["meta"]["floor"].as_u64().unwrap();
             let results = answer.data()["results"].as_array().unwrap();
             let found: Vec<u64> = results.iter().map(|item| item["revision"].as_u64().unwrap()).collect();
@@ -180,7 +180,7 @@ async fn what_is_too_old_goes_though_nothing_comes_after_it() {
     let first = cluster.client(1).get(&config("d", "k")).insist().await.expect(200);
     let first = first.tag().trim_matches('"').parse::<u64>().unwrap();
     for client in cluster.clients() {
-        let answer = floor(&client, first).await;
+        let answer = compaction_revision(&client, first).await;
         assert_eq!(answer.data()["results"], json!([]), "{answer:?}");
         at(&client, "k", first - 1).insist().await.refused(410, "expired_error");
         let now = client.get(&config("d", "k")).insist().await.expect(200);

@@ -7,7 +7,7 @@ use utoipa::openapi::{
     content::ContentBuilder,
 };
 
-use super::words::{ASKED, Described, FRESHNESS, READ, WRITE, describe};
+use super::builder::{ASKED, Described, FRESHNESS, READ, WRITE, describe};
 
 const TAG: &str = "cluster";
 const MEMBERS: &str = "/api/v1/cluster/members";

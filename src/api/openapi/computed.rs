@@ -9,9 +9,9 @@ use utoipa::openapi::{
 };
 
 use super::{
+    builder::{Described, RECORD, TRIED, WRITE, describe, schema},
     configs,
     schemas::{Field, closed, indexes, json_object, key, nullable, open, schema_or_none, text, value},
-    words::{Described, RECORD, TRIED, WRITE, describe, schema},
 };
 use crate::{api::batch, model::limits::Limits};
 

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use utoipa::openapi::HttpMethod::{Delete, Get, Post, Put};
 
-use super::words::{Described, FRESHNESS, READ, RECORD, TRIED, WRITE, describe};
+use super::builder::{Described, FRESHNESS, READ, RECORD, TRIED, WRITE, describe};
 
 const ALL: &str = "/api/v1/config_definition/";
 const ONE: &str = "/api/v1/config_definition/{config_definition_key}";

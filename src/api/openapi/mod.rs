@@ -18,18 +18,18 @@
 //! **Invariants:** every `$ref` resolves; limits stand in the schemas as the node's settings have them; the
 //! document tells of statuses, `reply` decides them.
 
+mod builder;
 mod cluster;
 mod computed;
 mod configs;
 mod definitions;
+mod history;
 mod open;
-mod past;
 mod rules;
 mod schemas;
 mod shared;
 #[cfg(test)]
 mod tests;
-mod words;
 
 use utoipa::openapi::{
     ComponentsBuilder, InfoBuilder, License, OpenApi, OpenApiBuilder, PathItem, Paths, tag::TagBuilder,
@@ -64,7 +64,7 @@ pub fn document(limits: &Limits) -> OpenApi {
         rules::all(),
         configs::all(),
         computed::all(),
-        past::all(),
+        history::all(),
         cluster::all(),
         open::all(),
     ];

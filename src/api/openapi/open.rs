@@ -3,7 +3,7 @@
 use serde_json::json;
 use utoipa::openapi::{HttpMethod::Get, ObjectBuilder, Type, content::ContentBuilder};
 
-use super::words::{Described, describe};
+use super::builder::{Described, describe};
 
 const TAG: &str = "open";
 

@@ -9,9 +9,9 @@ use utoipa::openapi::{
 };
 
 use super::{
+    builder::{Described, FRESHNESS, READ, RECORD, TRIED, WRITE, describe},
     definitions,
     schemas::{Field, closed, indexes, integer, key, nullable, open, place, schema_or_none, text},
-    words::{Described, FRESHNESS, READ, RECORD, TRIED, WRITE, describe},
 };
 use crate::model::limits::Limits;
 

@@ -9,7 +9,7 @@ use utoipa::openapi::{
     schema::{AdditionalProperties, OneOfBuilder, SchemaType},
 };
 
-use super::{computed, past, rules, words::schema};
+use super::{builder::schema, computed, history, rules};
 use crate::model::limits::{KEY_BYTES_MAX, Limits};
 
 pub(super) type Field = (&'static str, RefOr<Schema>);
@@ -241,13 +241,13 @@ pub(super) fn components(components: ComponentsBuilder, limits: &Limits) -> Comp
     let whole = |(name, body): (&'static str, ObjectBuilder)| (name, RefOr::from(body));
     let bodies = requests(limits).into_iter().map(whole);
     let bodies =
-        bodies.chain(computed::requests(limits)).chain(past::requests()).chain(rules::requests(limits));
+        bodies.chain(computed::requests(limits)).chain(history::requests()).chain(rules::requests(limits));
     for (name, body) in bodies {
         components = components.schema(name, body);
     }
     let answered = payloads(limits).into_iter().map(whole);
     let answered =
-        answered.chain(computed::payloads()).chain(past::payloads(limits)).chain(rules::payloads(limits));
+        answered.chain(computed::payloads()).chain(history::payloads(limits)).chain(rules::payloads(limits));
     for (name, payload) in answered {
         components = components.schema(name, payload).schema(format!("{name}Answer"), envelope(schema(name)));
     }

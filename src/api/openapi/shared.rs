@@ -12,8 +12,8 @@ use utoipa::openapi::{
 };
 
 use super::{
+    builder::{schema, with_headers},
     schemas::{failure, integer, key, text},
-    words::{schema, with_headers},
 };
 use crate::model::limits::{Limits, REASON_BYTES_MAX, REQUEST_KEY_BYTES_MAX, WATCH_KEYS_MAX};
 

@@ -11,7 +11,7 @@ async fn body(response: Response) -> Value {
 /// Every refusal there is, with what it is answered; a new one breaks `verdict`, which has no wildcard.
 fn all() -> Vec<(Refusal, u16, &'static str)> {
     let rejected = Refusal::Rejected;
-    let fault = || Fault::new("wrong");
+    let violation = || Violation::new("wrong");
     vec![
         (rejected(Rejection::DefinitionExists), 409, "conflict_error"),
         (rejected(Rejection::ConfigExists), 409, "conflict_error"),
@@ -20,7 +20,7 @@ fn all() -> Vec<(Refusal, u16, &'static str)> {
         (rejected(Rejection::ConfigNotFound), 404, "not_found_error"),
         (rejected(Rejection::Precondition { current: 3 }), 412, "precondition_failed"),
         (rejected(Rejection::RequestReused), 422, "validation_error"),
-        (Refusal::Invalid(Invalid::Faults(vec![fault(), fault()])), 422, "validation_error"),
+        (Refusal::Invalid(Invalid::Violations(vec![violation(), violation()])), 422, "validation_error"),
         (Refusal::Invalid(Invalid::TooLarge("large".into())), 413, "payload_too_large"),
         (Refusal::Unavailable("no leader".into()), 503, "unavailable_error"),
         (Refusal::Undecided("unknown".into()), 504, "timeout_error"),
@@ -29,11 +29,11 @@ fn all() -> Vec<(Refusal, u16, &'static str)> {
             404,
             "not_found_error",
         ),
-        (Refusal::Invalid(Invalid::TooLargeAt(fault())), 413, "payload_too_large"),
-        (Refusal::TestFailed(fault()), 409, "conflict_error"),
+        (Refusal::Invalid(Invalid::TooLargeAt(violation())), 413, "payload_too_large"),
+        (Refusal::TestFailed(violation()), 409, "conflict_error"),
         (Refusal::Overloaded, 429, "rate_limited"),
         (Refusal::StorageFull("full".into()), 507, "storage_full"),
-        (Refusal::Fault("secret".into()), 500, "server_error"),
+        (Refusal::Internal("secret".into()), 500, "server_error"),
     ]
 }
 
@@ -58,7 +58,7 @@ async fn each_refusal_has_its_status_and_type() {
 #[tokio::test]
 async fn the_text_of_a_fault_and_of_a_panic_is_for_the_log_alone() {
     for response in [
-        Problem::from(Refusal::Fault("secret".into())).into_response(),
+        Problem::from(Refusal::Internal("secret".into())).into_response(),
         panicked(Box::new("secret")),
         panicked(Box::new(String::from("secret"))),
         panicked(Box::new(1)),
@@ -72,7 +72,7 @@ async fn the_text_of_a_fault_and_of_a_panic_is_for_the_log_alone() {
 #[tokio::test]
 async fn places_are_names_and_numbers() {
     let loc = vec![Step::from("indexes"), Step::Place(1)];
-    let response = Problem::fault(Fault::at(loc.clone(), "wrong")).into_response();
+    let response = Problem::violation(Violation::at(loc.clone(), "wrong")).into_response();
     assert_eq!(body(response).await["errors"][0]["loc"], json!(["indexes", 1]));
     let details = vec![Detail { loc, msg: "wrong".into(), kind: "missing" }];
     let response = Problem::Shape(details).into_response();

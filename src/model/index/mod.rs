@@ -18,7 +18,7 @@ pub use slots::{Build, Indexing, Renewed};
 pub use value::{encode, kind_of};
 
 use super::{
-    error::{Fault, Step},
+    error::{Step, Violation},
     limits::INDEX_ENTRIES_MAX,
     record::{Definition, Entries, Entry},
 };
@@ -46,7 +46,7 @@ impl IndexPath {
     ///
     /// # Errors
     /// When a member is empty or a backslash stands before anything but a dot or a backslash.
-    pub fn parse(text: &str) -> Result<Self, Fault> {
+    pub fn parse(text: &str) -> Result<Self, Violation> {
         let mut segments = vec![String::new()];
         let mut rest = text.chars();
         while let Some(c) = rest.next() {
@@ -57,14 +57,14 @@ impl IndexPath {
                     Some(_) | None => {
                         let msg =
                             format!("in index path `{text}` a backslash stands before `.` or `\\` only");
-                        return Err(Fault::new(msg));
+                        return Err(Violation::new(msg));
                     }
                 },
                 other => push(&mut segments, other),
             }
         }
         if segments.iter().any(String::is_empty) {
-            return Err(Fault::new(format!("index path `{text}` has an empty member name")));
+            return Err(Violation::new(format!("index path `{text}` has an empty member name")));
         }
         Ok(Self { text: text.into(), segments })
     }
@@ -91,33 +91,33 @@ fn push(segments: &mut [String], c: char) {
 /// Reads and checks the `indexes` of a definition: unique, at most `max`, each resolves through the schema.
 ///
 /// # Errors
-/// Every fault, at `["indexes", place]`.
+/// Every violation, at `["indexes", place]`.
 pub fn check_paths(
     texts: &[String],
     schema: Option<&Value>,
     max: usize,
-) -> Result<Vec<IndexPath>, Vec<Fault>> {
-    let mut faults = Vec::new();
+) -> Result<Vec<IndexPath>, Vec<Violation>> {
+    let mut violations = Vec::new();
     let mut paths: Vec<IndexPath> = Vec::new();
     if texts.len() > max {
         let msg = format!("a definition has at most {max} indexed paths, not {}", texts.len());
-        return Err(vec![Fault::at(vec!["indexes".into()], msg)]);
+        return Err(vec![Violation::at(vec!["indexes".into()], msg)]);
     }
     for (place, text) in (0u64..).zip(texts) {
         let loc = vec!["indexes".into(), Step::Place(place)];
         match IndexPath::parse(text) {
-            Err(fault) => faults.push(Fault::at(loc, fault.msg)),
+            Err(violation) => violations.push(Violation::at(loc, violation.msg)),
             Ok(path) if paths.iter().any(|other| other.segments == path.segments) => {
-                faults.push(Fault::at(loc, format!("index path `{text}` is listed twice")));
+                violations.push(Violation::at(loc, format!("index path `{text}` is listed twice")));
             }
             Ok(path) if path.declared(schema).is_none() => {
                 let msg = format!("index path `{text}` does not exist in the properties of the schema");
-                faults.push(Fault::at(loc, msg));
+                violations.push(Violation::at(loc, msg));
             }
             Ok(path) => paths.push(path),
         }
     }
-    if faults.is_empty() { Ok(paths) } else { Err(faults) }
+    if violations.is_empty() { Ok(paths) } else { Err(violations) }
 }
 
 /// Reads a definition's paths, which were checked when they were stored.
@@ -136,13 +136,13 @@ pub fn stored_paths(definition: &Definition) -> Vec<StoredPath> {
 ///
 /// # Errors
 /// When one path finds more than [`INDEX_ENTRIES_MAX`] elements.
-pub fn entries(paths: &[StoredPath], data: &Value) -> Result<Entries, Fault> {
+pub fn entries(paths: &[StoredPath], data: &Value) -> Result<Entries, Violation> {
     let too_long = |path: &&IndexPath| {
         path.find(data).and_then(Value::as_array).is_some_and(|elements| elements.len() > INDEX_ENTRIES_MAX)
     };
     if let Some(path) = paths.iter().map(|stored| &stored.path).find(too_long) {
         let loc = path.segments.iter().map(|segment| segment.as_str().into()).collect();
-        return Err(Fault::at(loc, format!("an indexed array has at most {INDEX_ENTRIES_MAX} elements")));
+        return Err(Violation::at(loc, format!("an indexed array has at most {INDEX_ENTRIES_MAX} elements")));
     }
     Ok(all_entries(paths, data))
 }
@@ -192,8 +192,8 @@ mod tests {
     fn all_faults_of_a_list_are_found_with_their_places() {
         let schema = json!({"properties": {"a": {"properties": {"b": {"type": "string"}}}}});
         assert!(check_paths(&texts(&["a", "a.b"]), Some(&schema), 64).is_ok());
-        let faults = check_paths(&texts(&["a.b", "a.c", "a.b", "a..b"]), Some(&schema), 64).unwrap_err();
-        let places: Vec<_> = faults.iter().map(|fault| fault.loc[1].clone()).collect();
+        let violations = check_paths(&texts(&["a.b", "a.c", "a.b", "a..b"]), Some(&schema), 64).unwrap_err();
+        let places: Vec<_> = violations.iter().map(|violation| violation.loc[1].clone()).collect();
         assert_eq!(places, [Step::Place(1), Step::Place(2), Step::Place(3)]);
         assert!(check_paths(&texts(&["a", "b"]), None, 1).is_err());
         assert!(check_paths(&texts(&["any.path"]), None, 64).is_ok());

@@ -123,8 +123,8 @@ fn a_test_compares_by_value() {
         assert!(!test(path, other), "{path} {other}");
     }
     let failed = json(target, r#"[{"op":"test","path":"/n","value":6},{"op":"test","path":"/n","value":5}]"#);
-    let Err(PatchError::TestFailed(fault)) = failed else { panic!("{failed:?}") };
-    assert_eq!(fault.loc, [Step::Place(1)]);
+    let Err(PatchError::TestFailed(violation)) = failed else { panic!("{failed:?}") };
+    assert_eq!(violation.loc, [Step::Place(1)]);
 }
 
 #[test]
@@ -147,8 +147,8 @@ fn an_operation_that_leads_nowhere_is_named() {
         r#"{"op":"copy","from":"/x","path":"/y"}"#,
     ] {
         let made = json(target, &format!(r#"[{{"op":"add","path":"/ok","value":1}},{operation}]"#));
-        let Err(PatchError::Fault(fault)) = made else { panic!("{operation}: {made:?}") };
-        assert_eq!(fault.loc, [Step::Place(1)], "{operation}");
+        let Err(PatchError::Violation(violation)) = made else { panic!("{operation}: {made:?}") };
+        assert_eq!(violation.loc, [Step::Place(1)], "{operation}");
     }
 }
 
@@ -182,15 +182,15 @@ fn a_patch_that_would_cost_too_much_is_stopped() {
     let double = r#"{"op":"copy","from":"/a","path":"/a/-"}"#;
     let operations = format!("[{}]", vec![double; 40].join(","));
     let made = json(&target, &operations);
-    assert!(matches!(made, Err(PatchError::Fault(_))), "doubled forty times");
+    assert!(matches!(made, Err(PatchError::Violation(_))), "doubled forty times");
     let long = format!("[{}]", vec!["0"; 200_000].join(","));
     let shift = r#"{"op":"add","path":"/0","value":1}"#;
     let operations = format!("[{}]", vec![shift; 1000].join(","));
-    assert!(matches!(json(&long, &operations), Err(PatchError::Fault(_))), "moves 200 million elements");
+    assert!(matches!(json(&long, &operations), Err(PatchError::Violation(_))), "moves 200 million elements");
     let deepen = r#"{"op":"copy","from":"","path":"/a"}"#;
     let operations = format!("[{}]", vec![deepen; 300].join(","));
     assert!(
-        matches!(json(r#"{"a":{}}"#, &operations), Err(PatchError::Fault(_))),
+        matches!(json(r#"{"a":{}}"#, &operations), Err(PatchError::Violation(_))),
         "nests one deeper each time"
     );
 }

@@ -37,7 +37,7 @@ fn pages_are_integers_of_any_size() {
     for pair in
         [("page", "0"), ("limit", "-99999999999999999999999"), ("limit", "1001"), ("sort_order", "ASC")]
     {
-        assert!(matches!(ask(&[pair]), Err(QueryError::Faults(_))), "{pair:?}");
+        assert!(matches!(ask(&[pair]), Err(QueryError::Violations(_))), "{pair:?}");
     }
 }
 
@@ -54,7 +54,7 @@ fn texts_are_read_by_their_declared_type() {
     for (name, text) in
         [("n", "six"), ("data.page", "1"), ("n[like]", "6"), ("zzz", "1"), ("created_at", "x")]
     {
-        assert!(matches!(test(name, text), Err(QueryError::Faults(_))), "{name}={text}");
+        assert!(matches!(test(name, text), Err(QueryError::Violations(_))), "{name}={text}");
     }
 }
 
@@ -69,7 +69,7 @@ fn a_path_that_is_being_built_is_refused_and_others_are_not() {
         assert_eq!(ask(name, text), Err(QueryError::Building("s".into())), "{name}");
     }
     assert!(ask("n", "1").is_ok() && ask("sort_by", "n").is_ok() && ask("config_key[prefix]", "s").is_ok());
-    assert!(matches!(ask("s[like]", "x"), Err(QueryError::Faults(_))), "what is wrong is told first");
+    assert!(matches!(ask("s[like]", "x"), Err(QueryError::Violations(_))), "what is wrong is told first");
 }
 
 #[test]

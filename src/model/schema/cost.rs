@@ -30,10 +30,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde_json::{Number, Value};
 
-use super::{
-    super::error::Fault,
-    graph::{Graph, Node},
-};
+use super::graph::{Graph, Node};
+use crate::model::error::Violation;
 
 /// Evaluations at one place of the data: far above unions of hundreds of variants, far below a doubling chain.
 const EVALUATIONS_MAX: u64 = 10_000;
@@ -117,7 +115,7 @@ impl Costs {
     ///
     /// # Errors
     /// When they are not bounded.
-    pub(super) fn of(graph: &Graph<'_>) -> Result<Self, Fault> {
+    pub(super) fn of(graph: &Graph<'_>) -> Result<Self, Violation> {
         let mut builder = Builder {
             order: Order::of(graph)?,
             states: Vec::new(),
@@ -144,7 +142,7 @@ impl Costs {
     ///
     /// # Errors
     /// When it would not; the text says what is too much.
-    pub(super) fn afford(&self, data: &Value) -> Result<u64, Fault> {
+    pub(super) fn afford(&self, data: &Value) -> Result<u64, Violation> {
         // Nearly all pass this estimate, which looks at no name.
         let (size, depth) = measure(data);
         let price = size.plain.saturating_mul(self.price);
@@ -158,11 +156,11 @@ impl Costs {
     }
 
     /// Adds the price of the values at and below `data`, which is as deep as the data's limit at most.
-    fn add(&self, data: &Value, state: usize, stack: usize, price: &mut u64) -> Result<(), Fault> {
+    fn add(&self, data: &Value, state: usize, stack: usize, price: &mut u64) -> Result<(), Violation> {
         let state = &self.states[state];
         let steps = &self.steps[state.steps];
         let Some(stack) = stack.checked_sub(state.chain) else {
-            return Err(Fault::new("the data nest too deep for a check against this schema"));
+            return Err(Violation::new("the data nest too deep for a check against this schema"));
         };
         let members = data.as_object().map_or(0, |map| map.len() as u64);
         let numeric = data.as_number().map_or(0, arithmetic);
@@ -173,7 +171,7 @@ impl Costs {
         if *price > PRICE_MAX {
             let msg =
                 format!("a check of the data takes more than {PRICE_MAX} evaluations of this schema's parts");
-            return Err(Fault::new(msg));
+            return Err(Violation::new(msg));
         }
         match data {
             Value::Object(map) => map.iter().try_for_each(|(name, member)| {
@@ -191,7 +189,7 @@ impl Costs {
 
 impl<'g, 's> Order<'g, 's> {
     /// Ranks the nodes.
-    fn of(graph: &'g Graph<'s>) -> Result<Self, Fault> {
+    fn of(graph: &'g Graph<'s>) -> Result<Self, Violation> {
         let count = 2 * graph.nodes.len();
         let mut order =
             Self { graph, ranked: Vec::new(), rank: vec![usize::MAX; count], chain: vec![0; count], work: 0 };
@@ -207,7 +205,7 @@ impl<'g, 's> Order<'g, 's> {
     }
 
     /// Visits what `start` applies in place, children first. Not recursive: a chain may be long.
-    fn visit(&mut self, start: usize, open: &mut BTreeSet<usize>) -> Result<(), Fault> {
+    fn visit(&mut self, start: usize, open: &mut BTreeSet<usize>) -> Result<(), Violation> {
         let mut path = vec![(start, None)];
         while let Some((node, kids)) = path.last_mut() {
             let node = *node;
@@ -217,7 +215,9 @@ impl<'g, 's> Order<'g, 's> {
                     continue;
                 }
                 if !open.insert(node) {
-                    return Err(self.fault(node, "applies itself at the same place of the data, without end"));
+                    return Err(
+                        self.violation(node, "applies itself at the same place of the data, without end")
+                    );
                 }
             }
             let kids = kids.get_or_insert_with(|| applied(self.graph, node));
@@ -232,7 +232,7 @@ impl<'g, 's> Order<'g, 's> {
             self.ranked.push(node);
             if below + 1 > CHAIN_MAX {
                 return Err(
-                    self.fault(node, "begins a chain of too many subschemas at one place of the data")
+                    self.violation(node, "begins a chain of too many subschemas at one place of the data")
                 );
             }
         }
@@ -240,7 +240,7 @@ impl<'g, 's> Order<'g, 's> {
     }
 
     /// Everything that is evaluated at a place where `entries` are.
-    fn spread(&mut self, entries: &[(usize, u64)]) -> Result<Multiset, Fault> {
+    fn spread(&mut self, entries: &[(usize, u64)]) -> Result<Multiset, Violation> {
         let mut open: BTreeMap<usize, u64> = BTreeMap::new();
         for (node, times) in entries {
             let sum = open.entry(self.rank[*node]).or_default();
@@ -252,7 +252,7 @@ impl<'g, 's> Order<'g, 's> {
             total = total.saturating_add(times);
             if total > EVALUATIONS_MAX {
                 let msg = format!("makes more than {EVALUATIONS_MAX} evaluations at one place of the data");
-                return Err(self.fault(node, &msg));
+                return Err(self.violation(node, &msg));
             }
             set.push((rank, times));
             let kids = applied(self.graph, node);
@@ -263,7 +263,7 @@ impl<'g, 's> Order<'g, 's> {
             }
         }
         if self.work > WORK_MAX {
-            return Err(Fault::new("the schema is too large and entangled to bound the cost of a check"));
+            return Err(Violation::new("the schema is too large and entangled to bound the cost of a check"));
         }
         Ok(set)
     }
@@ -274,8 +274,8 @@ impl<'g, 's> Order<'g, 's> {
         (&self.graph.nodes[node % self.graph.nodes.len()], self.chain[node])
     }
 
-    fn fault(&self, node: usize, what: &str) -> Fault {
-        Fault::at(self.graph.way(node % self.graph.nodes.len()), format!("this subschema {what}"))
+    fn violation(&self, node: usize, what: &str) -> Violation {
+        Violation::at(self.graph.way(node % self.graph.nodes.len()), format!("this subschema {what}"))
     }
 }
 
@@ -286,7 +286,7 @@ impl Builder<'_, '_> {
         one: &[(usize, u64)],
         other: &[(usize, u64)],
         depth: usize,
-    ) -> Result<Option<usize>, Fault> {
+    ) -> Result<Option<usize>, Violation> {
         if one.is_empty() && other.is_empty() {
             return Ok(None);
         }
@@ -320,7 +320,7 @@ impl Builder<'_, '_> {
     }
 
     /// The kinds of place one level below what `set` evaluates.
-    fn descend(&mut self, steps: usize, set: &Multiset, depth: usize) -> Result<(), Fault> {
+    fn descend(&mut self, steps: usize, set: &Multiset, depth: usize) -> Result<(), Violation> {
         let graph = self.order.graph;
         let count = graph.nodes.len();
         let parts: Vec<_> = set

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jsonschema::{Draft, Registry, Retrieve, Uri, uri};
 use serde_json::{Map, Value};
 
-use super::super::error::{Fault, Step};
+use crate::model::error::{Step, Violation};
 
 /// Subschemas of a document, counted once for each dynamic scope: its size allows no more in one scope, and
 /// documents in a document that refer to each other multiply.
@@ -114,7 +114,7 @@ struct Walk<'s, R> {
     todo: Vec<Visit<'s, R>>,
     /// The targets of references from one document to another, by their bases.
     crossings: BTreeMap<(String, String), BTreeSet<usize>>,
-    faults: Vec<Fault>,
+    violations: Vec<Violation>,
 }
 
 /// A subschema to look at.
@@ -136,8 +136,8 @@ impl<'s> Graph<'s> {
     ///
     /// # Errors
     /// When a reference leads out of the document or nowhere, or a subschema is of another draft.
-    pub(super) fn of(schema: &'s Value, draft: Draft) -> Result<Self, Vec<Fault>> {
-        let no_base = |error: jsonschema::ReferencingError| vec![Fault::new(error.to_string())];
+    pub(super) fn of(schema: &'s Value, draft: Draft) -> Result<Self, Vec<Violation>> {
+        let no_base = |error: jsonschema::ReferencingError| vec![Violation::new(error.to_string())];
         let resource = draft.create_resource_ref(schema);
         let base = uri::from_str(resource.id().unwrap_or(BASE)).map_err(no_base)?;
         let builder = Registry::new().retriever(Nothing).draft(draft).add(base.as_str(), resource);
@@ -168,7 +168,7 @@ impl<'s> Graph<'s> {
                         let target = walk.intern(child, inner, scope);
                         walk.nodes[node].link(slot, target);
                     }
-                    Err(error) => walk.fault(child, draft.id_keyword(), error.to_string()),
+                    Err(error) => walk.violation(child, draft.id_keyword(), error.to_string()),
                 }
             }
             for (keyword, reference) in references(map, draft) {
@@ -189,8 +189,10 @@ impl<'s> Graph<'s> {
                         let target = walk.intern(contents, inner, scope);
                         walk.nodes[node].refs.push(target);
                     }
-                    Ok((None, _)) => walk.fault(value, keyword, outside(reference)),
-                    Err(error) => walk.fault(value, keyword, format!("`{reference}` leads nowhere: {error}")),
+                    Ok((None, _)) => walk.violation(value, keyword, outside(reference)),
+                    Err(error) => {
+                        walk.violation(value, keyword, format!("`{reference}` leads nowhere: {error}"));
+                    }
                 }
             }
         }
@@ -223,7 +225,7 @@ impl<'s, R> Walk<'s, R> {
             known: BTreeMap::new(),
             todo: Vec::new(),
             crossings: BTreeMap::new(),
-            faults: Vec::new(),
+            violations: Vec::new(),
         }
     }
 
@@ -241,13 +243,18 @@ impl<'s, R> Walk<'s, R> {
     }
 
     /// Notes what the subschema has beside its subschemas.
-    fn look_at(&mut self, node: usize, value: &Value, map: &Map<String, Value>) -> Result<(), Vec<Fault>> {
+    fn look_at(
+        &mut self,
+        node: usize,
+        value: &Value,
+        map: &Map<String, Value>,
+    ) -> Result<(), Vec<Violation>> {
         if self.nodes.len() > NODES_MAX {
-            return Err(vec![Fault::new(format!("the schema has more than {NODES_MAX} subschemas"))]);
+            return Err(vec![Violation::new(format!("the schema has more than {NODES_MAX} subschemas"))]);
         }
         let dialect = map.get("$schema").and_then(Value::as_str);
         if dialect.is_some_and(|dialect| Draft::from_schema_uri(dialect) != self.draft) {
-            self.fault(value, "$schema", "a part of a schema must be of the whole's draft".into());
+            self.violation(value, "$schema", "a part of a schema must be of the whole's draft".into());
         }
         let keywords = ["unevaluatedProperties", "unevaluatedItems"];
         if self.draft >= Draft::Draft201909 {
@@ -286,22 +293,22 @@ impl<'s, R> Walk<'s, R> {
             let msg = format!(
                 "the parts of the schema with an `$id` refer to each other in circles {count} times, more than {most}"
             );
-            self.faults.push(Fault::new(msg));
+            self.violations.push(Violation::new(msg));
         }
     }
 
-    fn fault(&mut self, value: &Value, keyword: &str, msg: String) {
+    fn violation(&mut self, value: &Value, keyword: &str, msg: String) {
         let mut loc = self.places.way_to(address(value));
         loc.push(keyword.into());
-        self.faults.push(Fault::at(loc, msg));
+        self.violations.push(Violation::at(loc, msg));
     }
 
-    fn into_graph(mut self) -> Result<Graph<'s>, Vec<Fault>> {
+    fn into_graph(mut self) -> Result<Graph<'s>, Vec<Violation>> {
         self.check_crossings();
-        if self.faults.is_empty() {
+        if self.violations.is_empty() {
             Ok(Graph { nodes: self.nodes, places: self.places })
         } else {
-            Err(self.faults)
+            Err(self.violations)
         }
     }
 }

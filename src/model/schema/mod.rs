@@ -12,14 +12,12 @@ use std::fmt::{self, Write as _};
 use jsonschema::{Draft, ValidationError, ValidationOptions, Validator};
 use serde_json::Value;
 
-use self::{
-    cost::{Costs, LISTED_PRICE_MAX},
-    graph::Graph,
-};
 use super::{
-    error::{Fault, Step},
+    error::{Step, Violation},
     limits::VIOLATIONS_MAX,
 };
+use cost::{Costs, LISTED_PRICE_MAX};
+use graph::Graph;
 
 mod cost;
 mod graph;
@@ -44,18 +42,18 @@ impl Schema {
     ///
     /// # Errors
     /// When the document is no valid schema of its draft, refers outside itself, has a pattern that does not
-    /// match in linear time, or when a check could cost too much. Each fault has its place, from the schema's root.
-    pub fn compile(schema: &Value) -> Result<Self, Vec<Fault>> {
-        let draft = draft_of(schema).map_err(|fault| vec![fault])?;
-        let faults = against_meta_schema(schema, draft);
-        if !faults.is_empty() {
-            return Err(faults);
+    /// match in linear time, or when a check could cost too much. Each violation has its place, from the schema's root.
+    pub fn compile(schema: &Value) -> Result<Self, Vec<Violation>> {
+        let draft = draft_of(schema).map_err(|violation| vec![violation])?;
+        let violations = against_meta_schema(schema, draft);
+        if !violations.is_empty() {
+            return Err(violations);
         }
         let graph = Graph::of(schema, draft)?;
-        let costs = Costs::of(&graph).map_err(|fault| vec![fault])?;
-        let faults = pattern::check(&graph, draft);
-        if !faults.is_empty() {
-            return Err(faults);
+        let costs = Costs::of(&graph).map_err(|violation| vec![violation])?;
+        let violations = pattern::check(&graph, draft);
+        if !violations.is_empty() {
+            return Err(violations);
         }
         let validator = options(draft).build(schema).map_err(|error| vec![fault_of(&error, schema)])?;
         Ok(Self { validator, costs: schema.is_object().then_some(costs) })
@@ -72,18 +70,21 @@ impl Schema {
     ///
     /// # Errors
     /// When the data break the schema, or when the check would cost too much.
-    pub fn check(&self, data: &Value) -> Result<(), Vec<Fault>> {
-        let price =
-            self.costs.as_ref().map_or(Ok(0), |costs| costs.afford(data)).map_err(|fault| vec![fault])?;
+    pub fn check(&self, data: &Value) -> Result<(), Vec<Violation>> {
+        let price = self
+            .costs
+            .as_ref()
+            .map_or(Ok(0), |costs| costs.afford(data))
+            .map_err(|violation| vec![violation])?;
         if self.validator.is_valid(data) {
             return Ok(());
         }
         // The validator collects every violation, and those of every branch of a union, before it shows one.
         if price > LISTED_PRICE_MAX {
-            return Err(vec![Fault::new("the data break the schema, and are too large to list where")]);
+            return Err(vec![Violation::new("the data break the schema, and are too large to list where")]);
         }
-        let faults = self.validator.iter_errors(data).take(VIOLATIONS_MAX);
-        Err(faults.map(|error| fault_of(&error, data)).collect())
+        let violations = self.validator.iter_errors(data).take(VIOLATIONS_MAX);
+        Err(violations.map(|error| fault_of(&error, data)).collect())
     }
 }
 
@@ -122,9 +123,9 @@ fn options(draft: Draft) -> ValidationOptions<'static> {
 }
 
 /// The draft that the document names.
-fn draft_of(schema: &Value) -> Result<Draft, Fault> {
+fn draft_of(schema: &Value) -> Result<Draft, Violation> {
     if !schema.is_object() && !schema.is_boolean() {
-        return Err(Fault::new("a schema is an object or a boolean"));
+        return Err(Violation::new("a schema is an object or a boolean"));
     }
     let Some(dialect) = schema.get("$schema") else {
         return Ok(Draft::Draft202012);
@@ -133,13 +134,13 @@ fn draft_of(schema: &Value) -> Result<Draft, Fault> {
     if draft == Draft::Unknown {
         let msg =
             format!("{} is no known dialect; known are drafts 4, 6, 7, 2019-09 and 2020-12", short(dialect));
-        return Err(Fault::at(vec!["$schema".into()], msg));
+        return Err(Violation::at(vec!["$schema".into()], msg));
     }
     Ok(draft)
 }
 
 /// What the draft's meta-schema says against the document.
-fn against_meta_schema(schema: &Value, draft: Draft) -> Vec<Fault> {
+fn against_meta_schema(schema: &Value, draft: Draft) -> Vec<Violation> {
     let meta = match draft {
         Draft::Draft4 => jsonschema::draft4::meta::validator(),
         Draft::Draft6 => jsonschema::draft6::meta::validator(),
@@ -153,9 +154,9 @@ fn against_meta_schema(schema: &Value, draft: Draft) -> Vec<Fault> {
     meta.iter_errors(schema).take(VIOLATIONS_MAX).map(|error| fault_of(&error, schema)).collect()
 }
 
-/// A violation as a fault.
-fn fault_of(error: &ValidationError<'_>, root: &Value) -> Fault {
-    Fault::at(steps(error.instance_path().as_str(), root), short(error))
+/// A violation as a violation.
+fn fault_of(error: &ValidationError<'_>, root: &Value) -> Violation {
+    Violation::at(steps(error.instance_path().as_str(), root), short(error))
 }
 
 /// The steps of a JSON pointer into `root`, where a number is a name unless it is an array's.

@@ -12,10 +12,8 @@ use jsonschema::{Draft, PatternOptions, Regex};
 use regex_syntax::ast::{ErrorKind, parse::Parser};
 use serde_json::{Map, Value};
 
-use super::{
-    super::error::{Fault, Step},
-    graph::Graph,
-};
+use super::graph::Graph;
+use crate::model::error::{Step, Violation};
 
 /// Bytes of one compiled pattern: the limit under which common patterns lie by far.
 const PATTERN_BYTES_MAX: usize = 256 << 10;
@@ -38,8 +36,8 @@ pub(super) fn engine() -> PatternOptions<Regex> {
 
 /// Checks the patterns of all subschemas. What is only data (a `default`, say) has none, unless a reference
 /// leads into it.
-pub(super) fn check(graph: &Graph<'_>, draft: Draft) -> Vec<Fault> {
-    let mut checks = Checks { draft, sizes: BTreeMap::new(), bytes: 0, faults: Vec::new() };
+pub(super) fn check(graph: &Graph<'_>, draft: Draft) -> Vec<Violation> {
+    let mut checks = Checks { draft, sizes: BTreeMap::new(), bytes: 0, violations: Vec::new() };
     for (map, way) in graph.subschemas() {
         if let Some(Value::String(pattern)) = map.get("pattern") {
             checks.check(pattern, || [way(), vec!["pattern".into()]].concat());
@@ -51,14 +49,14 @@ pub(super) fn check(graph: &Graph<'_>, draft: Draft) -> Vec<Fault> {
             }
         }
     }
-    checks.faults
+    checks.violations
 }
 
 struct Checks<'s> {
     draft: Draft,
     sizes: BTreeMap<&'s str, Option<usize>>,
     bytes: usize,
-    faults: Vec<Fault>,
+    violations: Vec<Violation>,
 }
 
 impl<'s> Checks<'s> {
@@ -69,7 +67,7 @@ impl<'s> Checks<'s> {
         let new = !self.sizes.contains_key(pattern);
         let size = *self.sizes.entry(pattern).or_insert_with(|| size_of(pattern, self.draft));
         match size {
-            None => self.faults.push(Fault::at(way(), refusal(pattern))),
+            None => self.violations.push(Violation::at(way(), refusal(pattern))),
             Some(size) if new => {
                 self.bytes += size;
                 if self.bytes > PATTERNS_BYTES_MAX {
@@ -77,7 +75,7 @@ impl<'s> Checks<'s> {
                         "the patterns of the schema take more than {} MiB up to this one",
                         PATTERNS_BYTES_MAX >> 20
                     );
-                    self.faults.push(Fault::at(way(), msg));
+                    self.violations.push(Violation::at(way(), msg));
                 }
             }
             Some(_) => {}

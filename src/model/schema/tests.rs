@@ -10,17 +10,17 @@ fn parse(text: &str) -> Value {
 }
 
 fn compiled(schema: &Value) -> Schema {
-    Schema::compile(schema).unwrap_or_else(|faults| panic!("{schema}: {faults:?}"))
+    Schema::compile(schema).unwrap_or_else(|violations| panic!("{schema}: {violations:?}"))
 }
 
-/// The first fault's place (as a pointer) and text.
+/// The first violation's place (as a pointer) and text.
 fn refused(schema: &Value) -> (String, String) {
-    let faults = Schema::compile(schema).expect_err(&schema.to_string());
-    (pointer(&faults[0]), faults[0].msg.clone())
+    let violations = Schema::compile(schema).expect_err(&schema.to_string());
+    (pointer(&violations[0]), violations[0].msg.clone())
 }
 
-fn pointer(fault: &Fault) -> String {
-    fault.loc.iter().fold(String::new(), |text, step| match step {
+fn pointer(violation: &Violation) -> String {
+    violation.loc.iter().fold(String::new(), |text, step| match step {
         Step::Name(name) => format!("{text}/{name}"),
         Step::Place(place) => format!("{text}/{place}"),
     })
@@ -91,13 +91,13 @@ fn all_faults_of_a_schema_are_told_with_their_places() {
         "properties": {"a": {"minimum": "1"}, "b": {"type": "string"}, "0": {"required": "x"}},
         "allOf": [{}, {"maxLength": -1}],
     });
-    let faults = Schema::compile(&schema).unwrap_err();
-    let places: Vec<_> = faults.iter().map(pointer).collect();
+    let violations = Schema::compile(&schema).unwrap_err();
+    let places: Vec<_> = violations.iter().map(pointer).collect();
     for place in ["/type", "/properties/a/minimum", "/properties/0/required", "/allOf/1/maxLength"] {
         assert!(places.iter().any(|got| got == place), "{place} {places:?}");
     }
-    assert!(faults.iter().any(|fault| fault.loc[1..].first() == Some(&Step::Name("0".into()))));
-    assert!(faults.iter().any(|fault| fault.loc.get(1) == Some(&Step::Place(1))));
+    assert!(violations.iter().any(|violation| violation.loc[1..].first() == Some(&Step::Name("0".into()))));
+    assert!(violations.iter().any(|violation| violation.loc.get(1) == Some(&Step::Place(1))));
 }
 
 #[test]
@@ -146,8 +146,8 @@ fn references_that_lead_out_or_nowhere_are_refused_at_their_place() {
     }
     let (place, _) = refused(&json!({"items": {"$dynamicRef": "http://127.0.0.1:1/x"}}));
     assert_eq!(place, "/items/$dynamicRef");
-    let faults = Schema::compile(&json!({"anyOf": [{"$ref": "a"}, {"$ref": "b"}]})).unwrap_err();
-    assert_eq!(faults.len(), 2);
+    let violations = Schema::compile(&json!({"anyOf": [{"$ref": "a"}, {"$ref": "b"}]})).unwrap_err();
+    assert_eq!(violations.len(), 2);
 }
 
 #[test]
@@ -295,9 +295,9 @@ fn all_violations_are_told_with_their_places() {
     let mut got = places(&schema, &data);
     got.sort();
     assert_eq!(got, ["", "", "/", "/0", "/a", "/b/1", "/b/2", "/s/t~"]);
-    let faults = schema.check(&data).unwrap_err();
-    assert!(faults.iter().any(|fault| fault.loc == [Step::Name("0".into())]));
-    assert!(faults.iter().any(|fault| fault.loc == [Step::Name("b".into()), Step::Place(1)]));
+    let violations = schema.check(&data).unwrap_err();
+    assert!(violations.iter().any(|violation| violation.loc == [Step::Name("0".into())]));
+    assert!(violations.iter().any(|violation| violation.loc == [Step::Name("b".into()), Step::Place(1)]));
     assert!(schema.check(&json!({"x": 1})).is_err());
 }
 

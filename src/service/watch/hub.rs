@@ -25,8 +25,8 @@ use tokio::{
 };
 
 use crate::{
+    feed::{Event, Feed, Item, Most, Piece},
     model::{key::Key, record::Revision},
-    raft::feed::{Event, Feed, Item, Most, Piece},
 };
 
 /// Revisions that a topic lists: a watcher that is further behind is not helped by a list.
@@ -163,9 +163,11 @@ impl Hub {
     fn step(&self, feed: &Feed) -> (Vec<Arc<Notify>>, bool) {
         let mut topics = self.topics();
         match feed.after(topics.reach, STRETCH) {
-            Some(piece) => (topics.note(&piece, feed.floor()), piece.events.len() == STRETCH.events),
+            Some(piece) => {
+                (topics.note(&piece, feed.compaction_revision()), piece.events.len() == STRETCH.events)
+            }
             // Changes are gone that were not noted: everybody looks for himself.
-            None => (topics.reset(feed.floor()), true),
+            None => (topics.reset(feed.compaction_revision()), true),
         }
     }
 
@@ -186,7 +188,7 @@ impl Hub {
 
 impl Topics {
     /// Notes what a piece touches; gives those who wait for it.
-    fn note(&mut self, piece: &Piece, floor: Revision) -> Vec<Arc<Notify>> {
+    fn note(&mut self, piece: &Piece, compaction_revision: Revision) -> Vec<Arc<Notify>> {
         self.reach = self.reach.max(piece.upto);
         if self.slots.is_empty() {
             return Vec::new();
@@ -198,7 +200,7 @@ impl Topics {
                 let Some(slot) = self.slots.get_mut(&topic) else { continue };
                 if slot.hits.back() != Some(&event.revision) {
                     slot.hits.push_back(event.revision);
-                    slot.cut(floor, HITS_MAX);
+                    slot.cut(compaction_revision, HITS_MAX);
                     touched.insert(topic);
                 }
             }
@@ -206,23 +208,28 @@ impl Topics {
         waiting(touched.iter().filter_map(|topic| self.slots.get(topic)))
     }
 
-    /// What was up to `floor` was not noted.
-    fn reset(&mut self, floor: Revision) -> Vec<Arc<Notify>> {
-        self.reach = self.reach.max(floor);
+    /// What was up to `compaction_revision` was not noted.
+    fn reset(&mut self, compaction_revision: Revision) -> Vec<Arc<Notify>> {
+        self.reach = self.reach.max(compaction_revision);
         for slot in self.slots.values_mut() {
             slot.hits.clear();
-            slot.behind = slot.behind.max(floor);
+            slot.behind = slot.behind.max(compaction_revision);
         }
         waiting(self.slots.values())
     }
 
     /// The revisions behind a position that touch any of the topics, and whether they are all of them up to
     /// `reach`; `None` when the lists do not reach back so far.
-    fn hits(&mut self, topics: &[Topic], seen: Revision, floor: Revision) -> Option<(Vec<Revision>, bool)> {
+    fn hits(
+        &mut self,
+        topics: &[Topic],
+        seen: Revision,
+        compaction_revision: Revision,
+    ) -> Option<(Vec<Revision>, bool)> {
         let mut hits = Vec::new();
         for topic in topics {
             let slot = self.slots.get_mut(topic)?;
-            slot.cut(floor, HITS_MAX);
+            slot.cut(compaction_revision, HITS_MAX);
             if slot.behind > seen {
                 return None;
             }
@@ -260,8 +267,8 @@ impl Slot {
     }
 
     /// Lets go of what the feed does not have any more, and of what is too much.
-    fn cut(&mut self, floor: Revision, most: usize) {
-        while self.hits.front().is_some_and(|hit| *hit <= floor || self.hits.len() > most) {
+    fn cut(&mut self, compaction_revision: Revision, most: usize) {
+        while self.hits.front().is_some_and(|hit| *hit <= compaction_revision || self.hits.len() > most) {
             self.behind = self.hits.pop_front().unwrap_or(self.behind);
         }
     }
@@ -272,9 +279,9 @@ impl Place {
     /// of other topics may be among it.
     pub(super) fn read(&self, feed: &Feed, seen: Revision) -> Option<Piece> {
         if self.topics != [Topic::All] {
-            let floor = feed.floor();
+            let compaction_revision = feed.compaction_revision();
             let mut topics = self.hub.topics();
-            let hits = topics.hits(&self.topics, seen, floor);
+            let hits = topics.hits(&self.topics, seen, compaction_revision);
             let reach = topics.reach.max(seen);
             drop(topics);
             if let Some((hits, is_all)) = hits {
@@ -307,7 +314,7 @@ mod tests {
     use futures::FutureExt;
 
     use super::*;
-    use crate::raft::feed::tests::{event, key};
+    use crate::feed::tests::{event, key};
 
     fn place(hub: &Arc<Hub>, definition: &str) -> Place {
         hub.register(vec![Topic::Definition(key(definition))])

@@ -12,7 +12,7 @@ use std::{
 
 use tokio::task::AbortHandle;
 
-use super::selection::{Scope, Selection};
+use super::filter::{Scope, Selection};
 use crate::{
     model::{
         key::Key,

@@ -5,10 +5,10 @@ mod redefine;
 use super::*;
 use crate::{
     model::{
-        command::RequestStamp,
+        command::IdempotencyKey,
         record::{Entries, Entry},
     },
-    state::{BySlot, build::Builder},
+    state::{BySlot, builder::Builder},
 };
 
 pub(super) fn key(text: &str) -> Key {
@@ -156,14 +156,14 @@ fn a_command_that_was_computed_from_another_record_is_stale() {
 fn a_request_that_is_sent_again_gets_its_first_answer() {
     let mut state = State::new();
     decide(&mut state, &define("d")).unwrap();
-    let stamp = RequestStamp { id: [1; 16], print: [2; 16] };
+    let stamp = IdempotencyKey { id: [1; 16], fingerprint: [2; 16] };
     let first = Proposal { request: Some(stamp), ..write("k", "1", Expect::Absent) };
     let outcome = decide(&mut state, &first);
     assert_eq!(state.apply(9, &first), (Verdict::Decided(outcome), None));
-    let other = RequestStamp { print: [3; 16], ..stamp };
+    let other = IdempotencyKey { fingerprint: [3; 16], ..stamp };
     let other = Proposal { request: Some(other), ..first.clone() };
     assert_eq!(decide(&mut state, &other), Err(Rejection::RequestReused));
-    let refused = RequestStamp { id: [4; 16], ..stamp };
+    let refused = IdempotencyKey { id: [4; 16], ..stamp };
     let refused = Proposal { request: Some(refused), ..first.clone() };
     assert_eq!(decide(&mut state, &refused), Err(Rejection::ConfigExists));
     decide(&mut state, &delete("k", Expect::Any)).unwrap();

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     model::{index::Indexing, key::Key, record::Entry, time::Timestamp},
-    state::build::Builder,
+    state::builder::Builder,
 };
 
 fn value(n: u8) -> Box<[u8]> {

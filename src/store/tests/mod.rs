@@ -6,7 +6,7 @@ use std::fs;
 
 use world::{World, flip, key, position, proposal, write};
 
-use super::*;
+use super::{sled::trees, *};
 use crate::model::{
     command::{Command, Expect},
     key::Key,
@@ -241,7 +241,7 @@ fn sled_that_is_newer_than_the_history_is_not_believed() {
     let file = world.snapshot();
     world.write("d", 30..40, "x");
     world.close();
-    let newest = changes::segments(&world.path("history")).unwrap().pop().unwrap();
+    let newest = history::format::segments(&world.path("history")).unwrap().pop().unwrap();
     fs::remove_file(newest.path(&world.path("history"))).unwrap();
     world.open();
     assert_eq!(world.state.revision(), file.position.index);
@@ -366,7 +366,7 @@ fn a_build_is_carried_step_by_step_and_goes_on_behind_a_start() {
                 0 => world.check(),
                 1 => {
                     let file = world.snapshot();
-                    let (state, _) = snapshot::read(&file.path).unwrap();
+                    let (state, _) = snapshot::file::read(&file.path).unwrap();
                     assert_eq!(state.digest(), world.state.digest());
                     assert_eq!(state.building().count(), 1);
                 }
@@ -415,7 +415,7 @@ fn a_directory_in_which_another_process_works_is_left_alone() {
     let mut world = World::new();
     world.define("d");
     world.close();
-    let other = sled::open(world.sled()).unwrap();
+    let other = ::sled::open(world.sled()).unwrap();
     let refused = world.try_open();
     assert!(matches!(refused, Err(StoreError::Io { context, .. }) if context.contains("another process")));
     drop(other);

@@ -5,10 +5,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::*;
-use crate::{
-    model::command::{Proposal, RequestStamp},
-    model::record::Entry,
+use super::{
+    sled::{keys, trees},
+    *,
+};
+use crate::model::{
+    command::{IdempotencyKey, Proposal},
+    record::Entry,
 };
 
 /// How long a test waits for what must come.
@@ -150,8 +153,8 @@ impl World {
     }
 
     /// Looks into sled of the closed store.
-    pub(super) fn with_sled<T>(&self, look: impl FnOnce(&sled::Db) -> T) -> T {
-        let db = sled::open(self.sled()).unwrap();
+    pub(super) fn with_sled<T>(&self, look: impl FnOnce(&::sled::Db) -> T) -> T {
+        let db = ::sled::open(self.sled()).unwrap();
         let seen = look(&db);
         drop(db);
         // sled's threads may hold the file a little longer.
@@ -178,25 +181,25 @@ impl World {
         let mut rows = BTreeMap::new();
         for collection in self.state.definitions() {
             let id = collection.definition.id;
-            for (piece, bytes) in keyspace::pieces(&keyspace::encode(&*collection.definition)) {
-                rows.insert(("definitions".into(), keyspace::definition(id, piece)), bytes.to_vec());
+            for (piece, bytes) in keys::pieces(&keys::encode(&*collection.definition)) {
+                rows.insert(("definitions".into(), keys::definition(id, piece)), bytes.to_vec());
             }
             for config in collection.by_key.from(0) {
-                for (piece, bytes) in keyspace::pieces(&keyspace::encode(&*config.record)) {
+                for (piece, bytes) in keys::pieces(&keys::encode(&*config.record)) {
                     rows.insert(
-                        ("configs".into(), keyspace::config(id, &config.record.key, piece)),
+                        ("configs".into(), keys::config(id, &config.record.key, piece)),
                         bytes.to_vec(),
                     );
                 }
                 for entry in &config.record.entries {
-                    let row = keyspace::index(id, entry.slot, &entry.value, &config.record.key);
+                    let row = keys::index(id, entry.slot, &entry.value, &config.record.key);
                     rows.insert(("indexes".into(), row), Vec::new());
                 }
             }
         }
         for request in self.state.requests() {
-            let row = keyspace::request(request.revision).to_vec();
-            rows.insert(("requests".into(), row), keyspace::encode(request));
+            let row = keys::request(request.revision).to_vec();
+            rows.insert(("requests".into(), row), keys::encode(request));
         }
         rows
     }
@@ -242,7 +245,7 @@ pub(super) fn proposal(state: &State, revision: Revision, command: Command) -> P
     // Nobody asks for a step of a build.
     let is_asked = !matches!(command, Command::BuildIndex { .. });
     let request = (is_asked && revision.is_multiple_of(5))
-        .then(|| RequestStamp { id: u128::from(revision).to_be_bytes(), print: [0; 16] });
+        .then(|| IdempotencyKey { id: u128::from(revision).to_be_bytes(), fingerprint: [0; 16] });
     Proposal {
         at: Timestamp(revision * 10),
         by: "root".into(),

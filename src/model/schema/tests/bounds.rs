@@ -89,9 +89,9 @@ fn violations_are_bounded_in_number_and_length() {
     let schema = compiled(&json!({"items": {"type": "string"}}));
     assert_eq!(schema.check(&json!(vec![1; 5000])).unwrap_err().len(), VIOLATIONS_MAX);
     let schema = compiled(&json!({"anyOf": [{"type": "string"}, {"maxProperties": 0}]}));
-    let faults = schema.check(&json!({"ä": "€".repeat(300_000)})).unwrap_err();
-    assert!(faults[0].msg.len() <= MESSAGE_BYTES_MAX + 3, "{}", faults[0].msg.len());
-    assert!(faults[0].msg.ends_with('…'));
+    let violations = schema.check(&json!({"ä": "€".repeat(300_000)})).unwrap_err();
+    assert!(violations[0].msg.len() <= MESSAGE_BYTES_MAX + 3, "{}", violations[0].msg.len());
+    assert!(violations[0].msg.ends_with('…'));
 }
 
 #[test]
@@ -137,8 +137,8 @@ fn a_check_that_would_cost_too_much_is_refused() {
     let costly = json!({"items": {"$ref": "#/$defs/d0"}, "$defs": chain["$defs"]});
     let schema = compiled(&costly);
     assert!(schema.check(&json!([{}, {}])).is_ok());
-    let faults = schema.check(&json!(vec![json!({}); 100_000])).unwrap_err();
-    assert!(faults[0].msg.contains("evaluations"), "{faults:?}");
+    let violations = schema.check(&json!(vec![json!({}); 100_000])).unwrap_err();
+    assert!(violations[0].msg.contains("evaluations"), "{violations:?}");
     // Places that the schema says nothing of cost nothing.
     let mut aside = costly.clone();
     aside["items"] = true.into();
@@ -146,13 +146,13 @@ fn a_check_that_would_cost_too_much_is_refused() {
     assert!(compiled(&aside).check(&json!(vec![json!({}); 100_000])).is_ok());
     let wide = compiled(&json!({"items": {"multipleOf": 0.7}}));
     assert!(wide.check(&json!(vec![parse("7e300"); 1000])).is_ok());
-    let faults = wide.check(&json!(vec![parse("7e300"); 100_000])).unwrap_err();
-    assert!(faults[0].msg.contains("evaluations"), "{faults:?}");
+    let violations = wide.check(&json!(vec![parse("7e300"); 100_000])).unwrap_err();
+    assert!(violations[0].msg.contains("evaluations"), "{violations:?}");
     // Listing the violations would take more than finding that there are some.
     let strict = compiled(&json!({"items": {"allOf": vec![json!({"type": "string"}); 30]}}));
     assert!(strict.check(&json!(vec!["x"; 100_000])).is_ok());
-    let faults = strict.check(&json!(vec![1; 100_000])).unwrap_err();
-    assert!(faults.len() == 1 && faults[0].msg.contains("too large to list"), "{faults:?}");
+    let violations = strict.check(&json!(vec![1; 100_000])).unwrap_err();
+    assert!(violations.len() == 1 && violations[0].msg.contains("too large to list"), "{violations:?}");
     let union: Vec<_> = (0..300)
         .map(
             |n| json!({"properties": {"kind": {"const": n}, "x": {"type": "integer"}}, "required": ["kind"]}),
@@ -179,11 +179,11 @@ fn the_deepest_data_and_schemas_fit_on_a_small_stack() {
     };
     // As deep in applications as is allowed, with violations at the end.
     for (levels, depth) in [(8, 82), (50, 13), (110, 5)] {
-        let faults = looped(levels).check(&deep(depth)).unwrap_err();
-        assert!(!faults[0].msg.contains("too deep"), "{levels} {depth}: {faults:?}");
+        let violations = looped(levels).check(&deep(depth)).unwrap_err();
+        assert!(!violations[0].msg.contains("too deep"), "{levels} {depth}: {violations:?}");
     }
-    let faults = looped(80).check(&deep(60)).unwrap_err();
-    assert!(faults[0].msg.contains("too deep"), "{faults:?}");
+    let violations = looped(80).check(&deep(60)).unwrap_err();
+    assert!(violations[0].msg.contains("too deep"), "{violations:?}");
     let schema = (0..30).fold(json!({"type": "object"}), |inner, _| json!({"allOf": [inner]}));
     assert!(compiled(&schema).check(&json!({})).is_ok());
     let schema = (0..31).fold(json!({"type": "integer"}), |inner, _| json!({"properties": {"a": inner}}));

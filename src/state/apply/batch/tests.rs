@@ -1,13 +1,15 @@
 //! All or nothing, each step behind the one before, one edit a record.
 
-use super::super::tests::{decide, define, delete, key, proposal, rebuilt, same, write};
 use super::*;
 use crate::{
     model::{
         command::{Applied, Expect, Proposal, Verdict},
         record::Revision,
     },
-    state::Change,
+    state::{
+        Change,
+        apply::tests::{decide, define, delete, key, proposal, rebuilt, same, write},
+    },
 };
 
 fn batch(steps: Vec<(Option<Revision>, Proposal)>) -> Proposal {

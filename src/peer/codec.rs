@@ -1,0 +1,48 @@
+//! The bytes of a call's body and of its answer: a version byte and postcard.
+//!
+//! **Invariant:** bytes of another version, and bytes behind the value, are refused.
+
+use bytes::Bytes;
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::ReceiveError;
+
+/// The version of these bytes.
+const VERSION: u8 = 1;
+
+/// The bytes of a body or an answer.
+pub(crate) fn encode<T: Serialize>(value: &T) -> Bytes {
+    postcard::to_extend(value, vec![VERSION]).expect("calls are plain data and memory grows").into()
+}
+
+/// What bytes of [`encode`] hold.
+///
+/// # Errors
+/// When they hold anything else.
+pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ReceiveError> {
+    let malformed = |text: &str| ReceiveError::Malformed(text.into());
+    let (version, rest) = bytes.split_first().ok_or_else(|| malformed("empty"))?;
+    if *version != VERSION {
+        return Err(malformed("of a form that this version does not know"));
+    }
+    let (value, rest) = postcard::take_from_bytes(rest).map_err(|error| malformed(&error.to_string()))?;
+    if rest.is_empty() { Ok(value) } else { Err(malformed("longer than it says")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_of_another_form_are_refused() {
+        let mut bytes = encode(&String::from("no")).to_vec();
+        assert_eq!(decode::<String>(&bytes).unwrap(), "no");
+        assert!(decode::<String>(&[]).is_err());
+        assert!(decode::<String>(&bytes[..bytes.len() - 1]).is_err());
+        bytes.push(0);
+        assert!(decode::<String>(&bytes).is_err());
+        bytes.pop();
+        bytes[0] = 2;
+        assert!(decode::<String>(&bytes).is_err());
+    }
+}

@@ -1,0 +1,128 @@
+//! Whose directory this is.
+//!
+//! `identity.json` is written once, by `init` or by joining, before there is a log. The file `log.seen` appears
+//! beside it when the log bears the same identity. A log that is missing afterwards was lost, and with it this
+//! member's vote: it could vote twice in one term. Such a member must not come back under its old id.
+//!
+//! **Invariant:** both files are durable (file and directory fsynced) before anything relies on them.
+
+use std::{
+    fs::{self, File},
+    io::{self, Write},
+    path::Path,
+};
+
+use serde::{Deserialize, Serialize};
+
+/// The form of a data directory; a directory of a newer one is refused.
+pub const FORMAT: u32 = 1;
+
+const FILE: &str = "identity.json";
+const SEEN: &str = "log.seen";
+
+/// Whose directory this is: `identity.json`, written once, fsynced with its directory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// The cluster, named when it was formed.
+    pub cluster_id: uuid::Uuid,
+    /// This member. An id is never used again.
+    pub node_id: u64,
+    /// The form of the directory.
+    pub format: u32,
+}
+
+impl Identity {
+    /// The identity of a directory; `None` when it has none yet.
+    ///
+    /// # Errors
+    /// When the file can't be read, is damaged or of a newer form.
+    pub fn read(directory: &Path) -> Result<Option<Self>, String> {
+        let path = directory.join(FILE);
+        let bytes = match fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(format!("{}: {error}", path.display())),
+        };
+        let identity: Self =
+            serde_json::from_slice(&bytes).map_err(|error| format!("{}: {error}", path.display()))?;
+        if identity.format > FORMAT {
+            return Err(format!(
+                "{}: the directory is of form {}, this version knows {FORMAT}; start a newer version",
+                path.display(),
+                identity.format
+            ));
+        }
+        Ok(Some(identity))
+    }
+
+    /// Gives the directory this identity. The same one again is fine.
+    ///
+    /// # Errors
+    /// When the directory has another identity or can't be written.
+    pub fn write(&self, directory: &Path) -> Result<(), String> {
+        if let Some(present) = Self::read(directory)? {
+            return if present == *self {
+                Ok(())
+            } else {
+                Err(format!(
+                    "{} belongs to node {} of cluster {}",
+                    directory.display(),
+                    present.node_id,
+                    present.cluster_id
+                ))
+            };
+        }
+        let mut bytes = serde_json::to_vec_pretty(self).map_err(|error| error.to_string())?;
+        bytes.push(b'\n');
+        write_durably(directory, FILE, &bytes).map_err(|error| format!("{}: {error}", directory.display()))
+    }
+
+    /// Whether a log of this identity was once made here.
+    pub(crate) fn log_was_seen(directory: &Path) -> io::Result<bool> {
+        directory.join(SEEN).try_exists()
+    }
+
+    /// Remembers that there is a log of this identity.
+    pub(crate) fn log_is_seen(&self, directory: &Path) -> io::Result<()> {
+        write_durably(directory, SEEN, format!("{}\n", self.node_id).as_bytes())
+    }
+}
+
+fn write_durably(directory: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+    fs::create_dir_all(directory)?;
+    let fresh = directory.join(format!("{name}.new"));
+    let mut file = File::create(&fresh)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&fresh, directory.join(name))?;
+    File::open(directory)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity(node_id: u64) -> Identity {
+        Identity { cluster_id: uuid::Uuid::from_u128(7), node_id, format: FORMAT }
+    }
+
+    #[test]
+    fn an_identity_is_written_once() {
+        let directory = tempfile::tempdir().unwrap();
+        assert_eq!(Identity::read(directory.path()), Ok(None));
+        identity(1).write(directory.path()).unwrap();
+        identity(1).write(directory.path()).unwrap();
+        assert_eq!(Identity::read(directory.path()), Ok(Some(identity(1))));
+        assert!(identity(2).write(directory.path()).unwrap_err().contains("belongs to node 1"));
+    }
+
+    #[test]
+    fn a_damaged_or_newer_identity_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join(FILE), b"{").unwrap();
+        assert!(Identity::read(directory.path()).is_err());
+        let newer = Identity { format: FORMAT + 1, ..identity(1) };
+        fs::write(directory.path().join(FILE), serde_json::to_vec(&newer).unwrap()).unwrap();
+        assert!(Identity::read(directory.path()).unwrap_err().contains("newer version"));
+    }
+}

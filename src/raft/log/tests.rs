@@ -1,0 +1,240 @@
+//! The log keeps what it was told to keep, and says so when it was damaged.
+
+use std::{
+    path::PathBuf,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use openraft::storage::RaftLogStorageExt;
+
+use super::*;
+use crate::{
+    peer::Member,
+    raft::types::{Data, Membership, Payload as RaftPayload},
+};
+
+#[derive(Default)]
+struct Told {
+    flushed: AtomicU64,
+    truncated: AtomicU64,
+}
+
+impl Listener for Told {
+    fn flushed(&self, index: u64) {
+        self.flushed.store(index, Ordering::SeqCst);
+    }
+
+    fn truncated(&self, last: u64) {
+        self.truncated.store(last, Ordering::SeqCst);
+    }
+}
+
+fn open(directory: &Path) -> (Log, Arc<Told>) {
+    let told = Arc::new(Told::default());
+    (Wal::open(directory).unwrap().with(told.clone()), told)
+}
+
+fn id(term: u64, index: u64) -> LogId {
+    Id { index, term, node: 1 }.into()
+}
+
+fn entry(term: u64, index: u64, bytes: usize) -> Entry {
+    let byte = u8::try_from(index % 251).unwrap();
+    Entry { log_id: id(term, index), payload: RaftPayload::Normal(Data(vec![byte; bytes].into())) }
+}
+
+fn members() -> Entry {
+    let node = |id: u64| Member { id, api_addr: format!("a:{id}"), peer_addr: format!("p:{id}") };
+    let membership = Membership::new(
+        vec![[1, 2].into()],
+        [(1, node(1)), (2, node(2))].into_iter().collect::<std::collections::BTreeMap<_, _>>(),
+    );
+    Entry { log_id: id(0, 0), payload: RaftPayload::Membership(membership.unwrap()) }
+}
+
+fn vote(term: u64) -> Vote {
+    Ballot { term, node: 1, committed: true }.into()
+}
+
+fn mark() -> Mark {
+    Mark { cluster: [7; 16], node: 1, installing: None }
+}
+
+/// All that a log holds.
+async fn contents(log: &mut Log) -> io::Result<String> {
+    let mark = log.read(|wal| Ok(wal.log_state().user_data.clone()))?;
+    let vote = log.read_vote().await?;
+    let state = log.get_log_state().await?;
+    let committed = log.read_committed().await?;
+    let entries = log.try_get_log_entries(..).await?;
+    let entries: Vec<_> = entries.iter().map(|entry| (entry.log_id, Payload::from(&entry.payload))).collect();
+    Ok(format!("{mark:?} {vote:?} {state:?} {committed:?} {entries:?}"))
+}
+
+async fn filled(directory: &Path) -> String {
+    Wal::open(directory).unwrap().0.save_user_data(Some(mark())).unwrap();
+    let (mut log, _) = open(directory);
+    log.save_vote(&vote(1)).await.unwrap();
+    log.blocking_append([members(), entry(1, 1, 20), entry(1, 2, 3), entry(1, 3, 3)]).await.unwrap();
+    log.save_committed(Some(id(1, 2))).await.unwrap();
+    log.truncate_after(Some(id(1, 2))).await.unwrap();
+    log.save_vote(&vote(2)).await.unwrap();
+    log.blocking_append([entry(2, 3, 30), Entry { log_id: id(2, 4), payload: RaftPayload::Blank }])
+        .await
+        .unwrap();
+    log.save_committed(Some(id(2, 4))).await.unwrap();
+    log.purge(id(0, 0)).await.unwrap();
+    let contents = contents(&mut log).await.unwrap();
+    log.close();
+    contents
+}
+
+#[tokio::test]
+async fn a_log_that_is_opened_again_holds_all_that_it_held() {
+    let directory = tempfile::tempdir().unwrap();
+    let held = filled(directory.path()).await;
+    let (mut log, _) = open(directory.path());
+    assert_eq!(contents(&mut log).await.unwrap(), held);
+    assert!(held.contains("last_purged_log_id: Some"), "{held}");
+    assert_eq!(log.try_get_log_entries(3..4).await.unwrap(), vec![entry(2, 3, 30)]);
+}
+
+#[tokio::test]
+async fn the_store_is_told_of_flushes_and_cuts() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut log, told) = open(directory.path());
+    log.blocking_append([members(), entry(1, 1, 20), entry(1, 2, 3)]).await.unwrap();
+    assert_eq!(told.flushed.load(Ordering::SeqCst), 2);
+    log.truncate_after(Some(id(1, 1))).await.unwrap();
+    assert_eq!(told.truncated.load(Ordering::SeqCst), 1);
+    log.truncate_after(Some(id(1, 1))).await.unwrap();
+    log.truncate_after(None).await.unwrap();
+    assert_eq!(log.get_log_state().await.unwrap().last_log_id, None);
+}
+
+fn only_file(directory: &Path) -> PathBuf {
+    let files = std::fs::read_dir(directory).unwrap().map(|file| file.unwrap().path());
+    let mut files = files.filter(|path| path.extension().is_some_and(|extension| extension == "wal"));
+    let file = files.next().unwrap();
+    assert_eq!(files.next(), None);
+    file
+}
+
+#[tokio::test]
+async fn a_flipped_bit_never_shortens_the_log_in_silence() {
+    let directory = tempfile::tempdir().unwrap();
+    let held = filled(directory.path()).await;
+    let path = only_file(directory.path());
+    let bytes = std::fs::read(&path).unwrap();
+    let mut harmless = 0;
+    for bit in 0..bytes.len() * 8 {
+        let mut flipped = bytes.clone();
+        flipped[bit / 8] ^= 1 << (bit % 8);
+        std::fs::write(&path, &flipped).unwrap();
+        if let Ok(wal) = Wal::open(directory.path()) {
+            let mut log = wal.with(Arc::new(Told::default()));
+            assert_eq!(contents(&mut log).await.unwrap(), held, "bit {bit} of {}", bytes.len() * 8);
+            harmless += 1;
+        }
+    }
+    assert_eq!(harmless, 0, "every byte is under a checksum");
+}
+
+#[tokio::test]
+async fn a_torn_end_is_cut_and_what_stands_before_it_is_kept() {
+    let directory = tempfile::tempdir().unwrap();
+    drop(filled(directory.path()).await);
+    let path = only_file(directory.path());
+    let bytes = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
+    let (mut log, _) = open(directory.path());
+    // The purge was written last.
+    assert_eq!(log.get_log_state().await.unwrap().last_purged_log_id, None);
+    assert_eq!(log.try_get_log_entries(..).await.unwrap().len(), 5);
+}
+
+#[tokio::test]
+async fn a_commit_that_the_log_does_not_hold_is_not_noted() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut log, _) = open(directory.path());
+    log.blocking_append([members(), entry(1, 1, 3)]).await.unwrap();
+    log.save_committed(Some(id(1, 9))).await.unwrap();
+    assert_eq!(log.read_committed().await.unwrap(), None);
+    log.save_committed(Some(id(1, 1))).await.unwrap();
+    log.save_committed(Some(id(0, 0))).await.unwrap();
+    assert_eq!(log.read_committed().await.unwrap(), Some(id(1, 1)));
+}
+
+#[tokio::test]
+async fn a_long_answer_is_cut_but_never_empty() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut log, _) = open(directory.path());
+    log.blocking_append([members(), entry(1, 1, 3 << 20), entry(1, 2, 1 << 20), entry(1, 3, 1 << 19)])
+        .await
+        .unwrap();
+    assert_eq!(log.limited_get_log_entries(1, 4).await.unwrap().len(), 1);
+    assert_eq!(log.limited_get_log_entries(2, 4).await.unwrap().len(), 2);
+    assert_eq!(log.limited_get_log_entries(4, 4).await.unwrap(), Vec::new());
+    let streamed: Vec<_> = log.entries_stream(1..4).await.try_collect().await.unwrap();
+    assert_eq!(streamed, log.try_get_log_entries(1..4).await.unwrap());
+}
+
+#[tokio::test]
+async fn a_purge_beyond_a_tail_of_a_newer_term_leaves_no_tail() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut log, _) = open(directory.path());
+    log.blocking_append([members(), entry(1, 1, 3), entry(3, 2, 3)]).await.unwrap();
+    log.purge(id(2, 10)).await.unwrap();
+    let state = log.get_log_state().await.unwrap();
+    assert_eq!((state.last_log_id, state.last_purged_log_id), (Some(id(2, 10)), Some(id(2, 10))));
+    log.blocking_append([entry(4, 11, 3)]).await.unwrap();
+    log.close();
+    let (mut log, _) = open(directory.path());
+    assert_eq!(log.try_get_log_entries(..).await.unwrap(), vec![entry(4, 11, 3)]);
+}
+
+#[tokio::test]
+async fn a_log_settles_with_a_state_from_elsewhere() {
+    let at = |term, index| Id { index, term, node: 1 };
+    for (applied, last, entries) in [
+        (at(1, 1), id(3, 3), 4),   // the log holds it: nothing changes
+        (at(2, 2), id(2, 2), 0),   // another entry stands there
+        (at(2, 10), id(2, 10), 0), // the log ends before it
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let (mut log, told) = open(directory.path());
+        log.blocking_append([members(), entry(1, 1, 3), entry(3, 2, 3), entry(3, 3, 3)]).await.unwrap();
+        log.save_committed(Some(id(1, 1))).await.unwrap();
+        log.settle(applied).await.unwrap();
+        assert_eq!(log.get_log_state().await.unwrap().last_log_id, Some(last), "{applied:?}");
+        assert_eq!(log.try_get_log_entries(..).await.unwrap().len(), entries, "{applied:?}");
+        assert_eq!(told.flushed.load(Ordering::SeqCst), last.index, "{applied:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_adopted_snapshot_counts_for_the_range_until_the_log_is_purged_to_it() {
+    let directory = tempfile::tempdir().unwrap();
+    drop(filled(directory.path()).await);
+    let (log, _) = open(directory.path());
+    log.set_installing(Some(Id { index: 10, term: 2, node: 1 })).await.unwrap();
+    log.close();
+    let wal = Wal::open(directory.path()).unwrap();
+    assert_eq!((wal.range().purged, wal.range().last), (0, 10));
+    let mut log = wal.with(Arc::new(Told::default()));
+    log.purge(id(2, 10)).await.unwrap();
+    log.close();
+    let wal = Wal::open(directory.path()).unwrap();
+    assert_eq!(wal.mark(), Some(mark()));
+    assert_eq!((wal.range().purged, wal.range().last), (10, 10));
+}
+
+#[tokio::test]
+async fn the_newest_membership_of_the_log_is_found() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut log, _) = open(directory.path());
+    assert_eq!(log.members().unwrap(), Vec::new());
+    log.blocking_append([members(), entry(1, 1, 3)]).await.unwrap();
+    let ids: Vec<_> = log.members().unwrap().iter().map(|member| member.id).collect();
+    assert_eq!(ids, [1, 2]);
+}

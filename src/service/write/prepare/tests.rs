@@ -1,0 +1,198 @@
+//! What becomes of a write against a state.
+
+use super::*;
+use crate::{
+    model::{
+        command::{IdempotencyKey, Verdict},
+        document,
+        time::Timestamp,
+    },
+    service::Principal,
+};
+
+fn document(text: &str) -> Document {
+    Document::new(document::parse(text.as_bytes(), 64).unwrap())
+}
+
+fn asked(write: Write) -> Asked {
+    let principal = Principal { id: "root".into() };
+    Asked { caller: Caller { principal, reason: None, request: None, dry_run: false }, write }
+}
+
+fn put(key: &str, text: &str, expect: Expect) -> Write {
+    Write::WriteConfig { definition: "app".into(), key: key.into(), data: document(text), expect }
+}
+
+fn prepared(state: &State, asked: &Asked) -> Result<Prepared, Refusal> {
+    prepare(state, asked, &Validators::default(), &Limits::default())
+}
+
+/// Prepares a write and applies it at a revision.
+fn apply(state: &mut State, revision: Revision, asked: &Asked) -> Verdict {
+    let Prepared::Propose { command, definition_read } = prepared(state, asked).unwrap() else {
+        panic!("decided before")
+    };
+    let by = asked.caller.principal.id.clone();
+    let request = asked.caller.request;
+    let proposal = Proposal { at: Timestamp(1), by, reason: None, request, definition_read, command };
+    state.apply(revision, &proposal).0
+}
+
+/// A definition `app` at revision 1, whose `n` is an integer, and its config `db` at revision 2.
+fn state() -> State {
+    let mut state = State::new();
+    let schema = document(r#"{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]}"#);
+    let (key, indexes) = ("app".into(), vec!["n".into()]);
+    apply(&mut state, 1, &asked(Write::CreateDefinition { key, indexes, schema: Some(schema) }));
+    apply(&mut state, 2, &asked(put("db", r#"{"n":1}"#, Expect::Absent)));
+    state
+}
+
+#[test]
+fn checks_come_in_the_order_of_the_contract() {
+    let state = state();
+    let (good, bad) = (r#"{"n":2}"#, r#"{"n":"two"}"#);
+    let rejected = |write| match prepared(&state, &asked(write)) {
+        Err(Refusal::Rejected(rejection)) => Some(rejection),
+        Err(Refusal::Invalid(_)) => None,
+        other => panic!("{other:?}"),
+    };
+    let elsewhere =
+        Write::DeleteConfig { definition: "none".into(), key: "a/b".into(), expect: Expect::Present };
+    for (write, expected) in [
+        (elsewhere, Some(Rejection::DefinitionNotFound)),
+        (put("a/b", bad, Expect::Absent), None),
+        (put("db", bad, Expect::Absent), Some(Rejection::ConfigExists)),
+        (put("new", bad, Expect::Absent), None),
+        (put("new", bad, Expect::Present), None),
+        (put("new", good, Expect::Present), Some(Rejection::ConfigNotFound)),
+        (put("new", bad, Expect::At(2)), Some(Rejection::ConfigNotFound)),
+        (put("db", bad, Expect::At(1)), Some(Rejection::Precondition { current: 2 })),
+        (put("db", bad, Expect::At(2)), None),
+        (put("db", good, Expect::None), Some(Rejection::Precondition { current: 2 })),
+    ] {
+        let shown = format!("{write:?}");
+        assert_eq!(rejected(write), expected, "{shown}");
+    }
+}
+
+#[test]
+fn a_rollback_is_checked_by_the_definition_of_now() {
+    let state = state();
+    let id = state.definition("app").unwrap().definition.id;
+    let back = |id, key: &str, text, expect| {
+        let (definition, data, key) = ("app".into(), document(text), key.into());
+        prepared(&state, &asked(Write::Rollback(Rollback { definition, id, key, data, expect })))
+    };
+    let Prepared::Propose { command, definition_read } = back(id, "gone", r#"{"n":2}"#, Expect::Any).unwrap()
+    else {
+        panic!("decided before")
+    };
+    assert!(matches!(command, Command::WriteConfig { expect: Expect::Any, .. }));
+    assert_eq!(definition_read, Some(1));
+    assert!(matches!(back(id, "db", r#"{"n":"two"}"#, Expect::Any), Err(Refusal::Invalid(_))));
+    assert!(matches!(back(id + 1, "db", r#"{"n":2}"#, Expect::Any), Err(Refusal::NotThere(_))));
+    let stale = Err(Refusal::Rejected(Rejection::Precondition { current: 2 }));
+    assert_eq!(back(id, "db", r#"{"n":2}"#, Expect::At(1)), stale);
+}
+
+#[test]
+fn a_command_rests_on_the_definition_it_was_checked_against() {
+    let mut state = state();
+    let write = prepared(&state, &asked(put("db", r#"{"n":2}"#, Expect::Present))).unwrap();
+    let Prepared::Propose { command: Command::WriteConfig { entries, .. }, definition_read } = write else {
+        panic!("{write:?}")
+    };
+    assert_eq!((entries.len(), definition_read), (1, Some(1)));
+    let (key, indexes) = (String::from("app"), Vec::new());
+    let set = asked(Write::SetIndexes { key, indexes, expect: Expect::Present });
+    assert!(matches!(apply(&mut state, 3, &set), Verdict::Decided(Ok(_))));
+    let Ok(Prepared::Propose { definition_read, .. }) = prepared(&state, &set) else { panic!() };
+    assert_eq!(definition_read, Some(3));
+}
+
+#[test]
+fn faults_say_where_in_the_body_they_are() {
+    let state = state();
+    let locs = |write| match prepared(&state, &asked(write)) {
+        Err(Refusal::Invalid(Invalid::Violations(faults))) => {
+            faults.into_iter().map(|fault| fault.loc[0].clone()).collect::<Vec<_>>()
+        }
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(locs(put("db", "{}", Expect::Present)), ["data".into()]);
+    let create = |indexes: &[&str], schema: &str| Write::CreateDefinition {
+        key: "new".into(),
+        indexes: indexes.iter().copied().map(String::from).collect(),
+        schema: Some(document(schema)),
+    };
+    assert_eq!(locs(create(&[], r#"{"type":"nothing"}"#)), ["json_schema".into()]);
+    assert_eq!(locs(create(&["x"], r#"{"properties":{"n":{}}}"#)), ["indexes".into()]);
+}
+
+#[test]
+fn a_request_that_was_decided_is_answered_again_and_not_with_another_body() {
+    let mut state = state();
+    let mut first = asked(put("new", r#"{"n":1}"#, Expect::Absent));
+    first.caller.request = Some(IdempotencyKey { id: [1; 16], fingerprint: [1; 16] });
+    let Verdict::Decided(outcome) = apply(&mut state, 3, &first) else { panic!("stale") };
+    assert_eq!(prepared(&state, &first), Ok(Prepared::Known(outcome)));
+    first.caller.request = Some(IdempotencyKey { id: [1; 16], fingerprint: [2; 16] });
+    assert_eq!(prepared(&state, &first), Ok(Prepared::Known(Err(Rejection::RequestReused))));
+}
+
+#[test]
+fn a_rejection_of_a_stamped_request_is_left_to_the_log_unless_its_data_is_bad() {
+    let mut state = state();
+    let stamped = |text| {
+        let mut asked = asked(put("db", text, Expect::Absent));
+        asked.caller.request = Some(IdempotencyKey { id: [3; 16], fingerprint: [3; 16] });
+        asked
+    };
+    let exists = Err(Rejection::ConfigExists);
+    assert_eq!(prepared(&state, &stamped("{}")), Err(Rejection::ConfigExists.into()));
+    assert_eq!(apply(&mut state, 3, &stamped(r#"{"n":2}"#)), Verdict::Decided(exists.clone()));
+    assert_eq!(prepared(&state, &stamped(r#"{"n":2}"#)), Ok(Prepared::Known(exists)));
+}
+
+#[test]
+fn a_definition_without_a_schema_takes_any_object() {
+    let mut state = State::new();
+    let bare = Write::CreateDefinition { key: "app".into(), indexes: Vec::new(), schema: None };
+    apply(&mut state, 1, &asked(bare));
+    assert!(prepared(&state, &asked(put("k", r#"{"any":[1]}"#, Expect::Absent))).is_ok());
+    assert!(prepared(&state, &asked(put("k", "[1]", Expect::Absent))).is_err());
+}
+
+#[test]
+fn a_write_rests_on_what_it_expects() {
+    let (exists, missing) = (Rejection::ConfigExists, Rejection::ConfigNotFound);
+    let check = |expect, current| check_expect(expect, current, exists.clone(), missing.clone());
+    let differs = Rejection::Precondition { current: 7 };
+    for (expect, absent, at_seven) in [
+        (Expect::Any, Ok(()), Ok(())),
+        (Expect::Absent, Ok(()), Err(exists.clone())),
+        (Expect::None, Ok(()), Err(differs.clone())),
+        (Expect::Present, Err(missing.clone()), Ok(())),
+        (Expect::At(7), Err(missing.clone()), Ok(())),
+        (Expect::At(6), Err(missing.clone()), Err(differs)),
+    ] {
+        assert_eq!(check(expect, None), absent, "{expect:?} of nothing");
+        assert_eq!(check(expect, Some(7)), at_seven, "{expect:?} of revision 7");
+    }
+}
+
+#[test]
+fn intake_names_the_limit_and_refuses_a_bad_key() {
+    let limits = Limits { data_bytes: 4, ..Limits::default() };
+    let write = |definition: &str, text: &str| Write::WriteConfig {
+        definition: definition.into(),
+        key: "not/checked/yet".into(),
+        data: Document { text: text.into(), value: Value::Null },
+        expect: Expect::Absent,
+    };
+    assert_eq!(check_intake(&write("app", "null"), &limits), Ok(()));
+    let long = check_intake(&write("a/b", "[null]"), &limits);
+    assert!(matches!(long, Err(Invalid::TooLarge(text)) if text.contains("limit is 4 bytes")));
+    assert!(matches!(check_intake(&write("a/b", "null"), &limits), Err(Invalid::Violations(_))));
+}

@@ -1,0 +1,146 @@
+//! Makes a state of stored records, all orders at once: for a start and for a snapshot that was received.
+//!
+//! **Invariant:** a state that is built of another's records equals it, digest included; records that no state
+//! could hold are refused.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use super::{
+    ByKey, BySlot, ByTime, Collection, Indexes, Remembered, State, digest,
+    index::{deferred::DeferredIndexes, tree::Tree},
+};
+use crate::model::{
+    record::{Config, Definition, Revision},
+    time::Timestamp,
+};
+
+/// Takes the records: each definition before its configs, the configs of one ascending by key, requests oldest
+/// first.
+#[derive(Debug, Default)]
+pub struct Builder {
+    state: State,
+    /// The definitions with their configs, by id.
+    open: BTreeMap<Revision, (Arc<Definition>, Vec<Arc<Config>>)>,
+    /// The newest revision of a record.
+    newest: Revision,
+}
+
+/// Records that are no state.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct BuildError(pub String);
+
+impl Builder {
+    /// A builder of nothing yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes a definition.
+    ///
+    /// # Errors
+    /// When one with its id was taken before.
+    pub fn definition(&mut self, definition: Definition) -> Result<(), BuildError> {
+        self.newest = self.newest.max(definition.revision);
+        let (id, definition) = (definition.id, Arc::new(definition));
+        match self.open.insert(id, (definition, Vec::new())) {
+            Some((old, _)) => Err(BuildError(format!("definition {id} is stored twice, as `{}`", old.key))),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes a config of the definition with this id.
+    ///
+    /// # Errors
+    /// When there is no such definition or its key does not ascend.
+    pub fn config(&mut self, definition: Revision, config: Config) -> Result<(), BuildError> {
+        let Some((open, configs)) = self.open.get_mut(&definition) else {
+            return Err(BuildError(format!("config `{}` has no definition", config.key)));
+        };
+        if configs.last().is_some_and(|last| last.key >= config.key) {
+            return Err(BuildError(format!("configs of `{}` do not ascend at `{}`", open.key, config.key)));
+        }
+        self.newest = self.newest.max(config.revision);
+        configs.push(Arc::new(config));
+        Ok(())
+    }
+
+    /// Takes a kept answer.
+    ///
+    /// # Errors
+    /// When one of its entry or of its request was taken before.
+    pub fn request(&mut self, request: Remembered) -> Result<(), BuildError> {
+        let twice = self.state.remembered(&request.stamp.id).is_some();
+        let last = self.state.requests_by_age.back_from(u64::MAX).next();
+        if twice || last.is_some_and(|last| last.0.revision >= request.revision) {
+            return Err(BuildError(format!("the answers of requests do not ascend at {}", request.revision)));
+        }
+        self.newest = self.newest.max(request.revision);
+        self.state.remember(request);
+        Ok(())
+    }
+
+    /// Takes the compaction revision of the history; without it the state has the whole past.
+    pub fn compaction_revision(&mut self, compaction_revision: Revision) {
+        self.newest = self.newest.max(compaction_revision);
+        self.state.compaction_revision = compaction_revision;
+    }
+
+    /// The state at a revision.
+    ///
+    /// # Errors
+    /// When a record is newer than that, or two definitions have the same key.
+    pub fn finish(mut self, revision: Revision, last_at: Timestamp) -> Result<State, BuildError> {
+        for (definition, configs) in std::mem::take(&mut self.open).into_values() {
+            if self.state.definition(definition.key.as_str()).is_some() {
+                return Err(BuildError(format!("definition `{}` is stored twice", definition.key)));
+            }
+            self.state.put(Collection::from_configs(definition, configs));
+        }
+        if self.newest > revision {
+            return Err(BuildError(format!("a record of revision {} in a state of {revision}", self.newest)));
+        }
+        self.state.revision = revision;
+        self.state.last_at = last_at;
+        Ok(self.state)
+    }
+}
+
+impl Collection {
+    /// A collection of configs that ascend by key.
+    pub(super) fn from_configs(definition: Arc<Definition>, mut configs: Vec<Arc<Config>>) -> Self {
+        let sum = configs
+            .iter()
+            .fold(0u128, |sum, config| sum.wrapping_add(digest::of_config(definition.id, config)));
+        let by_key = Tree::from_sorted(configs.iter().map(|config| ByKey::new(Arc::clone(config))));
+        let slots = &definition.indexing.slots;
+        let by_slot = slots.iter().map(|slot| slot_order(&configs, *slot)).collect();
+        let repeated = vec![0; slots.len()];
+        // Stable: those of one time stay in the order of their keys.
+        configs.sort_by_key(|config| config.created_at);
+        let by_created = Tree::from_sorted(
+            configs.iter().map(|config| ByTime { at: config.created_at, of: config.key.clone() }),
+        );
+        configs.sort_by(|a, b| (a.modified_at, &a.key).cmp(&(b.modified_at, &b.key)));
+        let by_modified = Tree::from_sorted(
+            configs.iter().map(|config| ByTime { at: config.modified_at, of: config.key.clone() }),
+        );
+        let trailing = DeferredIndexes::new(Indexes { by_created, by_modified, by_slot });
+        let mut collection = Self { definition, by_key, trailing, repeated, sum };
+        for config in &configs {
+            collection.count_repeated(config, |count| *count += 1);
+        }
+        collection
+    }
+}
+
+fn slot_order(configs: &[Arc<Config>], slot: u16) -> Tree<BySlot> {
+    let mut items: Vec<BySlot> = Vec::with_capacity(configs.len());
+    for config in configs {
+        let entries = config.entries.iter().filter(|entry| entry.slot == slot);
+        items.extend(entries.map(|entry| BySlot::new(&entry.value, &config.key)));
+    }
+    items.sort_unstable_by(|a, b| (a.value(), &a.key).cmp(&(b.value(), &b.key)));
+    Tree::from_sorted(items.into_iter())
+}

@@ -1,0 +1,54 @@
+//! The compaction revision of the history: the oldest revision whose state may still be asked for.
+//!
+//! The compaction revision is agreed on like everything else, so that no node answers about a revision of which another says
+//! that it is gone. It is no part of the digest: it says how far back the way is known, not what is stored, and a
+//! restored backup, whose history begins with it, has the digest of its backup.
+//!
+//! **Invariant:** the compaction revision never sinks and is never above the state's revision.
+
+use super::State;
+use crate::model::record::Revision;
+
+impl State {
+    /// The oldest revision whose state is kept: changes behind it are kept, older ones may be forgotten.
+    #[must_use]
+    pub fn compaction_revision(&self) -> Revision {
+        self.compaction_revision
+    }
+
+    pub(super) fn raise_compaction_revision(&mut self, compaction_revision: Revision) {
+        self.compaction_revision = self.compaction_revision.max(compaction_revision.min(self.revision));
+    }
+
+    /// The same state, of which it is not known how it came about: the beginning of a restored cluster.
+    #[must_use]
+    pub fn without_past(mut self) -> Self {
+        self.raise_compaction_revision(self.revision);
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{
+        command::{Command, Proposal},
+        time::Timestamp,
+    };
+
+    #[test]
+    fn the_floor_never_sinks_nor_leaves_the_state_behind_and_is_no_change() {
+        let mut state = State::new();
+        let digest = state.digest();
+        for (revision, asked, expected) in [(5, 3, 3), (6, 2, 3), (7, 100, 7), (8, 8, 8)] {
+            let command = Command::Compact { compaction_revision: asked };
+            let (at, by) = (Timestamp(revision), "cluster".into());
+            let proposal = Proposal { at, by, reason: None, request: None, definition_read: None, command };
+            let (_, change) = state.apply(revision, &proposal);
+            assert_eq!((change, state.compaction_revision()), (None, expected));
+        }
+        assert_eq!(state.digest(), digest);
+        state.advance(9);
+        assert_eq!(state.without_past().compaction_revision(), 9);
+    }
+}

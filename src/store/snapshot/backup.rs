@@ -1,0 +1,90 @@
+//! Snapshot files outside a store: a backup that is looked at, or becomes the first snapshot of a new store.
+//!
+//! **Invariant:** a file counts only after it was read through and its records have the digest that it names.
+
+use std::{fs, path::Path};
+
+use super::file::{self, Header};
+use crate::{
+    model::record::Revision,
+    store::{
+        Options, Position, StoreError,
+        files::{self, io},
+    },
+};
+
+/// What a backup holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Summary {
+    /// The revision of its state.
+    pub revision: Revision,
+    /// Its definitions.
+    pub definitions: u64,
+    /// Its configs.
+    pub configs: u64,
+    /// Its kept answers to requests that may be sent again.
+    pub requests: u64,
+    /// The digest of its state.
+    pub digest: u128,
+    /// The file's length.
+    pub bytes: u64,
+    /// The place of its state in the log that it comes from.
+    pub position: Position,
+}
+
+impl Summary {
+    fn of(header: Header, path: &Path) -> Result<Self, StoreError> {
+        let metadata = fs::metadata(path).map_err(io(format!("can't look at {}", path.display())))?;
+        let Header { position, revision, definitions, configs, requests, digest, .. } = header;
+        Ok(Self { revision, definitions, configs, requests, digest, bytes: metadata.len(), position })
+    }
+}
+
+/// Reads a file through. Blocking.
+///
+/// # Errors
+/// When it is not whole, or the disk refuses.
+pub fn inspect(path: &Path) -> Result<Summary, StoreError> {
+    let (_, header) = file::read(path)?;
+    Summary::of(header, path)
+}
+
+/// Writes the state of a file as the first snapshot of the store in `directory`, at another place in the log.
+/// Blocking.
+///
+/// # Errors
+/// When the file is not whole, or the disk refuses.
+pub fn restore(path: &Path, directory: &Path, position: &Position) -> Result<(), StoreError> {
+    let (state, _) = file::read(path)?;
+    // A backup does not hold the way to its state.
+    let state = state.without_past();
+    let snapshots = directory.join("snapshot");
+    files::make_directory(&snapshots)?;
+    let to = snapshots.join(format!("snapshot-{:020}.concord", position.index));
+    let unfinished = files::unfinished(&to);
+    file::write(&unfinished, &state, position, Options::default().block_bytes)?;
+    files::rename(&unfinished, &to)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::State;
+
+    #[test]
+    fn a_restored_file_holds_the_same_state_at_its_new_place() {
+        let directory = tempfile::tempdir().unwrap();
+        let (from, to) = (directory.path().join("backup"), directory.path().join("store"));
+        let mut state = State::new();
+        state.advance(7);
+        file::write(&from, &state, &Position { index: 7, stamp: vec![1] }, 100).unwrap();
+        let before = inspect(&from).unwrap();
+        restore(&from, &to, &Position { index: 7, stamp: vec![2, 3] }).unwrap();
+        let after = inspect(&to.join("snapshot/snapshot-00000000000000000007.concord")).unwrap();
+        assert_eq!(after.position.stamp, [2, 3]);
+        assert_eq!(Summary { bytes: after.bytes, position: after.position.clone(), ..before }, after);
+        assert_eq!((after.revision, after.digest), (7, state.digest()));
+        let (restored, _) = file::read(&to.join("snapshot/snapshot-00000000000000000007.concord")).unwrap();
+        assert_eq!((state.compaction_revision(), restored.compaction_revision()), (0, 7));
+    }
+}

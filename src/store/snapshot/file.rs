@@ -1,0 +1,375 @@
+//! The snapshot file: one state, whole, in blocks that each have a checksum.
+//!
+//! ```text
+//! frame 0          `CONCSNAP` · header (postcard): format, position, revision, time, counts, digest, compaction revision
+//! frames 1..n      01 · length of the block `u32le` · the block, compressed; a block holds whole records:
+//!                  a definition, then its configs ascending by key; after all of them the requests, oldest first
+//! last frame       02 · blocks `u64le` · records `u64le` · checksum of the blocks' checksums `u32le`
+//! ```
+//!
+//! Backup and installation on another node use the same bytes: equal states give equal files.
+//!
+//! **Invariant:** a file that ends early, holds more than was written or differs in one bit is never taken for a
+//! snapshot.
+
+use std::{
+    fs::File,
+    io::{BufReader, BufWriter, Read},
+    path::Path,
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::paced::Paced;
+use crate::{
+    model::{
+        record::{Config, Definition, Revision},
+        time::Timestamp,
+    },
+    state::{Remembered, State, builder::Builder},
+    store::{
+        Position, StoreError,
+        files::{self, Frame, io},
+    },
+};
+
+const MAGIC: &[u8; 8] = b"CONCSNAP";
+const FORMAT: u16 = 2;
+const BLOCK: u8 = 1;
+const FOOTER: u8 = 2;
+/// A block is one record longer than its setting at most; more is damage and must not be allocated.
+const BLOCK_BYTES_MAX: usize = 1 << 30;
+
+/// What a file says of itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::store) struct Header {
+    format: u16,
+    pub(in crate::store) position: Position,
+    pub(in crate::store) revision: Revision,
+    pub(in crate::store) last_at: Timestamp,
+    pub(in crate::store) definitions: u64,
+    pub(in crate::store) configs: u64,
+    pub(in crate::store) requests: u64,
+    pub(in crate::store) digest: u128,
+    pub(in crate::store) compaction_revision: Revision,
+}
+
+impl Header {
+    fn of(state: &State, position: &Position) -> Self {
+        Self {
+            format: FORMAT,
+            position: position.clone(),
+            revision: state.revision(),
+            last_at: state.last_at(),
+            definitions: state.definitions().count() as u64,
+            configs: state.config_count(),
+            requests: state.requests().count() as u64,
+            digest: state.digest(),
+            compaction_revision: state.compaction_revision(),
+        }
+    }
+
+    fn records(&self) -> u64 {
+        self.definitions.saturating_add(self.configs).saturating_add(self.requests)
+    }
+}
+
+/// A record as it is written; [`Record`] is what is read. The variants are the same, in the same order.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(in crate::store) enum RecordRef<'a> {
+    /// The configs up to the next definition are its.
+    Definition(&'a Definition),
+    Config(&'a Config),
+    Request(&'a Remembered),
+}
+
+/// A record as it is read.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub(in crate::store) enum Record {
+    Definition(Definition),
+    Config(Config),
+    Request(Remembered),
+}
+
+/// The last frame.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Totals {
+    blocks: u64,
+    records: u64,
+    check: u32,
+}
+
+impl Totals {
+    fn block(&mut self, check: u32) {
+        self.blocks += 1;
+        self.check = crc32c::crc32c_append(self.check, &check.to_le_bytes());
+    }
+
+    fn to_bytes(&self) -> Vec<u8> {
+        [&[FOOTER][..], &self.blocks.to_le_bytes(), &self.records.to_le_bytes(), &self.check.to_le_bytes()]
+            .concat()
+    }
+}
+
+/// Writes a file record by record.
+#[derive(Debug)]
+pub(in crate::store) struct Writer {
+    file: BufWriter<Paced>,
+    name: String,
+    block: Vec<u8>,
+    block_bytes: usize,
+    totals: Totals,
+}
+
+impl Writer {
+    pub(in crate::store) fn create(
+        path: &Path,
+        header: &Header,
+        block_bytes: usize,
+    ) -> Result<Self, StoreError> {
+        let name = path.display().to_string();
+        let file = File::create(path).map_err(io(format!("can't create {name}")))?;
+        let mut writer = Self {
+            file: BufWriter::with_capacity(256 << 10, Paced::new(file)),
+            name,
+            block: Vec::with_capacity(block_bytes + block_bytes / 4),
+            block_bytes,
+            totals: Totals::default(),
+        };
+        let header = postcard::to_extend(header, MAGIC.to_vec()).expect("a header is plain data");
+        writer.frame(&header)?;
+        Ok(writer)
+    }
+
+    pub(in crate::store) fn record(&mut self, record: RecordRef<'_>) -> Result<(), StoreError> {
+        let block = std::mem::take(&mut self.block);
+        self.block = postcard::to_extend(&record, block).expect("a record is plain data and memory grows");
+        self.totals.records += 1;
+        if self.block.len() >= self.block_bytes { self.end_block() } else { Ok(()) }
+    }
+
+    /// Ends the file; it is durable under its name, which the caller has to make durable.
+    pub(in crate::store) fn finish(mut self) -> Result<(), StoreError> {
+        self.end_block()?;
+        let footer = self.totals.to_bytes();
+        self.frame(&footer)?;
+        let failed = format!("can't write {}", self.name);
+        let file = self.file.into_inner().map_err(|error| io(failed.clone())(error.into_error()))?;
+        file.finish().map_err(io(failed))
+    }
+
+    fn end_block(&mut self) -> Result<(), StoreError> {
+        if self.block.is_empty() {
+            return Ok(());
+        }
+        let length = u32::try_from(self.block.len()).map_err(|_| {
+            StoreError::Damaged(format!("a record of {} bytes does not fit a snapshot", self.block.len()))
+        })?;
+        let mut frame = vec![BLOCK];
+        frame.extend_from_slice(&length.to_le_bytes());
+        frame.extend_from_slice(&lz4_flex::block::compress(&self.block));
+        let check = self.frame(&frame)?;
+        self.totals.block(check);
+        self.block.clear();
+        Ok(())
+    }
+
+    fn frame(&mut self, bytes: &[u8]) -> Result<u32, StoreError> {
+        files::write_frame(&mut self.file, bytes).map_err(io(format!("can't write {}", self.name)))
+    }
+}
+
+/// Reads a file record by record.
+#[derive(Debug)]
+pub(in crate::store) struct Reader {
+    file: BufReader<File>,
+    name: String,
+    pub(in crate::store) header: Header,
+    block: Vec<u8>,
+    /// How much of the block has been read.
+    place: usize,
+    /// What has been seen.
+    totals: Totals,
+}
+
+impl Reader {
+    pub(in crate::store) fn open(path: &Path) -> Result<Self, StoreError> {
+        let name = path.display().to_string();
+        let file = File::open(path).map_err(io(format!("can't open {name}")))?;
+        let mut file = BufReader::with_capacity(256 << 10, file);
+        let damaged = |what: &str| StoreError::Damaged(format!("{name} is damaged: {what}"));
+        let header = match files::read_frame(&mut file).map_err(io(format!("can't read {name}")))? {
+            Frame::Whole(bytes, _) => header(&bytes).map_err(|what| damaged(&what))?,
+            Frame::End => return Err(damaged("it is empty")),
+            Frame::Damaged(what) => return Err(damaged(what)),
+        };
+        Ok(Self { file, name, header, block: Vec::new(), place: 0, totals: Totals::default() })
+    }
+
+    /// The next record; `None` once the file has been read through and was whole.
+    pub(in crate::store) fn next(&mut self) -> Result<Option<Record>, StoreError> {
+        while self.place == self.block.len() {
+            match self.next_block()? {
+                Some(frame) => self.unpack(&frame)?,
+                None => return self.end().map(|()| None),
+            }
+        }
+        let (record, rest) = postcard::take_from_bytes(&self.block[self.place..])
+            .map_err(|_| self.damaged("a record is not what was written"))?;
+        self.place = self.block.len() - rest.len();
+        self.totals.records += 1;
+        Ok(Some(record))
+    }
+
+    /// Reads the rest without unpacking it; the checksums decide.
+    pub(in crate::store) fn skim(mut self) -> Result<(), StoreError> {
+        while self.next_block()?.is_some() {}
+        Ok(())
+    }
+
+    /// The next block's frame; `None` behind the footer, whose sum over the blocks has been compared.
+    fn next_block(&mut self) -> Result<Option<Vec<u8>>, StoreError> {
+        match files::read_frame(&mut self.file).map_err(io(format!("can't read {}", self.name)))? {
+            Frame::Whole(bytes, check) if bytes.first() == Some(&BLOCK) => {
+                self.totals.block(check);
+                Ok(Some(bytes))
+            }
+            Frame::Whole(bytes, _) => self.footer(&bytes).map(|()| None),
+            Frame::End => Err(self.damaged("it ends early")),
+            Frame::Damaged(what) => Err(self.damaged(what)),
+        }
+    }
+
+    fn unpack(&mut self, frame: &[u8]) -> Result<(), StoreError> {
+        let (length, packed) = frame
+            .get(1..)
+            .and_then(|rest| rest.split_first_chunk::<4>())
+            .ok_or_else(|| self.damaged("a block has no length"))?;
+        let length = u32::from_le_bytes(*length) as usize;
+        if length > BLOCK_BYTES_MAX {
+            return Err(self.damaged("a block is too long"));
+        }
+        self.block = lz4_flex::block::decompress(packed, length)
+            .map_err(|_| self.damaged("a block can't be decompressed"))?;
+        self.place = 0;
+        if self.block.len() == length { Ok(()) } else { Err(self.damaged("a block has another length")) }
+    }
+
+    fn footer(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
+        let records = bytes
+            .get(9..)
+            .and_then(|rest| rest.first_chunk::<8>())
+            .map(|records| u64::from_le_bytes(*records))
+            .ok_or_else(|| self.damaged("its footer is too short"))?;
+        let expected = Totals { blocks: self.totals.blocks, records, check: self.totals.check };
+        if expected.to_bytes() != bytes {
+            return Err(self.damaged("its footer counts other blocks"));
+        }
+        if self.file.read(&mut [0]).map_err(io(format!("can't read {}", self.name)))? != 0 {
+            return Err(self.damaged("it goes on behind its footer"));
+        }
+        // From here on `records` is what the footer says; `end` compares it when the records have been read.
+        self.block.clear();
+        self.place = 0;
+        if records == self.header.records() {
+            Ok(())
+        } else {
+            Err(self.damaged("header and footer count other records"))
+        }
+    }
+
+    fn end(&self) -> Result<(), StoreError> {
+        if self.totals.records == self.header.records() {
+            Ok(())
+        } else {
+            Err(self.damaged("it holds another number of records than its header says"))
+        }
+    }
+
+    pub(in crate::store) fn damaged(&self, what: &str) -> StoreError {
+        StoreError::Damaged(format!("{} is damaged: {what}", self.name))
+    }
+}
+
+fn header(bytes: &[u8]) -> Result<Header, String> {
+    let rest = bytes.strip_prefix(MAGIC).ok_or("it is no snapshot")?;
+    let (format, _) = postcard::take_from_bytes::<u16>(rest).map_err(|_| "its header has no format")?;
+    if format != FORMAT {
+        return Err(format!("it has format {format}, which this version does not know"));
+    }
+    postcard::from_bytes(rest).map_err(|_| "its header is not what was written".into())
+}
+
+/// Writes a state to a file under this very name; returns its header.
+pub(in crate::store) fn write(
+    path: &Path,
+    state: &State,
+    position: &Position,
+    block_bytes: usize,
+) -> Result<Header, StoreError> {
+    #[cfg(feature = "sabotage")]
+    let forgetful = forgetful(state);
+    #[cfg(feature = "sabotage")]
+    let state = forgetful.as_ref().unwrap_or(state);
+    let header = Header::of(state, position);
+    let mut writer = Writer::create(path, &header, block_bytes)?;
+    for collection in state.definitions() {
+        writer.record(RecordRef::Definition(&collection.definition))?;
+        for config in collection.by_key.from(0) {
+            writer.record(RecordRef::Config(&config.record))?;
+        }
+    }
+    for request in state.requests() {
+        writer.record(RecordRef::Request(request))?;
+    }
+    writer.finish()?;
+    Ok(header)
+}
+
+/// The state without the requests that were decided, for the bug that forgets them.
+#[cfg(feature = "sabotage")]
+fn forgetful(state: &State) -> Option<State> {
+    if !crate::sabotage::is("requests-not-in-snapshot") {
+        return None;
+    }
+    let mut builder = Builder::new();
+    for collection in state.definitions() {
+        builder.definition((*collection.definition).clone()).ok()?;
+        for config in collection.configs() {
+            builder.config(collection.definition.id, (**config).clone()).ok()?;
+        }
+    }
+    builder.compaction_revision(state.compaction_revision());
+    builder.finish(state.revision(), state.last_at()).ok()
+}
+
+/// The state that a file holds; it has the digest that the header names.
+pub(in crate::store) fn read(path: &Path) -> Result<(State, Header), StoreError> {
+    let mut reader = Reader::open(path)?;
+    let mut builder = Builder::new();
+    let mut definition = None;
+    while let Some(record) = reader.next()? {
+        let added = match record {
+            Record::Definition(record) => {
+                definition = Some(record.id);
+                builder.definition(record)
+            }
+            Record::Config(record) => {
+                let id = definition.ok_or_else(|| reader.damaged("a config has no definition"))?;
+                builder.config(id, record)
+            }
+            Record::Request(record) => builder.request(record),
+        };
+        added.map_err(|error| reader.damaged(&error.0))?;
+    }
+    let header = reader.header.clone();
+    builder.compaction_revision(header.compaction_revision);
+    let state = builder.finish(header.revision, header.last_at).map_err(|error| reader.damaged(&error.0))?;
+    if state.digest() != header.digest {
+        return Err(reader.damaged("its records have another digest than its header"));
+    }
+    Ok((state, header))
+}
+
+#[cfg(test)]
+pub(in crate::store) mod tests;
