@@ -10,16 +10,18 @@ Without a PAGE it checks the texts, then runs all pages; with some it runs these
   scripts they call exist.
 - The settings page has the settings of `concord serve --help` with their defaults, the command-line page the flags
   of the other commands, the errors page the statuses and types of the interface, the interface page the routes of
-  the OpenAPI document, and the messages of the troubleshooting page occur in the source.
+  the OpenAPI document, and every message that a table quotes occurs in the source.
 - No relative link, anchor or named file is missing; the README has at most 8 KiB; mdBook builds without a warning.
 """
 
+import contextlib
 import glob
 import http
 import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -178,17 +180,23 @@ def check_errors():
 
 
 def check_messages():
-    page = DOCS / "operations" / "troubleshooting.md"
+    """Tables whose first column is `message` quote the program: `…` stands for what it fills in."""
     source = "\n".join(path.read_text() for path in sorted((ROOT / "src").rglob("*.rs")))
     source = re.sub(r"\\\n\s*", "", source).replace('\\"', '"')
-    count = 0
-    for message in re.findall(r"^\| `([^`]*(?:``[^`]*)*)` \|", page.read_text(), re.M):
-        count += 1
-        for part in filter(None, (part.strip() for part in message.split("…"))):
-            if part not in source:
-                refuse(page, f"no source prints `{part}`")
-    if count < 20:
-        refuse(page, f"only {count} messages found")
+    tables = 0
+    for page in pages():
+        for table in re.findall(r"^\| message \|.*\n((?:\|.*\n)+)", page.read_text(), re.M):
+            tables += 1
+            for row in table.splitlines()[1:]:
+                quoted = re.match(r"\| `([^`]*)` \|", row)
+                if not quoted:
+                    refuse(page, f"this row quotes no message: {row}")
+                    continue
+                for part in filter(None, (part.strip() for part in quoted[1].split("…"))):
+                    if part not in source:
+                        refuse(page, f"no source prints `{part}`")
+    if not tables:
+        refuse("docs-test", "no table of messages was found")
 
 
 def routes_of(document):
@@ -247,13 +255,23 @@ def cluster(command, env):
 def run(page, blocks, env):
     """What each block printed. The shell stops at the first command that fails."""
     script = "set -euo pipefail\n" + "".join(f"{command}\necho '{END_OF_BLOCK}'\n" for command, _ in blocks)
-    with tempfile.TemporaryFile("w+") as trouble:
-        done = subprocess.run(["bash", "-c", script], cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=trouble, text=True, timeout=PAGE_TIMEOUT_S, check=False)
-        printed = done.stdout.split(END_OF_BLOCK + "\n")
-        if done.returncode:
-            trouble.seek(0)
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as trouble:
+        shell = subprocess.Popen(["bash", "-c", script], cwd=ROOT, env=env, stdout=output, stderr=trouble, start_new_session=True)
+        try:
+            code = shell.wait(PAGE_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            code = f"none within {PAGE_TIMEOUT_S} s"
+        finally:
+            # What the page left running, a watch or a node of its own, is in the group of its shell.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(shell.pid, signal.SIGKILL)
+            shell.wait()
+        output.seek(0)
+        trouble.seek(0)
+        printed = output.read().split(END_OF_BLOCK + "\n")
+        if code:
             failed = blocks[min(len(printed), len(blocks)) - 1][0]
-            refuse(page, f"exit code {done.returncode} in\n{failed}{printed[-1]}{trouble.read()}")
+            refuse(page, f"exit code {code} in\n{failed}{printed[-1]}{trouble.read()}")
     return printed
 
 
@@ -291,6 +309,8 @@ def run_page(page, seen):
 
 
 def main():
+    if not os.access(BINARY, os.X_OK):
+        sys.exit(f"docs-test: there is no {BINARY}; build it, or name another with CONCORD_BIN")
     chosen = [pathlib.Path(name).resolve() for name in sys.argv[1:]]
     if not chosen:
         check_texts()
