@@ -54,13 +54,13 @@ def same(what, got, expected):
 
 
 def write(method, path, body=None):
-    """A write that is sent to the nodes in turns until one decides it; the same key makes a repetition harmless."""
+    """A write that is sent to one node after the other until one decides it; its key makes a repetition harmless."""
     mark = {"Idempotency-Key": f"demo-{random.getrandbits(96):024x}"}
     until = time.monotonic() + 60
-    turn = random.randrange(3)
+    attempt = random.randrange(3)
     while time.monotonic() < until:
-        turn += 1
-        status, answer = ask(NODES[1 + turn % 3], method, path, body, mark)
+        attempt += 1
+        status, answer = ask(NODES[1 + attempt % 3], method, path, body, mark)
         if status not in (0, 429, 503, 504):
             return status, answer
         time.sleep(0.1)

