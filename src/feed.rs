@@ -1,17 +1,17 @@
-//! The recent changes in memory, as watchers read them: what the log decided, record by record, each with the keys
-//! that it is known by.
+//! The recent changes in memory, for watchers: the changed records of each log entry, with their keys.
 //!
-//! It is no queue. A reader has a position, a revision, and asks for what lies behind it; when the feed does not
-//! reach back so far any more, the reader goes to the history. So a slow reader costs nothing here, and nobody
-//! can be left out because something was full.
+//! The feed is a ring buffer and no queue. A reader has a position, a revision, and requests the events after it. When
+//! the feed no longer contains them, the reader reads the history instead. So a slow reader costs nothing here, and no
+//! reader loses an event because a buffer was full.
 //!
-//! Publishing is one push for each change under a lock that is held for microseconds: readers copy pointers under
-//! it and nothing else.
+//! Publishing pushes one pointer for each change, under a lock that is held for microseconds; readers copy pointers under
+//! it and do nothing else.
 //!
 //! **Invariants**
-//! 1. Every change behind `compaction_revision` and up to `reach` is there, in order. What was skipped (an installed snapshot)
-//!    raises `compaction_revision`, so that it is seen as missing and never as nothing.
-//! 2. A change is let go only when the history holds it.
+//! 1. The feed contains every change after `compaction_revision` up to and including `applied_revision`, in order. An
+//!    installed snapshot skips changes and therefore raises `compaction_revision`: a reader learns that changes are
+//!    missing.
+//! 2. A change is removed only when the history holds it, or when a snapshot was installed.
 
 use std::{
     collections::VecDeque,
@@ -30,35 +30,38 @@ use crate::{
     state::{Change, Edit, State},
 };
 
-/// What one entry of the log did, as a watcher is told.
+/// Approximate bytes of an item without its records' texts.
+const ITEM_BYTES: usize = 512;
+
+/// What one log entry changed, as watchers receive it.
 #[derive(Debug)]
 pub struct Event {
-    /// The entry.
+    /// The entry's revision.
     pub revision: Revision,
     /// Its time.
     pub at: Timestamp,
-    /// Who asked for it.
+    /// Its author.
     pub by: String,
-    /// Why, in the caller's words.
+    /// The caller's reason.
     pub reason: Option<String>,
-    /// What it did, record by record; at least one.
-    pub items: Vec<Item>,
-    /// The whole of it as it is shown, made once for all who are shown the whole.
-    pub shown: OnceLock<Bytes>,
-    /// Its configs with the entries of a definition's indexes, made once for all who filter by that definition.
+    /// The changed records; at least one.
+    pub items: Vec<RecordChange>,
+    /// The whole event as it is sent, rendered once for all watchers that receive all of it.
+    pub rendered: OnceLock<Bytes>,
+    /// Its configs with the entries of a definition's indexes, computed once for all watchers that filter by them.
     indexed: Mutex<Option<Arc<Indexed>>>,
 }
 
-/// One record's part of an event.
+/// The change of one record.
 #[derive(Debug, Clone)]
-pub enum Item {
-    /// A definition; its end is the end of all its configs.
+pub enum RecordChange {
+    /// A definition; its deletion includes that of all its configs.
     Definition {
         /// Its key.
         key: Key,
         /// Whether it is new.
         is_new: bool,
-        /// As it is from now on; `None` when it was deleted.
+        /// After the change; `None` when it was deleted.
         after: Option<Arc<Definition>>,
     },
     /// A config.
@@ -67,63 +70,68 @@ pub enum Item {
         definition: Key,
         /// Its key.
         key: Key,
-        /// As it was.
+        /// Before the change.
         before: Before,
-        /// As it is from now on; `None` when it was deleted.
+        /// After the change; `None` when it was deleted.
         after: Option<Arc<Config>>,
     },
 }
 
-/// A config as it was before a change.
+/// A config before a change.
 #[derive(Debug, Clone)]
 pub enum Before {
-    /// There was none.
+    /// It did not exist.
     Nothing,
-    /// This one.
+    /// It was this.
     Known(Arc<Config>),
-    /// There was one; an event that comes from the history does not say which.
+    /// It existed; an event from the history does not contain it.
     Unknown,
 }
 
-/// A config before and after an event, where they are known.
+/// A config before and after an event, as far as known.
 pub type BeforeAndAfter = (Option<Arc<Config>>, Option<Arc<Config>>);
 
-/// The configs of an event with the entries that one version of their definition's indexes finds in them.
+/// The configs of an event, with the index entries that one version of their definition gives them.
 #[derive(Debug)]
 pub struct Indexed {
     /// The definition.
     pub definition: Key,
-    /// Its version.
+    /// The revision of the definition.
     pub revision: Revision,
-    /// For each item of the event, the config before and after, where they are known and of this definition.
+    /// For each item of the event, the config before and after, as far as known and of this definition.
     pub items: Vec<BeforeAndAfter>,
 }
 
 impl Event {
-    /// An event without an item is none.
+    /// An event with at least one item; `None` without items.
     #[must_use]
     pub fn new(
         revision: Revision,
         at: Timestamp,
         (by, reason): (&str, Option<&String>),
-        items: Vec<Item>,
+        items: Vec<RecordChange>,
     ) -> Option<Self> {
-        let (shown, indexed) = (OnceLock::new(), Mutex::new(None));
-        let event = Self { revision, at, by: by.into(), reason: reason.cloned(), items, shown, indexed };
+        let (rendered, indexed) = (OnceLock::new(), Mutex::new(None));
+        let event = Self { revision, at, by: by.into(), reason: reason.cloned(), items, rendered, indexed };
         (!event.items.is_empty()).then_some(event)
     }
 
-    /// The event that a change is; `name` knows definitions by their id.
+    /// The event of a change; `name` returns the key of a definition by its id.
     fn of(change: &Change, mut name: impl FnMut(Revision) -> Option<Key>) -> Option<Self> {
         let item = |edit: &Edit| match edit {
             Edit::Definition { before, after } => {
                 let key = after.as_ref().or(before.as_ref())?.key.clone();
-                Some(Item::Definition { key, is_new: before.is_none(), after: after.clone() })
+                Some(RecordChange::Definition { key, is_new: before.is_none(), after: after.clone() })
             }
             Edit::Config { definition, before, after } => {
                 let key = after.as_ref().or(before.as_ref())?.key.clone();
                 let before = before.clone().map_or(Before::Nothing, Before::Known);
-                Some(Item::Config { definition: name(*definition)?, key, before, after: after.clone() })
+                Some(RecordChange::Config {
+                    definition: name(*definition)?,
+                    key,
+                    before,
+                    after: after.clone(),
+                })
             }
             Edit::Reindexed { .. }
             | Edit::Entries { .. }
@@ -135,15 +143,15 @@ impl Event {
         Self::new(change.revision, change.at, (&change.by, change.reason.as_ref()), items)
     }
 
-    /// About the bytes that it keeps in memory: the records, and what it is shown as.
+    /// The approximate bytes that it retains in memory: the records and their rendering.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let item = |item: &Item| match item {
-            Item::Definition { after, .. } => {
+        let item = |item: &RecordChange| match item {
+            RecordChange::Definition { after, .. } => {
                 let schema = after.as_ref().and_then(|definition| definition.schema.as_ref());
                 2 * schema.map_or(0, |schema| schema.len())
             }
-            Item::Config { before, after, .. } => {
+            RecordChange::Config { before, after, .. } => {
                 let before = match before {
                     Before::Known(config) => config.data.len(),
                     Before::Nothing | Before::Unknown => 0,
@@ -151,28 +159,28 @@ impl Event {
                 before + 2 * after.as_ref().map_or(0, |config| config.data.len())
             }
         };
-        self.items.iter().map(|each| 512 + item(each)).sum()
+        self.items.iter().map(|each| ITEM_BYTES + item(each)).sum()
     }
 
-    /// Its configs with the entries of a definition's indexes; `make` is called when the last that asked had
-    /// another version in mind.
+    /// Its configs with the entries of a definition's indexes; `make` computes them unless the last call was for the same
+    /// version of the same definition.
     pub fn indexed(
         &self,
         definition: &Key,
         revision: Revision,
         make: impl FnOnce() -> Indexed,
     ) -> Arc<Indexed> {
-        let mut kept = self.indexed.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*kept {
+        let mut cached = self.indexed.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*cached {
             Some(found) if found.definition == *definition && found.revision == revision => Arc::clone(found),
-            Some(_) | None => Arc::clone(kept.insert(Arc::new(make()))),
+            Some(_) | None => Arc::clone(cached.insert(Arc::new(make()))),
         }
     }
 }
 
-/// The events of a run of changes; `state` is the one behind the run.
+/// The events of consecutive changes; `state` is the state after the last of them.
 pub(crate) fn events(changes: &[Arc<Change>], state: &State) -> Vec<Arc<Event>> {
-    // Neighbours are mostly of one definition.
+    // Consecutive changes are mostly of one definition.
     let mut last: Option<(Revision, Key)> = None;
     let mut name = |id: Revision| {
         if let Some((known, key)) = &last
@@ -181,7 +189,7 @@ pub(crate) fn events(changes: &[Arc<Change>], state: &State) -> Vec<Arc<Event>> 
             return Some(key.clone());
         }
         let found = state.definition_by_id(id).map(|found| found.definition.key.clone());
-        // What is not there behind the run was deleted within it.
+        // A definition that the state does not have was deleted by one of the changes.
         let key = found.or_else(|| {
             changes.iter().flat_map(|change| &change.edits).find_map(|edit| match edit {
                 Edit::Definition { before: Some(before), after: None } if before.id == id => {
@@ -202,18 +210,18 @@ pub(crate) fn events(changes: &[Arc<Change>], state: &State) -> Vec<Arc<Event>> 
     changes.iter().filter_map(|change| Event::of(change, &mut name)).map(Arc::new).collect()
 }
 
-/// Some of the events behind a position.
+/// A page of the events after a position.
 #[derive(Debug, Default)]
-pub struct Piece {
-    /// In order; perhaps none.
+pub struct EventPage {
+    /// In order; possibly none.
     pub events: Vec<Arc<Event>>,
-    /// All that the piece was asked for is in it up to this revision.
+    /// The page contains all requested events up to and including this revision.
     pub upto: Revision,
 }
 
-/// How much a piece may hold; at least one event is in it when there is any.
+/// How much a page may contain. It contains at least one event when there is any.
 #[derive(Debug, Clone, Copy)]
-pub struct Most {
+pub struct EventPageMax {
     /// Events.
     pub events: usize,
     /// Bytes of them.
@@ -230,72 +238,80 @@ pub struct Feed {
 struct Ring {
     events: VecDeque<Arc<Event>>,
     bytes: usize,
-    /// What is up to here is not in the ring.
+    /// Changes up to and including this revision are not in the ring.
     compaction_revision: Revision,
     /// The last applied revision.
-    reach: Revision,
+    applied_revision: Revision,
 }
 
 impl Feed {
-    /// A feed that begins behind a revision.
+    /// A feed of the changes after a revision.
     #[must_use]
     pub fn new(at: Revision) -> Self {
         Self {
-            ring: Mutex::new(Ring { events: VecDeque::new(), bytes: 0, compaction_revision: at, reach: at }),
+            ring: Mutex::new(Ring {
+                events: VecDeque::new(),
+                bytes: 0,
+                compaction_revision: at,
+                applied_revision: at,
+            }),
         }
     }
 
     fn ring(&self) -> MutexGuard<'_, Ring> {
-        // Nothing between two consistent forms of the ring can panic.
+        // No code that holds the lock can panic between two consistent states of the ring.
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the events of a run that ends at `reach`. The history holds everything up to `kept`.
-    pub(crate) fn publish(&self, events: Vec<Arc<Event>>, reach: Revision, kept: Revision) {
-        let mut gone = Vec::new();
+    /// Adds the events of the changes up to and including `applied_revision`. The history holds all changes up to and
+    /// including `in_history`.
+    pub(crate) fn publish(&self, events: Vec<Arc<Event>>, applied_revision: Revision, in_history: Revision) {
+        let mut removed = Vec::new();
         let mut ring = self.ring();
         for event in events {
             ring.bytes += event.bytes();
             ring.events.push_back(event);
         }
-        ring.reach = ring.reach.max(reach);
+        ring.applied_revision = ring.applied_revision.max(applied_revision);
         while ring.events.len() > FEED_EVENTS_MAX || ring.bytes > FEED_BYTES_MAX {
-            let Some(oldest) = ring.events.pop_front_if(|oldest| oldest.revision <= kept) else { break };
+            let Some(oldest) = ring.events.pop_front_if(|oldest| oldest.revision <= in_history) else {
+                break;
+            };
             ring.bytes -= oldest.bytes();
             ring.compaction_revision = oldest.revision;
-            gone.push(oldest);
+            removed.push(oldest);
         }
         drop(ring);
-        // Freed outside of the lock.
-        drop(gone);
+        // Freed after the lock is released.
+        drop(removed);
     }
 
-    /// A state was installed: nothing is known of the way to it.
+    /// A snapshot was installed: the changes before it are missing.
     pub(crate) fn reset(&self, at: Revision) {
         let mut ring = self.ring();
-        let gone = std::mem::take(&mut ring.events);
+        let removed = std::mem::take(&mut ring.events);
         ring.bytes = 0;
         ring.compaction_revision = ring.compaction_revision.max(at);
-        ring.reach = ring.reach.max(at);
+        ring.applied_revision = ring.applied_revision.max(at);
         drop(ring);
-        drop(gone);
+        drop(removed);
     }
 
-    /// What is up to this revision is not here.
+    /// Changes up to and including this revision are not in the feed.
     #[must_use]
     pub fn compaction_revision(&self) -> Revision {
         self.ring().compaction_revision
     }
 
-    /// The last revision that it knows of.
+    /// The last applied revision.
     #[must_use]
-    pub fn reach(&self) -> Revision {
-        self.ring().reach
+    pub fn applied_revision(&self) -> Revision {
+        self.ring().applied_revision
     }
 
-    /// What lies behind a position; `None` when the feed does not reach back so far.
+    /// The events after a position; `None` when the feed no longer contains all of them.
     #[must_use]
-    pub fn after(&self, seen: Revision, most: Most) -> Option<Piece> {
+    pub fn after(&self, seen: Revision, max: EventPageMax) -> Option<EventPage> {
         let ring = self.ring();
         if seen < ring.compaction_revision {
             return None;
@@ -303,7 +319,7 @@ impl Feed {
         let from = ring.events.partition_point(|event| event.revision <= seen);
         let (mut events, mut bytes) = (Vec::new(), 0_usize);
         for event in ring.events.range(from..) {
-            if events.len() >= most.events || bytes >= most.bytes {
+            if events.len() >= max.events || bytes >= max.bytes {
                 break;
             }
             bytes += event.bytes();
@@ -311,25 +327,25 @@ impl Feed {
         }
         let is_all = from + events.len() == ring.events.len();
         let last = events.last().map(|event| event.revision);
-        let upto = if is_all { ring.reach.max(seen) } else { last.unwrap_or(seen) };
-        Some(Piece { events, upto })
+        let upto = if is_all { ring.applied_revision.max(seen) } else { last.unwrap_or(seen) };
+        Some(EventPage { events, upto })
     }
 
-    /// The events of these revisions, ascending, up to `bytes` and one more; `None` when the first is gone.
+    /// The events of these ascending revisions, until `bytes_max` is reached; `None` when one is no longer in the feed.
     #[must_use]
-    pub fn pick(&self, revisions: &[Revision], bytes_most: usize) -> Option<Vec<Arc<Event>>> {
+    pub fn pick(&self, revisions: &[Revision], bytes_max: usize) -> Option<Vec<Arc<Event>>> {
         let ring = self.ring();
         let (mut events, mut bytes) = (Vec::with_capacity(revisions.len()), 0_usize);
         for revision in revisions {
-            if bytes >= bytes_most {
+            if bytes >= bytes_max {
                 break;
             }
             if *revision <= ring.compaction_revision {
                 return None;
             }
-            let place = ring.events.binary_search_by_key(revision, |event| event.revision).ok()?;
-            bytes += ring.events[place].bytes();
-            events.push(Arc::clone(&ring.events[place]));
+            let position = ring.events.binary_search_by_key(revision, |event| event.revision).ok()?;
+            bytes += ring.events[position].bytes();
+            events.push(Arc::clone(&ring.events[position]));
         }
         Some(events)
     }
@@ -358,46 +374,50 @@ pub(crate) mod tests {
     /// The event of a new config.
     pub(crate) fn event(revision: Revision, definition: &str, name: &str, data: &str) -> Arc<Event> {
         let after = Some(config(name, revision, data));
-        let item =
-            Item::Config { definition: key(definition), key: key(name), before: Before::Nothing, after };
+        let item = RecordChange::Config {
+            definition: key(definition),
+            key: key(name),
+            before: Before::Nothing,
+            after,
+        };
         Arc::new(Event::new(revision, Timestamp(revision), ("root", None), vec![item]).unwrap())
     }
 
-    const MOST: Most = Most { events: 4, bytes: 1 << 20 };
+    const PAGE_MAX: EventPageMax = EventPageMax { events: 4, bytes: 1 << 20 };
 
-    fn revisions(piece: &Piece) -> Vec<Revision> {
-        piece.events.iter().map(|event| event.revision).collect()
+    fn revisions(page: &EventPage) -> Vec<Revision> {
+        page.events.iter().map(|event| event.revision).collect()
     }
 
     #[test]
-    fn pieces_meet_and_reach_to_the_end() {
+    fn pages_have_no_gap_and_end_at_the_applied_revision() {
         let feed = Feed::new(10);
-        assert!(feed.after(9, MOST).is_none(), "what lies before its beginning is not nothing");
-        let piece = feed.after(10, MOST).unwrap();
-        assert_eq!((revisions(&piece), piece.upto), (vec![], 10));
+        assert!(feed.after(9, PAGE_MAX).is_none(), "changes before its beginning are missing");
+        let page = feed.after(10, PAGE_MAX).unwrap();
+        assert_eq!((revisions(&page), page.upto), (vec![], 10));
         let events = [11, 13, 14, 17, 18].map(|revision| event(revision, "d", "k", "{}"));
         feed.publish(events.into(), 20, 0);
-        let piece = feed.after(10, MOST).unwrap();
-        assert_eq!((revisions(&piece), piece.upto), (vec![11, 13, 14, 17], 17));
-        let piece = feed.after(17, MOST).unwrap();
-        assert_eq!((revisions(&piece), piece.upto), (vec![18], 20));
-        assert_eq!(feed.after(30, MOST).unwrap().upto, 30, "a reader may be ahead of this node");
-        let small = Most { events: 9, bytes: 1 };
-        assert_eq!(revisions(&feed.after(12, small).unwrap()), [13], "one is always given");
+        let page = feed.after(10, PAGE_MAX).unwrap();
+        assert_eq!((revisions(&page), page.upto), (vec![11, 13, 14, 17], 17));
+        let page = feed.after(17, PAGE_MAX).unwrap();
+        assert_eq!((revisions(&page), page.upto), (vec![18], 20));
+        assert_eq!(feed.after(30, PAGE_MAX).unwrap().upto, 30, "a reader may be ahead of this node");
+        let small = EventPageMax { events: 9, bytes: 1 };
+        assert_eq!(revisions(&feed.after(12, small).unwrap()), [13], "at least one is returned");
         let picked = feed.pick(&[13, 18], usize::MAX).unwrap();
         assert_eq!(picked.iter().map(|event| event.revision).collect::<Vec<_>>(), [13, 18]);
     }
 
     #[test]
-    fn only_what_the_history_holds_is_let_go() {
+    fn only_changes_in_the_history_are_removed() {
         let feed = Feed::new(0);
         let last = FEED_EVENTS_MAX as u64 + 10;
         for revision in 1..=last {
             feed.publish(vec![event(revision, "d", "k", "{}")], revision, 4);
         }
         assert_eq!(feed.compaction_revision(), 4);
-        assert_eq!(revisions(&feed.after(4, MOST).unwrap()), [5, 6, 7, 8]);
-        assert!(feed.after(3, MOST).is_none() && feed.pick(&[4, 5], usize::MAX).is_none());
+        assert_eq!(revisions(&feed.after(4, PAGE_MAX).unwrap()), [5, 6, 7, 8]);
+        assert!(feed.after(3, PAGE_MAX).is_none() && feed.pick(&[4, 5], usize::MAX).is_none());
         feed.publish(Vec::new(), last, last);
         assert_eq!(feed.compaction_revision(), 10);
         let large = "x".repeat(FEED_BYTES_MAX);
@@ -410,12 +430,12 @@ pub(crate) mod tests {
         let feed = Feed::new(0);
         feed.publish(vec![event(1, "d", "k", "{}")], 1, 0);
         feed.reset(9);
-        assert!(feed.after(1, MOST).is_none() && feed.after(8, MOST).is_none());
-        assert_eq!(feed.after(9, MOST).unwrap().upto, 9);
+        assert!(feed.after(1, PAGE_MAX).is_none() && feed.after(8, PAGE_MAX).is_none());
+        assert_eq!(feed.after(9, PAGE_MAX).unwrap().upto, 9);
     }
 
     #[test]
-    fn configs_are_named_by_their_definition_even_when_it_ends_in_the_same_run() {
+    fn configs_name_their_definition_even_when_it_is_deleted_in_the_same_run() {
         let mut state = State::new();
         let mut changes = Vec::new();
         let mut apply = |revision: Revision, command: Command, definition_read| {
@@ -433,9 +453,9 @@ pub(crate) mod tests {
         assert_eq!(made.len(), 3);
         assert!(matches!(
             &made[1].items[..],
-            [Item::Config { definition, key, before: Before::Nothing, after: Some(_) }]
+            [RecordChange::Config { definition, key, before: Before::Nothing, after: Some(_) }]
                 if definition.as_str() == "d" && *key == k
         ));
-        assert!(matches!(&made[2].items[..], [Item::Definition { after: None, is_new: false, .. }]));
+        assert!(matches!(&made[2].items[..], [RecordChange::Definition { after: None, is_new: false, .. }]));
     }
 }

@@ -1,34 +1,38 @@
 //! Concord: a replicated service for typed configuration.
 //!
+//! Each layer calls only the layers below it:
+//!
 //! ```text
-//! main → cli → node → api → service → raft → store → state → model        calls go down only
+//! cli → node → api → service → raft → peer → store → feed → state → model
 //! ```
 //!
-//! | room | what it holds |
+//! | layer | what it does |
 //! |---|---|
-//! | [`model`] | what the data is: keys, records, schemas, index values, queries, commands. Pure |
-//! | [`state`] | what the cluster has agreed on, as one immutable value. Pure |
-//! | [`store`] | where it is kept between starts: snapshot files, history segments (the past is read from them), sled |
-//! | [`raft`] | how the nodes agree: openraft, the log, the peers |
-//! | [`service`] | who may do what, on which node; the only clock |
-//! | [`api`] | how a caller says it: axum |
-//! | [`node`], [`settings`] | a node's life, from its settings to an orderly end |
-//! | [`cli`], [`client`], [`backup`] | the command line, and what it asks of running nodes and of backups |
-//! | `sabotage` | known bugs, in builds that try the checks only |
+//! | [`cli`] | the command line: starts a node, queries running nodes, handles backups |
+//! | [`node`], [`settings`] | the life of a node, from its settings to an orderly shutdown |
+//! | [`api`] | HTTP: requests, responses, status codes, the OpenAPI document (axum) |
+//! | [`service`] | the operations: access, writes, reads, history, watches, membership; reads the clock |
+//! | [`raft`] | consensus: openraft, the log, replication, snapshots between nodes |
+//! | [`peer`] | the protocol between nodes: call names, encoding, client, node identity |
+//! | [`store`] | persistent data: snapshot files, history segments, the sled mirror |
+//! | [`feed`] | recent changes in memory, for watchers |
+//! | [`state`] | what the cluster has agreed on, as one immutable value; the transition function. Pure |
+//! | [`model`] | the data: keys, records, schemas, index values, queries, commands, limits. Pure |
+//! | `sabotage` | seeded bugs, in builds that verify the tests only |
 //!
 //! **Invariants**
-//! 1. [`state::State::apply`] is the only function that decides a change, and it is a pure function of its
-//!    arguments. Everything else carries its result somewhere.
-//! 2. Nothing in `model`, `state` or on the way of applying reads a clock, draws a random number or depends on
-//!    hash order. Time, request id and the definition revision that the data was checked against ride in the
-//!    [`model::command::Proposal`].
-//! 3. A verdict ([`model::error::Rejection`]) is replicated and the same on all nodes. A failure is this node's:
-//!    an error of the log, a snapshot or the history stops the node and is never skipped; sled's are mended by
-//!    rebuilding it.
-//! 4. If a write may have happened, the caller is told so (504, *undecided*); 503 means that it certainly has not.
-//! 5. Only `api/reply.rs` knows status codes. A handler has one await on the service.
-//! 6. Every queue, body, page, batch, retry and wait has a limit, with its reason.
-//! 7. Replicated enums grow only at the end; `tests/format.rs` pins every stored form.
+//! 1. [`state::State::apply`] is the only function that decides a change, and its result depends on the state and its
+//!    arguments alone. All other code transports or stores the result.
+//! 2. Nothing in `model`, in `state` or on the path that applies log entries reads a clock, draws a random number or
+//!    depends on hash order. The time, the idempotency key and the revision of the definition that the data were
+//!    validated against are part of the [`model::command::Proposal`].
+//! 3. A verdict ([`model::error::Rejection`]) is replicated and the same on all nodes. A failure belongs to one node: an
+//!    error of the log, of a snapshot or of the history stops that node and is never skipped; sled is rebuilt.
+//! 4. If a write may have been applied, the caller is told so (504, *undecided*); 503 means that it certainly was not.
+//! 5. Only `api/reply.rs` knows status codes. A handler awaits the service once.
+//! 6. Every queue, body, page, batch, retry and wait has a limit. Those that a caller or an operator can meet are in
+//!    [`model::limits`]; the others stand where they are used, each with its reason.
+//! 7. Replicated enums grow only at the end; `tests/format.rs` pins every stored format.
 
 pub mod api;
 pub mod cli;

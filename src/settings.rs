@@ -13,7 +13,7 @@ use clap::{Args, ValueEnum};
 use tracing::level_filters::LevelFilter;
 
 use crate::{
-    model::{command::BATCH_STEPS_MAX, limits::Limits},
+    model::limits::{BATCH_STEPS_MAX, Limits},
     peer::{Member, NodeId},
     raft::Timers,
     service::{Retention, membership::check_address},

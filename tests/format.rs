@@ -9,14 +9,14 @@ use std::{fmt::Debug, sync::Arc};
 use concord::{
     model::{
         command::{Applied, BatchStep, Command, Expect, IdempotencyKey, Proposal, THIS_ENTRY, Verdict},
-        error::{Invalid, Rejection, Step, Violation},
+        error::{Invalid, LocSegment, Rejection, Violation},
         index::{Build, Indexing},
         key::Key,
         record::{Config, Definition, Entry},
         time::Timestamp,
     },
     peer::{Member, identity::Identity},
-    state::Remembered,
+    state::RememberedOutcome,
     store::{Position, StoredChange, StoredEdit},
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -168,10 +168,10 @@ fn verdicts() {
 
 #[test]
 fn refusals_between_nodes() {
-    let loc = vec![Step::Name("a".into()), Step::Place(2)];
+    let loc = vec![LocSegment::Name("a".into()), LocSegment::Index(2)];
     form(&Invalid::Violations(vec![Violation::at(loc, "wrong")]), "00010577726f6e67020001610102");
     form(&Invalid::TooLarge("big".into()), "0103626967");
-    form(&Invalid::TooLargeAt(Violation::at(vec![Step::Place(2)], "big")), "0203626967010102");
+    form(&Invalid::TooLargeAt(Violation::at(vec![LocSegment::Index(2)], "big")), "0203626967010102");
 }
 
 #[test]
@@ -211,12 +211,12 @@ fn remembered_requests() {
     let stamp = IdempotencyKey { id: [3; 16], fingerprint: [4; 16] };
     let outcome = Ok(Applied { revision: 9, at: Timestamp(200), created: false });
     form(
-        &Remembered { stamp, at: Timestamp(200), revision: 9, outcome },
+        &RememberedOutcome { request: stamp, at: Timestamp(200), revision: 9, outcome },
         "0303030303030303030303030303030304040404040404040404040404040404c801090009c80100",
     );
     let outcome = Err(Rejection::ConfigExists);
     form(
-        &Remembered { stamp, at: Timestamp(200), revision: 10, outcome },
+        &RememberedOutcome { request: stamp, at: Timestamp(200), revision: 10, outcome },
         "0303030303030303030303030303030304040404040404040404040404040404c8010a0103",
     );
 }

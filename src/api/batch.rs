@@ -22,8 +22,8 @@ use crate::{
     model::{
         command::Expect,
         document::Document,
-        error::{Invalid, Step, Violation},
-        patch::{Patch, PatchForm},
+        error::{Invalid, LocSegment, Violation},
+        patch::{Patch, PatchFormat},
     },
     service::{Refusal, Service, Write},
 };
@@ -98,7 +98,7 @@ fn read(body: Value) -> Result<Vec<Write>, Problem> {
             fields.wrong.push(not_an_object(loc));
             continue;
         };
-        let within = vec![OPERATIONS.into(), Step::Place(place)];
+        let within = vec![OPERATIONS.into(), LocSegment::Index(place)];
         let wrong = std::mem::take(&mut fields.wrong);
         let mut operation = Operation { fields: Fields { object, loc, wrong }, violations, within };
         writes.extend(operation.read());
@@ -117,7 +117,7 @@ struct Operation {
     fields: Fields,
     violations: Vec<Violation>,
     /// How its violations are named.
-    within: Vec<Step>,
+    within: Vec<LocSegment>,
 }
 
 impl Operation {
@@ -179,15 +179,15 @@ impl Operation {
     /// The patch: an object is a merge patch, a list a JSON patch.
     fn patch(&mut self) -> Patch {
         let value = self.fields.take("patch").unwrap_or_default();
-        let form = if value.is_array() { PatchForm::Json } else { PatchForm::Merge };
+        let form = if value.is_array() { PatchFormat::Json } else { PatchFormat::Merge };
         let body = self.fields.place("patch");
-        let within: Vec<Step> = self.within.iter().cloned().chain(["patch".into()]).collect();
+        let within: Vec<LocSegment> = self.within.iter().cloned().chain(["patch".into()]).collect();
         if !self.fields.wrong.iter().any(|detail| detail.loc == body) {
             let (details, violations) = patch::violations(form, &value, &body, &within);
             self.fields.wrong.extend(details);
             self.violations.extend(violations);
         }
-        Patch { form, document: Document::new(value) }
+        Patch { format: form, document: Document::new(value) }
     }
 
     fn restrict(&mut self) -> bool {
@@ -264,7 +264,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn wrong(operations: Value) -> (Vec<Vec<Step>>, Vec<Vec<Step>>) {
+    fn wrong(operations: Value) -> (Vec<Vec<LocSegment>>, Vec<Vec<LocSegment>>) {
         match read(json!({"operations": operations})) {
             Err(Problem::Shape(details)) => (details.into_iter().map(|detail| detail.loc).collect(), vec![]),
             Err(Problem::Refused(Refusal::Invalid(Invalid::Violations(violations)), None)) => {
@@ -274,11 +274,11 @@ mod tests {
         }
     }
 
-    fn at(place: u64, name: &str) -> Vec<Step> {
-        vec!["operations".into(), Step::Place(place), name.into()]
+    fn at(place: u64, name: &str) -> Vec<LocSegment> {
+        vec!["operations".into(), LocSegment::Index(place), name.into()]
     }
 
-    fn in_body(place: u64, name: &str) -> Vec<Step> {
+    fn in_body(place: u64, name: &str) -> Vec<LocSegment> {
         [vec!["body".into()], at(place, name)].concat()
     }
 
@@ -305,7 +305,7 @@ mod tests {
         assert!(matches!(writes[2], Write::DeleteDefinition { restrict: true, .. }));
         assert!(matches!(writes[4], Write::WriteConfig { expect: Expect::None, .. }));
         let Write::PatchConfig { patch, expect, .. } = &writes[5] else { panic!("{writes:?}") };
-        assert_eq!((patch.form, *expect), (PatchForm::Json, Expect::At(8)));
+        assert_eq!((patch.format, *expect), (PatchFormat::Json, Expect::At(8)));
     }
 
     #[test]
@@ -322,9 +322,9 @@ mod tests {
             [
                 in_body(0, "config_definition_key"),
                 in_body(0, "data"),
-                vec!["body".into(), "operations".into(), Step::Place(1)],
+                vec!["body".into(), "operations".into(), LocSegment::Index(1)],
                 in_body(2, "op"),
-                [in_body(3, "patch"), vec![Step::Place(0), "value".into()]].concat(),
+                [in_body(3, "patch"), vec![LocSegment::Index(0), "value".into()]].concat(),
                 in_body(4, "patch"),
             ]
         );

@@ -18,7 +18,7 @@ use super::reply::{Detail, Problem};
 use crate::{
     model::{
         document::{self, Document, DocumentError},
-        error::{Invalid, Step, Violation},
+        error::{Invalid, LocSegment, Violation},
         record::Revision,
     },
     peer::{Member, NodeId},
@@ -100,13 +100,13 @@ pub(super) fn check_type(headers: &HeaderMap) -> Result<(), Problem> {
 
 /// The value of a body.
 pub(super) fn json(body: &[u8], depth_max: usize) -> Result<Value, Problem> {
-    let body_loc = || vec![Step::from("body")];
+    let body_loc = || vec![LocSegment::from("body")];
     if body.is_empty() {
         return Err(Problem::Shape(vec![missing(body_loc())]));
     }
     document::parse(body, depth_max).map_err(|error| match error {
         DocumentError::Syntax { offset, msg } => {
-            let place = Step::Place(u64::try_from(offset).unwrap_or(u64::MAX));
+            let place = LocSegment::Index(u64::try_from(offset).unwrap_or(u64::MAX));
             let msg = format!("JSON decode error: {msg}").into();
             Problem::Shape(vec![Detail { loc: vec!["body".into(), place], msg, kind: "json_invalid" }])
         }
@@ -238,7 +238,7 @@ pub(super) fn member_id(body: Value) -> Result<NodeId, Problem> {
 /// an empty one until [`Fields::end`] refuses them all.
 pub(super) struct Fields {
     pub(super) object: Map<String, Value>,
-    pub(super) loc: Vec<Step>,
+    pub(super) loc: Vec<LocSegment>,
     pub(super) wrong: Vec<Detail>,
 }
 
@@ -261,7 +261,7 @@ impl Fields {
         self.object.get(name).is_some_and(Value::is_null)
     }
 
-    pub(super) fn place(&self, name: &str) -> Vec<Step> {
+    pub(super) fn place(&self, name: &str) -> Vec<LocSegment> {
         self.loc.iter().cloned().chain([name.into()]).collect()
     }
 
@@ -313,11 +313,11 @@ impl Fields {
     }
 
     /// The elements of a list, each with its place.
-    pub(super) fn list(&mut self, name: &str) -> Vec<(Vec<Step>, Value)> {
+    pub(super) fn list(&mut self, name: &str) -> Vec<(Vec<LocSegment>, Value)> {
         match self.take(name) {
             Some(Value::Array(items)) => {
                 let place = self.place(name);
-                let at = |number| place.iter().cloned().chain([Step::Place(number)]).collect();
+                let at = |number| place.iter().cloned().chain([LocSegment::Index(number)]).collect();
                 (0..).map(at).zip(items).collect()
             }
             Some(_) => {
@@ -346,11 +346,11 @@ impl Fields {
     }
 }
 
-fn missing(loc: Vec<Step>) -> Detail {
+fn missing(loc: Vec<LocSegment>) -> Detail {
     Detail { loc, msg: "field required".into(), kind: "missing" }
 }
 
-pub(super) fn not_an_object(loc: Vec<Step>) -> Detail {
+pub(super) fn not_an_object(loc: Vec<LocSegment>) -> Detail {
     Detail { loc, msg: "input should be a valid object".into(), kind: "model_attributes_type" }
 }
 
@@ -362,11 +362,11 @@ mod tests {
     /// The places and types of what is wrong with the shape of a body.
     fn wrong<T: std::fmt::Debug>(made: Result<T, Problem>) -> Vec<(String, &'static str)> {
         let Err(Problem::Shape(details)) = made else { panic!("{made:?} is no refusal of a shape") };
-        let name = |step: &Step| match step {
-            Step::Name(name) => name.clone(),
-            Step::Place(place) => place.to_string(),
+        let name = |step: &LocSegment| match step {
+            LocSegment::Name(name) => name.clone(),
+            LocSegment::Index(place) => place.to_string(),
         };
-        let place = |loc: &[Step]| loc.iter().map(name).collect::<Vec<_>>().join("/");
+        let place = |loc: &[LocSegment]| loc.iter().map(name).collect::<Vec<_>>().join("/");
         details.iter().map(|detail| (place(&detail.loc), detail.kind)).collect()
     }
 

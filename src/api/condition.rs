@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 use super::reply::Problem;
 use crate::model::{
     command::Expect,
-    error::{Step, Violation},
+    error::{LocSegment, Violation},
 };
 
 /// What a write's headers say of the record that it replaces.
@@ -103,7 +103,7 @@ pub(super) fn single<'a>(
 
 /// The refusal of a header.
 pub(super) fn wrong(name: &HeaderName, msg: &str) -> Problem {
-    let loc = vec!["header".into(), Step::Name(name.to_string())];
+    let loc = vec!["header".into(), LocSegment::Name(name.to_string())];
     Problem::violation(Violation::at(loc, format!("header `{name}`: {msg}")))
 }
 

@@ -24,7 +24,7 @@ use crate::{
         record::Config,
     },
     service::{Service, Write},
-    state::query::Found,
+    state::query::ListPage,
 };
 
 pub(super) const KEY: &str = "config_key";
@@ -63,7 +63,7 @@ pub(super) async fn list(State(service): State<Service>, read: Read) -> Result<R
     Ok(page(found, &asked.page).next(cursor::link(&read, next).as_deref()).at(state.revision()))
 }
 
-fn page(found: Found<Arc<Config>>, page: &Page) -> Reply {
+fn page(found: ListPage<Arc<Config>>, page: &Page) -> Reply {
     let size = |config: &Arc<Config>| config.data.len();
     let show = |config: &Arc<Config>| record(config);
     Reply::page("configs found", found, page, size, show)

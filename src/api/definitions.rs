@@ -22,7 +22,7 @@ use crate::{
         record::Definition,
     },
     service::{Service, Write},
-    state::{self, Collection, query::Found},
+    state::{self, Collection, query::ListPage},
 };
 
 /// The name of the path's first parameter, and of its field.
@@ -57,7 +57,7 @@ pub(super) async fn list(State(service): State<Service>, read: Read) -> Result<R
     Ok(page(found, &asked.page).next(cursor::link(&read, next).as_deref()).at(state.revision()))
 }
 
-fn page(found: Found<Arc<Definition>>, page: &Page) -> Reply {
+fn page(found: ListPage<Arc<Definition>>, page: &Page) -> Reply {
     let size = |definition: &Arc<Definition>| definition.schema.as_ref().map_or(0, |text| text.len());
     let show = |definition: &Arc<Definition>| record(definition);
     Reply::page("config definitions found", found, page, size, show)

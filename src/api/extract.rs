@@ -28,8 +28,8 @@ use crate::{
         command::IdempotencyKey,
         error::Violation,
         key::Key,
-        limits::{REASON_BYTES_MAX, REQUEST_KEY_BYTES_MAX},
-        patch::PatchForm,
+        limits::{IDEMPOTENCY_KEY_BYTES_MAX, REASON_BYTES_MAX},
+        patch::PatchFormat,
         query::QueryError,
         record::Revision,
     },
@@ -233,7 +233,7 @@ pub(super) struct Ask {
     pub(super) condition: Condition,
     pub(super) caller: Caller,
     /// What kind of patch the body says it is, if it is one.
-    pub(super) patch_form: Option<PatchForm>,
+    pub(super) patch_form: Option<PatchFormat>,
     body: Bytes,
 }
 
@@ -302,16 +302,16 @@ fn reason(headers: &HeaderMap) -> Result<Option<String>, Problem> {
 fn stamp(principal: &Principal, parts: &Parts, body: &[u8]) -> Result<Option<IdempotencyKey>, Problem> {
     let Some(key) = single(&parts.headers, &IDEMPOTENCY_KEY)? else { return Ok(None) };
     let key = key.as_bytes();
-    if !(1..=REQUEST_KEY_BYTES_MAX).contains(&key.len()) || !key.iter().all(u8::is_ascii_graphic) {
-        let msg = format!("expected 1 to {REQUEST_KEY_BYTES_MAX} visible ASCII characters");
+    if !(1..=IDEMPOTENCY_KEY_BYTES_MAX).contains(&key.len()) || !key.iter().all(u8::is_ascii_graphic) {
+        let msg = format!("expected 1 to {IDEMPOTENCY_KEY_BYTES_MAX} visible ASCII characters");
         return Err(wrong(&IDEMPOTENCY_KEY, &msg));
     }
     let header = |name| parts.headers.get(name).map_or(&b""[..], http::HeaderValue::as_bytes);
     let path = parts.uri.path();
     // The media type says how a patch is read; of other bodies it says nothing more.
     let form = match patch::form(&parts.headers).filter(|_| parts.method == Method::PATCH) {
-        Some(PatchForm::Merge) => "merge",
-        Some(PatchForm::Json) => "json",
+        Some(PatchFormat::Merge) => "merge",
+        Some(PatchFormat::Json) => "json",
         None => "",
     };
     let print = [
@@ -344,7 +344,7 @@ mod tests {
     use super::*;
     use crate::{
         api::reply::Detail,
-        model::error::{Invalid, Step},
+        model::error::{Invalid, LocSegment},
     };
 
     fn headers(pairs: &[(HeaderName, &str)]) -> HeaderMap {
@@ -410,7 +410,7 @@ mod tests {
         let rest = QueryError::NotIntegers(vec!["page".into()]);
         let made = read("min_revision=&max_staleness_ms=1.5&consistency=x", Err(rest));
         let Err(Problem::Shape(details)) = made else { panic!("{made:?}") };
-        let place = |name: &str| vec![Step::from("query"), name.into()];
+        let place = |name: &str| vec![LocSegment::from("query"), name.into()];
         let places: Vec<_> = details.iter().map(|Detail { loc, .. }| loc.clone()).collect();
         assert_eq!(places, [place("page"), place("max_staleness_ms"), place("min_revision")]);
         assert!(details.iter().all(|detail| detail.kind == "int_parsing"));

@@ -48,14 +48,14 @@ fn list(collection: &Collection) -> String {
 pub(super) fn building(collection: &Collection) -> Option<String> {
     let build = collection.definition.indexing.build.as_ref();
     build.filter(|build: &&Build| !build.slots.is_empty())?;
-    collection.progress().map(|progress| format!("{}/{}", progress.done, progress.of))
+    collection.progress().map(|progress| format!("{}/{}", progress.done, progress.total))
 }
 
 /// Why a list of a definition's configs can't be had.
 pub(super) fn refused(error: QueryError, collection: &Collection, revision: u64) -> Problem {
     let QueryError::Building(path) = error else { return error.into() };
     let far = collection.progress().map_or_else(String::new, |progress| {
-        format!(" ({} of {} configs are done)", progress.done, progress.of)
+        format!(" ({} of {} configs are done)", progress.done, progress.total)
     });
     let text = format!("the index of `{path}` is being built{far}; the list can be had when it is ready");
     Problem::Refused(Refusal::Conflict(text), Some(revision))

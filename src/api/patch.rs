@@ -17,15 +17,17 @@ use super::{
 use crate::{
     model::{
         document::Document,
-        error::{Invalid, Step, Violation},
-        patch::{MisshapeKind, Patch, PatchForm},
+        error::{Invalid, LocSegment, Violation},
+        patch::{Patch, PatchFormat, ShapeErrorKind},
     },
     service::{Refusal, Service, Write},
 };
 
 /// The media types of patches.
-const FORMS: [(&str, PatchForm); 2] =
-    [("application/merge-patch+json", PatchForm::Merge), ("application/json-patch+json", PatchForm::Json)];
+const FORMS: [(&str, PatchFormat); 2] = [
+    ("application/merge-patch+json", PatchFormat::Merge),
+    ("application/json-patch+json", PatchFormat::Json),
+];
 
 /// Changes a part of a config's data.
 pub(super) async fn patch(State(service): State<Service>, ask: Ask) -> Result<Reply, Problem> {
@@ -43,14 +45,19 @@ pub(super) async fn patch(State(service): State<Service>, ask: Ask) -> Result<Re
 }
 
 /// The form of the patch that a body says it is.
-pub(super) fn form(headers: &HeaderMap) -> Option<PatchForm> {
+pub(super) fn form(headers: &HeaderMap) -> Option<PatchFormat> {
     let value = headers.get(header::CONTENT_TYPE)?.to_str().ok()?;
     let essence = value.split(';').next().unwrap_or_default().trim();
     FORMS.iter().find(|(name, _)| name.eq_ignore_ascii_case(essence)).map(|(_, form)| *form)
 }
 
 /// Reads a patch. `body` is the way to it in the body, `within` how its violations are named.
-pub(super) fn read(form: PatchForm, value: Value, body: &[Step], within: &[Step]) -> Result<Patch, Problem> {
+pub(super) fn read(
+    form: PatchFormat,
+    value: Value,
+    body: &[LocSegment],
+    within: &[LocSegment],
+) -> Result<Patch, Problem> {
     let (details, violations) = violations(form, &value, body, within);
     if !details.is_empty() {
         return Err(Problem::Shape(details));
@@ -58,25 +65,25 @@ pub(super) fn read(form: PatchForm, value: Value, body: &[Step], within: &[Step]
     if !violations.is_empty() {
         return Err(Refusal::Invalid(Invalid::Violations(violations)).into());
     }
-    Ok(Patch { form, document: Document::new(value) })
+    Ok(Patch { format: form, document: Document::new(value) })
 }
 
 /// What is wrong with the shape of a patch, and which of its rules it breaks.
 pub(super) fn violations(
-    form: PatchForm,
+    form: PatchFormat,
     value: &Value,
-    body: &[Step],
-    within: &[Step],
+    body: &[LocSegment],
+    within: &[LocSegment],
 ) -> (Vec<Detail>, Vec<Violation>) {
     let (mut details, mut violations) = (Vec::new(), Vec::new());
-    for misshape in Patch::misshapes(form, value) {
-        let below = |way: &[Step]| way.iter().cloned().chain(misshape.loc.iter().cloned()).collect();
+    for misshape in Patch::check_shape(form, value) {
+        let below = |way: &[LocSegment]| way.iter().cloned().chain(misshape.loc.iter().cloned()).collect();
         let (msg, kind) = match &misshape.kind {
-            MisshapeKind::Missing => ("field required", "missing"),
-            MisshapeKind::NotText => ("input should be a valid string", "string_type"),
-            MisshapeKind::NotList => ("input should be a valid list", "list_type"),
-            MisshapeKind::NotObject => ("input should be a valid object", "model_attributes_type"),
-            MisshapeKind::Wrong(msg) => {
+            ShapeErrorKind::Missing => ("field required", "missing"),
+            ShapeErrorKind::NotText => ("input should be a valid string", "string_type"),
+            ShapeErrorKind::NotList => ("input should be a valid list", "list_type"),
+            ShapeErrorKind::NotObject => ("input should be a valid object", "model_attributes_type"),
+            ShapeErrorKind::Wrong(msg) => {
                 violations.push(Violation::at(below(within), msg.clone()));
                 continue;
             }
@@ -94,8 +101,8 @@ mod tests {
     fn only_the_two_media_types_are_patches() {
         let form_of =
             |value: &str| form(&HeaderMap::from_iter([(header::CONTENT_TYPE, value.parse().unwrap())]));
-        assert_eq!(form_of("application/merge-patch+json"), Some(PatchForm::Merge));
-        assert_eq!(form_of("Application/JSON-Patch+json; charset=utf-8"), Some(PatchForm::Json));
+        assert_eq!(form_of("application/merge-patch+json"), Some(PatchFormat::Merge));
+        assert_eq!(form_of("Application/JSON-Patch+json; charset=utf-8"), Some(PatchFormat::Json));
         for other in ["", "application/json", "application/patch+json", "text/plain"] {
             assert_eq!(form_of(other), None, "{other}");
         }

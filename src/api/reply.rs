@@ -21,13 +21,13 @@ use super::json::Object;
 use crate::{
     model::{
         command::Applied,
-        error::{Invalid, Rejection, Step, Violation},
+        error::{Invalid, LocSegment, Rejection, Violation},
         query::{Page, QueryError},
         record::Revision,
         time::Timestamp,
     },
     service::{Backup, Refusal, Written},
-    state::query::Found,
+    state::query::ListPage,
 };
 
 /// The header with the revision of the state that an answer was made from.
@@ -90,7 +90,7 @@ impl Reply {
     /// A page of a list. `size` estimates the bytes of a record that `show` renders.
     pub(super) fn page<R: Send + 'static>(
         message: &'static str,
-        found: Found<R>,
+        found: ListPage<R>,
         page: &Page,
         size: fn(&R) -> usize,
         show: fn(&R) -> String,
@@ -225,7 +225,7 @@ impl IntoResponse for Reply {
 /// One thing that is wrong with the shape of a body or query.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Detail {
-    pub(super) loc: Vec<Step>,
+    pub(super) loc: Vec<LocSegment>,
     pub(super) msg: Cow<'static, str>,
     pub(super) kind: &'static str,
 }
@@ -283,7 +283,7 @@ impl From<QueryError> for Problem {
 
 fn not_an_integer(name: String) -> Detail {
     Detail {
-        loc: vec!["query".into(), Step::Name(name)],
+        loc: vec!["query".into(), LocSegment::Name(name)],
         msg: "input should be a valid integer".into(),
         kind: "int_parsing",
     }
@@ -363,7 +363,7 @@ fn violations(refusal: Refusal) -> (Vec<Violation>, Option<Unshown>) {
     let mut unshown = None;
     let violations = match refusal {
         Refusal::Rejected(Rejection::InBatch { index, rejection }) => {
-            let loc = vec!["operations".into(), Step::Place(index.into())];
+            let loc = vec!["operations".into(), LocSegment::Index(index.into())];
             vec![Violation::at(loc, rejection.to_string())]
         }
         Refusal::Rejected(rejection) => vec![Violation::new(rejection.to_string())],
@@ -449,10 +449,10 @@ fn detail(details: &[Detail]) -> Response {
 }
 
 /// The way to a place, as JSON.
-pub(super) fn place(loc: &[Step]) -> Value {
-    let step = |step: &Step| match step {
-        Step::Name(name) => Value::from(name.as_str()),
-        Step::Place(place) => Value::from(*place),
+pub(super) fn place(loc: &[LocSegment]) -> Value {
+    let step = |step: &LocSegment| match step {
+        LocSegment::Name(name) => Value::from(name.as_str()),
+        LocSegment::Index(place) => Value::from(*place),
     };
     loc.iter().map(step).collect()
 }

@@ -28,7 +28,7 @@ use super::{
     reply::{Problem, Reply, refusal_body},
 };
 use crate::{
-    feed::{Event, Item},
+    feed::{Event, RecordChange},
     model::{
         key::Key,
         query::QueryError,
@@ -153,7 +153,7 @@ fn show(notice: Notice) -> Bytes {
             frame("state", id, &state(&part)).into()
         }
         Notice::Changes(event, Picked::All) => event
-            .shown
+            .rendered
             .get_or_init(|| {
                 let items = event.items.iter().map(|item| change(item, false));
                 frame("change", Some(event.revision), &changes(&event, items)).into()
@@ -190,9 +190,9 @@ fn changes(event: &Event, items: impl Iterator<Item = String>) -> String {
         .end()
 }
 
-fn change(item: &Item, has_left: bool) -> String {
+fn change(item: &RecordChange, has_left: bool) -> String {
     match item {
-        Item::Definition { key, is_new, after } => match after {
+        RecordChange::Definition { key, is_new, after } => match after {
             Some(definition) => {
                 let kind = if *is_new { "definition_created" } else { "definition_updated" };
                 definition_of(Object::new().plain("type", kind), definition).end()
@@ -201,7 +201,8 @@ fn change(item: &Item, has_left: bool) -> String {
                 Object::new().plain("type", "definition_deleted").plain("config_definition_key", key).end()
             }
         },
-        Item::Config { definition, key, before, after } => match after.as_ref().filter(|_| !has_left) {
+        RecordChange::Config { definition, key, before, after } => match after.as_ref().filter(|_| !has_left)
+        {
             Some(config) => {
                 let is_new = matches!(before, crate::feed::Before::Nothing);
                 let kind = if is_new { "config_created" } else { "config_updated" };

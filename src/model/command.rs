@@ -1,10 +1,10 @@
-//! What is asked of the cluster, what the log carries, and what the log decides.
+//! What is proposed to the cluster, what a log entry holds, and what the log decides.
 //!
-//! [`Command`] (what is asked) → [`Proposal`] (what an entry holds) → [`Verdict`] (what `state` says of it).
+//! [`Command`] (one change) → [`Proposal`] (what an entry holds) → [`Verdict`] (what `state` decides).
 //!
-//! **Invariant:** everything that a decision rests on rides in the proposal or stands in the state: the time, the
-//! author, the request id, the revision of the definition that the data was checked against. Replicated enums
-//! grow only at the end; `tests/format.rs` pins their bytes.
+//! **Invariant:** everything that a decision depends on is in the proposal or in the state: the time, the author, the
+//! idempotency key, the revision of the definition that the data were validated against. Replicated enums grow only
+//! at the end; `tests/format.rs` pins their bytes.
 
 use std::{fmt, sync::Arc};
 
@@ -17,28 +17,28 @@ use super::{
     time::Timestamp,
 };
 
-/// The form of a stored proposal; the first byte of each.
-const FORM: u8 = 1;
+/// The format version of a stored proposal: its first byte.
+const FORMAT_VERSION: u8 = 1;
 
-/// What a write may rest on: the state of the record that it replaces.
+/// The precondition of a write: the state of the record that it replaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Expect {
-    /// Whatever is there.
+    /// None: any record, or no record.
     Any,
-    /// Nothing may be there (a create).
+    /// No record (a create).
     Absent,
-    /// Something must be there (an update or a delete).
+    /// A record (an update or a delete).
     Present,
-    /// Exactly this revision must be there (`If-Match`); its absence is *not found*.
+    /// A record at exactly this revision (`If-Match`). Without a record the write is rejected as *not found*.
     At(Revision),
-    /// Nothing may be there (`If-None-Match: *`), and a record is a failed precondition, not a conflict.
+    /// No record (`If-None-Match: *`). An existing one is a failed precondition, not a conflict.
     None,
-    /// Exactly what the leader read when it computed the command: a record at this revision, or none. Anything
-    /// else makes the verdict [`Verdict::Stale`].
+    /// Exactly what the leader read when it computed the command: a record at this revision, or none. Otherwise the
+    /// verdict is [`Verdict::Stale`].
     Read(Option<Revision>),
 }
 
-/// One change that is asked for, checked and completed by the leader.
+/// One change, validated and completed by the leader.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Command {
     /// A new definition.
@@ -50,26 +50,26 @@ pub enum Command {
         /// The JSON text of its schema.
         schema: Option<Arc<str>>,
     },
-    /// Other indexed paths for a definition. Few configs are indexed anew in the same entry, many by the
-    /// [`Command::BuildIndex`] entries behind it.
+    /// Replaces the indexed paths of a definition. A small definition is reindexed in the same entry, a large one by the
+    /// [`Command::BuildIndex`] entries after it.
     SetIndexes {
         /// The definition.
         key: Key,
-        /// All its indexed paths from now on.
+        /// All its indexed paths after the change.
         indexes: Vec<String>,
-        /// What must be there.
+        /// The precondition.
         expect: Expect,
     },
-    /// The end of a definition and of all its configs.
+    /// Deletes a definition and all its configs.
     DeleteDefinition {
         /// The definition.
         key: Key,
-        /// What must be there.
+        /// The precondition.
         expect: Expect,
-        /// Refuse while it has configs.
+        /// Reject while it has configs.
         restrict: bool,
     },
-    /// A config's data, as a new config or in place of the old, as `expect` says.
+    /// Creates a config or replaces its data, as `expect` allows.
     WriteConfig {
         /// The definition.
         definition: Key,
@@ -77,70 +77,67 @@ pub enum Command {
         key: Key,
         /// The JSON text of the data.
         data: Arc<str>,
-        /// Its index entries, by the definition that [`Proposal::definition_read`] names.
+        /// Its index entries, computed with the definition that [`Proposal::definition_read`] names.
         entries: Entries,
-        /// What must be there.
+        /// The precondition.
         expect: Expect,
     },
-    /// The end of a config.
+    /// Deletes a config.
     DeleteConfig {
         /// The definition.
         definition: Key,
         /// The config.
         key: Key,
-        /// What must be there.
+        /// The precondition.
         expect: Expect,
     },
-    /// Changes up to this revision may be forgotten; the compaction revision of the history never sinks.
+    /// Raises the compaction revision: older changes may be deleted from the history. It is never lowered.
     Compact {
-        /// The oldest revision whose state is still asked for.
+        /// The oldest revision whose state stays available.
         compaction_revision: Revision,
     },
-    /// Another schema for a definition, or none.
+    /// Replaces or removes the schema of a definition.
     SetSchema {
         /// The definition.
         key: Key,
-        /// The JSON text of its schema from now on.
+        /// The JSON text of its schema after the change.
         schema: Option<Arc<str>>,
-        /// What must be there.
+        /// The precondition.
         expect: Expect,
-        /// The leader has checked all its configs up to this revision; a later one makes the verdict
+        /// The leader has validated all configs up to and including this revision; if there is a later one, the verdict is
         /// [`Verdict::Stale`]. `None` when they may break the schema.
         configs_read: Option<Revision>,
     },
-    /// Other unique paths for a definition.
+    /// Replaces the unique paths of a definition.
     SetUnique {
         /// The definition.
         key: Key,
-        /// All its unique paths from now on; each is an indexed one.
+        /// All its unique paths after the change; each is an indexed path.
         paths: Vec<String>,
-        /// What must be there.
+        /// The precondition.
         expect: Expect,
-        /// As in [`Command::SetSchema`]; `None` when no path is unique from now on.
+        /// As in [`Command::SetSchema`]; `None` when no path is unique after the change.
         configs_read: Option<Revision>,
     },
-    /// The next step of the build that a change of indexed paths began; made by the leader on its own. It does
-    /// nothing when the build has gone on without it or is over.
+    /// The next step of the build that a change of indexed paths began; proposed by the leader itself. It does nothing
+    /// when the build has passed this step or is complete.
     BuildIndex {
         /// The definition.
         key: Key,
-        /// Which build: the revision that began it.
+        /// Identifies the build: the revision that began it.
         begun: Revision,
-        /// Where the build stood when the step was made.
+        /// The cursor of the build when the step was proposed.
         cursor: Option<Key>,
     },
-    /// Several changes as one: all of them are done, in their order, or none.
+    /// Several changes as one: all are applied, in order, or none.
     Batch(Vec<BatchStep>),
 }
 
-/// What a step of a batch names as the revision that it read when an earlier step of the same batch wrote it: the
-/// entry has no revision yet. No entry of a log gets this far.
+/// The revision that a step of a batch names when it read what an earlier step of the same batch wrote: the entry has
+/// no revision yet. No log reaches this index.
 pub const THIS_ENTRY: Revision = Revision::MAX;
 
-/// Steps of one batch: what the ids of the definitions that one entry makes leave room for.
-pub const BATCH_STEPS_MAX: usize = 1024;
-
-/// One change of a batch, checked on the state that the steps before it make.
+/// One change of a batch, validated against the state that the steps before it produce.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BatchStep {
     /// As [`Proposal::definition_read`]; [`THIS_ENTRY`] for a definition that an earlier step wrote.
@@ -149,12 +146,12 @@ pub struct BatchStep {
     pub command: Command,
 }
 
-/// The mark of a request that may be sent again.
+/// Identifies a request that the caller may send again (`Idempotency-Key`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct IdempotencyKey {
-    /// A digest of credential and idempotency key: the same key of another credential is another request.
+    /// A digest of credential and key: the same key with another credential is another request.
     pub id: [u8; 16],
-    /// A digest of method, path, preconditions and body: the same key with another request is refused.
+    /// A digest of method, path, preconditions and body: the same key with another request is rejected.
     pub fingerprint: [u8; 16],
 }
 
@@ -163,39 +160,39 @@ pub struct IdempotencyKey {
 pub struct Proposal {
     /// The leader's clock.
     pub at: Timestamp,
-    /// Who asked: the id of the access key.
+    /// The author: the id of the access key.
     pub by: String,
-    /// Why, in the caller's words (`X-Change-Reason`).
+    /// The caller's reason (`X-Change-Reason`).
     pub reason: Option<String>,
     /// Set when the caller may send the request again (`Idempotency-Key`).
     pub request: Option<IdempotencyKey>,
-    /// The revision of the definition that the command was checked against; `None` when the command was
-    /// checked against none. Another one at its turn makes the verdict [`Verdict::Stale`].
+    /// The revision of the definition that the command was validated against, or `None`. If the definition has another
+    /// revision when the entry is applied, the verdict is [`Verdict::Stale`].
     pub definition_read: Option<Revision>,
-    /// What is asked.
+    /// The change.
     pub command: Command,
 }
 
-/// What a decided write did.
+/// The result of an accepted write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Applied {
-    /// The revision that the record has now, or that ended it.
+    /// The revision of the record after the write, or of its deletion.
     pub revision: Revision,
-    /// When.
+    /// The time of the change.
     pub at: Timestamp,
     /// Whether the record is new.
     pub created: bool,
 }
 
-/// The decision on a command; the same on every node, kept with its request's stamp.
+/// The decision on a command: the same on every node, and remembered with its idempotency key.
 pub type Outcome = Result<Applied, Rejection>;
 
-/// What the log says of a proposal.
+/// What applying a proposal results in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Verdict {
-    /// Decided, now or when the same request was decided before.
+    /// Decided, now or earlier for the same request.
     Decided(Outcome),
-    /// Not decided: what the leader read has changed meanwhile. It prepares again; nothing is remembered.
+    /// Not decided: what the leader read has changed since. The leader prepares the write again; nothing is remembered.
     Stale,
 }
 
@@ -203,20 +200,20 @@ impl Proposal {
     /// The bytes that an entry of the log holds.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        postcard::to_extend(self, vec![FORM]).expect("a proposal is plain data and memory grows")
+        postcard::to_extend(self, vec![FORMAT_VERSION]).expect("a proposal is plain data and memory grows")
     }
 
-    /// The proposal that bytes of [`Self::to_bytes`] hold.
+    /// Decodes the bytes of [`Self::to_bytes`].
     ///
     /// # Errors
-    /// When the bytes are of a newer form or damaged.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Self, FormError> {
-        let (form, rest) = bytes.split_first().ok_or(FormError::Damaged)?;
-        if *form != FORM {
-            return Err(FormError::Unknown(*form));
+    /// When the bytes have a newer format or are damaged.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let (version, rest) = bytes.split_first().ok_or(DecodeError::Damaged)?;
+        if *version != FORMAT_VERSION {
+            return Err(DecodeError::Unknown(*version));
         }
-        let (proposal, rest) = postcard::take_from_bytes(rest).map_err(|_| FormError::Damaged)?;
-        if rest.is_empty() { Ok(proposal) } else { Err(FormError::Damaged) }
+        let (proposal, rest) = postcard::take_from_bytes(rest).map_err(|_| DecodeError::Damaged)?;
+        if rest.is_empty() { Ok(proposal) } else { Err(DecodeError::Damaged) }
     }
 }
 
@@ -239,13 +236,13 @@ impl fmt::Display for Proposal {
     }
 }
 
-/// Bytes that are no proposal of this version.
+/// Why bytes are no proposal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum FormError {
+pub enum DecodeError {
     /// Written by a newer version.
-    #[error("written in form {0}, which this version does not know")]
+    #[error("written in format {0}, which this version does not know")]
     Unknown(u8),
-    /// Not what was written.
+    /// The bytes are not those that were written.
     #[error("damaged")]
     Damaged,
 }
@@ -255,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_proposal_comes_back_and_a_longer_or_newer_one_is_refused() {
+    fn a_proposal_round_trips_and_a_longer_or_newer_one_is_refused() {
         let proposal = Proposal {
             at: Timestamp(7),
             by: "root".into(),
@@ -271,8 +268,8 @@ mod tests {
         let mut bytes = proposal.to_bytes();
         assert_eq!(Proposal::from_bytes(&bytes), Ok(proposal));
         bytes.push(0);
-        assert_eq!(Proposal::from_bytes(&bytes), Err(FormError::Damaged));
+        assert_eq!(Proposal::from_bytes(&bytes), Err(DecodeError::Damaged));
         bytes[0] = 9;
-        assert_eq!(Proposal::from_bytes(&bytes), Err(FormError::Unknown(9)));
+        assert_eq!(Proposal::from_bytes(&bytes), Err(DecodeError::Unknown(9)));
     }
 }

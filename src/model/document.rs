@@ -1,35 +1,35 @@
-//! A JSON text that a caller sent: bounded before it is built, then kept as it was written.
+//! A JSON text that a caller sent: bounded before it is parsed, then stored as it was written.
 //!
-//! One scan over the bytes comes before the parser. It counts the depth, because a parser that recurses must not
-//! be the one to find out, and it looks at member names, because `serde_json` would read
-//! `{"$serde_json::private::Number": "1"}` as the number 1. What the scan lets pass is shallow and holds no such
-//! name, so the parser's value is what the text says.
+//! One scan over the bytes precedes the parser. It counts the depth, because the parser is recursive and would exhaust
+//! the stack first. It checks member names, because `serde_json` would read `{"$serde_json::private::Number": "1"}` as
+//! the number 1. A text that passes the scan is shallow and holds no such name, so the parsed value is what the text
+//! says.
 //!
-//! Numbers keep their digits and are never expanded: `1e999999999` is a dozen bytes here and everywhere. Of their
-//! text only an exponent's sign is made explicit (`1e400` becomes `1e+400`).
+//! Numbers keep their digits and are never expanded: `1e999999999` takes a dozen bytes here and everywhere. The only
+//! change to their text is an explicit sign of the exponent (`1e400` becomes `1e+400`).
 //!
-//! **Invariant:** the value of a text is as deep as the limit at most, and holds no reserved member name.
+//! **Invariant:** the value of a document is not deeper than the limit and holds no reserved member name.
 
 use std::{borrow::Cow, sync::Arc};
 
 use serde_json::Value;
 
-/// What begins the member names by which `serde_json` marks its own types.
+/// The prefix of the member names that `serde_json` uses for its own types.
 const RESERVED: &str = "$serde_json::private::";
 
-/// A JSON text that was checked, with its value. `text` is the compact rendering of `value`.
+/// A validated JSON text with its value. `text` is the compact rendering of `value`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Document {
-    /// The text: what is stored and shown.
+    /// The text: what is stored and returned.
     pub text: Arc<str>,
     /// The parsed value; not stored.
     pub value: Value,
 }
 
-/// A text that is no document.
+/// Why a text is no document.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DocumentError {
-    /// Not JSON; the byte offset where it goes wrong.
+    /// Not JSON; the byte offset of the error.
     #[error("{msg}")]
     Syntax {
         /// Byte offset.
@@ -40,12 +40,12 @@ pub enum DocumentError {
     /// Nested deeper than the limit.
     #[error("the JSON text is nested deeper than {0} levels")]
     TooDeep(usize),
-    /// A member name that only a JSON library's internals would write.
+    /// A member name that `serde_json` uses internally.
     #[error("the member name `{0}` is reserved")]
     Reserved(String),
 }
 
-/// Parses and checks a text: depth before anything is built, reserved names, last of duplicate members wins.
+/// Parses a text: depth and reserved names are checked first; the last of duplicate members wins.
 ///
 /// A scalar has depth 0, `[]` has depth 1.
 ///
@@ -59,33 +59,33 @@ pub fn parse(bytes: &[u8], depth_max: usize) -> Result<Value, DocumentError> {
     scan(text, depth_max)?;
     serde_json::from_str(text).map_err(|error| DocumentError::Syntax {
         offset: offset_of(text, error.line(), error.column()),
-        msg: without_place(&error.to_string()),
+        msg: without_position(&error.to_string()),
     })
 }
 
 impl Document {
-    /// The document of a value that [`parse`] made (or a part of it).
+    /// The document of a value that [`parse`] returned, or of a part of it.
     #[must_use]
     pub fn new(value: Value) -> Self {
         Self { text: value.to_string().into(), value }
     }
 
-    /// The document of a value that was put together here, held to what [`parse`] holds a text to.
+    /// The document of a value that was computed here (by a patch), checked as [`parse`] checks a text.
     ///
     /// # Errors
     /// When it is nested deeper than `depth_max` or holds a reserved member name.
     pub fn checked(value: Value, depth_max: usize) -> Result<Self, DocumentError> {
-        let made = Self::new(value);
-        scan(&made.text, depth_max)?;
-        Ok(made)
+        let document = Self::new(value);
+        scan(&document.text, depth_max)?;
+        Ok(document)
     }
 }
 
-/// Counts the depth and looks at the member names. What is no JSON is left to the parser to refuse: the scan
-/// needs only to see every bracket and every name of a text that the parser would take.
+/// Checks the depth and the member names. It leaves syntax errors to the parser: it only has to see every bracket and
+/// every name of a text that the parser accepts.
 fn scan(text: &str, depth_max: usize) -> Result<(), DocumentError> {
     let bytes = text.as_bytes();
-    // A reserved name stands there as it is or with an escape in it; most texts have neither.
+    // A reserved name is written literally or with an escape; most texts have neither.
     let suspect = text.contains(RESERVED) || bytes.contains(&b'\\');
     let (mut at, mut depth) = (0, 0_usize);
     while let Some(byte) = bytes.get(at) {
@@ -113,7 +113,7 @@ fn scan(text: &str, depth_max: usize) -> Result<(), DocumentError> {
     Ok(())
 }
 
-/// The place of the quote that ends the string whose content begins at `from`.
+/// The offset of the quote that ends the string whose content begins at `from`.
 fn string_end(bytes: &[u8], from: usize) -> Option<usize> {
     let mut at = from;
     loop {
@@ -125,7 +125,7 @@ fn string_end(bytes: &[u8], from: usize) -> Option<usize> {
     }
 }
 
-/// Refuses the string between the quotes at `start` and `end` when it is a member name that is reserved.
+/// Refuses the string between the quotes at `start` and `end` when it is a reserved member name.
 fn check_name(text: &str, start: usize, end: usize) -> Result<(), DocumentError> {
     let after = text.as_bytes()[end + 1..].iter().find(|b| !b" \t\r\n".contains(b));
     let inner = &text[start + 1..end];
@@ -133,7 +133,7 @@ fn check_name(text: &str, start: usize, end: usize) -> Result<(), DocumentError>
         return Ok(());
     }
     let name = if inner.contains('\\') {
-        // A name that does not decode is no JSON: the parser says so, with the place.
+        // A name that does not decode is no JSON: the parser reports it with its offset.
         serde_json::from_str::<String>(&text[start..=end]).map_or(Cow::Borrowed(""), Cow::Owned)
     } else {
         Cow::Borrowed(inner)
@@ -150,8 +150,8 @@ fn offset_of(text: &str, line: usize, column: usize) -> usize {
     (before + column.saturating_sub(1)).min(text.len())
 }
 
-/// The parser's message without its line and column, which the offset replaces.
-fn without_place(msg: &str) -> String {
+/// The parser's message without line and column, which the offset replaces.
+fn without_position(msg: &str) -> String {
     msg.rsplit_once(" at line ").map_or(msg, |(what, _)| what).into()
 }
 
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_and_strings_come_back_as_they_were_written() {
+    fn numbers_and_strings_round_trip_as_they_were_written() {
         for text in [
             "123456789012345678901234567890",
             "7.0",
@@ -184,7 +184,7 @@ mod tests {
             r#"{"b":1,"a":[true,null,"ä€𝄞"]}"#,
         ] {
             let document = Document::new(parse(text.as_bytes(), 64).unwrap());
-            // The parser writes an exponent's sign.
+            // The parser makes the sign of an exponent explicit.
             assert_eq!(
                 &*document.text,
                 text.replace("1E", "1e").replace("1e4", "1e+4").replace("e9", "e+9"),
@@ -195,26 +195,26 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_equal_names_wins_at_the_place_of_the_first() {
+    fn the_last_of_equal_names_wins_at_the_position_of_the_first() {
         let value = parse(br#"{"a":1,"b":2,"a":3}"#, 64).unwrap();
         assert_eq!(value.to_string(), r#"{"a":3,"b":2}"#);
     }
 
     #[test]
-    fn depth_is_refused_before_anything_is_built() {
+    fn depth_is_refused_before_parsing() {
         let nested = |n: usize| format!("{}{}", "[".repeat(n), "]".repeat(n));
         assert!(parse(nested(64).as_bytes(), 64).is_ok());
         assert_eq!(parse(nested(65).as_bytes(), 64), Err(DocumentError::TooDeep(64)));
         assert_eq!(parse(nested(200).as_bytes(), 64), Err(DocumentError::TooDeep(64)));
         assert_eq!(parse("[".repeat(1_000_000).as_bytes(), 64), Err(DocumentError::TooDeep(64)));
         assert_eq!(parse(r#"{"a":"#.repeat(1_000_000).as_bytes(), 64), Err(DocumentError::TooDeep(64)));
-        let beside = format!("[{}]", vec!["[]"; 1000].join(","));
-        assert!(parse(beside.as_bytes(), 2).is_ok());
+        let siblings = format!("[{}]", vec!["[]"; 1000].join(","));
+        assert!(parse(siblings.as_bytes(), 2).is_ok());
         assert!(parse(br#"["[[[[[[[[", "\"[[[[[[[["]"#, 1).is_ok());
     }
 
     #[test]
-    fn a_fault_of_syntax_tells_its_byte() {
+    fn a_syntax_error_names_its_byte() {
         assert_eq!(syntax_offset(b""), 0);
         assert_eq!(syntax_offset(b"{\"a\": x}"), 6);
         assert_eq!(syntax_offset("{\"ä\": x}".as_bytes()), 7);
@@ -259,19 +259,19 @@ mod tests {
     }
 
     #[test]
-    fn a_million_members_are_read() {
+    fn a_hundred_thousand_members_are_read() {
         let members: Vec<_> = (0..100_000).map(|n| format!("\"k{n}\":{n}")).collect();
         assert!(parse(format!("{{{}}}", members.join(",")).as_bytes(), 64).is_ok());
     }
 
     proptest! {
         #[test]
-        fn any_bytes_are_judged_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn any_bytes_are_parsed_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = parse(&bytes, 64);
         }
 
         #[test]
-        fn json_like_texts_are_judged_and_come_back(text in r#"[\[\]{}:,"\\u0123e.+\-a$ ]{0,60}"#) {
+        fn json_like_texts_round_trip(text in r#"[\[\]{}:,"\\u0123e.+\-a$ ]{0,60}"#) {
             if let Ok(value) = parse(text.as_bytes(), 64) {
                 let document = Document::new(value);
                 let again = parse(document.text.as_bytes(), 64).unwrap();

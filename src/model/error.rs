@@ -1,13 +1,13 @@
-//! Refusals: what the log decides against a command, and what is wrong with a request.
+//! Rejections of the log, and violations of a request.
 //!
-//! A [`Rejection`] is replicated and the same on every node. An [`Invalid`] is found before anything is
-//! proposed. Neither knows an HTTP status; `api/reply.rs` does.
+//! A [`Rejection`] is a decision of the log: it is replicated and the same on every node. An [`Invalid`] request is
+//! refused before anything is proposed. **Invariant:** neither knows an HTTP status; only `api/reply.rs` does.
 
 use serde::{Deserialize, Serialize};
 
 use super::{command::THIS_ENTRY, key::Key, record::Revision};
 
-/// A verdict against a command.
+/// The decision to reject a command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Rejection {
     /// A create of a key that exists.
@@ -16,7 +16,7 @@ pub enum Rejection {
     /// No such definition.
     #[error("definition does not exist")]
     DefinitionNotFound,
-    /// A restricted delete of a definition that has configs.
+    /// A delete with `restrict` of a definition that has configs.
     #[error("definition still has {0} configs")]
     DefinitionNotEmpty(u64),
     /// A create of a key that exists.
@@ -25,76 +25,76 @@ pub enum Rejection {
     /// No such config.
     #[error("config does not exist")]
     ConfigNotFound,
-    /// `If-Match` names another revision than the record's.
-    #[error("the current revision is {}, not the expected one", shown(*current))]
+    /// The record has another revision than `If-Match` names, or exists although `If-None-Match` excludes it.
+    #[error("the current revision is {}, not the expected one", rendered(*current))]
     Precondition {
         /// The record's revision.
         current: Revision,
     },
-    /// The idempotency key has been used with another request.
+    /// The idempotency key was used with another request.
     #[error("the idempotency key was used with another request")]
     RequestReused,
-    /// A config has the value of a unique path already.
+    /// Another config has the same value at a unique path.
     #[error("`{path}` is unique, and config `{by}` has the same value there")]
     NotUnique {
         /// The unique path.
         path: String,
-        /// The config that has the value.
+        /// The config that holds the value.
         by: Key,
     },
-    /// A step of a batch was rejected, and so nothing of the batch was done.
+    /// A step of a batch was rejected, so nothing of the batch was applied.
     #[error("operation {index}: {rejection}")]
     InBatch {
-        /// Which, from 0.
+        /// The position of the step, from 0.
         index: u32,
-        /// Why.
+        /// Why the step was rejected.
         rejection: Box<Rejection>,
     },
 }
 
-fn shown(revision: Revision) -> String {
+fn rendered(revision: Revision) -> String {
     if revision == THIS_ENTRY { "the batch's own".into() } else { revision.to_string() }
 }
 
-/// One thing that is wrong with a request, with the place where.
+/// One rule that a request breaks, with its location.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Violation {
-    /// What is wrong, for people.
+    /// What is wrong, for a human reader.
     pub msg: String,
-    /// The way to the place, outermost first; empty when there is none.
-    pub loc: Vec<Step>,
+    /// The path to the location, outermost segment first; empty when there is none.
+    pub loc: Vec<LocSegment>,
 }
 
-/// One step of the way into a body: a member's name or an element's number.
+/// One segment of a location: a member's name or an element's index.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Step {
+pub enum LocSegment {
     /// A member of an object.
     Name(String),
     /// An element of an array.
-    Place(u64),
+    Index(u64),
 }
 
-/// Why a request can't be proposed.
+/// Why a request is refused before it is proposed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Invalid {
-    /// Parameter, key, index, schema or data break a rule. All violations that were found, at least one.
+    /// Parameters, keys, indexes, schema or data break rules. All violations that were found; at least one.
     Violations(Vec<Violation>),
-    /// Data or schema are longer than the limit that the text names.
+    /// Data or schema exceed the limit that the text names.
     TooLarge(String),
-    /// The same, with the place where.
+    /// The same, with its location.
     TooLargeAt(Violation),
 }
 
 impl Violation {
-    /// A violation without a place.
+    /// A violation without a location.
     #[must_use]
     pub fn new(msg: impl Into<String>) -> Self {
         Self { msg: msg.into(), loc: Vec::new() }
     }
 
-    /// A violation at a place.
+    /// A violation at a location.
     #[must_use]
-    pub fn at(loc: Vec<Step>, msg: impl Into<String>) -> Self {
+    pub fn at(loc: Vec<LocSegment>, msg: impl Into<String>) -> Self {
         Self { msg: msg.into(), loc }
     }
 }
@@ -105,7 +105,7 @@ impl From<Violation> for Invalid {
     }
 }
 
-impl From<&str> for Step {
+impl From<&str> for LocSegment {
     fn from(name: &str) -> Self {
         Self::Name(name.into())
     }

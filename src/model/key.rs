@@ -1,9 +1,8 @@
 //! Keys of definitions and configs: `[A-Za-z0-9][A-Za-z0-9_.~-]{0,254}`, the whole string, case-sensitive.
 //!
-//! The alphabet is the unreserved one of RFC 3986, so that a key stands in a path as it is.
+//! The alphabet is the unreserved set of RFC 3986, so a key needs no escaping in a URL path.
 //!
-//! **Invariant:** a `Key` that exists is valid; it can't be made but through [`Key::parse`], deserialising
-//! included.
+//! **Invariant:** every `Key` is valid: [`Key::parse`] is the only constructor, also for deserialisation.
 
 use std::{borrow::Borrow, fmt};
 
@@ -12,12 +11,12 @@ use smol_str::SmolStr;
 
 use super::limits::KEY_BYTES_MAX;
 
-/// A valid key; cloning it copies three words. One of up to 23 bytes, as most are, lies in them, so that orders compare
-/// keys without leaving their nodes.
+/// A valid key; a clone copies three words. A key of up to 23 bytes, as most are, is stored inline, so that an index
+/// compares keys without following a pointer.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(SmolStr);
 
-/// A text that is no key.
+/// Why a text is no key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a key is 1 to {KEY_BYTES_MAX} characters of A-Z, a-z, 0-9, `_`, `.`, `~`, `-`, the first a letter or a digit"
@@ -25,15 +24,15 @@ pub struct Key(SmolStr);
 pub struct KeyError;
 
 impl Key {
-    /// The key that `text` is.
+    /// Parses a key.
     ///
     /// # Errors
     /// When the text is empty, too long or holds a character outside the alphabet.
     pub fn parse(text: &str) -> Result<Self, KeyError> {
         let bytes = text.as_bytes();
-        let starts = bytes.first().is_some_and(u8::is_ascii_alphanumeric);
-        let goes_on = bytes.iter().all(|b| b.is_ascii_alphanumeric() || b"_.~-".contains(b));
-        if starts && goes_on && bytes.len() <= KEY_BYTES_MAX { Ok(Self(text.into())) } else { Err(KeyError) }
+        let first_ok = bytes.first().is_some_and(u8::is_ascii_alphanumeric);
+        let all_ok = bytes.iter().all(|b| b.is_ascii_alphanumeric() || b"_.~-".contains(b));
+        if first_ok && all_ok && bytes.len() <= KEY_BYTES_MAX { Ok(Self(text.into())) } else { Err(KeyError) }
     }
 
     /// The key's text.
@@ -96,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_alphabet_is_whole_and_closed() {
+    fn the_alphabet_is_accepted_and_nothing_else() {
         for good in ["a", "0", "A.b_c~d-e", &"x".repeat(255)] {
             assert_eq!(Key::parse(good).unwrap().as_str(), good);
         }

@@ -1,62 +1,130 @@
-//! Every limit of a body, page, queue, wait and retry, with its reason. What a user may set is in [`Limits`].
+//! The limits that a caller or an operator can meet, each with its unit, its reason and its setting.
+//!
+//! A limit belongs here when it decides an answer: a request is refused, a list is cut, a remembered outcome expires.
+//! Constants that only tune a layer (buffer sizes, batch sizes, intervals) stand where they are used.
+//! [`Limits`] holds what an operator can set. Every other limit is fixed: the constants bound the work of one request
+//! or of one log entry.
+//!
+//! **Invariant:** limits are applied when a request is accepted, on the node that accepts it. What the log has
+//! decided is never refused later, so nodes with different settings agree all the same. The fixed limits that
+//! `state` applies (remembered requests, build steps) decide what an entry does and are the same on every node.
 
 use serde::{Deserialize, Serialize};
 
-/// Longest key in bytes: what a path segment of common file systems and proxies holds.
+// Requests.
+
+/// Bytes of a key. What a path segment of common file systems and proxies holds. Fixed.
 pub const KEY_BYTES_MAX: usize = 255;
-/// Longest reason of a change in bytes; it rides in every log entry.
+/// Bytes of a change's reason (`X-Change-Reason`). It is part of every log entry. Fixed.
 pub const REASON_BYTES_MAX: usize = 1024;
-/// Longest idempotency key in bytes: a UUID is 36, a digest in hex 64.
-pub const REQUEST_KEY_BYTES_MAX: usize = 255;
-/// Answers of requests with an idempotency key that the cluster remembers at most: about 100 bytes each.
-pub const REQUESTS_MAX: usize = 100_000;
-/// How long such an answer is remembered, by the log's time: a day, as the makers of payment services do.
-pub const REQUEST_AGE_US: u64 = 24 * 60 * 60 * 1_000_000;
-/// Filters of one list query: each costs an index look-up.
-pub const FILTERS_MAX: usize = 64;
-/// Values of one filter (`in`, repeated equality).
-pub const FILTER_VALUES_MAX: usize = 1000;
-/// Violations that an answer lists: enough to mend a document, bounded for a hostile one.
+/// Bytes of an idempotency key. A UUID has 36, a digest in hex 64. Fixed.
+pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
+/// Outcomes of requests with an idempotency key that the cluster remembers, about 100 bytes each. The oldest is
+/// forgotten first. Fixed: it is part of the state.
+pub const REMEMBERED_REQUESTS_MAX: usize = 100_000;
+/// Microseconds for which such an outcome is remembered, by the log's time: a day, as payment services do. Fixed: it
+/// is part of the state.
+pub const REMEMBERED_REQUEST_AGE_US: u64 = 24 * 60 * 60 * 1_000_000;
+/// Violations that one answer lists: enough to mend a document, bounded for a hostile one. Fixed.
 pub const VIOLATIONS_MAX: usize = 1000;
-/// Scalars of one config that one index takes: an array is indexed by element.
-pub const INDEX_ENTRIES_MAX: usize = 10_000;
-/// Changes that a node keeps in memory for its watchers: those of some seconds at the highest load.
+/// Bytes of one violation's text. The validator quotes the data, which may be a megabyte. Fixed.
+pub const VIOLATION_TEXT_BYTES_MAX: usize = 300;
+/// Operations of a batch, as far as `--batch-operations` can be raised: the ids of the definitions that one log
+/// entry creates leave this many places (`record::STEP_BITS`). Fixed.
+pub const BATCH_STEPS_MAX: usize = 1024;
+
+// Lists and watches.
+
+/// Filters of one list query. Each costs an index look-up. Fixed.
+pub const FILTERS_MAX: usize = 64;
+/// Values of one filter (`in`, repeated equality). Each costs an index look-up. Fixed.
+pub const FILTER_VALUES_MAX: usize = 1000;
+/// Changes that a node keeps in memory for its watchers: some seconds at the highest load. Older ones are read from
+/// the history. Fixed.
 pub const FEED_EVENTS_MAX: usize = 16_384;
-/// Bytes of such changes, with the records that they replaced.
+/// Bytes of such changes, with the records that they replaced. Fixed.
 pub const FEED_BYTES_MAX: usize = 64 << 20;
-/// Definitions or configs that one watch names.
+/// Definitions or configs that one watch names. Fixed.
 pub const WATCH_KEYS_MAX: usize = 64;
 
-/// Configs up to which a definition is indexed anew in the one entry that changes its paths: some 10 ms.
-pub const INDEX_AT_ONCE_MAX: u64 = 1000;
-/// Configs that one step of a build passes: some 5 ms, in which no other write is decided.
-pub const INDEX_STEP_CONFIGS: usize = 250;
-/// Bytes of data after which a step ends, whatever the number: they are parsed.
-pub const INDEX_STEP_BYTES: usize = 512 << 10;
-/// What one JSON Patch may cost, roughly in bytes that it copies and elements that it moves: some 100 ms at worst.
-pub const PATCH_WORK_MAX: usize = 32 << 20;
+// Indexed paths.
 
-/// The limits that a node's settings may change. They bound intake only: what has been agreed on is never
-/// refused later, so nodes with different limits agree all the same.
+/// Elements of an indexed array: each is an index entry of its config. Fixed.
+pub const INDEX_ENTRIES_MAX: usize = 10_000;
+/// Subschemas that are visited to resolve one member of an indexed path through `$ref` and `allOf`: far more than an
+/// accepted schema needs, and an end for references in a circle. Fixed.
+pub const PATH_SUBSCHEMAS_MAX: usize = 1000;
+/// Configs up to which a definition is reindexed in the one log entry that changes its paths: some 10 ms. A larger one
+/// is reindexed in steps, and until then queries on its new paths are refused. Fixed: every node must decide the same.
+pub const REINDEX_CONFIGS_MAX: u64 = 1000;
+/// Configs of one step of an index build: some 5 ms, in which no other write is decided. Fixed: as above.
+pub const BUILD_STEP_CONFIGS_MAX: usize = 250;
+/// Bytes of data after which a step of an index build ends, because the data are parsed. Fixed: as above.
+pub const BUILD_STEP_BYTES_MAX: usize = 512 << 10;
+
+// Patches.
+
+/// Cost of one JSON Patch: roughly the bytes that it copies and the elements that it moves. Some 100 ms at worst.
+/// Fixed.
+pub const PATCH_COST_MAX: usize = 32 << 20;
+/// Levels of nesting that an operation of a patch may make: what recursive functions bear on a thread's stack. The
+/// limit of the data, `--json-depth`, is lower and applies to the result. Fixed.
+pub const PATCH_DEPTH_MAX: usize = 256;
+/// Violations of one patch's shape after which the check ends: enough to mend it. Fixed.
+pub const PATCH_VIOLATIONS_MAX: usize = 100;
+
+// Schemas: a check that has begun can't be stopped, so its cost is bounded before (`schema/cost.rs`).
+
+/// Subschemas of a schema, each counted once for each dynamic scope. Its size allows no more in one scope, but embedded
+/// documents that refer to each other multiply. Fixed.
+pub const SUBSCHEMAS_MAX: usize = 100_000;
+/// References on cycles between the embedded documents (`$id`) of a schema. The validator compiles a target again for
+/// each route through documents that leads to it; on a cycle the routes multiply: 36 references between three small
+/// documents took more than a minute. Fixed.
+pub const SCHEMA_CYCLE_REFS_MAX: usize = 16;
+/// The same for a schema of more than [`LARGE_SCHEMA_SUBSCHEMAS`]. Fixed.
+pub const LARGE_SCHEMA_CYCLE_REFS_MAX: usize = 4;
+/// Subschemas above which a schema counts as large. Fixed.
+pub const LARGE_SCHEMA_SUBSCHEMAS: usize = 1000;
+/// Evaluations of subschemas at one place of the data: far above unions of hundreds of variants, far below a chain
+/// that doubles. Fixed.
+pub const PLACE_EVALUATIONS_MAX: u64 = 10_000;
+/// Subschemas at one place of the data that apply each other in a chain. Fixed.
+pub const PLACE_CHAIN_MAX: usize = 250;
+/// Steps of computing a schema's cost: some hundred milliseconds and some dozen MiB. Fixed.
+pub const SCHEMA_COST_STEPS_MAX: usize = 1_000_000;
+/// Evaluations of one check of data, long strings and numbers counted more: a second or two. Fixed.
+pub const CHECK_EVALUATIONS_MAX: u64 = 20_000_000;
+/// Evaluations up to which a check lists violations: each may be one, of microseconds and some hundred bytes. Above,
+/// the answer says only that the data break the schema. Fixed.
+pub const LISTED_EVALUATIONS_MAX: u64 = 500_000;
+/// Nested applications of one check. Each takes a few hundred bytes of the thread's stack. Fixed.
+pub const CHECK_STACK_MAX: usize = 1_500;
+/// Bytes of one compiled pattern: far above what common patterns take. Fixed.
+pub const PATTERN_BYTES_MAX: usize = 256 << 10;
+/// Bytes of all compiled patterns of a schema, which is cached with others. Fixed.
+pub const PATTERNS_BYTES_MAX: usize = 16 << 20;
+
+/// The limits that a node's settings may change. Each refusal names the limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Bytes of a request body.
+    /// Bytes of a request body: `--body-bytes`.
     pub body_bytes: usize,
-    /// Bytes of a config's data.
+    /// Bytes of a config's data: `--data-bytes`.
     pub data_bytes: usize,
-    /// Bytes of a schema.
+    /// Bytes of a schema: `--schema-bytes`.
     pub schema_bytes: usize,
-    /// Nesting of a JSON text.
+    /// Levels of nesting of a JSON text: `--json-depth`.
     pub json_depth: usize,
-    /// Indexed paths of a definition.
+    /// Indexed paths of a definition: `--indexes`.
     pub indexes: usize,
-    /// Operations of a batch.
+    /// Operations of a batch: `--batch-operations`.
     pub batch_operations: usize,
-    /// Records of a page.
+    /// Records of a page: `--page-limit`.
     pub page_limit: usize,
-    /// Writes that a node works on at once; more get 429 at once.
+    /// Writes that a node works on at once; more get 429 at once: `--writes-in-flight`.
     pub writes_in_flight: usize,
-    /// Watches that are open on a node at once; more get 429.
+    /// Watches that are open on a node at once; more get 429: `--watches`.
     pub watches: usize,
 }
 

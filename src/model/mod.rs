@@ -1,7 +1,19 @@
 //! What the data is: definitions, configs, the commands that change them, the queries that find them.
 //!
-//! Everything here is pure: no I/O, no clock, no randomness, no async. The same text gives the same value on
-//! every node and in every version, because what is made here is replicated.
+//! | file | what it holds |
+//! |---|---|
+//! | [`key`], [`record`], [`time`] | keys, the two stored records, timestamps |
+//! | [`document`] | JSON text of a caller: bounded, parsed, stored as written |
+//! | [`schema`] | JSON Schema: what is compiled, what a check may cost |
+//! | [`index`] | indexed paths, their slots, values as bytes that sort |
+//! | [`query`] | list queries: page, sort, search, filters |
+//! | [`patch`] | JSON Merge Patch and JSON Patch |
+//! | [`command`] | what is proposed, what a log entry holds, what the log decides |
+//! | [`error`] | rejections of the log, violations of a request |
+//! | [`limits`] | the limits that a caller or an operator can meet |
+//!
+//! **Invariant:** everything here is pure: no I/O, no clock, no randomness, no async. The same text gives the same
+//! value on every node and in every version, because what is computed here is replicated.
 
 pub mod command;
 pub mod document;

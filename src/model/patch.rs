@@ -1,70 +1,70 @@
-//! Patches of data: JSON Merge Patch (RFC 7396) and JSON Patch (RFC 6902), over values that keep what was written.
+//! Patches of data: JSON Merge Patch (RFC 7396) and JSON Patch (RFC 6902), over values that keep their written text.
 //!
-//! The crate `json-patch` was tried and is not used: under `preserve_order` its removals move the last member to
-//! the place of the removed one, its `test` compares the texts of numbers (`6` and `6.0` differ), and its `copy`
-//! doubles a document as often as it is asked to. Here members keep their order, numbers are compared by value,
-//! and the work of a patch is bounded.
+//! The crate `json-patch` was tried and is not used: with `preserve_order` its removals move the last member to the
+//! position of the removed one, its `test` compares the texts of numbers (`6` and `6.0` differ), and its `copy` doubles a
+//! document as often as the patch says. Here members keep their order, numbers are compared by value, and the cost of
+//! a patch is bounded.
 //!
-//! **Invariant:** what a patch makes follows from the patch and its target alone, and costs no more than
-//! [`PATCH_WORK_MAX`], whatever the patch says.
+//! **Invariant:** the result of a patch depends on the patch and its target alone, and costs at most
+//! [`PATCH_COST_MAX`].
 
 use serde_json::{Map, Value};
 
 use super::{
     document::Document,
-    error::{Step, Violation},
+    error::{LocSegment, Violation},
     index,
-    limits::PATCH_WORK_MAX,
+    limits::{PATCH_COST_MAX, PATCH_DEPTH_MAX, PATCH_VIOLATIONS_MAX},
 };
 
-/// How a patch is written.
+/// The format of a patch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PatchForm {
-    /// RFC 7396: an object that is laid over the target.
+pub enum PatchFormat {
+    /// RFC 7396: an object that is merged into the target.
     Merge,
     /// RFC 6902: a list of operations.
     Json,
 }
 
-/// A patch whose shape was checked.
+/// A patch whose shape is valid.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Patch {
-    /// How it is written.
-    pub form: PatchForm,
-    /// What it says.
+    /// Its format.
+    pub format: PatchFormat,
+    /// Its text and value.
     pub document: Document,
 }
 
-/// Something that is wrong with the shape of a patch, and where in it.
+/// An error in the shape of a patch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Misshape {
-    /// The way to the place, from the patch's root.
-    pub loc: Vec<Step>,
-    /// What is wrong there.
-    pub kind: MisshapeKind,
+pub struct ShapeError {
+    /// The location, from the patch's root.
+    pub loc: Vec<LocSegment>,
+    /// What is wrong.
+    pub kind: ShapeErrorKind,
 }
 
 /// What is wrong with the shape of a patch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum MisshapeKind {
+pub enum ShapeErrorKind {
     /// A member is missing.
     Missing,
-    /// No string.
+    /// Not a string.
     NotText,
-    /// No list.
+    /// Not a list.
     NotList,
-    /// No object.
+    /// Not an object.
     NotObject,
-    /// Of the right type, but it breaks a rule.
+    /// The type is right, but a rule is broken.
     Wrong(String),
 }
 
-/// Why a patch can't be applied to its target. Places are named from the patch's root.
+/// Why a patch can't be applied to its target. Locations start at the patch's root.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PatchError {
     /// An operation is not possible on this target.
     Violation(Violation),
-    /// A `test` found something else.
+    /// A `test` found another value.
     TestFailed(Violation),
 }
 
@@ -84,102 +84,107 @@ enum Operation<'a> {
 struct Pointer(Vec<String>);
 
 impl Patch {
-    /// Checks the shape of a patch: all that is wrong with it, nothing when it is whole.
+    /// Checks the shape of a patch: all errors, none when it is valid.
     #[must_use]
-    pub fn misshapes(form: PatchForm, value: &Value) -> Vec<Misshape> {
-        let mut wrong = Vec::new();
-        match (form, value) {
-            (PatchForm::Merge, Value::Object(_)) => {}
-            (PatchForm::Merge, _) => wrong.push(Misshape { loc: vec![], kind: MisshapeKind::NotObject }),
-            (PatchForm::Json, Value::Array(operations)) => {
-                for (place, operation) in (0..).zip(operations) {
-                    if Operation::of(operation, place, &mut wrong).is_none() && wrong.len() > WRONG_MAX {
+    pub fn check_shape(format: PatchFormat, value: &Value) -> Vec<ShapeError> {
+        let mut errors = Vec::new();
+        match (format, value) {
+            (PatchFormat::Merge, Value::Object(_)) => {}
+            (PatchFormat::Merge, _) => {
+                errors.push(ShapeError { loc: vec![], kind: ShapeErrorKind::NotObject })
+            }
+            (PatchFormat::Json, Value::Array(operations)) => {
+                for (index, operation) in (0..).zip(operations) {
+                    if Operation::parse(operation, index, &mut errors).is_none()
+                        && errors.len() > PATCH_VIOLATIONS_MAX
+                    {
                         break;
                     }
                 }
             }
-            (PatchForm::Json, _) => wrong.push(Misshape { loc: vec![], kind: MisshapeKind::NotList }),
+            (PatchFormat::Json, _) => errors.push(ShapeError { loc: vec![], kind: ShapeErrorKind::NotList }),
         }
-        wrong
+        errors
     }
 
-    /// What the patch makes of a target.
+    /// Applies the patch to a target and returns the result.
     ///
     /// # Errors
-    /// When an operation can't be done; nothing is done then.
+    /// When an operation can't be applied.
     pub fn apply(&self, mut target: Value) -> Result<Value, PatchError> {
-        match (self.form, &self.document.value) {
-            (PatchForm::Merge, patch) => merge(&mut target, patch),
-            (PatchForm::Json, Value::Array(operations)) => {
-                let mut work = Work(PATCH_WORK_MAX);
-                for (place, operation) in (0..).zip(operations) {
-                    let at = |stop: Stop| stop.at(place);
-                    let operation = Operation::of(operation, place, &mut Vec::new());
-                    let operation = operation.ok_or_else(|| at(Stop::Violation("is no operation")))?;
-                    operation.apply(&mut target, &mut work).map_err(at)?;
+        match (self.format, &self.document.value) {
+            (PatchFormat::Merge, patch) => merge(&mut target, patch),
+            (PatchFormat::Json, Value::Array(operations)) => {
+                let mut budget = Budget(PATCH_COST_MAX);
+                for (index, operation) in (0..).zip(operations) {
+                    let at = |error: OperationError| error.at(index);
+                    let operation = Operation::parse(operation, index, &mut Vec::new());
+                    let operation =
+                        operation.ok_or_else(|| at(OperationError::Violation("is no operation")))?;
+                    operation.apply(&mut target, &mut budget).map_err(at)?;
                 }
             }
-            (PatchForm::Json, _) => return Err(Stop::Violation("a JSON Patch is a list").at(0)),
+            (PatchFormat::Json, _) => return Err(OperationError::Violation("a JSON Patch is a list").at(0)),
         }
         Ok(target)
     }
 }
 
-/// Violations of one patch that are told: enough to mend it.
-const WRONG_MAX: usize = 100;
-
-/// Why an operation can't be done.
+/// Why an operation can't be applied.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Stop {
+enum OperationError {
     Violation(&'static str),
-    Differs,
+    TestFailed,
 }
 
-impl Stop {
-    fn at(self, place: u64) -> PatchError {
-        let loc = vec![Step::Place(place)];
+impl OperationError {
+    fn at(self, index: u64) -> PatchError {
+        let loc = vec![LocSegment::Index(index)];
         match self {
             Self::Violation(text) => {
-                PatchError::Violation(Violation::at(loc, format!("operation {place}: {text}")))
+                PatchError::Violation(Violation::at(loc, format!("operation {index}: {text}")))
             }
-            Self::Differs => {
-                let text = format!("operation {place}: the value is not the one that `test` names");
+            Self::TestFailed => {
+                let text = format!("operation {index}: the value is not the one that `test` names");
                 PatchError::TestFailed(Violation::at(loc, text))
             }
         }
     }
 }
 
-const NO_PATH: Stop = Stop::Violation("`path` leads nowhere");
-const NO_FROM: Stop = Stop::Violation("`from` leads nowhere");
+const PATH_NOT_FOUND: OperationError = OperationError::Violation("`path` leads nowhere");
+const FROM_NOT_FOUND: OperationError = OperationError::Violation("`from` leads nowhere");
 
-/// What a patch may still cost: roughly the bytes and elements that it copies or moves.
-struct Work(usize);
+/// The remaining cost that a patch may have: roughly the bytes and elements that it copies or moves.
+struct Budget(usize);
 
-impl Work {
-    fn spend(&mut self, cost: usize) -> Result<(), Stop> {
-        self.0 = self.0.checked_sub(cost).ok_or(Stop::Violation("the patch as a whole costs too much"))?;
+impl Budget {
+    fn spend(&mut self, cost: usize) -> Result<(), OperationError> {
+        self.0 = self
+            .0
+            .checked_sub(cost)
+            .ok_or(OperationError::Violation("the patch as a whole costs too much"))?;
         Ok(())
     }
 }
 
 impl<'a> Operation<'a> {
-    /// Reads an operation; `None` after telling all that is wrong with it.
-    fn of(value: &'a Value, place: u64, wrong: &mut Vec<Misshape>) -> Option<Self> {
-        let at = |name: &str| vec![Step::Place(place), name.into()];
+    /// Parses an operation; `None` when it is invalid, with all its errors added to `errors`.
+    fn parse(value: &'a Value, index: u64, errors: &mut Vec<ShapeError>) -> Option<Self> {
+        let at = |name: &str| vec![LocSegment::Index(index), name.into()];
         let Value::Object(members) = value else {
-            wrong.push(Misshape { loc: vec![Step::Place(place)], kind: MisshapeKind::NotObject });
+            errors.push(ShapeError { loc: vec![LocSegment::Index(index)], kind: ShapeErrorKind::NotObject });
             return None;
         };
-        let before = wrong.len();
+        let before = errors.len();
         let mut text = |name: &str| match members.get(name) {
             Some(Value::String(text)) => Some(text.as_str()),
             Some(_) => {
-                wrong.push(Misshape { loc: at(name), kind: MisshapeKind::NotText });
+                errors.push(ShapeError { loc: at(name), kind: ShapeErrorKind::NotText });
                 None
             }
             None => {
-                wrong.push(Misshape { loc: at(name), kind: MisshapeKind::Missing });
+                errors.push(ShapeError { loc: at(name), kind: ShapeErrorKind::Missing });
                 None
             }
         };
@@ -189,18 +194,18 @@ impl<'a> Operation<'a> {
         let needs_value = matches!(op, Some("add" | "replace" | "test"));
         let value = members.get("value");
         if needs_value && value.is_none() {
-            wrong.push(Misshape { loc: at("value"), kind: MisshapeKind::Missing });
+            errors.push(ShapeError { loc: at("value"), kind: ShapeErrorKind::Missing });
         }
         let mut pointer = |name: &str, text: Option<&str>| {
             let pointer = Pointer::parse(text?);
             if pointer.is_none() {
                 let msg = "a JSON pointer is empty or begins with `/`, and `~` stands before 0 or 1 only";
-                wrong.push(Misshape { loc: at(name), kind: MisshapeKind::Wrong(msg.into()) });
+                errors.push(ShapeError { loc: at(name), kind: ShapeErrorKind::Wrong(msg.into()) });
             }
             pointer
         };
         let (path, from) = (pointer("path", path), pointer("from", from));
-        let made = match (op, path, from, value) {
+        let operation = match (op, path, from, value) {
             (Some("add"), Some(path), _, Some(value)) => Some(Self::Add { path, value }),
             (Some("remove"), Some(path), _, _) => Some(Self::Remove { path }),
             (Some("replace"), Some(path), _, Some(value)) => Some(Self::Replace { path, value }),
@@ -213,47 +218,44 @@ impl<'a> Operation<'a> {
             && !matches!(op, "add" | "remove" | "replace" | "move" | "copy" | "test")
         {
             let msg = "`op` must be one of add, remove, replace, move, copy, test";
-            wrong.push(Misshape { loc: at("op"), kind: MisshapeKind::Wrong(msg.into()) });
+            errors.push(ShapeError { loc: at("op"), kind: ShapeErrorKind::Wrong(msg.into()) });
         }
-        made.filter(|_| wrong.len() == before)
+        operation.filter(|_| errors.len() == before)
     }
 
-    fn apply(self, target: &mut Value, work: &mut Work) -> Result<(), Stop> {
+    fn apply(self, target: &mut Value, budget: &mut Budget) -> Result<(), OperationError> {
         match self {
-            Self::Add { path, value } => path.add(target, value.clone(), work),
-            Self::Remove { path } => path.remove(target, work).ok_or(NO_PATH)?.map(drop),
+            Self::Add { path, value } => path.add(target, value.clone(), budget),
+            Self::Remove { path } => path.remove(target, budget).ok_or(PATH_NOT_FOUND)?.map(drop),
             Self::Replace { path, value } => {
                 path.check_depth(value)?;
-                descend(target, &path.0).ok_or(NO_PATH)?.clone_from(value);
+                descend(target, &path.0).ok_or(PATH_NOT_FOUND)?.clone_from(value);
                 Ok(())
             }
             Self::Move { from, path } => {
                 if path.0.len() > from.0.len() && path.0.starts_with(&from.0) {
-                    return Err(Stop::Violation("a value can't be moved into itself"));
+                    return Err(OperationError::Violation("a value can't be moved into itself"));
                 }
                 if path == from {
-                    return from.find(target).map(drop).ok_or(NO_FROM);
+                    return from.find(target).map(drop).ok_or(FROM_NOT_FOUND);
                 }
-                let value = from.remove(target, work).ok_or(NO_FROM)??;
-                work.spend(size(&value))?;
-                path.add(target, value, work)
+                let value = from.remove(target, budget).ok_or(FROM_NOT_FOUND)??;
+                budget.spend(size(&value))?;
+                path.add(target, value, budget)
             }
             Self::Copy { from, path } => {
-                let found = from.find(target).ok_or(NO_FROM)?;
-                work.spend(size(found))?;
+                let found = from.find(target).ok_or(FROM_NOT_FOUND)?;
+                budget.spend(size(found))?;
                 let value = found.clone();
-                path.add(target, value, work)
+                path.add(target, value, budget)
             }
             Self::Test { path, value } => {
-                let found = path.find(target).ok_or(NO_PATH)?;
-                if same(found, value) { Ok(()) } else { Err(Stop::Differs) }
+                let found = path.find(target).ok_or(PATH_NOT_FOUND)?;
+                if equal(found, value) { Ok(()) } else { Err(OperationError::TestFailed) }
             }
         }
     }
 }
-
-/// Nesting that no step of a patch exceeds: what functions that call themselves bear. The limit of data is lower.
-const DEPTH_MAX: usize = 256;
 
 impl Pointer {
     fn parse(text: &str) -> Option<Self> {
@@ -264,51 +266,51 @@ impl Pointer {
     fn find<'v>(&self, target: &'v Value) -> Option<&'v Value> {
         self.0.iter().try_fold(target, |at, token| match at {
             Value::Object(members) => members.get(token),
-            Value::Array(elements) => elements.get(place(token)?),
+            Value::Array(elements) => elements.get(element_index(token)?),
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
         })
     }
 
-    /// Refuses a value that would nest too deep at this place.
-    fn check_depth(&self, value: &Value) -> Result<(), Stop> {
-        let fits = self.0.len() + depth(value) <= DEPTH_MAX;
-        if fits { Ok(()) } else { Err(Stop::Violation("the data would be nested too deep")) }
+    /// Refuses a value that would be nested too deep at this location.
+    fn check_depth(&self, value: &Value) -> Result<(), OperationError> {
+        let fits = self.0.len() + depth(value) <= PATCH_DEPTH_MAX;
+        if fits { Ok(()) } else { Err(OperationError::Violation("the data would be nested too deep")) }
     }
 
-    /// Puts a value at the place: a new member, in the place of a member, or between two elements.
-    fn add(&self, target: &mut Value, value: Value, work: &mut Work) -> Result<(), Stop> {
+    /// Adds a value: as a new member, in place of a member, or between two elements.
+    fn add(&self, target: &mut Value, value: Value, budget: &mut Budget) -> Result<(), OperationError> {
         self.check_depth(&value)?;
         let Some((last, parents)) = self.0.split_last() else {
             *target = value;
             return Ok(());
         };
-        match descend(target, parents).ok_or(NO_PATH)? {
+        match descend(target, parents).ok_or(PATH_NOT_FOUND)? {
             Value::Object(members) => {
                 members.insert(last.clone(), value);
                 Ok(())
             }
             Value::Array(elements) => {
-                let at = if last == "-" { Some(elements.len()) } else { place(last) };
-                let at = at.filter(|at| *at <= elements.len()).ok_or(NO_PATH)?;
-                work.spend(elements.len() - at)?;
+                let at = if last == "-" { Some(elements.len()) } else { element_index(last) };
+                let at = at.filter(|at| *at <= elements.len()).ok_or(PATH_NOT_FOUND)?;
+                budget.spend(elements.len() - at)?;
                 elements.insert(at, value);
                 Ok(())
             }
-            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Err(NO_PATH),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Err(PATH_NOT_FOUND),
         }
     }
 
-    /// Takes the value out; `None` when there is none. What stands behind it keeps its order.
-    fn remove(&self, target: &mut Value, work: &mut Work) -> Option<Result<Value, Stop>> {
+    /// Removes the value; `None` when there is none. The values after it keep their order.
+    fn remove(&self, target: &mut Value, budget: &mut Budget) -> Option<Result<Value, OperationError>> {
         let (last, parents) = self.0.split_last()?;
         match descend(target, parents)? {
             Value::Object(members) => {
                 let cost = members.contains_key(last).then(|| members.len())?;
-                Some(work.spend(cost).map(|()| members.shift_remove(last).unwrap_or_default()))
+                Some(budget.spend(cost).map(|()| members.shift_remove(last).unwrap_or_default()))
             }
             Value::Array(elements) => {
-                let at = place(last).filter(|at| *at < elements.len())?;
-                Some(work.spend(elements.len() - at).map(|()| elements.remove(at)))
+                let at = element_index(last).filter(|at| *at < elements.len())?;
+                Some(budget.spend(elements.len() - at).map(|()| elements.remove(at)))
             }
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
         }
@@ -318,23 +320,23 @@ impl Pointer {
 fn descend<'v>(target: &'v mut Value, tokens: &[String]) -> Option<&'v mut Value> {
     tokens.iter().try_fold(target, |at, token| match at {
         Value::Object(members) => members.get_mut(token),
-        Value::Array(elements) => elements.get_mut(place(token)?),
+        Value::Array(elements) => elements.get_mut(element_index(token)?),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
     })
 }
 
-/// An element's number: digits without a leading zero.
-fn place(token: &str) -> Option<usize> {
+/// The index of an element: digits without a leading zero.
+fn element_index(token: &str) -> Option<usize> {
     let is_number = token == "0" || !token.starts_with('0') && token.bytes().all(|b| b.is_ascii_digit());
     token.parse().ok().filter(|_| is_number)
 }
 
 fn unescape(token: &str) -> Option<String> {
-    let whole = token.split('~').skip(1).all(|rest| rest.starts_with(['0', '1']));
-    whole.then(|| token.replace("~1", "/").replace("~0", "~"))
+    let valid = token.split('~').skip(1).all(|rest| rest.starts_with(['0', '1']));
+    valid.then(|| token.replace("~1", "/").replace("~0", "~"))
 }
 
-/// Lays a merge patch over a target: `null` removes, objects are merged, all else replaces.
+/// Applies a merge patch to a target: `null` removes, objects are merged, any other value replaces.
 fn merge(target: &mut Value, patch: &Value) {
     let Value::Object(patch) = patch else {
         target.clone_from(patch);
@@ -344,33 +346,33 @@ fn merge(target: &mut Value, patch: &Value) {
         *target = Value::Object(Map::new());
     }
     let Value::Object(members) = target else { return };
-    // One pass instead of a removal each: a removal that keeps the order costs the number of members.
-    let is_gone = |name: &String| patch.get(name).is_some_and(Value::is_null);
+    // One pass over the members instead of one removal each: a removal that keeps the order visits all of them.
+    let is_removed = |name: &String| patch.get(name).is_some_and(Value::is_null);
     if patch.values().any(Value::is_null) {
-        members.retain(|name, _| !is_gone(name));
+        members.retain(|name, _| !is_removed(name));
     }
     for (name, value) in patch.iter().filter(|(_, value)| !value.is_null()) {
         merge(members.entry(name.as_str()).or_insert(Value::Null), value);
     }
 }
 
-/// Whether two values are equal: numbers by value, objects whatever the order of their members. It looks at no
-/// more of one than the other has.
-fn same(one: &Value, other: &Value) -> bool {
+/// Whether two values are equal: numbers by value, objects regardless of member order. It visits no more of one
+/// value than the other has.
+fn equal(one: &Value, other: &Value) -> bool {
     match (one, other) {
         (Value::Number(_), Value::Number(_)) => index::encode(one) == index::encode(other),
         (Value::Array(one), Value::Array(other)) => {
-            one.len() == other.len() && one.iter().zip(other).all(|(one, other)| same(one, other))
+            one.len() == other.len() && one.iter().zip(other).all(|(one, other)| equal(one, other))
         }
         (Value::Object(one), Value::Object(other)) => {
-            let equal = |(name, one)| other.get(name).is_some_and(|other| same(one, other));
-            one.len() == other.len() && one.iter().all(equal)
+            let has_equal = |(name, one)| other.get(name).is_some_and(|other| equal(one, other));
+            one.len() == other.len() && one.iter().all(has_equal)
         }
         (one, other) => one == other,
     }
 }
 
-/// Roughly the bytes of a value.
+/// The approximate size of a value in bytes.
 fn size(value: &Value) -> usize {
     match value {
         Value::Null | Value::Bool(_) => 8,

@@ -1,9 +1,9 @@
-//! What a list asks for, read from the query of a URL: page, sort, search, filters.
+//! List queries, parsed from the query string of a URL: page, sort, search, filters.
 //!
-//! Texts of filters are read by the types that the schema declares for their path, and compared as the bytes of
-//! `index`. A path that is not indexed is refused: a list never scans by surprise.
+//! The text of a filter is parsed by the types that the schema declares for its path and compared as the bytes of
+//! `index`. A filter on a path that is not indexed is refused, so that no filter silently scans all configs.
 //!
-//! **Invariant:** a query that was read can be answered; nothing about it fails later.
+//! **Invariant:** a query that was parsed can be answered; it can't fail later.
 
 use std::ops::Bound;
 
@@ -17,7 +17,7 @@ use super::{
     time::Timestamp,
 };
 
-/// The parameters of operation 7 that are no filters.
+/// The parameters of a config list that are no filters.
 const RESERVED: [&str; 9] = [
     "page",
     "limit",
@@ -30,7 +30,7 @@ const RESERVED: [&str; 9] = [
     "cursor",
 ];
 
-/// Encoded bytes of a field: of a slot as `index::encode` makes them, of a time big-endian, of a key its text.
+/// The encoded value of a field: for a slot as by `index::encode`, for a time big-endian, for a key its text.
 pub type Bytes = Box<[u8]>;
 
 /// How definitions are sorted.
@@ -38,9 +38,9 @@ pub type Bytes = Box<[u8]>;
 pub enum DefinitionSort {
     /// By key.
     Key,
-    /// By creation.
+    /// By time of creation.
     Created,
-    /// By last change.
+    /// By time of the last change.
     Modified,
 }
 
@@ -49,57 +49,57 @@ pub enum DefinitionSort {
 pub enum ConfigSort {
     /// By key.
     Key,
-    /// By creation.
+    /// By time of creation.
     Created,
-    /// By last change.
+    /// By time of the last change.
     Modified,
-    /// By the value of an indexed path; configs without it come last in both directions.
+    /// By the value of an indexed path; configs without a value come last in both directions.
     Slot(u16),
 }
 
-/// What both lists share.
+/// The parameters that both lists share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
-    /// 1 or more; one beyond 64 bits saturates and is empty.
+    /// From 1; a number beyond 64 bits saturates, and that page is empty.
     pub page: u64,
-    /// Records of a page, 1 to the limit.
+    /// Records of a page: 1 to the limit.
     pub limit: u64,
-    /// Whether the greatest comes first.
+    /// Whether the order is descending.
     pub descending: bool,
-    /// Part of the key in lower case; empty for none.
+    /// A part of the key, in lower case; empty for all keys.
     pub search: String,
 }
 
 /// A list of definitions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DefinitionQuery {
-    /// Which page, in which direction.
+    /// Page and direction.
     pub page: Page,
-    /// In which order.
+    /// The sort field.
     pub sort: DefinitionSort,
 }
 
 /// A list of configs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigQuery {
-    /// Which page, in which direction.
+    /// Page and direction.
     pub page: Page,
-    /// In which order.
+    /// The sort field.
     pub sort: ConfigSort,
-    /// What must hold of each; all of them.
+    /// The conditions that each config must meet.
     pub filters: Vec<Filter>,
 }
 
-/// One condition.
+/// One condition on a config.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filter {
-    /// What it looks at.
+    /// The field that is tested.
     pub field: Field,
-    /// What it asks.
+    /// The test.
     pub test: Test,
 }
 
-/// What a condition looks at.
+/// A field that a filter tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Field {
     /// An indexed path.
@@ -112,38 +112,38 @@ pub enum Field {
     Key,
 }
 
-/// What a condition asks.
+/// The test of a filter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Test {
-    /// One of these.
+    /// A value is one of these.
     AnyOf(Vec<Bytes>),
-    /// The field is there, and no value of it is one of these.
+    /// The field has a value, and none of its values is one of these.
     NoneOf(Vec<Bytes>),
-    /// Between the bounds.
+    /// A value is between the bounds.
     Range(Bound<Bytes>, Bound<Bytes>),
-    /// A text that begins so.
+    /// A value is a string with this prefix.
     Prefix(String),
-    /// Whether the field is there.
+    /// Whether the field has a value.
     Exists(bool),
 }
 
-/// Why a query can't be asked.
+/// Why a query is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum QueryError {
     /// These parameters are no integers.
     NotIntegers(Vec<String>),
-    /// Rules that are broken; at least one.
+    /// Broken rules; at least one.
     Violations(Vec<Violation>),
-    /// Nothing is wrong, but the index of this path is being built.
+    /// The query is valid, but the index of this path is being built.
     Building(String),
 }
 
 type Params = [(String, String)];
 
-/// Reads the query of operation 2. `params` are the decoded pairs in their order; unknown ones are ignored.
+/// Parses the query of a definition list. `params` are the decoded pairs in order; unknown ones are ignored.
 ///
 /// # Errors
-/// With everything that is wrong.
+/// All violations.
 pub fn definitions(params: &Params, limits: &Limits) -> Result<DefinitionQuery, QueryError> {
     let mut violations = Vec::new();
     let page = page(params, limits, &mut violations)?;
@@ -154,7 +154,7 @@ pub fn definitions(params: &Params, limits: &Limits) -> Result<DefinitionQuery, 
         Some(other) => {
             let msg = format!(
                 "sort field must be one of `config_definition_key`, `created_at`, `modified_at`, not `{}`",
-                brief(other)
+                quoted(other)
             );
             violations.push(at("sort_by", msg));
             DefinitionSort::Modified
@@ -167,20 +167,20 @@ pub fn definitions(params: &Params, limits: &Limits) -> Result<DefinitionQuery, 
     }
 }
 
-/// What needs no definition of operation 7's query, so that it is refused before one is looked up.
+/// Parses what a config list's query says without its definition, to refuse it before the definition is looked up.
 ///
 /// # Errors
-/// With everything that is wrong.
+/// All violations.
 pub fn configs_shape(params: &Params, limits: &Limits) -> Result<Page, QueryError> {
     let mut violations = Vec::new();
     let page = page(params, limits, &mut violations)?;
     if violations.is_empty() { Ok(page) } else { Err(QueryError::Violations(violations)) }
 }
 
-/// Reads the query of operation 7 for a definition.
+/// Parses the query of a config list for a definition.
 ///
 /// # Errors
-/// With everything that is wrong.
+/// All violations.
 pub fn configs(params: &Params, definition: &Definition, limits: &Limits) -> Result<ConfigQuery, QueryError> {
     let mut violations = Vec::new();
     let page = page(params, limits, &mut violations)?;
@@ -208,16 +208,16 @@ pub fn configs(params: &Params, definition: &Definition, limits: &Limits) -> Res
     }
     let sorted = if let ConfigSort::Slot(slot) = sort { Some(Field::Slot(slot)) } else { None };
     let building = |field: Field| match field {
-        Field::Slot(slot) if definition.indexing.is_building(slot) => definition.indexing.place(slot),
+        Field::Slot(slot) if definition.indexing.is_building(slot) => definition.indexing.position(slot),
         Field::Slot(_) | Field::Created | Field::Modified | Field::Key => None,
     };
     match filters.iter().map(|filter| filter.field).chain(sorted).find_map(building) {
-        Some(place) => Err(QueryError::Building(definition.indexes[place].clone())),
+        Some(position) => Err(QueryError::Building(definition.indexes[position].clone())),
         None => Ok(ConfigQuery { page, sort, filters }),
     }
 }
 
-/// Equality that is repeated means any of, inequality none of; everything else is one more condition.
+/// Repeated equality means any of the values, repeated inequality none of them; any other repetition adds a filter.
 fn merge(filters: &mut Vec<Filter>, filter: Filter) {
     let same = filters.iter_mut().find(|other| {
         other.field == filter.field
@@ -239,13 +239,17 @@ fn last<'a>(params: &'a Params, name: &str) -> Option<&'a str> {
 }
 
 fn at(name: &str, msg: String) -> Violation {
-    Violation::at(vec!["query".into(), brief(name).as_str().into()], msg)
+    Violation::at(vec!["query".into(), quoted(name).as_str().into()], msg)
 }
 
-/// A caller's text as an error quotes it.
-fn brief(text: &str) -> String {
-    const LONG: usize = 100;
-    if text.chars().count() <= LONG { text.into() } else { text.chars().take(LONG).chain(['…']).collect() }
+/// A caller's text as an error quotes it: shortened.
+fn quoted(text: &str) -> String {
+    const CHARS_MAX: usize = 100;
+    if text.chars().count() <= CHARS_MAX {
+        text.into()
+    } else {
+        text.chars().take(CHARS_MAX).chain(['…']).collect()
+    }
 }
 
 fn page(params: &Params, limits: &Limits, violations: &mut Vec<Violation>) -> Result<Page, QueryError> {
@@ -271,7 +275,7 @@ fn page(params: &Params, limits: &Limits, violations: &mut Vec<Violation>) -> Re
         Some(other) => {
             violations.push(at(
                 "sort_order",
-                format!("sort order must be `asc` or `desc`, not `{}`", brief(other)),
+                format!("sort order must be `asc` or `desc`, not `{}`", quoted(other)),
             ));
             true
         }
@@ -280,7 +284,7 @@ fn page(params: &Params, limits: &Limits, violations: &mut Vec<Violation>) -> Re
     Ok(Page { page, limit, descending, search })
 }
 
-/// An integer of any size; one that does not fit saturates, which no rule can tell from the truth.
+/// An integer of any size. One that does not fit saturates; the checks that follow treat both alike.
 fn integer(text: &str) -> Option<i128> {
     let text = text.trim();
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
@@ -291,7 +295,7 @@ fn integer(text: &str) -> Option<i128> {
     Some(text.parse().unwrap_or(extreme))
 }
 
-/// The slots of a definition, with its schema parsed only when a query asks for a path.
+/// The slots of a definition; its schema is parsed when a query first names a path.
 struct Slots<'a> {
     definition: &'a Definition,
     parsed: Option<(Vec<StoredPath>, Option<Value>)>,
@@ -302,7 +306,7 @@ impl<'a> Slots<'a> {
         Self { definition, parsed: None }
     }
 
-    /// The slot of a path, and what is declared for it.
+    /// The slot of a path and its declared types.
     fn find(&mut self, text: &str) -> Option<(u16, Declared)> {
         let definition = self.definition;
         let (paths, schema) = self.parsed.get_or_insert_with(|| {
@@ -327,7 +331,7 @@ impl<'a> Slots<'a> {
                     None => {
                         let msg = format!(
                             "sort field must be `config_key`, `created_at`, `modified_at` or an indexed path, not `{}`",
-                            brief(path)
+                            quoted(path)
                         );
                         violations.push(at("sort_by", msg));
                     }
@@ -348,25 +352,26 @@ impl<'a> Slots<'a> {
             "config_key" => Some((Field::Key, Declared::default())),
             path => slots.find(path).map(|(slot, declared)| (Field::Slot(slot), declared)),
         };
-        let plain = |slots: &mut Self| {
+        let prefixed = |slots: &mut Self| {
             let path = path.strip_prefix("data.")?;
             slots.find(path).map(|(slot, declared)| (Field::Slot(slot), declared))
         };
-        let found = known(self, path).or_else(|| plain(self));
-        let (field, declared) = found.ok_or_else(|| format!("`{}` is not an indexed path", brief(path)))?;
+        let found = known(self, path).or_else(|| prefixed(self));
+        let (field, declared) = found.ok_or_else(|| format!("`{}` is not an indexed path", quoted(path)))?;
         Ok(Filter { field, test: test(field, &declared, operator, text)? })
     }
 }
 
 fn test(field: Field, declared: &Declared, operator: &str, text: &str) -> Result<Test, String> {
-    let one = || first(read(field, declared, text)?);
+    let one = || first(parse_values(field, declared, text)?);
     Ok(match operator {
-        "" => Test::AnyOf(read(field, declared, text)?),
+        "" => Test::AnyOf(parse_values(field, declared, text)?),
         "in" => {
-            let values: Result<Vec<_>, _> = text.split(',').map(|part| read(field, declared, part)).collect();
+            let values: Result<Vec<_>, _> =
+                text.split(',').map(|part| parse_values(field, declared, part)).collect();
             Test::AnyOf(values?.concat())
         }
-        "ne" => Test::NoneOf(read(field, declared, text)?),
+        "ne" => Test::NoneOf(parse_values(field, declared, text)?),
         "gte" => above(field, Bound::Included(one()?)),
         "gt" => above(field, Bound::Excluded(one()?)),
         "lte" => below(field, Bound::Included(one()?)),
@@ -378,22 +383,22 @@ fn test(field: Field, declared: &Declared, operator: &str, text: &str) -> Result
         "exists" => match text {
             "true" => Test::Exists(true),
             "false" => Test::Exists(false),
-            _ => return Err(format!("`exists` is `true` or `false`, not `{}`", brief(text))),
+            _ => return Err(format!("`exists` is `true` or `false`, not `{}`", quoted(text))),
         },
         other => {
             return Err(format!(
                 "`{}` is no operator; they are gte, gt, lte, lt, ne, prefix, in, exists",
-                brief(other)
+                quoted(other)
             ));
         }
     })
 }
 
-/// A range ends where the values of its kind end: a number is not less than a text in what users mean.
+/// A range ends where the values of its kind end: users do not mean that a number is less than a string.
 fn above(field: Field, from: Bound<Bytes>) -> Test {
     let to = match (field, &from) {
         (Field::Slot(_), Bound::Included(bytes) | Bound::Excluded(bytes)) => {
-            Bound::Excluded(index::kind_of(bytes).1)
+            Bound::Excluded(index::kind_bounds(bytes).1)
         }
         _ => Bound::Unbounded,
     };
@@ -403,7 +408,7 @@ fn above(field: Field, from: Bound<Bytes>) -> Test {
 fn below(field: Field, to: Bound<Bytes>) -> Test {
     let from = match (field, &to) {
         (Field::Slot(_), Bound::Included(bytes) | Bound::Excluded(bytes)) => {
-            Bound::Included(index::kind_of(bytes).0)
+            Bound::Included(index::kind_bounds(bytes).0)
         }
         _ => Bound::Unbounded,
     };
@@ -414,13 +419,13 @@ fn first(values: Vec<Bytes>) -> Result<Bytes, String> {
     values.into_iter().next().ok_or_else(|| "has no value".into())
 }
 
-/// The values that a text may mean; more than one only where the schema declares several types for it.
-fn read(field: Field, declared: &Declared, text: &str) -> Result<Vec<Bytes>, String> {
+/// The values that a text may stand for; more than one only where the schema declares several types.
+fn parse_values(field: Field, declared: &Declared, text: &str) -> Result<Vec<Bytes>, String> {
     match field {
         Field::Key => return Ok(vec![text.as_bytes().into()]),
         Field::Created | Field::Modified => {
             let time =
-                Timestamp::parse(text).ok_or_else(|| format!("`{}` is no time of RFC 3339", brief(text)))?;
+                Timestamp::parse(text).ok_or_else(|| format!("`{}` is no time of RFC 3339", quoted(text)))?;
             return Ok(vec![time.0.to_be_bytes().into()]);
         }
         Field::Slot(_) => {}
@@ -450,7 +455,7 @@ fn read(field: Field, declared: &Declared, text: &str) -> Result<Vec<Bytes>, Str
     }
     if values.is_empty() {
         let names: Vec<String> = kinds.iter().map(|kind| format!("{kind:?}").to_lowercase()).collect();
-        return Err(format!("`{}` is not of the declared type ({})", brief(text), names.join(", ")));
+        return Err(format!("`{}` is not of the declared type ({})", quoted(text), names.join(", ")));
     }
     Ok(values)
 }

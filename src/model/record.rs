@@ -1,7 +1,7 @@
-//! The two stored records: a definition and a config, with the index entries that the leader computed for it.
+//! The two stored records: a definition, and a config with the index entries that the leader computed for it.
 //!
-//! `data` and `schema` are kept as the JSON text that was checked at intake: reading splices the text and parses
-//! nothing. **Invariant:** a record never changes; a write makes a new one.
+//! `data` and `schema` are stored as validated JSON text: a read copies the text into the response and parses nothing.
+//! **Invariant:** a record never changes; a write creates a new one.
 
 use std::sync::Arc;
 
@@ -9,63 +9,63 @@ use serde::{Deserialize, Serialize};
 
 use super::{index::Indexing, key::Key, time::Timestamp};
 
-/// A place in the log. It grows with every agreed entry; 0 is before the first.
+/// An index of the log. It grows with every committed entry; 0 is before the first.
 pub type Revision = u64;
 
-/// A definition: the shape of its configs and the paths by which they are found.
+/// A definition: the schema of its configs and the paths that index them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Definition {
-    /// Unique for ever, and greater than those of all definitions that were created before: the revision that
-    /// created it and the step of its entry. A definition that is deleted and created again is another one.
+    /// Unique for ever, and greater than the ids of all definitions created before: the revision that created it and the
+    /// step of its batch. A definition that is deleted and created again has another id.
     pub id: u64,
     /// Its key, unique in the cluster.
     pub key: Key,
     /// Its indexed paths as they were written.
     pub indexes: Vec<String>,
-    /// The JSON text of its schema; `None` takes any object.
+    /// The JSON text of its schema; without one any object is valid.
     pub schema: Option<Arc<str>>,
-    /// The slots of the indexed paths, and what of them is being built.
+    /// The slots of the indexed paths, and the build in progress.
     pub indexing: Indexing,
     /// When it was created.
     pub created_at: Timestamp,
-    /// When it was changed last.
+    /// When it was last changed.
     pub modified_at: Timestamp,
     /// The revision of its last change: its `ETag`.
     pub revision: Revision,
-    /// Those of its indexed paths of which no two configs may have the same value.
+    /// The indexed paths at which no two configs may have the same value.
     pub unique: Vec<String>,
 }
 
-/// Bits of a definition's id that tell those of one revision apart: a batch may create several.
+/// Low bits of a definition's id, the step of its batch: one revision may create several definitions.
 pub const STEP_BITS: u32 = 10;
 
 impl Definition {
-    /// The revision that created it.
+    /// The revision that created it, taken from the id.
     #[must_use]
-    pub fn born(&self) -> Revision {
+    pub fn created_revision(&self) -> Revision {
         self.id >> STEP_BITS
     }
 
-    /// The slot of an indexed path, by the path's text: a path is written in one way only.
+    /// The slot of an indexed path, by its text: each path has exactly one spelling.
     #[must_use]
     pub fn slot(&self, path: &str) -> Option<u16> {
-        let place = self.indexes.iter().position(|indexed| indexed == path)?;
-        self.indexing.slots.get(place).copied()
+        let position = self.indexes.iter().position(|indexed| indexed == path)?;
+        self.indexing.slots.get(position).copied()
     }
 }
 
-/// A config: a key and the data that its definition's schema accepted.
+/// A config: a key and data that were valid by its definition's schema.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Config {
     /// Its key, unique in its definition.
     pub key: Key,
     /// The JSON text of its data.
     pub data: Arc<str>,
-    /// What the definition's indexes find it by.
+    /// Its entries in the definition's indexes.
     pub entries: Entries,
     /// When it was created.
     pub created_at: Timestamp,
-    /// When it was changed last.
+    /// When it was last changed.
     pub modified_at: Timestamp,
     /// The revision of its last change: its `ETag`.
     pub revision: Revision,
@@ -74,17 +74,17 @@ pub struct Config {
 /// One value of one indexed path.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Entry {
-    /// The number that the definition's `indexing` gives the path.
+    /// The slot that the definition's `indexing` assigns to the path.
     pub slot: u16,
-    /// The value in order-preserving bytes (`model/index.rs`).
+    /// The value as bytes that sort like the values (`index/value.rs`).
     #[serde(with = "value_bytes")]
     pub value: Box<[u8]>,
 }
 
-/// A config's index entries, sorted, without repetition.
+/// A config's index entries, sorted and unique.
 pub type Entries = Box<[Entry]>;
 
-/// As one run of bytes; the derived form would write them one by one.
+/// Encodes the value as one byte string; the derived encoding would write an element at a time.
 mod value_bytes {
     use serde::{Deserialize, Deserializer, Serializer};
 

@@ -1,6 +1,6 @@
-//! Points in time as they are stored and shown: microseconds since 1970, UTC, RFC 3339 with `Z`.
+//! Points in time: stored as microseconds since 1970, shown as RFC 3339 in UTC with `Z`.
 //!
-//! **Invariant:** nothing here reads a clock; the leader's clock is read in `service` and rides in the proposal.
+//! **Invariant:** nothing here reads a clock. `service` reads the leader's clock and puts the time into the proposal.
 
 use std::fmt;
 
@@ -11,14 +11,14 @@ use serde::{Deserialize, Serialize};
 pub struct Timestamp(pub u64);
 
 impl Timestamp {
-    /// The time to stamp a change with: what its proposer read, but always after the last stamp, so that times
-    /// grow strictly whatever the clocks of the leaders do.
+    /// The time of a change: what its proposer read, but always later than the last change, so that times grow strictly
+    /// whatever the clocks of the leaders do.
     #[must_use]
     pub fn after(self, last: Self) -> Self {
         Self(self.0.max(last.0.saturating_add(1)))
     }
 
-    /// Whole seconds, as an HTTP date says them.
+    /// The time as an HTTP date, in whole seconds.
     #[must_use]
     pub fn to_http_date(self) -> String {
         jiff::fmt::rfc2822::DateTimePrinter::new()
@@ -33,7 +33,7 @@ impl Timestamp {
             .unwrap_or(jiff::Timestamp::MAX)
     }
 
-    /// The time that an RFC 3339 text names; `None` when it is none or lies before 1970.
+    /// Parses an RFC 3339 text; `None` when it is none or before 1970.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let time: jiff::Timestamp = text.parse().ok()?;
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_have_microseconds_and_come_back() {
+    fn texts_have_microseconds_and_round_trip() {
         let time = Timestamp(1_763_000_000_000_100);
         assert_eq!(time.to_string(), "2025-11-13T02:13:20.000100Z");
         assert_eq!(Timestamp::parse(&time.to_string()), Some(time));
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn stamps_grow_whatever_the_clock_does() {
+    fn times_grow_whatever_the_clock_does() {
         assert_eq!(Timestamp(5).after(Timestamp(9)), Timestamp(10));
         assert_eq!(Timestamp(50).after(Timestamp(9)), Timestamp(50));
     }

@@ -189,7 +189,8 @@ impl Machine {
         let events = feed::events(&changes, &self.state);
         // Before the announcement, which wakes those who read it.
         self.publisher.feed.publish(events, self.state.revision(), self.store.figures().history);
-        let position = self.publish(changes.iter().flat_map(|change| &change.edits).any(Edit::frees_much));
+        let position =
+            self.publish(changes.iter().flat_map(|change| &change.edits).any(Edit::is_costly_to_free));
         for (responder, reply) in answers {
             if let Some(responder) = responder {
                 responder.send(reply);

@@ -1,37 +1,44 @@
 //! The transition function: (state, revision, proposal) to (verdict, next state, change).
 //!
-//! **Invariant:** the result depends on the arguments alone. Limits of intake are not looked at: what has been
-//! agreed on is never refused later.
+//! A proposal is decided in three phases: is it stale, does its precondition hold, then the edit. A change of a config
+//! looks its definition up once for each phase: the steps of a dry run skip the first, and the last descends the tree
+//! mutably and copies the shared nodes on its path, so it happens only once the command is accepted.
+//!
+//! **Invariant:** the result depends on the state and the arguments alone. The settings' limits are not applied here:
+//! what has been agreed on is never refused later.
 
 mod batch;
+mod redefine;
+#[cfg(test)]
+pub(super) mod tests;
 
 use std::sync::Arc;
 
-use super::{ByAge, ById, ByKey, ByTime, Change, Collection, Edit, Remembered, State, digest};
+use super::{ByAge, ById, ByKey, ByTime, Change, Collection, Edit, RememberedOutcome, State, digest};
 use crate::model::{
-    command::{Applied, BATCH_STEPS_MAX, Command, Expect, Outcome, Proposal, THIS_ENTRY, Verdict},
+    command::{Applied, Command, Expect, Outcome, Proposal, THIS_ENTRY, Verdict},
     error::Rejection,
     index::Indexing,
     key::Key,
-    limits::{REQUEST_AGE_US, REQUESTS_MAX},
+    limits::{BATCH_STEPS_MAX, REMEMBERED_REQUEST_AGE_US, REMEMBERED_REQUESTS_MAX},
     record::{Config, Definition, Revision, STEP_BITS},
     time::Timestamp,
 };
 
-/// Answers that one entry forgets at most, so that no entry is expensive. A new entry adds one, so this drains.
-const FORGOTTEN_PER_ENTRY: usize = 16;
+/// Outcomes that one entry forgets at most, so that no entry is expensive. An entry adds one, so the surplus drains.
+const FORGOTTEN_PER_ENTRY_MAX: usize = 16;
 
-/// The place and time of the entry that is being applied.
+/// The revision, time and batch step of the change that is being applied.
 #[derive(Clone, Copy)]
-pub(super) struct Stamp {
+pub(super) struct EntryContext {
     pub(super) revision: Revision,
     pub(super) at: Timestamp,
-    /// The place in the entry's batch; 0 for a change that is an entry of its own.
+    /// The step of the entry's batch; 0 for a change that is an entry of its own.
     step: u32,
 }
 
-impl Stamp {
-    /// The id of a definition that is made here.
+impl EntryContext {
+    /// The id of a definition that this change creates.
     fn id(self) -> u64 {
         const { assert!(BATCH_STEPS_MAX <= 1 << STEP_BITS) };
         (self.revision << STEP_BITS) + u64::from(self.step)
@@ -39,55 +46,57 @@ impl Stamp {
 }
 
 impl State {
-    /// An entry without a command (blank, membership): only the revision grows.
+    /// Applies an entry without a command (blank, membership): only the revision grows.
     pub fn advance(&mut self, revision: Revision) {
         self.revision = revision;
     }
 
-    /// Decides a proposal at its place in the log. The change is `None` when nothing that is stored has changed.
+    /// Decides a proposal at its revision. The change is `None` when no stored record changes.
     ///
-    /// A request that was decided before gets its outcome again; one whose answer has grown too old counts as new.
+    /// A request that was decided before gets the same outcome again; one whose outcome has expired counts as new.
     pub fn apply(&mut self, revision: Revision, proposal: &Proposal) -> (Verdict, Option<Change>) {
         self.revision = revision;
-        // The time is used up only when something is stored with it: entries without effect leave no trace.
-        let stamp = Stamp { revision, at: proposal.at.after(self.last_at), step: 0 };
+        // The time is used only when a record is stored with it: an entry without effect does not change `last_at`.
+        let context = EntryContext { revision, at: proposal.at.after(self.last_at), step: 0 };
         if let Some(request) = &proposal.request
             && let Some(known) = self.remembered(&request.id)
             && !crate::sabotage::is("retry-twice")
-            && stamp.at.0.saturating_sub(known.at.0) <= REQUEST_AGE_US
+            && context.at.0.saturating_sub(known.at.0) <= REMEMBERED_REQUEST_AGE_US
         {
-            let same = known.stamp.fingerprint == request.fingerprint;
-            let outcome = if same { known.outcome.clone() } else { Err(Rejection::RequestReused) };
+            let is_same = known.request.fingerprint == request.fingerprint;
+            let outcome = if is_same { known.outcome.clone() } else { Err(Rejection::RequestReused) };
             return (Verdict::Decided(outcome), None);
         }
         let mut edits = Vec::new();
         let decided = if let Command::Batch(steps) = &proposal.command {
-            self.decide_batch(stamp, steps, &mut edits)
+            self.decide_batch(context, steps, &mut edits)
         } else if self.is_stale(revision, proposal.definition_read, &proposal.command) {
             None
         } else {
-            Some(self.decide(stamp, &proposal.command, &mut edits))
+            Some(self.decide(context, &proposal.command, &mut edits))
         };
         let Some(outcome) = decided else { return (Verdict::Stale, None) };
-        // A batch uses up a time for each of its steps.
-        let stamp = Stamp { at: outcome.as_ref().map_or(stamp.at, |applied| applied.at), ..stamp };
+        // A batch uses one time for each of its steps.
+        let context =
+            EntryContext { at: outcome.as_ref().map_or(context.at, |applied| applied.at), ..context };
         if let Some(request) = proposal.request {
-            self.forget(stamp, &request.id, &mut edits);
-            let kept = Remembered { stamp: request, at: stamp.at, revision, outcome: outcome.clone() };
-            self.remember(kept.clone());
-            edits.push(Edit::Remember(kept));
+            self.forget(context, &request.id, &mut edits);
+            let remembered =
+                RememberedOutcome { request, at: context.at, revision, outcome: outcome.clone() };
+            self.remember(remembered.clone());
+            edits.push(Edit::Remember(remembered));
         }
         if edits.is_empty() {
             return (Verdict::Decided(outcome), None);
         }
-        self.last_at = stamp.at;
+        self.last_at = context.at;
         let (by, reason) = (proposal.by.clone(), proposal.reason.clone());
-        let change = Change { revision, at: stamp.at, by, reason, edits };
+        let change = Change { revision, at: context.at, by, reason, edits };
         (Verdict::Decided(outcome), Some(change))
     }
 
-    /// Whether what the command was made from has changed since: the definition that it was checked against, or
-    /// the record that it was computed from.
+    /// Whether what the command depends on has changed since: the definition that it was validated against, or the record
+    /// that it was computed from.
     fn is_stale(&self, revision: Revision, definition_read: Option<Revision>, command: &Command) -> bool {
         if crate::sabotage::is("stale-check-skipped") {
             return false;
@@ -102,7 +111,7 @@ impl State {
                 configs_read = *read;
                 (key, (*expect, None))
             }
-            // A step of a build looks by itself whether it is the next one.
+            // A step of a build checks itself whether it is the next one.
             Command::CreateDefinition { .. }
             | Command::DeleteDefinition { .. }
             | Command::Compact { .. }
@@ -121,124 +130,104 @@ impl State {
             || configs_read.is_some_and(|read| found.newest_config() > read)
     }
 
-    fn decide(&mut self, stamp: Stamp, command: &Command, edits: &mut Vec<Edit>) -> Outcome {
+    fn decide(&mut self, context: EntryContext, command: &Command, edits: &mut Vec<Edit>) -> Outcome {
         match command {
             Command::CreateDefinition { key, indexes, schema } => {
                 if self.definition(key.as_str()).is_some() {
                     return Err(Rejection::DefinitionExists);
                 }
                 let definition = Arc::new(Definition {
-                    id: stamp.id(),
+                    id: context.id(),
                     key: key.clone(),
                     indexes: indexes.clone(),
                     schema: schema.clone(),
                     indexing: Indexing::fresh(indexes.len()),
-                    created_at: stamp.at,
-                    modified_at: stamp.at,
-                    revision: stamp.revision,
+                    created_at: context.at,
+                    modified_at: context.at,
+                    revision: context.revision,
                     unique: Vec::new(),
                 });
-                self.put(Collection::new(Arc::clone(&definition)));
+                self.insert_collection(Collection::new(Arc::clone(&definition)));
                 edits.push(Edit::Definition { before: None, after: Some(definition) });
-                Ok(applied(stamp, true))
+                Ok(applied(context, true))
             }
             Command::SetIndexes { key, indexes, expect } => {
                 self.expect_definition(key, *expect)?;
-                self.set_indexes(stamp, key, indexes, edits);
-                Ok(applied(stamp, false))
+                self.set_indexes(context, key, indexes, edits);
+                Ok(applied(context, false))
             }
             Command::DeleteDefinition { key, expect, restrict } => {
                 let configs = self.expect_definition(key, *expect)?;
                 if *restrict && configs > 0 {
                     return Err(Rejection::DefinitionNotEmpty(configs));
                 }
-                if let Some(old) = self.take(key) {
-                    // The state that is published still shares the subtree: whoever drops that one frees it.
+                if let Some(old) = self.remove_collection(key) {
+                    // The published state still shares the subtree: it is freed with the last such snapshot.
                     edits.push(Edit::Definition { before: Some(Arc::clone(&old.definition)), after: None });
                 }
-                Ok(applied(stamp, false))
+                Ok(applied(context, false))
             }
             Command::WriteConfig { definition, key, data, entries, expect } => {
-                let before = self.expect_config(definition, key, *expect)?;
-                self.expect_unique(definition, key, entries)?;
+                let collection = self.expect_collection(definition)?;
+                let before = collection.expect_config(key, *expect)?;
+                collection.unique_conflict(key.as_str(), entries).map_or(Ok(()), Err)?;
                 let after = Config {
                     key: key.clone(),
                     data: Arc::clone(data),
                     entries: entries.clone(),
-                    created_at: before.as_ref().map_or(stamp.at, |before| before.created_at),
-                    modified_at: stamp.at,
-                    revision: stamp.revision,
+                    created_at: before.as_ref().map_or(context.at, |before| before.created_at),
+                    modified_at: context.at,
+                    revision: context.revision,
                 };
                 let created = before.is_none();
                 self.edit_config(definition, before, Some(Arc::new(after)), edits);
-                Ok(applied(stamp, created))
+                Ok(applied(context, created))
             }
             Command::DeleteConfig { definition, key, expect } => {
-                let before = self.expect_config(definition, key, *expect)?;
+                let before = self.expect_collection(definition)?.expect_config(key, *expect)?;
                 let before = before.ok_or(Rejection::ConfigNotFound)?;
                 self.edit_config(definition, Some(before), None, edits);
-                Ok(applied(stamp, false))
+                Ok(applied(context, false))
             }
             Command::Compact { compaction_revision } => {
                 self.raise_compaction_revision(*compaction_revision);
-                Ok(applied(stamp, false))
+                Ok(applied(context, false))
             }
             Command::SetSchema { key, schema, expect, .. } => {
                 self.expect_definition(key, *expect)?;
                 let schema = schema.clone();
-                self.redefine(stamp, key, |old| Definition { schema, ..old }, edits);
-                Ok(applied(stamp, false))
+                self.redefine(context, key, |old| Definition { schema, ..old }, edits);
+                Ok(applied(context, false))
             }
             Command::SetUnique { key, paths, expect, .. } => {
                 self.expect_definition(key, *expect)?;
                 let unique = paths.clone();
-                self.redefine(stamp, key, |old| Definition { unique, ..old }, edits);
-                Ok(applied(stamp, false))
+                self.redefine(context, key, |old| Definition { unique, ..old }, edits);
+                Ok(applied(context, false))
             }
             Command::BuildIndex { key, begun, cursor } => {
                 self.build_index(key, *begun, cursor.as_ref(), edits);
-                Ok(applied(stamp, false))
+                Ok(applied(context, false))
             }
-            // `decide_batch` has these; a batch holds none.
-            Command::Batch(_) => Ok(applied(stamp, false)),
+            // `decide_batch` handles these; a batch contains none.
+            Command::Batch(_) => Ok(applied(context, false)),
         }
     }
 
-    /// The number of configs of a definition that is as expected.
+    fn expect_collection(&self, definition: &Key) -> Result<&Collection, Rejection> {
+        self.definition(definition.as_str()).map(Arc::as_ref).ok_or(Rejection::DefinitionNotFound)
+    }
+
+    /// The number of configs of a definition that meets the precondition.
     fn expect_definition(&self, key: &Key, expect: Expect) -> Result<u64, Rejection> {
-        let found = self.definition(key.as_str()).ok_or(Rejection::DefinitionNotFound)?;
+        let found = self.expect_collection(key)?;
         let current = found.definition.revision;
         match expect {
             Expect::At(revision) if revision != current => Err(Rejection::Precondition { current }),
             Expect::None => Err(Rejection::Precondition { current }),
             Expect::Absent => Err(Rejection::DefinitionExists),
-            // What was read is as it was, or the verdict were stale.
+            // A record that differs from the one read makes the verdict stale, which is decided before.
             Expect::Any | Expect::Present | Expect::At(_) | Expect::Read(_) => Ok(found.by_key.len()),
-        }
-    }
-
-    /// The config as it is, when it is as expected.
-    fn expect_config(
-        &self,
-        definition: &Key,
-        key: &Key,
-        expect: Expect,
-    ) -> Result<Option<Arc<Config>>, Rejection> {
-        let collection = self.definition(definition.as_str()).ok_or(Rejection::DefinitionNotFound)?;
-        let found = collection.config(key.as_str());
-        match (expect, found) {
-            (Expect::Absent, Some(_)) => Err(Rejection::ConfigExists),
-            (Expect::None, Some(found)) => Err(Rejection::Precondition { current: found.revision }),
-            (Expect::At(revision), Some(found))
-                if revision != found.revision && !crate::sabotage::is("precondition-ignored") =>
-            {
-                Err(Rejection::Precondition { current: found.revision })
-            }
-            (Expect::Present | Expect::At(_), None) => Err(Rejection::ConfigNotFound),
-            (Expect::Any | Expect::Present | Expect::At(_) | Expect::Read(_), Some(found)) => {
-                Ok(Some(Arc::clone(found)))
-            }
-            (Expect::Any | Expect::Absent | Expect::None | Expect::Read(_), None) => Ok(None),
         }
     }
 
@@ -261,8 +250,8 @@ impl State {
         edits.push(Edit::Config { definition: id, before, after });
     }
 
-    /// Adds a collection to all orders and to the digest.
-    pub(super) fn put(&mut self, collection: Collection) {
+    /// Adds a collection to all indexes and to the digest.
+    pub(super) fn insert_collection(&mut self, collection: Collection) {
         let definition = Arc::clone(&collection.definition);
         self.sum = self.sum.wrapping_add(digest::of_definition(&definition)).wrapping_add(collection.sum);
         self.configs += collection.by_key.len();
@@ -274,8 +263,8 @@ impl State {
         self.by_modified.insert(ByTime { at: definition.modified_at, of: definition });
     }
 
-    /// Takes a collection out of all orders and of the digest.
-    pub(super) fn take(&mut self, key: &Key) -> Option<Arc<Collection>> {
+    /// Removes a collection from all indexes and from the digest.
+    pub(super) fn remove_collection(&mut self, key: &Key) -> Option<Arc<Collection>> {
         let old = self.by_key.remove(key.as_str())?.record;
         let definition = &old.definition;
         self.building.remove(key.as_str());
@@ -287,43 +276,61 @@ impl State {
     }
 
     /// Forgets the answers that are too old or too many, and an old one of the same request.
-    fn forget(&mut self, stamp: Stamp, id: &[u8; 16], edits: &mut Vec<Edit>) {
+    fn forget(&mut self, context: EntryContext, id: &[u8; 16], edits: &mut Vec<Edit>) {
         if let Some(old) = self.remembered(id).cloned() {
-            self.drop_request(old, edits);
+            self.forget_one(old, edits);
         }
-        for _ in 0..FORGOTTEN_PER_ENTRY {
+        for _ in 0..FORGOTTEN_PER_ENTRY_MAX {
             let Some(oldest) = self.requests_by_age.at(0).map(|oldest| &oldest.0) else { return };
-            let too_old = stamp.at.0.saturating_sub(oldest.at.0) > REQUEST_AGE_US;
-            if !too_old && self.requests.len() < REQUESTS_MAX as u64 {
+            let is_expired = context.at.0.saturating_sub(oldest.at.0) > REMEMBERED_REQUEST_AGE_US;
+            if !is_expired && self.requests.len() < REMEMBERED_REQUESTS_MAX as u64 {
                 return;
             }
             let oldest = (**oldest).clone();
-            self.drop_request(oldest, edits);
+            self.forget_one(oldest, edits);
         }
     }
 
-    fn drop_request(&mut self, old: Remembered, edits: &mut Vec<Edit>) {
-        self.requests.remove(&old.stamp.id);
+    fn forget_one(&mut self, old: RememberedOutcome, edits: &mut Vec<Edit>) {
+        self.requests.remove(&old.request.id);
         self.requests_by_age.remove(old.revision);
         self.sum = self.sum.wrapping_sub(digest::of_request(&old));
         edits.push(Edit::Forget(old));
     }
 
-    pub(super) fn remember(&mut self, request: Remembered) {
-        self.sum = self.sum.wrapping_add(digest::of_request(&request));
-        let request = Arc::new(request);
-        self.requests.insert(ById(Arc::clone(&request)));
-        self.requests_by_age.insert(ByAge(request));
+    pub(super) fn remember(&mut self, remembered: RememberedOutcome) {
+        self.sum = self.sum.wrapping_add(digest::of_request(&remembered));
+        let remembered = Arc::new(remembered);
+        self.requests.insert(ById(Arc::clone(&remembered)));
+        self.requests_by_age.insert(ByAge(remembered));
     }
 }
 
-fn applied(stamp: Stamp, created: bool) -> Applied {
-    Applied { revision: stamp.revision, at: stamp.at, created }
+fn applied(context: EntryContext, created: bool) -> Applied {
+    Applied { revision: context.revision, at: context.at, created }
 }
 
 impl Collection {
     pub(super) fn new(definition: Arc<Definition>) -> Self {
         Self::from_configs(definition, Vec::new())
+    }
+
+    /// The current config, when it meets the precondition.
+    fn expect_config(&self, key: &Key, expect: Expect) -> Result<Option<Arc<Config>>, Rejection> {
+        match (expect, self.config(key.as_str())) {
+            (Expect::Absent, Some(_)) => Err(Rejection::ConfigExists),
+            (Expect::None, Some(found)) => Err(Rejection::Precondition { current: found.revision }),
+            (Expect::At(revision), Some(found))
+                if revision != found.revision && !crate::sabotage::is("precondition-ignored") =>
+            {
+                Err(Rejection::Precondition { current: found.revision })
+            }
+            (Expect::Present | Expect::At(_), None) => Err(Rejection::ConfigNotFound),
+            (Expect::Any | Expect::Present | Expect::At(_) | Expect::Read(_), Some(found)) => {
+                Ok(Some(Arc::clone(found)))
+            }
+            (Expect::Any | Expect::Absent | Expect::None | Expect::Read(_), None) => Ok(None),
+        }
     }
 
     /// Replaces a config; one of the two may be absent.
@@ -341,20 +348,17 @@ impl Collection {
             self.count_repeated(after, |count| *count += 1);
             self.by_key.insert(ByKey::new(Arc::clone(after)));
         }
-        // Each write of a definition with unique paths looks into its orders: trailing would cost more than it saves.
+        // Each write of a definition with unique paths reads its indexes: deferring their updates would cost more than it
+        // saves, so it counts as empty.
         let configs = if self.definition.unique.is_empty() { self.by_key.len() } else { 0 };
-        self.trailing.edit(&self.definition.indexing, configs, before, after);
+        self.deferred.edit(&self.definition.indexing, configs, before, after);
     }
 
-    /// Calls `count` for each entry that is not the first of its slot; entries of dropped paths count nowhere.
+    /// Calls `count` for each entry that is not the first of its slot; entries of dropped paths are not counted.
     pub(super) fn count_repeated(&mut self, config: &Config, count: impl Fn(&mut u64)) {
         for pair in config.entries.windows(2).filter(|pair| pair[0].slot == pair[1].slot) {
-            let place = self.place(pair[1].slot);
-            place.and_then(|place| self.repeated.get_mut(place)).into_iter().for_each(&count);
+            let position = self.slot_position(pair[1].slot);
+            position.and_then(|position| self.repeated.get_mut(position)).into_iter().for_each(&count);
         }
     }
 }
-
-mod redefine;
-#[cfg(test)]
-pub(super) mod tests;

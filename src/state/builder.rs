@@ -1,12 +1,12 @@
-//! Makes a state of stored records, all orders at once: for a start and for a snapshot that was received.
+//! Builds a state from stored records, each index in one pass: at start and from a received snapshot.
 //!
-//! **Invariant:** a state that is built of another's records equals it, digest included; records that no state
+//! **Invariant:** a state that is built from another state's records equals it, digest included; records that no state
 //! could hold are refused.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
-    ByKey, BySlot, ByTime, Collection, Indexes, Remembered, State, digest,
+    ByKey, BySlot, ByTime, Collection, Indexes, RememberedOutcome, State, digest,
     index::{deferred::DeferredIndexes, tree::Tree},
 };
 use crate::model::{
@@ -14,89 +14,90 @@ use crate::model::{
     time::Timestamp,
 };
 
-/// Takes the records: each definition before its configs, the configs of one ascending by key, requests oldest
-/// first.
+/// Collects the records: each definition before its configs, the configs of one ascending by key, remembered outcomes
+/// oldest first.
 #[derive(Debug, Default)]
 pub struct Builder {
     state: State,
     /// The definitions with their configs, by id.
-    open: BTreeMap<Revision, (Arc<Definition>, Vec<Arc<Config>>)>,
-    /// The newest revision of a record.
+    collections: BTreeMap<Revision, (Arc<Definition>, Vec<Arc<Config>>)>,
+    /// The newest revision of all records.
     newest: Revision,
 }
 
-/// Records that are no state.
+/// Why records are no valid state.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BuildError(pub String);
 
 impl Builder {
-    /// A builder of nothing yet.
+    /// A builder without records.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes a definition.
+    /// Adds a definition.
     ///
     /// # Errors
-    /// When one with its id was taken before.
+    /// When one with its id was added before.
     pub fn definition(&mut self, definition: Definition) -> Result<(), BuildError> {
         self.newest = self.newest.max(definition.revision);
         let (id, definition) = (definition.id, Arc::new(definition));
-        match self.open.insert(id, (definition, Vec::new())) {
+        match self.collections.insert(id, (definition, Vec::new())) {
             Some((old, _)) => Err(BuildError(format!("definition {id} is stored twice, as `{}`", old.key))),
             None => Ok(()),
         }
     }
 
-    /// Takes a config of the definition with this id.
+    /// Adds a config of the definition with this id.
     ///
     /// # Errors
     /// When there is no such definition or its key does not ascend.
     pub fn config(&mut self, definition: Revision, config: Config) -> Result<(), BuildError> {
-        let Some((open, configs)) = self.open.get_mut(&definition) else {
+        let Some((owner, configs)) = self.collections.get_mut(&definition) else {
             return Err(BuildError(format!("config `{}` has no definition", config.key)));
         };
         if configs.last().is_some_and(|last| last.key >= config.key) {
-            return Err(BuildError(format!("configs of `{}` do not ascend at `{}`", open.key, config.key)));
+            return Err(BuildError(format!("configs of `{}` do not ascend at `{}`", owner.key, config.key)));
         }
         self.newest = self.newest.max(config.revision);
         configs.push(Arc::new(config));
         Ok(())
     }
 
-    /// Takes a kept answer.
+    /// Adds a remembered outcome.
     ///
     /// # Errors
-    /// When one of its entry or of its request was taken before.
-    pub fn request(&mut self, request: Remembered) -> Result<(), BuildError> {
-        let twice = self.state.remembered(&request.stamp.id).is_some();
+    /// When its revision does not ascend or its request was added before.
+    pub fn request(&mut self, remembered: RememberedOutcome) -> Result<(), BuildError> {
+        let revision = remembered.revision;
+        let is_duplicate = self.state.remembered(&remembered.request.id).is_some();
         let last = self.state.requests_by_age.back_from(u64::MAX).next();
-        if twice || last.is_some_and(|last| last.0.revision >= request.revision) {
-            return Err(BuildError(format!("the answers of requests do not ascend at {}", request.revision)));
+        if is_duplicate || last.is_some_and(|last| last.0.revision >= revision) {
+            return Err(BuildError(format!("the remembered outcomes do not ascend at {revision}")));
         }
-        self.newest = self.newest.max(request.revision);
-        self.state.remember(request);
+        self.newest = self.newest.max(revision);
+        self.state.remember(remembered);
         Ok(())
     }
 
-    /// Takes the compaction revision of the history; without it the state has the whole past.
+    /// Sets the compaction revision of the history; without it the whole history is available.
     pub fn compaction_revision(&mut self, compaction_revision: Revision) {
         self.newest = self.newest.max(compaction_revision);
         self.state.compaction_revision = compaction_revision;
     }
 
-    /// The state at a revision.
+    /// The state at this revision.
     ///
     /// # Errors
     /// When a record is newer than that, or two definitions have the same key.
     pub fn finish(mut self, revision: Revision, last_at: Timestamp) -> Result<State, BuildError> {
-        for (definition, configs) in std::mem::take(&mut self.open).into_values() {
+        for (definition, configs) in std::mem::take(&mut self.collections).into_values() {
             if self.state.definition(definition.key.as_str()).is_some() {
                 return Err(BuildError(format!("definition `{}` is stored twice", definition.key)));
             }
-            self.state.put(Collection::from_configs(definition, configs));
+            self.state.insert_collection(Collection::from_configs(definition, configs));
         }
         if self.newest > revision {
             return Err(BuildError(format!("a record of revision {} in a state of {revision}", self.newest)));
@@ -115,9 +116,9 @@ impl Collection {
             .fold(0u128, |sum, config| sum.wrapping_add(digest::of_config(definition.id, config)));
         let by_key = Tree::from_sorted(configs.iter().map(|config| ByKey::new(Arc::clone(config))));
         let slots = &definition.indexing.slots;
-        let by_slot = slots.iter().map(|slot| slot_order(&configs, *slot)).collect();
+        let by_slot = slots.iter().map(|slot| slot_index(&configs, *slot)).collect();
         let repeated = vec![0; slots.len()];
-        // Stable: those of one time stay in the order of their keys.
+        // A stable sort: configs of one time stay in the order of their keys.
         configs.sort_by_key(|config| config.created_at);
         let by_created = Tree::from_sorted(
             configs.iter().map(|config| ByTime { at: config.created_at, of: config.key.clone() }),
@@ -126,8 +127,8 @@ impl Collection {
         let by_modified = Tree::from_sorted(
             configs.iter().map(|config| ByTime { at: config.modified_at, of: config.key.clone() }),
         );
-        let trailing = DeferredIndexes::new(Indexes { by_created, by_modified, by_slot });
-        let mut collection = Self { definition, by_key, trailing, repeated, sum };
+        let deferred = DeferredIndexes::new(Indexes { by_created, by_modified, by_slot });
+        let mut collection = Self { definition, by_key, deferred, repeated, sum };
         for config in &configs {
             collection.count_repeated(config, |count| *count += 1);
         }
@@ -135,7 +136,7 @@ impl Collection {
     }
 }
 
-fn slot_order(configs: &[Arc<Config>], slot: u16) -> Tree<BySlot> {
+fn slot_index(configs: &[Arc<Config>], slot: u16) -> Tree<BySlot> {
     let mut items: Vec<BySlot> = Vec::with_capacity(configs.len());
     for config in configs {
         let entries = config.entries.iter().filter(|entry| entry.slot == slot);

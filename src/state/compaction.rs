@@ -1,16 +1,16 @@
-//! The compaction revision of the history: the oldest revision whose state may still be asked for.
+//! The compaction revision of the history: the oldest revision whose state is available.
 //!
-//! The compaction revision is agreed on like everything else, so that no node answers about a revision of which another says
-//! that it is gone. It is no part of the digest: it says how far back the way is known, not what is stored, and a
-//! restored backup, whose history begins with it, has the digest of its backup.
+//! It is part of the agreed state, so that no node answers about a revision that another node reports as compacted. It
+//! is no part of the digest: it says how far back the history reaches, not what is stored, and a restored backup, whose
+//! history begins with the restore, has the digest of the backup.
 //!
-//! **Invariant:** the compaction revision never sinks and is never above the state's revision.
+//! **Invariant:** the compaction revision is never lowered and never exceeds the state's revision.
 
 use super::State;
 use crate::model::record::Revision;
 
 impl State {
-    /// The oldest revision whose state is kept: changes behind it are kept, older ones may be forgotten.
+    /// The oldest revision whose state is available. Changes after it are retained, older ones may be deleted.
     #[must_use]
     pub fn compaction_revision(&self) -> Revision {
         self.compaction_revision
@@ -20,9 +20,9 @@ impl State {
         self.compaction_revision = self.compaction_revision.max(compaction_revision.min(self.revision));
     }
 
-    /// The same state, of which it is not known how it came about: the beginning of a restored cluster.
+    /// The same state without its history: the first state of a restored cluster.
     #[must_use]
-    pub fn without_past(mut self) -> Self {
+    pub fn without_history(mut self) -> Self {
         self.raise_compaction_revision(self.revision);
         self
     }
@@ -37,7 +37,7 @@ mod tests {
     };
 
     #[test]
-    fn the_floor_never_sinks_nor_leaves_the_state_behind_and_is_no_change() {
+    fn the_compaction_revision_only_rises_up_to_the_state_and_is_no_change() {
         let mut state = State::new();
         let digest = state.digest();
         for (revision, asked, expected) in [(5, 3, 3), (6, 2, 3), (7, 100, 7), (8, 8, 8)] {
@@ -49,6 +49,6 @@ mod tests {
         }
         assert_eq!(state.digest(), digest);
         state.advance(9);
-        assert_eq!(state.without_past().compaction_revision(), 9);
+        assert_eq!(state.without_history().compaction_revision(), 9);
     }
 }

@@ -1,24 +1,25 @@
 //! What the cluster has agreed on: one immutable value, the same on every node at the same revision.
 //!
-//! A [`State`] is a tree of shared nodes: cloning it takes a snapshot in constant time, and a page, its sort, its
-//! filters and its total all come from one such picture, without a lock. Each definition owns its subtree, so that
-//! deleting it is one removal however many configs it has.
+//! A [`State`] is a tree of shared nodes: a clone is a snapshot that is taken in constant time, and a page, its sort, its
+//! filters and its total all come from one snapshot. Each definition owns its subtree, so that deleting it is one
+//! removal, however many configs it has.
 //!
 //! | file | what it does |
 //! |---|---|
 //! | [`apply`] | the transition function: each command's verdict, next state and change |
-//! | [`indexing`] | changed indexed paths, and the build that brings configs up to them |
-//! | `unique` | unique paths: whether a value is taken |
-//! | [`query`] | lists: a page, and the exact number of all that match |
-//! | [`order`] | the counted copy-on-write tree of all orders |
-//! | `trailing` | the orders beside the one by key, which trail behind it unseen |
-//! | `items`, `short` | what stands in the orders |
-//! | [`build`] | a state of stored records, all orders at once |
+//! | [`index`] | the primary index, the indexes by time and by value, unique paths, index builds |
+//! | [`query`] | lists: a page, and the exact number of all matching records |
+//! | [`builder`] | a state from stored records: at start and from a received snapshot |
 //! | [`digest`] | one number by which two nodes compare what they hold |
-//! | [`compaction_revision`] | the oldest revision whose state may be asked for |
+//! | [`compaction`] | the oldest revision whose state is available |
 //!
-//! **Invariant:** only [`State::apply`] and [`State::advance`] change a state, and what they make of it follows
-//! from their arguments alone.
+//! Shared memory: snapshots of a definition share a cache of applied index updates, with a `Mutex` around two words and
+//! an `AtomicU64` that numbers the updates of the process (`index/deferred.rs`). Neither affects a result: the numbers are
+//! never stored, hashed or sent, and the cached value depends on the updates alone; a race decides only which thread
+//! computes it. `digest` reuses a buffer in each thread.
+//!
+//! **Invariant:** only [`State::apply`] and [`State::advance`] change an agreed state, and the result depends on the
+//! state and their arguments alone.
 
 pub mod apply;
 pub mod builder;
@@ -37,10 +38,14 @@ use crate::model::{
     record::{Config, Definition, Revision},
     time::Timestamp,
 };
-use index::deferred::DeferredIndexes;
-pub use index::deferred::Indexes;
-pub use index::entries::{ByKey, BySlot, ByTime, Record};
-use index::tree::{Item, Tree};
+use index::{
+    deferred::DeferredIndexes,
+    tree::{Item, Tree},
+};
+pub use index::{
+    deferred::Indexes,
+    entries::{ByKey, BySlot, ByTime, Record},
+};
 
 /// Everything that the cluster has agreed on, at one revision.
 #[derive(Debug, Clone, Default)]
@@ -50,7 +55,7 @@ pub struct State {
     by_key: Tree<ByKey<Arc<Collection>>>,
     by_created: Tree<ByTime<Arc<Definition>>>,
     by_modified: Tree<ByTime<Arc<Definition>>>,
-    /// The definitions whose configs are being indexed.
+    /// The definitions with an index build in progress.
     building: Tree<ByKey<Arc<Definition>>>,
     requests: Tree<ById>,
     requests_by_age: Tree<ByAge>,
@@ -60,27 +65,27 @@ pub struct State {
     compaction_revision: Revision,
 }
 
-/// A definition with its configs in their orders.
+/// A definition with its configs and their indexes.
 #[derive(Debug, Clone)]
 pub struct Collection {
     /// The definition itself.
     pub definition: Arc<Definition>,
-    /// All configs by key.
+    /// The primary index: all configs by key.
     pub by_key: Tree<ByKey<Arc<Config>>>,
-    /// The orders by time and by value: they name configs by their keys alone, so a write touches only those in which
-    /// its config moves.
-    trailing: DeferredIndexes,
-    /// For each indexed path, how many entries are not the first of their config there.
+    /// The indexes by time and by value. Their entries name configs by key, so a write touches only the indexes in which
+    /// the position of its config changes.
+    deferred: DeferredIndexes,
+    /// For each indexed path, how many entries are not the first of their config.
     repeated: Vec<u64>,
     /// The sum of the hashes of the configs.
     sum: u128,
 }
 
-/// The kept answer of a request that may be sent again.
+/// The remembered outcome of a request with an idempotency key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Remembered {
+pub struct RememberedOutcome {
     /// The request.
-    pub stamp: IdempotencyKey,
+    pub request: IdempotencyKey,
     /// When it was decided, by the log's time.
     pub at: Timestamp,
     /// The entry that decided it.
@@ -90,21 +95,21 @@ pub struct Remembered {
 }
 
 #[derive(Debug, Clone)]
-struct ById(Arc<Remembered>);
+struct ById(Arc<RememberedOutcome>);
 
 impl Item for ById {
-    type Seek<'a> = &'a [u8; 16];
+    type SearchKey<'a> = &'a [u8; 16];
     type Bound = [u8; 16];
 
-    fn seek(&self) -> &[u8; 16] {
-        &self.0.stamp.id
+    fn search_key(&self) -> &[u8; 16] {
+        &self.0.request.id
     }
 
     fn bound(&self) -> [u8; 16] {
-        self.0.stamp.id
+        self.0.request.id
     }
 
-    fn seek_of(bound: &[u8; 16]) -> &[u8; 16] {
+    fn search_key_of(bound: &[u8; 16]) -> &[u8; 16] {
         bound
     }
 
@@ -114,13 +119,13 @@ impl Item for ById {
 }
 
 #[derive(Debug, Clone)]
-struct ByAge(Arc<Remembered>);
+struct ByAge(Arc<RememberedOutcome>);
 
 impl Item for ByAge {
-    type Seek<'a> = Revision;
+    type SearchKey<'a> = Revision;
     type Bound = Revision;
 
-    fn seek(&self) -> Revision {
+    fn search_key(&self) -> Revision {
         self.0.revision
     }
 
@@ -128,7 +133,7 @@ impl Item for ByAge {
         self.0.revision
     }
 
-    fn seek_of(bound: &Revision) -> Revision {
+    fn search_key_of(bound: &Revision) -> Revision {
         *bound
     }
 
@@ -137,32 +142,32 @@ impl Item for ByAge {
     }
 }
 
-/// What one entry did: what the store writes and, later, a watcher receives.
+/// What one log entry changed: what the store writes and watchers receive.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Change {
-    /// The entry.
+    /// The entry's revision.
     pub revision: Revision,
     /// Its time.
     pub at: Timestamp,
-    /// Who asked for it.
+    /// Its author.
     pub by: String,
-    /// Why, in the caller's words.
+    /// The caller's reason.
     pub reason: Option<String>,
-    /// What it did, record by record; at least one.
+    /// The changed records; at least one.
     pub edits: Vec<Edit>,
 }
 
-/// One record's part of a change.
+/// The change of one record.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Edit {
     /// Created (no `before`), changed, or deleted with all its configs (no `after`).
     Definition {
-        /// As it was.
+        /// Before the change.
         before: Option<Arc<Definition>>,
-        /// As it is.
+        /// After the change.
         after: Option<Arc<Definition>>,
     },
-    /// All configs of the definition with this id have other index entries now; follows its `Definition`.
+    /// All configs of the definition with this id were reindexed; follows its `Definition`.
     Reindexed {
         /// The definition's id.
         definition: Revision,
@@ -171,40 +176,40 @@ pub enum Edit {
     Config {
         /// The definition's id.
         definition: Revision,
-        /// As it was.
+        /// Before the change.
         before: Option<Arc<Config>>,
-        /// As it is.
+        /// After the change.
         after: Option<Arc<Config>>,
     },
-    /// An answer is kept from now on.
-    Remember(Remembered),
-    /// An answer is kept no longer.
-    Forget(Remembered),
-    /// A config of the definition with this id has other index entries; all else of it is as it was.
+    /// An outcome is remembered.
+    Remember(RememberedOutcome),
+    /// An outcome is forgotten.
+    Forget(RememberedOutcome),
+    /// An index build changed the index entries of a config of the definition with this id, and nothing else of it.
     Entries {
         /// The definition's id.
         definition: Revision,
-        /// As it was.
+        /// Before the change.
         before: Arc<Config>,
-        /// As it is.
+        /// After the change.
         after: Arc<Config>,
     },
-    /// The build of a definition's indexes stands elsewhere or is over; all else of it is as it was.
+    /// The index build of a definition advanced or ended; nothing else of the definition changed.
     Building {
-        /// As it was.
+        /// Before the change.
         before: Arc<Definition>,
-        /// As it is.
+        /// After the change.
         after: Arc<Definition>,
     },
 }
 
 impl Edit {
-    /// Whether the state before it held what takes long to free.
+    /// Whether it releases memory that takes long to free: a definition with its configs, or an index.
     #[must_use]
-    pub fn frees_much(&self) -> bool {
+    pub fn is_costly_to_free(&self) -> bool {
         match self {
             Self::Definition { before: Some(before), after: Some(after) } => {
-                before.indexing.slots.iter().any(|slot| after.indexing.place(*slot).is_none())
+                before.indexing.slots.iter().any(|slot| after.indexing.position(*slot).is_none())
             }
             Self::Definition { after, .. } => after.is_none(),
             Self::Reindexed { .. } => true,
@@ -216,9 +221,9 @@ impl Edit {
         }
     }
 
-    /// Whether it is a part of what was done, and not of how it is indexed: what the history keeps.
+    /// Whether the history keeps it: all edits but the steps of index builds.
     #[must_use]
-    pub fn is_told(&self) -> bool {
+    pub fn is_in_history(&self) -> bool {
         match self {
             Self::Definition { .. }
             | Self::Reindexed { .. }
@@ -237,7 +242,7 @@ impl State {
         Self::default()
     }
 
-    /// The last agreed entry that it knows; entries without a command count.
+    /// The revision of the last applied entry, also of one without a command.
     #[must_use]
     pub fn revision(&self) -> Revision {
         self.revision
@@ -249,17 +254,17 @@ impl State {
         self.last_at
     }
 
-    /// The definition with a key, and its configs.
+    /// The definition with this key, and its configs.
     #[must_use]
     pub fn definition(&self, key: &str) -> Option<&Arc<Collection>> {
         self.by_key.get(key).map(|found| &found.record)
     }
 
-    /// The definition with an id. Ids grow with the time of creation.
+    /// The definition with this id. Ids grow with the time of creation.
     #[must_use]
     pub fn definition_by_id(&self, id: Revision) -> Option<&Arc<Collection>> {
-        let place = self.by_created.rank(|definition| definition.of.id < id);
-        let found = &self.by_created.at(place)?.of;
+        let position = self.by_created.rank(|definition| definition.of.id < id);
+        let found = &self.by_created.at(position)?.of;
         if found.id == id { self.definition(found.key.as_str()) } else { None }
     }
 
@@ -268,10 +273,10 @@ impl State {
         self.by_key.from(0).map(|found| &found.record)
     }
 
-    /// The definition at a place in the order of keys.
+    /// The definition at a position in the order of keys.
     #[must_use]
-    pub fn definition_at(&self, place: u64) -> Option<&Arc<Collection>> {
-        self.by_key.at(place).map(|found| &found.record)
+    pub fn definition_at(&self, position: u64) -> Option<&Arc<Collection>> {
+        self.by_key.at(position).map(|found| &found.record)
     }
 
     /// How many definitions there are.
@@ -280,64 +285,64 @@ impl State {
         self.by_key.len()
     }
 
-    /// How many configs there are, of all definitions.
+    /// How many configs all definitions have together.
     #[must_use]
     pub fn config_count(&self) -> u64 {
         self.configs
     }
 
-    /// The kept answers, oldest first.
-    pub fn requests(&self) -> impl Iterator<Item = &Remembered> {
+    /// The remembered outcomes, oldest first.
+    pub fn requests(&self) -> impl Iterator<Item = &RememberedOutcome> {
         self.requests_by_age.from(0).map(|found| &*found.0)
     }
 
-    /// How many answers are kept.
+    /// How many outcomes are remembered.
     #[must_use]
     pub fn request_count(&self) -> u64 {
         self.requests.len()
     }
 
-    /// The kept answer of a request.
+    /// The remembered outcome of a request, by the id of its idempotency key.
     #[must_use]
-    pub fn remembered(&self, id: &[u8; 16]) -> Option<&Remembered> {
+    pub fn remembered(&self, id: &[u8; 16]) -> Option<&RememberedOutcome> {
         self.requests.get(id).map(|found| &*found.0)
     }
 }
 
 impl Collection {
-    /// The config with a key.
+    /// The config with this key.
     #[must_use]
     pub fn config(&self, key: &str) -> Option<&Arc<Config>> {
         self.by_key.get(key).map(|found| &found.record)
     }
 
-    /// Where the path of a slot stands; `None` for a path that was dropped.
-    fn place(&self, slot: u16) -> Option<usize> {
-        self.definition.indexing.place(slot)
+    /// The position of a slot's path in the definition; `None` for a dropped path.
+    fn slot_position(&self, slot: u16) -> Option<usize> {
+        self.definition.indexing.position(slot)
     }
 
-    /// The orders by time and by value. The first who asks after some writes brings them up to date, which takes 1 or
-    /// 2 ms at most.
+    /// The indexes by time and by value. The first call after writes applies the pending updates, which takes at most 1
+    /// or 2 ms.
     #[must_use]
-    pub fn orders(&self) -> &Indexes {
-        self.trailing.orders(&self.definition.indexing)
+    pub fn indexes(&self) -> &Indexes {
+        self.deferred.indexes(&self.definition.indexing)
     }
 
-    /// The order of a slot.
-    fn order(&self, slot: u16) -> Option<&Tree<BySlot>> {
-        let place = self.place(slot)?;
-        self.orders().by_slot.get(place)
+    /// The index of a slot.
+    fn index(&self, slot: u16) -> Option<&Tree<BySlot>> {
+        let position = self.slot_position(slot)?;
+        self.indexes().by_slot.get(position)
     }
 
-    /// The config that another order names.
+    /// The config that an index entry names.
     #[must_use]
-    pub fn named(&self, key: &Key) -> &Arc<Config> {
-        self.config(key.as_str()).expect("the orders name only configs that there are")
+    pub fn config_of(&self, key: &Key) -> &Arc<Config> {
+        self.config(key.as_str()).expect("an index names only existing configs")
     }
 
-    /// How many entries of a slot are not the first of their config: those of arrays.
+    /// How many entries of a slot are not the first of their config: arrays have several.
     fn repeated(&self, slot: u16) -> u64 {
-        self.place(slot).and_then(|place| self.repeated.get(place)).copied().unwrap_or(0)
+        self.slot_position(slot).and_then(|position| self.repeated.get(position)).copied().unwrap_or(0)
     }
 
     /// All configs by key.

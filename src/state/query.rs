@@ -1,57 +1,61 @@
-//! Lists: a page of the records that match, in the asked order, and the exact number of all that match.
+//! Lists: a page of the matching records in the requested order, and the exact number of all that match.
 //!
-//! Without conditions a page is a walk from the root of an order to its place and along it. With conditions the
-//! one that the fewest records meet is looked up in its order, and the rest is tested on those; only where none can
-//! be looked up (`ne`, `exists=false`, `search`) are all records of the definition tested.
+//! Without filters a page is read from its position in an index. With filters the most selective one is looked up in its
+//! index, and the others are tested on the records found; only when none can be looked up (`ne`, `exists=false`,
+//! `search`), or the look-up would not be cheaper, are all records of the definition tested.
 //!
 //! **Invariant:** ties are broken by key, ascending in both directions; records without the sort field come last in
-//! both; the pages of one state meet without gap or overlap.
+//! both; the pages of one state have neither gap nor overlap.
 
 use std::{cmp::Ordering, ops::Bound, sync::Arc};
 
-use super::{BySlot, ByTime, Collection, State, index::tree::Tree};
+use super::{
+    BySlot, ByTime, Collection, State,
+    index::tree::{self, Tree},
+};
 use crate::model::{
     key::Key,
     query::{ConfigQuery, ConfigSort, DefinitionQuery, DefinitionSort, Field, Filter, Page, Test},
     record::{Config, Definition},
+    time::Timestamp,
 };
 
 /// A page and the number of all records that match.
 #[derive(Debug)]
-pub struct Found<T> {
+pub struct ListPage<T> {
     /// The records of the page.
     pub results: Vec<T>,
-    /// How many there are on all pages.
+    /// The number of records of all pages.
     pub total: u64,
 }
 
-/// A config that an order names is looked up by its key, at the cost of some steps along all configs: a condition that
-/// more than one in so many meet is tested on all instead.
-const LOOKUPS_PAY: u64 = 4;
-/// Tag of strings in `model::index`: a prefix looks at strings alone.
-const STRING: &[u8] = &[0x40];
+/// The cost of looking a config up by its key, in configs that a scan tests in the same time. A filter is looked up in
+/// its index only when it selects at most one config in this many.
+const LOOKUP_COST_CONFIGS: u64 = 4;
+/// The tag of strings in `model::index`: a prefix matches strings only.
+const STRING_TAG: &[u8] = &[0x40];
 
 impl State {
     /// A page of definitions.
     #[must_use]
-    pub fn list(&self, query: &DefinitionQuery) -> Found<Arc<Definition>> {
+    pub fn list(&self, query: &DefinitionQuery) -> ListPage<Arc<Definition>> {
         let page = &query.page;
         let matches = |definition: &Arc<Definition>| contains(definition.key.as_str(), &page.search);
         match query.sort {
-            DefinitionSort::Key => walk(&self.by_key, page, |item| &item.record.definition, matches),
-            DefinitionSort::Created => walk(&self.by_created, page, |item| &item.of, matches),
-            DefinitionSort::Modified => walk(&self.by_modified, page, |item| &item.of, matches),
+            DefinitionSort::Key => page_of_index(&self.by_key, page, |item| &item.record.definition, matches),
+            DefinitionSort::Created => page_of_index(&self.by_created, page, |item| &item.of, matches),
+            DefinitionSort::Modified => page_of_index(&self.by_modified, page, |item| &item.of, matches),
         }
     }
 }
 
-/// Whether a record is one of those that a query finds.
+/// Whether a query finds a record.
 #[must_use]
 pub fn finds(query: &ConfigQuery, config: &Config) -> bool {
     contains(config.key.as_str(), &query.page.search) && query.filters.iter().all(|f| holds(f, config))
 }
 
-/// `search` is in lower case already.
+/// Whether a key contains a text; `search` is in lower case.
 fn contains(key: &str, search: &str) -> bool {
     search.is_empty() || key.to_ascii_lowercase().contains(search)
 }
@@ -60,27 +64,27 @@ fn skip(page: &Page) -> u64 {
     (page.page - 1).saturating_mul(page.limit)
 }
 
-/// A page of an order; all of it is tested when there is something to search for.
-fn walk<'a, T: super::index::tree::Item, R: Clone + 'a>(
-    order: &'a Tree<T>,
+/// A page of an index; the whole index is tested when the page has a search text.
+fn page_of_index<'a, T: tree::Item, R: Clone + 'a>(
+    index: &'a Tree<T>,
     page: &Page,
     record: impl Fn(&'a T) -> &'a R,
     matches: impl Fn(&R) -> bool,
-) -> Found<R> {
+) -> ListPage<R> {
     let (skip, limit) = (skip(page), page.limit);
     if page.search.is_empty() {
-        let total = order.len();
+        let total = index.len();
         let results = if page.descending {
-            order.back_from(total.saturating_sub(skip)).take(size(limit)).map(|i| record(i).clone()).collect()
+            index.back_from(total.saturating_sub(skip)).take(size(limit)).map(|i| record(i).clone()).collect()
         } else {
-            order.from(skip).take(size(limit)).map(|item| record(item).clone()).collect()
+            index.from(skip).take(size(limit)).map(|item| record(item).clone()).collect()
         };
-        return Found { results, total };
+        return ListPage { results, total };
     }
     if page.descending {
-        sift(order.back_from(order.len()).map(record), skip, limit, matches)
+        scan(index.back_from(index.len()).map(record), skip, limit, matches)
     } else {
-        sift(order.from(0).map(record), skip, limit, matches)
+        scan(index.from(0).map(record), skip, limit, matches)
     }
 }
 
@@ -88,14 +92,14 @@ fn size(limit: u64) -> usize {
     usize::try_from(limit).unwrap_or(usize::MAX)
 }
 
-/// Tests every record, counts those that match and keeps those of the page.
-fn sift<'a, R: Clone + 'a>(
+/// Tests every record, counts the matching ones and collects those of the page.
+fn scan<'a, R: Clone + 'a>(
     records: impl Iterator<Item = &'a R>,
     skip: u64,
     limit: u64,
     matches: impl Fn(&R) -> bool,
-) -> Found<R> {
-    let mut found = Found { results: Vec::new(), total: 0 };
+) -> ListPage<R> {
+    let mut found = ListPage { results: Vec::new(), total: 0 };
     for record in records.filter(|record| matches(record)) {
         if found.total >= skip && (found.results.len() as u64) < limit {
             found.results.push(record.clone());
@@ -108,114 +112,118 @@ fn sift<'a, R: Clone + 'a>(
 impl Collection {
     /// A page of configs.
     #[must_use]
-    pub fn list(&self, query: &ConfigQuery) -> Found<Arc<Config>> {
+    pub fn list(&self, query: &ConfigQuery) -> ListPage<Arc<Config>> {
         let page = &query.page;
         let matches = |config: &Arc<Config>| finds(query, config);
         if query.filters.is_empty() {
             return match query.sort {
-                ConfigSort::Key => walk(&self.by_key, page, |item| &item.record, matches),
-                ConfigSort::Created => self.walk_time(&self.orders().by_created, page, matches),
-                ConfigSort::Modified => self.walk_time(&self.orders().by_modified, page, matches),
+                ConfigSort::Key => page_of_index(&self.by_key, page, |item| &item.record, matches),
+                ConfigSort::Created => self.page_by_time(&self.indexes().by_created, page, matches),
+                ConfigSort::Modified => self.page_by_time(&self.indexes().by_modified, page, matches),
                 ConfigSort::Slot(slot) => self.by_slot(slot, page, matches),
             };
         }
         let candidates = match self.candidates(&query.filters) {
-            Some(few) => few,
+            Some(candidates) => candidates,
             None => self.configs().cloned().collect(),
         };
         let mut all: Vec<Arc<Config>> = candidates.into_iter().filter(matches).collect();
         Self::page_of(&mut all, query.sort, page)
     }
 
-    fn walk_time(
+    fn page_by_time(
         &self,
-        order: &Tree<ByTime<Key>>,
+        index: &Tree<ByTime<Key>>,
         page: &Page,
         matches: impl Fn(&Arc<Config>) -> bool,
-    ) -> Found<Arc<Config>> {
-        walk(order, page, |item| self.named(&item.of), matches)
+    ) -> ListPage<Arc<Config>> {
+        page_of_index(index, page, |item| self.config_of(&item.of), matches)
     }
 
-    /// Whether a page of the query is a walk from its place in an order, so that it costs the same at any depth.
+    /// Whether a page of the query is read from its position in an index, so that it costs the same at any depth.
     #[must_use]
-    pub fn is_walked(&self, query: &ConfigQuery) -> bool {
-        let is_whole = |slot: u16| {
-            let order = self.order(slot);
-            self.repeated(slot) == 0 && order.is_some_and(|order| order.len() == self.by_key.len())
+    pub fn is_positional(&self, query: &ConfigQuery) -> bool {
+        let is_complete = |slot: u16| {
+            let index = self.index(slot);
+            self.repeated(slot) == 0 && index.is_some_and(|index| index.len() == self.by_key.len())
         };
         query.filters.is_empty()
             && query.page.search.is_empty()
             && match query.sort {
                 ConfigSort::Key | ConfigSort::Created | ConfigSort::Modified => true,
-                ConfigSort::Slot(slot) => is_whole(slot),
+                ConfigSort::Slot(slot) => is_complete(slot),
             }
     }
 
-    /// Sorts what was gathered, once each, and cuts the page out.
-    fn page_of(all: &mut Vec<Arc<Config>>, sort: ConfigSort, page: &Page) -> Found<Arc<Config>> {
+    /// Sorts the candidates, removes duplicates and returns the page.
+    fn page_of(all: &mut Vec<Arc<Config>>, sort: ConfigSort, page: &Page) -> ListPage<Arc<Config>> {
         all.sort_unstable_by(|a, b| compare(a, b, sort, page.descending));
-        // An array may have been found by several of its elements.
+        // A config with an array may have been found by several elements.
         all.dedup_by(|a, b| a.key == b.key);
         let from = size(skip(page)).min(all.len());
         let to = from.saturating_add(size(page.limit)).min(all.len());
-        Found { results: all[from..to].to_vec(), total: all.len() as u64 }
+        ListPage { results: all[from..to].to_vec(), total: all.len() as u64 }
     }
 
-    /// A page in the order of a slot, without conditions.
-    fn by_slot(&self, slot: u16, page: &Page, matches: impl Fn(&Arc<Config>) -> bool) -> Found<Arc<Config>> {
-        let order = self.order(slot);
-        // Arrays stand in the order by each element, then the places of the order are not those of the list.
+    /// A page sorted by a slot, without filters.
+    fn by_slot(
+        &self,
+        slot: u16,
+        page: &Page,
+        matches: impl Fn(&Arc<Config>) -> bool,
+    ) -> ListPage<Arc<Config>> {
+        let index = self.index(slot);
+        // An array has several entries in the index, so positions in the index are not positions in the list.
         let is_plain = page.search.is_empty() && self.repeated(slot) == 0;
-        let Some(order) = order.filter(|_| is_plain) else {
+        let Some(index) = index.filter(|_| is_plain) else {
             let mut all: Vec<_> = self.configs().filter(|config| matches(config)).cloned().collect();
             return Self::page_of(&mut all, ConfigSort::Slot(slot), page);
         };
         let (skip, limit) = (skip(page), size(page.limit));
         let mut results: Vec<Arc<Config>> = if page.descending {
-            Runs::new(order, skip).take(limit).map(|item| Arc::clone(self.named(&item.key))).collect()
+            Runs::new(index, skip).take(limit).map(|item| Arc::clone(self.config_of(&item.key))).collect()
         } else {
-            order.from(skip).take(limit).map(|item| Arc::clone(self.named(&item.key))).collect()
+            index.from(skip).take(limit).map(|item| Arc::clone(self.config_of(&item.key))).collect()
         };
-        if results.len() < limit && order.len() < self.by_key.len() {
-            let passed = size(skip.saturating_sub(order.len()));
-            let without = self.configs().filter(|config| first_of(config, slot).is_none());
-            results.extend(without.skip(passed).take(limit - results.len()).cloned());
+        if results.len() < limit && index.len() < self.by_key.len() {
+            let skipped = size(skip.saturating_sub(index.len()));
+            let without = self.configs().filter(|config| sort_value(config, slot).is_none());
+            results.extend(without.skip(skipped).take(limit - results.len()).cloned());
         }
-        Found { results, total: self.by_key.len() }
+        ListPage { results, total: self.by_key.len() }
     }
 
-    /// The records that the most selective condition finds, perhaps more than once; `None` when no condition can be
-    /// looked up.
+    /// The records that the most selective filter finds, perhaps more than once; `None` when a scan is needed or cheaper.
     fn candidates(&self, filters: &[Filter]) -> Option<Vec<Arc<Config>>> {
         let best = filters.iter().filter_map(|filter| self.ranges(filter)).min_by_key(Ranges::count)?;
-        if best.count() > self.by_key.len() / LOOKUPS_PAY {
+        if best.count() > self.by_key.len() / LOOKUP_COST_CONFIGS {
             return None;
         }
         Some(match best {
-            Ranges::Slot(order, ranges) => take(order, &ranges, |item| self.named(&item.key)),
-            Ranges::Time(order, ranges) => take(order, &ranges, |item| self.named(&item.of)),
+            Ranges::Slot(index, ranges) => take(index, &ranges, |item| self.config_of(&item.key)),
+            Ranges::Time(index, ranges) => take(index, &ranges, |item| self.config_of(&item.of)),
             Ranges::Key(ranges) => take(&self.by_key, &ranges, |item| &item.record),
         })
     }
 
-    /// The places of the order in which a condition can be looked up.
+    /// The ranges of an index that contain a filter's records; `None` when it can't be looked up.
     fn ranges(&self, filter: &Filter) -> Option<Ranges<'_>> {
         let spans = spans(filter)?;
         Some(match filter.field {
             Field::Slot(slot) => {
-                let order = self.order(slot)?;
-                Ranges::Slot(order, places(order, &spans, |item, bound| item.value().cmp(bound)))
+                let index = self.index(slot)?;
+                Ranges::Slot(index, positions(index, &spans, |item, bound| item.value().cmp(bound)))
             }
-            Field::Created => Ranges::of_time(&self.orders().by_created, &spans),
-            Field::Modified => Ranges::of_time(&self.orders().by_modified, &spans),
+            Field::Created => Ranges::of_time(&self.indexes().by_created, &spans),
+            Field::Modified => Ranges::of_time(&self.indexes().by_modified, &spans),
             Field::Key => {
-                Ranges::Key(places(&self.by_key, &spans, |key, bound| key.as_str().as_bytes().cmp(bound)))
+                Ranges::Key(positions(&self.by_key, &spans, |key, bound| key.as_str().as_bytes().cmp(bound)))
             }
         })
     }
 }
 
-/// Places of one order, each range from the first to behind the last.
+/// Ranges of positions in one index, each with its exclusive end.
 enum Ranges<'a> {
     Slot(&'a Tree<BySlot>, Vec<(u64, u64)>),
     Time(&'a Tree<ByTime<Key>>, Vec<(u64, u64)>),
@@ -223,8 +231,11 @@ enum Ranges<'a> {
 }
 
 impl<'a> Ranges<'a> {
-    fn of_time(order: &'a Tree<ByTime<Key>>, spans: &[Span]) -> Self {
-        Self::Time(order, places(order, spans, |item, bound| item.at.0.to_be_bytes().as_slice().cmp(bound)))
+    fn of_time(index: &'a Tree<ByTime<Key>>, spans: &[Span]) -> Self {
+        Self::Time(
+            index,
+            positions(index, spans, |item, bound| item.at.0.to_be_bytes().as_slice().cmp(bound)),
+        )
     }
 
     fn count(&self) -> u64 {
@@ -233,21 +244,21 @@ impl<'a> Ranges<'a> {
     }
 }
 
-fn take<'a, T: super::index::tree::Item, R: Clone + 'a>(
-    order: &'a Tree<T>,
+fn take<'a, T: tree::Item, R: Clone + 'a>(
+    index: &'a Tree<T>,
     ranges: &[(u64, u64)],
     record: impl Fn(&'a T) -> &'a R,
 ) -> Vec<R> {
     ranges
         .iter()
-        .flat_map(|(from, to)| order.from(*from).take(size(to - from)))
+        .flat_map(|(from, to)| index.from(*from).take(size(to - from)))
         .map(|i| record(i).clone())
         .collect()
 }
 
 type Span = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
-/// The bounds of the values that a condition takes; `None` when they have none.
+/// The bounds of the values that a filter accepts; `None` when they have no bounds.
 fn spans(filter: &Filter) -> Option<Vec<Span>> {
     let owned = |bound: &Bound<Box<[u8]>>| bound.as_ref().map(|bytes| bytes.to_vec());
     Some(match &filter.test {
@@ -256,9 +267,9 @@ fn spans(filter: &Filter) -> Option<Vec<Span>> {
         }
         Test::Range(from, to) => vec![(owned(from), owned(to))],
         Test::Prefix(text) => {
-            let tag = if matches!(filter.field, Field::Slot(_)) { STRING } else { &[] };
+            let tag = if matches!(filter.field, Field::Slot(_)) { STRING_TAG } else { &[] };
             let from = [tag, text.as_bytes()].concat();
-            // No UTF-8 text holds this byte, so this lies behind all that begin so.
+            // No UTF-8 text contains this byte, so this bound is above all texts with the prefix.
             let to = [&from[..], &[0xFF]].concat();
             vec![(Bound::Included(from), Bound::Excluded(to))]
         }
@@ -269,50 +280,51 @@ fn spans(filter: &Filter) -> Option<Vec<Span>> {
     })
 }
 
-fn places<T: super::index::tree::Item>(
-    order: &Tree<T>,
+/// The ranges of positions that spans of values have in an index.
+fn positions<T: tree::Item>(
+    index: &Tree<T>,
     spans: &[Span],
     compare: impl Fn(&T::Bound, &[u8]) -> Ordering,
 ) -> Vec<(u64, u64)> {
-    let place = |span: &Span| {
+    let range = |span: &Span| {
         let from = match &span.0 {
-            Bound::Included(bytes) => order.rank(|item| compare(item, bytes) == Ordering::Less),
-            Bound::Excluded(bytes) => order.rank(|item| compare(item, bytes) != Ordering::Greater),
+            Bound::Included(bytes) => index.rank(|item| compare(item, bytes) == Ordering::Less),
+            Bound::Excluded(bytes) => index.rank(|item| compare(item, bytes) != Ordering::Greater),
             Bound::Unbounded => 0,
         };
         let to = match &span.1 {
-            Bound::Included(bytes) => order.rank(|item| compare(item, bytes) != Ordering::Greater),
-            Bound::Excluded(bytes) => order.rank(|item| compare(item, bytes) == Ordering::Less),
-            Bound::Unbounded => order.len(),
+            Bound::Included(bytes) => index.rank(|item| compare(item, bytes) != Ordering::Greater),
+            Bound::Excluded(bytes) => index.rank(|item| compare(item, bytes) == Ordering::Less),
+            Bound::Unbounded => index.len(),
         };
         (from, to.max(from))
     };
-    spans.iter().map(place).collect()
+    spans.iter().map(range).collect()
 }
 
-/// Whether a condition holds of a record.
+/// Whether a record meets a filter.
 fn holds(filter: &Filter, config: &Config) -> bool {
-    let time = |time: crate::model::time::Timestamp| time.0.to_be_bytes();
+    let time = |time: Timestamp| time.0.to_be_bytes();
     match filter.field {
         Field::Slot(slot) => {
             let values = || config.entries.iter().filter(|e| e.slot == slot).map(|entry| &*entry.value);
             match &filter.test {
-                Test::Exists(there) => values().next().is_some() == *there,
+                Test::Exists(expected) => values().next().is_some() == *expected,
                 Test::NoneOf(others) => {
                     values().next().is_some() && !values().any(|value| others.iter().any(|o| **o == *value))
                 }
                 Test::AnyOf(_) | Test::Range(..) | Test::Prefix(_) => {
-                    values().any(|value| takes(&filter.test, value, STRING))
+                    values().any(|value| accepts(&filter.test, value, STRING_TAG))
                 }
             }
         }
-        Field::Created => takes(&filter.test, &time(config.created_at), &[]),
-        Field::Modified => takes(&filter.test, &time(config.modified_at), &[]),
-        Field::Key => takes(&filter.test, config.key.as_str().as_bytes(), &[]),
+        Field::Created => accepts(&filter.test, &time(config.created_at), &[]),
+        Field::Modified => accepts(&filter.test, &time(config.modified_at), &[]),
+        Field::Key => accepts(&filter.test, config.key.as_str().as_bytes(), &[]),
     }
 }
 
-fn takes(test: &Test, value: &[u8], tag: &[u8]) -> bool {
+fn accepts(test: &Test, value: &[u8], tag: &[u8]) -> bool {
     match test {
         Test::AnyOf(values) => values.iter().any(|other| **other == *value),
         Test::NoneOf(values) => !values.iter().any(|other| **other == *value),
@@ -330,24 +342,24 @@ fn takes(test: &Test, value: &[u8], tag: &[u8]) -> bool {
                 }
         }
         Test::Prefix(text) => value.strip_prefix(tag).is_some_and(|rest| rest.starts_with(text.as_bytes())),
-        Test::Exists(there) => *there,
+        Test::Exists(expected) => *expected,
     }
 }
 
-/// The least value of a config in a slot: what it is sorted by.
-fn first_of(config: &Config, slot: u16) -> Option<&[u8]> {
+/// The least value of a config in a slot: its sort value.
+fn sort_value(config: &Config, slot: u16) -> Option<&[u8]> {
     config.entries.iter().find(|entry| entry.slot == slot).map(|entry| &*entry.value)
 }
 
 fn compare(a: &Config, b: &Config, sort: ConfigSort, descending: bool) -> Ordering {
-    let turn = |order: Ordering| if descending { order.reverse() } else { order };
+    let directed = |order: Ordering| if descending { order.reverse() } else { order };
     let by_key = a.key.cmp(&b.key);
     match sort {
-        ConfigSort::Key => turn(by_key),
-        ConfigSort::Created => turn(a.created_at.cmp(&b.created_at)).then(by_key),
-        ConfigSort::Modified => turn(a.modified_at.cmp(&b.modified_at)).then(by_key),
-        ConfigSort::Slot(slot) => match (first_of(a, slot), first_of(b, slot)) {
-            (Some(a), Some(b)) => turn(a.cmp(b)).then(by_key),
+        ConfigSort::Key => directed(by_key),
+        ConfigSort::Created => directed(a.created_at.cmp(&b.created_at)).then(by_key),
+        ConfigSort::Modified => directed(a.modified_at.cmp(&b.modified_at)).then(by_key),
+        ConfigSort::Slot(slot) => match (sort_value(a, slot), sort_value(b, slot)) {
+            (Some(a), Some(b)) => directed(a.cmp(b)).then(by_key),
             (Some(_), None) => Ordering::Less,
             (None, Some(_)) => Ordering::Greater,
             (None, None) => by_key,
@@ -355,23 +367,23 @@ fn compare(a: &Config, b: &Config, sort: ConfigSort, descending: bool) -> Orderi
     }
 }
 
-/// The records of a slot by descending value, equal ones by ascending key: run after run of equal values.
+/// The items of a slot's index by descending value, equal ones by ascending key: one run of equal values after another.
 struct Runs<'a> {
-    order: &'a Tree<BySlot>,
-    run: super::index::tree::Iter<'a, BySlot>,
-    /// Records of the run that are still to come.
+    index: &'a Tree<BySlot>,
+    run: tree::Iter<'a, BySlot>,
+    /// Remaining items of the run.
     left: u64,
-    /// The place where the run begins; everything behind it has been passed.
+    /// The position where the run begins; all items after the run were returned.
     begin: u64,
 }
 
 impl<'a> Runs<'a> {
-    fn new(order: &'a Tree<BySlot>, skip: u64) -> Self {
-        let mut runs = Self { order, run: order.from(u64::MAX), left: 0, begin: order.len() };
-        if let Some(place) = order.len().checked_sub(skip.saturating_add(1)) {
-            let (begin, end) = runs.around(place);
-            // The same run holds the record in both directions, only its place within the run is another.
-            let within = skip - (order.len() - end);
+    fn new(index: &'a Tree<BySlot>, skip: u64) -> Self {
+        let mut runs = Self { index, run: index.from(u64::MAX), left: 0, begin: index.len() };
+        if let Some(position) = index.len().checked_sub(skip.saturating_add(1)) {
+            let (begin, end) = runs.around(position);
+            // The same run contains the item in both directions; only its position within the run differs.
+            let within = skip - (index.len() - end);
             runs.enter(begin, within, end);
         } else {
             runs.begin = 0;
@@ -379,15 +391,15 @@ impl<'a> Runs<'a> {
         runs
     }
 
-    /// The run of the record at a place.
-    fn around(&self, place: u64) -> (u64, u64) {
-        let Some(item) = self.order.at(place) else { return (place, place) };
+    /// The run of the item at a position.
+    fn around(&self, position: u64) -> (u64, u64) {
+        let Some(item) = self.index.at(position) else { return (position, position) };
         let value = item.value();
-        (self.order.rank(|other| other.value() < value), self.order.rank(|other| other.value() <= value))
+        (self.index.rank(|other| other.value() < value), self.index.rank(|other| other.value() <= value))
     }
 
     fn enter(&mut self, begin: u64, within: u64, end: u64) {
-        self.run = self.order.from(begin + within);
+        self.run = self.index.from(begin + within);
         self.left = end - begin - within;
         self.begin = begin;
     }
@@ -398,8 +410,8 @@ impl<'a> Iterator for Runs<'a> {
 
     fn next(&mut self) -> Option<&'a BySlot> {
         while self.left == 0 {
-            let place = self.begin.checked_sub(1)?;
-            let (begin, end) = self.around(place);
+            let position = self.begin.checked_sub(1)?;
+            let (begin, end) = self.around(position);
             self.enter(begin, 0, end);
         }
         self.left -= 1;

@@ -132,7 +132,7 @@ impl Shared {
         let seal = Seal::of(&state, &position);
         let edits = || changes.iter().flat_map(|change| &change.edits);
         let needs_state = edits().any(|edit| matches!(edit, Edit::Reindexed { .. }));
-        let frees = edits().any(Edit::frees_much);
+        let frees = edits().any(Edit::is_costly_to_free);
         let needed = needs_state.then(|| Box::new(state.clone()));
         let mut inbox = self.inbox();
         inbox.figures.handed = position.index;

@@ -15,7 +15,7 @@ use super::{
     builder::{schema, with_headers},
     schemas::{failure, integer, key, text},
 };
-use crate::model::limits::{Limits, REASON_BYTES_MAX, REQUEST_KEY_BYTES_MAX, WATCH_KEYS_MAX};
+use crate::model::limits::{IDEMPOTENCY_KEY_BYTES_MAX, Limits, REASON_BYTES_MAX, WATCH_KEYS_MAX};
 
 /// Every refusal: its status, its name here, the type in its body, when it is said, the headers it has.
 const REFUSALS: [(u16, &str, &str, &str, &[&str]); 13] = [
@@ -273,7 +273,7 @@ fn header_parameters() -> Vec<(&'static str, Parameter)> {
             "Idempotency-Key",
             "Idempotency-Key",
             "Makes the request safe to send again: its first answer is kept and given again. With another request: 422.",
-            visible(REQUEST_KEY_BYTES_MAX),
+            visible(IDEMPOTENCY_KEY_BYTES_MAX),
         ),
         header(
             "Last-Event-ID",

@@ -71,7 +71,7 @@ async fn the_text_of_a_fault_and_of_a_panic_is_for_the_log_alone() {
 
 #[tokio::test]
 async fn places_are_names_and_numbers() {
-    let loc = vec![Step::from("indexes"), Step::Place(1)];
+    let loc = vec![LocSegment::from("indexes"), LocSegment::Index(1)];
     let response = Problem::violation(Violation::at(loc.clone(), "wrong")).into_response();
     assert_eq!(body(response).await["errors"][0]["loc"], json!(["indexes", 1]));
     let details = vec![Detail { loc, msg: "wrong".into(), kind: "missing" }];
@@ -115,7 +115,7 @@ async fn the_answer_about_a_record_names_its_version() {
 async fn a_page_is_the_same_streamed_or_not() {
     let page = Page { page: u64::MAX, limit: 2, descending: true, search: String::new() };
     for size in [|_: &u8| 1, |_: &u8| PAGE_BYTES_AT_ONCE] {
-        let found = Found { results: vec![1_u8, 2], total: 5 };
+        let found = ListPage { results: vec![1_u8, 2], total: 5 };
         let response = Reply::page("found", found, &page, size, u8::to_string).into_response();
         let expected = json!({
             "status": "SUCCESS",

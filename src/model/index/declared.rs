@@ -1,14 +1,14 @@
-//! What a schema declares for a path: whether it is there, and as which types its text in a query is read.
+//! The types that a schema declares for an indexed path: whether the path resolves, and how its filter texts are parsed.
+//!
+//! **Invariant:** the search ends after [`PATH_SUBSCHEMAS_MAX`] subschemas, whatever the schema's references are.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-/// Steps through references and `allOf` for one member: far more than a schema that was accepted needs, and an end
-/// for one whose references go in a circle.
-const STEPS_MAX: usize = 1000;
+use crate::model::limits::PATH_SUBSCHEMAS_MAX;
 
-/// A type of JSON; integers are numbers.
+/// A JSON type; integers are numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// `null`
@@ -25,7 +25,7 @@ pub enum Kind {
     Object,
 }
 
-/// The types that a value at a path may have; none declared: any.
+/// The types that a value at a path may have; an empty set means any.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Declared {
     /// The value's own types.
@@ -42,13 +42,13 @@ impl Declared {
     }
 }
 
-/// What `schema` declares for the member that `segments` names; `None` when it does not resolve.
+/// The types that `schema` declares for the member that `segments` name; `None` when it does not resolve.
 pub(super) fn declared(schema: Option<&Value>, segments: &[String]) -> Option<Declared> {
     let Some(root) = schema else { return Some(Declared::default()) };
     let mut parts = vec![root];
     for segment in segments {
-        let all = together(root, &parts);
-        if all.iter().all(|part| says_nothing(part)) {
+        let all = with_applied(root, &parts);
+        if all.iter().all(|part| is_unconstrained(part)) {
             return Some(Declared::default());
         }
         parts = all.into_iter().filter_map(|part| part.get("properties")?.get(segment)).collect();
@@ -56,32 +56,32 @@ pub(super) fn declared(schema: Option<&Value>, segments: &[String]) -> Option<De
             return None;
         }
     }
-    let all = together(root, &parts);
+    let all = with_applied(root, &parts);
     let elements: Vec<&Value> = all.iter().filter_map(|part| part.get("items")).collect();
-    Some(Declared { kinds: kinds(&all), elements: kinds(&together(root, &elements)) })
+    Some(Declared { kinds: kinds(&all), elements: kinds(&with_applied(root, &elements)) })
 }
 
-fn says_nothing(part: &Value) -> bool {
+fn is_unconstrained(part: &Value) -> bool {
     part == &Value::Bool(true) || part.as_object().is_some_and(serde_json::Map::is_empty)
 }
 
-/// The parts themselves and all that applies to the same value with them: targets of `$ref`, members of `allOf`.
-fn together<'a>(root: &'a Value, parts: &[&'a Value]) -> Vec<&'a Value> {
+/// The parts and all subschemas that apply to the same value with them: targets of `$ref`, members of `allOf`.
+fn with_applied<'a>(root: &'a Value, parts: &[&'a Value]) -> Vec<&'a Value> {
     let mut all: Vec<&Value> = Vec::new();
-    let mut left = parts.to_vec();
-    while let Some(part) = left.pop() {
-        if all.len() >= STEPS_MAX {
+    let mut queue = parts.to_vec();
+    while let Some(part) = queue.pop() {
+        if all.len() >= PATH_SUBSCHEMAS_MAX {
             break;
         }
         all.push(part);
-        left.extend(part.get("allOf").and_then(Value::as_array).into_iter().flatten());
+        queue.extend(part.get("allOf").and_then(Value::as_array).into_iter().flatten());
         let target = part.get("$ref").and_then(Value::as_str).and_then(|text| resolve(root, text));
-        left.extend(target);
+        queue.extend(target);
     }
     all
 }
 
-/// The part that a local reference (`#`, `#/…`) points to.
+/// The target of a local reference (`#`, `#/…`).
 fn resolve<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
     let pointer = reference.strip_prefix('#')?;
     let pointer = percent_encoding::percent_decode_str(pointer).decode_utf8().ok()?;
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn references_in_a_circle_end() {
+    fn the_search_through_cyclic_references_ends() {
         let schema =
             json!({"properties": {"a": {"$ref": "#/properties/b"}, "b": {"$ref": "#/properties/a"}}});
         assert_eq!(find(&schema, "a.x"), None);

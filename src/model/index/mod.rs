@@ -1,11 +1,17 @@
-//! Indexed paths: how they are written, what they find in data, and how the found values are ordered.
+//! Indexed paths: their syntax, the values that they select from data, and the order of those values.
 //!
 //! A path names members from the root of the data: `a.b`; `\.` is a literal dot, `\\` a backslash. It must resolve
-//! through the `properties` of the schema, also through local `$ref` and `allOf`, so that a typing error is found
-//! when the definition is written and not when a query comes back empty. A part of the schema that says nothing
-//! (`{}` or `true`) takes any path below it.
+//! through the `properties` of the schema, also through local `$ref` and `allOf`, so that a misspelled path is refused
+//! when the definition is written instead of finding nothing later. Below an unconstrained part of the schema (`{}` or
+//! `true`) any path resolves.
 //!
-//! **Invariant:** the entries of data depend on the paths and the data alone; every replica computes the same.
+//! | file | what it holds |
+//! |---|---|
+//! | `declared` | the types that a schema declares for a path |
+//! | `slots` | the slots of a definition's paths, and the build in progress |
+//! | `value` | values as bytes that sort like the values |
+//!
+//! **Invariant:** the entries of data depend on the paths and the data alone; every node computes the same.
 
 mod declared;
 mod slots;
@@ -14,35 +20,35 @@ mod value;
 use serde_json::Value;
 
 pub use declared::{Declared, Kind};
-pub use slots::{Build, Indexing, Renewed};
-pub use value::{encode, kind_of};
+pub use slots::{Build, Indexing, SlotAssignment};
+pub use value::{encode, kind_bounds};
 
 use super::{
-    error::{Step, Violation},
+    error::{LocSegment, Violation},
     limits::INDEX_ENTRIES_MAX,
     record::{Definition, Entries, Entry},
 };
 
-/// A path of a stored definition, with its number.
+/// A path of a stored definition, with its slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredPath {
-    /// Its number.
+    /// Its slot.
     pub slot: u16,
     /// The path.
     pub path: IndexPath,
 }
 
-/// A parsed path of an index.
+/// A parsed index path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IndexPath {
     /// As it was written.
     pub text: String,
-    /// Its members, outermost first; never empty.
+    /// The member names, outermost first; never empty.
     pub segments: Vec<String>,
 }
 
 impl IndexPath {
-    /// Reads a path.
+    /// Parses a path.
     ///
     /// # Errors
     /// When a member is empty or a backslash stands before anything but a dot or a backslash.
@@ -69,13 +75,13 @@ impl IndexPath {
         Ok(Self { text: text.into(), segments })
     }
 
-    /// What the path finds in data.
+    /// The value at the path.
     #[must_use]
     pub fn find<'a>(&self, data: &'a Value) -> Option<&'a Value> {
         self.segments.iter().try_fold(data, |value, segment| value.as_object()?.get(segment))
     }
 
-    /// What the schema declares for the path; `None` when the path does not resolve.
+    /// The types that the schema declares for the path; `None` when the path does not resolve.
     #[must_use]
     pub fn declared(&self, schema: Option<&Value>) -> Option<Declared> {
         declared::declared(schema, &self.segments)
@@ -88,10 +94,10 @@ fn push(segments: &mut [String], c: char) {
     }
 }
 
-/// Reads and checks the `indexes` of a definition: unique, at most `max`, each resolves through the schema.
+/// Parses and validates the `indexes` of a definition: unique, at most `max`, each resolves through the schema.
 ///
 /// # Errors
-/// Every violation, at `["indexes", place]`.
+/// All violations, each at `["indexes", position]`.
 pub fn check_paths(
     texts: &[String],
     schema: Option<&Value>,
@@ -103,8 +109,8 @@ pub fn check_paths(
         let msg = format!("a definition has at most {max} indexed paths, not {}", texts.len());
         return Err(vec![Violation::at(vec!["indexes".into()], msg)]);
     }
-    for (place, text) in (0u64..).zip(texts) {
-        let loc = vec!["indexes".into(), Step::Place(place)];
+    for (position, text) in (0u64..).zip(texts) {
+        let loc = vec!["indexes".into(), LocSegment::Index(position)];
         match IndexPath::parse(text) {
             Err(violation) => violations.push(Violation::at(loc, violation.msg)),
             Ok(path) if paths.iter().any(|other| other.segments == path.segments) => {
@@ -120,11 +126,11 @@ pub fn check_paths(
     if violations.is_empty() { Ok(paths) } else { Err(violations) }
 }
 
-/// Reads a definition's paths, which were checked when they were stored.
+/// Parses a definition's paths, which were valid when they were stored.
 #[must_use]
 pub fn stored_paths(definition: &Definition) -> Vec<StoredPath> {
     let stored = |(text, slot): (&String, &u16)| {
-        // One that can't be read finds nothing.
+        // A path that does not parse selects nothing.
         let path = IndexPath::parse(text)
             .unwrap_or_else(|_| IndexPath { text: text.clone(), segments: vec![String::new()] });
         StoredPath { slot: *slot, path }
@@ -132,10 +138,10 @@ pub fn stored_paths(definition: &Definition) -> Vec<StoredPath> {
     definition.indexes.iter().zip(&definition.indexing.slots).map(stored).collect()
 }
 
-/// The index entries of data that is taken in.
+/// The index entries of data that a caller sent.
 ///
 /// # Errors
-/// When one path finds more than [`INDEX_ENTRIES_MAX`] elements.
+/// When the array at a path has more than [`INDEX_ENTRIES_MAX`] elements.
 pub fn entries(paths: &[StoredPath], data: &Value) -> Result<Entries, Violation> {
     let too_long = |path: &&IndexPath| {
         path.find(data).and_then(Value::as_array).is_some_and(|elements| elements.len() > INDEX_ENTRIES_MAX)
@@ -149,8 +155,8 @@ pub fn entries(paths: &[StoredPath], data: &Value) -> Result<Entries, Violation>
 
 /// The index entries of data, sorted and unique.
 ///
-/// A scalar stands by its value, null included; an array by each of its elements; an object by the whole of it. What
-/// is missing has no entry.
+/// A scalar, null included, has one entry by its value; an array one for each element; an object one by its whole value.
+/// A missing value has no entry.
 #[must_use]
 pub fn all_entries(paths: &[StoredPath], data: &Value) -> Entries {
     let mut entries = Vec::new();
@@ -189,12 +195,12 @@ mod tests {
     }
 
     #[test]
-    fn all_faults_of_a_list_are_found_with_their_places() {
+    fn all_violations_of_a_list_are_found_with_their_locations() {
         let schema = json!({"properties": {"a": {"properties": {"b": {"type": "string"}}}}});
         assert!(check_paths(&texts(&["a", "a.b"]), Some(&schema), 64).is_ok());
         let violations = check_paths(&texts(&["a.b", "a.c", "a.b", "a..b"]), Some(&schema), 64).unwrap_err();
         let places: Vec<_> = violations.iter().map(|violation| violation.loc[1].clone()).collect();
-        assert_eq!(places, [Step::Place(1), Step::Place(2), Step::Place(3)]);
+        assert_eq!(places, [LocSegment::Index(1), LocSegment::Index(2), LocSegment::Index(3)]);
         assert!(check_paths(&texts(&["a", "b"]), None, 1).is_err());
         assert!(check_paths(&texts(&["any.path"]), None, 64).is_ok());
     }

@@ -1,10 +1,10 @@
 //! Values as bytes that sort like the values: null < false < true < numbers < strings, then arrays and objects,
-//! which are only compared for equality.
+//! which are compared for equality only.
 //!
-//! Numbers are decimals of any length in one exact order, whatever their text: `6`, `6.0` and `60e-1` are the same
-//! bytes. A number is its sign, the exponent of `0.d₁d₂… × 10^e`, and its digits, two in a byte; a negative one is
-//! the complement of its magnitude. Nothing is expanded: `1e400` costs as much as `1`. Exponents beyond 64 bits count
-//! as the greatest or least that fits.
+//! Numbers are decimals of any length in one exact order, independent of their text: `6`, `6.0` and `60e-1` have the same
+//! bytes. A number is encoded as its sign, the exponent of `0.d₁d₂… × 10^e`, and its digits, two in a byte; a negative one
+//! as the complement of its magnitude. Numbers are never expanded: `1e400` costs as much as `1`. Exponents beyond
+//! 64 bits saturate.
 //!
 //! **Invariant:** for scalars `encode(a) < encode(b)` exactly when a < b, and equal exactly when a = b.
 
@@ -22,10 +22,10 @@ const NEGATIVE: u8 = 0;
 const ZERO: u8 = 1;
 const POSITIVE: u8 = 2;
 
-/// Exponents up to this magnitude take one byte.
-const SHORT_EXPONENT: i64 = 120;
+/// The greatest magnitude of an exponent that is encoded in one byte.
+const ONE_BYTE_EXPONENT_MAX: i64 = 120;
 
-/// The bytes of a value.
+/// Encodes a value.
 #[must_use]
 pub fn encode(value: &Value) -> Box<[u8]> {
     let mut bytes = Vec::new();
@@ -33,9 +33,9 @@ pub fn encode(value: &Value) -> Box<[u8]> {
     bytes.into()
 }
 
-/// Where the values of the same kind as an encoded one begin and end.
+/// The bounds, first inclusive and last exclusive, of the values of the same kind as an encoded one.
 #[must_use]
-pub fn kind_of(encoded: &[u8]) -> (Box<[u8]>, Box<[u8]>) {
+pub fn kind_bounds(encoded: &[u8]) -> (Box<[u8]>, Box<[u8]>) {
     let begin = encoded.first().map_or(0, |tag| tag & 0xF0);
     (Box::new([begin]), Box::new([begin + 0x10]))
 }
@@ -60,26 +60,26 @@ fn write(value: &Value, to: &mut Vec<u8>) {
             let mut sorted: Vec<_> = members.iter().collect();
             sorted.sort_unstable_by_key(|(name, _)| *name);
             for (name, member) in sorted {
-                write_run(name.as_bytes(), to);
+                write_prefixed(name.as_bytes(), to);
                 write_part(member, to);
             }
         }
     }
 }
 
-/// A part of an array or object, with its length before it, so that no two wholes are the same bytes.
+/// A part of an array or object, prefixed by its length, so that different values have different bytes.
 fn write_part(value: &Value, to: &mut Vec<u8>) {
     let mut part = Vec::new();
     write(value, &mut part);
-    write_run(&part, to);
+    write_prefixed(&part, to);
 }
 
-fn write_run(run: &[u8], to: &mut Vec<u8>) {
-    to.extend_from_slice(&(run.len() as u64).to_be_bytes());
-    to.extend_from_slice(run);
+fn write_prefixed(bytes: &[u8], to: &mut Vec<u8>) {
+    to.extend_from_slice(&(bytes.len() as u64).to_be_bytes());
+    to.extend_from_slice(bytes);
 }
 
-/// A number by its JSON text.
+/// Encodes a number from its JSON text.
 fn write_number(text: &str, to: &mut Vec<u8>) {
     let (is_negative, magnitude) = text.strip_prefix('-').map_or((false, text), |rest| (true, rest));
     let (mantissa, exponent) = magnitude.split_once(['e', 'E']).unwrap_or((magnitude, "0"));
@@ -97,7 +97,7 @@ fn write_number(text: &str, to: &mut Vec<u8>) {
     let begin = to.len();
     let shift = i64::try_from(whole.len()).unwrap_or(i64::MAX) - i64::try_from(leading).unwrap_or(i64::MAX);
     write_exponent(parse_exponent(exponent).saturating_add(shift), to);
-    // Digits are at least 1 in a byte, so a number that ends is less than one that goes on.
+    // Each byte of digits is at least 1, so a number is less than a longer one with the same first digits.
     to.extend(digits.chunks(2).map(|pair| pair[0] * 10 + pair.get(1).unwrap_or(&0) + 1));
     if is_negative {
         to[begin..].iter_mut().for_each(|byte| *byte = !*byte);
@@ -111,12 +111,12 @@ fn parse_exponent(text: &str) -> i64 {
 }
 
 fn write_exponent(exponent: i64, to: &mut Vec<u8>) {
-    if (-SHORT_EXPONENT..=SHORT_EXPONENT).contains(&exponent) {
+    if (-ONE_BYTE_EXPONENT_MAX..=ONE_BYTE_EXPONENT_MAX).contains(&exponent) {
         to.extend(u8::try_from(exponent + 128));
         return;
     }
     to.push(if exponent < 0 { 0x01 } else { 0xFE });
-    // The order of signed numbers as that of unsigned ones.
+    // Flipping the sign bit makes unsigned order equal signed order.
     to.extend_from_slice(&(exponent.cast_unsigned() ^ (1 << 63)).to_be_bytes());
 }
 
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn wholes_are_equal_by_value() {
+    fn arrays_and_objects_are_equal_by_value() {
         assert_eq!(encode(&json!({"a": 1, "b": [2]})), encode(&json!({"b": [2.0], "a": 1})));
         assert_ne!(encode(&json!(["a", "b"])), encode(&json!(["ab"])));
         assert_ne!(encode(&json!([[], "a"])), encode(&json!([["a"]])));

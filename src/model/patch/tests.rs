@@ -1,4 +1,4 @@
-//! The examples of both RFCs, and where ours is stricter: order, numbers, cost.
+//! The examples of both RFCs, and what is specific here: member order, numbers, bounded cost.
 
 use super::*;
 use crate::model::document::parse;
@@ -7,20 +7,20 @@ fn value(text: &str) -> Value {
     parse(text.as_bytes(), 64).unwrap()
 }
 
-fn patch(form: PatchForm, text: &str) -> Patch {
+fn patch(format: PatchFormat, text: &str) -> Patch {
     let document = Document::new(value(text));
-    assert_eq!(Patch::misshapes(form, &document.value), [], "{text}");
-    Patch { form, document }
+    assert_eq!(Patch::check_shape(format, &document.value), [], "{text}");
+    Patch { format, document }
 }
 
 fn json(target: &str, operations: &str) -> Result<String, PatchError> {
-    patch(PatchForm::Json, operations).apply(value(target)).map(|made| made.to_string())
+    patch(PatchFormat::Json, operations).apply(value(target)).map(|made| made.to_string())
 }
 
 #[test]
 fn the_examples_of_merge_patch() {
     // RFC 7396, appendix A, those whose patch is an object.
-    for (target, laid, expected) in [
+    for (target, merged, expected) in [
         (r#"{"a":"b"}"#, r#"{"a":"c"}"#, r#"{"a":"c"}"#),
         (r#"{"a":"b"}"#, r#"{"b":"c"}"#, r#"{"a":"b","b":"c"}"#),
         (r#"{"a":"b"}"#, r#"{"a":null}"#, "{}"),
@@ -33,8 +33,8 @@ fn the_examples_of_merge_patch() {
         (r"[1,2]", r#"{"a":"b","c":null}"#, r#"{"a":"b"}"#),
         ("{}", r#"{"a":{"bb":{"ccc":null}}}"#, r#"{"a":{"bb":{}}}"#),
     ] {
-        let made = patch(PatchForm::Merge, laid).apply(value(target)).unwrap();
-        assert_eq!(made.to_string(), expected, "{target} {laid}");
+        let made = patch(PatchFormat::Merge, merged).apply(value(target)).unwrap();
+        assert_eq!(made.to_string(), expected, "{target} {merged}");
     }
 }
 
@@ -92,7 +92,7 @@ fn members_keep_their_order_and_numbers_their_digits() {
     let target = r#"{"a":123456789012345678901234567890,"b":7.0,"c":-0.0,"d":1e+400}"#;
     let removed = json(target, r#"[{"op":"remove","path":"/a"}]"#).unwrap();
     assert_eq!(removed, r#"{"b":7.0,"c":-0.0,"d":1e+400}"#);
-    let merged = patch(PatchForm::Merge, r#"{"b":null,"e":0.10}"#).apply(value(target)).unwrap();
+    let merged = patch(PatchFormat::Merge, r#"{"b":null,"e":0.10}"#).apply(value(target)).unwrap();
     assert_eq!(merged.to_string(), r#"{"a":123456789012345678901234567890,"c":-0.0,"d":1e+400,"e":0.10}"#);
 }
 
@@ -124,11 +124,11 @@ fn a_test_compares_by_value() {
     }
     let failed = json(target, r#"[{"op":"test","path":"/n","value":6},{"op":"test","path":"/n","value":5}]"#);
     let Err(PatchError::TestFailed(violation)) = failed else { panic!("{failed:?}") };
-    assert_eq!(violation.loc, [Step::Place(1)]);
+    assert_eq!(violation.loc, [LocSegment::Index(1)]);
 }
 
 #[test]
-fn an_operation_that_leads_nowhere_is_named() {
+fn an_operation_on_a_missing_path_is_refused_with_its_index() {
     let target = r#"{"a":{"b":1},"l":[1,2]}"#;
     for operation in [
         r#"{"op":"remove","path":"/x"}"#,
@@ -148,35 +148,35 @@ fn an_operation_that_leads_nowhere_is_named() {
     ] {
         let made = json(target, &format!(r#"[{{"op":"add","path":"/ok","value":1}},{operation}]"#));
         let Err(PatchError::Violation(violation)) = made else { panic!("{operation}: {made:?}") };
-        assert_eq!(violation.loc, [Step::Place(1)], "{operation}");
+        assert_eq!(violation.loc, [LocSegment::Index(1)], "{operation}");
     }
 }
 
 #[test]
-fn all_that_is_wrong_with_the_shape_is_told() {
-    use MisshapeKind::{Missing, NotList, NotObject, NotText, Wrong};
-    let wrong = Patch::misshapes(
-        PatchForm::Json,
+fn all_errors_of_the_shape_are_returned() {
+    use ShapeErrorKind::{Missing, NotList, NotObject, NotText, Wrong};
+    let wrong = Patch::check_shape(
+        PatchFormat::Json,
         &value(
             r#"[1,{"op":"add","path":"/a"},{"op":"spell","path":"a"},{"path":1,"op":"move"},{"op":"remove","path":"/~2"}]"#,
         ),
     );
-    let at = |place: u64, name: &str| vec![Step::Place(place), name.into()];
-    let place = |misshape: &Misshape| misshape.loc.clone();
-    assert_eq!(wrong[0], Misshape { loc: vec![Step::Place(0)], kind: NotObject });
-    assert_eq!(wrong[1], Misshape { loc: at(1, "value"), kind: Missing });
-    assert!(matches!(&wrong[2].kind, Wrong(_)) && place(&wrong[2]) == at(2, "path"));
-    assert!(matches!(&wrong[3].kind, Wrong(_)) && place(&wrong[3]) == at(2, "op"));
-    assert_eq!(wrong[4], Misshape { loc: at(3, "path"), kind: NotText });
-    assert_eq!(wrong[5], Misshape { loc: at(3, "from"), kind: Missing });
-    assert!(matches!(&wrong[6].kind, Wrong(_)) && place(&wrong[6]) == at(4, "path"));
+    let at = |index: u64, name: &str| vec![LocSegment::Index(index), name.into()];
+    let loc = |error: &ShapeError| error.loc.clone();
+    assert_eq!(wrong[0], ShapeError { loc: vec![LocSegment::Index(0)], kind: NotObject });
+    assert_eq!(wrong[1], ShapeError { loc: at(1, "value"), kind: Missing });
+    assert!(matches!(&wrong[2].kind, Wrong(_)) && loc(&wrong[2]) == at(2, "path"));
+    assert!(matches!(&wrong[3].kind, Wrong(_)) && loc(&wrong[3]) == at(2, "op"));
+    assert_eq!(wrong[4], ShapeError { loc: at(3, "path"), kind: NotText });
+    assert_eq!(wrong[5], ShapeError { loc: at(3, "from"), kind: Missing });
+    assert!(matches!(&wrong[6].kind, Wrong(_)) && loc(&wrong[6]) == at(4, "path"));
     assert_eq!(wrong.len(), 7, "{wrong:?}");
-    assert_eq!(Patch::misshapes(PatchForm::Json, &value("{}"))[0].kind, NotList);
-    assert_eq!(Patch::misshapes(PatchForm::Merge, &value("[]"))[0].kind, NotObject);
+    assert_eq!(Patch::check_shape(PatchFormat::Json, &value("{}"))[0].kind, NotList);
+    assert_eq!(Patch::check_shape(PatchFormat::Merge, &value("[]"))[0].kind, NotObject);
 }
 
 #[test]
-fn a_patch_that_would_cost_too_much_is_stopped() {
+fn a_patch_that_would_cost_too_much_is_refused() {
     let text = "x".repeat(1 << 16);
     let target = format!(r#"{{"a":["{text}"]}}"#);
     let double = r#"{"op":"copy","from":"/a","path":"/a/-"}"#;

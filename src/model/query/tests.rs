@@ -1,4 +1,4 @@
-//! Queries as they are written, and what they are read as.
+//! Query strings and how they are parsed.
 
 use super::*;
 use crate::model::{
@@ -42,7 +42,7 @@ fn pages_are_integers_of_any_size() {
 }
 
 #[test]
-fn texts_are_read_by_their_declared_type() {
+fn texts_are_parsed_by_their_declared_type() {
     let test = |name: &str, text: &str| ask(&[(name, text)]).map(|query| query.filters[0].test.clone());
     let is = |value: Value| Ok(Test::AnyOf(vec![index::encode(&value)]));
     assert_eq!(test("n", "6.0"), is(6.into()));
@@ -69,11 +69,11 @@ fn a_path_that_is_being_built_is_refused_and_others_are_not() {
         assert_eq!(ask(name, text), Err(QueryError::Building("s".into())), "{name}");
     }
     assert!(ask("n", "1").is_ok() && ask("sort_by", "n").is_ok() && ask("config_key[prefix]", "s").is_ok());
-    assert!(matches!(ask("s[like]", "x"), Err(QueryError::Violations(_))), "what is wrong is told first");
+    assert!(matches!(ask("s[like]", "x"), Err(QueryError::Violations(_))), "violations come first");
 }
 
 #[test]
-fn repeated_equality_is_any_of_and_sorts_are_checked() {
+fn repeated_equality_is_any_of_and_sort_fields_are_checked() {
     let query = ask(&[("n", "1"), ("n", "2"), ("n[gte]", "0"), ("s[in]", "a,b")]).unwrap();
     assert_eq!(query.filters.len(), 3);
     assert_eq!(ask(&[("sort_by", "n")]).unwrap().sort, ConfigSort::Slot(0));

@@ -1,11 +1,16 @@
-//! JSON schemas: compiled once, checked on every path that writes data.
+//! JSON Schema: compiled once, checked on every path that writes data.
 //!
-//! `jsonschema` does the checking. What stands around it makes a schema of an unknown author safe to run: it
-//! fetches nothing (`graph.rs`), its patterns match in linear time (`pattern.rs`), and its cost is bounded before
-//! a check begins (`cost.rs`), because a check that has begun can't be stopped.
+//! `jsonschema` validates. The files here make it safe to run a schema of an unknown author.
 //!
-//! **Invariant:** compiling and checking are pure functions of schema and data. They end soon, whatever either
-//! holds.
+//! | file | what it does |
+//! |---|---|
+//! | `graph` | the subschemas and references of a document; nothing is fetched |
+//! | `pattern` | patterns match in linear time and bounded memory |
+//! | `cost` | the cost of a check is bounded before it begins, because a check that has begun can't be stopped |
+//! | `unique` | `uniqueItems` in O(n log n) |
+//!
+//! **Invariant:** compiling and checking are pure functions of schema and data, and their time is bounded whatever
+//! either contains.
 
 use std::fmt::{self, Write as _};
 
@@ -13,19 +18,16 @@ use jsonschema::{Draft, ValidationError, ValidationOptions, Validator};
 use serde_json::Value;
 
 use super::{
-    error::{Step, Violation},
-    limits::VIOLATIONS_MAX,
+    error::{LocSegment, Violation},
+    limits::{LISTED_EVALUATIONS_MAX, VIOLATION_TEXT_BYTES_MAX, VIOLATIONS_MAX},
 };
-use cost::{Costs, LISTED_PRICE_MAX};
+use cost::Costs;
 use graph::Graph;
 
 mod cost;
 mod graph;
 mod pattern;
 mod unique;
-
-/// Longest text of a violation in bytes: the validator quotes the data, which may be a megabyte.
-const MESSAGE_BYTES_MAX: usize = 300;
 
 /// A compiled schema.
 #[derive(Debug)]
@@ -38,11 +40,11 @@ impl Schema {
     /// Compiles a schema document: an object or a boolean, of draft 4, 6, 7, 2019-09 or 2020-12 as its `$schema`
     /// says (2020-12 when it says nothing).
     ///
-    /// `schema` must be bounded in size and depth already.
+    /// The caller has bounded the size and depth of `schema`.
     ///
     /// # Errors
     /// When the document is no valid schema of its draft, refers outside itself, has a pattern that does not
-    /// match in linear time, or when a check could cost too much. Each violation has its place, from the schema's root.
+    /// match in linear time, or when a check could cost too much. Each violation has its location, from the schema's root.
     pub fn compile(schema: &Value) -> Result<Self, Vec<Violation>> {
         let draft = draft_of(schema).map_err(|violation| vec![violation])?;
         let violations = against_meta_schema(schema, draft);
@@ -55,41 +57,42 @@ impl Schema {
         if !violations.is_empty() {
             return Err(violations);
         }
-        let validator = options(draft).build(schema).map_err(|error| vec![fault_of(&error, schema)])?;
+        let validator = options(draft).build(schema).map_err(|error| vec![violation_of(&error, schema)])?;
         Ok(Self { validator, costs: schema.is_object().then_some(costs) })
     }
 
-    /// Whether [`Self::check`] finds nothing; much cheaper where it would find much.
+    /// Whether [`Self::check`] finds no violation; much cheaper when there would be many.
     #[must_use]
     pub fn accepts(&self, data: &Value) -> bool {
-        self.costs.as_ref().is_none_or(|costs| costs.afford(data).is_ok()) && self.validator.is_valid(data)
+        self.costs.as_ref().is_none_or(|costs| costs.check_budget(data).is_ok())
+            && self.validator.is_valid(data)
     }
 
-    /// Checks data: all violations, each with `loc` from the data's root, at most [`VIOLATIONS_MAX`]. Of data that
-    /// are very large for the schema it says only that they break it.
+    /// Validates data: all violations, each with `loc` from the data's root, at most [`VIOLATIONS_MAX`]. For data that are
+    /// very large for the schema the only violation says that they break it.
     ///
     /// # Errors
     /// When the data break the schema, or when the check would cost too much.
     pub fn check(&self, data: &Value) -> Result<(), Vec<Violation>> {
-        let price = self
+        let cost = self
             .costs
             .as_ref()
-            .map_or(Ok(0), |costs| costs.afford(data))
+            .map_or(Ok(0), |costs| costs.check_budget(data))
             .map_err(|violation| vec![violation])?;
         if self.validator.is_valid(data) {
             return Ok(());
         }
-        // The validator collects every violation, and those of every branch of a union, before it shows one.
-        if price > LISTED_PRICE_MAX {
+        // The validator collects all violations, also those of every branch of a union, before it returns the first.
+        if cost > LISTED_EVALUATIONS_MAX {
             return Err(vec![Violation::new("the data break the schema, and are too large to list where")]);
         }
         let violations = self.validator.iter_errors(data).take(VIOLATIONS_MAX);
-        Err(violations.map(|error| fault_of(&error, data)).collect())
+        Err(violations.map(|error| violation_of(&error, data)).collect())
     }
 }
 
-/// Members of a schema that ask nothing of data, whatever their values.
-const ASKS_NOTHING: [&str; 12] = [
+/// Keywords that constrain no data, whatever their values.
+const UNCONSTRAINING: [&str; 12] = [
     "$comment",
     "$defs",
     "$id",
@@ -104,13 +107,13 @@ const ASKS_NOTHING: [&str; 12] = [
     "writeOnly",
 ];
 
-/// Whether a schema certainly takes any data: it says nothing of them.
+/// Whether a schema certainly accepts any data, because it has no constraint.
 #[must_use]
-pub fn takes_all(schema: &Value) -> bool {
-    let silent = |members: &serde_json::Map<String, Value>| {
-        members.keys().all(|member| ASKS_NOTHING.contains(&member.as_str()))
+pub fn accepts_any(schema: &Value) -> bool {
+    let is_unconstrained = |members: &serde_json::Map<String, Value>| {
+        members.keys().all(|member| UNCONSTRAINING.contains(&member.as_str()))
     };
-    *schema == Value::Bool(true) || schema.as_object().is_some_and(silent)
+    *schema == Value::Bool(true) || schema.as_object().is_some_and(is_unconstrained)
 }
 
 /// The validator's options, the same for every schema of a draft.
@@ -132,14 +135,16 @@ fn draft_of(schema: &Value) -> Result<Draft, Violation> {
     };
     let draft = dialect.as_str().map_or(Draft::Unknown, Draft::from_schema_uri);
     if draft == Draft::Unknown {
-        let msg =
-            format!("{} is no known dialect; known are drafts 4, 6, 7, 2019-09 and 2020-12", short(dialect));
+        let msg = format!(
+            "{} is no known dialect; known are drafts 4, 6, 7, 2019-09 and 2020-12",
+            shortened(dialect)
+        );
         return Err(Violation::at(vec!["$schema".into()], msg));
     }
     Ok(draft)
 }
 
-/// What the draft's meta-schema says against the document.
+/// The violations of the draft's meta-schema.
 fn against_meta_schema(schema: &Value, draft: Draft) -> Vec<Violation> {
     let meta = match draft {
         Draft::Draft4 => jsonschema::draft4::meta::validator(),
@@ -151,43 +156,43 @@ fn against_meta_schema(schema: &Value, draft: Draft) -> Vec<Violation> {
     if meta.is_valid(schema) {
         return Vec::new();
     }
-    meta.iter_errors(schema).take(VIOLATIONS_MAX).map(|error| fault_of(&error, schema)).collect()
+    meta.iter_errors(schema).take(VIOLATIONS_MAX).map(|error| violation_of(&error, schema)).collect()
 }
 
-/// A violation as a violation.
-fn fault_of(error: &ValidationError<'_>, root: &Value) -> Violation {
-    Violation::at(steps(error.instance_path().as_str(), root), short(error))
+/// The validator's error as a violation.
+fn violation_of(error: &ValidationError<'_>, root: &Value) -> Violation {
+    Violation::at(segments(error.instance_path().as_str(), root), shortened(error))
 }
 
-/// The steps of a JSON pointer into `root`, where a number is a name unless it is an array's.
-fn steps(pointer: &str, root: &Value) -> Vec<Step> {
+/// The segments of a JSON pointer into `root`, where a number is a name unless it indexes an array.
+fn segments(pointer: &str, root: &Value) -> Vec<LocSegment> {
     let mut value = Some(root);
     let parts = pointer.split('/').skip(1);
     parts
         .map(|part| {
             let name = part.replace("~1", "/").replace("~0", "~");
-            let place = value.filter(|value| value.is_array()).and_then(|_| name.parse::<u64>().ok());
-            value = match (value, place) {
-                (Some(Value::Array(items)), Some(place)) => {
-                    usize::try_from(place).ok().and_then(|place| items.get(place))
+            let index = value.filter(|value| value.is_array()).and_then(|_| name.parse::<u64>().ok());
+            value = match (value, index) {
+                (Some(Value::Array(items)), Some(index)) => {
+                    usize::try_from(index).ok().and_then(|index| items.get(index))
                 }
                 (Some(value), _) => value.get(&name),
                 (None, _) => None,
             };
-            place.map_or(Step::Name(name), Step::Place)
+            index.map_or(LocSegment::Name(name), LocSegment::Index)
         })
         .collect()
 }
 
-/// A text of bounded length. Writing ends at the bound: what is quoted is never rendered whole.
-fn short(what: &dyn fmt::Display) -> String {
+/// A text of bounded length. Rendering stops at the bound: a long quoted value is never rendered whole.
+fn shortened(what: &dyn fmt::Display) -> String {
     struct Bounded(String);
 
     impl fmt::Write for Bounded {
         fn write_str(&mut self, text: &str) -> fmt::Result {
-            let room = MESSAGE_BYTES_MAX.saturating_sub(self.0.len());
-            self.0.push_str(&text[..text.floor_char_boundary(room)]);
-            if text.len() > room { Err(fmt::Error) } else { Ok(()) }
+            let left = VIOLATION_TEXT_BYTES_MAX.saturating_sub(self.0.len());
+            self.0.push_str(&text[..text.floor_char_boundary(left)]);
+            if text.len() > left { Err(fmt::Error) } else { Ok(()) }
         }
     }
 

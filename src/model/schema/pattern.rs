@@ -1,10 +1,10 @@
 //! Patterns that match in linear time, in bounded memory.
 //!
 //! The engine is `regex`: it has no look-around and no back-references, because both can make a match take
-//! exponential time. What it does have can still be large (`a{1000}{1000}`, `\p{L}{500}`), so a pattern is
-//! compiled under a limit, and all patterns of a schema together under another.
+//! exponential time. A pattern without them can still be large (`a{1000}{1000}`, `\p{L}{500}`), so the compiled size of
+//! each pattern is limited, and that of all patterns of a schema.
 //!
-//! **Invariant:** a pattern that passes here compiles in the validator, which uses the same options.
+//! **Invariant:** a pattern that is accepted here compiles in the validator, which uses the same options.
 
 use std::collections::BTreeMap;
 
@@ -13,20 +13,19 @@ use regex_syntax::ast::{ErrorKind, parse::Parser};
 use serde_json::{Map, Value};
 
 use super::graph::Graph;
-use crate::model::error::{Step, Violation};
+use crate::model::{
+    error::{LocSegment, Violation},
+    limits::{PATTERN_BYTES_MAX, PATTERNS_BYTES_MAX},
+};
 
-/// Bytes of one compiled pattern: the limit under which common patterns lie by far.
-const PATTERN_BYTES_MAX: usize = 256 << 10;
-/// Bytes of all compiled patterns of a schema; it is kept in a cache beside others.
-const PATTERNS_BYTES_MAX: usize = 16 << 20;
-/// The limits that are tried in turn to learn about how large a pattern is.
-const TIERS: [usize; 4] = [4 << 10, 16 << 10, 64 << 10, PATTERN_BYTES_MAX];
-/// Bytes of the states that a match may remember; without room it goes on, slower.
-const MEMORY_BYTES_MAX: usize = 1 << 20;
+/// Size limits in bytes that are tried in ascending order to estimate the size of a compiled pattern.
+const SIZE_TIERS_BYTES: [usize; 4] = [4 << 10, 16 << 10, 64 << 10, PATTERN_BYTES_MAX];
+/// Bytes of the automaton states that a match caches; when they are used up, the match continues more slowly.
+const MATCH_CACHE_BYTES_MAX: usize = 1 << 20;
 
-/// The engine and its limits, for these checks and for the validator.
+/// The engine with a size limit, for these checks and for the validator.
 pub(super) fn options(size: usize) -> PatternOptions<Regex> {
-    PatternOptions::regex().size_limit(size).dfa_size_limit(MEMORY_BYTES_MAX)
+    PatternOptions::regex().size_limit(size).dfa_size_limit(MATCH_CACHE_BYTES_MAX)
 }
 
 /// The options of the validator.
@@ -34,48 +33,49 @@ pub(super) fn engine() -> PatternOptions<Regex> {
     options(PATTERN_BYTES_MAX)
 }
 
-/// Checks the patterns of all subschemas. What is only data (a `default`, say) has none, unless a reference
-/// leads into it.
+/// Checks the patterns of all subschemas. Plain data (a `default`, for example) has none, unless a reference points into
+/// it.
 pub(super) fn check(graph: &Graph<'_>, draft: Draft) -> Vec<Violation> {
-    let mut checks = Checks { draft, sizes: BTreeMap::new(), bytes: 0, violations: Vec::new() };
-    for (map, way) in graph.subschemas() {
+    let mut patterns = Patterns { draft, sizes: BTreeMap::new(), bytes: 0, violations: Vec::new() };
+    for (map, loc) in graph.subschemas() {
         if let Some(Value::String(pattern)) = map.get("pattern") {
-            checks.check(pattern, || [way(), vec!["pattern".into()]].concat());
+            patterns.check(pattern, || [loc(), vec!["pattern".into()]].concat());
         }
-        if let Some(Value::Object(patterns)) = map.get("patternProperties") {
-            for pattern in patterns.keys() {
-                let steps: [Step; 2] = ["patternProperties".into(), pattern.as_str().into()];
-                checks.check(pattern, || [way(), steps.to_vec()].concat());
+        if let Some(Value::Object(members)) = map.get("patternProperties") {
+            for pattern in members.keys() {
+                let segments: [LocSegment; 2] = ["patternProperties".into(), pattern.as_str().into()];
+                patterns.check(pattern, || [loc(), segments.to_vec()].concat());
             }
         }
     }
-    checks.violations
+    patterns.violations
 }
 
-struct Checks<'s> {
+/// The patterns that were checked.
+struct Patterns<'s> {
     draft: Draft,
     sizes: BTreeMap<&'s str, Option<usize>>,
     bytes: usize,
     violations: Vec<Violation>,
 }
 
-impl<'s> Checks<'s> {
-    fn check(&mut self, pattern: &'s str, way: impl Fn() -> Vec<Step>) {
+impl<'s> Patterns<'s> {
+    fn check(&mut self, pattern: &'s str, loc: impl Fn() -> Vec<LocSegment>) {
         if self.bytes > PATTERNS_BYTES_MAX {
             return;
         }
-        let new = !self.sizes.contains_key(pattern);
+        let is_new = !self.sizes.contains_key(pattern);
         let size = *self.sizes.entry(pattern).or_insert_with(|| size_of(pattern, self.draft));
         match size {
-            None => self.violations.push(Violation::at(way(), refusal(pattern))),
-            Some(size) if new => {
+            None => self.violations.push(Violation::at(loc(), refusal(pattern))),
+            Some(size) if is_new => {
                 self.bytes += size;
                 if self.bytes > PATTERNS_BYTES_MAX {
                     let msg = format!(
                         "the patterns of the schema take more than {} MiB up to this one",
                         PATTERNS_BYTES_MAX >> 20
                     );
-                    self.violations.push(Violation::at(way(), msg));
+                    self.violations.push(Violation::at(loc(), msg));
                 }
             }
             Some(_) => {}
@@ -83,10 +83,10 @@ impl<'s> Checks<'s> {
     }
 }
 
-/// About the size of the compiled pattern; `None` when it does not compile within the limit.
+/// The approximate size of the compiled pattern; `None` when it does not compile within the limit.
 fn size_of(pattern: &str, draft: Draft) -> Option<usize> {
     let schema = Value::Object(Map::from_iter([("pattern".to_owned(), Value::String(pattern.to_owned()))]));
-    TIERS.into_iter().find(|size| {
+    SIZE_TIERS_BYTES.into_iter().find(|size| {
         let options = jsonschema::options().with_draft(draft).offline().with_pattern_options(options(*size));
         options.build(&schema).is_ok()
     })

@@ -1,4 +1,4 @@
-//! What is compiled, what is refused, and that nothing takes long.
+//! What is compiled, what is refused, and that the time is bounded.
 
 use serde_json::json;
 
@@ -13,16 +13,16 @@ fn compiled(schema: &Value) -> Schema {
     Schema::compile(schema).unwrap_or_else(|violations| panic!("{schema}: {violations:?}"))
 }
 
-/// The first violation's place (as a pointer) and text.
+/// The first violation's location (as a pointer) and text.
 fn refused(schema: &Value) -> (String, String) {
     let violations = Schema::compile(schema).expect_err(&schema.to_string());
     (pointer(&violations[0]), violations[0].msg.clone())
 }
 
 fn pointer(violation: &Violation) -> String {
-    violation.loc.iter().fold(String::new(), |text, step| match step {
-        Step::Name(name) => format!("{text}/{name}"),
-        Step::Place(place) => format!("{text}/{place}"),
+    violation.loc.iter().fold(String::new(), |text, segment| match segment {
+        LocSegment::Name(name) => format!("{text}/{name}"),
+        LocSegment::Index(index) => format!("{text}/{index}"),
     })
 }
 
@@ -85,7 +85,7 @@ fn every_draft_is_known_and_the_default_is_the_newest() {
 }
 
 #[test]
-fn all_faults_of_a_schema_are_told_with_their_places() {
+fn all_violations_of_a_schema_are_returned_with_their_locations() {
     let schema = json!({
         "type": "objekt",
         "properties": {"a": {"minimum": "1"}, "b": {"type": "string"}, "0": {"required": "x"}},
@@ -96,8 +96,10 @@ fn all_faults_of_a_schema_are_told_with_their_places() {
     for place in ["/type", "/properties/a/minimum", "/properties/0/required", "/allOf/1/maxLength"] {
         assert!(places.iter().any(|got| got == place), "{place} {places:?}");
     }
-    assert!(violations.iter().any(|violation| violation.loc[1..].first() == Some(&Step::Name("0".into()))));
-    assert!(violations.iter().any(|violation| violation.loc.get(1) == Some(&Step::Place(1))));
+    assert!(
+        violations.iter().any(|violation| violation.loc[1..].first() == Some(&LocSegment::Name("0".into())))
+    );
+    assert!(violations.iter().any(|violation| violation.loc.get(1) == Some(&LocSegment::Index(1))));
 }
 
 #[test]
@@ -123,7 +125,7 @@ fn references_inside_the_document_are_followed() {
 }
 
 #[test]
-fn references_that_lead_out_or_nowhere_are_refused_at_their_place() {
+fn references_without_a_target_in_the_document_are_refused_at_their_location() {
     for reference in [
         "http://127.0.0.1:1/x",
         "https://example.com/x#/y",
@@ -151,7 +153,7 @@ fn references_that_lead_out_or_nowhere_are_refused_at_their_place() {
 }
 
 #[test]
-fn a_broken_identifier_or_reference_is_a_fault_not_a_panic() {
+fn a_broken_identifier_or_reference_is_a_violation_not_a_panic() {
     for id in [
         "http://[bad",
         "%",
@@ -175,7 +177,7 @@ fn a_broken_identifier_or_reference_is_a_fault_not_a_panic() {
             json!({"$schema": "http://json-schema.org/draft-07/schema#", "$id": id, "definitions": {"a": {"$id": id}}, "items": {"$ref": id}}),
             json!({"$schema": "http://json-schema.org/draft-04/schema#", "id": id, "definitions": {"a": {"id": id}}, "items": {"$ref": id}}),
         ] {
-            // Either is right; what counts is that it ends.
+            // Both results are right; it must only terminate.
             if let Ok(schema) = Schema::compile(&schema) {
                 let _ = schema.check(&json!(["x"]));
             }
@@ -184,7 +186,7 @@ fn a_broken_identifier_or_reference_is_a_fault_not_a_panic() {
 }
 
 #[test]
-fn recursive_schemas_that_walk_down_the_data_are_compiled() {
+fn recursive_schemas_that_descend_through_the_data_are_compiled() {
     let tree = compiled(
         &json!({"properties": {"children": {"items": {"$ref": "#"}}, "value": {"type": "integer"}}}),
     );
@@ -268,7 +270,7 @@ fn patterns_are_linear_and_small() {
     }
     let schema = compiled(&with("^(a+)+$"));
     assert!(schema.check(&json!({"a": format!("{}b", "a".repeat(1 << 20))})).is_err());
-    // What a reference leads to is a schema, wherever it stands.
+    // The target of a reference is a schema, wherever it is.
     for schema in [
         json!({"default": {"pattern": "(?=a)"}, "$ref": "#/default"}),
         json!({"properties": {"default": {"pattern": "(?=a)"}, "enum": {"pattern": "(?=a)"}}}),
@@ -284,7 +286,7 @@ fn patterns_are_linear_and_small() {
 }
 
 #[test]
-fn all_violations_are_told_with_their_places() {
+fn all_violations_are_returned_with_their_locations() {
     let schema = compiled(&json!({
         "type": "object",
         "required": ["x"],
@@ -296,8 +298,12 @@ fn all_violations_are_told_with_their_places() {
     got.sort();
     assert_eq!(got, ["", "", "/", "/0", "/a", "/b/1", "/b/2", "/s/t~"]);
     let violations = schema.check(&data).unwrap_err();
-    assert!(violations.iter().any(|violation| violation.loc == [Step::Name("0".into())]));
-    assert!(violations.iter().any(|violation| violation.loc == [Step::Name("b".into()), Step::Place(1)]));
+    assert!(violations.iter().any(|violation| violation.loc == [LocSegment::Name("0".into())]));
+    assert!(
+        violations
+            .iter()
+            .any(|violation| violation.loc == [LocSegment::Name("b".into()), LocSegment::Index(1)])
+    );
     assert!(schema.check(&json!({"x": 1})).is_err());
 }
 

@@ -1,20 +1,21 @@
 //! `uniqueItems` in O(n log n), whatever the items are.
 //!
-//! The validator's own looks for duplicates in a hash table whose hash ignores how arrays nest and what numbers
-//! beyond a double are, so that a hostile array of a megabyte costs minutes. Here every item gets a canonical
-//! text, and equal texts mean equal items.
+//! The validator's own implementation searches duplicates in a hash table whose hash ignores the nesting of arrays and
+//! the value of numbers beyond a double, so that a hostile array of a megabyte costs minutes. Here each item gets a
+//! canonical text, and equal texts mean equal items.
 //!
-//! **Invariant:** two values have the same text exactly when JSON Schema calls them equal.
+//! **Invariant:** two values have the same text exactly when they are equal by JSON Schema. The only exception are
+//! numbers whose exponents exceed 64 bits: they count as equal only when they are written alike.
 
 use std::collections::BTreeMap;
 
 use jsonschema::{Keyword, ValidationError, paths::Location};
 use serde_json::{Map, Number, Value};
 
-/// The keyword with the value that a schema gives it.
+/// The keyword with its value in the schema.
 struct UniqueItems(bool);
 
-/// Makes the keyword; the signature is what `with_keyword` calls.
+/// Creates the keyword.
 #[expect(clippy::unnecessary_wraps, reason = "the signature that `with_keyword` calls")]
 pub(super) fn keyword<'a>(
     _: &'a Map<String, Value>,
@@ -26,7 +27,7 @@ pub(super) fn keyword<'a>(
 
 impl<'i> Keyword<'i> for UniqueItems {
     fn validate(&self, instance: &'i Value) -> Result<(), ValidationError<'i>> {
-        match instance.as_array().filter(|_| self.0).and_then(|items| twins(items)) {
+        match instance.as_array().filter(|_| self.0).and_then(|items| first_duplicate(items)) {
             Some((first, second)) => Err(ValidationError::custom(format!(
                 "items {first} and {second} are equal, but must be unique"
             ))),
@@ -39,17 +40,17 @@ impl<'i> Keyword<'i> for UniqueItems {
     }
 }
 
-/// The places of two equal items.
-fn twins(items: &[Value]) -> Option<(usize, usize)> {
+/// The positions of two equal items.
+fn first_duplicate(items: &[Value]) -> Option<(usize, usize)> {
     let mut seen = BTreeMap::new();
-    items.iter().enumerate().find_map(|(place, item)| {
+    items.iter().enumerate().find_map(|(position, item)| {
         let mut text = String::new();
         write(item, &mut text);
-        seen.insert(text, place).map(|first| (first, place))
+        seen.insert(text, position).map(|first| (first, position))
     })
 }
 
-/// Appends the canonical text of a value: members sorted, numbers by value. As deep as the data's limit.
+/// Appends the canonical text of a value: members sorted, numbers by value. Recursion is bounded by the data's depth.
 fn write(value: &Value, out: &mut String) {
     match value {
         Value::Null => out.push('n'),
@@ -74,14 +75,14 @@ fn write(value: &Value, out: &mut String) {
     }
 }
 
-/// With its length before it, so that no text can look like structure.
+/// A string prefixed by its length, so that no string can look like structure.
 fn write_text(text: &str, out: &mut String) {
     out.push_str(&format!("\"{}:", text.len()));
     out.push_str(text);
 }
 
-/// Digits without zeros around them and the exponent of the first: `0.010` and `1e-2` are `#1e-2`. Nothing is
-/// expanded, so a number costs what its text costs.
+/// The digits without zeros around them and the exponent of `0.d₁d₂… × 10^e`: `0.010` and `1e-2` are both `#1e-1;`.
+/// Numbers are not expanded, so the cost is that of the text.
 fn write_number(number: &Number, out: &mut String) {
     let text = number.as_str();
     let (sign, text) = text.strip_prefix('-').map_or(("", text), |rest| ("-", rest));
@@ -94,8 +95,8 @@ fn write_number(number: &Number, out: &mut String) {
         out.push_str("#0;");
         return;
     }
-    // Lengths are below 2^63, and an exponent beyond 18 digits is kept as text: two such numbers are equal when
-    // they are written alike, which errs to *unique* for numbers that nobody can tell apart in this life.
+    // Lengths are below 2^63. An exponent beyond 64 bits stays text: two such numbers count as equal only when they are
+    // written alike.
     let shift = i128::try_from(whole.len()).unwrap_or(0) - i128::try_from(leading).unwrap_or(0);
     match exponent.parse::<i128>() {
         Ok(exponent) if exponent.unsigned_abs() < 1 << 64 => {

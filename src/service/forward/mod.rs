@@ -25,7 +25,7 @@ use crate::{
     model::{
         command::{Expect, IdempotencyKey},
         document::{self, Document, DocumentError},
-        patch::{Patch, PatchForm},
+        patch::{Patch, PatchFormat},
         record::Revision,
     },
     peer::{
@@ -67,7 +67,7 @@ enum CarriedWrite {
     Batch(Vec<CarriedWrite>),
 }
 
-/// [`PatchForm`] on its way.
+/// [`PatchFormat`] on its way.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 enum CarriedForm {
     Merge,
@@ -204,9 +204,9 @@ impl CarriedWrite {
             Write::PatchConfig { definition, key, patch, expect } => Self::PatchConfig {
                 definition: definition.clone(),
                 key: key.clone(),
-                form: match patch.form {
-                    PatchForm::Merge => CarriedForm::Merge,
-                    PatchForm::Json => CarriedForm::Json,
+                form: match patch.format {
+                    PatchFormat::Merge => CarriedForm::Merge,
+                    PatchFormat::Json => CarriedForm::Json,
                 },
                 patch: text(&patch.document),
                 expect: *expect,
@@ -249,10 +249,10 @@ impl CarriedWrite {
             Self::DeleteConfig { definition, key, expect } => Write::DeleteConfig { definition, key, expect },
             Self::PatchConfig { definition, key, form, patch, expect } => {
                 let form = match form {
-                    CarriedForm::Merge => PatchForm::Merge,
-                    CarriedForm::Json => PatchForm::Json,
+                    CarriedForm::Merge => PatchFormat::Merge,
+                    CarriedForm::Json => PatchFormat::Json,
                 };
-                let patch = Patch { form, document: parse(patch)? };
+                let patch = Patch { format: form, document: parse(patch)? };
                 Write::PatchConfig { definition, key, patch, expect }
             }
             Self::Rollback { definition, id, key, data, expect } => {
@@ -289,7 +289,7 @@ mod tests {
     use super::*;
     use crate::model::{
         command::Applied,
-        error::{Invalid, Rejection, Step, Violation},
+        error::{Invalid, LocSegment, Rejection, Violation},
         time::Timestamp,
     };
 
@@ -341,7 +341,7 @@ mod tests {
             Write::PatchConfig {
                 definition: key,
                 key: "db".into(),
-                patch: Patch { form: PatchForm::Json, document: document("[]") },
+                patch: Patch { format: PatchFormat::Json, document: document("[]") },
                 expect: Expect::At(3),
             },
         ]
@@ -360,7 +360,7 @@ mod tests {
     #[test]
     fn every_attempt_comes_back_as_it_was() {
         let applied = Applied { revision: 7, at: Timestamp(8), created: false };
-        let faults = vec![Violation::at(vec![Step::from("data"), Step::Place(2)], "bad")];
+        let faults = vec![Violation::at(vec![LocSegment::from("data"), LocSegment::Index(2)], "bad")];
         for attempt in [
             Attempt::Decided(Ok(applied)),
             Attempt::Decided(Err(Rejection::Precondition { current: 5 })),

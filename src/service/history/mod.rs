@@ -156,7 +156,8 @@ impl Service {
         let state = consensus.state();
         let gone =
             || Refusal::Expired(format!("what was written at revision {revision} is not kept any more"));
-        let found = state.definition(definition).filter(|found| found.definition.born() <= revision);
+        let found =
+            state.definition(definition).filter(|found| found.definition.created_revision() <= revision);
         let found = found.ok_or_else(gone)?;
         if let Some(config) = found.config(key).filter(|config| config.revision == revision) {
             return Ok(Arc::clone(config));
@@ -245,7 +246,7 @@ impl Service {
         }
         let absent = || Refusal::NotThere(format!("the config did not exist at revision {at}"));
         let found = state.definition(definition).ok_or(Rejection::DefinitionNotFound)?;
-        if at < found.definition.born() {
+        if at < found.definition.created_revision() {
             return Err(absent());
         }
         let current = found.config(key).cloned();
@@ -374,7 +375,7 @@ fn subject(state: &State, definition: &str, key: &str) -> Result<Subject, Refusa
 fn decided_before(state: &State, caller: &Caller) -> Option<Outcome> {
     let request = caller.request?;
     let known = state.remembered(&request.id)?;
-    let same = known.stamp.fingerprint == request.fingerprint;
+    let same = known.request.fingerprint == request.fingerprint;
     Some(if same { known.outcome.clone() } else { Err(Rejection::RequestReused) })
 }
 

@@ -16,7 +16,7 @@ use super::{
 use crate::peer::call::Call;
 use crate::{
     model::{
-        error::{Invalid, Step, Violation},
+        error::{Invalid, LocSegment, Violation},
         record::Revision,
     },
     peer::{
@@ -229,7 +229,7 @@ impl Service {
 fn check(change: &Change) -> Result<(), Invalid> {
     let (Change::Add(member) | Change::Replace { new: member, .. }) = change else { return Ok(()) };
     let mut faults = Vec::new();
-    let mut fault = |name: &str, text: String| faults.push(Violation::at(vec![Step::from(name)], text));
+    let mut fault = |name: &str, text: String| faults.push(Violation::at(vec![LocSegment::from(name)], text));
     if member.id == 0 {
         fault("id", "a node id is at least 1".into());
     }

@@ -20,7 +20,7 @@ use uuid::Uuid;
 use super::{ClusterView, MemberView, Refusal, Service};
 use crate::peer::call::Call;
 use crate::{
-    model::error::{Invalid, Step, Violation},
+    model::error::{Invalid, LocSegment, Violation},
     peer::{
         Member, NodeId, ReceiveError,
         codec::{decode, encode},
@@ -379,7 +379,8 @@ fn check_members(members: &[Member], me: NodeId) -> Result<(), Invalid> {
     let mut ids = BTreeSet::new();
     let mut addresses = BTreeSet::new();
     for (member, place) in members.iter().zip(0..) {
-        let loc = |name: &str| vec![Step::from("members"), Step::Place(place), Step::from(name)];
+        let loc =
+            |name: &str| vec![LocSegment::from("members"), LocSegment::Index(place), LocSegment::from(name)];
         if member.id == 0 || !ids.insert(member.id) {
             faults.push(Violation::at(loc("id"), "a node id is at least 1 and named once"));
         }

@@ -30,7 +30,7 @@ use crate::{
         codec::{decode, encode},
     },
     service::{Refusal, Service, write::run_blocking},
-    state::{State, query::Found},
+    state::{State, query::ListPage},
 };
 
 /// Parameters that say nothing of which records a list has: the place in it, and how fresh its first page had to be.
@@ -66,7 +66,7 @@ enum Turned {
 #[derive(Debug)]
 pub struct Leaf<T> {
     /// The records of the page, and how many there are on all.
-    pub found: Found<Arc<T>>,
+    pub found: ListPage<Arc<T>>,
     /// Which page it is, of which size.
     pub page: Page,
     /// The state that it is of.
@@ -103,7 +103,7 @@ impl Service {
         let page = query::definitions(&list.params, self.limits()).map_err(unlisted)?.page;
         let (records, total) = self.turn(cursor, list, page.limit).await?;
         match records {
-            Records::Definitions(results) => Ok(Leaf::of(cursor, page, Found { results, total })),
+            Records::Definitions(results) => Ok(Leaf::of(cursor, page, ListPage { results, total })),
             Records::Configs(_) => Err(Refusal::Internal("a page of definitions holds configs".into())),
         }
     }
@@ -120,7 +120,7 @@ impl Service {
     ) -> Result<Leaf<Config>, Refusal> {
         let (records, total) = self.turn(cursor, list, page.limit).await?;
         match records {
-            Records::Configs(results) => Ok(Leaf::of(cursor, page, Found { results, total })),
+            Records::Configs(results) => Ok(Leaf::of(cursor, page, ListPage { results, total })),
             Records::Definitions(_) => Err(Refusal::Internal("a page of configs holds definitions".into())),
         }
     }
@@ -193,7 +193,7 @@ impl Service {
 }
 
 impl<T> Leaf<T> {
-    fn of(cursor: Cursor, page: Page, found: Found<Arc<T>>) -> Self {
+    fn of(cursor: Cursor, page: Page, found: ListPage<Arc<T>>) -> Self {
         let page = Page { page: cursor.page, ..page };
         let next = page.page.checked_add(1).filter(|_| page.page.saturating_mul(page.limit) < found.total);
         let next = next.map(|page| Cursor { page, ..cursor });
@@ -220,7 +220,7 @@ fn listed(
     };
     let collection = state.definition(key).ok_or(Rejection::DefinitionNotFound)?;
     let mut query = query::configs(&list.params, &collection.definition, limits).map_err(unlisted)?;
-    let is_walk = collection.is_walked(&query);
+    let is_walk = collection.is_positional(&query);
     (query.page.page, query.page.limit) = span(is_walk);
     let found = collection.list(&query);
     Ok((Records::Configs(found.results), found.total, !is_walk))

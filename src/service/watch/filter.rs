@@ -11,7 +11,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use super::hub::Topic;
 use crate::{
-    feed::{Before, BeforeAndAfter, Event, Indexed, Item},
+    feed::{Before, BeforeAndAfter, Event, Indexed, RecordChange},
     model::{
         error::{Invalid, Rejection},
         index,
@@ -54,10 +54,10 @@ impl Scope {
         }
     }
 
-    pub(super) fn holds(&self, item: &Item) -> bool {
+    pub(super) fn holds(&self, item: &RecordChange) -> bool {
         match item {
-            Item::Definition { key, .. } => self.holds_definition(key),
-            Item::Config { definition, key, .. } => match self {
+            RecordChange::Definition { key, .. } => self.holds_definition(key),
+            RecordChange::Config { definition, key, .. } => match self {
                 Self::Configs(of, keys) => of == definition && keys.contains(key),
                 Self::All | Self::Definitions(_) => self.holds_definition(definition),
             },
@@ -116,15 +116,17 @@ impl Filter {
     fn indexed(&self, event: &Event) -> Arc<Indexed> {
         event.indexed(&self.definition.key, self.definition.revision, || {
             let paths = index::stored_paths(&self.definition);
-            let item = |item: &Item| match item {
-                Item::Config { definition, before, after, .. } if *definition == self.definition.key => {
+            let item = |item: &RecordChange| match item {
+                RecordChange::Config { definition, before, after, .. }
+                    if *definition == self.definition.key =>
+                {
                     let before = match before {
                         Before::Known(config) => Some(anew(&paths, config)),
                         Before::Nothing | Before::Unknown => None,
                     };
                     (before, after.as_ref().map(|config| anew(&paths, config)))
                 }
-                Item::Config { .. } | Item::Definition { .. } => (None, None),
+                RecordChange::Config { .. } | RecordChange::Definition { .. } => (None, None),
             };
             let items = event.items.iter().map(item).collect();
             Indexed { definition: self.definition.key.clone(), revision: self.definition.revision, items }
@@ -132,16 +134,16 @@ impl Filter {
     }
 
     /// Whether a config's change is told, and whether it has left.
-    fn pick(&self, item: &Item, (before, after): &BeforeAndAfter) -> Option<bool> {
+    fn pick(&self, item: &RecordChange, (before, after): &BeforeAndAfter) -> Option<bool> {
         if after.as_ref().is_some_and(|config| finds(&self.query, config)) {
             return Some(false);
         }
         let was_in = match item {
-            Item::Definition { .. } => return Some(false),
-            Item::Config { before: Before::Nothing, .. } => false,
+            RecordChange::Definition { .. } => return Some(false),
+            RecordChange::Config { before: Before::Nothing, .. } => false,
             // It may have been: to be told of a leave that was none changes nothing for the watcher.
-            Item::Config { before: Before::Unknown, .. } => true,
-            Item::Config { before: Before::Known(_), .. } => {
+            RecordChange::Config { before: Before::Unknown, .. } => true,
+            RecordChange::Config { before: Before::Known(_), .. } => {
                 before.as_ref().is_some_and(|config| finds(&self.query, config))
             }
         };
@@ -225,7 +227,7 @@ impl Selection {
                 picked.push((place, false));
                 continue;
             };
-            if let Item::Definition { after: Some(definition), .. } = item
+            if let RecordChange::Definition { after: Some(definition), .. } = item
                 && let Err(refusal) = filter.update(definition)
             {
                 self.broken = Some(refusal);

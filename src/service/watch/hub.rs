@@ -25,16 +25,16 @@ use tokio::{
 };
 
 use crate::{
-    feed::{Event, Feed, Item, Most, Piece},
+    feed::{Event, EventPage, EventPageMax, Feed, RecordChange},
     model::{key::Key, record::Revision},
 };
 
 /// Revisions that a topic lists: a watcher that is further behind is not helped by a list.
 const HITS_MAX: usize = 256;
 /// What a watcher takes at once, and so the most that a slow reader holds.
-pub(super) const PIECE: Most = Most { events: 256, bytes: 256 << 10 };
+pub(super) const PIECE: EventPageMax = EventPageMax { events: 256, bytes: 256 << 10 };
 /// What is gone through at once between two looks at the clock.
-const STRETCH: Most = Most { events: 1024, bytes: usize::MAX };
+const STRETCH: EventPageMax = EventPageMax { events: 1024, bytes: usize::MAX };
 /// Watchers that are woken at once, and what else there is to do comes between: thousands that were woken together
 /// would keep every write waiting behind them.
 const WOKEN_AT_ONCE: usize = 32;
@@ -138,7 +138,7 @@ impl Hub {
     pub(super) fn run(self: &Arc<Self>, feed: Arc<Feed>, revisions: watch::Receiver<Revision>) -> bool {
         let is_first = !self.is_running.swap(true, Ordering::Relaxed);
         if is_first {
-            self.topics().reach = feed.reach();
+            self.topics().reach = feed.applied_revision();
             drop(tokio::spawn(Arc::clone(self).work(feed, revisions)));
         }
         is_first
@@ -188,7 +188,7 @@ impl Hub {
 
 impl Topics {
     /// Notes what a piece touches; gives those who wait for it.
-    fn note(&mut self, piece: &Piece, compaction_revision: Revision) -> Vec<Arc<Notify>> {
+    fn note(&mut self, piece: &EventPage, compaction_revision: Revision) -> Vec<Arc<Notify>> {
         self.reach = self.reach.max(piece.upto);
         if self.slots.is_empty() {
             return Vec::new();
@@ -252,10 +252,10 @@ fn waiting<'a>(slots: impl Iterator<Item = &'a Slot>) -> Vec<Arc<Notify>> {
 }
 
 /// The topics of an item, beside [`Topic::All`].
-fn topics_of(item: &Item) -> [Topic; 2] {
+fn topics_of(item: &RecordChange) -> [Topic; 2] {
     match item {
-        Item::Definition { key, .. } => [Topic::Definition(key.clone()), Topic::Itself(key.clone())],
-        Item::Config { definition, key, .. } => {
+        RecordChange::Definition { key, .. } => [Topic::Definition(key.clone()), Topic::Itself(key.clone())],
+        RecordChange::Config { definition, key, .. } => {
             [Topic::Definition(definition.clone()), Topic::Config(definition.clone(), key.clone())]
         }
     }
@@ -277,7 +277,7 @@ impl Slot {
 impl Place {
     /// What the watcher has to look at behind its position; `None` when the feed does not reach back so far. Events
     /// of other topics may be among it.
-    pub(super) fn read(&self, feed: &Feed, seen: Revision) -> Option<Piece> {
+    pub(super) fn read(&self, feed: &Feed, seen: Revision) -> Option<EventPage> {
         if self.topics != [Topic::All] {
             let compaction_revision = feed.compaction_revision();
             let mut topics = self.hub.topics();
@@ -288,7 +288,7 @@ impl Place {
                 let events = feed.pick(&hits, PIECE.bytes)?;
                 let last = events.last().map_or(seen, |event: &Arc<Event>| event.revision);
                 let upto = if is_all && events.len() == hits.len() { reach } else { last };
-                return Some(Piece { events, upto });
+                return Some(EventPage { events, upto });
             }
         }
         feed.after(seen, PIECE)

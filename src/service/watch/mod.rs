@@ -377,7 +377,7 @@ impl Watch {
         Ok(true)
     }
 
-    async fn read_past(&mut self, past: Past) -> Result<crate::feed::Piece, Refusal> {
+    async fn read_past(&mut self, past: Past) -> Result<crate::feed::EventPage, Refusal> {
         let closed = |_| Refusal::Internal("the readers of the history are never closed".into());
         let reader = self.service.inner.hub.readers.acquire().await.map_err(closed)?;
         let read = tokio::task::spawn_blocking(move || past.read()).await;

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use super::{filter::Scope, hub::PIECE};
 use crate::{
-    feed::{Before, Event, Item, Piece},
+    feed::{Before, Event, EventPage, RecordChange},
     model::{key::Key, record::Revision},
     raft::Consensus,
     store::{Changes, HistoryError, StoreError, StoredChange, StoredEdit},
@@ -32,7 +32,7 @@ pub(super) struct Past {
 /// What a reader found.
 #[derive(Debug)]
 pub(super) struct Found {
-    pub(super) piece: Piece,
+    pub(super) piece: EventPage,
     /// `None` when that was all.
     pub(super) rest: Option<Past>,
 }
@@ -65,7 +65,7 @@ impl Past {
                 self.consensus.store().history_from(self.begin.saturating_add(1))?
             }
         };
-        let mut piece = Piece { events: Vec::new(), upto: self.begin };
+        let mut piece = EventPage { events: Vec::new(), upto: self.begin };
         let mut bytes = 0;
         for _ in 0..STRETCH {
             let Some(change) = changes.next().transpose()? else {
@@ -95,16 +95,21 @@ impl Past {
             match edit {
                 StoredEdit::Definition { id, key, before, after } => {
                     self.names.insert(id, key.clone());
-                    items.push(Item::Definition { key, is_new: before.is_none(), after });
+                    items.push(RecordChange::Definition { key, is_new: before.is_none(), after });
                 }
                 StoredEdit::Config { definition, key, before, after } => {
                     let before = before.map_or(Before::Nothing, |_| Before::Unknown);
                     let definition = self.name(definition, change.revision)?;
-                    items.push(Item::Config { definition, key, before, after });
+                    items.push(RecordChange::Config { definition, key, before, after });
                 }
                 StoredEdit::ConfigOver { definition, before, after } => {
                     let (definition, key) = (self.name(definition, change.revision)?, before.key.clone());
-                    items.push(Item::Config { definition, key, before: Before::Known(before), after });
+                    items.push(RecordChange::Config {
+                        definition,
+                        key,
+                        before: Before::Known(before),
+                        after,
+                    });
                 }
                 StoredEdit::Reindexed { .. } | StoredEdit::Remember(_) | StoredEdit::Forget(_) => {}
             }

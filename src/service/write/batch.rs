@@ -14,7 +14,7 @@ use super::{
 use crate::{
     model::{
         command::{BatchStep, Command, THIS_ENTRY},
-        error::{Invalid, Rejection, Step, Violation},
+        error::{Invalid, LocSegment, Rejection, Violation},
         limits::{Limits, VIOLATIONS_MAX},
     },
     service::{Refusal, Rollback, Write},
@@ -121,7 +121,7 @@ fn placed(invalid: Invalid, place: u32) -> Invalid {
 
 /// A fault of one operation, told as a fault of the batch.
 fn at_operation(mut fault: Violation, place: u32) -> Violation {
-    fault.loc.splice(0..0, [Step::from("operations"), Step::Place(place.into())]);
+    fault.loc.splice(0..0, [LocSegment::from("operations"), LocSegment::Index(place.into())]);
     fault
 }
 

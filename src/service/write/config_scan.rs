@@ -16,10 +16,10 @@ use tokio_util::sync::CancellationToken;
 use super::redefine::Compiled;
 use crate::{
     model::{
-        error::{Step, Violation},
+        error::{LocSegment, Violation},
         key::Key,
         record::{Config, Revision},
-        schema::{Schema, takes_all},
+        schema::{Schema, accepts_any},
     },
     service::{NewSchema, NewUnique, Refusal, Write},
     state::{Collection, State},
@@ -103,7 +103,7 @@ impl Scan {
         };
         let asked = match write {
             Write::SetSchema(NewSchema { schema: None, .. }) => Asked::Object,
-            Write::SetSchema(NewSchema { schema: Some(schema), .. }) if takes_all(&schema.value) => {
+            Write::SetSchema(NewSchema { schema: Some(schema), .. }) if accepts_any(&schema.value) => {
                 Asked::Nothing
             }
             Write::SetSchema(NewSchema { schema: Some(schema), compiled, .. }) => {
@@ -144,7 +144,8 @@ impl Scan {
             self.breaking.clear();
         }
         let since = self.upto;
-        let written = found.orders().by_modified.back_from(u64::MAX).map(|written| found.named(&written.of));
+        let written =
+            found.indexes().by_modified.back_from(u64::MAX).map(|written| found.config_of(&written.of));
         let mut news = 0;
         match self.asked {
             Asked::Nothing => {}
@@ -177,7 +178,7 @@ impl Scan {
             Asked::Schema(schema) => data(config).is_some_and(|data| schema.accepts(&data)),
             Asked::Unique(paths) => {
                 let clash = paths.iter().find_map(|path| {
-                    let other = found.shared(path, config.key.as_str(), &config.entries)?;
+                    let other = found.other_with_value(path, config.key.as_str(), &config.entries)?;
                     Some((path.clone(), other.clone(), config.key.clone()))
                 });
                 self.clash = self.clash.take().or(clash);
@@ -226,7 +227,7 @@ impl Scan {
         let items = report.breaking.into_iter().map(|breaking| {
             let shown = breaking.violations.iter().map(shown).collect::<Vec<_>>().join("; ");
             Violation::at(
-                vec!["config".into(), Step::from(breaking.key.as_str())],
+                vec!["config".into(), LocSegment::from(breaking.key.as_str())],
                 format!("config `{}`: {shown}", breaking.key),
             )
         });
@@ -289,9 +290,9 @@ fn is_object(config: &Config) -> bool {
 
 /// A fault with its place, on one line.
 fn shown(fault: &Violation) -> String {
-    let step = |step: &Step| match step {
-        Step::Name(name) => name.clone(),
-        Step::Place(place) => place.to_string(),
+    let step = |step: &LocSegment| match step {
+        LocSegment::Name(name) => name.clone(),
+        LocSegment::Index(place) => place.to_string(),
     };
     let place = fault.loc.iter().map(step).collect::<Vec<_>>().join(".");
     format!("{place}: {}", fault.msg)

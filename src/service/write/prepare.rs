@@ -157,7 +157,7 @@ pub(in crate::service) fn prepare(
         && let Some(before) = state.remembered(&request.id)
         && !crate::sabotage::is("retry-twice")
     {
-        let same = before.stamp.fingerprint == request.fingerprint;
+        let same = before.request.fingerprint == request.fingerprint;
         return Ok(Prepared::Known(if same {
             before.outcome.clone()
         } else {
@@ -282,7 +282,7 @@ fn write_config(
     // A plain PUT of an absent config is told what is wrong with its data first.
     let entries = if expect == Expect::Present { checked? } else { rejection_first(&standing, checked)? };
     if standing.is_ok()
-        && let Some(taken) = found.taken(key.as_str(), &entries)
+        && let Some(taken) = found.unique_conflict(key.as_str(), &entries)
     {
         standing = Err(taken);
     }

@@ -36,10 +36,10 @@ use crate::{
     model::{
         command::{Command, Expect},
         document::Document,
-        error::{Invalid, Step, Violation},
+        error::{Invalid, LocSegment, Violation},
         index,
         record::{Definition, Revision},
-        schema::{Schema, takes_all},
+        schema::{Schema, accepts_any},
     },
     raft::Consensus,
     service::{Caller, Consistency, Level, Refusal, Service, Write},
@@ -113,7 +113,7 @@ pub(in crate::service) fn set_schema(found: &Collection, new: &NewSchema) -> Res
             index::check_paths(indexes, value, indexes.len()).map_err(Invalid::Violations)
         });
     rejection_first(&standing, checked)?;
-    let fits = new.force || standing.is_err() || value.is_some_and(takes_all);
+    let fits = new.force || standing.is_err() || value.is_some_and(accepts_any);
     let command = Command::SetSchema {
         key: found.definition.key.clone(),
         schema: new.schema.as_ref().map(|schema| Arc::clone(&schema.text)),
@@ -153,7 +153,7 @@ fn check_unique_paths(found: &Collection, paths: &[String]) -> Result<(), Invali
         } else {
             continue;
         };
-        let loc = vec!["paths".into(), Step::Place(u64::try_from(place).unwrap_or(u64::MAX))];
+        let loc = vec!["paths".into(), LocSegment::Index(u64::try_from(place).unwrap_or(u64::MAX))];
         violations.push(Violation::at(loc, msg));
         // As many as there can be indexes: a list of any length has an answer of bounded length.
         if violations.len() > found.definition.indexes.len() {

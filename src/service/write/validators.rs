@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::{
     model::{
-        error::{Invalid, Step, Violation},
+        error::{Invalid, LocSegment, Violation},
         index::{self, StoredPath},
         record::{Definition, Entries, Revision},
         schema::Schema,
@@ -80,7 +80,7 @@ fn fault(definition: &Definition, what: &str) -> Refusal {
 /// Violations of a part, told as violations of the whole: `name` is the part's member.
 pub(in crate::service) fn within(name: &str, mut violations: Vec<Violation>) -> Vec<Violation> {
     for fault in &mut violations {
-        fault.loc.insert(0, Step::from(name));
+        fault.loc.insert(0, LocSegment::from(name));
     }
     violations
 }
@@ -253,9 +253,9 @@ mod tests {
     #[test]
     fn faults_of_the_data_are_told_as_faults_of_the_body() {
         let violations =
-            within("data", vec![Violation::at(vec![Step::Place(3)], "bad"), Violation::new("worse")]);
-        assert_eq!(violations[0].loc, vec![Step::from("data"), Step::Place(3)]);
-        assert_eq!(violations[1].loc, vec![Step::from("data")]);
+            within("data", vec![Violation::at(vec![LocSegment::Index(3)], "bad"), Violation::new("worse")]);
+        assert_eq!(violations[0].loc, vec![LocSegment::from("data"), LocSegment::Index(3)]);
+        assert_eq!(violations[1].loc, vec![LocSegment::from("data")]);
     }
 
     #[test]

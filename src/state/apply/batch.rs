@@ -1,18 +1,18 @@
 //! Batches: several changes in one entry, all or none.
 //!
-//! The steps are decided in their order on a clone of the state, so each sees what those before it did; the clone
-//! becomes the state only when all were decided well. Each step has a time of its own, one microsecond behind the
-//! one before, because times are unique in the orders; the last one is the entry's.
+//! The steps are decided in order on a clone of the state, so each sees the result of those before it; the clone becomes
+//! the state only when all are accepted. Each step has its own time, one microsecond after the one before; the last one
+//! is the time of the entry.
 //!
-//! **Invariant:** outside of the entry a record has one edit of a batch at most, from what it was before to what it
-//! is behind it, so that a revision names one content of a record.
+//! **Invariant:** a batch produces at most one edit for each record, from its state before the batch to its state after
+//! it, so that a revision identifies one content of a record.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
-use super::{Edit, Stamp, State, applied};
+use super::{Edit, EntryContext, State, applied};
 use crate::model::{
     command::{BatchStep, Command, Outcome, THIS_ENTRY},
     error::Rejection,
@@ -22,77 +22,77 @@ use crate::model::{
 };
 
 impl State {
-    /// Decides a batch; `None` when what one of its steps rests on has changed.
+    /// Decides a batch; `None` when one of its steps is stale.
     pub(super) fn decide_batch(
         &mut self,
-        stamp: Stamp,
+        context: EntryContext,
         steps: &[BatchStep],
         edits: &mut Vec<Edit>,
     ) -> Option<Outcome> {
         let mut next = self.clone();
-        let mut made = Vec::new();
-        let mut last = stamp;
-        for (place, BatchStep { definition_read, command }) in (0..).zip(steps) {
-            if place > 0 && stamp.revision.is_multiple_of(16) && crate::sabotage::is("batch-torn") {
+        let mut step_edits = Vec::new();
+        let mut last = context;
+        for (index, BatchStep { definition_read, command }) in (0..).zip(steps) {
+            if index > 0 && context.revision.is_multiple_of(16) && crate::sabotage::is("batch-torn") {
                 break;
             }
-            last = stamp.of_step(place);
-            if next.is_stale(stamp.revision, *definition_read, command) {
+            last = context.of_step(index);
+            if next.is_stale(context.revision, *definition_read, command) {
                 return None;
             }
-            if let Err(rejection) = next.decide(last, command, &mut made) {
-                return Some(Err(Rejection::InBatch { index: place, rejection: Box::new(rejection) }));
+            if let Err(rejection) = next.decide(last, command, &mut step_edits) {
+                return Some(Err(Rejection::InBatch { index, rejection: Box::new(rejection) }));
             }
         }
-        edits.extend(collapsed(&made, &next));
+        edits.extend(merged(&step_edits, &next));
         *self = next;
         Some(Ok(applied(last, false)))
     }
 
-    /// Makes the change of a batch's step on a state that is not agreed on: what the batch's later steps are checked
-    /// against before the batch is proposed. All that it writes has the revision [`THIS_ENTRY`].
+    /// Applies a step of a batch to a scratch copy of the state: the leader validates the later steps against it before it
+    /// proposes the batch. The records that it writes have the revision [`THIS_ENTRY`].
     ///
     /// # Errors
-    /// What the step is rejected with.
-    pub fn try_step(&mut self, place: u32, command: &Command) -> Result<(), Rejection> {
+    /// The rejection of the step.
+    pub fn try_step(&mut self, index: u32, command: &Command) -> Result<(), Rejection> {
         let at = self.last_at.after(self.last_at);
-        let stamp = Stamp { revision: THIS_ENTRY, at, step: 0 }.of_step(place);
-        self.decide(stamp, command, &mut Vec::new()).map(drop)
+        let context = EntryContext { revision: THIS_ENTRY, at, step: 0 }.of_step(index);
+        self.decide(context, command, &mut Vec::new()).map(drop)
     }
 }
 
-impl Stamp {
-    fn of_step(self, place: u32) -> Self {
-        Self { at: Timestamp(self.at.0.saturating_add(place.into())), step: place, ..self }
+impl EntryContext {
+    fn of_step(self, step: u32) -> Self {
+        Self { at: Timestamp(self.at.0.saturating_add(step.into())), step, ..self }
     }
 }
 
-/// What was first touched in what order, with what it was before.
+/// The records that a batch touched, in the order of their first edit, each as it was before the batch.
 #[derive(Debug)]
 struct Touched<K, T> {
-    order: Vec<(K, Option<Arc<T>>)>,
-    known: BTreeSet<K>,
+    records: Vec<(K, Option<Arc<T>>)>,
+    keys: BTreeSet<K>,
 }
 
 impl<K: Ord + Clone, T> Touched<K, T> {
     fn new() -> Self {
-        Self { order: Vec::new(), known: BTreeSet::new() }
+        Self { records: Vec::new(), keys: BTreeSet::new() }
     }
 
     fn touch(&mut self, key: &K, before: Option<&Arc<T>>) {
-        if self.known.insert(key.clone()) {
-            self.order.push((key.clone(), before.cloned()));
+        if self.keys.insert(key.clone()) {
+            self.records.push((key.clone(), before.cloned()));
         }
     }
 }
 
-/// One edit a record: from the first `before` to what the state behind the batch holds. A record that was made and
-/// ended again has none, and the end of a definition is the end of its configs.
-fn collapsed(made: &[Edit], next: &State) -> Vec<Edit> {
+/// One edit for each record, from the first `before` to the state after the batch. A record that the batch creates and
+/// deletes has none, and the deletion of a definition includes that of its configs.
+fn merged(step_edits: &[Edit], next: &State) -> Vec<Edit> {
     let mut definitions: Touched<u64, Definition> = Touched::new();
     let mut configs: Touched<(u64, Key), Config> = Touched::new();
     let mut reindexed = BTreeSet::new();
-    for edit in made {
+    for edit in step_edits {
         match edit {
             Edit::Definition { before, after } => {
                 let id = after.as_ref().or(before.as_ref()).map(|record| record.id);
@@ -103,9 +103,9 @@ fn collapsed(made: &[Edit], next: &State) -> Vec<Edit> {
                 let key = after.as_ref().or(before.as_ref()).map(|record| record.key.clone());
                 key.into_iter().for_each(|key| configs.touch(&(*definition, key), before.as_ref()));
             }
-            // Answers are remembered by the entry, not by its steps.
+            // The entry remembers outcomes, not its steps.
             Edit::Remember(_) | Edit::Forget(_) => {}
-            // Steps of a build are entries of their own.
+            // Steps of an index build are separate entries.
             Edit::Entries { .. } | Edit::Building { .. } => {}
         }
     }
@@ -115,19 +115,19 @@ fn collapsed(made: &[Edit], next: &State) -> Vec<Edit> {
         entry.or_insert_with(|| next.definition_by_id(id).cloned()).clone()
     };
     let mut edits = Vec::new();
-    for (id, before) in definitions.order {
+    for (id, before) in definitions.records {
         let after = found(id).map(|collection| Arc::clone(&collection.definition));
-        let was_there = before.is_some();
-        if was_there || after.is_some() {
-            let stays = was_there && after.is_some();
+        let existed = before.is_some();
+        if existed || after.is_some() {
+            let remains = existed && after.is_some();
             edits.push(Edit::Definition { before, after });
-            // All configs of a new definition are new themselves.
-            if stays && reindexed.contains(&id) {
+            // All configs of a new definition are new, too.
+            if remains && reindexed.contains(&id) {
                 edits.push(Edit::Reindexed { definition: id });
             }
         }
     }
-    for ((definition, key), before) in configs.order {
+    for ((definition, key), before) in configs.records {
         let Some(collection) = found(definition) else { continue };
         let after = collection.config(key.as_str()).cloned();
         if before.is_some() || after.is_some() {

@@ -1,51 +1,40 @@
-//! Another schema or other unique paths for a definition whose configs stay as they are.
+//! Replaces the schema or the unique paths of a definition; its configs do not change.
 //!
-//! Whether the configs fit was found on the leader, over one picture of them, because it takes as long as there are
-//! configs. Here is only asked whether a config was written since: the order of changes says so at once.
+//! The leader has validated the configs on one snapshot before it proposed the change, because that takes time in
+//! proportion to their number. Here the only question is whether a config was written since: the index by time of the
+//! last change answers it in one look-up.
 //!
-//! **Invariant:** the cost does not grow with the number of configs: the collection's orders are shared, not built.
+//! **Invariant:** the cost does not grow with the number of configs: the collection's indexes are shared, not rebuilt.
 
 use std::sync::Arc;
 
-use super::{Collection, Definition, Edit, Key, Rejection, Revision, Stamp, State};
-use crate::model::record::Entry;
+use super::{Collection, Definition, Edit, EntryContext, Key, Revision, State};
 
 impl Collection {
     /// The revision of the config that was written last; 0 when there is none.
     pub(super) fn newest_config(&self) -> Revision {
-        // Times grow with revisions, and configs of one change share both.
-        let last = self.orders().by_modified.back_from(u64::MAX).next();
-        last.map_or(0, |last| self.named(&last.of).revision)
+        // Times grow with revisions, and the configs of one batch share the revision.
+        let last = self.indexes().by_modified.back_from(u64::MAX).next();
+        last.map_or(0, |last| self.config_of(&last.of).revision)
     }
 }
 
 impl State {
-    /// Changes a definition that is there; its indexes must stay.
+    /// Changes an existing definition; its indexed paths must not change.
     pub(super) fn redefine(
         &mut self,
-        stamp: Stamp,
+        context: EntryContext,
         key: &Key,
         change: impl FnOnce(Definition) -> Definition,
         edits: &mut Vec<Edit>,
     ) {
-        let Some(old) = self.take(key) else { return };
+        let Some(old) = self.remove_collection(key) else { return };
         let before = Arc::clone(&old.definition);
         let changed = change((*before).clone());
-        let after = Arc::new(Definition { modified_at: stamp.at, revision: stamp.revision, ..changed });
+        let after = Arc::new(Definition { modified_at: context.at, revision: context.revision, ..changed });
         let mut collection = Arc::unwrap_or_clone(old);
         collection.definition = Arc::clone(&after);
-        self.put(collection);
+        self.insert_collection(collection);
         edits.push(Edit::Definition { before: Some(before), after: Some(after) });
-    }
-
-    /// Refuses index entries that repeat a value of a unique path.
-    pub(super) fn expect_unique(
-        &self,
-        definition: &Key,
-        key: &Key,
-        entries: &[Entry],
-    ) -> Result<(), Rejection> {
-        let taken = self.definition(definition.as_str()).and_then(|found| found.taken(key.as_str(), entries));
-        taken.map_or(Ok(()), Err)
     }
 }

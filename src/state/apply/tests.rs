@@ -1,4 +1,4 @@
-//! Every verdict of every command, and what must stay equal to a state that is built anew.
+//! Every verdict of every command, compared with a state that is rebuilt from its records.
 
 mod redefine;
 
@@ -48,7 +48,7 @@ pub(in crate::state) fn decide(state: &mut State, proposal: &Proposal) -> Outcom
     }
 }
 
-/// The same state, made of its records.
+/// The same state, built from its records.
 pub(in crate::state) fn rebuilt(state: &State) -> State {
     let mut builder = Builder::new();
     for collection in state.definitions() {
@@ -69,12 +69,12 @@ pub(in crate::state) fn same(a: &State, b: &State) {
     for (a, b) in a.definitions().zip(b.definitions()) {
         let slots = |c: &Collection| -> Vec<Vec<(Vec<u8>, String)>> {
             let item = |i: &BySlot| (i.value().to_vec(), i.key.to_string());
-            c.orders().by_slot.iter().map(|order| order.from(0).map(item).collect()).collect()
+            c.indexes().by_slot.iter().map(|index| index.from(0).map(item).collect()).collect()
         };
         assert_eq!((slots(a), &a.repeated), (slots(b), &b.repeated));
         let keys = |c: &Collection| -> Vec<String> {
-            let created = c.orders().by_created.from(0).map(|c| c.of.to_string());
-            created.chain(c.orders().by_modified.from(0).map(|c| c.of.to_string())).collect()
+            let created = c.indexes().by_created.from(0).map(|c| c.of.to_string());
+            created.chain(c.indexes().by_modified.from(0).map(|c| c.of.to_string())).collect()
         };
         assert_eq!(keys(a), keys(b));
     }
@@ -118,12 +118,12 @@ fn every_verdict_on_definitions() {
     assert_eq!(decide(&mut state, &end(true, Expect::Any)), Err(Rejection::DefinitionNotEmpty(1)));
     let current = created.revision;
     assert_eq!(decide(&mut state, &end(false, Expect::At(77))), Err(Rejection::Precondition { current }));
-    let picture = state.clone();
+    let snapshot = state.clone();
     decide(&mut state, &end(false, Expect::At(current))).unwrap();
     assert!(state.definition("d").is_none() && state.config_count() == 0);
-    let id = picture.definition("d").unwrap().definition.id;
+    let id = snapshot.definition("d").unwrap().definition.id;
     assert_eq!(state.definition_by_id(id).map(|_| ()), None);
-    assert!(picture.definition_by_id(id).is_some_and(|c| c.config("k").is_some()));
+    assert!(snapshot.definition_by_id(id).is_some_and(|c| c.config("k").is_some()));
     same(&state, &rebuilt(&state));
 }
 
@@ -140,7 +140,7 @@ fn a_command_that_was_checked_against_another_definition_is_stale() {
 }
 
 #[test]
-fn a_command_that_was_computed_from_another_record_is_stale() {
+fn a_command_that_was_computed_from_another_revision_is_stale() {
     let mut state = State::new();
     decide(&mut state, &define("d")).unwrap();
     let read = |read| write("k", "1", Expect::Read(read));
@@ -153,31 +153,31 @@ fn a_command_that_was_computed_from_another_record_is_stale() {
 }
 
 #[test]
-fn a_request_that_is_sent_again_gets_its_first_answer() {
+fn a_request_that_is_sent_again_gets_its_first_outcome() {
     let mut state = State::new();
     decide(&mut state, &define("d")).unwrap();
-    let stamp = IdempotencyKey { id: [1; 16], fingerprint: [2; 16] };
-    let first = Proposal { request: Some(stamp), ..write("k", "1", Expect::Absent) };
+    let key = IdempotencyKey { id: [1; 16], fingerprint: [2; 16] };
+    let first = Proposal { request: Some(key), ..write("k", "1", Expect::Absent) };
     let outcome = decide(&mut state, &first);
     assert_eq!(state.apply(9, &first), (Verdict::Decided(outcome), None));
-    let other = IdempotencyKey { fingerprint: [3; 16], ..stamp };
+    let other = IdempotencyKey { fingerprint: [3; 16], ..key };
     let other = Proposal { request: Some(other), ..first.clone() };
     assert_eq!(decide(&mut state, &other), Err(Rejection::RequestReused));
-    let refused = IdempotencyKey { id: [4; 16], ..stamp };
+    let refused = IdempotencyKey { id: [4; 16], ..key };
     let refused = Proposal { request: Some(refused), ..first.clone() };
     assert_eq!(decide(&mut state, &refused), Err(Rejection::ConfigExists));
     decide(&mut state, &delete("k", Expect::Any)).unwrap();
-    assert_eq!(decide(&mut state, &refused), Err(Rejection::ConfigExists), "refusals are kept, too");
+    assert_eq!(decide(&mut state, &refused), Err(Rejection::ConfigExists), "rejections are remembered, too");
     same(&state, &rebuilt(&state));
-    let late = Timestamp(REQUEST_AGE_US + 10_000);
+    let late = Timestamp(REMEMBERED_REQUEST_AGE_US + 10_000);
     let late = Proposal { at: late, ..first };
-    assert!(decide(&mut state, &late).is_ok(), "an answer that is too old counts as none");
+    assert!(decide(&mut state, &late).is_ok(), "an expired outcome counts as none");
     assert_eq!(state.request_count(), 1);
     same(&state, &rebuilt(&state));
 }
 
 #[test]
-fn stamps_grow_and_entries_without_effect_leave_no_trace() {
+fn times_grow_and_entries_without_effect_change_nothing() {
     let mut state = State::new();
     decide(&mut state, &define("d")).unwrap();
     let first = decide(&mut state, &write("k", "1", Expect::Any)).unwrap();

@@ -1,15 +1,23 @@
-//! The orders of a collection beside the one by key, by time and by value, and how they trail behind it.
+//! The indexes of a collection by time and by value, whose updates are deferred and applied in batches.
 //!
-//! A write moves its config in several orders, and in each of them it would copy a leaf and the nodes above, since the
-//! published picture shares them. Most writes are followed by others before anybody lists. So a write only notes the
-//! config as it was and as it is; who asks for the orders gets them brought up to date, and what he made serves those
-//! who ask after him. Once enough is noted, applying catches up itself: a node is then copied once for many writes.
+//! A write moves its config in several indexes. Updating them at once would copy a leaf and its ancestors in each,
+//! because the published snapshot shares them, and most writes are followed by others before anybody lists. So a write
+//! only records the config before and after as a pending update. The first reader applies the pending updates, and its
+//! result serves later readers. When enough updates are pending, `apply` applies them itself: each node is then copied
+//! once for many writes.
+//!
+//! # Shared memory
+//! Clones of one collection share the last result that any of them computed, behind a [`Mutex`] that is held for the
+//! copy of a pointer. Pending updates are numbered by a counter of the process. Neither makes a result depend on
+//! timing: the numbers stay in memory and are compared with each other only, and a shared result is used only by a
+//! clone that has the last update in it, so it equals what that clone would compute itself. A race decides which thread
+//! computes a result, and whether it is computed twice.
 //!
 //! **Invariants**
-//! 1. [`DeferredIndexes::orders`] shows all that was noted: that they trail is seen by nobody.
-//! 2. What is noted is bounded, in number by the configs that there are and in bytes, and so is the time to catch up.
-//! 3. A note's number is used once in a process. A clone that goes its own way (a batch that fails, a dry run) shares
-//!    the numbers up to where it parted, so what was made at a number holds for every line that has it.
+//! 1. [`DeferredIndexes::indexes`] contains all pending updates: no reader sees an index that lacks one.
+//! 2. Pending updates are bounded in number, by the number of configs, and in bytes. So is the time to apply them.
+//! 3. The number of an update is unique in the process. A clone that diverges (a rejected batch, a dry run) shares the
+//!    numbers up to the divergence, so a result up to a number holds for every clone that has this number.
 
 use std::sync::{
     Arc, Mutex, OnceLock, PoisonError,
@@ -27,57 +35,59 @@ use crate::model::{
     time::Timestamp,
 };
 
-/// Notes at most: catching up with them takes 1 to 2 ms of a busy core, in which nothing is applied. With 1024 it takes
-/// 7 % of a busy service's time and not 11, but no more writes were made, and their 99th percentile was worse.
-const NOTES_MAX: u64 = 256;
-/// One note for so many configs at most: a small collection is cheap to keep in order.
-const CONFIGS_PER_NOTE: u64 = 8;
-/// What the notes may hold in bytes, roughly.
-const WEIGHT_MAX: usize = 1 << 20;
-/// What an index entry weighs beside its value.
-const ENTRY_WEIGHT: usize = 64;
+/// Pending updates of a collection. Applying them takes 1 to 2 ms of a busy core, in which nothing else is applied. With
+/// 1024 it takes 7 % of a busy service's time instead of 11, but throughput did not rise, and the 99th percentile of
+/// writes was worse.
+const PENDING_MAX: u64 = 256;
+/// Configs for each pending update: the indexes of a small collection are cheap to update at once.
+const CONFIGS_PER_PENDING: u64 = 8;
+/// Approximate bytes that the pending updates of a collection retain.
+const PENDING_BYTES_MAX: usize = 1 << 20;
+/// Approximate bytes of an index entry without its value.
+const ENTRY_BYTES: usize = 64;
 
-/// The number of the next note.
-static NEXT: AtomicU64 = AtomicU64::new(1);
+/// The number of the next pending update. It is never stored, and nothing but the order of numbers is used.
+static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
 
-/// Indexes that name configs by their keys.
+/// Indexes whose entries name configs by key.
 #[derive(Debug, Clone, Default)]
 pub struct Indexes {
-    /// By the time of creation.
+    /// By time of creation.
     pub by_created: Tree<ByTime<Key>>,
-    /// By the time of the last change.
+    /// By time of the last change.
     pub by_modified: Tree<ByTime<Key>>,
-    /// One for each indexed path, in the order of the paths: by the entries of its slot.
+    /// One for each indexed path, in the order of the paths: by the value of the slot's entries.
     pub by_slot: Vec<Tree<BySlot>>,
 }
 
-/// Indexes, and what is not in them yet.
+/// Indexes and their pending updates.
 #[derive(Debug, Clone, Default)]
 pub(in crate::state) struct DeferredIndexes {
     base: Arc<Indexes>,
-    notes: Tree<Note>,
-    weight: usize,
-    /// `base` with all notes, once it was asked for.
-    made: OnceLock<Arc<Indexes>>,
-    /// What was made last by anybody, and up to which note: the next one begins there.
-    latest: Arc<Mutex<Option<Made>>>,
+    pending: Tree<PendingUpdate>,
+    pending_bytes: usize,
+    /// `base` with all pending updates, once it was read.
+    current: OnceLock<Arc<Indexes>>,
+    /// The last result of any clone: the next computation starts from it.
+    latest: Arc<Mutex<Option<Computed>>>,
 }
 
-type Made = (u64, Arc<Indexes>);
+/// Indexes with all pending updates up to and including a number.
+type Computed = (u64, Arc<Indexes>);
 
-/// A config as it was and as it is.
+/// A config before and after a write.
 #[derive(Debug, Clone)]
-struct Note {
+struct PendingUpdate {
     number: u64,
     before: Option<Arc<Config>>,
     after: Option<Arc<Config>>,
 }
 
-impl tree::Item for Note {
-    type Seek<'a> = u64;
+impl tree::Item for PendingUpdate {
+    type SearchKey<'a> = u64;
     type Bound = u64;
 
-    fn seek(&self) -> u64 {
+    fn search_key(&self) -> u64 {
         self.number
     }
 
@@ -85,7 +95,7 @@ impl tree::Item for Note {
         self.number
     }
 
-    fn seek_of(bound: &u64) -> u64 {
+    fn search_key_of(bound: &u64) -> u64 {
         *bound
     }
 
@@ -95,28 +105,28 @@ impl tree::Item for Note {
 }
 
 impl DeferredIndexes {
-    pub(in crate::state) fn new(orders: Indexes) -> Self {
-        Self { base: Arc::new(orders), ..Self::default() }
+    pub(in crate::state) fn new(indexes: Indexes) -> Self {
+        Self { base: Arc::new(indexes), ..Self::default() }
     }
 
-    /// The orders with all that was noted.
-    pub(in crate::state) fn orders(&self, indexing: &Indexing) -> &Indexes {
-        if self.notes.is_empty() {
+    /// The indexes with all pending updates.
+    pub(in crate::state) fn indexes(&self, indexing: &Indexing) -> &Indexes {
+        if self.pending.is_empty() {
             return &self.base;
         }
-        self.made.get_or_init(|| {
-            let (upto, orders) = self.latest_of_line().unwrap_or_else(|| (0, Arc::clone(&self.base)));
-            let made = self.caught_up(orders, upto, indexing);
-            let number = self.last();
+        self.current.get_or_init(|| {
+            let (up_to, indexes) = self.latest_computed().unwrap_or_else(|| (0, Arc::clone(&self.base)));
+            let current = self.with_pending(indexes, up_to, indexing);
+            let number = self.last_number();
             let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
             if latest.as_ref().is_none_or(|(newest, _)| *newest < number) {
-                *latest = Some((number, Arc::clone(&made)));
+                *latest = Some((number, Arc::clone(&current)));
             }
-            made
+            current
         })
     }
 
-    /// Takes a change of a config up; one of the two may be absent. `configs` is how many the collection has.
+    /// Records a change of a config; one of the two may be absent. `configs` is how many the collection has.
     pub(in crate::state) fn edit(
         &mut self,
         indexing: &Indexing,
@@ -124,68 +134,68 @@ impl DeferredIndexes {
         before: Option<&Arc<Config>>,
         after: Option<&Arc<Config>>,
     ) {
-        let most = (configs / CONFIGS_PER_NOTE).min(NOTES_MAX);
-        if most == 0 {
-            self.settle(indexing);
+        let pending_max = (configs / CONFIGS_PER_PENDING).min(PENDING_MAX);
+        if pending_max == 0 {
+            self.apply_pending(indexing);
             let mut edits = Edits::new(indexing);
             edits.add(before, after);
             Arc::make_mut(&mut self.base).edit_all(edits);
             return;
         }
-        let entries = |config: &Config| -> usize {
-            config.entries.iter().map(|entry| ENTRY_WEIGHT + entry.value.len()).sum()
+        let entry_bytes = |config: &Config| -> usize {
+            config.entries.iter().map(|entry| ENTRY_BYTES + entry.value.len()).sum()
         };
-        let weigh = |config: &Arc<Config>| config.data.len() + entries(config);
-        self.weight += before.map_or(0, weigh) + after.map_or(0, weigh);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        self.made = OnceLock::new();
-        self.notes.insert(Note { number, before: before.cloned(), after: after.cloned() });
-        if self.notes.len() >= most || self.weight >= WEIGHT_MAX {
-            self.settle(indexing);
+        let bytes = |config: &Arc<Config>| config.data.len() + entry_bytes(config);
+        self.pending_bytes += before.map_or(0, bytes) + after.map_or(0, bytes);
+        let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
+        self.current = OnceLock::new();
+        self.pending.insert(PendingUpdate { number, before: before.cloned(), after: after.cloned() });
+        if self.pending.len() >= pending_max || self.pending_bytes >= PENDING_BYTES_MAX {
+            self.apply_pending(indexing);
         }
     }
 
-    /// Takes all notes into the orders.
-    fn settle(&mut self, indexing: &Indexing) {
-        if self.notes.is_empty() {
+    /// Applies all pending updates to `base`.
+    fn apply_pending(&mut self, indexing: &Indexing) {
+        if self.pending.is_empty() {
             return;
         }
-        self.base = match self.made.take() {
-            Some(made) => made,
+        self.base = match self.current.take() {
+            Some(current) => current,
             None => {
                 let base = std::mem::take(&mut self.base);
-                let (upto, orders) = self.latest_of_line().unwrap_or((0, base));
-                self.caught_up(orders, upto, indexing)
+                let (up_to, indexes) = self.latest_computed().unwrap_or((0, base));
+                self.with_pending(indexes, up_to, indexing)
             }
         };
-        (self.notes, self.weight) = (Tree::new(), 0);
+        (self.pending, self.pending_bytes) = (Tree::new(), 0);
         *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// What somebody made of this line's notes, if it holds more than `base`.
-    fn latest_of_line(&self) -> Option<Made> {
+    /// The shared result, if this clone has the last update in it and it contains more than `base`.
+    fn latest_computed(&self) -> Option<Computed> {
         let latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        latest.filter(|(number, _)| self.notes.get(*number).is_some())
+        latest.filter(|(number, _)| self.pending.get(*number).is_some())
     }
 
-    /// Indexes that hold the notes up to one, brought up to the last.
-    fn caught_up(&self, mut orders: Arc<Indexes>, upto: u64, indexing: &Indexing) -> Arc<Indexes> {
-        if upto < self.last() {
+    /// Applies the pending updates after `up_to` to indexes that contain those up to it.
+    fn with_pending(&self, mut indexes: Arc<Indexes>, up_to: u64, indexing: &Indexing) -> Arc<Indexes> {
+        if up_to < self.last_number() {
             let mut edits = Edits::new(indexing);
-            for note in self.notes.from(self.notes.rank(|number| *number <= upto)) {
-                edits.add(note.before.as_ref(), note.after.as_ref());
+            for update in self.pending.from(self.pending.rank(|number| *number <= up_to)) {
+                edits.add(update.before.as_ref(), update.after.as_ref());
             }
-            Arc::make_mut(&mut orders).edit_all(edits);
+            Arc::make_mut(&mut indexes).edit_all(edits);
         }
-        orders
+        indexes
     }
 
-    fn last(&self) -> u64 {
-        self.notes.back_from(u64::MAX).next().map_or(0, |note| note.number)
+    fn last_number(&self) -> u64 {
+        self.pending.back_from(u64::MAX).next().map_or(0, |update| update.number)
     }
 }
 
-/// What is to be done to each of the [`Indexes`].
+/// The edits of each of the [`Indexes`].
 struct Edits<'a> {
     indexing: &'a Indexing,
     by_created: Vec<tree::Edit<ByTime<Key>>>,
@@ -199,16 +209,16 @@ impl<'a> Edits<'a> {
         Self { indexing, by_created: Vec::new(), by_modified: Vec::new(), by_slot }
     }
 
-    /// Adds what moves with a config; one of the two may be absent.
+    /// Adds the edits of a changed config; one of the two may be absent.
     fn add(&mut self, before: Option<&Arc<Config>>, after: Option<&Arc<Config>>) {
-        // A step of a build leaves both times as they are.
+        // A step of an index build changes neither time.
         add_time(&mut self.by_created, before, after, |config| config.created_at);
         add_time(&mut self.by_modified, before, after, |config| config.modified_at);
         let has = |config: Option<&Arc<Config>>, entry: &Entry| {
             config.is_some_and(|config| config.entries.binary_search(entry).is_ok())
         };
-        let left = crate::sabotage::is("index-left-on-delete") && after.is_none();
-        if let Some(config) = before.filter(|_| !left) {
+        let is_left = crate::sabotage::is("index-left-on-delete") && after.is_none();
+        if let Some(config) = before.filter(|_| !is_left) {
             self.add_entries(config, |entry| !has(after, entry), false);
         }
         if let Some(config) = after {
@@ -216,11 +226,12 @@ impl<'a> Edits<'a> {
         }
     }
 
-    fn add_entries(&mut self, config: &Config, moves: impl Fn(&Entry) -> bool, stands: bool) {
-        for entry in config.entries.iter().filter(|entry| moves(entry)) {
-            // Entries of dropped paths stand nowhere.
-            let order = self.indexing.place(entry.slot).and_then(|place| self.by_slot.get_mut(place));
-            order.into_iter().for_each(|edits| edits.push((BySlot::new(&entry.value, &config.key), stands)));
+    fn add_entries(&mut self, config: &Config, is_changed: impl Fn(&Entry) -> bool, present: bool) {
+        for entry in config.entries.iter().filter(|entry| is_changed(entry)) {
+            // Entries of dropped paths are in no index.
+            let position = self.indexing.position(entry.slot);
+            let edits = position.and_then(|position| self.by_slot.get_mut(position));
+            edits.into_iter().for_each(|edits| edits.push((BySlot::new(&entry.value, &config.key), present)));
         }
     }
 }
@@ -231,11 +242,10 @@ fn add_time(
     after: Option<&Arc<Config>>,
     time: impl Fn(&Config) -> Timestamp,
 ) {
-    let (was, is) = (before.map(|config| time(config)), after.map(|config| time(config)));
-    if was == is {
+    if before.map(|config| time(config)) == after.map(|config| time(config)) {
         return;
     }
-    let edit = |config: &Arc<Config>, stands| (ByTime { at: time(config), of: config.key.clone() }, stands);
+    let edit = |config: &Arc<Config>, present| (ByTime { at: time(config), of: config.key.clone() }, present);
     edits.extend(before.map(|config| edit(config, false)));
     edits.extend(after.map(|config| edit(config, true)));
 }
@@ -244,8 +254,8 @@ impl Indexes {
     fn edit_all(&mut self, edits: Edits<'_>) {
         self.by_created.edit_all(edits.by_created);
         self.by_modified.edit_all(edits.by_modified);
-        for (order, edits) in self.by_slot.iter_mut().zip(edits.by_slot) {
-            order.edit_all(edits);
+        for (index, edits) in self.by_slot.iter_mut().zip(edits.by_slot) {
+            index.edit_all(edits);
         }
     }
 }

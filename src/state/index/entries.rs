@@ -1,10 +1,10 @@
-//! What stands in the orders: records by key, and by time or value the keys of records.
+//! The items of the indexes: records by key, and keys of records by time or by value.
 //!
-//! **Invariant:** what an item is compared by never changes while it stands in an order.
+//! **Invariant:** what an item is compared by never changes while it is in an index.
 
 use std::{cmp::Ordering, fmt, sync::Arc};
 
-use super::{inline_bytes::Short, tree::Item};
+use super::{inline_bytes::InlineBytes, tree::Item};
 use crate::{
     model::{
         key::Key,
@@ -14,7 +14,7 @@ use crate::{
     state::Collection,
 };
 
-/// What the order by key needs to know of a record.
+/// A record that has a key.
 pub trait Record: Clone + fmt::Debug {
     /// The record's key.
     fn key(&self) -> &Key;
@@ -44,7 +44,7 @@ impl Record for Arc<Collection> {
     }
 }
 
-/// A record in the order of keys. The key stands here too, or a search would look into a dozen records.
+/// An item of a primary index: a record by its key. The key is copied here, so that a search reads no other record.
 #[derive(Debug, Clone)]
 pub struct ByKey<R> {
     key: Key,
@@ -61,10 +61,10 @@ impl<R: Record> ByKey<R> {
 }
 
 impl<R: Record> Item for ByKey<R> {
-    type Seek<'a> = &'a str;
+    type SearchKey<'a> = &'a str;
     type Bound = Key;
 
-    fn seek(&self) -> &str {
+    fn search_key(&self) -> &str {
         self.key.as_str()
     }
 
@@ -72,7 +72,7 @@ impl<R: Record> Item for ByKey<R> {
         self.key.clone()
     }
 
-    fn seek_of(bound: &Key) -> &str {
+    fn search_key_of(bound: &Key) -> &str {
         bound.as_str()
     }
 
@@ -81,21 +81,20 @@ impl<R: Record> Item for ByKey<R> {
     }
 }
 
-/// A record, or its key alone, in the order of a time, then of its key: what one entry of the log changes has one
-/// time.
+/// An item of an index by time: a record or its key, ordered by time, then by key.
 #[derive(Debug, Clone)]
 pub struct ByTime<R> {
     /// The time.
     pub at: Timestamp,
-    /// Whose time it is.
+    /// The record or its key.
     pub of: R,
 }
 
 impl<R: Record> Item for ByTime<R> {
-    type Seek<'a> = (Timestamp, &'a str);
+    type SearchKey<'a> = (Timestamp, &'a str);
     type Bound = Self;
 
-    fn seek(&self) -> (Timestamp, &str) {
+    fn search_key(&self) -> (Timestamp, &str) {
         (self.at, self.of.key().as_str())
     }
 
@@ -103,8 +102,8 @@ impl<R: Record> Item for ByTime<R> {
         self.clone()
     }
 
-    fn seek_of(bound: &Self) -> (Timestamp, &str) {
-        bound.seek()
+    fn search_key_of(bound: &Self) -> (Timestamp, &str) {
+        bound.search_key()
     }
 
     fn compare(a: (Timestamp, &str), b: (Timestamp, &str)) -> Ordering {
@@ -112,22 +111,22 @@ impl<R: Record> Item for ByTime<R> {
     }
 }
 
-/// A config in the order of one of its index entries, then of its key.
+/// An item of a secondary index: a config's key, ordered by the value of an index entry, then by key.
 #[derive(Debug, Clone)]
 pub struct BySlot {
-    value: Short,
+    value: InlineBytes,
     /// The config's key.
     pub key: Key,
 }
 
 impl BySlot {
-    /// A config by a value.
+    /// The item of a config and one of its values.
     #[must_use]
     pub fn new(value: &[u8], key: &Key) -> Self {
         Self { value: value.into(), key: key.clone() }
     }
 
-    /// The value that the config stands here by.
+    /// The value, encoded.
     #[must_use]
     pub fn value(&self) -> &[u8] {
         &self.value
@@ -135,10 +134,10 @@ impl BySlot {
 }
 
 impl Item for BySlot {
-    type Seek<'a> = (&'a [u8], &'a str);
+    type SearchKey<'a> = (&'a [u8], &'a str);
     type Bound = Self;
 
-    fn seek(&self) -> (&[u8], &str) {
+    fn search_key(&self) -> (&[u8], &str) {
         (self.value(), self.key.as_str())
     }
 
@@ -146,8 +145,8 @@ impl Item for BySlot {
         self.clone()
     }
 
-    fn seek_of(bound: &Self) -> (&[u8], &str) {
-        bound.seek()
+    fn search_key_of(bound: &Self) -> (&[u8], &str) {
+        bound.search_key()
     }
 
     fn compare(a: (&[u8], &str), b: (&[u8], &str)) -> Ordering {

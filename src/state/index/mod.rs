@@ -1,12 +1,14 @@
-//! The indexes of a definition's configs: primary, by time, secondary.
+//! The indexes of a definition's configs: primary (by key), by time, and secondary (by the values of indexed paths).
 //!
 //! | file | what it holds |
 //! |---|---|
 //! | [`tree`] | the counted copy-on-write B+tree of every index |
-//! | `entries`, `inline_bytes` | what stands in the trees |
+//! | `entries`, `inline_bytes` | the items of the trees |
 //! | `deferred` | the indexes by time and by value, whose updates are applied in batches |
-//! | [`backfill`] | changed indexed paths, and the build that brings configs up to them |
-//! | `unique` | unique paths: whether a value is taken |
+//! | [`backfill`] | changed indexed paths, and the index build that follows |
+//! | `unique` | unique paths: whether another config has a value |
+//!
+//! **Invariant:** every index contains exactly the entries of the configs, at any time that it is read.
 
 pub mod backfill;
 pub(in crate::state) mod deferred;

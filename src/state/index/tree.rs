@@ -1,43 +1,47 @@
-//! A counted copy-on-write B+tree: the one structure of all orders.
+//! A counted copy-on-write B+tree: the structure of every index.
 //!
-//! Each branch knows of every child its greatest item and how many items lie below it, so that the rank of a
-//! bound and the item at a place cost a walk from the root: exact totals and deep pages cost the same as the first
-//! page. Cloning copies a pointer; a change copies the nodes on its way only where a clone still shares them.
+//! Each branch stores for every child its greatest item and the number of items below it, so that the rank of a bound
+//! and the item at a position cost one descent from the root: exact totals and deep pages cost the same as the first
+//! page. A clone copies a pointer; a change copies the nodes on its path only where a clone still shares them.
 //! Source: B+trees with subtree counts ("order-statistic trees", Cormen et al., *Introduction to Algorithms*,
-//! chapter 14), nodes shared as in persistent trees.
+//! chapter 14), with nodes shared as in persistent trees.
 //!
-//! **Invariant:** items ascend strictly; `count` and `max` of a child are those of its node; no node is empty but
-//! the root leaf.
+//! **Invariant:** items ascend strictly; `count` and `max` of a child are those of its node; no node but the root leaf is
+//! empty.
+
+mod bulk;
+#[cfg(test)]
+mod tests;
 
 use std::{cmp::Ordering, fmt, sync::Arc};
 
 pub use bulk::Edit;
 
-/// Children of a branch at most.
-const BRANCH: usize = 32;
-/// Room that a copied or split node is given beside what it holds: it is copied again before it has grown far.
-const SLACK: usize = 4;
+/// Children of a branch.
+const BRANCH_CHILDREN_MAX: usize = 32;
+/// Spare capacity, in elements, of a copied or split node: it is copied again before it grows far.
+const SPARE_CAPACITY: usize = 4;
 
-/// What stands in an [`Tree`]: a small value. What it is sought by should lie in it, not behind a pointer: a search
-/// looks at some twenty items that are in no cache.
+/// An item of a [`Tree`]: a small value. Its search key should be stored inline, not behind a pointer: a search reads
+/// some twenty items that are in no CPU cache.
 pub trait Item: Clone + fmt::Debug {
-    /// Items of a leaf at most. A change copies a leaf: with 64 it takes an eighth longer, with 16 no less.
-    const LEAF: usize = 32;
-    /// What it is sought by.
-    type Seek<'a>: Copy;
-    /// What a branch keeps of its greatest item.
+    /// Items of a leaf. A change copies a leaf: with 64 it takes an eighth longer, with 16 it is not faster.
+    const LEAF_ITEMS_MAX: usize = 32;
+    /// What it is searched by.
+    type SearchKey<'a>: Copy;
+    /// What a branch stores of a child's greatest item.
     type Bound: Clone + fmt::Debug;
-    /// The item's own seek value.
-    fn seek(&self) -> Self::Seek<'_>;
+    /// The item's search key.
+    fn search_key(&self) -> Self::SearchKey<'_>;
     /// The item as a bound.
     fn bound(&self) -> Self::Bound;
-    /// The seek value of the item that a bound was made of.
-    fn seek_of(bound: &Self::Bound) -> Self::Seek<'_>;
-    /// Compares two.
-    fn compare(a: Self::Seek<'_>, b: Self::Seek<'_>) -> Ordering;
+    /// The search key of the item that a bound was made of.
+    fn search_key_of(bound: &Self::Bound) -> Self::SearchKey<'_>;
+    /// Compares two search keys.
+    fn compare(a: Self::SearchKey<'_>, b: Self::SearchKey<'_>) -> Ordering;
 }
 
-/// Unique items in their order.
+/// Unique items in ascending order.
 #[derive(Clone)]
 pub struct Tree<T: Item> {
     root: Arc<Node<T>>,
@@ -65,19 +69,19 @@ impl<T: Item> Clone for Node<T> {
     }
 }
 
-/// A copy that is about to be changed: with room, or its first insertion would copy it again.
+/// A copy that is about to be changed: with spare capacity, or its first insertion would reallocate it.
 fn copy<E: Clone>(list: &[E]) -> Vec<E> {
-    let mut copied = Vec::with_capacity(list.len() + SLACK);
+    let mut copied = Vec::with_capacity(list.len() + SPARE_CAPACITY);
     copied.extend_from_slice(list);
     copied
 }
 
-/// Inserts without doubling the room.
-fn put<E>(list: &mut Vec<E>, place: usize, element: E) {
+/// Inserts without doubling the capacity.
+fn insert_at<E>(list: &mut Vec<E>, position: usize, element: E) {
     if list.len() == list.capacity() {
-        list.reserve_exact(2 * SLACK);
+        list.reserve_exact(2 * SPARE_CAPACITY);
     }
-    list.insert(place, element);
+    list.insert(position, element);
 }
 
 impl<T: Item> Default for Tree<T> {
@@ -93,62 +97,68 @@ impl<T: Item> fmt::Debug for Tree<T> {
 }
 
 impl<T: Item> Tree<T> {
-    /// An order of nothing.
+    /// An empty tree.
     #[must_use]
     pub fn new() -> Self {
         Self { root: Arc::new(Node::Leaf(Vec::new())), len: 0 }
     }
 
-    /// The order of items that ascend strictly; every node is full.
+    /// The tree of items that ascend strictly; every node is full.
     #[must_use]
     pub fn from_sorted(items: impl Iterator<Item = T>) -> Self {
         let mut level: Vec<Child<T>> = Vec::new();
-        let mut leaf = Vec::with_capacity(T::LEAF);
+        let mut leaf = Vec::with_capacity(T::LEAF_ITEMS_MAX);
         let mut len = 0;
         for item in items {
             debug_assert!(
-                leaf.last().is_none_or(|last: &T| T::compare(last.seek(), item.seek()) == Ordering::Less),
+                leaf.last().is_none_or(|last: &T| T::compare(last.search_key(), item.search_key()) == Ordering::Less),
                 "items ascend"
             );
             len += 1;
             leaf.push(item);
-            if leaf.len() == T::LEAF {
-                level.extend(child(Node::Leaf(std::mem::replace(&mut leaf, Vec::with_capacity(T::LEAF)))));
+            if leaf.len() == T::LEAF_ITEMS_MAX {
+                level.extend(child(Node::Leaf(std::mem::replace(
+                    &mut leaf,
+                    Vec::with_capacity(T::LEAF_ITEMS_MAX),
+                ))));
             }
         }
         leaf.shrink_to_fit();
         level.extend(child(Node::Leaf(leaf)));
         while level.len() > 1 {
-            level = level.chunks(BRANCH).filter_map(|part| child(Node::Branch(part.to_vec()))).collect();
+            level = level
+                .chunks(BRANCH_CHILDREN_MAX)
+                .filter_map(|part| child(Node::Branch(part.to_vec())))
+                .collect();
         }
         level.pop().map_or_else(Self::new, |root| Self { root: root.node, len })
     }
 
-    /// How many items there are.
+    /// The number of items.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether there are no items.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The item that is sought.
+    /// The item with this search key.
     #[must_use]
-    pub fn get(&self, seek: T::Seek<'_>) -> Option<&T> {
+    pub fn get(&self, key: T::SearchKey<'_>) -> Option<&T> {
         let mut node = &*self.root;
         loop {
             match node {
-                Node::Leaf(items) => return find(items, seek).ok().map(|place| &items[place]),
-                Node::Branch(children) => node = &children.get(way(children, seek))?.node,
+                Node::Leaf(items) => return find(items, key).ok().map(|position| &items[position]),
+                Node::Branch(children) => node = &children.get(child_position(children, key))?.node,
             }
         }
     }
 
-    /// Puts an item; returns the equal one that it replaced.
+    /// Inserts an item; returns the equal one that it replaced.
     pub fn insert(&mut self, item: T) -> Option<T> {
         let (old, split) = insert(Arc::make_mut(&mut self.root), item);
         if let Some(right) = split {
@@ -160,30 +170,32 @@ impl<T: Item> Tree<T> {
         old
     }
 
-    /// Changes the item that is sought in its place. What it is sought by must stay.
-    pub fn edit<R>(&mut self, seek: T::Seek<'_>, change: impl FnOnce(&mut T) -> R) -> Option<R> {
+    /// Changes the item with this search key in place. Its search key must not change.
+    pub fn edit<R>(&mut self, key: T::SearchKey<'_>, change: impl FnOnce(&mut T) -> R) -> Option<R> {
         let mut node = Arc::make_mut(&mut self.root);
         loop {
             match node {
-                Node::Leaf(items) => return find(items, seek).ok().map(|place| change(&mut items[place])),
+                Node::Leaf(items) => {
+                    return find(items, key).ok().map(|position| change(&mut items[position]));
+                }
                 Node::Branch(children) => {
-                    let place = way(children, seek);
-                    node = Arc::make_mut(&mut children.get_mut(place)?.node);
+                    let position = child_position(children, key);
+                    node = Arc::make_mut(&mut children.get_mut(position)?.node);
                 }
             }
         }
     }
 
-    /// Takes the item that is sought away.
-    pub fn remove(&mut self, seek: T::Seek<'_>) -> Option<T> {
-        let old = remove(Arc::make_mut(&mut self.root), seek)?;
+    /// Removes the item with this search key.
+    pub fn remove(&mut self, key: T::SearchKey<'_>) -> Option<T> {
+        let old = remove(Arc::make_mut(&mut self.root), key)?;
         self.len -= 1;
-        self.lower();
+        self.collapse_root();
         Some(old)
     }
 
-    /// Takes away branches of one child above the others.
-    fn lower(&mut self) {
+    /// Removes branches with a single child above the others.
+    fn collapse_root(&mut self) {
         loop {
             let only = match &*self.root {
                 Node::Branch(children) if children.len() == 1 => Arc::clone(&children[0].node),
@@ -194,8 +206,8 @@ impl<T: Item> Tree<T> {
         }
     }
 
-    /// How many items come before the first one whose bound makes `before` false. `before` must be true for a first
-    /// part of the order and false for the rest.
+    /// The number of items before the first one whose bound makes `before` false. `before` must be true for a prefix of the
+    /// items and false for the rest.
     #[must_use]
     pub fn rank(&self, before: impl Fn(&T::Bound) -> bool) -> u64 {
         let mut node = &*self.root;
@@ -206,9 +218,9 @@ impl<T: Item> Tree<T> {
                     return rank + items.partition_point(|item| before(&item.bound())) as u64;
                 }
                 Node::Branch(children) => {
-                    let place = children.partition_point(|child| before(&child.max));
-                    rank += children[..place].iter().map(|child| child.count).sum::<u64>();
-                    match children.get(place) {
+                    let position = children.partition_point(|child| before(&child.max));
+                    rank += children[..position].iter().map(|child| child.count).sum::<u64>();
+                    match children.get(position) {
                         Some(child) => node = &child.node,
                         None => return rank,
                     }
@@ -217,17 +229,17 @@ impl<T: Item> Tree<T> {
         }
     }
 
-    /// The item at a place; 0 is the first.
+    /// The item at a position; 0 is the first.
     #[must_use]
-    pub fn at(&self, place: u64) -> Option<&T> {
-        self.from(place).next()
+    pub fn at(&self, position: u64) -> Option<&T> {
+        self.from(position).next()
     }
 
-    /// The items from a place on, ascending.
+    /// The items from a position on, ascending.
     #[must_use]
-    pub fn from(&self, place: u64) -> Iter<'_, T> {
+    pub fn from(&self, position: u64) -> Iter<'_, T> {
         let mut iter = Iter { above: Vec::new(), leaf: [].iter() };
-        let (mut node, mut left) = (&*self.root, place);
+        let (mut node, mut left) = (&*self.root, position);
         loop {
             match node {
                 Node::Leaf(items) => {
@@ -250,11 +262,11 @@ impl<T: Item> Tree<T> {
         }
     }
 
-    /// The items before a place, descending.
+    /// The items before a position, descending.
     #[must_use]
-    pub fn back_from(&self, place: u64) -> BackIter<'_, T> {
+    pub fn back_from(&self, position: u64) -> BackIter<'_, T> {
         let mut iter = BackIter { above: Vec::new(), leaf: [].iter() };
-        let (mut node, mut left) = (&*self.root, place.min(self.len));
+        let (mut node, mut left) = (&*self.root, position.min(self.len));
         loop {
             match node {
                 Node::Leaf(items) => {
@@ -275,20 +287,20 @@ impl<T: Item> Tree<T> {
     }
 }
 
-fn clamp(place: u64, len: usize) -> usize {
-    usize::try_from(place).map_or(len, |place| place.min(len))
+fn clamp(position: u64, len: usize) -> usize {
+    usize::try_from(position).map_or(len, |position| position.min(len))
 }
 
-fn find<T: Item>(items: &[T], seek: T::Seek<'_>) -> Result<usize, usize> {
-    items.binary_search_by(|item| T::compare(item.seek(), seek))
+fn find<T: Item>(items: &[T], key: T::SearchKey<'_>) -> Result<usize, usize> {
+    items.binary_search_by(|item| T::compare(item.search_key(), key))
 }
 
-/// The child that holds what is sought, if any does; the number of children when it is greater than all.
-fn way<T: Item>(children: &[Child<T>], seek: T::Seek<'_>) -> usize {
-    children.partition_point(|child| T::compare(T::seek_of(&child.max), seek) == Ordering::Less)
+/// The position of the child that contains the key, if any does; the number of children when it is greater than all.
+fn child_position<T: Item>(children: &[Child<T>], key: T::SearchKey<'_>) -> usize {
+    children.partition_point(|child| T::compare(T::search_key_of(&child.max), key) == Ordering::Less)
 }
 
-/// A node as its parent holds it; `None` when it is empty.
+/// A node as a child of its parent; `None` when it is empty.
 fn child<T: Item>(node: Node<T>) -> Option<Child<T>> {
     node_child(Arc::new(node))
 }
@@ -307,29 +319,29 @@ fn measure<T: Item>(node: &Node<T>) -> Option<(u64, T::Bound)> {
     }
 }
 
-/// Splits a full list. What grows at its end leaves its left part full: times only ever grow.
+/// Splits a full list. A list that grew at its end leaves its left part full: times only grow.
 fn split<E>(list: &mut Vec<E>, grown_at: usize) -> Vec<E> {
     let middle = if grown_at + 1 == list.len() { list.len() - 1 } else { list.len() / 2 };
-    let mut right = Vec::with_capacity(list.len() - middle + SLACK);
+    let mut right = Vec::with_capacity(list.len() - middle + SPARE_CAPACITY);
     right.extend(list.drain(middle..));
-    list.shrink_to(middle + SLACK);
+    list.shrink_to(middle + SPARE_CAPACITY);
     right
 }
 
 fn insert<T: Item>(node: &mut Node<T>, item: T) -> (Option<T>, Option<Child<T>>) {
     match node {
-        Node::Leaf(items) => match find(items, item.seek()) {
-            Ok(place) => (Some(std::mem::replace(&mut items[place], item)), None),
-            Err(place) => {
-                put(items, place, item);
-                let right = (items.len() > T::LEAF).then(|| split(items, place));
+        Node::Leaf(items) => match find(items, item.search_key()) {
+            Ok(position) => (Some(std::mem::replace(&mut items[position], item)), None),
+            Err(position) => {
+                insert_at(items, position, item);
+                let right = (items.len() > T::LEAF_ITEMS_MAX).then(|| split(items, position));
                 (None, right.and_then(|right| child(Node::Leaf(right))))
             }
         },
         Node::Branch(children) => {
-            let place = way(children, item.seek()).min(children.len() - 1);
-            let below = &mut children[place];
-            let grown = match T::compare(T::seek_of(&below.max), item.seek()) {
+            let position = child_position(children, item.search_key()).min(children.len() - 1);
+            let below = &mut children[position];
+            let grown = match T::compare(T::search_key_of(&below.max), item.search_key()) {
                 Ordering::Less => Some(item.bound()),
                 Ordering::Equal | Ordering::Greater => None,
             };
@@ -342,8 +354,8 @@ fn insert<T: Item>(node: &mut Node<T>, item: T) -> (Option<T>, Option<Child<T>>)
                 return (old, None);
             };
             refresh(below);
-            put(children, place + 1, right);
-            let right = (children.len() > BRANCH).then(|| split(children, place + 1));
+            insert_at(children, position + 1, right);
+            let right = (children.len() > BRANCH_CHILDREN_MAX).then(|| split(children, position + 1));
             (old, right.and_then(|right| child(Node::Branch(right))))
         }
     }
@@ -355,22 +367,22 @@ fn refresh<T: Item>(child: &mut Child<T>) {
     }
 }
 
-fn remove<T: Item>(node: &mut Node<T>, seek: T::Seek<'_>) -> Option<T> {
+fn remove<T: Item>(node: &mut Node<T>, key: T::SearchKey<'_>) -> Option<T> {
     match node {
-        Node::Leaf(items) => find(items, seek).ok().map(|place| items.remove(place)),
+        Node::Leaf(items) => find(items, key).ok().map(|position| items.remove(position)),
         Node::Branch(children) => {
-            let place = way(children, seek);
-            let below = children.get_mut(place)?;
-            let old = remove(Arc::make_mut(&mut below.node), seek)?;
+            let position = child_position(children, key);
+            let below = children.get_mut(position)?;
+            let old = remove(Arc::make_mut(&mut below.node), key)?;
             below.count -= 1;
             if below.count == 0 {
-                drop(children.remove(place));
+                drop(children.remove(position));
                 return Some(old);
             }
-            if T::compare(T::seek_of(&below.max), old.seek()) == Ordering::Equal {
+            if T::compare(T::search_key_of(&below.max), old.search_key()) == Ordering::Equal {
                 refresh(below);
             }
-            join(children, place);
+            join(children, position);
             Some(old)
         }
     }
@@ -383,22 +395,22 @@ fn width<T: Item>(node: &Node<T>) -> usize {
     }
 }
 
-/// How wide a node may be.
-fn most<T: Item>(node: &Node<T>) -> usize {
+/// The greatest width of a node.
+fn width_max<T: Item>(node: &Node<T>) -> usize {
     match node {
-        Node::Leaf(_) => T::LEAF,
-        Node::Branch(_) => BRANCH,
+        Node::Leaf(_) => T::LEAF_ITEMS_MAX,
+        Node::Branch(_) => BRANCH_CHILDREN_MAX,
     }
 }
 
-/// Joins a child that is less than a quarter full to its neighbour when both fit into one node with room to grow.
-fn join<T: Item>(children: &mut Vec<Child<T>>, place: usize) {
-    let most = most(&children[place].node);
-    if width(&children[place].node) >= most / 4 || children.len() < 2 {
+/// Merges a child that is less than a quarter full with its neighbour, when both fit into one node that can still grow.
+fn join<T: Item>(children: &mut Vec<Child<T>>, position: usize) {
+    let max = width_max(&children[position].node);
+    if width(&children[position].node) >= max / 4 || children.len() < 2 {
         return;
     }
-    let left = place.saturating_sub(1);
-    if width(&children[left].node) + width(&children[left + 1].node) > most - most / 4 {
+    let left = position.saturating_sub(1);
+    if width(&children[left].node) + width(&children[left + 1].node) > max - max / 4 {
         return;
     }
     let right = children.remove(left + 1);
@@ -413,7 +425,7 @@ fn join<T: Item>(children: &mut Vec<Child<T>>, place: usize) {
     refresh(into);
 }
 
-/// Ascending items of an [`Tree`].
+/// Ascending items of a [`Tree`].
 pub struct Iter<'a, T: Item> {
     above: Vec<std::slice::Iter<'a, Child<T>>>,
     leaf: std::slice::Iter<'a, T>,
@@ -442,7 +454,7 @@ impl<'a, T: Item> Iterator for Iter<'a, T> {
     }
 }
 
-/// Descending items of an [`Tree`].
+/// Descending items of a [`Tree`].
 pub struct BackIter<'a, T: Item> {
     above: Vec<std::slice::Iter<'a, Child<T>>>,
     leaf: std::slice::Iter<'a, T>,
@@ -470,7 +482,3 @@ impl<'a, T: Item> Iterator for BackIter<'a, T> {
         }
     }
 }
-
-mod bulk;
-#[cfg(test)]
-mod tests;

@@ -1,9 +1,9 @@
-//! Unique paths: whether a value is taken, and whether any two configs share one.
+//! Unique paths: whether another config has a value, and whether any two configs share one.
 //!
-//! Both look into the order of the path's slot, where equal values stand side by side. An array stands there by
-//! each of its elements, so each of them is a value of its config; null is a value, and what is missing is none.
+//! Both read the index of the path's slot, where equal values are adjacent. An array has an entry for each element, so
+//! each element is a value of its config; null is a value, a missing member is none.
 //!
-//! **Invariant:** a look-up costs a walk from the root for each value, whatever the number of configs.
+//! **Invariant:** a look-up costs one descent from the root for each value, whatever the number of configs.
 
 use super::tree::Tree;
 use crate::{
@@ -12,40 +12,40 @@ use crate::{
 };
 
 impl Collection {
-    /// The slot of an indexed path and its order.
+    /// The slot of an indexed path and its index.
     fn slot_of(&self, path: &str) -> Option<(u16, &Tree<BySlot>)> {
         let slot = self.definition.slot(path)?;
-        Some((slot, self.order(slot)?))
+        Some((slot, self.index(slot)?))
     }
 
-    /// The refusal of index entries of a config when another config has one of their values at a unique path.
+    /// The rejection of a config's index entries, when another config has one of their values at a unique path.
     #[must_use]
-    pub fn taken(&self, key: &str, entries: &[Entry]) -> Option<Rejection> {
+    pub fn unique_conflict(&self, key: &str, entries: &[Entry]) -> Option<Rejection> {
         if crate::sabotage::is("unique-ignored") {
             return None;
         }
         self.definition.unique.iter().find_map(|path| {
-            let by = self.shared(path, key, entries)?.clone();
+            let by = self.other_with_value(path, key, entries)?.clone();
             Some(Rejection::NotUnique { path: path.clone(), by })
         })
     }
 
     /// Another config that has one of these values at a path.
     #[must_use]
-    pub fn shared(&self, path: &str, key: &str, entries: &[Entry]) -> Option<&Key> {
-        let (slot, order) = self.slot_of(path)?;
+    pub fn other_with_value(&self, path: &str, key: &str, entries: &[Entry]) -> Option<&Key> {
+        let (slot, index) = self.slot_of(path)?;
         let values = entries.iter().filter(|entry| entry.slot == slot).map(|entry| &*entry.value);
         values.into_iter().find_map(|value| {
-            let place = order.rank(|item| item.value() < value);
-            let mut equal = order.from(place).take_while(|item| item.value() == value);
+            let position = index.rank(|item| item.value() < value);
+            let mut equal = index.from(position).take_while(|item| item.value() == value);
             equal.find(|item| item.key.as_str() != key).map(|item| &item.key)
         })
     }
 
-    /// The configs of a path in the order of their values there, each with its value: neighbours with equal values
-    /// are two configs.
+    /// The entries of a path in the order of their values, each with its config. The entries of a config are unique, so
+    /// two equal adjacent values belong to two configs.
     pub fn by_value(&self, path: &str) -> impl Iterator<Item = (&[u8], &Key)> {
-        let items = self.slot_of(path).into_iter().flat_map(|(_, order)| order.from(0));
+        let items = self.slot_of(path).into_iter().flat_map(|(_, index)| index.from(0));
         items.map(|item| (item.value(), &item.key))
     }
 }

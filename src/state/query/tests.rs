@@ -1,4 +1,4 @@
-//! Lists against sorting all and cutting.
+//! Lists compared with sorting all records and cutting out the page.
 
 use proptest::prelude::*;
 
@@ -12,7 +12,7 @@ fn value(n: u8) -> Box<[u8]> {
     Box::new([0x30, n])
 }
 
-/// Configs whose first slot has at most one value and whose second is an array.
+/// Configs whose first slot has at most one value and whose second slot is an array.
 fn state(rows: &[(Option<u8>, Vec<u8>)]) -> State {
     let mut builder = Builder::new();
     let definition = Definition {
@@ -67,7 +67,7 @@ fn filter() -> impl Strategy<Value = Filter> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn a_page_is_what_sorting_all_and_cutting_gives(
+    fn a_page_equals_sorting_all_records_and_cutting(
         rows in proptest::collection::vec((proptest::option::of(0u8..6), proptest::collection::vec(0u8..6, 0..4)), 0..150),
         filters in proptest::collection::vec(filter(), 0..3),
         sort in prop_oneof![

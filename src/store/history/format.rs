@@ -31,7 +31,7 @@ use crate::{
         record::{Config, Definition, Revision},
         time::Timestamp,
     },
-    state::{Change, Edit, Remembered},
+    state::{Change, Edit, RememberedOutcome},
     store::{StoreError, files},
 };
 
@@ -89,7 +89,7 @@ pub enum StoredEdit {
         after: Option<Arc<Config>>,
     },
     /// An answer that is kept for its request from now on.
-    Remember(Remembered),
+    Remember(RememberedOutcome),
     /// An answer that is not kept any more; the revision that made it.
     Forget(Revision),
     /// A config whose replaced record does not stand in the same segment.

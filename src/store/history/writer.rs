@@ -87,7 +87,7 @@ impl History {
 
     /// Appends a change that it does not hold yet, unless nothing of it is told.
     pub(in crate::store) fn write(&mut self, change: &Change) -> Result<(), StoreError> {
-        if change.revision <= self.reach || !change.edits.iter().any(Edit::is_told) {
+        if change.revision <= self.reach || !change.edits.iter().any(Edit::is_in_history) {
             return Ok(());
         }
         let failed = self.failed();

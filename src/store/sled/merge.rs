@@ -15,7 +15,7 @@ use crate::{
         key::Key,
         record::{Config, Definition, Revision},
     },
-    state::{Change, Collection, Edit, Remembered, State},
+    state::{Change, Collection, Edit, RememberedOutcome, State},
 };
 
 /// So many bytes of a text weigh as much as a record.
@@ -117,7 +117,7 @@ impl Rows {
         }
     }
 
-    pub(in crate::store) fn remember(&mut self, request: &Remembered) {
+    pub(in crate::store) fn remember(&mut self, request: &RememberedOutcome) {
         self.put(Table::Requests, keys::request(request.revision).to_vec(), keys::encode(request));
     }
 
@@ -184,7 +184,7 @@ pub(in crate::store) struct Merge {
     wiped: VecDeque<Revision>,
     definitions: BTreeMap<Revision, Move<Definition>>,
     configs: BTreeMap<(Revision, Key), Move<Config>>,
-    requests: BTreeMap<Revision, Option<Remembered>>,
+    requests: BTreeMap<Revision, Option<RememberedOutcome>>,
     /// Collections to be written whole, and how far the first of them is.
     rewritten: VecDeque<(Arc<Collection>, u64)>,
     /// What has joined and did not take the place of something else.

@@ -32,7 +32,7 @@ use crate::{
         record::{Config, Definition, Revision},
         time::Timestamp,
     },
-    state::{Remembered, State, builder::Builder},
+    state::{RememberedOutcome, State, builder::Builder},
     store::{Position, files},
 };
 
@@ -257,7 +257,7 @@ impl Trees {
             rows.end(&mut |id, record: Config, rows| rows.builder.config(id, record))?;
             for row in &self.requests {
                 let (_, value) = row?;
-                let request: Remembered = keys::decode(&value).ok_or_else(damaged_row)?;
+                let request: RememberedOutcome = keys::decode(&value).ok_or_else(damaged_row)?;
                 rows.builder.request(request).map_err(|error| TreeError::new(error.0))?;
             }
             let logical = rows.bytes;

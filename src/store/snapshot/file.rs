@@ -26,7 +26,7 @@ use crate::{
         record::{Config, Definition, Revision},
         time::Timestamp,
     },
-    state::{Remembered, State, builder::Builder},
+    state::{RememberedOutcome, State, builder::Builder},
     store::{
         Position, StoreError,
         files::{self, Frame, io},
@@ -80,7 +80,7 @@ pub(in crate::store) enum RecordRef<'a> {
     /// The configs up to the next definition are its.
     Definition(&'a Definition),
     Config(&'a Config),
-    Request(&'a Remembered),
+    Request(&'a RememberedOutcome),
 }
 
 /// A record as it is read.
@@ -88,7 +88,7 @@ pub(in crate::store) enum RecordRef<'a> {
 pub(in crate::store) enum Record {
     Definition(Definition),
     Config(Config),
-    Request(Remembered),
+    Request(RememberedOutcome),
 }
 
 /// The last frame.

@@ -376,7 +376,7 @@ fn a_build_is_carried_step_by_step_and_goes_on_behind_a_start() {
         assert_eq!(world.revisions_when_written(), told, "no step is told as a change");
         world.check();
     }
-    assert_eq!(world.state.definition("d").unwrap().orders().by_slot[1].len(), 1100);
+    assert_eq!(world.state.definition("d").unwrap().indexes().by_slot[1].len(), 1100);
 }
 
 #[test]

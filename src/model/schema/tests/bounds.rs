@@ -1,4 +1,4 @@
-//! That nothing takes long: what would is refused, when it is compiled or before it is checked.
+//! Bounded time: a schema or data that would take long are refused, at compilation or before the check.
 
 use super::*;
 
@@ -58,27 +58,27 @@ fn recursion_that_multiplies_with_the_depth_is_refused() {
 }
 
 #[test]
-fn documents_in_a_document_that_refer_to_each_other_end() {
+fn compiling_embedded_documents_that_refer_to_each_other_terminates() {
     let mut schema = json!({"$id": "https://example.com/r", "$ref": "d0", "$defs": {}});
     for n in 0..12 {
         let others: Vec<_> =
             (0..12).map(|m| json!({"properties": {format!("p{m}"): {"$ref": format!("d{m}")}}})).collect();
         schema["$defs"][format!("d{n}")] = json!({"$id": format!("d{n}"), "allOf": others});
     }
-    // Every order of documents is a scope of its own.
+    // Every order of documents is a separate scope.
     refused(&schema);
-    // So are ways around a circle of documents through other parts of them.
-    let mut circle = json!({"$id": "https://example.com/r", "$ref": "d0#/$defs/x0", "$defs": {}});
+    // So are routes around a cycle of documents through other parts of them.
+    let mut cycle = json!({"$id": "https://example.com/r", "$ref": "d0#/$defs/x0", "$defs": {}});
     for n in 0..3 {
         for m in 0..12 {
             let next =
                 |other: usize| json!({"$ref": format!("d{}#/$defs/x{}", (n + other) % 3, (m + 1) % 12)});
-            circle["$defs"][format!("d{n}")]["$id"] = format!("d{n}").into();
-            circle["$defs"][format!("d{n}")]["$defs"][format!("x{m}")] =
+            cycle["$defs"][format!("d{n}")]["$id"] = format!("d{n}").into();
+            cycle["$defs"][format!("d{n}")]["$defs"][format!("x{m}")] =
                 json!({"properties": {"a": next(1), "b": next(2)}});
         }
     }
-    assert!(refused(&circle).1.contains("in circles"));
+    assert!(refused(&cycle).1.contains("in circles"));
     let one = json!({"$id": "https://example.com/r", "properties": {"a": {"$ref": "d0"}, "b": {"$ref": "d1"}}, "$defs": {
         "d0": {"$id": "d0", "properties": {"x": {"$ref": "d1"}}}, "d1": {"$id": "d1", "properties": {"x": {"$ref": "d0"}}}}});
     compiled(&one);
@@ -90,12 +90,12 @@ fn violations_are_bounded_in_number_and_length() {
     assert_eq!(schema.check(&json!(vec![1; 5000])).unwrap_err().len(), VIOLATIONS_MAX);
     let schema = compiled(&json!({"anyOf": [{"type": "string"}, {"maxProperties": 0}]}));
     let violations = schema.check(&json!({"ä": "€".repeat(300_000)})).unwrap_err();
-    assert!(violations[0].msg.len() <= MESSAGE_BYTES_MAX + 3, "{}", violations[0].msg.len());
+    assert!(violations[0].msg.len() <= VIOLATION_TEXT_BYTES_MAX + 3, "{}", violations[0].msg.len());
     assert!(violations[0].msg.ends_with('…'));
 }
 
 #[test]
-fn hostile_numbers_and_arrays_end() {
+fn checks_of_hostile_numbers_and_arrays_terminate() {
     let array = |item: &dyn Fn(usize) -> String, bytes: usize| {
         let mut text = String::from("[");
         for n in 0.. {
@@ -109,7 +109,7 @@ fn hostile_numbers_and_arrays_end() {
         parse(&text)
     };
     let unique = compiled(&json!({"uniqueItems": true}));
-    // No hash tells these apart; a table of hashes would compare each with each.
+    // These have equal hashes; a hash table would compare each pair.
     assert!(unique.check(&array(&|n| format!("1e{}", 400 + n), 1 << 20)).is_ok());
     assert!(unique.check(&array(&|n| format!("12345678901234567890{n}"), 1 << 20)).is_ok());
     let nested = |n: usize| {
@@ -139,16 +139,16 @@ fn a_check_that_would_cost_too_much_is_refused() {
     assert!(schema.check(&json!([{}, {}])).is_ok());
     let violations = schema.check(&json!(vec![json!({}); 100_000])).unwrap_err();
     assert!(violations[0].msg.contains("evaluations"), "{violations:?}");
-    // Places that the schema says nothing of cost nothing.
-    let mut aside = costly.clone();
-    aside["items"] = true.into();
-    aside["prefixItems"] = json!([{"$ref": "#/$defs/d0"}]);
-    assert!(compiled(&aside).check(&json!(vec![json!({}); 100_000])).is_ok());
+    // Places without a constraint cost nothing.
+    let mut unconstrained = costly.clone();
+    unconstrained["items"] = true.into();
+    unconstrained["prefixItems"] = json!([{"$ref": "#/$defs/d0"}]);
+    assert!(compiled(&unconstrained).check(&json!(vec![json!({}); 100_000])).is_ok());
     let wide = compiled(&json!({"items": {"multipleOf": 0.7}}));
     assert!(wide.check(&json!(vec![parse("7e300"); 1000])).is_ok());
     let violations = wide.check(&json!(vec![parse("7e300"); 100_000])).unwrap_err();
     assert!(violations[0].msg.contains("evaluations"), "{violations:?}");
-    // Listing the violations would take more than finding that there are some.
+    // Listing the violations would cost more than finding that there are some.
     let strict = compiled(&json!({"items": {"allOf": vec![json!({"type": "string"}); 30]}}));
     assert!(strict.check(&json!(vec!["x"; 100_000])).is_ok());
     let violations = strict.check(&json!(vec![1; 100_000])).unwrap_err();
@@ -177,7 +177,7 @@ fn the_deepest_data_and_schemas_fit_on_a_small_stack() {
             json!({"type": "object", "additionalProperties": {"$ref": "#/$defs/d0"}});
         compiled(&schema)
     };
-    // As deep in applications as is allowed, with violations at the end.
+    // As many nested applications as are allowed, with violations at the end.
     for (levels, depth) in [(8, 82), (50, 13), (110, 5)] {
         let violations = looped(levels).check(&deep(depth)).unwrap_err();
         assert!(!violations[0].msg.contains("too deep"), "{levels} {depth}: {violations:?}");

@@ -41,16 +41,16 @@ fn only(keys: &[&str]) -> Scope {
     Scope::Definitions(keys.iter().map(|text| key(text)).collect())
 }
 
-fn item(definition: &str, before: Before, after: Option<&str>) -> Item {
+fn item(definition: &str, before: Before, after: Option<&str>) -> RecordChange {
     let after = after.map(|data| config("k", 9, data));
-    Item::Config { definition: key(definition), key: key("k"), before, after }
+    RecordChange::Config { definition: key(definition), key: key("k"), before, after }
 }
 
 fn known(data: &str) -> Before {
     Before::Known(config("k", 8, data))
 }
 
-fn event(items: Vec<Item>) -> Event {
+fn event(items: Vec<RecordChange>) -> Event {
     Event::new(9, Timestamp(9), ("root", None), items).unwrap()
 }
 
@@ -60,7 +60,7 @@ fn part(places: &[(usize, bool)]) -> Picked {
 
 #[test]
 fn a_scope_takes_its_definitions_and_configs() {
-    let gone = |name: &str| Item::Definition { key: key(name), is_new: false, after: None };
+    let gone = |name: &str| RecordChange::Definition { key: key(name), is_new: false, after: None };
     let all = event(vec![
         item("d", Before::Nothing, Some("{}")),
         item("e", Before::Nothing, Some("{}")),
@@ -98,7 +98,7 @@ fn a_filter_tells_who_is_in_it_and_who_has_left() {
 #[test]
 fn a_filter_follows_its_definition() {
     let mut selection = selection(only(&["d"]), &[("n", "6")], &["n"]).unwrap();
-    let change = |revision, indexes: &[&str]| Item::Definition {
+    let change = |revision, indexes: &[&str]| RecordChange::Definition {
         key: key("d"),
         is_new: false,
         after: Some(definition(revision, indexes)),

@@ -1,4 +1,4 @@
-//! All or nothing, each step behind the one before, one edit a record.
+//! All or nothing, each step after the one before, one edit for each record.
 
 use super::*;
 use crate::{
@@ -31,7 +31,7 @@ fn end() -> Proposal {
     proposal(Command::DeleteDefinition { key: key("d"), expect: Expect::Present, restrict: false })
 }
 
-/// Applies at the next revision; what is decided well changes something.
+/// Applies at the next revision; the proposal must be accepted and change something.
 fn apply(state: &mut State, proposal: &Proposal) -> (Applied, Change) {
     let (verdict, change) = state.apply(state.revision() + 1, proposal);
     let Verdict::Decided(Ok(applied)) = verdict else { panic!("{verdict:?}") };
@@ -70,16 +70,16 @@ fn later_steps_see_earlier_ones_and_all_have_one_revision() {
     assert_eq!(&*collection.config("k").unwrap().data, "2");
     assert_eq!((applied.at, change.at), (state.last_at(), state.last_at()));
     let times: BTreeSet<u64> = collection.configs().map(|config| config.modified_at.0).collect();
-    assert_eq!(times.len(), 2, "orders by time have unique times");
+    assert_eq!(times.len(), 2, "each step has its own time");
     assert_eq!(change.edits.len(), 3, "{change:?}");
-    assert_eq!(data(&change.edits[1]), (None, Some("2".into())), "written twice, seen once");
+    assert_eq!(data(&change.edits[1]), (None, Some("2".into())), "written twice, edited once");
     let next = decide(&mut state, &write("m", "4", Expect::Absent)).unwrap();
     assert!(next.at > applied.at);
     same(&state, &rebuilt(&state));
 }
 
 #[test]
-fn nothing_is_done_when_one_step_is_rejected() {
+fn nothing_is_applied_when_one_step_is_rejected() {
     let mut state = state();
     let before = (state.digest(), state.last_at(), state.config_count());
     for (steps, index, rejection) in [
@@ -103,7 +103,7 @@ fn nothing_is_done_when_one_step_is_rejected() {
 }
 
 #[test]
-fn a_step_that_rests_on_what_changed_makes_the_batch_stale() {
+fn a_stale_step_makes_the_batch_stale() {
     let mut state = state();
     let at = |revision, name: &str| (Some(revision), write(name, "9", Expect::Present));
     let before = state.digest();
@@ -152,7 +152,7 @@ fn each_record_is_edited_once() {
 }
 
 #[test]
-fn a_definitions_end_swallows_its_configs_and_the_next_one_is_another() {
+fn deleting_a_definition_includes_its_configs_and_a_new_one_has_a_new_id() {
     let mut state = state();
     let old = state.definition("d").unwrap().definition.id;
     let steps = vec![
@@ -178,7 +178,7 @@ fn a_definitions_end_swallows_its_configs_and_the_next_one_is_another() {
 }
 
 #[test]
-fn configs_that_are_written_around_new_indexes_are_edited_to_what_they_are_in_the_end() {
+fn configs_written_around_a_change_of_indexes_have_one_final_edit() {
     let mut state = State::new();
     decide(&mut state, &define("d")).unwrap();
     decide(&mut state, &write("a", r#"{"n":1,"m":2}"#, Expect::Absent)).unwrap();
@@ -198,7 +198,7 @@ fn configs_that_are_written_around_new_indexes_are_edited_to_what_they_are_in_th
 }
 
 #[test]
-fn steps_are_tried_on_a_clone_as_they_will_be_decided() {
+fn a_scratch_copy_decides_steps_as_the_batch_does() {
     let mut state = State::new();
     state.try_step(0, &define("d").command).unwrap();
     state.try_step(1, &write("k", "1", Expect::Absent).command).unwrap();

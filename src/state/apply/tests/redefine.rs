@@ -1,4 +1,4 @@
-//! Another schema and unique paths: what is stale, what is refused, and that the configs stay as they are.
+//! Changes of the schema and of unique paths: what is stale, what is rejected, and that the configs do not change.
 
 use super::*;
 
@@ -34,13 +34,13 @@ fn a_change_that_has_not_seen_the_newest_config_is_stale() {
         assert_eq!(verdict(&mut state, &change), Verdict::Stale);
         assert_eq!(state.digest(), before);
     }
-    // What was deleted meanwhile was seen; entries of others do not count.
+    // A config that was deleted since does not count, nor do other definitions.
     decide(&mut state, &delete("k1", Expect::Any)).unwrap();
     decide(&mut state, &define("other")).unwrap();
     decide(&mut state, &set_schema(Some("{}"), Some(3))).unwrap();
     decide(&mut state, &set_unique(&["n"], Some(2))).unwrap();
     decide(&mut state, &set_schema(None, None)).unwrap();
-    // Without configs there is nothing to have seen.
+    // Without configs nothing can be stale.
     decide(&mut filled(&[]), &set_schema(None, Some(0))).unwrap();
 }
 
@@ -54,7 +54,7 @@ fn a_write_that_was_checked_against_the_old_schema_is_stale() {
 }
 
 #[test]
-fn a_redefinition_leaves_configs_and_orders_as_they_are() {
+fn a_redefinition_changes_neither_configs_nor_indexes() {
     let mut state = filled(&["a", "b", "c"]);
     let old = Arc::clone(state.definition("d").unwrap());
     decide(&mut state, &set_schema(Some("{}"), Some(4))).unwrap();
@@ -94,14 +94,14 @@ fn a_value_of_a_unique_path_is_one_configs() {
     let taken = |by: &str| Err(Rejection::NotUnique { path: "n".into(), by: key(by) });
     assert_eq!(decide(&mut state, &write("k2", "b", Expect::Absent)), taken("k1"));
     assert_eq!(decide(&mut state, &write("k0", "b", Expect::Present)), taken("k1"));
-    // A config's own value is no hindrance, and what is given back can be taken.
+    // A config's own value is no conflict, and a released value can be used again.
     decide(&mut state, &write("k1", "b", Expect::Present)).unwrap();
     decide(&mut state, &write("k1", "c", Expect::Present)).unwrap();
     decide(&mut state, &write("k0", "b", Expect::Present)).unwrap();
     assert_eq!(decide(&mut state, &write("k2", "c", Expect::Absent)), taken("k1"));
     decide(&mut state, &delete("k1", Expect::Any)).unwrap();
     decide(&mut state, &write("k2", "c", Expect::Absent)).unwrap();
-    // Expectations come first.
+    // Preconditions come first.
     assert_eq!(decide(&mut state, &write("k2", "b", Expect::Absent)), Err(Rejection::ConfigExists));
     same(&state, &rebuilt(&state));
     decide(&mut state, &set_unique(&[], None)).unwrap();
@@ -109,7 +109,7 @@ fn a_value_of_a_unique_path_is_one_configs() {
 }
 
 #[test]
-fn an_array_is_each_of_its_elements_and_nothing_is_no_value() {
+fn each_element_of_an_array_is_a_value_and_a_missing_member_is_none() {
     let mut state = filled(&[]);
     decide(&mut state, &set_unique(&["n"], Some(0))).unwrap();
     let write = |name: &str, values: &[&str]| {

@@ -1,4 +1,4 @@
-//! Builds that are cut into by everything else, compared with what the data says.
+//! Builds interleaved with all other changes, compared with the data.
 
 use fastrand::Rng;
 use serde_json::{Value, json};
@@ -15,8 +15,8 @@ use crate::{
     },
 };
 
-/// More than are indexed at once.
-const MANY: u64 = INDEX_AT_ONCE_MAX + 300;
+/// Configs of a definition that is too large to be reindexed in one entry.
+const LARGE_CONFIGS: u64 = REINDEX_CONFIGS_MAX + 300;
 const PATHS: [&str; 5] = ["n", "s", "tags", "o.k", "o"];
 
 fn key(text: &str) -> Key {
@@ -77,7 +77,7 @@ fn next_step(state: &State) -> Option<Command> {
 
 fn finish(state: &mut State) {
     while let Some(step) = next_step(state) {
-        assert!(done(state, step).is_some(), "each step goes on");
+        assert!(done(state, step).is_some(), "each step makes progress");
     }
 }
 
@@ -95,11 +95,11 @@ fn data(random: &mut Rng) -> Value {
     }
 }
 
-fn many(paths: &[&str]) -> State {
+fn large(paths: &[&str]) -> State {
     let mut state = State::new();
     create(&mut state, paths);
     let mut random = Rng::with_seed(7);
-    for n in 0..MANY {
+    for n in 0..LARGE_CONFIGS {
         write(&mut state, &name(2 * n), &data(&mut random));
     }
     state
@@ -108,11 +108,11 @@ fn many(paths: &[&str]) -> State {
 type Pairs = Vec<(Vec<u8>, String)>;
 
 fn pairs(collection: &Collection, slot: u16) -> Pairs {
-    let order = collection.order(slot).unwrap();
-    order.from(0).map(|item| (item.value().to_vec(), item.key.to_string())).collect()
+    let index = collection.index(slot).unwrap();
+    index.from(0).map(|item| (item.value().to_vec(), item.key.to_string())).collect()
 }
 
-/// What can be used is exact; what is built holds nothing that is not in the data.
+/// Complete indexes are exact; an index that is being built contains nothing that is not in the data.
 fn check(state: &State) {
     same(state, &rebuilt(state));
     let Some(collection) = state.definition("d") else { return };
@@ -134,16 +134,20 @@ fn check(state: &State) {
         }
     }
     if indexing.build.is_none() {
-        let strange = |config: &&Arc<Config>| config.entries.iter().any(|e| indexing.place(e.slot).is_none());
-        assert!(collection.configs().all(|config| !strange(&config)), "nothing of dropped paths is left");
+        let has_dropped =
+            |config: &&Arc<Config>| config.entries.iter().any(|e| indexing.position(e.slot).is_none());
+        assert!(
+            collection.configs().all(|config| !has_dropped(&config)),
+            "no entry of a dropped path is left"
+        );
     }
 }
 
 #[test]
-fn few_configs_are_indexed_at_once_and_many_in_steps() {
+fn a_small_definition_is_reindexed_at_once_and_a_large_one_in_steps() {
     let mut state = State::new();
     create(&mut state, &[]);
-    for n in 0..INDEX_AT_ONCE_MAX {
+    for n in 0..REINDEX_CONFIGS_MAX {
         write(&mut state, &name(n), &json!({"n": n % 7}));
     }
     set(&mut state, texts(&["n"]));
@@ -151,7 +155,7 @@ fn few_configs_are_indexed_at_once_and_many_in_steps() {
     check(&state);
     write(&mut state, &name(9999), &json!({"n": 3}));
     set(&mut state, texts(&["s", "n"]));
-    assert_eq!(state.definition("d").unwrap().progress(), Some(Progress { done: 0, of: 1001 }));
+    assert_eq!(state.definition("d").unwrap().progress(), Some(BuildProgress { done: 0, total: 1001 }));
     let (mut passed, revision) = (Vec::new(), state.definition("d").unwrap().definition.revision);
     while let Some(step) = next_step(&state) {
         done(&mut state, step);
@@ -163,8 +167,8 @@ fn few_configs_are_indexed_at_once_and_many_in_steps() {
 }
 
 #[test]
-fn a_kept_path_is_not_built_and_an_order_of_paths_is_no_change() {
-    let mut state = many(&["n", "s"]);
+fn a_retained_path_is_not_rebuilt_and_the_order_of_paths_is_no_change() {
+    let mut state = large(&["n", "s"]);
     let before = pairs(state.definition("d").unwrap(), 1);
     set(&mut state, texts(&["s", "n"]));
     assert_eq!(next_step(&state), None);
@@ -177,73 +181,74 @@ fn a_kept_path_is_not_built_and_an_order_of_paths_is_no_change() {
     done(&mut state, step);
     let cursor = state.definition("d").unwrap().definition.indexing.build.clone();
     set(&mut state, texts(&["s", "tags"]));
-    assert_eq!(state.definition("d").unwrap().definition.indexing.build, cursor, "the same build goes on");
+    assert_eq!(state.definition("d").unwrap().definition.indexing.build, cursor, "the same build continues");
     finish(&mut state);
     check(&state);
 }
 
 #[test]
 fn a_step_that_is_not_the_next_one_does_nothing() {
-    let mut state = many(&["n"]);
+    let mut state = large(&["n"]);
     set(&mut state, texts(&["s"]));
     let first = next_step(&state).unwrap();
     done(&mut state, first.clone());
     let digest = state.digest();
-    assert_eq!(done(&mut state, first.clone()), None, "it was taken");
+    assert_eq!(done(&mut state, first.clone()), None, "it was applied");
     set(&mut state, texts(&["s", "o"]));
     assert_eq!(done(&mut state, first.clone()), None, "another build has begun");
     finish(&mut state);
-    assert_eq!(done(&mut state, first.clone()), None, "it is over");
+    assert_eq!(done(&mut state, first.clone()), None, "it is complete");
     done(&mut state, Command::DeleteDefinition { key: key("d"), expect: Expect::Any, restrict: false });
-    assert_eq!(done(&mut state, first), None, "the definition is gone");
+    assert_eq!(done(&mut state, first), None, "the definition was deleted");
     assert_ne!(state.digest(), digest);
     assert_eq!(state.building().count(), 0);
 }
 
 #[test]
-fn a_step_is_bounded_by_bytes_and_tells_no_change_of_a_config() {
+fn a_step_is_bounded_by_bytes_and_is_not_in_the_history() {
     let mut state = State::new();
     create(&mut state, &[]);
-    let text = "x".repeat(INDEX_STEP_BYTES / 10);
-    for n in 0..=INDEX_AT_ONCE_MAX {
+    let text = "x".repeat(BUILD_STEP_BYTES_MAX / 10);
+    for n in 0..=REINDEX_CONFIGS_MAX {
         let data = if n < 100 { json!({"n": n, "text": text}) } else { json!({"n": n}) };
         write(&mut state, &name(n), &data);
     }
-    let picture = state.clone();
+    let snapshot = state.clone();
     set(&mut state, texts(&["n"]));
     let step = next_step(&state).unwrap();
     let change = done(&mut state, step).unwrap();
     assert_eq!(state.definition("d").unwrap().progress().unwrap().done, 10);
     assert_eq!(change.edits.iter().filter(|edit| matches!(edit, Edit::Entries { .. })).count(), 10);
-    assert!(!change.edits.iter().any(Edit::is_told));
+    assert!(!change.edits.iter().any(Edit::is_in_history));
     finish(&mut state);
     check(&state);
-    for (old, new) in picture.definition("d").unwrap().configs().zip(state.definition("d").unwrap().configs())
+    for (old, new) in
+        snapshot.definition("d").unwrap().configs().zip(state.definition("d").unwrap().configs())
     {
-        let shown =
+        let visible =
             |config: &Config| (config.revision, config.created_at, config.modified_at, config.data.clone());
-        assert_eq!(shown(old), shown(new));
+        assert_eq!(visible(old), visible(new));
     }
 }
 
 #[test]
-fn numbers_that_run_out_during_a_build_make_one_more_entry_long() {
-    let mut state = many(&["n"]);
+fn slots_that_run_out_during_a_build_reindex_in_one_entry() {
+    let mut state = large(&["n"]);
     set(&mut state, texts(&["s"]));
-    let mut collection = Arc::unwrap_or_clone(state.take(&key("d")).unwrap());
+    let mut collection = Arc::unwrap_or_clone(state.remove_collection(&key("d")).unwrap());
     Arc::make_mut(&mut collection.definition).indexing.next = u16::MAX;
-    state.put(collection);
+    state.insert_collection(collection);
     set(&mut state, texts(&["s", "tags"]));
     assert_eq!((next_step(&state), state.building().count()), (None, 0));
     check(&state);
 }
 
 #[test]
-fn a_build_ends_right_whatever_comes_between() {
-    let base = many(&["n", "tags"]);
+fn a_build_ends_correct_whatever_is_interleaved() {
+    let base = large(&["n", "tags"]);
     for seed in 0..6 {
         let (mut state, mut random) = (base.clone(), Rng::with_seed(seed));
-        for turn in 0..60 {
+        for round in 0..60 {
             match random.u8(0..20) {
                 0..=1 => {
                     let mut paths = texts(&PATHS);
@@ -256,17 +261,17 @@ fn a_build_ends_right_whatever_comes_between() {
                         done(&mut state, step);
                     }
                 }
-                7..=9 => delete(&mut state, &name(random.u64(0..2 * MANY))),
+                7..=9 => delete(&mut state, &name(random.u64(0..2 * LARGE_CONFIGS))),
                 _ => {
                     let data = data(&mut random);
-                    write(&mut state, &name(random.u64(0..2 * MANY)), &data);
+                    write(&mut state, &name(random.u64(0..2 * LARGE_CONFIGS)), &data);
                 }
             }
-            if turn % 10 == 9 {
+            if round % 10 == 9 {
                 check(&state);
             }
-            // A node that starts in the middle goes on as the others do.
-            if turn % 17 == 0 {
+            // A node that restarts in the middle continues as the others do.
+            if round % 17 == 0 {
                 state = rebuilt(&state);
             }
         }

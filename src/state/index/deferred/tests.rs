@@ -1,4 +1,4 @@
-//! Indexes that trail against those of a state that is built anew of its records.
+//! Indexes with deferred updates compared with those of a state that is rebuilt from its records.
 
 use fastrand::Rng;
 
@@ -31,76 +31,76 @@ fn any_change(state: &mut State, random: &mut Rng) {
     }
 }
 
-fn notes(state: &State) -> u64 {
-    state.definition("d").unwrap().trailing.notes.len()
+fn pending(state: &State) -> u64 {
+    state.definition("d").unwrap().deferred.pending.len()
 }
 
 #[test]
-fn every_picture_shows_what_was_noted_whoever_asks_when() {
+fn every_snapshot_shows_all_updates_whoever_reads_first() {
     let mut random = Rng::with_seed(11);
     let mut state = filled();
-    let (mut pictures, mut most) = (Vec::new(), 0);
+    let (mut snapshots, mut most) = (Vec::new(), 0);
     for _ in 0..1500 {
         any_change(&mut state, &mut random);
-        most = most.max(notes(&state));
+        most = most.max(pending(&state));
         match random.u8(..12) {
-            // Kept, and asked later: those who ask for a newer one may come first.
-            0 => pictures.push(state.clone()),
+            // Kept, and read later: newer snapshots may be read first.
+            0 => snapshots.push(state.clone()),
             1 => same(&state, &rebuilt(&state)),
             2 => {
-                // A line of its own, which ends: what is made for it is for nobody else.
+                // A clone that diverges and ends: its results must not be used by any other.
                 let mut other = state.clone();
                 (0..random.u8(..40)).for_each(|_| any_change(&mut other, &mut random));
                 same(&other, &rebuilt(&other));
             }
-            3 if !pictures.is_empty() => {
-                let picture: State = pictures.swap_remove(random.usize(..pictures.len()));
-                same(&picture, &rebuilt(&picture));
+            3 if !snapshots.is_empty() => {
+                let snapshot: State = snapshots.swap_remove(random.usize(..snapshots.len()));
+                same(&snapshot, &rebuilt(&snapshot));
             }
             _ => {}
         }
     }
-    for picture in pictures.into_iter().chain([state]) {
-        same(&picture, &rebuilt(&picture));
+    for snapshot in snapshots.into_iter().chain([state]) {
+        same(&snapshot, &rebuilt(&snapshot));
     }
-    assert!(most > 10 && most <= (CONFIGS + 20) / CONFIGS_PER_NOTE, "{most} notes at most");
+    assert!(most > 10 && most <= (CONFIGS + 20) / CONFIGS_PER_PENDING, "{most} pending at most");
 }
 
 #[test]
-fn what_was_made_for_one_picture_serves_the_next() {
+fn the_result_of_one_snapshot_serves_the_next() {
     let mut state = filled();
     decide(&mut state, &write("k1", "1000", Expect::Any)).unwrap();
-    let picture = state.clone();
+    let snapshot = state.clone();
     decide(&mut state, &write("k2", "1001", Expect::Any)).unwrap();
-    // Asked for after the state went on, as readers do.
-    assert_eq!(picture.definition("d").unwrap().orders().by_modified.len(), CONFIGS);
-    let trailing = &state.definition("d").unwrap().trailing;
-    let (upto, _) = trailing.latest_of_line().unwrap();
-    assert_eq!(trailing.notes.from(trailing.notes.rank(|number| *number <= upto)).count(), 1);
+    // Read after the state changed, as readers do.
+    assert_eq!(snapshot.definition("d").unwrap().indexes().by_modified.len(), CONFIGS);
+    let deferred = &state.definition("d").unwrap().deferred;
+    let (up_to, _) = deferred.latest_computed().unwrap();
+    assert_eq!(deferred.pending.from(deferred.pending.rank(|number| *number <= up_to)).count(), 1);
     same(&state, &rebuilt(&state));
 }
 
 #[test]
-fn notes_are_bounded_in_bytes_and_a_small_or_unique_collection_has_none() {
+fn pending_updates_are_bounded_in_bytes_and_a_small_or_unique_collection_has_none() {
     let mut state = filled();
-    let large = format!("\"{}\"", "x".repeat(WEIGHT_MAX / 3));
+    let large = format!("\"{}\"", "x".repeat(PENDING_BYTES_MAX / 3));
     for n in 0..10 {
         decide(&mut state, &write(&format!("k{n}"), &large, Expect::Any)).unwrap();
-        assert!(n < 3 || notes(&state) <= 3, "{} notes", notes(&state));
+        assert!(n < 3 || pending(&state) <= 3, "{} pending", pending(&state));
     }
     decide(&mut state, &write("k1", "1", Expect::Any)).unwrap();
-    assert!(notes(&state) > 0);
+    assert!(pending(&state) > 0);
     let key = Key::parse("d").unwrap();
     let paths = vec!["n".into()];
     decide(&mut state, &proposal(Command::SetUnique { key, paths, expect: Expect::Any, configs_read: None }))
         .unwrap();
     decide(&mut state, &write("k1", "2000", Expect::Any)).unwrap();
-    assert_eq!(notes(&state), 0);
+    assert_eq!(pending(&state), 0);
     same(&state, &rebuilt(&state));
     let mut small = State::new();
     decide(&mut small, &define("d")).unwrap();
-    for n in 0..CONFIGS_PER_NOTE - 1 {
+    for n in 0..CONFIGS_PER_PENDING - 1 {
         decide(&mut small, &write(&format!("k{n}"), "1", Expect::Any)).unwrap();
-        assert_eq!(notes(&small), 0);
+        assert_eq!(pending(&small), 0);
     }
 }
