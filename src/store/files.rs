@@ -1,8 +1,9 @@
 //! Files that survive a power failure, and the frame around every block of a file.
 //!
 //! A file is written under another name, fsynced, renamed, and its directory is fsynced: a name exists with
-//! all of its bytes or not at all. A frame is a length, the checksum of the length, the checksum of the bytes,
-//! the bytes; the length has a checksum of its own because a damaged length would look like the end of the file.
+//! all of its bytes or not at all. A frame is a length, the checksum of the length, the checksum of the
+//! bytes, the bytes; the length has a checksum of its own because a damaged length would look like the end of
+//! the file.
 //!
 //! **Invariant:** no byte of a frame is used before its checksum was verified.
 

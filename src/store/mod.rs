@@ -3,12 +3,12 @@
 //! ```text
 //! snapshot/   snapshot-<index>.concord     the two newest snapshots of the whole state
 //! history/    segment-<after>.sealed       every change by revision
-//! sled/       CURRENT  state-<n>/          the state in trees, written behind the responses
+//! sled/       CURRENT  state-<n>/          the state in trees, a write-behind mirror
 //! incoming/                                snapshots that are being received
 //! ```
 //!
-//! The Raft log makes a write durable. The files here say where applying the log starts again, and keep what is
-//! purged from the log.
+//! The Raft log makes a write durable. The files here say where applying the log starts again, and keep what
+//! is purged from the log.
 //!
 //! | where | what it does |
 //! |---|---|
@@ -19,8 +19,8 @@
 //! | `sled` | the mirror of the state in sled trees |
 //! | `files` | files that survive a power failure, and the frame of every block |
 //!
-//! **Invariants:** a snapshot counts only once the history up to it is durable. sled never holds what the log does
-//! not hold durably, and is never the only copy. Enqueueing what was applied never waits for a disk.
+//! **Invariants:** a snapshot counts only once the history up to it is durable. sled never holds what the log
+//! does not hold durably, and is never the only copy. Enqueueing what was applied never waits for a disk.
 
 mod files;
 mod history;
@@ -76,15 +76,15 @@ pub struct LogRange {
 /// Settings of the store; tests use small ones.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Bytes that sled caches. Little, because reads are served from the state in memory; the cached pages occupy
-    /// several times as much memory.
+    /// Bytes that sled caches. Little, because reads are served from the state in memory; the cached pages
+    /// occupy several times as much memory.
     pub sled_cache_bytes: u64,
     /// A segment of the history is sealed at this size.
     pub segment_bytes: u64,
     /// The records of a snapshot are compressed in blocks of this size.
     pub block_bytes: usize,
-    /// What may wait to be written to sled, in records (a large one counts as several); beyond it sled is rebuilt
-    /// when the load is over.
+    /// What may wait to be written to sled, in records (a large one counts as several); beyond it sled is
+    /// rebuilt when the load is over.
     pub mirror_backlog_records: usize,
 }
 
@@ -159,7 +159,8 @@ pub struct Figures {
     pub applied: Revision,
     /// The history's applied mark. The entries between it and `applied` are in memory.
     pub history: Revision,
-    /// The entry that sled is at: seconds behind `applied` while writes arrive, 0 while sled is rebuilt after an error.
+    /// The entry that sled is at: seconds behind `applied` while writes arrive, 0 while sled is rebuilt after
+    /// an error.
     pub mirrored: Revision,
     /// Bytes of sled on the disk when they were last measured.
     pub sled_bytes: u64,
@@ -169,7 +170,8 @@ pub struct Figures {
     pub rebuilds: u64,
 }
 
-/// The handle of the store; clones share it. What was applied is written by the store's thread, behind the responses.
+/// The handle of the store; clones share it. The store's thread writes what was applied; no response waits
+/// for it.
 #[derive(Debug, Clone)]
 pub struct Store {
     inner: Arc<Inner>,
@@ -221,8 +223,8 @@ impl Store {
         Ok((Self { inner: Arc::new(inner) }, loaded))
     }
 
-    /// Marks everything in the store as wrong: the next start removes it and rebuilds the state. The note is retained
-    /// for that start. Blocking.
+    /// Marks everything in the store as wrong: the next start removes it and rebuilds the state. The note is
+    /// retained for that start. Blocking.
     ///
     /// # Errors
     /// When the disk fails.
@@ -236,9 +238,9 @@ impl Store {
         open::invalidation_note(&self.inner.directory)
     }
 
-    /// Writes a snapshot file of `state` and retains the two newest; returns the newest one instead if it is at
-    /// `position` or after it. Blocking: it waits until the history is durable up to `position`, so that position must
-    /// have been enqueued, or be about to be.
+    /// Writes a snapshot file of `state` and retains the two newest; returns the newest one instead if it is
+    /// at `position` or after it. Blocking: it waits until the history is durable up to `position`, so that
+    /// position must have been enqueued, or be about to be.
     ///
     /// # Errors
     /// When the disk fails, or when the store ends meanwhile.
@@ -253,8 +255,8 @@ impl Store {
         self.inner.snapshots.current()
     }
 
-    /// The index up to which the log may be purged: that of the older of the two retained snapshots; 0 while there
-    /// are not two.
+    /// The index up to which the log may be purged: that of the older of the two retained snapshots; 0 while
+    /// there are not two.
     #[must_use]
     pub fn purge_limit(&self) -> Revision {
         self.inner.snapshots.purge_limit()
@@ -271,8 +273,9 @@ impl Store {
         Ok(directory.join(format!("{number}.part")))
     }
 
-    /// Validates a received file whole, makes it the newest snapshot and returns its state. Blocking. A damaged file is
-    /// `StoreError::Damaged` and changes nothing. A file that is retained already is read again and stays.
+    /// Validates a received file whole, makes it the newest snapshot and returns its state. Blocking. A
+    /// damaged file is `StoreError::Damaged` and changes nothing. A file that is retained already is read
+    /// again and stays.
     ///
     /// # Errors
     /// When the file is damaged or the disk fails.
@@ -301,8 +304,8 @@ impl Store {
         &self.inner.history
     }
 
-    /// Mirrors everything into sled that the log holds durably, makes it and the history durable and ends the thread.
-    /// Blocking. A second call waits for the first one.
+    /// Mirrors everything into sled that the log holds durably, makes it and the history durable and ends the
+    /// thread. Blocking. A second call waits for the first one.
     pub fn close(&self) {
         self.inner.end(true);
     }

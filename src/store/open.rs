@@ -1,12 +1,13 @@
 //! Opening a store: which whole state is on the disk, and whether it belongs to the log.
 //!
-//! sled is newer than the snapshots and is tried first. It is loaded if no merge was interrupted, it is at least as
-//! new as the newest snapshot and no newer than the history on the disk (otherwise the changes between them would be
-//! missing from the history for good), and its records have the digest of its checkpoint. Otherwise the newest
-//! snapshot is loaded that is whole; applying the log brings the rest.
+//! sled is newer than the snapshots and is tried first. It is loaded if no merge was interrupted, it is at
+//! least as new as the newest snapshot and no newer than the history on the disk (otherwise the changes
+//! between them would be missing from the history for good), and its records have the digest of its
+//! checkpoint. Otherwise the newest snapshot is loaded that is whole; applying the log after it restores the
+//! rest.
 //!
-//! **Invariant:** a state newer than the log shows that the log was lost. The node has forgotten its vote then and
-//! must not go on.
+//! **Invariant:** a state newer than the log shows that the log was lost. The node has forgotten its vote
+//! then and must not go on.
 
 use std::path::Path;
 
@@ -75,8 +76,8 @@ pub(super) fn invalidate(directory: &Path, note: &[u8]) -> Result<(), StoreError
     files::write_file(&directory.join(INVALIDATED), note)
 }
 
-/// Removes a state that was marked as wrong. The marker is removed last: a crash in between does not leave a part of
-/// the state that would be loaded.
+/// Removes a state that was marked as wrong. The marker is removed last: a crash in between does not leave a
+/// part of the state that would be loaded.
 fn remove_invalidated(directory: &Path) -> Result<(), StoreError> {
     let marker = directory.join(INVALIDATED);
     if !marker.exists() {

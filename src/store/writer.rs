@@ -1,8 +1,8 @@
 //! The store's thread: appends what was applied to the history and mirrors it into sled.
 //!
-//! Applying an entry pushes into a queue and continues; everything that touches a disk happens on this thread. Each
-//! round writes the history first and then makes one bounded step of sled, so that rebuilding sled never delays the
-//! history.
+//! Applying an entry pushes into a queue and continues; everything that touches a disk happens on this
+//! thread. Each round writes the history first and then makes one bounded step of sled, so that rebuilding
+//! sled never delays the history.
 //!
 //! **Invariant:** a failure of the history ends the thread and is reported; a failure of sled never ends it.
 
@@ -26,13 +26,15 @@ use crate::{
     state::{Change, Edit, State},
 };
 
-/// The thread waits this long before a round, so that a loaded service wakes it for many changes at once: a hundred
-/// rounds a second, each with one write to the history's file. Readers of the newest history wait as long.
+/// The thread waits this long before a round, so that a loaded service wakes it for many changes at once: a
+/// hundred rounds a second, each with one write to the history's file. Readers of the newest history wait as
+/// long.
 const BATCHING_PAUSE: Duration = Duration::from_millis(10);
-/// The service is under load when something was applied within this time. Then sled gets half of a core at most:
-/// requests need the same processors.
+/// The service is under load when something was applied within this time. Then sled gets half of a core at
+/// most: requests need the same processors.
 const LOAD_WINDOW: Duration = Duration::from_secs(1);
-/// Longest rest between two steps of sled: on a machine so loaded that a step takes longer, a rest helps nobody.
+/// Longest rest between two steps of sled: on a machine so loaded that a step takes longer, a rest helps
+/// nobody.
 const REST_MAX: Duration = Duration::from_millis(20);
 
 /// What the handles share with the thread.
@@ -81,7 +83,8 @@ enum Item {
         changes: Vec<Arc<Change>>,
         /// The state at the checkpoint, if the changes need it.
         state: Option<Box<State>>,
-        /// The state before, if freeing it takes long: it is freed on this thread and not where entries are applied.
+        /// The state before, if freeing it takes long: it is freed on this thread and not where entries are
+        /// applied.
         retired: Option<Box<State>>,
     },
     Installed(Box<State>, Position),
@@ -98,8 +101,8 @@ struct Round {
 }
 
 impl Store {
-    /// Enqueues what was applied. Never blocks. The Raft layer bounds what waits for the history, by [`Self::figures`];
-    /// what waits for sled is bounded here.
+    /// Enqueues what was applied. Never blocks. The Raft layer bounds what waits for the history, by
+    /// [`Self::figures`]; what waits for sled is bounded here.
     pub fn enqueue(&self, batch: Batch) {
         let Batch { state, position, changes } = batch;
         let checkpoint = Checkpoint::of(&state, &position);
@@ -175,7 +178,7 @@ impl Shared {
             items: VecDeque::new(),
             log_durable,
             sync_to: 0,
-            // What was loaded is in a durable file, or the log brings it again.
+            // What was loaded is in a durable file, or is applied again from the log.
             synced: newest.1.index,
             newest,
             figures,

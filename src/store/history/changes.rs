@@ -1,7 +1,7 @@
 //! All changes from a revision on, oldest first, read segment by segment.
 //!
-//! **Invariant:** the iterator returns every change of the range in order and ends after its first error: a gap is
-//! an error, never a skipped change.
+//! **Invariant:** the iterator returns every change of the range in order and ends after its first error: a
+//! gap is an error, never a skipped change.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -80,7 +80,8 @@ impl Changes {
                 Some(change) if change.revision >= self.from => return Ok(Some(change)),
                 Some(_) => {}
                 None => {
-                    // The last segment may have grown since `spans` was read, or may not be flushed to its end yet.
+                    // The last segment may have grown since `spans` was read, or may not be flushed to its
+                    // end yet.
                     if !self.spans.is_empty() || self.gap.is_some() {
                         reader.check_complete()?;
                     }

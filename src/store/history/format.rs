@@ -9,12 +9,12 @@
 //!                       offset of the index `u64le`                                        if sealed
 //! ```
 //!
-//! A segment is named by the revision after which it begins: `segment-<20 digits>.open` while it is appended to,
-//! `.sealed` when it is immutable. A stored edit names the revision of the record that it replaced; when that
-//! record is in an older segment, the edit embeds the replaced record itself.
+//! A segment is named by the revision after which it begins: `segment-<20 digits>.open` while it is appended
+//! to, `.sealed` when it is immutable. A stored edit names the revision of the record that it replaced; when
+//! that record is in an older segment, the edit embeds the replaced record itself.
 //!
-//! **Invariant:** a segment alone shows what each record that changed in it was before and after: removing older
-//! segments takes nothing from it.
+//! **Invariant:** a segment alone shows what each record that changed in it was before and after: removing
+//! older segments takes nothing from it.
 
 use std::{
     io::Write,
@@ -119,8 +119,8 @@ impl StoredChange {
 }
 
 impl StoredEdit {
-    /// `None` for an edit that the history does not store, and for one without a record before and after, which no
-    /// change has.
+    /// `None` for an edit that the history does not store, and for one without a record before and after,
+    /// which no change has.
     fn of(edit: &Edit, segment_after: Revision) -> Option<Self> {
         Some(match edit {
             Edit::Definition { before, after } => {

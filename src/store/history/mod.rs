@@ -1,7 +1,7 @@
 //! The history: every change by revision, in append-only segment files.
 //!
-//! The Raft log is purged after a snapshot. The history keeps what was changed, by whom and why until compaction
-//! removes it, for lists of changes, reads as of a revision, rollback and watches that resume.
+//! The Raft log is purged after a snapshot. The history keeps what was changed, by whom and why until
+//! compaction removes it, for lists of changes, reads as of a revision, rollback and watches that resume.
 //!
 //! ```text
 //! history/segment-<after>.sealed   the changes after revision <after>; immutable, fsynced, with its index
@@ -19,8 +19,8 @@
 //! | `changes` | all changes from a revision on, in order |
 //! | `transfer` | segments that fill a gap in the history of another member |
 //!
-//! **Invariants:** a change is written once, in the order of revisions. A reader gets every change of its range or
-//! an error: a part that was compacted or is missing is never passed over.
+//! **Invariants:** a change is written once, in the order of revisions. A reader gets every change of its
+//! range or an error: a part that was compacted or is missing is never passed over.
 
 mod changes;
 pub(super) mod format;

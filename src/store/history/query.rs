@@ -1,10 +1,11 @@
 //! Queries of the history: the changes of one record, a config as of a revision.
 //!
-//! A config as of a revision is what the first change after that revision replaced; when nothing changed it since,
-//! it is the current one. Each segment answers that on its own (see `format`), so that the query costs the same
-//! however often the config was changed.
+//! A config as of a revision is what the first change after that revision replaced; when nothing changed it
+//! since, it is the current one. Each segment answers that on its own (see `format`), so that the query costs
+//! the same however often the config was changed.
 //!
-//! **Invariant:** a query returns every change of its range in order, or an error; never a wrong or a skipped one.
+//! **Invariant:** a query returns every change of its range in order, or an error; never a wrong or a skipped
+//! one.
 
 use std::{
     fs::File,
@@ -252,8 +253,8 @@ impl History {
         SegmentLookup::new(self, span, subject).config_written_at(revision)
     }
 
-    /// The last revision whose change was made at a time or before it, as far as this node knows; 0 when there is
-    /// none. Blocking.
+    /// The last revision whose change was made at a time or before it, as far as this node knows; 0 when
+    /// there is none. Blocking.
     ///
     /// # Errors
     /// When the disk fails.
@@ -309,8 +310,8 @@ impl<'a> SegmentLookup<'a> {
         Self { history, span, subject, file: None }
     }
 
-    /// Adds the changes after `after`, up to and including `upto`, to a page, newest first; returns whether the page
-    /// is full.
+    /// Adds the changes after `after`, up to and including `upto`, to a page, newest first; returns whether
+    /// the page is full.
     fn add_to(
         &mut self,
         page: &mut PageBuilder,

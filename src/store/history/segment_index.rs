@@ -2,8 +2,8 @@
 //!
 //! A record is found by the hash of its key, so that the index is small and its entries have one size.
 //!
-//! **Invariant:** the index only narrows the search: the change at an offset is compared with the record that was
-//! looked up, so that two records with the same hash are never confused.
+//! **Invariant:** the index only narrows the search: the change at an offset is compared with the record that
+//! was looked up, so that two records with the same hash are never confused.
 
 use std::collections::BTreeSet;
 
@@ -105,8 +105,8 @@ impl Index {
         }
     }
 
-    /// The changes after `after`, up to and including `upto`, that may be the subject's, ascending: revisions and
-    /// offsets.
+    /// The changes after `after`, up to and including `upto`, that may be the subject's, ascending: revisions
+    /// and offsets.
     pub(super) fn find(
         &self,
         subject: &Subject,

@@ -1,8 +1,8 @@
-//! Which segments exist, which revisions each covers, and their indexes: what the writer of the history shares with
-//! its readers.
+//! Which segments exist, which revisions each covers, and their indexes: what the writer of the history
+//! shares with its readers.
 //!
-//! The index of the open segment is in memory. A sealed segment has its index at its end; it is read at first use
-//! and cached.
+//! The index of the open segment is in memory. A sealed segment has its index at its end; it is read at first
+//! use and cached.
 //!
 //! **Invariant:** the lock is held for look-ups in memory only, never while a file is read or written.
 
@@ -178,8 +178,8 @@ impl History {
         inner.evict();
     }
 
-    /// Raises the compaction revision and forgets the segments that lie below it; returns them. The newest segment
-    /// stays while it is open.
+    /// Raises the compaction revision and forgets the segments that lie below it; returns them. The newest
+    /// segment stays while it is open.
     pub(super) fn raise_compaction_revision(&self, compaction_revision: Revision) -> Vec<Segment> {
         let mut inner = self.lock();
         inner.compaction_revision = inner.compaction_revision.max(compaction_revision);

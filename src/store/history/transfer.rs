@@ -1,9 +1,10 @@
 //! Filling gaps: a member that installed a snapshot gets the history before it from a member that has it.
 //!
-//! The history travels as one sealed segment, encoded for the gap that it fills: it begins where the gap begins,
-//! and holds the records that its changes replaced as every segment does.
+//! The history travels as one sealed segment, encoded for the gap that it fills: it begins where the gap
+//! begins, and holds the records that its changes replaced as every segment does.
 //!
-//! **Invariant:** a received segment is validated whole before it is stored, and is durable before it is read.
+//! **Invariant:** a received segment is validated whole before it is stored, and is durable before it is
+//! read.
 
 use std::sync::Arc;
 
@@ -72,8 +73,8 @@ impl History {
         Ok(())
     }
 
-    /// Stores a segment that another member exported for the gap after a revision; returns the revision up to which
-    /// it fills the gap. Blocking.
+    /// Stores a segment that another member exported for the gap after a revision; returns the revision up to
+    /// which it fills the gap. Blocking.
     ///
     /// # Errors
     /// When the segment is damaged or not needed, or the disk fails.

@@ -1,11 +1,11 @@
 //! Writing the history: appends changes to the open segment, seals it, removes compacted segments.
 //!
-//! The Raft log makes a change durable; a segment is fsynced when it is sealed: when it is full, before a snapshot
-//! counts, and at a clean stop. So the newest segment may have a torn end after a crash. It is cut there, and
-//! applying the log after the loaded state writes the rest again.
+//! The Raft log makes a change durable; a segment is fsynced when it is sealed: when it is full, before a
+//! snapshot counts, and at a clean stop. So the newest segment may have a torn end after a crash. It is cut
+//! there, and applying the log after the loaded state writes the rest again.
 //!
-//! **Invariant:** a change is written once, in the order of revisions: when the log is applied again, what is at or
-//! below the applied mark is skipped. A sealed segment never changes.
+//! **Invariant:** a change is written once, in the order of revisions: when the log is applied again, what is
+//! at or below the applied mark is skipped. A sealed segment never changes.
 
 use std::{
     fs::{File, OpenOptions},
@@ -113,8 +113,8 @@ impl HistoryWriter {
         self.appended(index, bytes)
     }
 
-    /// Continues the history after this entry and leaves a gap before it: a state was installed, and the changes that
-    /// led to it are not known here.
+    /// Continues the history after this entry and leaves a gap before it: a state was installed, and the
+    /// changes that led to it are not known here.
     pub(crate) fn skip_to(&mut self, index: Revision) -> Result<(), StoreError> {
         if index <= self.applied {
             return Ok(());
@@ -125,8 +125,8 @@ impl HistoryWriter {
         Ok(())
     }
 
-    /// Removes the segments that lie at or below the compaction revision. An open segment that begins below it is
-    /// sealed, so that it can be removed later, however slowly the history grows.
+    /// Removes the segments that lie at or below the compaction revision. An open segment that begins below
+    /// it is sealed, so that it can be removed later, however slowly the history grows.
     pub(crate) fn compact(&mut self, compaction_revision: Revision) -> Result<(), StoreError> {
         if compaction_revision <= self.history.compaction_revision() {
             return Ok(());
@@ -143,8 +143,8 @@ impl HistoryWriter {
         Ok(())
     }
 
-    /// Hands the buffered bytes to the operating system: readers see them, and a crash of this process does not lose
-    /// them.
+    /// Hands the buffered bytes to the operating system: readers see them, and a crash of this process does
+    /// not lose them.
     pub(crate) fn flush(&mut self) -> Result<(), StoreError> {
         self.open.as_mut().map_or(Ok(()), |open| open.encoder.to.flush()).map_err(io(self.failed()))
     }
@@ -187,8 +187,8 @@ impl HistoryWriter {
         if bytes >= self.segment_bytes { self.seal() } else { Ok(()) }
     }
 
-    /// Adds a segment that is not the newest. One whose end is damaged is renamed and left out: another member may
-    /// have what it held.
+    /// Adds a segment that is not the newest. One whose end is damaged is renamed and left out: another
+    /// member may have what it held.
     fn add_older(&self, segment: &Segment) -> Result<(), StoreError> {
         let path = segment.path(&self.directory);
         let failed = || format!("can't read {}", path.display());

@@ -9,10 +9,11 @@
 //! | `meta` | `position` | the checkpoint: position, revision, time and digest of what all trees hold together |
 //! | `meta` | `carrying` | present while a merge is being written; the log entry that the merge ends at |
 //!
-//! A record is a format byte and its postcard bytes, cut into chunks of 64 KiB: sled stores a larger value in a file
-//! of its own and never frees that file. Keys of configs contain no `00`, so configs ascend by key. In a value of an
-//! index, `00` is written as `00 FF`. A value of more than 256 bytes is written as its first 240 bytes and a hash of
-//! all of it: a key of sled must stay small, and the state is loaded from the configs, never from this tree.
+//! A record is a format byte and its postcard bytes, cut into chunks of 64 KiB: sled stores a larger value in
+//! a file of its own and never frees that file. Keys of configs contain no `00`, so configs ascend by key. In
+//! a value of an index, `00` is written as `00 FF`. A value of more than 256 bytes is written as its first
+//! 240 bytes and a hash of all of it: a key of sled must stay small, and the state is loaded from the
+//! configs, never from this tree.
 //!
 //! **Invariant:** ids are never used twice, so no new row falls into the range of a deleted definition.
 
@@ -37,7 +38,8 @@ const VALUE_PREFIX_BYTES: usize = 240;
 /// The format of a stored record; its first byte.
 const RECORD_FORMAT: u8 = 1;
 
-/// The rows of one definition in `definitions`, of all its configs in `configs`, of all its entries in `indexes`.
+/// The rows of one definition in `definitions`, of all its configs in `configs`, of all its entries in
+/// `indexes`.
 pub(super) fn prefix(definition: Revision) -> [u8; 8] {
     definition.to_be_bytes()
 }

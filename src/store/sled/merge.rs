@@ -1,8 +1,8 @@
 //! From changes to rows: changes are merged by key to the newest value, and written as rows in bounded steps.
 //!
-//! **Invariant:** writing a merge gives the same rows as writing its changes one by one, because every update knows
-//! the record that the trees hold (the first `before`) and the record that they must hold (the last `after`). An index
-//! row that is the same before and after is not written.
+//! **Invariant:** writing a merge gives the same rows as writing its changes one by one, because every update
+//! knows the record that the trees hold (the first `before`) and the record that they must hold (the last
+//! `after`). An index row that is the same before and after is not written.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque, btree_map::Entry},
@@ -100,7 +100,8 @@ impl Rows {
         self.entries(definition, key, before, after);
     }
 
-    /// Both lists are sorted: an entry that is in one of them only is put or removed, the others are not written.
+    /// Both lists are sorted: an entry that is in one of them only is put or removed, the others are not
+    /// written.
     fn entries(&mut self, definition: Revision, key: &Key, before: Option<&Config>, after: Option<&Config>) {
         let old = before.map_or(&[][..], |record| &record.entries);
         let new = after.map_or(&[][..], |record| &record.entries);
@@ -189,7 +190,8 @@ pub(super) struct Merge {
 /// The next step of a merge.
 #[derive(Debug)]
 pub(super) enum Step {
-    /// The caller removes the rows of this definition and calls [`Merge::definition_deleted`] once all are removed.
+    /// The caller removes the rows of this definition and calls [`Merge::definition_deleted`] once all are
+    /// removed.
     DeleteDefinition(Revision),
     Put(Rows),
     /// Everything is written.
@@ -221,7 +223,8 @@ impl Merge {
         merge
     }
 
-    /// Whether more changes may be added: a collection that is written whole comes from the state at the checkpoint.
+    /// Whether more changes may be added: a collection that is written whole comes from the state at the
+    /// checkpoint.
     pub(super) fn accepts_more(&self) -> bool {
         self.collections.is_empty()
     }

@@ -1,17 +1,17 @@
-//! Mirrors what was applied into sled, behind the responses.
+//! Mirrors what was applied into sled, write-behind: no response waits for it.
 //!
-//! sled lags on purpose: the log makes a write durable, and sled only says where applying starts again after a
-//! restart. So changes are merged to the newest value of each key, and a merge is written when nothing has been
-//! applied for a moment, when it is old, or when it is large: a key that changes ten times meanwhile is written once.
-//! A merge is written row by row, in small steps, between writing its target and its checkpoint; a crash in between
-//! costs a start from the snapshot and the log.
+//! sled lags on purpose: the log makes a write durable, and sled only says where applying starts again after
+//! a restart. So changes are merged to the newest value of each key, and a merge is written when nothing has
+//! been applied for a moment, when it is old, or when it is large: a key that changes ten times meanwhile is
+//! written once. A merge is written row by row, in small steps, between writing its target and its
+//! checkpoint; a crash in between costs a start from the snapshot and the log.
 //!
-//! When even that falls behind, sled is left alone until the load is over and then rebuilt from the newest state. It
-//! is also rebuilt after an error, after a snapshot was installed and when it has grown too large, always into a fresh
-//! directory that becomes the current one at the end.
+//! When even that falls behind, sled is left alone until the load is over and then rebuilt from the newest
+//! state. It is also rebuilt after an error, after a snapshot was installed and when it has grown too large,
+//! always into a fresh directory that becomes the current one at the end.
 //!
-//! **Invariant:** the trees never hold an entry that the local log does not hold durably, and what waits here is
-//! bounded.
+//! **Invariant:** the trees never hold an entry that the local log does not hold durably, and what waits here
+//! is bounded.
 
 use std::{
     collections::VecDeque,
@@ -31,12 +31,13 @@ use crate::{
 
 /// A merge is written when nothing was applied for this long: sled of an idle service is complete.
 const MERGE_IDLE_DELAY: Duration = Duration::from_millis(200);
-/// A merge is written at this age. This bounds what a start after a crash applies again, besides reading the log.
+/// A merge is written at this age. This bounds what a start after a crash applies again, besides reading the
+/// log.
 const MERGE_DELAY_MAX: Duration = Duration::from_secs(5);
 /// A merge is written at this weight: about 16 MB of small records, and a third of a second of work.
 const MERGE_RECORDS_MAX: usize = 16 << 10;
-/// Records of one step: some milliseconds of work. The history is written between two steps, and under load the
-/// thread rests between them.
+/// Records of one step: some milliseconds of work. The history is written between two steps, and under load
+/// the thread rests between them.
 const STEP_RECORDS: usize = 64;
 /// Rows removed in one step.
 const STEP_DELETED_ROWS: usize = 256;
@@ -356,8 +357,8 @@ impl Mirror {
         self.merge = None;
     }
 
-    /// Measures sled from time to time and schedules a rebuild when it is far larger than its content, unless only
-    /// the size is wanted.
+    /// Measures sled from time to time and schedules a rebuild when it is far larger than its content, unless
+    /// only the size is wanted.
     fn check_size(&mut self, only_measure: bool) -> Result<(), TreeError> {
         self.steps += 1;
         let trees = self.trees.as_ref().filter(|_| self.steps > SIZE_CHECK_STEPS);
@@ -414,90 +415,4 @@ impl RebuildDue {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use super::*;
-    use crate::{
-        model::time::Timestamp,
-        state::Edit,
-        store::snapshot::file::tests::{config, definition},
-    };
-
-    fn checkpoint(index: Revision) -> Checkpoint {
-        let position = Position { index, raft_meta: Vec::new() };
-        Checkpoint { position, revision: index, last_at: Timestamp(index), digest: 0, compaction_revision: 0 }
-    }
-
-    /// A mirror whose first rebuild is complete.
-    fn start(directory: &Path, backlog_max: usize) -> Mirror {
-        let databases = DatabaseDir::open(directory, 1 << 20).unwrap();
-        let newest = (State::new(), Position { index: 0, raft_meta: Vec::new() });
-        let mut mirror =
-            Mirror::new(MirrorStart { databases, trees: None, existed: false, newest }, backlog_max);
-        work(&mut mirror, idle(0));
-        mirror
-    }
-
-    /// Nothing was applied for a while.
-    fn idle(log_durable: Revision) -> StepContext {
-        let applied_at = Instant::now()
-            .checked_sub(2 * MERGE_IDLE_DELAY)
-            .expect("the machine has been running for longer");
-        StepContext { log_durable, applied_at, closing: false }
-    }
-
-    fn loaded(log_durable: Revision) -> StepContext {
-        StepContext { applied_at: Instant::now(), ..idle(log_durable) }
-    }
-
-    /// Steps until there is nothing to do now.
-    fn work(mirror: &mut Mirror, context: StepContext) -> Progress {
-        loop {
-            match mirror.step(context) {
-                Progress::Worked => {}
-                progress @ (Progress::Idle | Progress::Wait(_)) => return progress,
-            }
-        }
-    }
-
-    fn enqueue(mirror: &mut Mirror, index: Revision) {
-        let after = Some(Arc::new(config(&format!("k{index}"), index, "{}")));
-        let edits = vec![Edit::Config { definition: definition(1).id, before: None, after }];
-        let at = Timestamp(index);
-        let change = Change { revision: index, at, by: "root".into(), reason: None, edits };
-        mirror.enqueue(checkpoint(index), vec![Arc::new(change)], None);
-    }
-
-    fn position(mirror: &Mirror) -> Option<Checkpoint> {
-        mirror.trees.as_ref().unwrap().checkpoint().unwrap()
-    }
-
-    #[test]
-    fn updates_are_merged_when_idle_and_only_as_far_as_the_log_is_durable() {
-        let directory = tempfile::tempdir().unwrap();
-        let mut mirror = start(directory.path(), 1000);
-        (1..=5).for_each(|index| enqueue(&mut mirror, index));
-        assert_eq!(work(&mut mirror, idle(0)), Progress::Idle);
-        let waits = work(&mut mirror, loaded(4));
-        assert!(matches!(waits, Progress::Wait(time) if time <= MERGE_IDLE_DELAY), "{waits:?}");
-        assert_eq!(mirror.mirrored(), 0);
-        assert_eq!(work(&mut mirror, idle(4)), Progress::Idle);
-        assert_eq!((mirror.mirrored(), position(&mirror)), (4, Some(checkpoint(4))));
-        assert_eq!(work(&mut mirror, StepContext { closing: true, ..loaded(5) }), Progress::Idle);
-        assert_eq!((mirror.mirrored(), position(&mirror)), (5, Some(checkpoint(5))));
-        mirror.close();
-    }
-
-    #[test]
-    fn under_load_a_large_merge_is_written_before_the_backlog_is_full() {
-        let directory = tempfile::tempdir().unwrap();
-        let mut mirror = start(directory.path(), 20);
-        for index in 1..=95 {
-            enqueue(&mut mirror, index);
-            work(&mut mirror, loaded(index));
-        }
-        assert_eq!((mirror.mirrored(), mirror.rebuilds()), (90, 0));
-        mirror.abandon();
-    }
-}
+mod tests;

@@ -1,8 +1,8 @@
-//! The mirror of the state in sled, written behind the responses.
+//! The mirror of the state in sled, write-behind: no response waits for it.
 //!
-//! A start loads the newest whole state from here instead of from an older snapshot, and applies only the log after
-//! it. The log makes a write durable, so that sled may lag behind by seconds, is never fsynced for a write and is
-//! rebuilt whenever it can't be used.
+//! A start loads the newest whole state from here instead of from an older snapshot, and applies only the log
+//! after it. The log makes a write durable, so that sled may lag behind by seconds, is never fsynced for a
+//! write and is rebuilt whenever it can't be used.
 //!
 //! ```text
 //! sled/CURRENT     the name of the current database
@@ -16,8 +16,8 @@
 //! | `trees` | one sled database and the directory of databases |
 //! | `keys` | the layout of keys and rows |
 //!
-//! **Invariants:** sled never holds what the local log does not hold durably. It is loaded only if no merge was
-//! interrupted and its records have the digest of its checkpoint. An error of sled never stops the node.
+//! **Invariants:** sled never holds what the local log does not hold durably. It is loaded only if no merge
+//! was interrupted and its records have the digest of its checkpoint. An error of sled never stops the node.
 
 pub(super) mod keys;
 mod merge;

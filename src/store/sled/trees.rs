@@ -1,14 +1,15 @@
 //! One sled database with its five trees, and the directory of databases.
 //!
-//! sled does not protect its data: its flush is no fsync, damage may shorten the data without an error, and it may
-//! panic while opening. So it is never the only copy, it is loaded only if its records have the digest of its
-//! checkpoint, and a panic of any call becomes a [`TreeError`].
+//! sled does not protect its data: its flush is no fsync, damage may shorten the data without an error, and
+//! it may panic while opening. So it is never the only copy, it is loaded only if its records have the digest
+//! of its checkpoint, and a panic of any call becomes a [`TreeError`].
 //!
-//! Rows are written one by one, not in batches. A batch or a transaction of sled writes its buffer to the disk twice,
-//! waits for both writes and wakes all of sled's threads for each of them, however small it is: that was most of
-//! sled's cost. A single row goes into a buffer, which is written when it is full. The order replaces the atomicity of
-//! a batch: all of sled is one log, and a crash leaves a prefix of it. So the target of a merge is written before its
-//! rows, the new checkpoint and the removal of the target after them, and trees with a target are not loaded.
+//! Rows are written one by one, not in batches. A batch or a transaction of sled writes its buffer to the
+//! disk twice, waits for both writes and wakes all of sled's threads for each of them, however small it is:
+//! that was most of sled's cost. A single row goes into a buffer, which is written when it is full. The order
+//! replaces the atomicity of a batch: all of sled is one log, and a crash leaves a prefix of it. So the
+//! target of a merge is written before its rows, the new checkpoint and the removal of the target after them,
+//! and trees with a target are not loaded.
 //!
 //! **Invariant:** an error never stops the node; the database is removed and rebuilt.
 
@@ -114,7 +115,8 @@ impl Trees {
     /// Opens or creates the database of a directory.
     pub(crate) fn open(path: &Path, cache_bytes: u64) -> Result<Self, TreeError> {
         catch_panic(|| {
-            // No periodic flush: it would compete with the log's fsyncs and guarantee nothing that we rely on.
+            // No periodic flush: it would compete with the log's fsyncs and guarantee nothing that we rely
+            // on.
             let db =
                 sled::Config::new().path(path).cache_capacity(cache_bytes).flush_every_ms(None).open()?;
             let [definitions, configs, indexes, requests, meta] = keys::TREES;
@@ -183,14 +185,14 @@ impl Trees {
         catch_panic(|| {
             self.meta.insert(keys::POSITION, meta_bytes(checkpoint))?;
             self.meta.remove(keys::MERGE_TARGET)?;
-            // An empty batch makes sled write its buffer, without waiting for it. As long as the removal of the target
-            // is only in memory, a crash would leave the target.
+            // An empty batch makes sled write its buffer, without waiting for it. As long as the removal of
+            // the target is only in memory, a crash would leave the target.
             Ok(self.meta.apply_batch(Batch::default())?)
         })
     }
 
-    /// Removes at most `limit` rows of a definition, its own last; returns whether all are removed, and the removed
-    /// bytes.
+    /// Removes at most `limit` rows of a definition, its own last; returns whether all are removed, and the
+    /// removed bytes.
     pub(super) fn delete_definition(
         &self,
         definition: Revision,
@@ -225,8 +227,8 @@ impl Trees {
         sync_all(&self.path).map_err(|error| TreeError::new(error.to_string()))
     }
 
-    /// Closes the database; the directory stays. sled's own threads may keep it open a little longer than the last
-    /// handle: the lock on its file shows when they have ended.
+    /// Closes the database; the directory stays. sled's own threads may keep it open a little longer than the
+    /// last handle: the lock on its file shows when they have ended.
     pub(crate) fn close(self) -> Result<(), TreeError> {
         let file = File::open(self.path.join("db"));
         catch_panic(|| {

@@ -1,6 +1,7 @@
 //! Snapshot files outside a store: a backup is inspected, or restored as the first snapshot of a new store.
 //!
-//! **Invariant:** a file is used only after all of it was read and its records have the digest that its header names.
+//! **Invariant:** a file is used only after all of it was read and its records have the digest that its
+//! header names.
 
 use std::{fs, path::Path};
 

@@ -7,10 +7,10 @@
 //! last frame       02 · blocks `u64le` · records `u64le` · checksum of the blocks' checksums `u32le`
 //! ```
 //!
-//! The records are sorted and nothing else enters the file, so that equal states at one position give equal files.
+//! The order of the records is fixed, so that equal states at one position give equal files.
 //!
-//! **Invariant:** a file that ends early, holds more than was written or differs in one bit is never accepted as a
-//! snapshot.
+//! **Invariant:** a file that ends early, holds more than was written or differs in one bit is never accepted
+//! as a snapshot.
 
 use std::{
     fs::File,
@@ -264,7 +264,8 @@ impl Reader {
         if self.file.read(&mut [0]).map_err(io(format!("can't read {}", self.name)))? != 0 {
             return Err(self.damaged("there are bytes after its footer"));
         }
-        // The header's count is compared with the footer's here, and by `end` with the records that were read.
+        // The header's count is compared with the footer's here, and by `end` with the records that were
+        // read.
         self.block.clear();
         self.offset = 0;
         if records == self.header.records() {

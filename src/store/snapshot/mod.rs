@@ -1,7 +1,7 @@
 //! Snapshot files: the whole state at one revision, in one file.
 //!
-//! A snapshot lets the Raft log be purged, is what another node installs, and is what a backup is: all three use the
-//! same bytes, and equal states at one position give equal files.
+//! A snapshot lets the Raft log be purged, is what another node installs, and is what a backup is: all three
+//! use the same bytes, and equal states at one position give equal files.
 //!
 //! ```text
 //! snapshot/snapshot-<index>.concord       the two newest, complete and fsynced
@@ -17,8 +17,8 @@
 //! | `paced` | writes a large file in pieces with rests between them |
 //! | [`backup`] | a snapshot file outside a store: inspected, or restored into a new store |
 //!
-//! **Invariant:** a snapshot counts only when all of it is durable, and only if its records have the digest that its
-//! header names.
+//! **Invariant:** a snapshot counts only when all of it is durable, and only if its records have the digest
+//! that its header names.
 
 pub mod backup;
 pub(super) mod file;

@@ -1,7 +1,8 @@
 //! Writing a large file without delaying the requests that the node serves.
 //!
-//! One fsync of a hundred megabytes would delay those of the log, and a core that is busy for seconds would delay
-//! requests. So the file is made durable in pieces, and after each piece the writer rests as long as it worked.
+//! One fsync of a hundred megabytes would delay those of the log, and a core that is busy for seconds would
+//! delay requests. So the file is made durable in pieces, and after each piece the writer rests as long as it
+//! worked.
 //!
 //! **Invariant:** it takes at most half of a core, unless a piece takes longer than the longest rest.
 

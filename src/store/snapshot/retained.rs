@@ -1,8 +1,8 @@
 //! The snapshots that a node retains: the two newest whole ones.
 //!
-//! Two, because the log is purged to the older one only: if the newest is found damaged, the older one and the log
-//! after it give the same state. A file gets its final name only when all of it is durable; an older one is removed
-//! only after that.
+//! Two, because the log is purged to the older one only: if the newest is found damaged, the older one and
+//! the log after it give the same state. A file gets its final name only when all of it is durable; an older
+//! one is removed only after that.
 //!
 //! **Invariant:** every listed file was verified or written by this process.
 
@@ -33,8 +33,8 @@ pub(crate) struct RetainedSnapshots {
     writing: Mutex<()>,
 }
 
-/// Records that a snapshot may be newer than the log: it came from a peer and the log is not yet purged to it, or the
-/// other members had committed more than this node's log held durably.
+/// Records that a snapshot may be newer than the log: it came from a peer and the log is not yet purged to
+/// it, or the other members had committed more than this node's log held durably.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct AheadMarker {
     index: Revision,
@@ -98,8 +98,8 @@ impl RetainedSnapshots {
         index > log.last && !is_expected && !crate::sabotage::is("state-ahead-of-log")
     }
 
-    /// Writes a snapshot, or returns the newest one if that is at this index or after it. `log_last`: the last durable
-    /// entry of the log.
+    /// Writes a snapshot, or returns the newest one if that is at this index or after it. `log_last`: the
+    /// last durable entry of the log.
     pub(crate) fn build(
         &self,
         state: &State,
@@ -117,7 +117,8 @@ impl RetainedSnapshots {
         self.adopt(&unfinished, path, header)
     }
 
-    /// Validates a received file and makes it the newest snapshot. `log_last`: the last durable entry of the log.
+    /// Validates a received file and makes it the newest snapshot. `log_last`: the last durable entry of the
+    /// log.
     pub(crate) fn install(
         &self,
         received: &Path,
@@ -163,7 +164,8 @@ impl RetainedSnapshots {
         old.iter().try_for_each(|file| files::remove(&file.path))
     }
 
-    /// Called before a snapshot counts: if it is newer than the log, a start must not conclude that the log was lost.
+    /// Called before a snapshot counts: if it is newer than the log, a start must not conclude that the log
+    /// was lost.
     fn mark_ahead(&self, index: Revision, log_last: Revision) -> Result<(), StoreError> {
         if index <= log_last {
             return Ok(());

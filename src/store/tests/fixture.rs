@@ -130,8 +130,8 @@ impl Fixture {
         }
     }
 
-    /// The checkpoint and the merge target in a copy of sled's files, taken while sled is working; `None` if the copy
-    /// can't be read.
+    /// The checkpoint and the merge target in a copy of sled's files, taken while sled is working; `None` if
+    /// the copy can't be read.
     pub(super) fn sled_on_disk(&self) -> Option<(Revision, Option<Revision>)> {
         let copy = tempfile::tempdir().unwrap();
         for entry in fs::read_dir(self.sled()).unwrap() {
