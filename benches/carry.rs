@@ -42,7 +42,7 @@ impl Filled {
             number += 8;
             let state = self.world.state.clone();
             let index = state.revision();
-            self.store.carry(Batch { state, position: position(index), changes });
+            self.store.enqueue(Batch { state, position: position(index), changes });
             self.store.flushed(index);
         }
     }
@@ -50,7 +50,7 @@ impl Filled {
     /// Waits until sled has come after.
     fn settle(&self) {
         let begin = Instant::now();
-        while self.store.figures().carried < self.world.state.revision() {
+        while self.store.figures().mirrored < self.world.state.revision() {
             assert!(begin.elapsed() < DEADLINE, "sled does not come after");
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -58,7 +58,7 @@ impl Filled {
 }
 
 fn position(index: u64) -> Position {
-    Position { index, stamp: vec![0; 64] }
+    Position { index, raft_meta: vec![0; 64] }
 }
 
 /// Two writes of each config, handed over, and the stop, which carries everything and makes it durable.

@@ -23,7 +23,7 @@ state-ahead-of-log       | unit store::tests::a_state_newer_than_the_log_is_refu
 damaged-log-accepted     | unit raft::codec::tests::every_flipped_bit_of_a_payload_is_damage_and_never_an_early_end
 purge-past-snapshot      | it chaos::bitrot::a_damaged_newest_snapshot_costs_nothing
 unknown-told-as-503      | chaos 1
-digest-ignored           | unit store::tests::sled_that_is_damaged_deleted_or_marked_is_written_anew
+digest-ignored           | unit store::tests::sled_that_is_damaged_deleted_or_incomplete_is_rebuilt
 stale-check-skipped      | unit state::apply::tests::a_command_that_was_checked_against_another_definition_is_stale
 blind-retry              | unit service::write::tests::an_unknown_outcome_is_told_at_once_without_a_stamp
 precondition-ignored     | chaos 1

@@ -237,7 +237,7 @@ fn changes_of_the_history() {
         StoredEdit::Reindexed { definition: 5 },
         StoredEdit::Config { definition: 5, key: key("k"), before: Some(6), after: None },
         StoredEdit::Forget(6),
-        StoredEdit::ConfigOver { definition: 5, before: config, after: None },
+        StoredEdit::ConfigWithBefore { definition: 5, before: config, after: None },
     ];
     let (revision, at, by, reason) = (7, Timestamp(300), "root".into(), Some("why".into()));
     form(
@@ -248,7 +248,7 @@ fn changes_of_the_history() {
 
 #[test]
 fn places_members_and_identities() {
-    form(&Position { index: 300, stamp: vec![1, 2, 3] }, "ac0203010203");
+    form(&Position { index: 300, raft_meta: vec![1, 2, 3] }, "ac0203010203");
     let member = Member { id: 2, api_addr: "127.0.0.1:8102".into(), peer_addr: "127.0.0.1:8202".into() };
     form(&member, "020e3132372e302e302e313a383130320e3132372e302e302e313a38323032");
     let identity = Identity { cluster_id: uuid::Uuid::from_u128(0x1234), node_id: 2, format: 1 };

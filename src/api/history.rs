@@ -16,7 +16,7 @@ use super::{
 use crate::{
     model::{error::Violation, limits::Limits, query::QueryError, record::Revision},
     service::{Consistency, Service},
-    store::{Left, Operation, Past, PastPage},
+    store::{AfterImage, HistoryEntry, HistoryPage, Operation},
 };
 
 /// Changes of a page when none is asked.
@@ -94,7 +94,7 @@ fn page(params: &Params, limits: &Limits) -> Result<(Option<Revision>, usize), Q
     }
 }
 
-fn show(page: &PastPage, limit: usize, path: &str) -> Reply {
+fn show(page: &HistoryPage, limit: usize, path: &str) -> Reply {
     let items: Vec<String> = page.items.iter().map(item).collect();
     let meta = Object::new().value("limit", &limit).value("next_before", &page.next_before);
     let meta = meta.value("floor", &page.compaction_revision).end();
@@ -106,16 +106,16 @@ fn show(page: &PastPage, limit: usize, path: &str) -> Reply {
     }
 }
 
-fn item(past: &Past) -> String {
+fn item(past: &HistoryEntry) -> String {
     let operation = match past.operation {
         Operation::Create => "create",
         Operation::Update => "update",
         Operation::Delete => "delete",
     };
-    let data = match &past.left {
-        Left::Nothing => "null".to_owned(),
-        Left::Config(config) => config.data.to_string(),
-        Left::Definition(definition) => {
+    let data = match &past.after {
+        AfterImage::Deleted => "null".to_owned(),
+        AfterImage::Config(config) => config.data.to_string(),
+        AfterImage::Definition(definition) => {
             let text = Object::new().value("indexes", &definition.indexes);
             definition.schema.iter().fold(text, |text, schema| text.raw("json_schema", schema)).end()
         }
@@ -137,13 +137,13 @@ mod tests {
 
     #[test]
     fn a_deletion_has_no_data_and_texts_are_escaped() {
-        let past = Past {
+        let past = HistoryEntry {
             revision: 7,
             at: Timestamp(1),
             by: "root".into(),
             reason: Some("\"why\"".into()),
             operation: Operation::Delete,
-            left: Left::Nothing,
+            after: AfterImage::Deleted,
         };
         let expected = r#"{"revision":7,"operation":"delete","at":"1970-01-01T00:00:00.000001Z","by":"root","reason":"\"why\"","data":null}"#;
         assert_eq!(item(&past), expected);

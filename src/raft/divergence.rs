@@ -96,7 +96,7 @@ impl Comparer {
                 .map(|(_, member)| member.clone())
                 .collect::<Vec<_>>();
             let (store, note) = (self.store.clone(), wire::to_bytes(&members));
-            match tokio::task::spawn_blocking(move || store.distrust(&note)).await {
+            match tokio::task::spawn_blocking(move || store.invalidate(&note)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => tracing::error!(%error, "the state could not be marked"),
                 Err(error) => tracing::error!(%error, "the state could not be marked"),

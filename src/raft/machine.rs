@@ -62,7 +62,7 @@ impl Applied {
     pub(super) fn position(&self) -> Position {
         let index = self.last.map_or(0, |id| id.index);
         let stamp = Stamp::new(self.last, &self.membership, self.greatest_id);
-        Position { index, stamp: wire::to_bytes(&stamp) }
+        Position { index, raft_meta: wire::to_bytes(&stamp) }
     }
 
     /// Whether a node was a member, or could have been, and never will be again: ids ascend. What is true once
@@ -107,7 +107,7 @@ pub(super) struct Machine {
 impl Machine {
     /// A machine that stands where the store does.
     pub(super) fn new(state: State, position: &Position, store: Store, log: Log) -> io::Result<Self> {
-        let stamp = Stamp::decode(&position.stamp).map_err(io::Error::other)?;
+        let stamp = Stamp::decode(&position.raft_meta).map_err(io::Error::other)?;
         let greatest_id = stamp.greatest_id();
         let (last, membership) = stamp.parts().map_err(io::Error::other)?;
         let applied =
@@ -196,7 +196,7 @@ impl Machine {
                 responder.send(reply);
             }
         }
-        self.store.carry(Batch { state: self.state.clone(), position, changes });
+        self.store.enqueue(Batch { state: self.state.clone(), position, changes });
         Ok(())
     }
 
@@ -275,7 +275,7 @@ impl RaftStateMachine<Kind> for Machine {
         log.set_installing(meta.last_log_id.map(Id::from)).await?;
         let installed = tokio::task::spawn_blocking(move || install(&store, &file)).await;
         let (state, file) = installed.map_err(io::Error::other)?.map_err(|error| self.fail(error))?;
-        let stamp = Stamp::decode(&file.position.stamp);
+        let stamp = Stamp::decode(&file.position.raft_meta);
         let greatest_id = stamp.as_ref().map_or(0, Stamp::greatest_id);
         let (last, membership) = stamp
             .and_then(Stamp::parts)
@@ -312,7 +312,7 @@ fn install(store: &Store, file: &SnapshotFile) -> Result<(State, SnapshotFile), 
 /// A snapshot file in openraft's words.
 pub(super) fn snapshot_of(file: SnapshotFile) -> io::Result<Snapshot> {
     let (last_log_id, last_membership) =
-        Stamp::decode(&file.position.stamp).and_then(Stamp::parts).map_err(io::Error::other)?;
+        Stamp::decode(&file.position.raft_meta).and_then(Stamp::parts).map_err(io::Error::other)?;
     Ok(Snapshot { meta: SnapshotMeta { last_log_id, last_membership }, snapshot: file })
 }
 

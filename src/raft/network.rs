@@ -181,7 +181,7 @@ impl Link {
         let head = Head {
             vote: Some(Ballot::from(&vote)),
             index: file.position.index,
-            stamp: file.position.stamp.clone(),
+            stamp: file.position.raft_meta.clone(),
             bytes: file.bytes,
             digest: file.digest,
         };

@@ -101,7 +101,7 @@ impl Consensus {
         let opened = tokio::fs::File::open(&file.path).await;
         let opened =
             opened.inspect_err(|error| tracing::error!(%error, "the newest snapshot can't be read")).ok()?;
-        let (index, stamp) = (file.position.index, file.position.stamp);
+        let (index, stamp) = (file.position.index, file.position.raft_meta);
         let head = Head { vote: None, index, stamp, bytes: file.bytes, digest: file.digest };
         Some((head.to_header().into_bytes().into(), opened))
     }

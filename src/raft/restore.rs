@@ -32,13 +32,13 @@ use crate::{
 pub fn restore(from: &Path, directory: &Path, member: Member) -> Result<(Summary, uuid::Uuid), String> {
     check_is_empty(directory)?;
     let summary = backup::inspect(from).map_err(|error| error.to_string())?;
-    let stamp = Stamp::decode(&summary.position.stamp)?;
+    let stamp = Stamp::decode(&summary.position.raft_meta)?;
     let last = stamp.last.ok_or("the backup is of a cluster that was not formed yet")?;
     // The entry keeps its place and its term; its maker is now the new cluster's only member.
     let last = Id { node: member.id, ..last };
     let identity = Identity { cluster_id: uuid::Uuid::new_v4(), node_id: member.id, format: FORMAT };
     let stamp = wire::to_bytes(&Stamp::of_first(last, member));
-    let position = Position { index: last.index, stamp };
+    let position = Position { index: last.index, raft_meta: stamp };
     backup::restore(from, &directory.join("store"), &position).map_err(|error| error.to_string())?;
     begin_log(&directory.join("log"), &identity, last)
         .map_err(|error| format!("the log in {} can't be begun: {error}", directory.display()))?;

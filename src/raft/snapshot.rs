@@ -109,7 +109,7 @@ impl Keeper {
         while self.links.sending.load(Ordering::Relaxed) > 0 && tokio::time::Instant::now() < until {
             tokio::time::sleep(LOOK_INTERVAL).await;
         }
-        match self.store.purge_floor() {
+        match self.store.purge_limit() {
             0 => true,
             compaction_revision => self.raft.trigger().purge_log(compaction_revision).await.is_ok(),
         }
@@ -144,7 +144,7 @@ pub(super) async fn receive(
     body: BoxStream<'static, io::Result<Bytes>>,
 ) -> Result<SnapshotFile, ReceiveError> {
     let path = store.incoming().map_err(|error| ReceiveError::Failed(error.to_string()))?;
-    let position = Position { index: head.index, stamp: head.stamp.clone() };
+    let position = Position { index: head.index, raft_meta: head.stamp.clone() };
     let file = SnapshotFile { path, position, bytes: head.bytes, digest: head.digest };
     let received = write(&file, body).await;
     let checked = match received {

@@ -81,13 +81,13 @@ impl Consensus {
                 let mut helpers = blocking(move || named.members()).await?.map_err(failed)?;
                 helpers.extend(rescue);
                 let noted =
-                    store.distrust_note().and_then(|note| wire::from_bytes::<Vec<Member>>(&note).ok());
+                    store.invalidation_note().and_then(|note| wire::from_bytes::<Vec<Member>>(&note).ok());
                 helpers.extend(noted.unwrap_or_default());
                 helpers.retain(|member| member.id != me.node_id);
                 Rescue { peers: &peers, store: &store, log: &log, purged: range.purged }.run(&helpers).await?
             }
         };
-        let stamp = Stamp::decode(&position.stamp).map_err(StartError::Refused)?;
+        let stamp = Stamp::decode(&position.raft_meta).map_err(StartError::Refused)?;
         if let Some(applied) = stamp.last {
             log.settle(applied).await.map_err(failed)?;
         }

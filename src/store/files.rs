@@ -1,10 +1,11 @@
-//! Files that survive a power cut, and the frame in which every block of a file stands.
+//! Files that survive a power failure, and the frame around every block of a file.
 //!
-//! A file is written under another name, fsynced, renamed, and its directory is fsynced: a name is there with
-//! all of its bytes or not at all. A frame is a length, the checksum of the length, the checksum of the bytes,
-//! the bytes; the length has a checksum of its own because a damaged one would look like the end of the file.
+//! A file is written under another name, fsynced, renamed, and its directory is fsynced: a name exists with
+//! all of its bytes or not at all. A frame is a length, the checksum of the length, the checksum of the
+//! bytes, the bytes; the length has a checksum of its own because a damaged length would look like the end of
+//! the file.
 //!
-//! **Invariant:** no byte that is read from a frame is believed before its checksum was compared.
+//! **Invariant:** no byte of a frame is used before its checksum was verified.
 
 use std::{
     fs::{self, File},
@@ -14,14 +15,14 @@ use std::{
 
 use super::StoreError;
 
-/// Bytes before a frame's own.
-pub(super) const FRAME_HEAD_BYTES: usize = 12;
+/// Bytes of a frame before its content.
+pub(super) const FRAME_HEADER_BYTES: usize = 12;
 /// Longest frame: far above a block with one record of the largest data, small enough to be allocated.
 const FRAME_BYTES_MAX: usize = 1 << 30;
-/// What is allocated for a frame before its bytes have been seen.
-const FRAME_BYTES_TRUSTED: usize = 1 << 20;
+/// Bytes that are allocated for a frame before its content was read.
+const FRAME_BYTES_PREALLOCATED: usize = 1 << 20;
 
-/// What stands at a place of a file.
+/// What was read as the next frame of a file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Frame {
     /// The bytes that were written, and their checksum.
@@ -32,13 +33,13 @@ pub(super) enum Frame {
     Damaged(&'static str),
 }
 
-/// Names what was tried when an operation fails.
+/// Adds what was tried to the error of a failed operation.
 pub(super) fn io(context: impl Into<String>) -> impl FnOnce(io::Error) -> StoreError {
     let context = context.into();
     move |source| StoreError::Io { context, source }
 }
 
-/// Makes a directory that is still there after a power cut.
+/// Makes a directory that still exists after a power failure.
 pub(super) fn make_directory(path: &Path) -> Result<(), StoreError> {
     if path.is_dir() {
         return Ok(());
@@ -61,7 +62,7 @@ pub(super) fn sync_file(path: &Path) -> Result<(), StoreError> {
     File::open(path).and_then(|file| file.sync_all()).map_err(io(format!("can't fsync {}", path.display())))
 }
 
-/// Writes a small file: afterwards it is there with all of its bytes, whatever happens next.
+/// Writes a small file, durably and with all of its bytes or not at all.
 pub(super) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
     let unfinished = unfinished(path);
     File::create(&unfinished)
@@ -70,7 +71,7 @@ pub(super) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
     rename(&unfinished, path)
 }
 
-/// The name that a file has until it is whole.
+/// The name that a file has until it is complete.
 pub(super) fn unfinished(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".tmp");
@@ -87,7 +88,7 @@ pub(super) fn rename(from: &Path, to: &Path) -> Result<(), StoreError> {
     parent(to).map_or(Ok(()), |path| sync_directory(&path))
 }
 
-/// Removes a file or a directory with all that is in it; that it is missing is no error.
+/// Removes a file, or a directory with its content; a missing one is no error.
 pub(super) fn remove(path: &Path) -> Result<(), StoreError> {
     let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
     match removed {
@@ -98,7 +99,7 @@ pub(super) fn remove(path: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// The names in a directory, ascending; names that are no text are not ours.
+/// The names in a directory, ascending. The store writes no names that are not UTF-8.
 pub(super) fn names(directory: &Path) -> Result<Vec<String>, StoreError> {
     let failed = || format!("can't list {}", directory.display());
     let mut names = Vec::new();
@@ -123,21 +124,21 @@ pub(super) fn write_frame(to: &mut impl Write, bytes: &[u8]) -> io::Result<u32> 
     Ok(check)
 }
 
-/// Reads the next frame. An error is one of the disk; damage is [`Frame::Damaged`].
+/// Reads the next frame. An error is the disk's; damage is [`Frame::Damaged`].
 pub(super) fn read_frame(from: &mut impl Read) -> io::Result<Frame> {
-    let mut head = Vec::with_capacity(FRAME_HEAD_BYTES);
-    from.by_ref().take(FRAME_HEAD_BYTES as u64).read_to_end(&mut head)?;
-    if head.is_empty() {
+    let mut header = Vec::with_capacity(FRAME_HEADER_BYTES);
+    from.by_ref().take(FRAME_HEADER_BYTES as u64).read_to_end(&mut header)?;
+    if header.is_empty() {
         return Ok(Frame::End);
     }
-    let Some((length, length_check, check)) = split_head(&head) else {
-        return Ok(Frame::Damaged("it ends inside the head of a block"));
+    let Some((length, length_check, check)) = split_header(&header) else {
+        return Ok(Frame::Damaged("it ends inside the header of a block"));
     };
     if crc32c::crc32c(&length) != length_check {
         return Ok(Frame::Damaged("the length of a block is not what was written"));
     }
     let length = u32::from_le_bytes(length) as usize;
-    let mut bytes = Vec::with_capacity(length.min(FRAME_BYTES_TRUSTED));
+    let mut bytes = Vec::with_capacity(length.min(FRAME_BYTES_PREALLOCATED));
     from.by_ref().take(length as u64).read_to_end(&mut bytes)?;
     if bytes.len() < length {
         return Ok(Frame::Damaged("it ends inside a block"));
@@ -148,8 +149,8 @@ pub(super) fn read_frame(from: &mut impl Read) -> io::Result<Frame> {
     Ok(Frame::Whole(bytes, check))
 }
 
-fn split_head(head: &[u8]) -> Option<([u8; 4], u32, u32)> {
-    let (length, rest) = head.split_first_chunk::<4>()?;
+fn split_header(header: &[u8]) -> Option<([u8; 4], u32, u32)> {
+    let (length, rest) = header.split_first_chunk::<4>()?;
     let (length_check, rest) = rest.split_first_chunk::<4>()?;
     let (check, _) = rest.split_first_chunk::<4>()?;
     Some((*length, u32::from_le_bytes(*length_check), u32::from_le_bytes(*check)))
@@ -160,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_bit_and_every_cut_of_a_frame_is_found() {
+    fn every_flipped_bit_and_every_cut_of_a_frame_is_found() {
         let mut file = Vec::new();
         write_frame(&mut file, b"some bytes").unwrap();
         assert!(
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_there_whole_and_its_unfinished_name_is_gone() {
+    fn a_written_file_is_complete_and_its_unfinished_name_is_gone() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("CURRENT");
         write_file(&path, b"one").unwrap();

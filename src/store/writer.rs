@@ -1,9 +1,10 @@
-//! The store's thread: takes what was applied, appends it to the history, lets sled trail behind.
+//! The store's thread: appends what was applied to the history and mirrors it into sled.
 //!
-//! Applying pushes into an inbox and goes on; everything that touches a disk happens here. The history comes
-//! first in every round and sled gets one bounded step, so that a rewrite of sled never holds the history up.
+//! Applying an entry pushes into a queue and continues; everything that touches a disk happens on this
+//! thread. Each round writes the history first and then makes one bounded step of sled, so that rebuilding
+//! sled never delays the history.
 //!
-//! **Invariant:** a failure of the history ends the thread and is told; what sled does never ends it.
+//! **Invariant:** a failure of the history ends the thread and is reported; a failure of sled never ends it.
 
 use std::{
     collections::VecDeque,
@@ -13,11 +14,11 @@ use std::{
 };
 
 use super::{
-    Batch, Figures, Position, StoreError,
-    history::writer::History,
+    Batch, Figures, Position, Store, StoreError,
+    history::writer::HistoryWriter,
     sled::{
-        mirror::{Begin, Carrier, Moment, Progress},
-        trees::Seal,
+        mirror::{Mirror, MirrorStart, Progress, StepContext},
+        trees::Checkpoint,
     },
 };
 use crate::{
@@ -25,48 +26,51 @@ use crate::{
     state::{Change, Edit, State},
 };
 
-/// Before a round the thread waits for so long, so that a busy service wakes it for many changes at once: a
-/// hundred rounds a second, each of one write to the history's file. Readers of the newest history wait as long.
-const LINGER: Duration = Duration::from_millis(10);
-/// The service is at work when something was applied in this time: then sled gets half of a core at most, because
-/// whoever waits for an answer needs the same processors.
-const BUSY: Duration = Duration::from_secs(1);
-/// Longest rest between two steps: on a machine so busy that a step takes longer, resting gives nobody anything.
+/// The thread waits this long before a round, so that a loaded service wakes it for many changes at once: a
+/// hundred rounds a second, each with one write to the history's file. Readers of the newest history wait as
+/// long.
+const BATCHING_PAUSE: Duration = Duration::from_millis(10);
+/// The service is under load when something was applied within this time. Then sled gets half of a core at
+/// most: requests need the same processors.
+const LOAD_WINDOW: Duration = Duration::from_secs(1);
+/// Longest rest between two steps of sled: on a machine so loaded that a step takes longer, a rest helps
+/// nobody.
 const REST_MAX: Duration = Duration::from_millis(20);
 
-/// What handles and thread share.
+/// What the handles share with the thread.
 #[derive(Debug)]
 pub(super) struct Shared {
-    inbox: Mutex<Inbox>,
-    /// Something came for the thread.
+    queue: Mutex<Queue>,
+    /// Signalled when there is work for the thread.
     wake: Condvar,
-    /// The thread got somewhere.
+    /// Signalled when the thread made progress.
     done: Condvar,
     failed: tokio::sync::watch::Sender<Option<String>>,
 }
 
-/// What waits for the thread, and how far it is.
+/// The thread's work, and how far it is.
 #[derive(Debug)]
-struct Inbox {
+struct Queue {
     items: VecDeque<Item>,
     newest: (State, Position),
-    flushed: Revision,
-    /// The history is to be durable up to here.
+    /// The local log is durable up to this entry.
+    log_durable: Revision,
+    /// The history has to be made durable up to this entry.
     sync_to: Revision,
-    /// The history is durable up to here.
+    /// The history is durable up to this entry.
     synced: Revision,
     figures: Figures,
     ending: Ending,
-    /// The thread has something to do before anything comes, or lingers: it need not be woken.
+    /// The thread is working, or pauses to batch: it need not be woken.
     busy: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ending {
     No,
-    /// Carry everything, then end.
+    /// Mirror everything, then end.
     Close,
-    /// End as after a crash: nobody holds the store any more.
+    /// End as a crash would: no handle of the store is left.
     Abandon,
     /// The thread has ended.
     Over,
@@ -75,143 +79,83 @@ enum Ending {
 #[derive(Debug)]
 enum Item {
     Applied {
-        seal: Seal,
+        checkpoint: Checkpoint,
         changes: Vec<Arc<Change>>,
-        /// The state at the seal, if the changes need it.
+        /// The state at the checkpoint, if the changes need it.
         state: Option<Box<State>>,
-        /// The state before, if much may be freed with it: here, not where it is applied.
+        /// The state before, if freeing it takes long: it is freed on this thread and not where entries are
+        /// applied.
         retired: Option<Box<State>>,
     },
     Installed(Box<State>, Position),
 }
 
-/// What a round works on.
+/// What one round works on.
 #[derive(Debug)]
 struct Round {
     items: VecDeque<Item>,
     newest: (State, Position),
-    flushed: Revision,
+    log_durable: Revision,
     sync_to: Revision,
     ending: Ending,
 }
 
-impl Shared {
-    pub(super) fn new(newest: (State, Position), flushed: Revision, history: &History) -> Self {
-        let figures = Figures {
-            handed: newest.1.index,
-            history: history.reach(),
-            history_bytes: history.bytes(),
-            ..Figures::default()
-        };
-        let inbox = Inbox {
-            items: VecDeque::new(),
-            flushed,
-            sync_to: 0,
-            // What counts as loaded lies in a durable file or comes again from the log.
-            synced: newest.1.index,
-            newest,
-            figures,
-            ending: Ending::No,
-            busy: false,
-        };
-        Self {
-            inbox: Mutex::new(inbox),
-            wake: Condvar::new(),
-            done: Condvar::new(),
-            failed: tokio::sync::watch::Sender::new(None),
-        }
-    }
-
-    fn inbox(&self) -> MutexGuard<'_, Inbox> {
-        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Hands over what was applied.
-    pub(super) fn applied(&self, batch: Batch) {
+impl Store {
+    /// Enqueues what was applied. Never blocks. The Raft layer bounds what waits for the history, by
+    /// [`Self::figures`]; what waits for sled is bounded here.
+    pub fn enqueue(&self, batch: Batch) {
         let Batch { state, position, changes } = batch;
-        let seal = Seal::of(&state, &position);
+        let checkpoint = Checkpoint::of(&state, &position);
         let edits = || changes.iter().flat_map(|change| &change.edits);
         let needs_state = edits().any(|edit| matches!(edit, Edit::Reindexed { .. }));
         let frees = edits().any(Edit::is_costly_to_free);
         let needed = needs_state.then(|| Box::new(state.clone()));
-        let mut inbox = self.inbox();
-        inbox.figures.handed = position.index;
-        let before = std::mem::replace(&mut inbox.newest, (state, position)).0;
-        if inbox.ending == Ending::Over {
+        let mut queue = self.inner.shared.queue();
+        queue.figures.applied = position.index;
+        let before = std::mem::replace(&mut queue.newest, (state, position)).0;
+        if queue.ending == Ending::Over {
             return;
         }
         let (retired, small) = if frees { (Some(Box::new(before)), None) } else { (None, Some(before)) };
-        inbox.items.push_back(Item::Applied { seal, changes, state: needed, retired });
-        self.wake(inbox);
+        queue.items.push_back(Item::Applied { checkpoint, changes, state: needed, retired });
+        self.inner.shared.wake(queue);
         drop(small);
     }
 
-    /// Hands over a state that takes the place of all before it.
-    pub(super) fn installed(&self, state: State, position: Position) {
-        let mut inbox = self.inbox();
-        if position.index <= inbox.figures.handed {
-            return;
-        }
-        inbox.figures.handed = position.index;
-        // The log is purged to an installed snapshot; the file itself is durable.
-        inbox.flushed = inbox.flushed.max(position.index);
-        inbox.newest = (state.clone(), position.clone());
-        inbox.items.push_back(Item::Installed(Box::new(state), position));
-        self.wake(inbox);
+    /// Tells the store that the local log is durable up to this entry. sled never goes beyond it.
+    pub fn flushed(&self, index: Revision) {
+        let mut queue = self.inner.shared.queue();
+        queue.log_durable = queue.log_durable.max(index);
+        self.inner.shared.wake(queue);
     }
 
-    pub(super) fn flushed(&self, index: Revision) {
-        let mut inbox = self.inbox();
-        inbox.flushed = inbox.flushed.max(index);
-        self.wake(inbox);
+    /// Tells the store that the entries after this one were cut from the local log.
+    pub fn truncated(&self, last: Revision) {
+        let mut queue = self.inner.shared.queue();
+        queue.log_durable = queue.log_durable.min(last);
     }
 
-    pub(super) fn truncated(&self, last: Revision) {
-        let mut inbox = self.inbox();
-        inbox.flushed = inbox.flushed.min(last);
+    /// How far everything is.
+    #[must_use]
+    pub fn figures(&self) -> Figures {
+        self.inner.shared.queue().figures
     }
 
-    /// The last entry that the log holds durably, as far as the store was told.
-    pub(super) fn log_last(&self) -> Revision {
-        self.inbox().flushed
-    }
-
-    pub(super) fn figures(&self) -> Figures {
-        self.inbox().figures
-    }
-
-    /// Waits until the history is durable up to an index.
-    pub(super) fn sync(&self, index: Revision) -> Result<(), StoreError> {
-        let mut inbox = self.inbox();
-        inbox.sync_to = inbox.sync_to.max(index);
-        inbox.busy = false;
-        self.wake.notify_one();
-        let inbox = self
-            .done
-            .wait_while(inbox, |inbox| inbox.ending != Ending::Over && inbox.synced < index)
-            .unwrap_or_else(PoisonError::into_inner);
-        if inbox.synced >= index {
-            return Ok(());
-        }
-        let why = self.failed.borrow().clone().unwrap_or_else(|| "it was closed".into());
-        Err(StoreError::Io {
-            context: format!("the store ended before its history reached revision {index}"),
-            source: std::io::Error::other(why),
-        })
-    }
-
-    /// Waits until readers see the history up to an index; whether they do.
-    pub(super) fn written(&self, index: Revision, most: Duration) -> bool {
-        let behind = |inbox: &mut Inbox| inbox.ending != Ending::Over && inbox.figures.history < index;
-        let inbox = match self.done.wait_timeout_while(self.inbox(), most, behind) {
-            Ok((inbox, _)) => inbox,
+    /// Waits until the history can be read up to and including a revision; returns whether it can. Blocking.
+    #[must_use]
+    pub fn wait_for_history(&self, revision: Revision, timeout: Duration) -> bool {
+        let missing = |queue: &mut Queue| queue.ending != Ending::Over && queue.figures.history < revision;
+        let shared = &self.inner.shared;
+        let queue = match shared.done.wait_timeout_while(shared.queue(), timeout, missing) {
+            Ok((queue, _)) => queue,
             Err(error) => error.into_inner().0,
         };
-        inbox.figures.history >= index
+        queue.figures.history >= revision
     }
 
-    pub(super) async fn failed(&self) -> String {
-        let mut failed = self.failed.subscribe();
+    /// Completes when the store's thread has failed for good: the node must stop.
+    pub async fn failed(&self) -> String {
+        let mut failed = self.inner.shared.failed.subscribe();
         // The guard of the watched value must not live across an await.
         let text = failed.wait_for(Option::is_some).await.ok().and_then(|text| text.clone());
         match text {
@@ -220,29 +164,100 @@ impl Shared {
             None => std::future::pending().await,
         }
     }
+}
 
-    /// Asks the thread to end; with `carry` after everything has been carried.
-    pub(super) fn end(&self, carry: bool) {
-        let mut inbox = self.inbox();
-        if inbox.ending == Ending::No {
-            inbox.ending = if carry { Ending::Close } else { Ending::Abandon };
+impl Shared {
+    pub(super) fn new(newest: (State, Position), log_durable: Revision, history: &HistoryWriter) -> Self {
+        let figures = Figures {
+            applied: newest.1.index,
+            history: history.applied(),
+            history_bytes: history.bytes(),
+            ..Figures::default()
+        };
+        let queue = Queue {
+            items: VecDeque::new(),
+            log_durable,
+            sync_to: 0,
+            // What was loaded is in a durable file, or is applied again from the log.
+            synced: newest.1.index,
+            newest,
+            figures,
+            ending: Ending::No,
+            busy: false,
+        };
+        Self {
+            queue: Mutex::new(queue),
+            wake: Condvar::new(),
+            done: Condvar::new(),
+            failed: tokio::sync::watch::Sender::new(None),
         }
-        inbox.busy = false;
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Enqueues a state that replaces all before it.
+    pub(super) fn installed(&self, state: State, position: Position) {
+        let mut queue = self.queue();
+        if position.index <= queue.figures.applied {
+            return;
+        }
+        queue.figures.applied = position.index;
+        // The log is purged to an installed snapshot; the file itself is durable.
+        queue.log_durable = queue.log_durable.max(position.index);
+        queue.newest = (state.clone(), position.clone());
+        queue.items.push_back(Item::Installed(Box::new(state), position));
+        self.wake(queue);
+    }
+
+    /// The last entry that the local log holds durably, as far as the store was told.
+    pub(super) fn log_durable(&self) -> Revision {
+        self.queue().log_durable
+    }
+
+    /// Waits until the history is durable up to and including an entry.
+    pub(super) fn sync(&self, index: Revision) -> Result<(), StoreError> {
+        let mut queue = self.queue();
+        queue.sync_to = queue.sync_to.max(index);
+        queue.busy = false;
+        self.wake.notify_one();
+        let queue = self
+            .done
+            .wait_while(queue, |queue| queue.ending != Ending::Over && queue.synced < index)
+            .unwrap_or_else(PoisonError::into_inner);
+        if queue.synced >= index {
+            return Ok(());
+        }
+        let why = self.failed.borrow().clone().unwrap_or_else(|| "it was closed".into());
+        Err(StoreError::Io {
+            context: format!("the store ended before its history was durable up to revision {index}"),
+            source: std::io::Error::other(why),
+        })
+    }
+
+    /// Asks the thread to end; with `complete` after everything is mirrored.
+    pub(super) fn end(&self, complete: bool) {
+        let mut queue = self.queue();
+        if queue.ending == Ending::No {
+            queue.ending = if complete { Ending::Close } else { Ending::Abandon };
+        }
+        queue.busy = false;
         self.wake.notify_one();
     }
 
-    fn wake(&self, inbox: MutexGuard<'_, Inbox>) {
-        if !inbox.busy {
+    fn wake(&self, queue: MutexGuard<'_, Queue>) {
+        if !queue.busy {
             self.wake.notify_one();
         }
     }
 
-    /// The thread has ended; nobody waits for it any more.
+    /// The thread has ended: releases everybody who waits for it.
     fn over(&self, failure: Option<String>) {
-        let mut inbox = self.inbox();
-        inbox.ending = Ending::Over;
-        let items = std::mem::take(&mut inbox.items);
-        drop(inbox);
+        let mut queue = self.queue();
+        queue.ending = Ending::Over;
+        let items = std::mem::take(&mut queue.items);
+        drop(queue);
         drop(items);
         self.done.notify_all();
         if let Some(text) = failure {
@@ -252,24 +267,25 @@ impl Shared {
     }
 }
 
-/// The thread's own part.
+/// The thread's own state.
 #[derive(Debug)]
 struct Worker<'a> {
     shared: &'a Shared,
-    history: History,
-    carrier: Carrier,
-    busy_at: Instant,
-    /// `flushed` and `sync_to` of the last round.
+    history: HistoryWriter,
+    mirror: Mirror,
+    /// When something was applied last.
+    applied_at: Instant,
+    /// `log_durable` and `sync_to` of the last round.
     seen: (Revision, Revision),
-    /// How long to rest before more is carried.
+    /// The rest before the next step of sled.
     rest: Duration,
 }
 
 /// Runs until the store is closed or the history fails.
-pub(super) fn run(shared: &Shared, history: History, begin: Begin, weight_max: usize) {
+pub(super) fn run(shared: &Shared, history: HistoryWriter, start: MirrorStart, backlog_max: usize) {
     let ended = panic::catch_unwind(AssertUnwindSafe(|| {
-        let carrier = Carrier::new(begin, weight_max);
-        Worker { shared, history, carrier, busy_at: Instant::now(), seen: (0, 0), rest: Duration::ZERO }.run()
+        let (mirror, rest) = (Mirror::new(start, backlog_max), Duration::ZERO);
+        Worker { shared, history, mirror, applied_at: Instant::now(), seen: (0, 0), rest }.run()
     }));
     shared.over(match ended {
         Ok(Ok(())) => None,
@@ -280,127 +296,129 @@ pub(super) fn run(shared: &Shared, history: History, begin: Begin, weight_max: u
 
 impl Worker<'_> {
     fn run(mut self) -> Result<(), StoreError> {
-        // Fresh trees begin with what was loaded: the log holds that, which it may not yet of what comes.
-        let flushed = self.shared.log_last();
-        let mut progress = self.carrier.step(Moment { flushed, busy_at: self.busy_at, closing: false });
+        // New trees start from the loaded state: the log holds that, and may not yet hold what arrives next.
+        let log_durable = self.shared.log_durable();
+        let mut progress =
+            self.mirror.step(StepContext { log_durable, applied_at: self.applied_at, closing: false });
         loop {
             let round = self.wait(progress);
             let closing = round.ending == Ending::Close;
-            let (flushed, sync_to, ending) = (round.flushed, round.sync_to, round.ending);
-            self.seen = (flushed, sync_to);
-            let flushed = if crate::sabotage::is("sled-beyond-log") { Revision::MAX } else { flushed };
-            self.take(round)?;
-            if closing || (sync_to > self.history_synced() && self.history.reach() >= sync_to) {
+            let (log_durable, sync_to, ending) = (round.log_durable, round.sync_to, round.ending);
+            self.seen = (log_durable, sync_to);
+            let log_durable =
+                if crate::sabotage::is("sled-beyond-log") { Revision::MAX } else { log_durable };
+            self.process(round)?;
+            if closing || (sync_to > self.history_synced() && self.history.applied() >= sync_to) {
                 self.history.seal()?;
                 self.synced();
             }
             if ending == Ending::Abandon {
-                self.carrier.abandon();
+                self.mirror.abandon();
                 return Ok(());
             }
             let begun = Instant::now();
-            progress = self.carrier.step(Moment { flushed, busy_at: self.busy_at, closing });
-            let is_busy = !closing && self.busy_at.elapsed() < BUSY;
-            self.rest = if is_busy { begun.elapsed().min(REST_MAX) } else { Duration::ZERO };
+            progress = self.mirror.step(StepContext { log_durable, applied_at: self.applied_at, closing });
+            let is_loaded = !closing && self.applied_at.elapsed() < LOAD_WINDOW;
+            self.rest = if is_loaded { begun.elapsed().min(REST_MAX) } else { Duration::ZERO };
             self.publish();
             if closing && progress == Progress::Idle {
-                self.carrier.close();
+                self.mirror.close();
                 return Ok(());
             }
         }
     }
 
-    /// Waits until there is something to do, and takes it.
+    /// Waits until there is work, and takes it.
     fn wait(&self, progress: Progress) -> Round {
-        let mut inbox = self.shared.inbox();
-        let nothing_came = |inbox: &mut Inbox| {
-            inbox.items.is_empty()
-                && inbox.ending == Ending::No
-                && (inbox.flushed, inbox.sync_to) == self.seen
+        let mut queue = self.shared.queue();
+        let nothing_new = |queue: &mut Queue| {
+            queue.items.is_empty()
+                && queue.ending == Ending::No
+                && (queue.log_durable, queue.sync_to) == self.seen
         };
-        inbox.busy = false;
-        let inbox = match progress {
-            Progress::Worked => Ok(inbox),
-            Progress::Idle => self.shared.wake.wait_while(inbox, nothing_came),
+        queue.busy = false;
+        let queue = match progress {
+            Progress::Worked => Ok(queue),
+            Progress::Idle => self.shared.wake.wait_while(queue, nothing_new),
             Progress::Wait(time) => self
                 .shared
                 .wake
-                .wait_timeout_while(inbox, time, nothing_came)
-                .map(|(inbox, _)| inbox)
+                .wait_timeout_while(queue, time, nothing_new)
+                .map(|(queue, _)| queue)
                 .map_err(|error| PoisonError::new(error.into_inner().0)),
         };
-        self.linger(progress, inbox.unwrap_or_else(PoisonError::into_inner))
+        self.batch(progress, queue.unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Lets more come, unless somebody waits for the thread.
-    fn linger(&self, progress: Progress, mut inbox: MutexGuard<'_, Inbox>) -> Round {
-        let pause = if progress == Progress::Worked { self.rest } else { LINGER };
-        if !pause.is_zero() && inbox.ending == Ending::No && inbox.sync_to <= inbox.synced {
-            inbox.busy = true;
+    /// Pauses so that more arrives, unless a caller waits for the thread; then takes everything.
+    fn batch(&self, progress: Progress, mut queue: MutexGuard<'_, Queue>) -> Round {
+        let pause = if progress == Progress::Worked { self.rest } else { BATCHING_PAUSE };
+        if !pause.is_zero() && queue.ending == Ending::No && queue.sync_to <= queue.synced {
+            queue.busy = true;
             let nobody_waits =
-                |inbox: &mut Inbox| inbox.ending == Ending::No && inbox.sync_to <= inbox.synced;
-            inbox = match self.shared.wake.wait_timeout_while(inbox, pause, nobody_waits) {
-                Ok((inbox, _)) => inbox,
+                |queue: &mut Queue| queue.ending == Ending::No && queue.sync_to <= queue.synced;
+            queue = match self.shared.wake.wait_timeout_while(queue, pause, nobody_waits) {
+                Ok((queue, _)) => queue,
                 Err(error) => error.into_inner().0,
             };
         }
-        inbox.busy = true;
+        queue.busy = true;
         Round {
-            items: std::mem::take(&mut inbox.items),
-            newest: inbox.newest.clone(),
-            flushed: inbox.flushed,
-            sync_to: inbox.sync_to,
-            ending: inbox.ending,
+            items: std::mem::take(&mut queue.items),
+            newest: queue.newest.clone(),
+            log_durable: queue.log_durable,
+            sync_to: queue.sync_to,
+            ending: queue.ending,
         }
     }
 
-    /// Writes what came to the history and puts it before the carrier.
-    fn take(&mut self, round: Round) -> Result<(), StoreError> {
+    /// Writes the round's items to the history and enqueues them for sled.
+    fn process(&mut self, round: Round) -> Result<(), StoreError> {
         if round.items.is_empty() {
             return Ok(());
         }
-        self.busy_at = Instant::now();
+        self.applied_at = Instant::now();
         for item in round.items {
             match item {
-                Item::Applied { seal, changes, state, retired } => {
+                Item::Applied { checkpoint, changes, state, retired } => {
                     changes.iter().try_for_each(|change| self.history.write(change))?;
-                    self.history.reached(seal.position.index)?;
-                    self.history.compact(seal.compaction_revision)?;
-                    self.carrier.push(seal, changes, state);
+                    self.history.advance(checkpoint.position.index)?;
+                    self.history.compact(checkpoint.compaction_revision)?;
+                    self.mirror.enqueue(checkpoint, changes, state);
                     drop(retired);
                 }
                 Item::Installed(state, position) => {
                     self.history.seal()?;
-                    self.history.jump(position.index)?;
+                    self.history.skip_to(position.index)?;
                     self.history.compact(state.compaction_revision())?;
                     self.synced();
-                    self.carrier.install(*state, position);
+                    self.mirror.install(*state, position);
                 }
             }
         }
         let (state, position) = round.newest;
-        self.carrier.latest(state, position);
+        self.mirror.set_newest(state, position);
         self.history.flush()
     }
 
     fn history_synced(&self) -> Revision {
-        self.shared.inbox().synced
+        self.shared.queue().synced
     }
 
-    /// The history was sealed: all that it reaches is durable.
+    /// The history was sealed: it is durable up to its applied mark.
     fn synced(&self) {
-        let mut inbox = self.shared.inbox();
-        inbox.synced = inbox.synced.max(self.history.reach());
+        let mut queue = self.shared.queue();
+        queue.synced = queue.synced.max(self.history.applied());
         self.shared.done.notify_all();
     }
 
     fn publish(&self) {
-        let mut inbox = self.shared.inbox();
-        inbox.figures.history = self.history.reach();
-        inbox.figures.history_bytes = self.history.bytes();
-        inbox.figures.carried = self.carrier.carried();
-        inbox.figures.sled_bytes = self.carrier.disk_bytes();
-        inbox.figures.rebuilds = self.carrier.rebuilds();
+        let mut queue = self.shared.queue();
+        queue.figures.history = self.history.applied();
+        queue.figures.history_bytes = self.history.bytes();
+        queue.figures.mirrored = self.mirror.mirrored();
+        queue.figures.sled_bytes = self.mirror.disk_bytes();
+        queue.figures.rebuilds = self.mirror.rebuilds();
         self.shared.done.notify_all();
     }
 }

@@ -31,7 +31,7 @@ use crate::{
     },
     raft::Consensus,
     state::State,
-    store::{HistoryError, PastPage, Store, Subject, Was},
+    store::{AsOf, HistoryError, HistoryPage, Store, Subject},
 };
 
 /// Reads of the history that this node does at once: each holds a thread and may hold some megabytes.
@@ -74,8 +74,8 @@ pub(super) enum Query {
 /// What a history tells. Rides between nodes: new variants go to the end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Told {
-    Page(PastPage),
-    At(Was),
+    Page(HistoryPage),
+    At(AsOf),
     Of(Arc<Config>),
     Piece(Vec<u8>),
     /// It is gone everywhere; how far back the history goes.
@@ -95,7 +95,7 @@ impl Service {
         consistency: Consistency,
         (definition, key): (&str, &str),
         (before, limit): (Option<Revision>, usize),
-    ) -> Result<(PastPage, Revision), Refusal> {
+    ) -> Result<(HistoryPage, Revision), Refusal> {
         let state = self.view(consistency).await?;
         let subject = subject(&state, definition, key)?;
         let page = self.past(&state, subject, before, limit).await?;
@@ -116,7 +116,7 @@ impl Service {
         consistency: Consistency,
         key: &str,
         (before, limit): (Option<Revision>, usize),
-    ) -> Result<(PastPage, Revision), Refusal> {
+    ) -> Result<(HistoryPage, Revision), Refusal> {
         let state = self.view(consistency).await?;
         let page = self.past(&state, Subject::Definition(key.into()), before, limit).await?;
         if page.items.is_empty() && before.is_none() && state.definition(key).is_none() {
@@ -214,7 +214,7 @@ impl Service {
         subject: Subject,
         before: Option<Revision>,
         limit: usize,
-    ) -> Result<PastPage, Refusal> {
+    ) -> Result<HistoryPage, Refusal> {
         let upto = before.map_or(Revision::MAX, |before| before.saturating_sub(1)).min(state.revision());
         let limit = u64::try_from(limit).unwrap_or(u64::MAX);
         match self.tell(Query::Page { subject, upto, limit }).await? {
@@ -256,11 +256,11 @@ impl Service {
             return Ok(Arc::clone(current));
         }
         match self.tell(Query::At { subject, at, upto: now }).await? {
-            Told::At(Was::Then(Some(config))) => Ok(config),
-            Told::At(Was::Then(None)) => Err(absent()),
+            Told::At(AsOf::Value(Some(config))) => Ok(config),
+            Told::At(AsOf::Value(None)) => Err(absent()),
             // It is not there now and was not changed since.
-            Told::At(Was::Unchanged) if current.is_none() => Err(absent()),
-            other @ (Told::At(Was::Unchanged)
+            Told::At(AsOf::Unchanged) if current.is_none() => Err(absent()),
+            other @ (Told::At(AsOf::Unchanged)
             | Told::Page(_)
             | Told::Of(_)
             | Told::Piece(_)
@@ -333,17 +333,19 @@ fn look(store: &Store, query: &Query) -> Told {
         Query::Page { upto, .. } | Query::At { upto, .. } | Query::Piece { upto, .. } => *upto,
         Query::Of { revision, .. } => *revision,
     };
-    if !store.history_reaches(upto, WRITTEN) {
+    if !store.wait_for_history(upto, WRITTEN) {
         return Told::Elsewhere(format!("the history is not written up to revision {upto} yet"));
     }
     let told = match query {
         Query::Page { subject, upto, limit } => {
             let limit = usize::try_from(*limit).unwrap_or(usize::MAX);
-            store.history_page(subject, *upto, limit).map(Told::Page)
+            store.history().page(subject, *upto, limit).map(Told::Page)
         }
-        Query::At { subject, at, upto } => store.config_at(subject, *at, *upto).map(Told::At),
-        Query::Of { subject, revision } => store.config_of(subject, *revision).map(Told::Of),
-        Query::Piece { behind, upto } => store.history_piece(*behind, *upto).map(Told::Piece),
+        Query::At { subject, at, upto } => store.history().config_as_of(subject, *at, *upto).map(Told::At),
+        Query::Of { subject, revision } => {
+            store.history().config_written_at(subject, *revision).map(Told::Of)
+        }
+        Query::Piece { behind, upto } => store.history().export(*behind, *upto).map(Told::Piece),
     };
     told.unwrap_or_else(|error| match error {
         HistoryError::Compacted { compaction_revision } => Told::Compacted(compaction_revision),
@@ -403,11 +405,11 @@ mod tests {
         ] {
             assert_eq!(decode::<Query>(&encode(&query)).unwrap(), query);
         }
-        let page = PastPage { items: Vec::new(), next_before: Some(3), compaction_revision: 1 };
+        let page = HistoryPage { items: Vec::new(), next_before: Some(3), compaction_revision: 1 };
         for told in [
             Told::Page(page),
-            Told::At(Was::Unchanged),
-            Told::At(Was::Then(None)),
+            Told::At(AsOf::Unchanged),
+            Told::At(AsOf::Value(None)),
             Told::Piece(vec![1, 2]),
             Told::Compacted(7),
             Told::Elsewhere("a gap".into()),

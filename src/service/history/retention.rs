@@ -116,8 +116,8 @@ impl Service {
     ) -> Revision {
         let Some((old, too_old)) = retention.cut_offs(now()) else { return 0 };
         let store = consensus.store().clone();
-        let found = run_blocking(move || match store.history_until(old) {
-            Ok(revision) if revision > compaction_revision => store.history_until(too_old),
+        let found = run_blocking(move || match store.history().last_revision_at(old) {
+            Ok(revision) if revision > compaction_revision => store.history().last_revision_at(too_old),
             other => other.map(|_| 0),
         });
         match found.await {
@@ -134,13 +134,13 @@ impl Service {
     async fn fill(&self) -> bool {
         let Some(consensus) = self.consensus() else { return true };
         let mut pieces = 0;
-        while let Some((behind, upto)) = consensus.store().history_gap() {
+        while let Some((behind, upto)) = consensus.store().history().first_gap() {
             if self.inner.stopping.is_cancelled() || self.has_left() {
                 return false;
             }
             let Some(piece) = self.fetch(consensus, behind, upto).await else { return false };
             let store = consensus.store().clone();
-            match run_blocking(move || store.adopt_history(behind, &piece)).await {
+            match run_blocking(move || store.history().import(behind, &piece)).await {
                 Ok(Ok(reach)) => {
                     pieces += 1;
                     tracing::debug!(behind, reach, "fetched a piece of the history");

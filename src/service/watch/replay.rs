@@ -62,7 +62,7 @@ impl Past {
             None => {
                 // Asked for before it is opened: what was written by then is read.
                 self.reach = self.reach.max(self.consensus.figures().history);
-                self.consensus.store().history_from(self.begin.saturating_add(1))?
+                self.consensus.store().history().changes_from(self.begin.saturating_add(1))?
             }
         };
         let mut piece = EventPage { events: Vec::new(), upto: self.begin };
@@ -102,7 +102,7 @@ impl Past {
                     let definition = self.name(definition, change.revision)?;
                     items.push(RecordChange::Config { definition, key, before, after });
                 }
-                StoredEdit::ConfigOver { definition, before, after } => {
+                StoredEdit::ConfigWithBefore { definition, before, after } => {
                     let (definition, key) = (self.name(definition, change.revision)?, before.key.clone());
                     items.push(RecordChange::Config {
                         definition,
@@ -132,13 +132,13 @@ impl Past {
     }
 
     fn ended(&self, sought: Revision, at: Revision) -> Result<Key, HistoryError> {
-        for change in self.consensus.store().history_from(at)? {
+        for change in self.consensus.store().history().changes_from(at)? {
             let found = change?.edits.into_iter().find_map(|edit| match edit {
                 StoredEdit::Definition { id, key, .. } if id == sought => Some(key),
                 StoredEdit::Definition { .. }
                 | StoredEdit::Reindexed { .. }
                 | StoredEdit::Config { .. }
-                | StoredEdit::ConfigOver { .. }
+                | StoredEdit::ConfigWithBefore { .. }
                 | StoredEdit::Remember(_)
                 | StoredEdit::Forget(_) => None,
             });

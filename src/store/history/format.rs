@@ -1,19 +1,19 @@
-//! The stored form of a change, and of the segments that changes stand in.
+//! The format of a stored change and of the segment files that hold changes.
 //!
 //! ```text
-//! frame 0          00 · `CONCHIST` · format `u16le` · the revision behind which the segment begins `u64le`
-//! frames 1..n      01 · a change (postcard)              one entry of the log that changed something
-//!                  02 · index `u64le`                    entries up to here changed nothing more
-//! last but one     04 · the index (postcard): where the changes of each key stand            if sealed
-//! last frame       03 · frames `u64le` · reach `u64le` · checksum of the frames' checksums `u32le` ·
-//!                       where the index stands `u64le`                                       if sealed
+//! frame 0          00 · `CONCHIST` · format `u16le` · the revision after which the segment begins `u64le`
+//! frames 1..n      01 · a change (postcard)              one log entry that changed something
+//!                  02 · index `u64le`                    the applied mark: entries up to here changed nothing more
+//! last but one     04 · the index (postcard): where the changes of each record are         if sealed
+//! last frame       03 · frames `u64le` · last revision `u64le` · checksum of the frames' checksums `u32le` ·
+//!                       offset of the index `u64le`                                        if sealed
 //! ```
 //!
-//! A segment is named by the revision behind which it begins: `segment-<20 digits>.open` while it grows,
-//! `.sealed` when it is immutable. A stored edit names the revision of the record that it replaced; where that
-//! stands in an older segment the edit holds the replaced record itself.
+//! A segment is named by the revision after which it begins: `segment-<20 digits>.open` while it is appended
+//! to, `.sealed` when it is immutable. A stored edit names the revision of the record that it replaced; when
+//! that record is in an older segment, the edit embeds the replaced record itself.
 //!
-//! **Invariant:** a segment is enough to tell what each key that changed in it was before and after: removing
+//! **Invariant:** a segment alone shows what each record that changed in it was before and after: removing
 //! older segments takes nothing from it.
 
 use std::{
@@ -37,31 +37,32 @@ use crate::{
 
 const MAGIC: &[u8; 8] = b"CONCHIST";
 const FORMAT: u16 = 2;
-const HEAD: u8 = 0;
+// The kind of a frame: its first byte.
+const HEADER: u8 = 0;
 const CHANGE: u8 = 1;
-const REACH: u8 = 2;
+const APPLIED_MARK: u8 = 2;
 const SEAL: u8 = 3;
 const INDEX: u8 = 4;
 
-/// What one entry of the log did, as the history keeps it.
+/// What one log entry changed, as the history stores it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredChange {
-    /// The entry.
+    /// The log entry.
     pub revision: Revision,
-    /// When.
+    /// The time of the change.
     pub at: Timestamp,
-    /// Who asked.
+    /// The principal that made the change.
     pub by: String,
-    /// Why, in the caller's words.
+    /// The reason that the caller gave.
     pub reason: Option<String>,
-    /// What it did, in order.
+    /// Its edits, in order.
     pub edits: Vec<StoredEdit>,
 }
 
-/// One record's part of a stored change. Variants are added at the end only.
+/// One record's part of a stored change. New variants go to the end: the order is part of the format.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StoredEdit {
-    /// A definition; its end is the end of all its configs.
+    /// A definition was created, changed or deleted; deleting it deletes all its configs.
     Definition {
         /// The revision that created it.
         id: Revision,
@@ -72,12 +73,12 @@ pub enum StoredEdit {
         /// The record from now on; `None` when it was deleted.
         after: Option<Arc<Definition>>,
     },
-    /// All configs of the definition were indexed anew.
+    /// All configs of the definition were indexed again.
     Reindexed {
         /// The definition's id.
         definition: Revision,
     },
-    /// A config.
+    /// A config was created, changed or deleted.
     Config {
         /// The definition's id.
         definition: Revision,
@@ -88,12 +89,12 @@ pub enum StoredEdit {
         /// The record from now on; `None` when it was deleted.
         after: Option<Arc<Config>>,
     },
-    /// An answer that is kept for its request from now on.
-    Remember(RememberedOutcome),
-    /// An answer that is not kept any more; the revision that made it.
+    /// The outcome of a request is retained from now on.
+    Remember(Remembered),
+    /// The outcome of the request that made this revision is no longer retained.
     Forget(Revision),
-    /// A config whose replaced record does not stand in the same segment.
-    ConfigOver {
+    /// As `Config`, when the replaced record is not in the same segment.
+    ConfigWithBefore {
         /// The definition's id.
         definition: Revision,
         /// The record that was replaced.
@@ -104,22 +105,23 @@ pub enum StoredEdit {
 }
 
 impl StoredChange {
-    /// The stored form of a change, in a segment that begins behind a revision.
+    /// The stored form of a change, for a segment that begins after a revision.
     #[must_use]
-    pub fn of(change: &Change, behind: Revision) -> Self {
+    pub fn of(change: &Change, segment_after: Revision) -> Self {
         Self {
             revision: change.revision,
             at: change.at,
             by: change.by.clone(),
             reason: change.reason.clone(),
-            edits: change.edits.iter().filter_map(|edit| StoredEdit::of(edit, behind)).collect(),
+            edits: change.edits.iter().filter_map(|edit| StoredEdit::of(edit, segment_after)).collect(),
         }
     }
 }
 
 impl StoredEdit {
-    /// `None` for what the history does not keep, and for an edit of nothing into nothing, which no change has.
-    fn of(edit: &Edit, behind: Revision) -> Option<Self> {
+    /// `None` for an edit that the history does not store, and for one without a record before and after,
+    /// which no change has.
+    fn of(edit: &Edit, segment_after: Revision) -> Option<Self> {
         Some(match edit {
             Edit::Definition { before, after } => {
                 let any = after.as_ref().or(before.as_ref())?;
@@ -131,8 +133,12 @@ impl StoredEdit {
                 }
             }
             Edit::Reindexed { definition } => Self::Reindexed { definition: *definition },
-            Edit::Config { definition, before: Some(before), after } if before.revision <= behind => {
-                Self::ConfigOver { definition: *definition, before: before.clone(), after: after.clone() }
+            Edit::Config { definition, before: Some(before), after } if before.revision <= segment_after => {
+                Self::ConfigWithBefore {
+                    definition: *definition,
+                    before: before.clone(),
+                    after: after.clone(),
+                }
             }
             Edit::Config { definition, before, after } => Self::Config {
                 definition: *definition,
@@ -147,75 +153,77 @@ impl StoredEdit {
     }
 }
 
-/// A frame of a segment, behind its first byte.
+/// A frame of a segment.
 #[derive(Debug)]
-pub(in crate::store) enum Part {
-    Head(Revision),
+pub(super) enum SegmentFrame {
+    /// The revision after which the segment begins.
+    Header(Revision),
     Change(StoredChange),
-    Reach(Revision),
+    /// The entries up to and including this one changed nothing more.
+    AppliedMark(Revision),
     Seal(Seal),
     Index(Index),
 }
 
-/// What a segment's frames come to.
+/// What a segment's frames add up to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(in crate::store) struct Totals {
-    pub(in crate::store) frames: u64,
-    /// The last revision that the segment knows of.
-    pub(in crate::store) reach: Revision,
-    pub(in crate::store) check: u32,
+pub(super) struct Totals {
+    pub(super) frames: u64,
+    /// The last revision that the segment covers.
+    pub(super) upto: Revision,
+    pub(super) check: u32,
 }
 
 /// The last frame of a sealed segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::store) struct Seal {
-    pub(in crate::store) totals: Totals,
-    /// Where the frame of the index begins.
-    pub(in crate::store) index_at: u64,
+pub(super) struct Seal {
+    pub(super) totals: Totals,
+    /// The offset of the index's frame.
+    pub(super) index_at: u64,
 }
 
 impl Totals {
-    pub(in crate::store) fn frame(&mut self, reach: Revision, check: u32) {
+    pub(super) fn add(&mut self, upto: Revision, check: u32) {
         self.frames += 1;
-        self.reach = reach;
+        self.upto = upto;
         self.check = crc32c::crc32c_append(self.check, &check.to_le_bytes());
     }
 }
 
 impl Seal {
-    /// Bytes of its frame with the frame's head: by them it is found from the end of a file.
-    pub(in crate::store) const FRAME_BYTES: usize = files::FRAME_HEAD_BYTES + 1 + 8 + 8 + 4 + 8;
+    /// Bytes of its frame with the frame's header: it is found by counting them back from the end of a file.
+    pub(super) const FRAME_BYTES: usize = files::FRAME_HEADER_BYTES + 1 + 8 + 8 + 4 + 8;
 
     fn to_bytes(self) -> Vec<u8> {
-        let Totals { frames, reach, check } = self.totals;
-        let numbers = [frames.to_le_bytes(), reach.to_le_bytes()].concat();
+        let Totals { frames, upto, check } = self.totals;
+        let numbers = [frames.to_le_bytes(), upto.to_le_bytes()].concat();
         [&[SEAL][..], &numbers, &check.to_le_bytes(), &self.index_at.to_le_bytes()].concat()
     }
 
     fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (frames, rest) = bytes.split_first_chunk::<8>()?;
-        let (reach, rest) = rest.split_first_chunk::<8>()?;
+        let (upto, rest) = rest.split_first_chunk::<8>()?;
         let (check, rest) = rest.split_first_chunk::<4>()?;
         let totals = Totals {
             frames: u64::from_le_bytes(*frames),
-            reach: Revision::from_le_bytes(*reach),
+            upto: Revision::from_le_bytes(*upto),
             check: u32::from_le_bytes(*check),
         };
         Some(Self { totals, index_at: u64::from_le_bytes(rest.try_into().ok()?) })
     }
 }
 
-impl Part {
-    /// `None` when a whole frame holds nothing that this version writes.
-    pub(in crate::store) fn parse(frame: &[u8]) -> Option<Self> {
+impl SegmentFrame {
+    /// `None` when the frame holds nothing that this version writes.
+    pub(super) fn parse(frame: &[u8]) -> Option<Self> {
         let (kind, bytes) = frame.split_first()?;
         match *kind {
-            HEAD => {
-                let behind = bytes.strip_prefix(MAGIC)?.strip_prefix(&FORMAT.to_le_bytes())?;
-                Some(Self::Head(Revision::from_le_bytes(behind.try_into().ok()?)))
+            HEADER => {
+                let after = bytes.strip_prefix(MAGIC)?.strip_prefix(&FORMAT.to_le_bytes())?;
+                Some(Self::Header(Revision::from_le_bytes(after.try_into().ok()?)))
             }
             CHANGE => whole(bytes).map(Self::Change),
-            REACH => Some(Self::Reach(Revision::from_le_bytes(bytes.try_into().ok()?))),
+            APPLIED_MARK => Some(Self::AppliedMark(Revision::from_le_bytes(bytes.try_into().ok()?))),
             SEAL => Seal::from_bytes(bytes).map(Self::Seal),
             INDEX => whole(bytes).map(Self::Index),
             _ => None,
@@ -229,85 +237,86 @@ fn whole<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Option<T> {
 
 /// Writes a segment frame by frame, into a file or into memory.
 #[derive(Debug)]
-pub(in crate::store) struct Encoder<W> {
-    pub(in crate::store) to: W,
+pub(super) struct Encoder<W> {
+    pub(super) to: W,
     totals: Totals,
-    pub(in crate::store) bytes: u64,
+    pub(super) bytes: u64,
 }
 
 impl<W: Write> Encoder<W> {
-    /// Begins a segment.
-    pub(in crate::store) fn begin(to: W, behind: Revision) -> std::io::Result<Self> {
+    /// Begins a segment after a revision.
+    pub(super) fn new(to: W, after: Revision) -> std::io::Result<Self> {
         let mut encoder = Self { to, totals: Totals::default(), bytes: 0 };
-        let head = [&[HEAD][..], MAGIC, &FORMAT.to_le_bytes(), &behind.to_le_bytes()].concat();
-        encoder.frame(&head, behind)?;
+        let header = [&[HEADER][..], MAGIC, &FORMAT.to_le_bytes(), &after.to_le_bytes()].concat();
+        encoder.frame(&header, after)?;
         Ok(encoder)
     }
 
-    /// Goes on with a segment that has been read.
-    pub(in crate::store) fn resume(to: W, totals: Totals, bytes: u64) -> Self {
+    /// Continues a segment that was scanned.
+    pub(super) fn resume(to: W, totals: Totals, bytes: u64) -> Self {
         Self { to, totals, bytes }
     }
 
-    pub(in crate::store) fn change(&mut self, change: &StoredChange) -> std::io::Result<()> {
+    pub(super) fn change(&mut self, change: &StoredChange) -> std::io::Result<()> {
         let bytes =
             postcard::to_extend(change, vec![CHANGE]).expect("a change is plain data and memory grows");
         self.frame(&bytes, change.revision)
     }
 
-    /// Entries up to this one changed nothing more.
-    pub(in crate::store) fn reach(&mut self, index: Revision) -> std::io::Result<()> {
-        self.frame(&[&[REACH][..], &index.to_le_bytes()].concat(), index)
+    /// Raises the applied mark: the entries up to and including this one changed nothing more.
+    pub(super) fn applied_mark(&mut self, index: Revision) -> std::io::Result<()> {
+        self.frame(&[&[APPLIED_MARK][..], &index.to_le_bytes()].concat(), index)
     }
 
-    pub(in crate::store) fn reached(&self) -> Revision {
-        self.totals.reach
+    /// The last revision that it covers so far.
+    pub(super) fn upto(&self) -> Revision {
+        self.totals.upto
     }
 
     /// Ends the segment with its index and its seal.
-    pub(in crate::store) fn seal(mut self, index: &Index) -> std::io::Result<W> {
+    pub(super) fn seal(mut self, index: &Index) -> std::io::Result<W> {
         let index_at = self.bytes;
         let index = postcard::to_extend(index, vec![INDEX]).expect("an index is plain data and memory grows");
-        self.frame(&index, self.totals.reach)?;
+        self.frame(&index, self.totals.upto)?;
         let seal = Seal { totals: self.totals, index_at };
         files::write_frame(&mut self.to, &seal.to_bytes())?;
         Ok(self.to)
     }
 
-    fn frame(&mut self, bytes: &[u8], reach: Revision) -> std::io::Result<()> {
+    fn frame(&mut self, bytes: &[u8], upto: Revision) -> std::io::Result<()> {
         let check = files::write_frame(&mut self.to, bytes)?;
-        self.totals.frame(reach, check);
-        self.bytes += (files::FRAME_HEAD_BYTES + bytes.len()) as u64;
+        self.totals.add(upto, check);
+        self.bytes += (files::FRAME_HEADER_BYTES + bytes.len()) as u64;
         Ok(())
     }
 }
 
-/// A segment's file as its name tells it.
+/// A segment as its file's name describes it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::store) struct Segment {
-    /// The revision behind which it begins.
-    pub(in crate::store) behind: Revision,
-    pub(in crate::store) sealed: bool,
+pub(crate) struct Segment {
+    /// The revision after which it begins.
+    pub(super) after: Revision,
+    pub(super) sealed: bool,
 }
 
 impl Segment {
-    pub(in crate::store) fn parse(name: &str) -> Option<Self> {
+    pub(super) fn parse(name: &str) -> Option<Self> {
         let (number, ending) = name.strip_prefix("segment-")?.split_once('.')?;
         let sealed = match ending {
             "sealed" => true,
             "open" => false,
             _ => return None,
         };
-        Some(Self { behind: number.parse().ok()?, sealed })
+        Some(Self { after: number.parse().ok()?, sealed })
     }
 
-    pub(in crate::store) fn path(&self, directory: &Path) -> PathBuf {
+    pub(crate) fn path(&self, directory: &Path) -> PathBuf {
         let ending = if self.sealed { "sealed" } else { "open" };
-        directory.join(format!("segment-{:020}.{ending}", self.behind))
+        directory.join(format!("segment-{:020}.{ending}", self.after))
     }
 }
 
 /// The segments of a directory, ascending.
-pub(in crate::store) fn segments(directory: &Path) -> Result<Vec<Segment>, StoreError> {
+pub(crate) fn segments(directory: &Path) -> Result<Vec<Segment>, StoreError> {
     Ok(files::names(directory)?.iter().filter_map(|name| Segment::parse(name)).collect())
 }

@@ -1,20 +1,38 @@
-//! The history: every change by revision, in append-only segments.
+//! The history: every change by revision, in append-only segment files.
 //!
-//! | file | what it does |
+//! The Raft log is purged after a snapshot. The history keeps what was changed, by whom and why until
+//! compaction removes it, for lists of changes, reads as of a revision, rollback and watches that resume.
+//!
+//! ```text
+//! history/segment-<after>.sealed   the changes after revision <after>; immutable, fsynced, with its index
+//!         segment-<after>.open     the newest changes; at most one; torn at its end after a crash
+//! ```
+//!
+//! | where | what it does |
 //! |---|---|
-//! | `format` | the stored form of a change and of a segment |
-//! | `writer` | appends changes to the open segment |
-//! | `segments` | which segments there are |
-//! | `segment_index` | what is where in one segment |
+//! | `format` | the format of a change and of a segment file |
+//! | `writer` | appends changes to the open segment, seals it, removes compacted segments |
+//! | `segments` | [`History`]: which segments exist, shared by the writer and the readers |
+//! | `segment_index` | the index of one segment: offsets by record, by revision and by time |
 //! | `reader` | reads one segment frame by frame |
-//! | `query`, `reads` | what the history answers, and the store's methods for it |
-//! | `transfer` | pieces of the history on their way to another member |
+//! | `query` | the changes of one record, a config as of a revision |
+//! | `changes` | all changes from a revision on, in order |
+//! | `transfer` | segments that fill a gap in the history of another member |
+//!
+//! **Invariants:** a change is written once, in the order of revisions. A reader gets every change of its
+//! range or an error: a part that was compacted or is missing is never passed over.
 
-pub(in crate::store) mod format;
-pub(in crate::store) mod query;
-pub(in crate::store) mod reader;
-mod reads;
-pub(in crate::store) mod segment_index;
-pub(in crate::store) mod segments;
+mod changes;
+pub(super) mod format;
+mod query;
+mod reader;
+mod segment_index;
+mod segments;
 mod transfer;
-pub(in crate::store) mod writer;
+pub(super) mod writer;
+
+pub use changes::Changes;
+pub use format::{StoredChange, StoredEdit};
+pub use query::{AfterImage, AsOf, HistoryEntry, HistoryError, HistoryPage, Operation};
+pub use segment_index::Subject;
+pub use segments::History;

@@ -1,13 +1,13 @@
-//! Reading the history: all changes from a revision on, the changes of one key, a config as it was.
+//! Queries of the history: the changes of one record, a config as of a revision.
 //!
-//! A config at a revision is what the first change behind that revision replaced; when nothing changed it since,
-//! it is as it is now. Each segment can tell that of itself (`changes.rs`), so that the answer costs the same
-//! however often the key was changed.
+//! A config as of a revision is what the first change after that revision replaced; when nothing changed it
+//! since, it is the current one. Each segment answers that on its own (see `format`), so that the query costs
+//! the same however often the config was changed.
 //!
-//! **Invariant:** a reader gets every change of the range in order, or an error; never a wrong or a skipped one.
+//! **Invariant:** a query returns every change of its range in order, or an error; never a wrong or a skipped
+//! one.
 
 use std::{
-    collections::VecDeque,
     fs::File,
     io::{BufReader, Seek, SeekFrom},
     sync::Arc,
@@ -16,10 +16,10 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    format::{Part, StoredChange, StoredEdit},
-    reader::Reading,
+    format::{SegmentFrame, StoredChange, StoredEdit},
+    reader::SegmentReader,
     segment_index::Subject,
-    segments::{Catalog, Span, Spans},
+    segments::{History, Span, Spans},
 };
 use crate::{
     model::{
@@ -32,29 +32,29 @@ use crate::{
     },
 };
 
-/// Stored text from which on a page ends early: a page of the largest records would have a gigabyte.
-const PAGE_BYTES: usize = 4 << 20;
-/// Places that are looked up at once.
-const LOOK_UPS: usize = 64;
+/// Bytes of record text after which a page ends early: a page of the largest records would have a gigabyte.
+const PAGE_BYTES_SOFT_MAX: usize = 4 << 20;
+/// Offsets that are taken from an index at once.
+const LOOKUP_BATCH: usize = 64;
 
-/// Why the history was not read.
+/// Why the history could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum HistoryError {
-    /// It is gone everywhere.
-    #[error("the history is kept from revision {compaction_revision} on")]
+    /// It was compacted, on every node.
+    #[error("the history is retained from revision {compaction_revision} on")]
     Compacted {
-        /// The oldest revision whose state is kept.
+        /// The oldest revision whose state is retained.
         compaction_revision: Revision,
     },
-    /// It is not here; another member may have it.
-    #[error("this node's history has nothing between the revisions {behind} and {to}")]
+    /// It is not on this node; another member may have it.
+    #[error("this node's history lacks the changes after revision {after} up to {upto}")]
     Gap {
-        /// It is known up to here.
-        behind: Revision,
-        /// And again behind this one.
-        to: Revision,
+        /// The last revision before the gap.
+        after: Revision,
+        /// The last revision in the gap.
+        upto: Revision,
     },
-    /// It is damaged, or the disk refuses.
+    /// It is damaged, or the disk fails.
     #[error(transparent)]
     Failed(#[from] StoreError),
 }
@@ -62,19 +62,19 @@ pub enum HistoryError {
 /// What a change did to a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Operation {
-    /// It is new.
+    /// The record did not exist before.
     Create,
-    /// It has other content.
+    /// The record's content was replaced.
     Update,
-    /// It is gone.
+    /// The record was removed.
     Delete,
 }
 
-/// A record as a change left it.
+/// A record after a change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Left {
-    /// Nothing: it was deleted.
-    Nothing,
+pub enum AfterImage {
+    /// There is none: the record was deleted.
+    Deleted,
     /// A definition.
     Definition(Arc<Definition>),
     /// A config.
@@ -83,391 +83,324 @@ pub enum Left {
 
 /// One change of one record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Past {
-    /// The entry.
+pub struct HistoryEntry {
+    /// The change's log entry.
     pub revision: Revision,
-    /// When.
+    /// The time of the change.
     pub at: Timestamp,
-    /// Who asked.
+    /// The principal that made the change.
     pub by: String,
-    /// Why, in the caller's words.
+    /// The reason that the caller gave.
     pub reason: Option<String>,
     /// What was done.
     pub operation: Operation,
-    /// What it left.
-    pub left: Left,
+    /// The record after the change.
+    pub after: AfterImage,
 }
 
 /// Some changes of one record, newest first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PastPage {
+pub struct HistoryPage {
     /// The changes.
-    pub items: Vec<Past>,
-    /// There are older ones, all before this revision.
+    pub items: Vec<HistoryEntry>,
+    /// When there are older changes: they are before this revision.
     pub next_before: Option<Revision>,
-    /// How far back the history goes.
+    /// The oldest revision whose state is retained.
     pub compaction_revision: Revision,
 }
 
-/// A config as it was.
+/// A config as of a revision.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Was {
-    /// As it is now.
+pub enum AsOf {
+    /// Nothing changed it since: the current config, or its absence, is the answer.
     Unchanged,
-    /// Like this, or not there.
-    Then(Option<Arc<Config>>),
+    /// The config that the next change replaced; `None` when it did not exist.
+    Value(Option<Arc<Config>>),
 }
 
-impl Past {
-    /// What a change did to a record; `None` when nothing that anybody saw.
+impl HistoryEntry {
+    /// What a change did to a record; `None` when the record was absent before and after it.
     fn of(change: StoredChange, subject: &Subject) -> Option<Self> {
-        let mut edits = change.edits.into_iter().filter(|edit| subject.has(edit));
+        let mut edits = change.edits.into_iter().filter(|edit| subject.matches(edit));
         let first = edits.next()?;
-        let was_there = match &first {
+        let existed = match &first {
             StoredEdit::Definition { before, .. } | StoredEdit::Config { before, .. } => before.is_some(),
-            StoredEdit::ConfigOver { .. } => true,
+            StoredEdit::ConfigWithBefore { .. } => true,
             StoredEdit::Reindexed { .. } | StoredEdit::Remember(_) | StoredEdit::Forget(_) => return None,
         };
-        let left = match edits.last().unwrap_or(first) {
-            StoredEdit::Definition { after, .. } => after.map_or(Left::Nothing, Left::Definition),
-            StoredEdit::Config { after, .. } | StoredEdit::ConfigOver { after, .. } => {
-                after.map_or(Left::Nothing, Left::Config)
+        let after = match edits.last().unwrap_or(first) {
+            StoredEdit::Definition { after, .. } => after.map_or(AfterImage::Deleted, AfterImage::Definition),
+            StoredEdit::Config { after, .. } | StoredEdit::ConfigWithBefore { after, .. } => {
+                after.map_or(AfterImage::Deleted, AfterImage::Config)
             }
             StoredEdit::Reindexed { .. } | StoredEdit::Remember(_) | StoredEdit::Forget(_) => return None,
         };
-        let operation = match (was_there, &left) {
-            (false, Left::Nothing) => return None,
-            (true, Left::Nothing) => Operation::Delete,
-            (false, Left::Definition(_) | Left::Config(_)) => Operation::Create,
-            (true, Left::Definition(_) | Left::Config(_)) => Operation::Update,
+        let operation = match (existed, &after) {
+            (false, AfterImage::Deleted) => return None,
+            (true, AfterImage::Deleted) => Operation::Delete,
+            (false, AfterImage::Definition(_) | AfterImage::Config(_)) => Operation::Create,
+            (true, AfterImage::Definition(_) | AfterImage::Config(_)) => Operation::Update,
         };
         let StoredChange { revision, at, by, reason, .. } = change;
-        Some(Self { revision, at, by, reason, operation, left })
+        Some(Self { revision, at, by, reason, operation, after })
     }
 
     fn bytes(&self) -> usize {
-        match &self.left {
-            Left::Nothing => 0,
-            Left::Config(config) => config.data.len(),
-            Left::Definition(definition) => definition.schema.as_ref().map_or(0, |schema| schema.len()),
+        match &self.after {
+            AfterImage::Deleted => 0,
+            AfterImage::Config(config) => config.data.len(),
+            AfterImage::Definition(definition) => definition.schema.as_ref().map_or(0, |schema| schema.len()),
         }
     }
 }
 
 impl Subject {
-    /// Before this revision there is nothing of it.
-    fn begins(&self) -> Revision {
+    /// The record has no change before this revision.
+    fn created_after(&self) -> Revision {
         match self {
             Self::Definition(_) => 0,
-            Self::Config { definition, .. } => *definition >> STEP_BITS,
+            Self::Config { definition, .. } => (*definition >> STEP_BITS).saturating_sub(1),
         }
     }
 }
 
-impl Catalog {
-    /// The changes of a record up to a revision, newest first, `limit` at most.
-    pub(in crate::store) fn page(
-        &self,
-        subject: &Subject,
-        upper: Revision,
-        limit: usize,
-    ) -> Result<PastPage, HistoryError> {
-        let Spans { all, compaction_revision, .. } = self.spans();
-        if upper < compaction_revision {
-            return Err(HistoryError::Compacted { compaction_revision });
+impl History {
+    /// The changes of a record up to and including a revision, newest first, `limit` at most. Blocking.
+    ///
+    /// # Errors
+    /// When the revision was compacted, its changes are not on this node, or the disk fails.
+    pub fn page(&self, subject: &Subject, upto: Revision, limit: usize) -> Result<HistoryPage, HistoryError> {
+        match self.try_page(subject, upto, limit) {
+            // A segment was compacted during the query; what the caller asked for is still retained.
+            Err(HistoryError::Compacted { compaction_revision }) if upto >= compaction_revision => {
+                self.try_page(subject, upto, limit)
+            }
+            page => page,
         }
-        let low = compaction_revision.max(subject.begins().saturating_sub(1));
-        let mut filling = Filling {
-            page: PastPage { items: Vec::new(), next_before: None, compaction_revision },
-            bytes: 0,
-            limit,
-        };
-        let mut next = upper;
-        for span in all.into_iter().rev().skip_while(|span| span.behind >= upper) {
-            if next <= low {
-                break;
-            }
-            if span.reach < next {
-                return Err(HistoryError::Gap { behind: span.reach.max(low), to: next });
-            }
-            if Places::new(self, span, subject).fill(&mut filling, low, next)? {
-                return Ok(filling.page);
-            }
-            next = span.behind;
-        }
-        if next > low { Err(HistoryError::Gap { behind: low, to: next }) } else { Ok(filling.page) }
     }
 
-    /// A config as it was at a revision, if it was changed up to `upto` since.
-    pub(in crate::store) fn config_at(
+    fn try_page(&self, subject: &Subject, upto: Revision, limit: usize) -> Result<HistoryPage, HistoryError> {
+        let Spans { all, compaction_revision, .. } = self.spans();
+        if upto < compaction_revision {
+            return Err(HistoryError::Compacted { compaction_revision });
+        }
+        let after = compaction_revision.max(subject.created_after());
+        let page = HistoryPage { items: Vec::new(), next_before: None, compaction_revision };
+        let mut builder = PageBuilder { page, bytes: 0, limit };
+        let mut next = upto;
+        for span in all.into_iter().rev().skip_while(|span| span.after >= upto) {
+            if next <= after {
+                break;
+            }
+            if span.upto < next {
+                return Err(HistoryError::Gap { after: span.upto.max(after), upto: next });
+            }
+            if SegmentLookup::new(self, span, subject).add_to(&mut builder, after, next)? {
+                return Ok(builder.page);
+            }
+            next = span.after;
+        }
+        if next > after { Err(HistoryError::Gap { after, upto: next }) } else { Ok(builder.page) }
+    }
+
+    /// A config as of the revision `at`, by its changes after that, up to and including `upto`. Blocking.
+    ///
+    /// # Errors
+    /// When the revision was compacted, its changes are not on this node, or the disk fails.
+    pub fn config_as_of(
         &self,
         subject: &Subject,
         at: Revision,
         upto: Revision,
-    ) -> Result<Was, HistoryError> {
+    ) -> Result<AsOf, HistoryError> {
         let Spans { all, compaction_revision, .. } = self.spans();
         if at < compaction_revision {
             return Err(HistoryError::Compacted { compaction_revision });
         }
-        let from = at.max(subject.begins().saturating_sub(1));
+        let from = at.max(subject.created_after());
         let mut next = from;
-        for span in all.into_iter().skip_while(|span| span.reach <= from) {
+        for span in all.into_iter().skip_while(|span| span.upto <= from) {
             if next >= upto {
                 break;
             }
-            if span.behind > next {
-                return Err(HistoryError::Gap { behind: next, to: span.behind });
+            if span.after > next {
+                return Err(HistoryError::Gap { after: next, upto: span.after });
             }
-            if let Some(was) = Places::new(self, span, subject).first(at, upto)? {
-                return Ok(was);
+            if let Some(value) = SegmentLookup::new(self, span, subject).first_replaced(at, upto)? {
+                return Ok(value);
             }
-            next = span.reach;
+            next = span.upto;
         }
-        if next < upto { Err(HistoryError::Gap { behind: next, to: upto }) } else { Ok(Was::Unchanged) }
+        if next < upto { Err(HistoryError::Gap { after: next, upto }) } else { Ok(AsOf::Unchanged) }
     }
 
-    /// The config that a change at a revision left.
-    pub(in crate::store) fn config_of(
+    /// The config that the change at a revision wrote. Blocking.
+    ///
+    /// # Errors
+    /// When the revision was compacted, its change is not on this node, or the disk fails.
+    pub fn config_written_at(
         &self,
         subject: &Subject,
         revision: Revision,
     ) -> Result<Arc<Config>, HistoryError> {
         let Spans { all, compaction_revision, .. } = self.spans();
-        let span = all.into_iter().find(|span| span.behind < revision && span.reach >= revision);
+        let span = all.into_iter().find(|span| span.after < revision && span.upto >= revision);
         let span = span.ok_or(if revision <= compaction_revision {
             HistoryError::Compacted { compaction_revision }
         } else {
-            HistoryError::Gap { behind: revision - 1, to: revision }
+            HistoryError::Gap { after: revision - 1, upto: revision }
         })?;
-        Places::new(self, span, subject).config(revision)
+        SegmentLookup::new(self, span, subject).config_written_at(revision)
     }
 
-    /// The last revision whose change is not younger than a time; 0 when there is none.
-    pub(in crate::store) fn oldest_after(&self, at: Timestamp) -> Result<Revision, HistoryError> {
+    /// The last revision whose change was made at a time or before it, as far as this node knows; 0 when
+    /// there is none. Blocking.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    pub fn last_revision_at(&self, at: Timestamp) -> Result<Revision, HistoryError> {
         let mut found = None;
         for span in self.spans().all {
-            match self.with_index(span, |index| index.at(at))? {
-                Some(mark) => found = Some((span, mark)),
+            match self.with_index(span, |index| index.seek_point_at(at))? {
+                Some(point) => found = Some((span, point)),
                 None => break,
             }
         }
-        let Some((span, mark)) = found else { return Ok(0) };
-        let mut reading = Reading::open(self.open(span)?, span, mark.offset)?;
+        let Some((span, point)) = found else { return Ok(0) };
+        let mut reader = SegmentReader::open(self.open(span)?, span, point.offset)?;
         let mut last = 0;
-        while let Some(change) = reading.next()?.filter(|change| change.at <= at) {
+        while let Some(change) = reader.next()?.filter(|change| change.at <= at) {
             last = change.revision;
         }
         Ok(last)
     }
 }
 
-/// A page in the making.
-struct Filling {
-    page: PastPage,
+/// A page that is being filled.
+struct PageBuilder {
+    page: HistoryPage,
     bytes: usize,
     limit: usize,
 }
 
-impl Filling {
-    /// Takes the next older change; `false` when the page is full without it.
-    fn take(&mut self, past: Past) -> bool {
+impl PageBuilder {
+    /// Adds the next older change; `false` when the page is full without it.
+    fn add(&mut self, entry: HistoryEntry) -> bool {
         let last = self.page.items.last().map(|last| last.revision);
-        if self.page.items.len() >= self.limit || (self.bytes > PAGE_BYTES && last.is_some()) {
+        if self.page.items.len() >= self.limit || (self.bytes > PAGE_BYTES_SOFT_MAX && last.is_some()) {
             self.page.next_before = last;
             return false;
         }
-        self.bytes += past.bytes();
-        self.page.items.push(past);
+        self.bytes += entry.bytes();
+        self.page.items.push(entry);
         true
     }
 }
 
-/// Reads single changes of one segment.
-struct Places<'a> {
-    catalog: &'a Catalog,
+/// Reads the changes of one record from one segment, by the segment's index.
+struct SegmentLookup<'a> {
+    history: &'a History,
     span: Span,
     subject: &'a Subject,
     file: Option<BufReader<File>>,
 }
 
-impl<'a> Places<'a> {
-    fn new(catalog: &'a Catalog, span: Span, subject: &'a Subject) -> Self {
-        Self { catalog, span, subject, file: None }
+impl<'a> SegmentLookup<'a> {
+    fn new(history: &'a History, span: Span, subject: &'a Subject) -> Self {
+        Self { history, span, subject, file: None }
     }
 
-    /// Adds the changes above `low` and at most `high` to a page, newest first; whether it is full.
-    fn fill(&mut self, to: &mut Filling, low: Revision, mut high: Revision) -> Result<bool, HistoryError> {
+    /// Adds the changes after `after`, up to and including `upto`, to a page, newest first; returns whether
+    /// the page is full.
+    fn add_to(
+        &mut self,
+        page: &mut PageBuilder,
+        after: Revision,
+        mut upto: Revision,
+    ) -> Result<bool, HistoryError> {
         let subject = self.subject;
         loop {
-            let found = self.catalog.with_index(self.span, |index| {
-                index.find(subject, low, high).rev().take(LOOK_UPS).collect::<Vec<_>>()
+            let found = self.history.with_index(self.span, |index| {
+                index.find(subject, after, upto).rev().take(LOOKUP_BATCH).collect::<Vec<_>>()
             })?;
             for (_, offset) in &found {
-                let past = Past::of(self.change(*offset)?, subject);
-                if past.is_some_and(|past| !to.take(past)) {
+                let entry = HistoryEntry::of(self.change(*offset)?, subject);
+                if entry.is_some_and(|entry| !page.add(entry)) {
                     return Ok(true);
                 }
             }
-            match found.last().filter(|_| found.len() == LOOK_UPS) {
-                Some((oldest, _)) => high = oldest - 1,
+            match found.last().filter(|_| found.len() == LOOKUP_BATCH) {
+                Some((oldest, _)) => upto = oldest - 1,
                 None => return Ok(false),
             }
         }
     }
 
-    /// What the first change above `low` and at most `high` replaced.
-    fn first(&mut self, mut low: Revision, high: Revision) -> Result<Option<Was>, HistoryError> {
+    /// What the first change after `after`, up to and including `upto`, replaced.
+    fn first_replaced(&mut self, mut after: Revision, upto: Revision) -> Result<Option<AsOf>, HistoryError> {
         let subject = self.subject;
         loop {
-            let found = self.catalog.with_index(self.span, |index| {
-                index.find(subject, low, high).take(LOOK_UPS).collect::<Vec<_>>()
+            let found = self.history.with_index(self.span, |index| {
+                index.find(subject, after, upto).take(LOOKUP_BATCH).collect::<Vec<_>>()
             })?;
             for (_, offset) in &found {
                 let change = self.change(*offset)?;
-                if let Some(was) = self.replaced(change)? {
-                    return Ok(Some(was));
+                if let Some(value) = self.replaced(change)? {
+                    return Ok(Some(value));
                 }
             }
-            match found.last().filter(|_| found.len() == LOOK_UPS) {
-                Some((newest, _)) => low = *newest,
+            match found.last().filter(|_| found.len() == LOOKUP_BATCH) {
+                Some((newest, _)) => after = *newest,
                 None => return Ok(None),
             }
         }
     }
 
     fn change(&mut self, offset: u64) -> Result<StoredChange, HistoryError> {
-        let behind = self.span.behind;
-        let failed = || format!("can't read the history behind revision {behind}");
+        let after = self.span.after;
+        let failed = || format!("can't read the history segment after revision {after}");
         let file = match &mut self.file {
             Some(file) => file,
-            none => none.insert(BufReader::new(self.catalog.open(self.span)?)),
+            none => none.insert(BufReader::new(self.history.open(self.span)?)),
         };
         file.seek(SeekFrom::Start(offset)).map_err(io(failed()))?;
         if let Frame::Whole(bytes, _) = files::read_frame(file).map_err(io(failed()))?
-            && let Some(Part::Change(change)) = Part::parse(&bytes)
+            && let Some(SegmentFrame::Change(change)) = SegmentFrame::parse(&bytes)
         {
             return Ok(change);
         }
-        let text = format!("the segment of the history behind {behind} has no change where its index says");
+        let text = format!("the history segment after revision {after} has no change where its index says");
         Err(StoreError::Damaged(text).into())
     }
 
-    /// What a change replaced; `None` when it is no change of the subject's.
-    fn replaced(&mut self, change: StoredChange) -> Result<Option<Was>, HistoryError> {
+    /// What a change replaced; `None` when it did not change the record.
+    fn replaced(&mut self, change: StoredChange) -> Result<Option<AsOf>, HistoryError> {
         let subject = self.subject;
-        let Some(edit) = change.edits.into_iter().find(|edit| subject.has(edit)) else { return Ok(None) };
+        let Some(edit) = change.edits.into_iter().find(|edit| subject.matches(edit)) else { return Ok(None) };
         let before = match edit {
-            StoredEdit::ConfigOver { before, .. } => Some(before),
-            StoredEdit::Config { before: Some(before), .. } => Some(self.config(before)?),
+            StoredEdit::ConfigWithBefore { before, .. } => Some(before),
+            StoredEdit::Config { before: Some(before), .. } => Some(self.config_written_at(before)?),
             StoredEdit::Config { before: None, .. } => None,
             StoredEdit::Definition { .. }
             | StoredEdit::Reindexed { .. }
             | StoredEdit::Remember(_)
             | StoredEdit::Forget(_) => return Ok(None),
         };
-        Ok(Some(Was::Then(before)))
+        Ok(Some(AsOf::Value(before)))
     }
 
-    /// The config that the change at a revision left.
-    fn config(&mut self, revision: Revision) -> Result<Arc<Config>, HistoryError> {
+    fn config_written_at(&mut self, revision: Revision) -> Result<Arc<Config>, HistoryError> {
         let subject = self.subject;
-        let found = self.catalog.with_index(self.span, |index| {
+        let found = self.history.with_index(self.span, |index| {
             index.find(subject, revision.saturating_sub(1), revision).collect::<Vec<_>>()
         })?;
         for (_, offset) in found {
-            if let Some(Left::Config(config)) = Past::of(self.change(offset)?, subject).map(|past| past.left)
-            {
+            let entry = HistoryEntry::of(self.change(offset)?, subject);
+            if let Some(AfterImage::Config(config)) = entry.map(|entry| entry.after) {
                 return Ok(config);
             }
         }
         let text = format!("the history has no change of the config at revision {revision}");
         Err(StoreError::Damaged(text).into())
-    }
-}
-
-/// The changes from a revision on, oldest first, as far as they were written when it was made. It ends behind the
-/// first error.
-#[derive(Debug)]
-pub struct Changes {
-    catalog: Arc<Catalog>,
-    from: Revision,
-    spans: VecDeque<Span>,
-    current: Option<Reading>,
-    /// What is missing behind the last of `spans`.
-    gap: Option<HistoryError>,
-}
-
-impl Changes {
-    pub(in crate::store) fn new(catalog: &Arc<Catalog>, from: Revision) -> Result<Self, HistoryError> {
-        let Spans { all, compaction_revision, reach } = catalog.spans();
-        let from = from.max(1);
-        if from <= compaction_revision {
-            return Err(HistoryError::Compacted { compaction_revision });
-        }
-        // Behind the end there is nothing yet, whatever is missing before it.
-        let mut spans: VecDeque<Span> = if from > reach { VecDeque::new() } else { all.into() };
-        while spans.get(1).is_some_and(|next| next.behind < from) {
-            spans.pop_front();
-        }
-        let mut known = from - 1;
-        if spans.front().is_some_and(|first| first.behind < from) {
-            known = spans.front().map_or(0, |first| first.reach);
-        }
-        let mut whole = 0;
-        let mut gap = None;
-        for span in &spans {
-            if span.behind > known {
-                gap = Some(HistoryError::Gap { behind: known, to: span.behind });
-                break;
-            }
-            known = span.reach;
-            whole += 1;
-        }
-        if gap.is_none() && known < reach && from <= reach {
-            gap = Some(HistoryError::Gap { behind: known, to: reach });
-        }
-        match gap {
-            Some(gap) if known < from => Err(gap),
-            gap => {
-                spans.truncate(whole);
-                Ok(Self { catalog: Arc::clone(catalog), from, spans, current: None, gap })
-            }
-        }
-    }
-
-    fn advance(&mut self) -> Result<Option<StoredChange>, HistoryError> {
-        loop {
-            let Some(reading) = &mut self.current else {
-                let Some(span) = self.spans.pop_front() else { return self.gap.take().map_or(Ok(None), Err) };
-                let offset = self.catalog.with_index(span, |index| index.before(self.from))?;
-                self.current = Some(Reading::open(self.catalog.open(span)?, span, offset)?);
-                continue;
-            };
-            match reading.next()? {
-                Some(change) if change.revision >= self.from => return Ok(Some(change)),
-                Some(_) => {}
-                None => {
-                    // The last one may have grown since it was looked at, or not be written to its end yet.
-                    if !self.spans.is_empty() || self.gap.is_some() {
-                        reading.check_reach()?;
-                    }
-                    self.current = None;
-                }
-            }
-        }
-    }
-}
-
-impl Iterator for Changes {
-    type Item = Result<StoredChange, HistoryError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let item = self.advance();
-        if item.is_err() {
-            self.spans.clear();
-            self.current = None;
-            self.gap = None;
-        }
-        item.transpose()
     }
 }

@@ -1,7 +1,7 @@
-//! Reading a segment frame by frame.
+//! Reading a segment frame by frame: its changes for a query, or all of it up to its first damage.
 //!
-//! **Invariant:** nothing is taken for a change whose checksum was not compared; what a sealed segment lacks is
-//! damage, the end of one that grows may be torn.
+//! **Invariant:** no change is returned before its checksum was verified. A sealed segment that ends early is
+//! damaged; the end of an open one may be torn.
 
 use std::{
     fs::File,
@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{
-    format::{Part, StoredChange, Totals},
+    format::{SegmentFrame, StoredChange, Totals},
     segment_index::Index,
     segments::Span,
 };
@@ -24,50 +24,52 @@ use crate::{
 
 /// Reads the changes of one segment.
 #[derive(Debug)]
-pub(in crate::store) struct Reading {
+pub(super) struct SegmentReader {
     file: BufReader<File>,
     span: Span,
     totals: Totals,
-    /// Read from its beginning: the sum over all frames can be compared.
-    whole: bool,
+    /// It reads from the first frame: the totals can be compared with those of the seal.
+    from_start: bool,
     ended: bool,
 }
 
-impl Reading {
-    /// Begins at a frame; 0 is the first.
-    pub(in crate::store) fn open(mut file: File, span: Span, offset: u64) -> Result<Self, StoreError> {
+impl SegmentReader {
+    /// Starts at the frame at an offset; 0 is the first one.
+    pub(super) fn open(mut file: File, span: Span, offset: u64) -> Result<Self, StoreError> {
         file.seek(SeekFrom::Start(offset)).map_err(io("can't read the history"))?;
-        let totals = Totals { reach: span.behind, ..Totals::default() };
+        let totals = Totals { upto: span.after, ..Totals::default() };
         let file = BufReader::with_capacity(64 << 10, file);
-        Ok(Self { file, span, totals, whole: offset == 0, ended: false })
+        Ok(Self { file, span, totals, from_start: offset == 0, ended: false })
     }
 
-    /// The next change; `None` at a whole end. One that is not sealed may end anywhere.
-    pub(in crate::store) fn next(&mut self) -> Result<Option<StoredChange>, StoreError> {
+    /// The next change; `None` after the seal, or at the end of what is whole of an open segment.
+    pub(super) fn next(&mut self) -> Result<Option<StoredChange>, StoreError> {
         while !self.ended {
             let frame = files::read_frame(&mut self.file)
-                .map_err(io(format!("can't read the history behind revision {}", self.span.behind)))?;
+                .map_err(io(format!("can't read the history segment after revision {}", self.span.after)))?;
             let (bytes, check) = match frame {
                 Frame::Whole(bytes, check) => (bytes, check),
                 Frame::End | Frame::Damaged(_) if !self.span.sealed => return Ok(None),
                 Frame::End => return Err(self.damaged("it ends early")),
                 Frame::Damaged(what) => return Err(self.damaged(what)),
             };
-            match Part::parse(&bytes) {
-                Some(Part::Head(behind))
-                    if behind == self.span.behind && self.totals.frames == 0 && self.whole =>
+            match SegmentFrame::parse(&bytes) {
+                Some(SegmentFrame::Header(after))
+                    if after == self.span.after && self.totals.frames == 0 && self.from_start =>
                 {
-                    self.totals.frame(behind, check);
+                    self.totals.add(after, check);
                 }
-                Some(Part::Change(change)) if change.revision > self.totals.reach => {
-                    self.totals.frame(change.revision, check);
+                Some(SegmentFrame::Change(change)) if change.revision > self.totals.upto => {
+                    self.totals.add(change.revision, check);
                     return Ok(Some(change));
                 }
-                Some(Part::Reach(index)) if index > self.totals.reach => self.totals.frame(index, check),
-                Some(Part::Index(_)) => self.totals.frame(self.totals.reach, check),
-                Some(Part::Seal(seal))
+                Some(SegmentFrame::AppliedMark(index)) if index > self.totals.upto => {
+                    self.totals.add(index, check);
+                }
+                Some(SegmentFrame::Index(_)) => self.totals.add(self.totals.upto, check),
+                Some(SegmentFrame::Seal(seal))
                     if seal.totals == self.totals
-                        || (!self.whole && seal.totals.reach == self.totals.reach) =>
+                        || (!self.from_start && seal.totals.upto == self.totals.upto) =>
                 {
                     self.end()?;
                 }
@@ -77,48 +79,46 @@ impl Reading {
         Ok(None)
     }
 
-    /// Whether it was read as far as it was known to reach.
-    pub(in crate::store) fn check_reach(&self) -> Result<(), StoreError> {
-        if self.totals.reach >= self.span.reach { Ok(()) } else { Err(self.damaged("it ends early")) }
+    /// Fails when the segment ended before the last revision that it covered when it was opened.
+    pub(super) fn check_complete(&self) -> Result<(), StoreError> {
+        if self.totals.upto >= self.span.upto { Ok(()) } else { Err(self.damaged("it ends early")) }
     }
 
     fn end(&mut self) -> Result<(), StoreError> {
         self.ended = true;
         let read = self.file.read(&mut [0]).map_err(io("can't read the history"))?;
-        if read == 0 { Ok(()) } else { Err(self.damaged("it goes on behind its seal")) }
+        if read == 0 { Ok(()) } else { Err(self.damaged("there are bytes after its seal")) }
     }
 
     fn damaged(&self, what: &str) -> StoreError {
-        StoreError::Damaged(format!(
-            "the segment of the history behind revision {} is damaged: {what}",
-            self.span.behind
-        ))
+        let after = self.span.after;
+        StoreError::Damaged(format!("the history segment after revision {after} is damaged: {what}"))
     }
 }
 
-/// What a segment holds, read up to its first damage.
+/// What a segment holds up to its first damage.
 #[derive(Debug, Default)]
-pub(in crate::store) struct Scan {
-    pub(in crate::store) totals: Totals,
-    /// How many bytes were whole: of one without a seal those before its index.
-    pub(in crate::store) bytes: u64,
-    pub(in crate::store) sealed: bool,
-    pub(in crate::store) index: Index,
-    /// Why it went no further.
-    pub(in crate::store) damage: Option<&'static str>,
+pub(super) struct Scan {
+    pub(super) totals: Totals,
+    /// Bytes that are whole; of a segment without a seal, those before its index.
+    pub(super) bytes: u64,
+    pub(super) sealed: bool,
+    pub(super) index: Index,
+    /// Why the scan stopped.
+    pub(super) damage: Option<&'static str>,
 }
 
 /// Reads a segment's file up to its first damage.
-pub(in crate::store) fn scan(path: &Path, behind: Revision) -> Result<Scan, StoreError> {
+pub(super) fn scan(path: &Path, after: Revision) -> Result<Scan, StoreError> {
     let file = File::open(path).map_err(io(format!("can't open {}", path.display())))?;
     let file = BufReader::with_capacity(256 << 10, file);
-    scan_from(file, behind).map_err(io(format!("can't read {}", path.display())))
+    scan_from(file, after).map_err(io(format!("can't read {}", path.display())))
 }
 
 /// Reads a segment up to its first damage.
-pub(in crate::store) fn scan_from(mut from: impl Read, behind: Revision) -> std::io::Result<Scan> {
-    let mut scan = Scan { totals: Totals { reach: behind, ..Totals::default() }, ..Scan::default() };
-    // Behind an index only the seal may come; without it the index is cut off.
+pub(super) fn scan_from(mut from: impl Read, after: Revision) -> std::io::Result<Scan> {
+    let mut scan = Scan { totals: Totals { upto: after, ..Totals::default() }, ..Scan::default() };
+    // Only the seal may follow the index. Without a seal the index is cut off, so it is not counted before.
     let mut indexed: Option<(Totals, u64)> = None;
     loop {
         let (bytes, check) = match files::read_frame(&mut from)? {
@@ -129,27 +129,29 @@ pub(in crate::store) fn scan_from(mut from: impl Read, behind: Revision) -> std:
                 return Ok(scan);
             }
         };
-        let length = (files::FRAME_HEAD_BYTES + bytes.len()) as u64;
-        match (Part::parse(&bytes), indexed) {
-            (Some(Part::Head(at)), None) if at == behind && scan.totals.frames == 0 => {
-                scan.totals.frame(at, check);
+        let length = (files::FRAME_HEADER_BYTES + bytes.len()) as u64;
+        match (SegmentFrame::parse(&bytes), indexed) {
+            (Some(SegmentFrame::Header(at)), None) if at == after && scan.totals.frames == 0 => {
+                scan.totals.add(at, check);
             }
-            (Some(Part::Change(change)), None)
-                if scan.totals.frames > 0 && change.revision > scan.totals.reach =>
+            (Some(SegmentFrame::Change(change)), None)
+                if scan.totals.frames > 0 && change.revision > scan.totals.upto =>
             {
                 scan.index.add(&change, scan.bytes);
-                scan.totals.frame(change.revision, check);
+                scan.totals.add(change.revision, check);
             }
-            (Some(Part::Reach(revision)), None) if scan.totals.frames > 0 && revision > scan.totals.reach => {
-                scan.totals.frame(revision, check);
+            (Some(SegmentFrame::AppliedMark(revision)), None)
+                if scan.totals.frames > 0 && revision > scan.totals.upto =>
+            {
+                scan.totals.add(revision, check);
             }
-            (Some(Part::Index(index)), None) if index == scan.index => {
+            (Some(SegmentFrame::Index(index)), None) if index == scan.index => {
                 let mut totals = scan.totals;
-                totals.frame(totals.reach, check);
+                totals.add(totals.upto, check);
                 indexed = Some((totals, scan.bytes + length));
                 continue;
             }
-            (Some(Part::Seal(seal)), Some((totals, before)))
+            (Some(SegmentFrame::Seal(seal)), Some((totals, before)))
                 if seal.totals == totals && seal.index_at == scan.bytes =>
             {
                 (scan.totals, scan.bytes, scan.sealed) = (totals, before + length, true);

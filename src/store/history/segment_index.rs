@@ -1,7 +1,9 @@
-//! Where the changes of a key stand in a segment, and where a revision or a time is to be looked for.
+//! The index of one segment: the offsets of each record's changes, and seek points by revision and by time.
 //!
-//! **Invariant:** an index only points: what is read at a place is compared with what was looked for, so that two
-//! keys with one hash are never taken for each other.
+//! A record is found by the hash of its key, so that the index is small and its entries have one size.
+//!
+//! **Invariant:** the index only narrows the search: the change at an offset is compared with the record that
+//! was looked up, so that two records with the same hash are never confused.
 
 use std::collections::BTreeSet;
 
@@ -11,15 +13,15 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::format::{StoredChange, StoredEdit};
 use crate::model::{record::Revision, time::Timestamp};
 
-/// Bytes between two marks: what is read on the way to a revision.
-const MARK_BYTES: u64 = 64 << 10;
+/// Bytes between two seek points: what is read at most before the revision that was looked up.
+const SEEK_POINT_BYTES: u64 = 64 << 10;
 
-/// Whose history is asked for.
+/// The record whose history is queried.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Subject {
-    /// A definition's, of all its lives.
+    /// All definitions that ever had this key.
     Definition(String),
-    /// A config's, in this life of its definition.
+    /// A config of one definition; a later definition with the same key has another id.
     Config {
         /// The definition's id.
         definition: Revision,
@@ -38,16 +40,17 @@ impl Subject {
         }
     }
 
-    /// Whether an edit is one of its.
-    pub(in crate::store) fn has(&self, edit: &StoredEdit) -> bool {
+    /// Whether an edit changed this record.
+    pub(super) fn matches(&self, edit: &StoredEdit) -> bool {
         match (self, edit) {
             (Self::Definition(key), StoredEdit::Definition { key: edited, .. }) => key == edited.as_str(),
             (Self::Config { definition, key }, StoredEdit::Config { definition: id, key: edited, .. }) => {
                 definition == id && key == edited.as_str()
             }
-            (Self::Config { definition, key }, StoredEdit::ConfigOver { definition: id, before, .. }) => {
-                definition == id && key == before.key.as_str()
-            }
+            (
+                Self::Config { definition, key },
+                StoredEdit::ConfigWithBefore { definition: id, before, .. },
+            ) => definition == id && key == before.key.as_str(),
             (
                 Self::Definition(_) | Self::Config { .. },
                 StoredEdit::Definition { .. }
@@ -55,20 +58,20 @@ impl Subject {
                 | StoredEdit::Config { .. }
                 | StoredEdit::Remember(_)
                 | StoredEdit::Forget(_)
-                | StoredEdit::ConfigOver { .. },
+                | StoredEdit::ConfigWithBefore { .. },
             ) => false,
         }
     }
 }
 
-/// The hash that an edit is found by; `None` when nobody asks for its history.
+/// The hash that an edit is found by; `None` when its record has no history of its own.
 fn hash_of(edit: &StoredEdit) -> Option<u64> {
     let subject = match edit {
         StoredEdit::Definition { key, .. } => Subject::Definition(key.as_str().into()),
         StoredEdit::Config { definition, key, .. } => {
             Subject::Config { definition: *definition, key: key.as_str().into() }
         }
-        StoredEdit::ConfigOver { definition, before, .. } => {
+        StoredEdit::ConfigWithBefore { definition, before, .. } => {
             Subject::Config { definition: *definition, key: before.key.as_str().into() }
         }
         StoredEdit::Reindexed { .. } | StoredEdit::Remember(_) | StoredEdit::Forget(_) => return None,
@@ -76,63 +79,64 @@ fn hash_of(edit: &StoredEdit) -> Option<u64> {
     Some(subject.hash())
 }
 
-/// A change that reading may begin at.
+/// A change that reading can start at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(in crate::store) struct Mark {
-    pub(in crate::store) revision: Revision,
-    pub(in crate::store) at: Timestamp,
-    pub(in crate::store) offset: u64,
+pub(super) struct SeekPoint {
+    pub(super) revision: Revision,
+    pub(super) at: Timestamp,
+    pub(super) offset: u64,
 }
 
 /// The index of one segment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(in crate::store) struct Index {
-    /// Hash of the key, revision, where the change stands.
+pub(super) struct Index {
+    /// Hash of the record, revision, offset of the change.
     entries: BTreeSet<(u64, Revision, u64)>,
-    marks: Vec<Mark>,
+    seek_points: Vec<SeekPoint>,
 }
 
 impl Index {
-    /// Takes a change that stands at a place.
-    pub(in crate::store) fn add(&mut self, change: &StoredChange, offset: u64) {
+    /// Adds the change at an offset.
+    pub(super) fn add(&mut self, change: &StoredChange, offset: u64) {
         let hashes = change.edits.iter().filter_map(hash_of);
         self.entries.extend(hashes.map(|hash| (hash, change.revision, offset)));
-        if self.marks.last().is_none_or(|last| offset - last.offset >= MARK_BYTES) {
-            self.marks.push(Mark { revision: change.revision, at: change.at, offset });
+        if self.seek_points.last().is_none_or(|last| offset - last.offset >= SEEK_POINT_BYTES) {
+            self.seek_points.push(SeekPoint { revision: change.revision, at: change.at, offset });
         }
     }
 
-    /// Changes that may be a subject's, above `low` and at most `high`, ascending: their revisions and places.
-    pub(in crate::store) fn find(
+    /// The changes after `after`, up to and including `upto`, that may be the subject's, ascending: revisions
+    /// and offsets.
+    pub(super) fn find(
         &self,
         subject: &Subject,
-        low: Revision,
-        high: Revision,
+        after: Revision,
+        upto: Revision,
     ) -> impl DoubleEndedIterator<Item = (Revision, u64)> {
         let hash = subject.hash();
-        // An empty range must not be asked of the set.
-        let low = low.min(high);
+        // The set panics on a range whose start is above its end.
+        let after = after.min(upto);
         self.entries
-            .range((hash, low, u64::MAX)..=(hash, high, u64::MAX))
+            .range((hash, after, u64::MAX)..=(hash, upto, u64::MAX))
             .map(|(_, revision, offset)| (*revision, *offset))
     }
 
-    /// Where to begin for a revision; 0 is the beginning of the segment.
-    pub(in crate::store) fn before(&self, revision: Revision) -> u64 {
-        let place = self.marks.partition_point(|mark| mark.revision <= revision);
-        // From the first mark on is as much as from the beginning, and that lets the whole be compared.
-        if place < 2 { 0 } else { self.marks[place - 1].offset }
+    /// The offset to start at for a revision; 0 is the start of the segment.
+    pub(super) fn offset_before(&self, revision: Revision) -> u64 {
+        let place = self.seek_points.partition_point(|point| point.revision <= revision);
+        // The first seek point is near the start, and reading from the start lets the totals be verified.
+        if place < 2 { 0 } else { self.seek_points[place - 1].offset }
     }
 
-    /// Where to begin for a time; `None` before the first change.
-    pub(in crate::store) fn at(&self, at: Timestamp) -> Option<Mark> {
-        let place = self.marks.partition_point(|mark| mark.at <= at);
-        self.marks.get(place.checked_sub(1)?).copied()
+    /// The seek point to start at for a time; `None` before the first change.
+    pub(super) fn seek_point_at(&self, at: Timestamp) -> Option<SeekPoint> {
+        let place = self.seek_points.partition_point(|point| point.at <= at);
+        self.seek_points.get(place.checked_sub(1)?).copied()
     }
 
-    /// Rough bytes in memory.
-    pub(in crate::store) fn bytes(&self) -> usize {
-        self.entries.len() * 40 + self.marks.len() * 24
+    /// Approximate bytes in memory.
+    pub(super) fn bytes(&self) -> usize {
+        self.entries.len() * 40 + self.seek_points.len() * 24
     }
 }
 
@@ -155,14 +159,14 @@ mod tests {
         for other in [Subject::Config { definition: 2, key: "k".into() }, Subject::Definition("k".into())] {
             assert_eq!(index.find(&other, 0, 100).count(), 0);
         }
-        assert_eq!((index.before(7), index.before(0)), (0, 0));
-        index.add(&StoredChange::of(&change(10), 0), 10 + MARK_BYTES);
+        assert_eq!((index.offset_before(7), index.offset_before(0)), (0, 0));
+        index.add(&StoredChange::of(&change(10), 0), 10 + SEEK_POINT_BYTES);
         assert_eq!(
-            (index.before(9), index.before(10), index.before(11)),
-            (0, 10 + MARK_BYTES, 10 + MARK_BYTES)
+            (index.offset_before(9), index.offset_before(10), index.offset_before(11)),
+            (0, 10 + SEEK_POINT_BYTES, 10 + SEEK_POINT_BYTES)
         );
-        assert_eq!(index.at(Timestamp(0)), None);
-        assert_eq!(index.at(Timestamp(5)).map(|mark| mark.revision), Some(1));
+        assert_eq!(index.seek_point_at(Timestamp(0)), None);
+        assert_eq!(index.seek_point_at(Timestamp(5)).map(|point| point.revision), Some(1));
         let bytes = postcard::to_stdvec(&index).unwrap();
         assert_eq!(postcard::from_bytes::<Index>(&bytes), Ok(index));
     }

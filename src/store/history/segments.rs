@@ -1,8 +1,8 @@
-//! Which segments there are, how far each reaches, and their indexes: what the writer of the history and its
-//! readers share.
+//! Which segments exist, which revisions each covers, and their indexes: what the writer of the history
+//! shares with its readers.
 //!
-//! The index of the segment that grows is in memory. A sealed segment has its own at its end; it is read when it
-//! is first used and kept while there is room.
+//! The index of the open segment is in memory. A sealed segment has its index at its end; it is read at first
+//! use and cached.
 //!
 //! **Invariant:** the lock is held for look-ups in memory only, never while a file is read or written.
 
@@ -15,7 +15,7 @@ use std::{
 };
 
 use super::{
-    format::{Part, Seal, Segment, StoredChange},
+    format::{Seal, Segment, SegmentFrame, StoredChange},
     query::HistoryError,
     segment_index::Index,
 };
@@ -27,53 +27,54 @@ use crate::{
     },
 };
 
-/// Indexes of sealed segments that stay in memory: those of about 1.5 million changes.
-const INDEX_BYTES_MAX: usize = 64 << 20;
+/// Indexes of sealed segments that are cached: those of about 1.5 million changes.
+const CACHED_INDEX_BYTES_MAX: usize = 64 << 20;
 
-/// What the writer and the readers of a history share.
+/// The history on this node's disk. Its queries read files: call them off the threads that serve requests.
 #[derive(Debug)]
-pub(in crate::store) struct Catalog {
-    pub(in crate::store) directory: PathBuf,
+pub struct History {
+    pub(super) directory: PathBuf,
     inner: Mutex<Inner>,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// By the revision behind which each begins.
-    segments: BTreeMap<Revision, Known>,
+    /// By the revision after which each begins.
+    segments: BTreeMap<Revision, SegmentState>,
     compaction_revision: Revision,
-    reach: Revision,
-    /// The sealed segments whose index is in memory, the one used longest ago first.
-    used: VecDeque<Revision>,
+    /// The applied mark: the last log entry that the history covers, whether it changed something or not.
+    applied: Revision,
+    /// The sealed segments whose index is cached, the least recently used first.
+    recently_used: VecDeque<Revision>,
 }
 
 #[derive(Debug)]
-struct Known {
-    reach: Revision,
+struct SegmentState {
+    upto: Revision,
     sealed: bool,
     bytes: u64,
-    /// Of one that is not sealed it is always there.
+    /// Always present for a segment that is not sealed.
     index: Option<Index>,
 }
 
-/// A segment as it is now.
+/// The revisions that a segment covers now: those after `after`, up to and including `upto`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::store) struct Span {
-    pub(in crate::store) behind: Revision,
-    pub(in crate::store) reach: Revision,
-    pub(in crate::store) sealed: bool,
+pub(super) struct Span {
+    pub(super) after: Revision,
+    pub(super) upto: Revision,
+    pub(super) sealed: bool,
 }
 
-/// All segments, ascending, as one picture.
+/// All segments, ascending, as of one moment.
 #[derive(Debug)]
-pub(in crate::store) struct Spans {
-    pub(in crate::store) all: Vec<Span>,
-    pub(in crate::store) compaction_revision: Revision,
-    pub(in crate::store) reach: Revision,
+pub(super) struct Spans {
+    pub(super) all: Vec<Span>,
+    pub(super) compaction_revision: Revision,
+    pub(super) applied: Revision,
 }
 
-impl Catalog {
-    pub(in crate::store) fn new(directory: &Path) -> Self {
+impl History {
+    pub(super) fn new(directory: &Path) -> Self {
         Self { directory: directory.into(), inner: Mutex::default() }
     }
 
@@ -81,147 +82,146 @@ impl Catalog {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(in crate::store) fn spans(&self) -> Spans {
+    pub(super) fn spans(&self) -> Spans {
         let inner = self.lock();
-        let span = |(behind, known): (&Revision, &Known)| Span {
-            behind: *behind,
-            reach: known.reach,
-            sealed: known.sealed,
+        let span = |(after, segment): (&Revision, &SegmentState)| Span {
+            after: *after,
+            upto: segment.upto,
+            sealed: segment.sealed,
         };
         Spans {
             all: inner.segments.iter().map(span).collect(),
             compaction_revision: inner.compaction_revision,
-            reach: inner.reach,
+            applied: inner.applied,
         }
     }
 
-    pub(in crate::store) fn compaction_revision(&self) -> Revision {
+    pub(super) fn compaction_revision(&self) -> Revision {
         self.lock().compaction_revision
     }
 
     /// Bytes of all segments.
-    pub(in crate::store) fn bytes(&self) -> u64 {
-        self.lock().segments.values().map(|known| known.bytes).sum()
+    pub(super) fn bytes(&self) -> u64 {
+        self.lock().segments.values().map(|segment| segment.bytes).sum()
     }
 
-    /// The first stretch above the compaction revision of which nothing is here.
-    pub(in crate::store) fn gap(&self) -> Option<(Revision, Revision)> {
+    /// The first range above the compaction revision that is missing: after one revision, up to and including
+    /// another.
+    #[must_use]
+    pub fn first_gap(&self) -> Option<(Revision, Revision)> {
         let inner = self.lock();
-        let mut reached = inner.compaction_revision;
-        for (behind, known) in &inner.segments {
-            if *behind > reached {
-                return Some((reached, *behind));
+        let mut covered = inner.compaction_revision;
+        for (after, segment) in &inner.segments {
+            if *after > covered {
+                return Some((covered, *after));
             }
-            reached = reached.max(known.reach);
+            covered = covered.max(segment.upto);
         }
-        (reached < inner.reach).then_some((reached, inner.reach))
+        (covered < inner.applied).then_some((covered, inner.applied))
     }
 
-    /// A segment is there. One that is not sealed comes with its index.
-    pub(in crate::store) fn add(&self, segment: &Segment, reach: Revision, bytes: u64, index: Option<Index>) {
-        let known = Known { reach, sealed: segment.sealed, bytes, index };
+    /// Adds a segment that is on the disk. The caller passes the index of one that is not sealed.
+    pub(super) fn add(&self, segment: &Segment, upto: Revision, bytes: u64, index: Option<Index>) {
+        let state = SegmentState { upto, sealed: segment.sealed, bytes, index };
         let mut inner = self.lock();
-        inner.reach = inner.reach.max(reach);
-        inner.segments.insert(segment.behind, known);
+        inner.applied = inner.applied.max(upto);
+        inner.segments.insert(segment.after, state);
     }
 
-    /// A received segment takes its place; `false` when that is not free any more.
-    pub(in crate::store) fn fill(&self, behind: Revision, reach: Revision, bytes: u64) -> bool {
+    /// Adds a received segment; `false` when its range is not missing any more.
+    pub(super) fn add_received(&self, after: Revision, upto: Revision, bytes: u64) -> bool {
         let mut inner = self.lock();
-        let overlaps = |(other, known): (&Revision, &Known)| *other < reach && known.reach > behind;
-        if reach <= behind || reach > inner.reach || inner.segments.iter().any(overlaps) {
+        let overlaps = |(other, segment): (&Revision, &SegmentState)| *other < upto && segment.upto > after;
+        if upto <= after || upto > inner.applied || inner.segments.iter().any(overlaps) {
             return false;
         }
-        inner.segments.insert(behind, Known { reach, sealed: true, bytes, index: None });
+        inner.segments.insert(after, SegmentState { upto, sealed: true, bytes, index: None });
         true
     }
 
-    /// The history knows of all up to here, from now on, or begins again behind it.
-    pub(in crate::store) fn reached(&self, reach: Revision) {
+    /// Raises the applied mark without a segment: the history continues after this revision.
+    pub(super) fn advance(&self, applied: Revision) {
         let mut inner = self.lock();
-        inner.reach = inner.reach.max(reach);
+        inner.applied = inner.applied.max(applied);
     }
 
-    /// The segment that grows has grown.
-    pub(in crate::store) fn grown(
+    /// The open segment was appended to: it covers the revisions up to `upto` now.
+    pub(super) fn appended(
         &self,
-        behind: Revision,
-        reach: Revision,
+        after: Revision,
+        upto: Revision,
         bytes: u64,
         change: Option<(&StoredChange, u64)>,
     ) {
         let mut inner = self.lock();
-        inner.reach = reach;
-        if let Some(known) = inner.segments.get_mut(&behind) {
-            (known.reach, known.bytes) = (reach, bytes);
-            if let (Some(index), Some((change, offset))) = (&mut known.index, change) {
+        inner.applied = upto;
+        if let Some(segment) = inner.segments.get_mut(&after) {
+            (segment.upto, segment.bytes) = (upto, bytes);
+            if let (Some(index), Some((change, offset))) = (&mut segment.index, change) {
                 index.add(change, offset);
             }
         }
     }
 
-    /// The index of the segment that grows.
-    pub(in crate::store) fn growing(&self, behind: Revision) -> Index {
-        self.lock().segments.get(&behind).and_then(|known| known.index.clone()).unwrap_or_default()
+    /// The index of the open segment.
+    pub(super) fn open_index(&self, after: Revision) -> Index {
+        self.lock().segments.get(&after).and_then(|segment| segment.index.clone()).unwrap_or_default()
     }
 
-    /// The segment that grew is sealed.
-    pub(in crate::store) fn sealed(&self, behind: Revision, bytes: u64) {
+    /// The open segment was sealed.
+    pub(super) fn sealed(&self, after: Revision, bytes: u64) {
         let mut inner = self.lock();
-        if let Some(known) = inner.segments.get_mut(&behind) {
-            (known.sealed, known.bytes) = (true, bytes);
-            inner.used.push_back(behind);
+        if let Some(segment) = inner.segments.get_mut(&after) {
+            (segment.sealed, segment.bytes) = (true, bytes);
+            inner.recently_used.push_back(after);
         }
-        inner.make_room();
+        inner.evict();
     }
 
-    /// Raises the compaction revision; gives the segments that it has passed, which are known no more. The newest one may grow.
-    pub(in crate::store) fn raise_compaction_revision(&self, compaction_revision: Revision) -> Vec<Segment> {
+    /// Raises the compaction revision and forgets the segments that lie below it; returns them. The newest
+    /// segment stays while it is open.
+    pub(super) fn raise_compaction_revision(&self, compaction_revision: Revision) -> Vec<Segment> {
         let mut inner = self.lock();
         inner.compaction_revision = inner.compaction_revision.max(compaction_revision);
         let compaction_revision = inner.compaction_revision;
-        let newest = inner.segments.last_key_value().map(|(behind, _)| *behind);
-        let is_passed = |(behind, known): &(&Revision, &Known)| {
-            known.reach <= compaction_revision && (known.sealed || Some(**behind) != newest)
+        let newest = inner.segments.last_key_value().map(|(after, _)| *after);
+        let is_compacted = |(after, segment): &(&Revision, &SegmentState)| {
+            segment.upto <= compaction_revision && (segment.sealed || Some(**after) != newest)
         };
-        let segment =
-            |(behind, known): (&Revision, &Known)| Segment { behind: *behind, sealed: known.sealed };
-        let passed: Vec<Segment> = inner.segments.iter().filter(is_passed).map(segment).collect();
-        for segment in &passed {
-            inner.segments.remove(&segment.behind);
-            inner.used.retain(|behind| *behind != segment.behind);
+        let name =
+            |(after, segment): (&Revision, &SegmentState)| Segment { after: *after, sealed: segment.sealed };
+        let compacted: Vec<Segment> = inner.segments.iter().filter(is_compacted).map(name).collect();
+        for segment in &compacted {
+            inner.segments.remove(&segment.after);
+            inner.recently_used.retain(|after| *after != segment.after);
         }
-        passed
+        compacted
     }
 
-    /// Looks into the index of a segment.
-    pub(in crate::store) fn with_index<T>(
-        &self,
-        span: Span,
-        look: impl Fn(&Index) -> T,
-    ) -> Result<T, HistoryError> {
+    /// Calls `read` with the index of a segment.
+    pub(super) fn with_index<T>(&self, span: Span, read: impl Fn(&Index) -> T) -> Result<T, HistoryError> {
         {
             let mut inner = self.lock();
-            if let Some(index) = inner.segments.get(&span.behind).and_then(|known| known.index.as_ref()) {
-                let seen = look(index);
-                inner.touch(span.behind);
-                return Ok(seen);
+            if let Some(index) = inner.segments.get(&span.after).and_then(|segment| segment.index.as_ref()) {
+                let found = read(index);
+                inner.touch(span.after);
+                return Ok(found);
             }
         }
         let index = read_index(self.open(span)?, span)?;
-        let seen = look(&index);
+        let found = read(&index);
         let mut inner = self.lock();
-        if let Some(known) = inner.segments.get_mut(&span.behind).filter(|known| known.index.is_none()) {
-            known.index = Some(index);
-            inner.used.push_back(span.behind);
-            inner.make_room();
+        if let Some(segment) = inner.segments.get_mut(&span.after).filter(|segment| segment.index.is_none()) {
+            segment.index = Some(index);
+            inner.recently_used.push_back(span.after);
+            inner.evict();
         }
-        Ok(seen)
+        Ok(found)
     }
 
     /// Opens the file of a segment, which may be sealed or removed meanwhile.
-    pub(in crate::store) fn open(&self, span: Span) -> Result<File, HistoryError> {
-        let path = |sealed| Segment { behind: span.behind, sealed }.path(&self.directory);
+    pub(super) fn open(&self, span: Span) -> Result<File, HistoryError> {
+        let path = |sealed| Segment { after: span.after, sealed }.path(&self.directory);
         let missing = |error: &std::io::Error| error.kind() == std::io::ErrorKind::NotFound;
         for sealed in [span.sealed, true] {
             match File::open(path(sealed)) {
@@ -233,52 +233,53 @@ impl Catalog {
             }
         }
         let compaction_revision = self.compaction_revision();
-        if span.reach <= compaction_revision {
+        if span.upto <= compaction_revision {
             return Err(HistoryError::Compacted { compaction_revision });
         }
-        let gone = std::io::Error::from(std::io::ErrorKind::NotFound);
-        Err(io(format!("can't open {}", path(true).display()))(gone).into())
+        let missing = std::io::Error::from(std::io::ErrorKind::NotFound);
+        Err(io(format!("can't open {}", path(true).display()))(missing).into())
     }
 }
 
 impl Inner {
-    /// Only sealed segments are in the list of use.
-    fn touch(&mut self, behind: Revision) {
-        if self.used.back() != Some(&behind)
-            && let Some(place) = self.used.iter().position(|other| *other == behind)
+    /// Marks a segment as the most recently used. Only sealed segments are listed.
+    fn touch(&mut self, after: Revision) {
+        if self.recently_used.back() != Some(&after)
+            && let Some(place) = self.recently_used.iter().position(|other| *other == after)
         {
-            self.used.remove(place);
-            self.used.push_back(behind);
+            self.recently_used.remove(place);
+            self.recently_used.push_back(after);
         }
     }
 
-    fn make_room(&mut self) {
-        let bytes = |inner: &Self, behind: &Revision| {
-            inner.segments.get(behind).and_then(|known| known.index.as_ref()).map_or(0, Index::bytes)
+    /// Drops the least recently used indexes until the rest fits the cache.
+    fn evict(&mut self) {
+        let bytes = |inner: &Self, after: &Revision| {
+            inner.segments.get(after).and_then(|segment| segment.index.as_ref()).map_or(0, Index::bytes)
         };
-        let mut total: usize = self.used.iter().map(|behind| bytes(self, behind)).sum();
-        while total > INDEX_BYTES_MAX && self.used.len() > 1 {
-            let Some(oldest) = self.used.pop_front() else { return };
+        let mut total: usize = self.recently_used.iter().map(|after| bytes(self, after)).sum();
+        while total > CACHED_INDEX_BYTES_MAX && self.recently_used.len() > 1 {
+            let Some(oldest) = self.recently_used.pop_front() else { return };
             total -= bytes(self, &oldest);
-            if let Some(known) = self.segments.get_mut(&oldest) {
-                known.index = None;
+            if let Some(segment) = self.segments.get_mut(&oldest) {
+                segment.index = None;
             }
         }
     }
 }
 
 fn damaged(span: Span, what: &str) -> StoreError {
-    StoreError::Damaged(format!("the segment of the history behind {} is damaged: {what}", span.behind))
+    StoreError::Damaged(format!("the history segment after revision {} is damaged: {what}", span.after))
 }
 
-/// The seal of a segment's file, looked for at its end; `None` when there is none.
-pub(in crate::store) fn read_seal(file: &mut File) -> std::io::Result<Option<Seal>> {
+/// Reads the seal at the end of a segment's file; `None` when there is none.
+pub(super) fn read_seal(file: &mut File) -> std::io::Result<Option<Seal>> {
     let length = file.metadata()?.len();
-    let Some(place) = length.checked_sub(Seal::FRAME_BYTES as u64) else { return Ok(None) };
-    file.seek(SeekFrom::Start(place))?;
+    let Some(offset) = length.checked_sub(Seal::FRAME_BYTES as u64) else { return Ok(None) };
+    file.seek(SeekFrom::Start(offset))?;
     Ok(match files::read_frame(file)? {
-        Frame::Whole(bytes, _) => match Part::parse(&bytes) {
-            Some(Part::Seal(seal)) => Some(seal),
+        Frame::Whole(bytes, _) => match SegmentFrame::parse(&bytes) {
+            Some(SegmentFrame::Seal(seal)) => Some(seal),
             _ => None,
         },
         Frame::End | Frame::Damaged(_) => None,
@@ -286,13 +287,13 @@ pub(in crate::store) fn read_seal(file: &mut File) -> std::io::Result<Option<Sea
 }
 
 fn read_index(mut file: File, span: Span) -> Result<Index, StoreError> {
-    let failed = || format!("can't read the history behind revision {}", span.behind);
+    let failed = || format!("can't read the history segment after revision {}", span.after);
     let seal = read_seal(&mut file).map_err(io(failed()))?.ok_or_else(|| damaged(span, "it has no seal"))?;
     file.seek(SeekFrom::Start(seal.index_at)).map_err(io(failed()))?;
     match files::read_frame(&mut BufReader::with_capacity(256 << 10, file)).map_err(io(failed()))? {
-        Frame::Whole(bytes, _) => match Part::parse(&bytes) {
-            Some(Part::Index(index)) => Ok(index),
-            _ => Err(damaged(span, "its index is none")),
+        Frame::Whole(bytes, _) => match SegmentFrame::parse(&bytes) {
+            Some(SegmentFrame::Index(index)) => Ok(index),
+            _ => Err(damaged(span, "its index can't be decoded")),
         },
         Frame::End => Err(damaged(span, "its index is missing")),
         Frame::Damaged(what) => Err(damaged(span, what)),

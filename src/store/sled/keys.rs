@@ -1,64 +1,66 @@
-//! The keys of the sled trees. Every key is order-preserving bytes; this table is the whole layout.
+//! The layout of the sled trees. The bytes of every key sort as its parts do; this table is the whole layout.
 //!
 //! | tree | key | value |
 //! |---|---|---|
-//! | `definitions` | id `u64be` · piece `u16be` | a piece of the definition |
-//! | `configs` | definition id `u64be` · key · `00` · piece `u16be` | a piece of the config |
+//! | `definitions` | id `u64be` · chunk `u16be` | a chunk of the definition |
+//! | `configs` | definition id `u64be` · key · `00` · chunk `u16be` | a chunk of the config |
 //! | `indexes` | definition id `u64be` · slot `u16be` · value, escaped · `00` · key | nothing |
-//! | `requests` | revision `u64be` | the kept answer |
-//! | `meta` | `position` | the position, revision, time and digest that all trees together hold |
-//! | `meta` | `carrying` | there while the trees are between two positions; the position that they are carried to |
+//! | `requests` | revision `u64be` | the retained outcome of the request |
+//! | `meta` | `position` | the checkpoint: position, revision, time and digest of what all trees hold together |
+//! | `meta` | `carrying` | present while a merge is being written; the log entry that the merge ends at |
 //!
-//! A record is a form byte and its postcard bytes, cut into pieces of 64 KiB: sled keeps a larger value in a file
-//! of its own and does not give the file back. Keys of configs have no `00`, so configs ascend by key. In a value
-//! of an index `00` is written `00 FF`. A value of more than 256 bytes stands there as its first 240 and a hash of
-//! all of it: a key of sled must stay small, and the state is built from the configs, never from this tree.
+//! A record is a format byte and its postcard bytes, cut into chunks of 64 KiB: sled stores a larger value in
+//! a file of its own and never frees that file. Keys of configs contain no `00`, so configs ascend by key. In
+//! a value of an index, `00` is written as `00 FF`. A value of more than 256 bytes is written as its first
+//! 240 bytes and a hash of all of it: a key of sled must stay small, and the state is loaded from the
+//! configs, never from this tree.
 //!
-//! **Invariant:** ids are never used twice, so a range of a deleted definition stays dead.
+//! **Invariant:** ids are never used twice, so no new row falls into the range of a deleted definition.
 
 use serde::{Serialize, de::DeserializeOwned};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::model::{key::Key, record::Revision};
 
-/// The trees.
-pub(in crate::store) const TREES: [&str; 5] = ["definitions", "configs", "indexes", "requests", "meta"];
-/// What the trees hold together.
-pub(in crate::store) const POSITION: &str = "position";
-/// The trees are between two positions.
-pub(in crate::store) const CARRYING: &str = "carrying";
+/// The names of the trees.
+pub(super) const TREES: [&str; 5] = ["definitions", "configs", "indexes", "requests", "meta"];
+/// The key of the checkpoint in `meta`.
+pub(super) const POSITION: &str = "position";
+/// The key of the interrupted merge's target in `meta`.
+pub(super) const MERGE_TARGET: &str = "carrying";
 
-/// Longest value of a row.
-pub(in crate::store) const PIECE_BYTES: usize = 64 << 10;
-/// Longest value that stands in an index key as it is.
+/// Longest value of a row, in bytes.
+pub(super) const CHUNK_BYTES: usize = 64 << 10;
+/// Longest value that is written in an index key as it is, in bytes.
 const VALUE_BYTES_MAX: usize = 256;
-/// How much of a longer one does.
-const VALUE_BYTES_KEPT: usize = 240;
-/// The form of a stored record; its first byte.
-const FORM: u8 = 1;
+/// Bytes of a longer value that are written before its hash.
+const VALUE_PREFIX_BYTES: usize = 240;
+/// The format of a stored record; its first byte.
+const RECORD_FORMAT: u8 = 1;
 
-/// The rows of one definition in `definitions`, of all its configs in `configs`, of all its entries in `indexes`.
-pub(in crate::store) fn prefix(definition: Revision) -> [u8; 8] {
+/// The rows of one definition in `definitions`, of all its configs in `configs`, of all its entries in
+/// `indexes`.
+pub(super) fn prefix(definition: Revision) -> [u8; 8] {
     definition.to_be_bytes()
 }
 
-/// The key of a definition's piece.
-pub(in crate::store) fn definition(id: Revision, piece: u16) -> Vec<u8> {
-    [&id.to_be_bytes()[..], &piece.to_be_bytes()].concat()
+/// The key of a definition's chunk.
+pub(crate) fn definition(id: Revision, chunk: u16) -> Vec<u8> {
+    [&id.to_be_bytes()[..], &chunk.to_be_bytes()].concat()
 }
 
-/// The key of a config's piece.
-pub(in crate::store) fn config(definition: Revision, key: &Key, piece: u16) -> Vec<u8> {
-    [&definition.to_be_bytes()[..], key.as_str().as_bytes(), &[0], &piece.to_be_bytes()].concat()
+/// The key of a config's chunk.
+pub(crate) fn config(definition: Revision, key: &Key, chunk: u16) -> Vec<u8> {
+    [&definition.to_be_bytes()[..], key.as_str().as_bytes(), &[0], &chunk.to_be_bytes()].concat()
 }
 
 /// The key of an index entry.
-pub(in crate::store) fn index(definition: Revision, slot: u16, value: &[u8], key: &Key) -> Vec<u8> {
+pub(crate) fn index(definition: Revision, slot: u16, value: &[u8], key: &Key) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(8 + 2 + value.len().min(VALUE_BYTES_MAX) + 2 + key.as_str().len());
     bytes.extend_from_slice(&definition.to_be_bytes());
     bytes.extend_from_slice(&slot.to_be_bytes());
     if value.len() > VALUE_BYTES_MAX {
-        escape(&value[..VALUE_BYTES_KEPT], &mut bytes);
+        escape(&value[..VALUE_PREFIX_BYTES], &mut bytes);
         escape(&xxh3_128(value).to_be_bytes(), &mut bytes);
     } else {
         escape(value, &mut bytes);
@@ -68,8 +70,8 @@ pub(in crate::store) fn index(definition: Revision, slot: u16, value: &[u8], key
     bytes
 }
 
-/// The key of a kept answer.
-pub(in crate::store) fn request(revision: Revision) -> [u8; 8] {
+/// The key of a request's retained outcome.
+pub(crate) fn request(revision: Revision) -> [u8; 8] {
     revision.to_be_bytes()
 }
 
@@ -82,36 +84,36 @@ fn escape(value: &[u8], to: &mut Vec<u8>) {
     }
 }
 
-/// The id, the rest before the piece, and the piece of a row's key in `definitions` or `configs`.
-pub(in crate::store) fn split(row: &[u8]) -> Option<(Revision, &[u8], u16)> {
+/// The id, the bytes between, and the chunk number of a row's key in `definitions` or `configs`.
+pub(super) fn split(row: &[u8]) -> Option<(Revision, &[u8], u16)> {
     let (id, rest) = row.split_first_chunk::<8>()?;
-    let (name, piece) = rest.split_last_chunk::<2>()?;
-    Some((Revision::from_be_bytes(*id), name, u16::from_be_bytes(*piece)))
+    let (name, chunk) = rest.split_last_chunk::<2>()?;
+    Some((Revision::from_be_bytes(*id), name, u16::from_be_bytes(*chunk)))
 }
 
 /// A record's stored bytes.
-pub(in crate::store) fn encode<T: Serialize>(record: &T) -> Vec<u8> {
-    postcard::to_extend(record, vec![FORM]).expect("a record is plain data and memory grows")
+pub(crate) fn encode<T: Serialize>(record: &T) -> Vec<u8> {
+    postcard::to_extend(record, vec![RECORD_FORMAT]).expect("a record is plain data and memory grows")
 }
 
-/// The record that bytes of [`encode`] hold; `None` when they are not such bytes.
-pub(in crate::store) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
-    let rest = bytes.strip_prefix(&[FORM])?;
+/// Decodes the bytes of [`encode`]; `None` when they are invalid.
+pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+    let rest = bytes.strip_prefix(&[RECORD_FORMAT])?;
     postcard::take_from_bytes(rest).ok().and_then(|(record, rest)| rest.is_empty().then_some(record))
 }
 
-/// The pieces of a record's bytes with their numbers.
-pub(in crate::store) fn pieces(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    (0..).zip(bytes.chunks(PIECE_BYTES))
+/// The chunks of a record's bytes with their numbers.
+pub(crate) fn chunks(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    (0..).zip(bytes.chunks(CHUNK_BYTES))
 }
 
-/// How many pieces a record has; `rough_bytes` is no less than its length or well below a piece.
-pub(in crate::store) fn piece_count<T: Serialize>(record: &T, rough_bytes: usize) -> u16 {
-    if rough_bytes < PIECE_BYTES / 2 {
+/// The number of chunks of a record. `rough_bytes` is at least its length, or far below a chunk.
+pub(super) fn chunk_count<T: Serialize>(record: &T, rough_bytes: usize) -> u16 {
+    if rough_bytes < CHUNK_BYTES / 2 {
         return 1;
     }
     let length = postcard::experimental::serialized_size(record).expect("a record is plain data") + 1;
-    u16::try_from(length.div_ceil(PIECE_BYTES)).unwrap_or(u16::MAX)
+    u16::try_from(length.div_ceil(CHUNK_BYTES)).unwrap_or(u16::MAX)
 }
 
 #[cfg(test)]
@@ -123,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn configs_ascend_by_definition_then_key_then_piece() {
+    fn configs_ascend_by_definition_then_key_then_chunk() {
         let rows = [
             config(1, &key("a"), 0),
             config(1, &key("a"), 1),
@@ -152,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_value_stays_a_small_key_and_another_one_another_key() {
+    fn long_values_give_small_keys_that_differ() {
         let (mut one, mut two) = (vec![1; 100_000], vec![1; 100_000]);
         one.push(1);
         two.push(2);
@@ -161,14 +163,14 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_counted_as_they_are_cut() {
-        for length in [0, 1, PIECE_BYTES - 4, PIECE_BYTES - 3, PIECE_BYTES, 3 * PIECE_BYTES] {
+    fn chunk_count_agrees_with_chunks() {
+        for length in [0, 1, CHUNK_BYTES - 4, CHUNK_BYTES - 3, CHUNK_BYTES, 3 * CHUNK_BYTES] {
             let record = "x".repeat(length);
             let bytes = encode(&record);
-            assert_eq!(usize::from(piece_count(&record, length)), pieces(&bytes).count(), "{length}");
+            assert_eq!(usize::from(chunk_count(&record, length)), chunks(&bytes).count(), "{length}");
             assert_eq!(decode::<String>(&bytes), Some(record));
         }
         assert_eq!(decode::<String>(&[]), None);
-        assert_eq!(decode::<String>(&[FORM, 0, 0]), None);
+        assert_eq!(decode::<String>(&[RECORD_FORMAT, 0, 0]), None);
     }
 }

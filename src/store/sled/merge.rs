@@ -1,15 +1,15 @@
-//! From edits to rows: many changes merged into the newest value of each key, and the rows of one step of them.
+//! From changes to rows: changes are merged by key to the newest value, and written as rows in bounded steps.
 //!
-//! **Invariant:** carrying a merge gives the same rows as carrying its changes one by one, because every put
-//! knows the record that the trees hold (the first `before`) and the one that they shall hold (the last `after`).
-//! A row that is the same before and after is not written.
+//! **Invariant:** writing a merge gives the same rows as writing its changes one by one, because every update
+//! knows the record that the trees hold (the first `before`) and the record that they must hold (the last
+//! `after`). An index row that is the same before and after is not written.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque, btree_map::Entry},
     sync::Arc,
 };
 
-use super::{keys, trees::Seal};
+use super::{keys, trees::Checkpoint};
 use crate::{
     model::{
         key::Key,
@@ -18,12 +18,12 @@ use crate::{
     state::{Change, Collection, Edit, RememberedOutcome, State},
 };
 
-/// So many bytes of a text weigh as much as a record.
+/// Bytes of text that weigh as much as one record.
 const WEIGHT_BYTES: usize = 4 << 10;
 
-/// A tree that holds rows of records.
+/// A tree whose rows are records or index entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::store) enum Table {
+pub(super) enum Table {
     Definitions,
     Configs,
     Indexes,
@@ -32,19 +32,19 @@ pub(in crate::store) enum Table {
 
 /// A row to put, or to remove when it has no value.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::store) struct Row {
-    pub(in crate::store) table: Table,
-    pub(in crate::store) key: Vec<u8>,
-    pub(in crate::store) value: Option<Vec<u8>>,
+pub(super) struct Row {
+    pub(super) table: Table,
+    pub(super) key: Vec<u8>,
+    pub(super) value: Option<Vec<u8>>,
 }
 
 /// Rows to put and to remove.
 #[derive(Debug, Default)]
-pub(in crate::store) struct Rows {
-    pub(in crate::store) list: Vec<Row>,
-    /// Rough bytes that come and go.
-    pub(in crate::store) added: u64,
-    pub(in crate::store) removed: u64,
+pub(super) struct Rows {
+    pub(super) list: Vec<Row>,
+    /// Approximate bytes that are added and removed.
+    pub(super) added: u64,
+    pub(super) removed: u64,
 }
 
 impl Rows {
@@ -56,56 +56,52 @@ impl Rows {
         self.list.push(Row { table, key, value: None });
     }
 
-    pub(in crate::store) fn definition(&mut self, before: Option<&Definition>, after: Option<&Definition>) {
+    pub(super) fn definition(&mut self, before: Option<&Definition>, after: Option<&Definition>) {
         let Some(id) = after.or(before).map(|record| record.id) else { return };
         let rough = |record: &Definition| {
             let paths: usize = record.indexes.iter().chain(&record.unique).map(|path| path.len() + 5).sum();
-            // A slot or two for each path, and the cursor of a build.
+            // A slot or two for each path, and the cursor of an index build.
             record.schema.as_ref().map_or(0, |schema| schema.len()) + paths + 6 * record.indexes.len() + 1024
         };
         let mut written = 0;
         if let Some(after) = after {
             let bytes = keys::encode(after);
             self.added += bytes.len() as u64;
-            for (piece, bytes) in keys::pieces(&bytes) {
-                self.put(Table::Definitions, keys::definition(id, piece), bytes.to_vec());
-                written = piece + 1;
+            for (chunk, bytes) in keys::chunks(&bytes) {
+                self.put(Table::Definitions, keys::definition(id, chunk), bytes.to_vec());
+                written = chunk + 1;
             }
         }
         if let Some(before) = before {
             self.removed += rough(before) as u64;
-            for piece in written..keys::piece_count(before, rough(before)) {
-                self.remove(Table::Definitions, keys::definition(id, piece));
+            for chunk in written..keys::chunk_count(before, rough(before)) {
+                self.remove(Table::Definitions, keys::definition(id, chunk));
             }
         }
     }
 
-    pub(in crate::store) fn config(
-        &mut self,
-        definition: Revision,
-        before: Option<&Config>,
-        after: Option<&Config>,
-    ) {
+    pub(super) fn config(&mut self, definition: Revision, before: Option<&Config>, after: Option<&Config>) {
         let Some(key) = after.or(before).map(|record| &record.key) else { return };
         let mut written = 0;
         if let Some(after) = after {
             let bytes = keys::encode(after);
-            for (piece, bytes) in keys::pieces(&bytes) {
-                self.put(Table::Configs, keys::config(definition, key, piece), bytes.to_vec());
-                written = piece + 1;
+            for (chunk, bytes) in keys::chunks(&bytes) {
+                self.put(Table::Configs, keys::config(definition, key, chunk), bytes.to_vec());
+                written = chunk + 1;
             }
             self.added += rough_bytes(after) as u64;
         }
         if let Some(before) = before {
-            for piece in written..keys::piece_count(before, rough_bytes(before)) {
-                self.remove(Table::Configs, keys::config(definition, key, piece));
+            for chunk in written..keys::chunk_count(before, rough_bytes(before)) {
+                self.remove(Table::Configs, keys::config(definition, key, chunk));
             }
             self.removed += rough_bytes(before) as u64;
         }
         self.entries(definition, key, before, after);
     }
 
-    /// Both lists ascend: what stands in one only is put or removed, the rest stays as it is.
+    /// Both lists are sorted: an entry that is in one of them only is put or removed, the others are not
+    /// written.
     fn entries(&mut self, definition: Revision, key: &Key, before: Option<&Config>, after: Option<&Config>) {
         let old = before.map_or(&[][..], |record| &record.entries);
         let new = after.map_or(&[][..], |record| &record.entries);
@@ -117,43 +113,43 @@ impl Rows {
         }
     }
 
-    pub(in crate::store) fn remember(&mut self, request: &RememberedOutcome) {
+    pub(super) fn remember(&mut self, request: &Remembered) {
         self.put(Table::Requests, keys::request(request.revision).to_vec(), keys::encode(request));
     }
 
-    pub(in crate::store) fn forget(&mut self, revision: Revision) {
+    pub(super) fn forget(&mut self, revision: Revision) {
         self.remove(Table::Requests, keys::request(revision).to_vec());
     }
 }
 
-/// Roughly a config's bytes in all trees; no less than its encoded length.
+/// The approximate bytes of a config in all trees; at least its encoded length.
 fn rough_bytes(config: &Config) -> usize {
     let key = config.key.as_str().len();
     let entries: usize = config.entries.iter().map(|entry| entry.value.len() * 2 + key + 24).sum();
     config.data.len() + key + entries + 64
 }
 
-/// What one run of applying did, waiting to be carried.
+/// One batch of applied changes that is not merged yet: a pending update.
 #[derive(Debug)]
-pub(in crate::store) struct Pending {
-    pub(in crate::store) seal: Seal,
-    pub(in crate::store) changes: Vec<Arc<Change>>,
-    /// The state at the seal, when a definition was indexed anew.
-    pub(in crate::store) state: Option<Box<State>>,
+pub(super) struct Pending {
+    pub(super) checkpoint: Checkpoint,
+    pub(super) changes: Vec<Arc<Change>>,
+    /// The state at the checkpoint, when a definition was indexed again.
+    pub(super) state: Option<Box<State>>,
 }
 
 impl Pending {
-    pub(in crate::store) fn edits(&self) -> impl Iterator<Item = &Edit> {
+    fn edits(&self) -> impl Iterator<Item = &Edit> {
         self.changes.iter().flat_map(|change| &change.edits)
     }
 
-    /// What it weighs in a queue; an empty one has a place there, too.
-    pub(in crate::store) fn weight(&self) -> usize {
+    /// Its weight in a queue; an empty one counts, too.
+    pub(super) fn weight(&self) -> usize {
         1 + self.edits().map(weight).sum::<usize>()
     }
 }
 
-/// A record counts as one, and its text by its length: what a merge holds of it stays in memory.
+/// A record weighs one, and its text by its length, because a merge holds the text in memory.
 fn weight(edit: &Edit) -> usize {
     match edit {
         Edit::Config { after, .. } => config_weight(after.as_deref()),
@@ -172,99 +168,101 @@ fn config_weight(after: Option<&Config>) -> usize {
     1 + after.map_or(0, |record| record.data.len()) / WEIGHT_BYTES
 }
 
-/// One record's move: what the trees hold, and what they shall hold.
-type Move<T> = (Option<Arc<T>>, Option<Arc<T>>);
+/// The record that the trees hold, and the record that they must hold.
+type Update<T> = (Option<Arc<T>>, Option<Arc<T>>);
 
-/// Many changes, merged, on the way into the trees in several steps.
+/// Changes merged by key, which are written in several steps.
 #[derive(Debug)]
-pub(in crate::store) struct Merge {
-    /// Where it leads.
-    pub(in crate::store) seal: Seal,
-    /// Definitions whose rows go first, all of them.
-    wiped: VecDeque<Revision>,
-    definitions: BTreeMap<Revision, Move<Definition>>,
-    configs: BTreeMap<(Revision, Key), Move<Config>>,
-    requests: BTreeMap<Revision, Option<RememberedOutcome>>,
-    /// Collections to be written whole, and how far the first of them is.
-    rewritten: VecDeque<(Arc<Collection>, u64)>,
-    /// What has joined and did not take the place of something else.
+pub(super) struct Merge {
+    /// What the trees hold once the merge is written.
+    pub(super) checkpoint: Checkpoint,
+    /// Definitions whose rows are all removed before anything is put.
+    deleted: VecDeque<Revision>,
+    definitions: BTreeMap<Revision, Update<Definition>>,
+    configs: BTreeMap<(Revision, Key), Update<Config>>,
+    requests: BTreeMap<Revision, Option<Remembered>>,
+    /// Collections that are written whole, and how many configs of each are written.
+    collections: VecDeque<(Arc<Collection>, u64)>,
+    /// The weight of what was added, without what it replaced.
     weight: usize,
 }
 
 /// The next step of a merge.
 #[derive(Debug)]
-pub(in crate::store) enum Step {
-    /// Remove rows of this definition, then say [`Merge::wiped`] once all are gone.
-    Wipe(Revision),
+pub(super) enum Step {
+    /// The caller removes the rows of this definition and calls [`Merge::definition_deleted`] once all are
+    /// removed.
+    DeleteDefinition(Revision),
     Put(Rows),
-    /// Everything is in.
+    /// Everything is written.
     Done,
 }
 
 impl Merge {
-    pub(in crate::store) fn new(seal: Seal) -> Self {
+    pub(super) fn new(checkpoint: Checkpoint) -> Self {
         Self {
-            seal,
-            wiped: VecDeque::new(),
+            checkpoint,
+            deleted: VecDeque::new(),
             definitions: BTreeMap::new(),
             configs: BTreeMap::new(),
             requests: BTreeMap::new(),
-            rewritten: VecDeque::new(),
+            collections: VecDeque::new(),
             weight: 0,
         }
     }
 
-    /// Everything that a state holds, for fresh trees.
-    pub(in crate::store) fn whole(state: &State, seal: Seal) -> Self {
-        let mut merge = Self::new(seal);
+    /// Everything that a state holds, for an empty database.
+    pub(super) fn from_state(state: &State, checkpoint: Checkpoint) -> Self {
+        let mut merge = Self::new(checkpoint);
         for collection in state.definitions() {
             let definition = &collection.definition;
             merge.definitions.insert(definition.id, (None, Some(definition.clone())));
-            merge.rewritten.push_back((collection.clone(), 0));
+            merge.collections.push_back((collection.clone(), 0));
         }
         merge.requests.extend(state.requests().map(|request| (request.revision, Some(request.clone()))));
         merge
     }
 
-    /// Whether more changes may join: a collection that is being rewritten comes from the state at the seal.
-    pub(in crate::store) fn is_open(&self) -> bool {
-        self.rewritten.is_empty()
+    /// Whether more changes may be added: a collection that is written whole comes from the state at the
+    /// checkpoint.
+    pub(super) fn accepts_more(&self) -> bool {
+        self.collections.is_empty()
     }
 
-    /// What it weighs; see [`Pending::weight`].
-    pub(in crate::store) fn weight(&self) -> usize {
+    /// Its weight; see [`Pending::weight`].
+    pub(super) fn weight(&self) -> usize {
         self.weight
     }
 
-    /// Joins what comes next in the log.
-    pub(in crate::store) fn join(&mut self, pending: Pending) {
-        let Pending { seal, changes, state } = pending;
+    /// Adds the next pending update in the order of the log.
+    pub(super) fn add(&mut self, pending: Pending) {
+        let Pending { checkpoint, changes, state } = pending;
         let mut reindexed = BTreeSet::new();
         for edit in changes.iter().flat_map(|change| &change.edits) {
-            self.join_edit(edit, &mut reindexed);
+            self.add_edit(edit, &mut reindexed);
         }
         for id in reindexed {
             let collection =
                 state.as_ref().and_then(|state| state.definitions().find(|c| c.definition.id == id).cloned());
-            // A definition that is gone again was wiped anyway.
+            // A definition that was deleted after that has its rows removed anyway.
             if let Some(collection) = collection {
-                self.drop_configs(id);
-                self.wiped.push_back(id);
+                self.forget_configs(id);
+                self.deleted.push_back(id);
                 let definition = self.definitions.entry(id).or_default();
                 *definition = (None, Some(collection.definition.clone()));
-                self.rewritten.push_back((collection, 0));
+                self.collections.push_back((collection, 0));
             }
         }
-        self.seal = seal;
+        self.checkpoint = checkpoint;
     }
 
-    fn join_edit(&mut self, edit: &Edit, reindexed: &mut BTreeSet<Revision>) {
+    fn add_edit(&mut self, edit: &Edit, reindexed: &mut BTreeSet<Revision>) {
         match edit {
             Edit::Definition { before: Some(before), after: None } => {
                 self.definitions.remove(&before.id);
-                self.drop_configs(before.id);
+                self.forget_configs(before.id);
                 self.weight += 1;
-                self.wiped.push_back(before.id);
+                self.deleted.push_back(before.id);
             }
             Edit::Definition { before, after } => {
                 if let Some(id) = after.as_ref().map(|record| record.id) {
@@ -273,15 +271,15 @@ impl Merge {
                 }
             }
             Edit::Config { definition, before, after } => {
-                self.join_config(*definition, before.as_ref(), after.as_ref());
+                self.add_config(*definition, before.as_ref(), after.as_ref());
             }
             Edit::Entries { definition, before, after } => {
-                self.join_config(*definition, Some(before), Some(after));
+                self.add_config(*definition, Some(before), Some(after));
             }
             Edit::Building { before, after } => {
                 self.weight += weight(edit);
-                let kept = self.definitions.entry(after.id);
-                kept.or_insert_with(|| (Some(before.clone()), None)).1 = Some(after.clone());
+                let update = self.definitions.entry(after.id);
+                update.or_insert_with(|| (Some(before.clone()), None)).1 = Some(after.clone());
             }
             Edit::Reindexed { definition } => {
                 reindexed.insert(*definition);
@@ -297,7 +295,7 @@ impl Merge {
         }
     }
 
-    fn join_config(&mut self, id: Revision, before: Option<&Arc<Config>>, after: Option<&Arc<Config>>) {
+    fn add_config(&mut self, id: Revision, before: Option<&Arc<Config>>, after: Option<&Arc<Config>>) {
         let Some(any) = after.or(before) else { return };
         self.weight += config_weight(after.map(|record| &**record));
         match self.configs.entry((id, any.key.clone())) {
@@ -311,61 +309,61 @@ impl Merge {
         }
     }
 
-    fn drop_configs(&mut self, id: Revision) {
-        // Keys have no smallest value to make a range with; the map is small or the deletion is rare.
+    fn forget_configs(&mut self, id: Revision) {
+        // Keys have no smallest value to start a range with; the map is small, or the deletion is rare.
         self.configs.retain(|(definition, _), _| *definition != id);
     }
 
-    /// All rows of the first wiped definition are gone.
-    pub(in crate::store) fn wiped(&mut self) {
-        self.wiped.pop_front();
+    /// The caller has removed all rows of the definition of [`Step::DeleteDefinition`].
+    pub(super) fn definition_deleted(&mut self) {
+        self.deleted.pop_front();
     }
 
     /// The next step, of about `limit` records.
-    pub(in crate::store) fn step(&mut self, limit: usize) -> Step {
-        if let Some(id) = self.wiped.front() {
-            return Step::Wipe(*id);
+    pub(super) fn step(&mut self, limit: usize) -> Step {
+        if let Some(id) = self.deleted.front() {
+            return Step::DeleteDefinition(*id);
         }
         let mut rows = Rows::default();
-        let mut room = limit;
-        while room > 0 && self.put(&mut rows, &mut room) {}
-        if room == limit {
+        let mut budget = limit;
+        while budget > 0 && self.put(&mut rows, &mut budget) {}
+        if budget == limit {
             return Step::Done;
         }
-        // Neighbours in a tree are on one page of it, and each row stands there once.
+        // Sorted rows that are neighbours in a tree are on one of its pages; each row occurs once.
         rows.list.sort_unstable();
         Step::Put(rows)
     }
 
-    /// Puts one record, or some of a collection; whether there was any.
-    fn put(&mut self, rows: &mut Rows, room: &mut usize) -> bool {
+    /// Puts one record, or some configs of a collection; returns whether there was any.
+    fn put(&mut self, rows: &mut Rows, budget: &mut usize) -> bool {
         if let Some((_, (before, after))) = self.definitions.pop_first() {
             rows.definition(before.as_deref(), after.as_deref());
-            *room -= 1;
+            *budget -= 1;
         } else if let Some(((definition, _), (before, after))) = self.configs.pop_first() {
             rows.config(definition, before.as_deref(), after.as_deref());
             // A large record fills a step.
             let bytes = after.map_or(0, |record| rough_bytes(&record));
-            *room = (*room - 1).saturating_sub(bytes / keys::PIECE_BYTES);
+            *budget = (*budget - 1).saturating_sub(bytes / keys::CHUNK_BYTES);
         } else if let Some((revision, request)) = self.requests.pop_first() {
             match request {
                 Some(request) => rows.remember(&request),
                 None => rows.forget(revision),
             }
-            *room -= 1;
-        } else if let Some((collection, place)) = self.rewritten.front_mut() {
+            *budget -= 1;
+        } else if let Some((collection, written)) = self.collections.front_mut() {
             let mut ended = true;
-            for config in collection.by_key.from(*place) {
-                if *room == 0 {
+            for config in collection.by_key.from(*written) {
+                if *budget == 0 {
                     ended = false;
                     break;
                 }
                 rows.config(collection.definition.id, None, Some(&config.record));
-                *place += 1;
-                *room = (*room - 1).saturating_sub(rough_bytes(&config.record) / keys::PIECE_BYTES);
+                *written += 1;
+                *budget = (*budget - 1).saturating_sub(rough_bytes(&config.record) / keys::CHUNK_BYTES);
             }
             if ended {
-                self.rewritten.pop_front();
+                self.collections.pop_front();
             }
         } else {
             return false;
@@ -383,17 +381,22 @@ mod tests {
     };
 
     fn pending(revision: Revision) -> Pending {
-        let position = Position { index: revision, stamp: Vec::new() };
-        let seal =
-            Seal { position, revision, last_at: Timestamp(revision), digest: 0, compaction_revision: 0 };
-        Pending { seal, changes: vec![Arc::new(change(revision))], state: None }
+        let position = Position { index: revision, raft_meta: Vec::new() };
+        let checkpoint = Checkpoint {
+            position,
+            revision,
+            last_at: Timestamp(revision),
+            digest: 0,
+            compaction_revision: 0,
+        };
+        Pending { checkpoint, changes: vec![Arc::new(change(revision))], state: None }
     }
 
     #[test]
-    fn a_key_that_changes_often_weighs_once_and_is_put_once() {
-        let mut merge = Merge::new(pending(1).seal);
-        (1..=50).for_each(|revision| merge.join(pending(revision)));
-        assert_eq!((merge.weight(), merge.seal.revision), (1, 50));
+    fn a_key_that_changes_often_weighs_one_and_is_put_once() {
+        let mut merge = Merge::new(pending(1).checkpoint);
+        (1..=50).for_each(|revision| merge.add(pending(revision)));
+        assert_eq!((merge.weight(), merge.checkpoint.revision), (1, 50));
         let Step::Put(rows) = merge.step(10) else { panic!("there is something to put") };
         let last = change(50);
         let Edit::Config { definition, after: Some(after), .. } = &last.edits[0] else { panic!("a config") };
@@ -409,9 +412,9 @@ mod tests {
     }
 
     #[test]
-    fn an_index_entry_that_stays_is_not_written() {
-        let mut merge = Merge::new(pending(2).seal);
-        merge.join(pending(2));
+    fn an_unchanged_index_entry_is_not_written() {
+        let mut merge = Merge::new(pending(2).checkpoint);
+        merge.add(pending(2));
         let Step::Put(rows) = merge.step(10) else { panic!("there is something to put") };
         assert!(rows.list.iter().all(|row| row.table == Table::Configs), "{rows:?}");
     }

@@ -1,13 +1,25 @@
-//! The mirror of the state in sled, written behind the answers.
+//! The mirror of the state in sled, write-behind: no response waits for it.
 //!
-//! | file | what it does |
+//! A start loads the newest whole state from here instead of from an older snapshot, and applies only the log
+//! after it. The log makes a write durable, so that sled may lag behind by seconds, is never fsynced for a
+//! write and is rebuilt whenever it can't be used.
+//!
+//! ```text
+//! sled/CURRENT     the name of the current database
+//!      state-<n>/  one sled database; a rebuild writes the next one and then switches `CURRENT`
+//! ```
+//!
+//! | where | what it does |
 //! |---|---|
-//! | `mirror` | follows the state: what is written when |
-//! | `merge` | changes merged into rows |
-//! | `trees` | the sled database |
-//! | `keys` | the layout of its keys |
+//! | `mirror` | decides when changes are merged, written or the database is rebuilt |
+//! | `merge` | merges changes by key and turns them into rows |
+//! | `trees` | one sled database and the directory of databases |
+//! | `keys` | the layout of keys and rows |
+//!
+//! **Invariants:** sled never holds what the local log does not hold durably. It is loaded only if no merge
+//! was interrupted and its records have the digest of its checkpoint. An error of sled never stops the node.
 
-pub(in crate::store) mod keys;
-pub(in crate::store) mod merge;
-pub(in crate::store) mod mirror;
-pub(in crate::store) mod trees;
+pub(super) mod keys;
+mod merge;
+pub(super) mod mirror;
+pub(super) mod trees;

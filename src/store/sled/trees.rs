@@ -1,16 +1,17 @@
-//! One sled database: its five trees, the rows that go into them, and the directory that `CURRENT` names.
+//! One sled database with its five trees, and the directory of databases.
 //!
-//! sled is easy to lose: its flush is no fsync, damage may shorten the data without an error, it may panic while
-//! opening. So it is never the only copy, it is believed only if the digest of what it holds is the one it was
-//! given, and every call is contained: a panic is a [`TreeError`] like an error.
+//! sled does not protect its data: its flush is no fsync, damage may shorten the data without an error, and
+//! it may panic while opening. So it is never the only copy, it is loaded only if its records have the digest
+//! of its checkpoint, and a panic of any call becomes a [`TreeError`].
 //!
-//! Rows go in one by one, not in batches. A batch or a transaction of sled writes its buffer to the disk twice,
-//! waits for both writes and wakes all of sled's threads for each of them, however small it is: that was most of
-//! what sled cost. A single row goes into a buffer, which is written when it is full. What a batch would give is
-//! had from the order instead: all of sled is one log, and a crash leaves a beginning of it. So a mark stands
-//! before the rows, the position and the end of the mark behind them, and what bears a mark is not believed.
+//! Rows are written one by one, not in batches. A batch or a transaction of sled writes its buffer to the
+//! disk twice, waits for both writes and wakes all of sled's threads for each of them, however small it is:
+//! that was most of sled's cost. A single row goes into a buffer, which is written when it is full. The order
+//! replaces the atomicity of a batch: all of sled is one log, and a crash leaves a prefix of it. So the
+//! target of a merge is written before its rows, the new checkpoint and the removal of the target after them,
+//! and trees with a target are not loaded.
 //!
-//! **Invariant:** a fault never stops the node; the directory is thrown away and written again.
+//! **Invariant:** an error never stops the node; the database is removed and rebuilt.
 
 use std::{
     fmt,
@@ -32,26 +33,30 @@ use crate::{
         record::{Config, Definition, Revision},
         time::Timestamp,
     },
-    state::{RememberedOutcome, State, builder::Builder},
-    store::{Position, files},
+    state::{
+        Remembered, State,
+        builder::{BuildError, Builder},
+    },
+    store::{Position, StoreError, files},
 };
 
-/// How long sled may hold its file after it was closed: a thousand times what was seen.
-const SHUT_WAITS: u32 = 2000;
-const SHUT_WAIT: Duration = Duration::from_millis(5);
+/// How often and how long to wait until sled has released its file after it was closed: ten seconds in all, a
+/// thousand times what was measured.
+const CLOSE_ATTEMPTS: u32 = 2000;
+const CLOSE_RETRY_PAUSE: Duration = Duration::from_millis(5);
 
-/// What the trees hold together, in `meta`.
+/// What all trees hold together, in `meta`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(in crate::store) struct Seal {
-    pub(in crate::store) position: Position,
-    pub(in crate::store) revision: Revision,
-    pub(in crate::store) last_at: Timestamp,
-    pub(in crate::store) digest: u128,
-    pub(in crate::store) compaction_revision: Revision,
+pub(crate) struct Checkpoint {
+    pub(crate) position: Position,
+    pub(crate) revision: Revision,
+    pub(crate) last_at: Timestamp,
+    pub(crate) digest: u128,
+    pub(crate) compaction_revision: Revision,
 }
 
-impl Seal {
-    pub(in crate::store) fn of(state: &State, position: &Position) -> Self {
+impl Checkpoint {
+    pub(crate) fn of(state: &State, position: &Position) -> Self {
         Self {
             position: position.clone(),
             revision: state.revision(),
@@ -64,14 +69,14 @@ impl Seal {
 
 /// Why a database can't be used any more.
 #[derive(Debug)]
-pub(in crate::store) struct TreeError {
-    pub(in crate::store) text: String,
-    /// sled's locks may be held for ever: the database must not be touched again, not even to drop it.
-    pub(in crate::store) panicked: bool,
+pub(crate) struct TreeError {
+    pub(crate) text: String,
+    /// sled's locks may be held forever: the database must not be used again, not even dropped.
+    pub(crate) panicked: bool,
 }
 
 impl TreeError {
-    pub(in crate::store) fn new(text: impl Into<String>) -> Self {
+    pub(crate) fn new(text: impl Into<String>) -> Self {
         Self { text: text.into(), panicked: false }
     }
 }
@@ -88,15 +93,15 @@ impl From<sled::Error> for TreeError {
     }
 }
 
-/// Runs calls of sled: a panic of theirs is a fault.
-pub(in crate::store) fn contained<T>(calls: impl FnOnce() -> Result<T, TreeError>) -> Result<T, TreeError> {
+/// Runs calls of sled; a panic becomes an error.
+pub(super) fn catch_panic<T>(calls: impl FnOnce() -> Result<T, TreeError>) -> Result<T, TreeError> {
     panic::catch_unwind(AssertUnwindSafe(calls))
         .unwrap_or_else(|_| Err(TreeError { text: "sled panicked".into(), panicked: true }))
 }
 
 /// An open database.
 #[derive(Debug)]
-pub(in crate::store) struct Trees {
+pub(crate) struct Trees {
     db: Db,
     definitions: Tree,
     configs: Tree,
@@ -107,10 +112,11 @@ pub(in crate::store) struct Trees {
 }
 
 impl Trees {
-    /// Opens the database of a directory, or makes it.
-    pub(in crate::store) fn open(path: &Path, cache_bytes: u64) -> Result<Self, TreeError> {
-        contained(|| {
-            // No flushing by the clock: it would fsync beside the log and promise nothing that we rely on.
+    /// Opens or creates the database of a directory.
+    pub(crate) fn open(path: &Path, cache_bytes: u64) -> Result<Self, TreeError> {
+        catch_panic(|| {
+            // No periodic flush: it would compete with the log's fsyncs and guarantee nothing that we rely
+            // on.
             let db =
                 sled::Config::new().path(path).cache_capacity(cache_bytes).flush_every_ms(None).open()?;
             let [definitions, configs, indexes, requests, meta] = keys::TREES;
@@ -127,32 +133,32 @@ impl Trees {
     }
 
     /// The directory's name.
-    pub(in crate::store) fn name(&self) -> String {
+    pub(super) fn name(&self) -> String {
         self.path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
     }
 
-    /// What the trees hold together; `None` when they are fresh.
-    pub(in crate::store) fn seal(&self) -> Result<Option<Seal>, TreeError> {
+    /// The checkpoint of the trees; `None` when they are new.
+    pub(crate) fn checkpoint(&self) -> Result<Option<Checkpoint>, TreeError> {
         self.meta_record(keys::POSITION)
     }
 
-    /// The position that a carrier was on the way to when it stopped.
-    pub(in crate::store) fn carrying(&self) -> Result<Option<Revision>, TreeError> {
-        self.meta_record(keys::CARRYING)
+    /// The log entry that an interrupted merge was to end at.
+    pub(crate) fn merge_target(&self) -> Result<Option<Revision>, TreeError> {
+        self.meta_record(keys::MERGE_TARGET)
     }
 
     fn meta_record<T: for<'de> Deserialize<'de>>(&self, name: &str) -> Result<Option<T>, TreeError> {
-        let Some(bytes) = contained(|| Ok(self.meta.get(name)?))? else { return Ok(None) };
-        let whole = bytes.split_last_chunk::<4>().and_then(|(bytes, check)| {
-            let whole = crc32c::crc32c(bytes) == u32::from_le_bytes(*check);
-            whole.then(|| keys::decode(bytes)).flatten()
+        let Some(bytes) = catch_panic(|| Ok(self.meta.get(name)?))? else { return Ok(None) };
+        let valid = bytes.split_last_chunk::<4>().and_then(|(bytes, check)| {
+            let intact = crc32c::crc32c(bytes) == u32::from_le_bytes(*check);
+            intact.then(|| keys::decode(bytes)).flatten()
         });
-        whole.map(Some).ok_or_else(|| TreeError::new(format!("`{name}` of sled is damaged")))
+        valid.map(Some).ok_or_else(|| TreeError::new(format!("`{name}` of sled is damaged")))
     }
 
-    /// Puts rows in and takes rows out, one by one: for trees that are marked or not yet current.
-    pub(in crate::store) fn carry(&self, rows: Rows) -> Result<(), TreeError> {
-        contained(|| {
+    /// Puts and removes rows, one by one: during a merge, or in trees that are not current yet.
+    pub(super) fn write(&self, rows: Rows) -> Result<(), TreeError> {
+        catch_panic(|| {
             for Row { table, key, value } in rows.list {
                 let tree = match table {
                     Table::Definitions => &self.definitions,
@@ -169,35 +175,36 @@ impl Trees {
         })
     }
 
-    /// From here until [`Self::arrive`] the trees are between two positions.
-    pub(in crate::store) fn depart(&self, target: Revision) -> Result<(), TreeError> {
-        contained(|| Ok(self.meta.insert(keys::CARRYING, meta_bytes(&target)).map(drop)?))
+    /// Begins to write a merge: until [`Self::commit`] the trees are between two checkpoints.
+    pub(crate) fn begin_merge(&self, target: Revision) -> Result<(), TreeError> {
+        catch_panic(|| Ok(self.meta.insert(keys::MERGE_TARGET, meta_bytes(&target)).map(drop)?))
     }
 
-    /// The trees hold a position again.
-    pub(in crate::store) fn arrive(&self, seal: &Seal) -> Result<(), TreeError> {
-        contained(|| {
-            self.meta.insert(keys::POSITION, meta_bytes(seal))?;
-            self.meta.remove(keys::CARRYING)?;
-            // An empty batch makes sled write its buffer, without waiting for it: as long as the end of the mark
-            // is only in memory, a crash would find the mark.
+    /// Ends a merge: the trees hold a checkpoint again.
+    pub(super) fn commit(&self, checkpoint: &Checkpoint) -> Result<(), TreeError> {
+        catch_panic(|| {
+            self.meta.insert(keys::POSITION, meta_bytes(checkpoint))?;
+            self.meta.remove(keys::MERGE_TARGET)?;
+            // An empty batch makes sled write its buffer, without waiting for it. As long as the removal of
+            // the target is only in memory, a crash would leave the target.
             Ok(self.meta.apply_batch(Batch::default())?)
         })
     }
 
-    /// Removes at most `limit` rows of a definition, its own last; whether all are gone, and their bytes.
-    pub(in crate::store) fn wipe(
+    /// Removes at most `limit` rows of a definition, its own last; returns whether all are removed, and the
+    /// removed bytes.
+    pub(super) fn delete_definition(
         &self,
         definition: Revision,
         limit: usize,
     ) -> Result<(bool, u64), TreeError> {
-        contained(|| {
+        catch_panic(|| {
             let mut bytes = 0;
             for tree in [&self.configs, &self.indexes, &self.definitions] {
-                let gone = tree.scan_prefix(keys::prefix(definition)).take(limit);
-                let gone = gone.collect::<Result<Vec<_>, _>>()?;
-                let count = gone.len();
-                for (key, value) in gone {
+                let rows = tree.scan_prefix(keys::prefix(definition)).take(limit);
+                let rows = rows.collect::<Result<Vec<_>, _>>()?;
+                let count = rows.len();
+                for (key, value) in rows {
                     bytes += (key.len() + value.len()) as u64;
                     tree.remove(key)?;
                 }
@@ -209,50 +216,49 @@ impl Trees {
         })
     }
 
-    /// Bytes on disk.
-    pub(in crate::store) fn size(&self) -> Result<u64, TreeError> {
-        contained(|| Ok(self.db.size_on_disk()?))
+    /// Bytes on the disk.
+    pub(super) fn size(&self) -> Result<u64, TreeError> {
+        catch_panic(|| Ok(self.db.size_on_disk()?))
     }
 
     /// Hands everything to the operating system and fsyncs it.
-    pub(in crate::store) fn sync(&self) -> Result<(), TreeError> {
-        contained(|| Ok(self.db.flush().map(drop)?))?;
+    pub(super) fn sync(&self) -> Result<(), TreeError> {
+        catch_panic(|| Ok(self.db.flush().map(drop)?))?;
         sync_all(&self.path).map_err(|error| TreeError::new(error.to_string()))
     }
 
-    /// Closes the database; the directory stays. Work of sled's own threads may hold it open a little longer
-    /// than the last handle: the lock on its file tells.
-    pub(in crate::store) fn shut(self) -> Result<(), TreeError> {
+    /// Closes the database; the directory stays. sled's own threads may keep it open a little longer than the
+    /// last handle: the lock on its file shows when they have ended.
+    pub(crate) fn close(self) -> Result<(), TreeError> {
         let file = File::open(self.path.join("db"));
-        contained(|| {
+        catch_panic(|| {
             drop(self);
             Ok(())
         })?;
-        // A directory that is gone can't be opened again; there is nothing to wait for.
+        // A directory that was removed can't be opened again; there is nothing to wait for.
         let Ok(file) = file else { return Ok(()) };
-        let closed = (0..SHUT_WAITS).any(|_| match file.try_lock() {
+        let closed = (0..CLOSE_ATTEMPTS).any(|_| match file.try_lock() {
             Ok(()) => true,
             Err(_) => {
-                std::thread::sleep(SHUT_WAIT);
+                std::thread::sleep(CLOSE_RETRY_PAUSE);
                 false
             }
         });
-        if closed { Ok(()) } else { Err(TreeError::new("sled keeps its file open")) }
+        if closed { Ok(()) } else { Err(TreeError::new("sled did not release its file")) }
     }
 
-    /// The state that the trees hold, if they bear a position and no mark and its digest is the given one; and
-    /// roughly how many bytes it is.
-    pub(in crate::store) fn load(&self, seal: &Seal) -> Result<(State, u64), TreeError> {
-        let state = contained(|| {
-            let mut rows = Joiner::default();
+    /// Loads the state of a checkpoint, validated by its digest; returns its approximate bytes, too.
+    pub(crate) fn load(&self, checkpoint: &Checkpoint) -> Result<(State, u64), TreeError> {
+        let state = catch_panic(|| {
+            let mut rows = RecordAssembler::default();
             for row in &self.definitions {
                 let (key, value) = row?;
-                rows.take(&key, &value, &mut |_, record: Definition, rows| rows.builder.definition(record))?;
+                rows.add(&key, &value, &mut |_, record: Definition, rows| rows.builder.definition(record))?;
             }
             rows.end(&mut |_, record: Definition, rows| rows.builder.definition(record))?;
             for row in &self.configs {
                 let (key, value) = row?;
-                rows.take(&key, &value, &mut |id, record: Config, rows| rows.builder.config(id, record))?;
+                rows.add(&key, &value, &mut |id, record: Config, rows| rows.builder.config(id, record))?;
             }
             rows.end(&mut |id, record: Config, rows| rows.builder.config(id, record))?;
             for row in &self.requests {
@@ -261,55 +267,56 @@ impl Trees {
                 rows.builder.request(request).map_err(|error| TreeError::new(error.0))?;
             }
             let logical = rows.bytes;
-            rows.builder.compaction_revision(seal.compaction_revision);
-            let state =
-                rows.builder.finish(seal.revision, seal.last_at).map_err(|error| TreeError::new(error.0))?;
+            rows.builder.compaction_revision(checkpoint.compaction_revision);
+            let state = rows
+                .builder
+                .finish(checkpoint.revision, checkpoint.last_at)
+                .map_err(|error| TreeError::new(error.0))?;
             Ok((state, logical))
         })?;
-        if state.0.digest() == seal.digest || crate::sabotage::is("digest-ignored") {
+        if state.0.digest() == checkpoint.digest || crate::sabotage::is("digest-ignored") {
             Ok(state)
         } else {
-            Err(TreeError::new("the records in sled have another digest than its position"))
+            Err(TreeError::new("the records in sled have another digest than its checkpoint"))
         }
     }
 }
 
-/// Joins pieces while the rows of a tree go by.
-struct Joiner {
+/// Joins the chunks of records while the rows of a tree are read in order.
+struct RecordAssembler {
     builder: Builder,
     row: Option<(Revision, Vec<u8>, u16)>,
     value: Vec<u8>,
     bytes: u64,
 }
 
-impl Default for Joiner {
+impl Default for RecordAssembler {
     fn default() -> Self {
         Self { builder: Builder::new(), row: None, value: Vec::new(), bytes: 0 }
     }
 }
 
-type Add<'a, T> =
-    &'a mut dyn FnMut(Revision, T, &mut Joiner) -> Result<(), crate::state::builder::BuildError>;
+type Finish<'a, T> = &'a mut dyn FnMut(Revision, T, &mut RecordAssembler) -> Result<(), BuildError>;
 
-impl Joiner {
-    fn take<T: for<'de> Deserialize<'de>>(
+impl RecordAssembler {
+    fn add<T: for<'de> Deserialize<'de>>(
         &mut self,
         key: &[u8],
         value: &[u8],
-        add: Add<'_, T>,
+        finish: Finish<'_, T>,
     ) -> Result<(), TreeError> {
-        let (id, name, piece) = keys::split(key).ok_or_else(damaged_row)?;
+        let (id, name, chunk) = keys::split(key).ok_or_else(damaged_row)?;
         self.bytes += (key.len() + value.len()) as u64;
         match &mut self.row {
-            Some((last_id, last_name, last_piece)) if *last_id == id && last_name == name => {
-                if *last_piece + 1 != piece {
+            Some((last_id, last_name, last_chunk)) if *last_id == id && last_name == name => {
+                if *last_chunk + 1 != chunk {
                     return Err(damaged_row());
                 }
-                *last_piece = piece;
+                *last_chunk = chunk;
             }
             _ => {
-                self.end(add)?;
-                if piece != 0 {
+                self.end(finish)?;
+                if chunk != 0 {
                     return Err(damaged_row());
                 }
                 self.row = Some((id, name.into(), 0));
@@ -319,12 +326,11 @@ impl Joiner {
         Ok(())
     }
 
-    fn end<T: for<'de> Deserialize<'de>>(&mut self, add: Add<'_, T>) -> Result<(), TreeError> {
-        let Some((id, name, _)) = self.row.take() else { return Ok(()) };
+    fn end<T: for<'de> Deserialize<'de>>(&mut self, finish: Finish<'_, T>) -> Result<(), TreeError> {
+        let Some((id, ..)) = self.row.take() else { return Ok(()) };
         let record = keys::decode(&self.value).ok_or_else(damaged_row)?;
         self.value.clear();
-        drop(name);
-        add(id, record, self).map_err(|error| TreeError::new(error.0))
+        finish(id, record, self).map_err(|error| TreeError::new(error.0))
     }
 }
 
@@ -332,7 +338,7 @@ fn damaged_row() -> TreeError {
     TreeError::new("a row of sled is damaged")
 }
 
-/// sled does not tell a damaged value; what decides about the rest bears a checksum of its own.
+/// sled does not detect a damaged value. What decides about loading the rest has a checksum of its own.
 fn meta_bytes<T: Serialize>(record: &T) -> Vec<u8> {
     let mut bytes = keys::encode(record);
     let check = crc32c::crc32c(&bytes);
@@ -340,7 +346,7 @@ fn meta_bytes<T: Serialize>(record: &T) -> Vec<u8> {
     bytes
 }
 
-fn sync_all(directory: &Path) -> Result<(), crate::store::StoreError> {
+fn sync_all(directory: &Path) -> Result<(), StoreError> {
     for name in files::names(directory)? {
         let path = directory.join(name);
         if path.is_dir() { sync_all(&path)? } else { files::sync_file(&path)? }
@@ -348,33 +354,30 @@ fn sync_all(directory: &Path) -> Result<(), crate::store::StoreError> {
     files::sync_directory(directory)
 }
 
-/// The directory of databases; `CURRENT` names the one that counts.
+/// The directory of databases; `CURRENT` names the current one.
 #[derive(Debug, Clone)]
-pub(in crate::store) struct Home {
+pub(crate) struct DatabaseDir {
     directory: PathBuf,
     cache_bytes: u64,
 }
 
-impl Home {
-    pub(in crate::store) fn open(
-        directory: &Path,
-        cache_bytes: u64,
-    ) -> Result<Self, crate::store::StoreError> {
+impl DatabaseDir {
+    pub(crate) fn open(directory: &Path, cache_bytes: u64) -> Result<Self, StoreError> {
         files::make_directory(directory)?;
         Ok(Self { directory: directory.into(), cache_bytes })
     }
 
     /// Opens the database that `CURRENT` names and removes all others; `None` when there is none.
-    pub(in crate::store) fn current(&self) -> Result<Option<Trees>, TreeError> {
+    pub(crate) fn current(&self) -> Result<Option<Trees>, TreeError> {
         let name = std::fs::read_to_string(self.directory.join("CURRENT")).unwrap_or_default();
-        let there = name.starts_with("state-") && self.directory.join(&name).is_dir();
-        self.sweep(if there { &name } else { "" })?;
-        if there { Trees::open(&self.directory.join(name), self.cache_bytes).map(Some) } else { Ok(None) }
+        let exists = name.starts_with("state-") && self.directory.join(&name).is_dir();
+        self.remove_others(if exists { &name } else { "" })?;
+        if exists { Trees::open(&self.directory.join(name), self.cache_bytes).map(Some) } else { Ok(None) }
     }
 
-    /// Makes a fresh database beside the current one.
-    pub(in crate::store) fn fresh(&self) -> Result<Trees, TreeError> {
-        let names = files::names(&self.directory).map_err(lost)?;
+    /// Creates an empty database next to the current one.
+    pub(super) fn create(&self) -> Result<Trees, TreeError> {
+        let names = files::names(&self.directory).map_err(failed)?;
         let number =
             |name: &String| name.strip_prefix("state-").and_then(|number| number.parse::<u64>().ok());
         let next = names.iter().filter_map(number).max().unwrap_or(0) + 1;
@@ -382,24 +385,24 @@ impl Home {
     }
 
     /// Makes a complete database the current one and removes all others.
-    pub(in crate::store) fn adopt(&self, trees: &Trees) -> Result<(), TreeError> {
+    pub(super) fn make_current(&self, trees: &Trees) -> Result<(), TreeError> {
         trees.sync()?;
-        files::sync_directory(&self.directory).map_err(lost)?;
-        files::write_file(&self.directory.join("CURRENT"), trees.name().as_bytes()).map_err(lost)?;
-        self.sweep(&trees.name())
+        files::sync_directory(&self.directory).map_err(failed)?;
+        files::write_file(&self.directory.join("CURRENT"), trees.name().as_bytes()).map_err(failed)?;
+        self.remove_others(&trees.name())
     }
 
-    /// There is no database any more that counts.
-    pub(in crate::store) fn discard(&self) -> Result<(), TreeError> {
-        files::remove(&self.directory.join("CURRENT")).map_err(lost)?;
-        files::sync_directory(&self.directory).map_err(lost)?;
-        self.sweep("")
+    /// Removes all databases.
+    pub(crate) fn remove_all(&self) -> Result<(), TreeError> {
+        files::remove(&self.directory.join("CURRENT")).map_err(failed)?;
+        files::sync_directory(&self.directory).map_err(failed)?;
+        self.remove_others("")
     }
 
-    fn sweep(&self, kept: &str) -> Result<(), TreeError> {
-        for name in files::names(&self.directory).map_err(lost)? {
-            if name != kept && (name.starts_with("state-") || name.ends_with(".tmp")) {
-                files::remove(&self.directory.join(name)).map_err(lost)?;
+    fn remove_others(&self, current: &str) -> Result<(), TreeError> {
+        for name in files::names(&self.directory).map_err(failed)? {
+            if name != current && (name.starts_with("state-") || name.ends_with(".tmp")) {
+                files::remove(&self.directory.join(name)).map_err(failed)?;
             }
         }
         Ok(())
@@ -407,6 +410,6 @@ impl Home {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "the shape that `map_err` calls")]
-fn lost(error: crate::store::StoreError) -> TreeError {
+fn failed(error: StoreError) -> TreeError {
     TreeError::new(error.to_string())
 }

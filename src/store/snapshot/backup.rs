@@ -1,6 +1,7 @@
-//! Snapshot files outside a store: a backup that is looked at, or becomes the first snapshot of a new store.
+//! Snapshot files outside a store: a backup is inspected, or restored as the first snapshot of a new store.
 //!
-//! **Invariant:** a file counts only after it was read through and its records have the digest that it names.
+//! **Invariant:** a file is used only after all of it was read and its records have the digest that its
+//! header names.
 
 use std::{fs, path::Path};
 
@@ -22,28 +23,29 @@ pub struct Summary {
     pub definitions: u64,
     /// Its configs.
     pub configs: u64,
-    /// Its kept answers to requests that may be sent again.
+    /// Its retained outcomes of requests, for requests that are sent again.
     pub requests: u64,
     /// The digest of its state.
     pub digest: u128,
     /// The file's length.
     pub bytes: u64,
-    /// The place of its state in the log that it comes from.
+    /// The place of its state in the log of the cluster that made it.
     pub position: Position,
 }
 
 impl Summary {
     fn of(header: Header, path: &Path) -> Result<Self, StoreError> {
-        let metadata = fs::metadata(path).map_err(io(format!("can't look at {}", path.display())))?;
+        let metadata =
+            fs::metadata(path).map_err(io(format!("can't read the size of {}", path.display())))?;
         let Header { position, revision, definitions, configs, requests, digest, .. } = header;
         Ok(Self { revision, definitions, configs, requests, digest, bytes: metadata.len(), position })
     }
 }
 
-/// Reads a file through. Blocking.
+/// Validates a file and summarizes it. Blocking.
 ///
 /// # Errors
-/// When it is not whole, or the disk refuses.
+/// When it is damaged, or the disk fails.
 pub fn inspect(path: &Path) -> Result<Summary, StoreError> {
     let (_, header) = file::read(path)?;
     Summary::of(header, path)
@@ -53,11 +55,11 @@ pub fn inspect(path: &Path) -> Result<Summary, StoreError> {
 /// Blocking.
 ///
 /// # Errors
-/// When the file is not whole, or the disk refuses.
+/// When the file is damaged, or the disk fails.
 pub fn restore(path: &Path, directory: &Path, position: &Position) -> Result<(), StoreError> {
     let (state, _) = file::read(path)?;
-    // A backup does not hold the way to its state.
-    let state = state.without_history();
+    // A backup does not hold the history of its state.
+    let state = state.without_past();
     let snapshots = directory.join("snapshot");
     files::make_directory(&snapshots)?;
     let to = snapshots.join(format!("snapshot-{:020}.concord", position.index));
@@ -77,11 +79,11 @@ mod tests {
         let (from, to) = (directory.path().join("backup"), directory.path().join("store"));
         let mut state = State::new();
         state.advance(7);
-        file::write(&from, &state, &Position { index: 7, stamp: vec![1] }, 100).unwrap();
+        file::write(&from, &state, &Position { index: 7, raft_meta: vec![1] }, 100).unwrap();
         let before = inspect(&from).unwrap();
-        restore(&from, &to, &Position { index: 7, stamp: vec![2, 3] }).unwrap();
+        restore(&from, &to, &Position { index: 7, raft_meta: vec![2, 3] }).unwrap();
         let after = inspect(&to.join("snapshot/snapshot-00000000000000000007.concord")).unwrap();
-        assert_eq!(after.position.stamp, [2, 3]);
+        assert_eq!(after.position.raft_meta, [2, 3]);
         assert_eq!(Summary { bytes: after.bytes, position: after.position.clone(), ..before }, after);
         assert_eq!((after.revision, after.digest), (7, state.digest()));
         let (restored, _) = file::read(&to.join("snapshot/snapshot-00000000000000000007.concord")).unwrap();

@@ -1,4 +1,4 @@
-//! The snapshot file: one state, whole, in blocks that each have a checksum.
+//! The format of a snapshot file: one whole state, in blocks with a checksum each.
 //!
 //! ```text
 //! frame 0          `CONCSNAP` · header (postcard): format, position, revision, time, counts, digest, compaction revision
@@ -7,10 +7,10 @@
 //! last frame       02 · blocks `u64le` · records `u64le` · checksum of the blocks' checksums `u32le`
 //! ```
 //!
-//! Backup and installation on another node use the same bytes: equal states give equal files.
+//! The order of the records is fixed, so that equal states at one position give equal files.
 //!
-//! **Invariant:** a file that ends early, holds more than was written or differs in one bit is never taken for a
-//! snapshot.
+//! **Invariant:** a file that ends early, holds more than was written or differs in one bit is never accepted
+//! as a snapshot.
 
 use std::{
     fs::File,
@@ -37,21 +37,21 @@ const MAGIC: &[u8; 8] = b"CONCSNAP";
 const FORMAT: u16 = 2;
 const BLOCK: u8 = 1;
 const FOOTER: u8 = 2;
-/// A block is one record longer than its setting at most; more is damage and must not be allocated.
+/// A block exceeds its setting by one record at most; a longer one is damage and must not be allocated.
 const BLOCK_BYTES_MAX: usize = 1 << 30;
 
-/// What a file says of itself.
+/// The first frame: what the file holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(in crate::store) struct Header {
+pub(crate) struct Header {
     format: u16,
-    pub(in crate::store) position: Position,
-    pub(in crate::store) revision: Revision,
-    pub(in crate::store) last_at: Timestamp,
-    pub(in crate::store) definitions: u64,
-    pub(in crate::store) configs: u64,
-    pub(in crate::store) requests: u64,
-    pub(in crate::store) digest: u128,
-    pub(in crate::store) compaction_revision: Revision,
+    pub(crate) position: Position,
+    pub(super) revision: Revision,
+    pub(super) last_at: Timestamp,
+    pub(super) definitions: u64,
+    pub(super) configs: u64,
+    pub(super) requests: u64,
+    pub(super) digest: u128,
+    pub(super) compaction_revision: Revision,
 }
 
 impl Header {
@@ -74,10 +74,10 @@ impl Header {
     }
 }
 
-/// A record as it is written; [`Record`] is what is read. The variants are the same, in the same order.
+/// A record as it is written; [`Record`] is what is read. Both have the same variants in the same order.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub(in crate::store) enum RecordRef<'a> {
-    /// The configs up to the next definition are its.
+pub(super) enum RecordRef<'a> {
+    /// The configs up to the next definition belong to it.
     Definition(&'a Definition),
     Config(&'a Config),
     Request(&'a RememberedOutcome),
@@ -85,7 +85,7 @@ pub(in crate::store) enum RecordRef<'a> {
 
 /// A record as it is read.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-pub(in crate::store) enum Record {
+pub(super) enum Record {
     Definition(Definition),
     Config(Config),
     Request(RememberedOutcome),
@@ -113,7 +113,7 @@ impl Totals {
 
 /// Writes a file record by record.
 #[derive(Debug)]
-pub(in crate::store) struct Writer {
+pub(super) struct Writer {
     file: BufWriter<Paced>,
     name: String,
     block: Vec<u8>,
@@ -122,11 +122,7 @@ pub(in crate::store) struct Writer {
 }
 
 impl Writer {
-    pub(in crate::store) fn create(
-        path: &Path,
-        header: &Header,
-        block_bytes: usize,
-    ) -> Result<Self, StoreError> {
+    pub(super) fn create(path: &Path, header: &Header, block_bytes: usize) -> Result<Self, StoreError> {
         let name = path.display().to_string();
         let file = File::create(path).map_err(io(format!("can't create {name}")))?;
         let mut writer = Self {
@@ -141,15 +137,15 @@ impl Writer {
         Ok(writer)
     }
 
-    pub(in crate::store) fn record(&mut self, record: RecordRef<'_>) -> Result<(), StoreError> {
+    pub(super) fn record(&mut self, record: RecordRef<'_>) -> Result<(), StoreError> {
         let block = std::mem::take(&mut self.block);
         self.block = postcard::to_extend(&record, block).expect("a record is plain data and memory grows");
         self.totals.records += 1;
         if self.block.len() >= self.block_bytes { self.end_block() } else { Ok(()) }
     }
 
-    /// Ends the file; it is durable under its name, which the caller has to make durable.
-    pub(in crate::store) fn finish(mut self) -> Result<(), StoreError> {
+    /// Ends the file and makes its bytes durable. The caller makes its name durable.
+    pub(super) fn finish(mut self) -> Result<(), StoreError> {
         self.end_block()?;
         let footer = self.totals.to_bytes();
         self.frame(&footer)?;
@@ -181,19 +177,19 @@ impl Writer {
 
 /// Reads a file record by record.
 #[derive(Debug)]
-pub(in crate::store) struct Reader {
+pub(super) struct Reader {
     file: BufReader<File>,
     name: String,
-    pub(in crate::store) header: Header,
+    pub(super) header: Header,
     block: Vec<u8>,
     /// How much of the block has been read.
-    place: usize,
-    /// What has been seen.
+    offset: usize,
+    /// What has been read.
     totals: Totals,
 }
 
 impl Reader {
-    pub(in crate::store) fn open(path: &Path) -> Result<Self, StoreError> {
+    pub(super) fn open(path: &Path) -> Result<Self, StoreError> {
         let name = path.display().to_string();
         let file = File::open(path).map_err(io(format!("can't open {name}")))?;
         let mut file = BufReader::with_capacity(256 << 10, file);
@@ -203,31 +199,31 @@ impl Reader {
             Frame::End => return Err(damaged("it is empty")),
             Frame::Damaged(what) => return Err(damaged(what)),
         };
-        Ok(Self { file, name, header, block: Vec::new(), place: 0, totals: Totals::default() })
+        Ok(Self { file, name, header, block: Vec::new(), offset: 0, totals: Totals::default() })
     }
 
-    /// The next record; `None` once the file has been read through and was whole.
-    pub(in crate::store) fn next(&mut self) -> Result<Option<Record>, StoreError> {
-        while self.place == self.block.len() {
+    /// The next record; `None` at the end, once the whole file was valid.
+    pub(super) fn next(&mut self) -> Result<Option<Record>, StoreError> {
+        while self.offset == self.block.len() {
             match self.next_block()? {
-                Some(frame) => self.unpack(&frame)?,
+                Some(frame) => self.decompress(&frame)?,
                 None => return self.end().map(|()| None),
             }
         }
-        let (record, rest) = postcard::take_from_bytes(&self.block[self.place..])
-            .map_err(|_| self.damaged("a record is not what was written"))?;
-        self.place = self.block.len() - rest.len();
+        let (record, rest) = postcard::take_from_bytes(&self.block[self.offset..])
+            .map_err(|_| self.damaged("a record can't be decoded"))?;
+        self.offset = self.block.len() - rest.len();
         self.totals.records += 1;
         Ok(Some(record))
     }
 
-    /// Reads the rest without unpacking it; the checksums decide.
-    pub(in crate::store) fn skim(mut self) -> Result<(), StoreError> {
+    /// Reads the rest without decompressing it and compares the checksums.
+    pub(super) fn verify(mut self) -> Result<(), StoreError> {
         while self.next_block()?.is_some() {}
         Ok(())
     }
 
-    /// The next block's frame; `None` behind the footer, whose sum over the blocks has been compared.
+    /// The next block's frame; `None` after the footer, whose checksum over the blocks has been compared.
     fn next_block(&mut self) -> Result<Option<Vec<u8>>, StoreError> {
         match files::read_frame(&mut self.file).map_err(io(format!("can't read {}", self.name)))? {
             Frame::Whole(bytes, check) if bytes.first() == Some(&BLOCK) => {
@@ -240,8 +236,8 @@ impl Reader {
         }
     }
 
-    fn unpack(&mut self, frame: &[u8]) -> Result<(), StoreError> {
-        let (length, packed) = frame
+    fn decompress(&mut self, frame: &[u8]) -> Result<(), StoreError> {
+        let (length, compressed) = frame
             .get(1..)
             .and_then(|rest| rest.split_first_chunk::<4>())
             .ok_or_else(|| self.damaged("a block has no length"))?;
@@ -249,9 +245,9 @@ impl Reader {
         if length > BLOCK_BYTES_MAX {
             return Err(self.damaged("a block is too long"));
         }
-        self.block = lz4_flex::block::decompress(packed, length)
+        self.block = lz4_flex::block::decompress(compressed, length)
             .map_err(|_| self.damaged("a block can't be decompressed"))?;
-        self.place = 0;
+        self.offset = 0;
         if self.block.len() == length { Ok(()) } else { Err(self.damaged("a block has another length")) }
     }
 
@@ -263,18 +259,19 @@ impl Reader {
             .ok_or_else(|| self.damaged("its footer is too short"))?;
         let expected = Totals { blocks: self.totals.blocks, records, check: self.totals.check };
         if expected.to_bytes() != bytes {
-            return Err(self.damaged("its footer counts other blocks"));
+            return Err(self.damaged("its footer counts different blocks"));
         }
         if self.file.read(&mut [0]).map_err(io(format!("can't read {}", self.name)))? != 0 {
-            return Err(self.damaged("it goes on behind its footer"));
+            return Err(self.damaged("there are bytes after its footer"));
         }
-        // From here on `records` is what the footer says; `end` compares it when the records have been read.
+        // The header's count is compared with the footer's here, and by `end` with the records that were
+        // read.
         self.block.clear();
-        self.place = 0;
+        self.offset = 0;
         if records == self.header.records() {
             Ok(())
         } else {
-            Err(self.damaged("header and footer count other records"))
+            Err(self.damaged("its header and its footer count different records"))
         }
     }
 
@@ -286,31 +283,31 @@ impl Reader {
         }
     }
 
-    pub(in crate::store) fn damaged(&self, what: &str) -> StoreError {
+    pub(super) fn damaged(&self, what: &str) -> StoreError {
         StoreError::Damaged(format!("{} is damaged: {what}", self.name))
     }
 }
 
 fn header(bytes: &[u8]) -> Result<Header, String> {
-    let rest = bytes.strip_prefix(MAGIC).ok_or("it is no snapshot")?;
+    let rest = bytes.strip_prefix(MAGIC).ok_or("it is not a snapshot")?;
     let (format, _) = postcard::take_from_bytes::<u16>(rest).map_err(|_| "its header has no format")?;
     if format != FORMAT {
         return Err(format!("it has format {format}, which this version does not know"));
     }
-    postcard::from_bytes(rest).map_err(|_| "its header is not what was written".into())
+    postcard::from_bytes(rest).map_err(|_| "its header can't be decoded".into())
 }
 
-/// Writes a state to a file under this very name; returns its header.
-pub(in crate::store) fn write(
+/// Writes a state to a file and returns its header. The caller renames the file and makes its name durable.
+pub(super) fn write(
     path: &Path,
     state: &State,
     position: &Position,
     block_bytes: usize,
 ) -> Result<Header, StoreError> {
     #[cfg(feature = "sabotage")]
-    let forgetful = forgetful(state);
+    let without_requests = without_requests(state);
     #[cfg(feature = "sabotage")]
-    let state = forgetful.as_ref().unwrap_or(state);
+    let state = without_requests.as_ref().unwrap_or(state);
     let header = Header::of(state, position);
     let mut writer = Writer::create(path, &header, block_bytes)?;
     for collection in state.definitions() {
@@ -326,9 +323,9 @@ pub(in crate::store) fn write(
     Ok(header)
 }
 
-/// The state without the requests that were decided, for the bug that forgets them.
+/// The state without its retained requests: the bug that the sabotage build can switch on.
 #[cfg(feature = "sabotage")]
-fn forgetful(state: &State) -> Option<State> {
+fn without_requests(state: &State) -> Option<State> {
     if !crate::sabotage::is("requests-not-in-snapshot") {
         return None;
     }
@@ -343,8 +340,8 @@ fn forgetful(state: &State) -> Option<State> {
     builder.finish(state.revision(), state.last_at()).ok()
 }
 
-/// The state that a file holds; it has the digest that the header names.
-pub(in crate::store) fn read(path: &Path) -> Result<(State, Header), StoreError> {
+/// Reads the state of a file, validated by the digest that the header names.
+pub(crate) fn read(path: &Path) -> Result<(State, Header), StoreError> {
     let mut reader = Reader::open(path)?;
     let mut builder = Builder::new();
     let mut definition = None;
@@ -372,4 +369,4 @@ pub(in crate::store) fn read(path: &Path) -> Result<(State, Header), StoreError>
 }
 
 #[cfg(test)]
-pub(in crate::store) mod tests;
+pub(crate) mod tests;

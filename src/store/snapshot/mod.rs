@@ -1,13 +1,26 @@
-//! Snapshot files: the whole state at one revision.
+//! Snapshot files: the whole state at one revision, in one file.
 //!
-//! | file | what it does |
+//! A snapshot lets the Raft log be purged, is what another node installs, and is what a backup is: all three
+//! use the same bytes, and equal states at one position give equal files.
+//!
+//! ```text
+//! snapshot/snapshot-<index>.concord       the two newest, complete and fsynced
+//!          snapshot-<index>.concord.tmp   one that is being written; removed at the next start
+//!          snapshot-<index>.damaged       one that was found damaged
+//!          ahead                          a snapshot may be newer than the log: its index, the log's last entry
+//! ```
+//!
+//! | where | what it does |
 //! |---|---|
 //! | `file` | the format: a header, the records in blocks, a footer |
-//! | `retained` | which files are kept, and when the next one is written |
-//! | `paced` | large files written with rests |
-//! | [`backup`] | a snapshot file outside a store |
+//! | `retained` | the two snapshots that are retained: written, installed, validated |
+//! | `paced` | writes a large file in pieces with rests between them |
+//! | [`backup`] | a snapshot file outside a store: inspected, or restored into a new store |
+//!
+//! **Invariant:** a snapshot counts only when all of it is durable, and only if its records have the digest
+//! that its header names.
 
 pub mod backup;
-pub(in crate::store) mod file;
-pub(in crate::store) mod paced;
-pub(in crate::store) mod retained;
+pub(super) mod file;
+mod paced;
+pub(super) mod retained;

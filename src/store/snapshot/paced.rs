@@ -1,9 +1,10 @@
-//! Writing a large file beside a service that must stay quick.
+//! Writing a large file without delaying the requests that the node serves.
 //!
-//! One fsync of a hundred megabytes would hold up those of the log, and a core that is busy for seconds those who
-//! wait for an answer. So the file is made durable in pieces, and after each the writer rests as long as it worked.
+//! One fsync of a hundred megabytes would delay those of the log, and a core that is busy for seconds would
+//! delay requests. So the file is made durable in pieces, and after each piece the writer rests as long as it
+//! worked.
 //!
-//! **Invariant:** it never takes more than half of a core, unless a piece takes long for other reasons.
+//! **Invariant:** it takes at most half of a core, unless a piece takes longer than the longest rest.
 
 use std::{
     fs::File,
@@ -11,33 +12,33 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// One fsync's worth: some milliseconds of an ordinary disk.
-const PIECE_BYTES: usize = 4 << 20;
-/// Longest rest: on a machine so busy that a piece takes longer, resting gives nobody anything.
+/// Bytes between two fsyncs: some milliseconds of an ordinary disk.
+const FSYNC_BYTES: usize = 4 << 20;
+/// Longest rest: on a machine so loaded that a piece takes longer, a rest helps nobody.
 const REST_MAX: Duration = Duration::from_millis(100);
 
-/// A file that is written at a pace.
+/// A file that is written with rests.
 #[derive(Debug)]
-pub(in crate::store) struct Paced {
+pub(super) struct Paced {
     file: File,
-    /// Bytes of the piece so far, and when it was begun.
+    /// Bytes of the current piece, and when it was started.
     piece: (usize, Instant),
 }
 
 impl Paced {
-    pub(in crate::store) fn new(file: File) -> Self {
+    pub(super) fn new(file: File) -> Self {
         Self { file, piece: (0, Instant::now()) }
     }
 
     /// Makes the rest durable.
-    pub(in crate::store) fn finish(self) -> io::Result<()> {
+    pub(super) fn finish(self) -> io::Result<()> {
         self.file.sync_all()
     }
 }
 
 impl Write for Paced {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.piece.0 >= PIECE_BYTES {
+        if self.piece.0 >= FSYNC_BYTES {
             let worked = self.piece.1.elapsed();
             self.file.sync_data()?;
             std::thread::sleep(worked.min(REST_MAX));

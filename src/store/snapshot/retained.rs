@@ -1,10 +1,10 @@
-//! The snapshots that a node keeps: the two newest whole ones.
+//! The snapshots that a node retains: the two newest whole ones.
 //!
-//! Two, because the log is purged to the older one only: if the newest is found damaged, the older one and the log
-//! behind it give the same state. A file bears its own name only when all of it is durable; an older one is
-//! removed only after that.
+//! Two, because the log is purged to the older one only: if the newest is found damaged, the older one and
+//! the log after it give the same state. A file gets its final name only when all of it is durable; an older
+//! one is removed only after that.
 //!
-//! **Invariant:** what is listed here was read through or written by this process.
+//! **Invariant:** every listed file was verified or written by this process.
 
 use std::{
     fs,
@@ -24,37 +24,33 @@ use crate::{
 
 /// The directory of snapshots.
 #[derive(Debug)]
-pub(in crate::store) struct Kept {
+pub(crate) struct RetainedSnapshots {
     directory: PathBuf,
     block_bytes: usize,
     /// Ascending.
     files: Mutex<Vec<SnapshotFile>>,
     /// Held while a snapshot is written or installed: one at a time.
-    work: Mutex<()>,
+    writing: Mutex<()>,
 }
 
-/// That a snapshot is rightly ahead of the log: it came from a peer and the log is not yet purged to it, or the
-/// others had agreed on more than this node's log held durably.
+/// Records that a snapshot may be newer than the log: it came from a peer and the log is not yet purged to
+/// it, or the other members had committed more than this node's log held durably.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Note {
+struct AheadMarker {
     index: Revision,
     /// The last durable entry of the log at that time.
     log_last: Revision,
 }
 
-impl Kept {
-    /// Reads what is there; what is not whole is set aside.
-    pub(in crate::store) fn open(
-        directory: &Path,
-        block_bytes: usize,
-        log: LogRange,
-    ) -> Result<Self, StoreError> {
+impl RetainedSnapshots {
+    /// Lists the snapshots of a directory; damaged ones are renamed to `.damaged`.
+    pub(crate) fn open(directory: &Path, block_bytes: usize, log: LogRange) -> Result<Self, StoreError> {
         files::make_directory(directory)?;
-        let kept = Self {
+        let snapshots = Self {
             directory: directory.into(),
             block_bytes,
             files: Mutex::default(),
-            work: Mutex::default(),
+            writing: Mutex::default(),
         };
         let mut files = Vec::new();
         for name in files::names(directory)?.iter().rev() {
@@ -62,7 +58,7 @@ impl Kept {
             if name.ends_with(".tmp") {
                 files::remove(&path)?;
             } else if name.starts_with("snapshot-") && name.ends_with(".concord") {
-                match check(&path) {
+                match verify(&path) {
                     Ok(file) => files.push(file),
                     Err(error @ StoreError::Damaged(_)) => set_aside(&path, &error)?,
                     Err(error) => return Err(error),
@@ -70,25 +66,25 @@ impl Kept {
             }
         }
         files.sort_by_key(|file| file.position.index);
-        *kept.files() = files;
-        kept.remove_old()?;
-        if kept.note().is_some_and(|note| log.last >= note.index) {
-            files::remove(&kept.note_path())?;
+        *snapshots.files() = files;
+        snapshots.remove_old()?;
+        if snapshots.ahead_marker().is_some_and(|marker| log.last >= marker.index) {
+            files::remove(&snapshots.ahead_path())?;
         }
-        Ok(kept)
+        Ok(snapshots)
     }
 
-    /// The newest, the second newest.
-    pub(in crate::store) fn newest_first(&self) -> Vec<SnapshotFile> {
+    /// The newest, then the second newest.
+    pub(crate) fn newest_first(&self) -> Vec<SnapshotFile> {
         self.files().iter().rev().cloned().collect()
     }
 
-    pub(in crate::store) fn current(&self) -> Option<SnapshotFile> {
+    pub(crate) fn current(&self) -> Option<SnapshotFile> {
         self.files().last().cloned()
     }
 
-    /// The index of the older one; 0 while there are not two.
-    pub(in crate::store) fn compaction_revision(&self) -> Revision {
+    /// The index of the older one, up to which the log may be purged; 0 while there are not two.
+    pub(crate) fn purge_limit(&self) -> Revision {
         match self.files().as_slice() {
             [.., older, _] => older.position.index,
             _ => 0,
@@ -96,51 +92,53 @@ impl Kept {
     }
 
     /// Whether a state at this index shows that entries of the log were lost.
-    pub(in crate::store) fn is_ahead(&self, index: Revision, log: LogRange) -> bool {
-        let excused = self.note().is_some_and(|note| index <= note.index && log.last >= note.log_last);
-        index > log.last && !excused && !crate::sabotage::is("state-ahead-of-log")
+    pub(crate) fn is_ahead(&self, index: Revision, log: LogRange) -> bool {
+        let is_expected =
+            self.ahead_marker().is_some_and(|marker| index <= marker.index && log.last >= marker.log_last);
+        index > log.last && !is_expected && !crate::sabotage::is("state-ahead-of-log")
     }
 
-    /// Writes a snapshot. If there is one at this index or a newer one, it is that one. `log_last`: the last
-    /// durable entry of the log.
-    pub(in crate::store) fn build(
+    /// Writes a snapshot, or returns the newest one if that is at this index or after it. `log_last`: the
+    /// last durable entry of the log.
+    pub(crate) fn build(
         &self,
         state: &State,
         position: &Position,
         log_last: Revision,
     ) -> Result<SnapshotFile, StoreError> {
-        let _one_at_a_time = self.work();
+        let _one_at_a_time = self.writing();
         if let Some(newest) = self.current().filter(|newest| newest.position.index >= position.index) {
             return Ok(newest);
         }
         let path = self.path(position.index);
         let unfinished = files::unfinished(&path);
         let header = file::write(&unfinished, state, position, self.block_bytes)?;
-        self.excuse(position.index, log_last)?;
+        self.mark_ahead(position.index, log_last)?;
         self.adopt(&unfinished, path, header)
     }
 
-    /// Makes a received file the newest snapshot, if it is whole. `log_last`: the last durable entry of the log.
-    pub(in crate::store) fn install(
+    /// Validates a received file and makes it the newest snapshot. `log_last`: the last durable entry of the
+    /// log.
+    pub(crate) fn install(
         &self,
         received: &Path,
         log_last: Revision,
     ) -> Result<(State, SnapshotFile), StoreError> {
-        let _one_at_a_time = self.work();
+        let _one_at_a_time = self.writing();
         let (state, header) = file::read(received)?;
         let index = header.position.index;
         if let Some(own) = self.newest_first().into_iter().find(|file| file.path == received) {
             return Ok((state, own));
         }
         files::sync_file(received)?;
-        self.excuse(index, log_last)?;
+        self.mark_ahead(index, log_last)?;
         let file = self.adopt(received, self.path(index), header)?;
         Ok((state, file))
     }
 
-    /// A listed file turned out not to be whole.
-    pub(in crate::store) fn reject(&self, file: &SnapshotFile, why: &StoreError) -> Result<(), StoreError> {
-        self.files().retain(|kept| kept.path != file.path);
+    /// Removes a listed file that turned out to be damaged.
+    pub(crate) fn reject(&self, file: &SnapshotFile, why: &StoreError) -> Result<(), StoreError> {
+        self.files().retain(|other| other.path != file.path);
         set_aside(&file.path, why)
     }
 
@@ -149,7 +147,7 @@ impl Kept {
         files::rename(from, &path)?;
         let file = SnapshotFile { path, ..file };
         let mut files = self.files();
-        files.retain(|kept| kept.path != file.path);
+        files.retain(|other| other.path != file.path);
         files.push(file.clone());
         files.sort_by_key(|file| file.position.index);
         drop(files);
@@ -166,21 +164,22 @@ impl Kept {
         old.iter().try_for_each(|file| files::remove(&file.path))
     }
 
-    /// Before a snapshot counts: that it is ahead of the log is no sign of a lost one.
-    fn excuse(&self, index: Revision, log_last: Revision) -> Result<(), StoreError> {
+    /// Called before a snapshot counts: if it is newer than the log, a start must not conclude that the log
+    /// was lost.
+    fn mark_ahead(&self, index: Revision, log_last: Revision) -> Result<(), StoreError> {
         if index <= log_last {
             return Ok(());
         }
-        files::write_file(&self.note_path(), format!("{index} {log_last}").as_bytes())
+        files::write_file(&self.ahead_path(), format!("{index} {log_last}").as_bytes())
     }
 
-    fn note(&self) -> Option<Note> {
-        let text = fs::read_to_string(self.note_path()).ok()?;
+    fn ahead_marker(&self) -> Option<AheadMarker> {
+        let text = fs::read_to_string(self.ahead_path()).ok()?;
         let (index, log_last) = text.split_once(' ')?;
-        Some(Note { index: index.parse().ok()?, log_last: log_last.parse().ok()? })
+        Some(AheadMarker { index: index.parse().ok()?, log_last: log_last.parse().ok()? })
     }
 
-    fn note_path(&self) -> PathBuf {
+    fn ahead_path(&self) -> PathBuf {
         self.directory.join("ahead")
     }
 
@@ -192,21 +191,21 @@ impl Kept {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn work(&self) -> MutexGuard<'_, ()> {
-        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    fn writing(&self) -> MutexGuard<'_, ()> {
+        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Reads a file through; the checksums decide.
-pub(in crate::store) fn check(path: &Path) -> Result<SnapshotFile, StoreError> {
+/// Reads a file through and compares its checksums.
+pub(crate) fn verify(path: &Path) -> Result<SnapshotFile, StoreError> {
     let reader = Reader::open(path)?;
     let header = reader.header.clone();
-    reader.skim()?;
+    reader.verify()?;
     describe(path, header)
 }
 
 fn describe(path: &Path, header: Header) -> Result<SnapshotFile, StoreError> {
-    let metadata = fs::metadata(path).map_err(io(format!("can't look at {}", path.display())))?;
+    let metadata = fs::metadata(path).map_err(io(format!("can't read the size of {}", path.display())))?;
     let Header { position, digest, .. } = header;
     Ok(SnapshotFile { path: path.into(), position, bytes: metadata.len(), digest })
 }

@@ -1,11 +1,11 @@
-//! A snapshot is read as it was written, or not at all.
+//! A snapshot is read as it was written, or rejected.
 
 use std::{fs, sync::Arc};
 
 use super::*;
 use crate::model::{command::IdempotencyKey, error::Rejection, index::Indexing, key::Key, record::Entry};
 
-pub(in crate::store) fn definition(id: Revision) -> Definition {
+pub(crate) fn definition(id: Revision) -> Definition {
     Definition {
         id,
         key: Key::parse(&format!("d{id}")).unwrap(),
@@ -19,7 +19,7 @@ pub(in crate::store) fn definition(id: Revision) -> Definition {
     }
 }
 
-pub(in crate::store) fn config(key: &str, revision: Revision, data: &str) -> Config {
+pub(crate) fn config(key: &str, revision: Revision, data: &str) -> Config {
     Config {
         key: Key::parse(key).unwrap(),
         data: data.into(),
@@ -30,9 +30,9 @@ pub(in crate::store) fn config(key: &str, revision: Revision, data: &str) -> Con
     }
 }
 
-pub(in crate::store) fn remembered(revision: Revision) -> RememberedOutcome {
-    RememberedOutcome {
-        request: IdempotencyKey { id: [1; 16], fingerprint: [2; 16] },
+pub(crate) fn remembered(revision: Revision) -> Remembered {
+    Remembered {
+        stamp: IdempotencyKey { id: [1; 16], fingerprint: [2; 16] },
         at: Timestamp(revision),
         revision,
         outcome: Err(Rejection::ConfigNotFound),
@@ -48,7 +48,7 @@ fn sample(path: &Path, configs: u64) -> Vec<Record> {
     records.push(Record::Request(remembered(9)));
     let header = Header {
         format: FORMAT,
-        position: Position { index: 9, stamp: vec![1, 2, 3] },
+        position: Position { index: 9, raft_meta: vec![1, 2, 3] },
         revision: 9,
         last_at: Timestamp(9),
         definitions: 1,
@@ -79,16 +79,16 @@ fn read_all(path: &Path) -> Result<Vec<Record>, StoreError> {
     Ok(records)
 }
 
-fn skim(path: &Path) -> Result<(), StoreError> {
-    Reader::open(path).and_then(Reader::skim)
+fn verify(path: &Path) -> Result<(), StoreError> {
+    Reader::open(path).and_then(Reader::verify)
 }
 
 #[test]
-fn records_come_back_in_their_order() {
+fn records_are_read_in_the_order_they_were_written() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("s");
     let records = sample(&path, 300);
-    skim(&path).unwrap();
+    verify(&path).unwrap();
     assert_eq!(read_all(&path).unwrap(), records);
 }
 
@@ -102,7 +102,7 @@ fn every_flipped_bit_is_found() {
         let mut file = file.clone();
         file[bit / 8] ^= 1 << (bit % 8);
         fs::write(&path, file).unwrap();
-        assert!(matches!(skim(&path), Err(StoreError::Damaged(_))), "bit {bit}");
+        assert!(matches!(verify(&path), Err(StoreError::Damaged(_))), "bit {bit}");
         assert!(matches!(read_all(&path), Err(StoreError::Damaged(_))), "bit {bit}");
     }
 }
@@ -115,17 +115,17 @@ fn every_cut_and_every_addition_is_found() {
     let mut file = fs::read(&path).unwrap();
     for cut in 0..file.len() {
         fs::write(&path, &file[..cut]).unwrap();
-        assert!(matches!(skim(&path), Err(StoreError::Damaged(_))), "cut at {cut}");
+        assert!(matches!(verify(&path), Err(StoreError::Damaged(_))), "cut at {cut}");
         assert!(matches!(read_all(&path), Err(StoreError::Damaged(_))), "cut at {cut}");
     }
     file.push(0);
     fs::write(&path, &file).unwrap();
-    assert!(matches!(skim(&path), Err(StoreError::Damaged(_))));
+    assert!(matches!(verify(&path), Err(StoreError::Damaged(_))));
     assert!(matches!(read_all(&path), Err(StoreError::Damaged(_))));
 }
 
 #[test]
-fn shared_records_are_written_as_owned_ones() {
+fn borrowed_records_have_the_same_bytes_as_owned_ones() {
     let shared = Arc::new(definition(3));
     let bytes = postcard::to_stdvec(&RecordRef::Definition(&shared)).unwrap();
     assert_eq!(postcard::from_bytes::<Record>(&bytes), Ok(Record::Definition(definition(3))));

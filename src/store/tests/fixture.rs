@@ -1,4 +1,4 @@
-//! A store with the log that would stand above it.
+//! A store, the state it holds and what the Raft log above it would hold.
 
 use std::{
     collections::BTreeMap,
@@ -14,11 +14,11 @@ use crate::model::{
     record::Entry,
 };
 
-/// How long a test waits for what must come.
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a test waits for a condition that must become true.
+pub(super) const DEADLINE: Duration = Duration::from_secs(60);
 
-/// A directory, its store, and the state that a log would have brought about.
-pub(super) struct World {
+/// A directory, its store, and the state after everything that was applied.
+pub(super) struct Fixture {
     pub(super) directory: tempfile::TempDir,
     pub(super) options: Options,
     pub(super) store: Option<Store>,
@@ -30,7 +30,7 @@ pub(super) fn key(text: &str) -> Key {
     Key::parse(text).unwrap()
 }
 
-impl World {
+impl Fixture {
     pub(super) fn new() -> Self {
         Self::with(Options { segment_bytes: 4 << 10, block_bytes: 1 << 10, ..Options::default() })
     }
@@ -38,9 +38,9 @@ impl World {
     pub(super) fn with(options: Options) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let log = LogRange { purged: 0, last: 0 };
-        let mut world = Self { directory, options, store: None, state: State::new(), log };
-        world.open();
-        world
+        let mut fixture = Self { directory, options, store: None, state: State::new(), log };
+        fixture.open();
+        fixture
     }
 
     pub(super) fn open(&mut self) {
@@ -72,8 +72,8 @@ impl World {
         self.directory.path().join(name)
     }
 
-    /// Applies and hands over one run; the log is durable up to it.
-    pub(super) fn run(&mut self, commands: Vec<Command>) {
+    /// Applies and enqueues commands as one batch; the log is durable up to it.
+    pub(super) fn apply(&mut self, commands: Vec<Command>) {
         let mut changes = Vec::new();
         for command in commands {
             let revision = self.state.revision() + 1;
@@ -82,19 +82,19 @@ impl World {
             );
         }
         self.log.last = self.log.last.max(self.state.revision());
-        self.store().carry(Batch { state: self.state.clone(), position: self.position(), changes });
+        self.store().enqueue(Batch { state: self.state.clone(), position: self.position(), changes });
         self.store().flushed(self.state.revision());
     }
 
     pub(super) fn define(&mut self, name: &str) {
         let indexes = vec!["a".into()];
-        self.run(vec![Command::CreateDefinition { key: key(name), indexes, schema: None }]);
+        self.apply(vec![Command::CreateDefinition { key: key(name), indexes, schema: None }]);
     }
 
-    /// One config a run.
+    /// Writes configs, each in a batch of its own.
     pub(super) fn write(&mut self, definition: &str, names: std::ops::Range<u32>, data: &str) {
         for name in names {
-            self.run(vec![write(definition, &format!("k{name:04}"), data)]);
+            self.apply(vec![write(definition, &format!("k{name:04}"), data)]);
         }
     }
 
@@ -108,7 +108,7 @@ impl World {
         self.store = None;
     }
 
-    /// Ends it as a crash of the process does.
+    /// Drops the store, as a crash of the process does.
     pub(super) fn crash(&mut self) {
         self.store = None;
     }
@@ -118,19 +118,20 @@ impl World {
     }
 
     pub(super) fn revisions(&self) -> Vec<Revision> {
-        self.store().history_from(1).unwrap().map(|change| change.unwrap().revision).collect()
+        self.store().history().changes_from(1).unwrap().map(|change| change.unwrap().revision).collect()
     }
 
-    /// Waits until sled has come after.
-    pub(super) fn settle(&self) {
-        let deadline = Instant::now() + PATIENCE;
-        while self.store().figures().carried < self.state.revision() {
-            assert!(Instant::now() < deadline, "sled does not come after: {:?}", self.store().figures());
+    /// Waits until sled has caught up.
+    pub(super) fn wait_for_mirror(&self) {
+        let deadline = Instant::now() + DEADLINE;
+        while self.store().figures().mirrored < self.state.revision() {
+            assert!(Instant::now() < deadline, "sled does not catch up: {:?}", self.store().figures());
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 
-    /// The position and the mark in a copy of sled's files, taken while it works; `None` if it can't be read.
+    /// The checkpoint and the merge target in a copy of sled's files, taken while sled is working; `None` if
+    /// the copy can't be read.
     pub(super) fn sled_on_disk(&self) -> Option<(Revision, Option<Revision>)> {
         let copy = tempfile::tempdir().unwrap();
         for entry in fs::read_dir(self.sled()).unwrap() {
@@ -141,25 +142,27 @@ impl World {
             }
         }
         let trees = trees::Trees::open(copy.path(), 1 << 20).ok()?;
-        let found = trees.seal().and_then(|seal| trees.carrying().map(|mark| (seal, mark)));
-        trees.shut().unwrap();
-        let (seal, mark) = found.ok()?;
-        Some((seal?.position.index, mark))
+        let found =
+            trees.checkpoint().and_then(|checkpoint| trees.merge_target().map(|target| (checkpoint, target)));
+        trees.close().unwrap();
+        let (checkpoint, target) = found.ok()?;
+        Some((checkpoint?.position.index, target))
     }
-    /// The same, once all is written.
+
+    /// The revisions in the history, once everything is written.
     pub(super) fn revisions_when_written(&self) -> Vec<Revision> {
         self.snapshot();
         self.revisions()
     }
 
-    /// Looks into sled of the closed store.
-    pub(super) fn with_sled<T>(&self, look: impl FnOnce(&::sled::Db) -> T) -> T {
+    /// Opens sled of the closed store.
+    pub(super) fn with_sled<T>(&self, read: impl FnOnce(&::sled::Db) -> T) -> T {
         let db = ::sled::open(self.sled()).unwrap();
-        let seen = look(&db);
+        let found = read(&db);
         drop(db);
         // sled's threads may hold the file a little longer.
         fs::File::open(self.sled().join("db")).unwrap().lock().unwrap();
-        seen
+        found
     }
 
     /// The rows of all trees of the closed store.
@@ -176,18 +179,18 @@ impl World {
         })
     }
 
-    /// The rows that a state must have, made in one go.
+    /// The rows of the state, built from the state alone.
     pub(super) fn expected_rows(&self) -> BTreeMap<(String, Vec<u8>), Vec<u8>> {
         let mut rows = BTreeMap::new();
         for collection in self.state.definitions() {
             let id = collection.definition.id;
-            for (piece, bytes) in keys::pieces(&keys::encode(&*collection.definition)) {
-                rows.insert(("definitions".into(), keys::definition(id, piece)), bytes.to_vec());
+            for (chunk, bytes) in keys::chunks(&keys::encode(&*collection.definition)) {
+                rows.insert(("definitions".into(), keys::definition(id, chunk)), bytes.to_vec());
             }
             for config in collection.by_key.from(0) {
-                for (piece, bytes) in keys::pieces(&keys::encode(&*config.record)) {
+                for (chunk, bytes) in keys::chunks(&keys::encode(&*config.record)) {
                     rows.insert(
-                        ("configs".into(), keys::config(id, &config.record.key, piece)),
+                        ("configs".into(), keys::config(id, &config.record.key, chunk)),
                         bytes.to_vec(),
                     );
                 }
@@ -212,12 +215,12 @@ impl World {
         assert!(self.rows() == expected, "sled holds other rows than the state");
         self.open();
         assert_eq!((self.state.digest(), self.state.revision()), (digest, index));
-        assert_eq!((self.store().figures().rebuilds, self.store().figures().handed), (0, index));
+        assert_eq!((self.store().figures().rebuilds, self.store().figures().applied), (0, index));
     }
 }
 
 pub(super) fn position(index: Revision) -> Position {
-    Position { index, stamp: vec![7; 3] }
+    Position { index, raft_meta: vec![7; 3] }
 }
 
 pub(super) fn write(definition: &str, name: &str, data: &str) -> Command {
@@ -242,9 +245,9 @@ pub(super) fn proposal(state: &State, revision: Revision, command: Command) -> P
         | Command::BuildIndex { .. }
         | Command::Batch(_) => None,
     };
-    // Nobody asks for a step of a build.
-    let is_asked = !matches!(command, Command::BuildIndex { .. });
-    let request = (is_asked && revision.is_multiple_of(5))
+    // A step of an index build has no caller.
+    let has_caller = !matches!(command, Command::BuildIndex { .. });
+    let request = (has_caller && revision.is_multiple_of(5))
         .then(|| IdempotencyKey { id: u128::from(revision).to_be_bytes(), fingerprint: [0; 16] });
     Proposal {
         at: Timestamp(revision * 10),

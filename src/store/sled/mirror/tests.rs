@@ -1,0 +1,85 @@
+//! When updates are merged and written, with a mirror that is stepped by hand.
+
+use std::path::Path;
+
+use super::*;
+use crate::{
+    model::time::Timestamp,
+    state::Edit,
+    store::snapshot::file::tests::{config, definition},
+};
+
+fn checkpoint(index: Revision) -> Checkpoint {
+    let position = Position { index, raft_meta: Vec::new() };
+    Checkpoint { position, revision: index, last_at: Timestamp(index), digest: 0, compaction_revision: 0 }
+}
+
+/// A mirror whose first rebuild is complete.
+fn start(directory: &Path, backlog_max: usize) -> Mirror {
+    let databases = DatabaseDir::open(directory, 1 << 20).unwrap();
+    let newest = (State::new(), Position { index: 0, raft_meta: Vec::new() });
+    let mut mirror = Mirror::new(MirrorStart { databases, trees: None, existed: false, newest }, backlog_max);
+    work(&mut mirror, idle(0));
+    mirror
+}
+
+/// Nothing was applied for a while.
+fn idle(log_durable: Revision) -> StepContext {
+    let applied_at =
+        Instant::now().checked_sub(2 * MERGE_IDLE_DELAY).expect("the machine has been running for longer");
+    StepContext { log_durable, applied_at, closing: false }
+}
+
+fn loaded(log_durable: Revision) -> StepContext {
+    StepContext { applied_at: Instant::now(), ..idle(log_durable) }
+}
+
+/// Steps until there is nothing to do now.
+fn work(mirror: &mut Mirror, context: StepContext) -> Progress {
+    loop {
+        match mirror.step(context) {
+            Progress::Worked => {}
+            progress @ (Progress::Idle | Progress::Wait(_)) => return progress,
+        }
+    }
+}
+
+fn enqueue(mirror: &mut Mirror, index: Revision) {
+    let after = Some(Arc::new(config(&format!("k{index}"), index, "{}")));
+    let edits = vec![Edit::Config { definition: definition(1).id, before: None, after }];
+    let at = Timestamp(index);
+    let change = Change { revision: index, at, by: "root".into(), reason: None, edits };
+    mirror.enqueue(checkpoint(index), vec![Arc::new(change)], None);
+}
+
+fn position(mirror: &Mirror) -> Option<Checkpoint> {
+    mirror.trees.as_ref().unwrap().checkpoint().unwrap()
+}
+
+#[test]
+fn updates_are_merged_when_idle_and_only_as_far_as_the_log_is_durable() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut mirror = start(directory.path(), 1000);
+    (1..=5).for_each(|index| enqueue(&mut mirror, index));
+    assert_eq!(work(&mut mirror, idle(0)), Progress::Idle);
+    let waits = work(&mut mirror, loaded(4));
+    assert!(matches!(waits, Progress::Wait(time) if time <= MERGE_IDLE_DELAY), "{waits:?}");
+    assert_eq!(mirror.mirrored(), 0);
+    assert_eq!(work(&mut mirror, idle(4)), Progress::Idle);
+    assert_eq!((mirror.mirrored(), position(&mirror)), (4, Some(checkpoint(4))));
+    assert_eq!(work(&mut mirror, StepContext { closing: true, ..loaded(5) }), Progress::Idle);
+    assert_eq!((mirror.mirrored(), position(&mirror)), (5, Some(checkpoint(5))));
+    mirror.close();
+}
+
+#[test]
+fn under_load_a_large_merge_is_written_before_the_backlog_is_full() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut mirror = start(directory.path(), 20);
+    for index in 1..=95 {
+        enqueue(&mut mirror, index);
+        work(&mut mirror, loaded(index));
+    }
+    assert_eq!((mirror.mirrored(), mirror.rebuilds()), (90, 0));
+    mirror.abandon();
+}
