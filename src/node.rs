@@ -91,7 +91,11 @@ async fn serve(settings: Settings) -> Result<(), String> {
         bounded(TRANSFER_TIMEOUT, service.hand_over(), "the transfer of leadership").await;
     }
     // A failed node has nothing to wait for: its callers see that their connections end.
-    let (drain, close) = if result.is_ok() { (DRAIN_TIMEOUT, CLOSE_TIMEOUT) } else { (FAILED_SHUTDOWN_TIMEOUT, FAILED_SHUTDOWN_TIMEOUT) };
+    let (drain, close) = if result.is_ok() {
+        (DRAIN_TIMEOUT, CLOSE_TIMEOUT)
+    } else {
+        (FAILED_SHUTDOWN_TIMEOUT, FAILED_SHUTDOWN_TIMEOUT)
+    };
     api.close("callers", drain).await;
     peer.close("peers", drain).await;
     bounded(close, service.shutdown(), "closing log and store").await;

@@ -18,7 +18,7 @@
 //! | `page` | a cursor and a list | a part of that page | the service of the node that pins the cursor's state | answers 503 |
 //! | `history` | a query of the history | a part of the history | the service, from its own disk | asks the next member |
 //! | `change` | a change of the membership | the entry that makes it | the leader's service | retries until the time is up: certainly not done |
-//! | `join` | a request to a node without a cluster, or before it is formed | the node's identity | the service; admitted by the secret alone | – |
+//! | `join` | none, or the identity that a node without one is to take | the node's identity, whether it has a log | the service; admitted by the secret alone | – |
 //!
 //! **Invariant:** nodes of all versions use these names, so none is ever renamed or reused.
 

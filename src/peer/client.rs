@@ -141,7 +141,10 @@ impl Peers {
     ///
     /// # Errors
     /// See [`CallError`].
-    #[expect(clippy::too_many_arguments, reason = "a call needs all of these, and callers have them as separate values")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "a call needs all of these, and callers have them as separate values"
+    )]
     pub async fn call(
         &self,
         lane: Lane,
@@ -226,8 +229,10 @@ impl Peers {
     ) -> Result<FetchedSnapshot, CallError> {
         let request = self.client(Lane::Bulk).post(url(addr, Call::FetchSnapshot)).headers(self.headers(to)?);
         let response = within(timeout, send(request)).await?;
-        let header = response.headers().get(SNAPSHOT_HEADER).map(|value| Bytes::copy_from_slice(value.as_bytes()));
-        let header = header.ok_or_else(|| CallError::Unknown("the response has no snapshot header".into()))?;
+        let header =
+            response.headers().get(SNAPSHOT_HEADER).map(|value| Bytes::copy_from_slice(value.as_bytes()));
+        let header =
+            header.ok_or_else(|| CallError::Unknown("the response has no snapshot header".into()))?;
         Ok((header, response.bytes_stream().map_err(io::Error::other).boxed()))
     }
 
@@ -263,9 +268,10 @@ impl Peers {
         let given = headers.get(SECRET).map(|value| Sha256::digest(value.as_bytes()));
         let Some(given) = given else { return Err((401, format!("the header {SECRET} is missing"))) };
         // All are compared, whichever matches, so that the time reveals nothing.
-        let matches = self.secret_digests.iter().fold(Choice::from(0), |matches, digest| {
-            matches | digest.as_slice().ct_eq(given.as_slice())
-        });
+        let matches = self
+            .secret_digests
+            .iter()
+            .fold(Choice::from(0), |matches, digest| matches | digest.as_slice().ct_eq(given.as_slice()));
         if bool::from(matches) { Ok(()) } else { Err((401, "the cluster's secret is another one".into())) }
     }
 

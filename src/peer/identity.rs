@@ -74,7 +74,8 @@ impl Identity {
         }
         let mut bytes = serde_json::to_vec_pretty(self).map_err(|error| error.to_string())?;
         bytes.push(b'\n');
-        write_durably(directory, IDENTITY_FILE, &bytes).map_err(|error| format!("{}: {error}", directory.display()))
+        write_durably(directory, IDENTITY_FILE, &bytes)
+            .map_err(|error| format!("{}: {error}", directory.display()))
     }
 
     /// Whether a log of this identity has existed in a directory.

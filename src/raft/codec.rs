@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     types::Payload,
-    wire::{self, WireVote, WirePayload, WireLogId, WireMembership},
+    wire::{self, WireLogId, WireMembership, WirePayload, WireVote},
 };
 
 const ID: u8 = 0xA1;
@@ -180,7 +180,9 @@ impl From<&Payload> for LogPayload {
         match WirePayload::from(payload) {
             WirePayload::Blank => Self { tag: BLANK, bytes: Bytes::new() },
             WirePayload::Proposal(bytes) => Self { tag: PROPOSAL, bytes },
-            WirePayload::Membership(members) => Self { tag: MEMBERSHIP, bytes: wire::to_bytes(&members).into() },
+            WirePayload::Membership(members) => {
+                Self { tag: MEMBERSHIP, bytes: wire::to_bytes(&members).into() }
+            }
         }
     }
 }
@@ -193,7 +195,8 @@ impl TryFrom<LogPayload> for Payload {
             BLANK => WirePayload::Blank,
             PROPOSAL => WirePayload::Proposal(payload.bytes),
             _ => WirePayload::Membership(
-                wire::from_bytes::<WireMembership>(&payload.bytes).map_err(|error| damaged(&error.to_string()))?,
+                wire::from_bytes::<WireMembership>(&payload.bytes)
+                    .map_err(|error| damaged(&error.to_string()))?,
             ),
         };
         decoded.try_into().map_err(|error: String| damaged(&error))
@@ -207,8 +210,10 @@ mod tests {
 
     fn payloads() -> Vec<LogPayload> {
         let member = |id| (id, Member { id, api_addr: format!("a:{id}"), peer_addr: format!("p:{id}") });
-        let members =
-            WireMembership { voters: vec![vec![1, 2], vec![2, 3]], nodes: vec![member(1), member(2), member(3)] };
+        let members = WireMembership {
+            voters: vec![vec![1, 2], vec![2, 3]],
+            nodes: vec![member(1), member(2), member(3)],
+        };
         vec![
             (&Payload::Blank).into(),
             (&Payload::Normal(EncodedProposal(Bytes::from(vec![7; 300])))).into(),
@@ -261,6 +266,9 @@ mod tests {
         WireLogId { index: 1, term: 1, node: 1 }.encode(&mut id).unwrap();
         assert_eq!(WireVote::decode(id.as_slice()).unwrap_err().kind(), io::ErrorKind::InvalidData);
         assert_eq!(LogPayload::decode(id.as_slice()).unwrap_err().kind(), io::ErrorKind::InvalidData);
-        assert_eq!(Option::<WireLogId>::decode(id.as_slice()).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(
+            Option::<WireLogId>::decode(id.as_slice()).unwrap_err().kind(),
+            io::ErrorKind::InvalidData
+        );
     }
 }

@@ -28,7 +28,7 @@ use super::{
     log::Log,
     machine::AppliedPublisher,
     membership::lag,
-    types::{EncodedProposal, TypeConfig, Metrics, Raft},
+    types::{EncodedProposal, Metrics, Raft, TypeConfig},
 };
 use crate::{
     feed::Feed,
@@ -104,7 +104,8 @@ impl Consensus {
                 && metrics.membership_config == metrics.committed_membership_config;
             committed && metrics.current_leader.is_some()
         };
-        let waited = self.inner.raft.wait(Some(FORM_TIMEOUT)).metrics(is_formed, "the cluster is formed").await;
+        let waited =
+            self.inner.raft.wait(Some(FORM_TIMEOUT)).metrics(is_formed, "the cluster is formed").await;
         waited.map(drop).map_err(|error| format!("the members have not agreed yet: {error}"))
     }
 

@@ -122,7 +122,11 @@ impl DivergenceDetector {
 }
 
 /// A revision at which more than half of all members agree on a digest that is not `mine`.
-fn majority_against(mine: &[RevisionDigest], others: &[Vec<RevisionDigest>], members: usize) -> Option<Revision> {
+fn majority_against(
+    mine: &[RevisionDigest],
+    others: &[Vec<RevisionDigest>],
+    members: usize,
+) -> Option<Revision> {
     mine.iter().rev().find_map(|(revision, digest)| {
         let at = |digests: &Vec<RevisionDigest>| {
             digests.iter().find(|(other, _)| other == revision).map(|(_, digest)| *digest)

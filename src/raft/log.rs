@@ -28,8 +28,8 @@ use tokio::sync::oneshot;
 
 use super::{
     codec::{LogHeader, LogPayload},
-    types::{Entry, TypeConfig, LogId, LogReader, Vote},
-    wire::{WireVote, WireLogId},
+    types::{Entry, LogId, LogReader, TypeConfig, Vote},
+    wire::{WireLogId, WireVote},
 };
 use crate::{
     peer::Member,

@@ -34,7 +34,7 @@ use super::{
     applied_waiters::AppliedWaiters,
     divergence::Digests,
     log::Log,
-    types::{Entry, TypeConfig, LogId, ApplyResponse, Snapshot, SnapshotMeta, StoredMembership},
+    types::{ApplyResponse, Entry, LogId, Snapshot, SnapshotMeta, StoredMembership, TypeConfig},
     wire::{self, MembershipMetadata, StateMetadata, WireLogId},
 };
 use crate::{
@@ -142,11 +142,8 @@ impl Machine {
         let greatest_id = metadata.membership.greatest_id();
         let (last_log_id, membership) = metadata.into_raft().map_err(io::Error::other)?;
         let membership = Arc::new(AppliedMembership::new(membership, greatest_id));
-        let applied = AppliedState {
-            state: Arc::new(state.clone()),
-            last_log_id,
-            membership: Arc::clone(&membership),
-        };
+        let applied =
+            AppliedState { state: Arc::new(state.clone()), last_log_id, membership: Arc::clone(&membership) };
         let publisher = Arc::new(AppliedPublisher {
             applied: ArcSwap::from_pointee(applied),
             waiters: AppliedWaiters::new(state.revision()),
@@ -195,7 +192,8 @@ impl Machine {
                 None
             }
             EntryPayload::Membership(members) => {
-                let greatest_id = members.nodes().map(|(id, _)| *id).fold(self.membership.greatest_id, NodeId::max);
+                let greatest_id =
+                    members.nodes().map(|(id, _)| *id).fold(self.membership.greatest_id, NodeId::max);
                 let stored = StoredMembership::new(Some(entry.log_id), members);
                 self.membership = Arc::new(AppliedMembership::new(stored, greatest_id));
                 self.advance(revision);
@@ -279,7 +277,9 @@ impl RaftStateMachine<TypeConfig> for Machine {
             match result {
                 Ok(Ok(())) => {}
                 Ok(Err(why)) => return Err(self.fail(why)),
-                Err(panic) => return Err(self.fail(format!("panicked while applying: {}", panic_message(&*panic)))),
+                Err(panic) => {
+                    return Err(self.fail(format!("panicked while applying: {}", panic_message(&*panic))));
+                }
             }
         }
         Ok(())
@@ -339,8 +339,9 @@ fn install(store: &Store, file: &SnapshotFile) -> Result<(State, SnapshotFile), 
 
 /// A snapshot file as openraft's type.
 pub(super) fn snapshot_of(file: SnapshotFile) -> io::Result<Snapshot> {
-    let (last_log_id, last_membership) =
-        StateMetadata::decode(&file.position.stamp).and_then(StateMetadata::into_raft).map_err(io::Error::other)?;
+    let (last_log_id, last_membership) = StateMetadata::decode(&file.position.stamp)
+        .and_then(StateMetadata::into_raft)
+        .map_err(io::Error::other)?;
     Ok(Snapshot { meta: SnapshotMeta { last_log_id, last_membership }, snapshot: file })
 }
 

@@ -20,7 +20,7 @@ use tokio::time::timeout;
 
 use super::{
     ChangeError, Consensus,
-    types::{TypeConfig, Metrics},
+    types::{Metrics, TypeConfig},
 };
 use crate::{
     model::record::Revision,
@@ -35,7 +35,10 @@ const CHANGE_TIMEOUT: Duration = Duration::from_secs(20);
 /// machine.
 const LIVENESS_TIMEOUT: Duration = Duration::from_secs(3);
 
-type WriteResult = Result<openraft::raft::ClientWriteResponse<TypeConfig>, RaftError<TypeConfig, ClientWriteError<TypeConfig>>>;
+type WriteResult = Result<
+    openraft::raft::ClientWriteResponse<TypeConfig>,
+    RaftError<TypeConfig, ClientWriteError<TypeConfig>>,
+>;
 
 impl Consensus {
     /// Adds a member without a vote. Returns the index of the membership entry.
@@ -156,9 +159,14 @@ impl Consensus {
         asked.map_err(|error| ChangeError::NotYet(error.to_string()))?;
         let me = self.inner.id;
         let has_other_leader = |metrics: &Metrics| metrics.current_leader.is_some_and(|leader| leader != me);
-        let waited =
-            self.inner.raft.wait(Some(TRANSFER_TIMEOUT)).metrics(has_other_leader, "another member leads").await;
-        let metrics = waited.map_err(|_| undecided(format!("node {to} has not taken leadership over in time")))?;
+        let waited = self
+            .inner
+            .raft
+            .wait(Some(TRANSFER_TIMEOUT))
+            .metrics(has_other_leader, "another member leads")
+            .await;
+        let metrics =
+            waited.map_err(|_| undecided(format!("node {to} has not taken leadership over in time")))?;
         match metrics.current_leader {
             Some(leader) if leader == to => Ok(()),
             _ => Err(undecided(format!("a member other than node {to} was elected"))),
@@ -173,7 +181,8 @@ impl Consensus {
             return None;
         }
         let election_min = Duration::from_millis(self.inner.timers.election_min_ms);
-        let is_live = |id: &NodeId| since_heartbeat(&metrics, *id).is_some_and(|elapsed| elapsed < election_min);
+        let is_live =
+            |id: &NodeId| since_heartbeat(&metrics, *id).is_some_and(|elapsed| elapsed < election_min);
         let voters = metrics.membership_config.voter_ids().filter(|id| *id != self.inner.id && is_live(id));
         voters.max_by_key(|id| matched_index(&metrics, *id))
     }

@@ -37,8 +37,11 @@ use tokio::sync::{Notify, mpsc};
 
 use super::{
     stream::{AppendPipeline, Frames, frames},
-    types::{TypeConfig, Snapshot, Vote},
-    wire::{self, WireVoteResponse, WireAppendRequest, WireAppendResponse, WireVoteRequest, WireVote, SnapshotHeader, WireTransferRequest, WireTransferResponse},
+    types::{Snapshot, TypeConfig, Vote},
+    wire::{
+        self, SnapshotHeader, WireAppendRequest, WireAppendResponse, WireTransferRequest,
+        WireTransferResponse, WireVote, WireVoteRequest, WireVoteResponse,
+    },
 };
 use crate::{
     peer::{
@@ -213,7 +216,8 @@ impl RaftNetworkV2<TypeConfig> for MemberClient {
         option: RPCOption,
     ) -> Result<AppendEntriesResponse<TypeConfig>, RPCError<TypeConfig>> {
         let body = wire::to_bytes(&WireAppendRequest::from(&rpc));
-        let response: WireAppendResponse = self.call(self.lane, Call::Append, body, option.hard_ttl()).await?;
+        let response: WireAppendResponse =
+            self.call(self.lane, Call::Append, body, option.hard_ttl()).await?;
         Ok(response.into())
     }
 
@@ -246,7 +250,8 @@ impl RaftNetworkV2<TypeConfig> for MemberClient {
         option: RPCOption,
     ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
         let body = wire::to_bytes(&WireVoteRequest::from(&rpc));
-        let response: WireVoteResponse = self.call(Lane::Heartbeat, Call::Vote, body, option.hard_ttl()).await?;
+        let response: WireVoteResponse =
+            self.call(Lane::Heartbeat, Call::Vote, body, option.hard_ttl()).await?;
         Ok(response.into())
     }
 
@@ -256,7 +261,8 @@ impl RaftNetworkV2<TypeConfig> for MemberClient {
         option: RPCOption,
     ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
         let body = wire::to_bytes(&WireVoteRequest::from(&rpc));
-        let response: WireVoteResponse = self.call(Lane::Heartbeat, Call::PreVote, body, option.hard_ttl()).await?;
+        let response: WireVoteResponse =
+            self.call(Lane::Heartbeat, Call::PreVote, body, option.hard_ttl()).await?;
         Ok(response.into())
     }
 
@@ -283,7 +289,8 @@ impl RaftNetworkV2<TypeConfig> for MemberClient {
         option: RPCOption,
     ) -> Result<TransferLeaderResponse<TypeConfig>, RPCError<TypeConfig>> {
         let body = wire::to_bytes(&WireTransferRequest::from(&rpc));
-        let response: WireTransferResponse = self.call(Lane::Heartbeat, Call::Transfer, body, option.hard_ttl()).await?;
+        let response: WireTransferResponse =
+            self.call(Lane::Heartbeat, Call::Transfer, body, option.hard_ttl()).await?;
         Ok(response.into())
     }
 }

@@ -11,7 +11,10 @@ use super::{
     Consensus,
     machine::snapshot_of,
     snapshot,
-    wire::{self, WireVoteResponse, WireAppendRequest, WireAppendResponse, WireVoteRequest, WireVote, SnapshotHeader, WireTransferRequest, WireTransferResponse},
+    wire::{
+        self, SnapshotHeader, WireAppendRequest, WireAppendResponse, WireTransferRequest,
+        WireTransferResponse, WireVote, WireVoteRequest, WireVoteResponse,
+    },
 };
 use crate::peer::{ReceiveError, call::Call};
 
@@ -45,7 +48,9 @@ impl Consensus {
             }
             Call::Transfer => {
                 let rpc = wire::from_bytes::<WireTransferRequest>(&body)?.into();
-                wire::to_bytes(&WireTransferResponse::from(raft.handle_transfer_leader(rpc).await.map_err(failed)?))
+                wire::to_bytes(&WireTransferResponse::from(
+                    raft.handle_transfer_leader(rpc).await.map_err(failed)?,
+                ))
             }
             Call::Digests => {
                 let publisher = &self.inner.publisher;

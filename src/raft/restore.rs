@@ -12,7 +12,7 @@ use std::{fs, io, path::Path};
 use super::{
     codec::LogHeader,
     log::Wal,
-    wire::{self, WireVote, WireLogId, StateMetadata},
+    wire::{self, StateMetadata, WireLogId, WireVote},
 };
 use crate::{
     peer::{

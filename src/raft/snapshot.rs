@@ -24,7 +24,7 @@ use tokio::io::AsyncWriteExt;
 use super::{
     Consensus,
     log::Log,
-    machine::{Applied, AppliedPublisher},
+    machine::{AppliedPublisher, AppliedState},
     network::NetworkContext,
     types::Raft,
     wire::SnapshotHeader,
@@ -110,7 +110,9 @@ impl SnapshotScheduler {
             return false;
         }
         let until = tokio::time::Instant::now() + PURGE_WAIT_MAX;
-        while self.context.snapshots_in_flight.load(Ordering::Relaxed) > 0 && tokio::time::Instant::now() < until {
+        while self.context.snapshots_in_flight.load(Ordering::Relaxed) > 0
+            && tokio::time::Instant::now() < until
+        {
             tokio::time::sleep(POLL_INTERVAL).await;
         }
         match self.store.purge_floor() {
@@ -137,7 +139,7 @@ impl Consensus {
     }
 }
 
-fn build(store: &Store, applied: &Applied) -> Result<SnapshotFile, String> {
+fn build(store: &Store, applied: &AppliedState) -> Result<SnapshotFile, String> {
     store.build_snapshot(&applied.state, &applied.position()).map_err(|error| error.to_string())
 }
 

@@ -30,7 +30,7 @@ use super::{
     divergence::DivergenceDetector,
     log::{Log, Wal},
     machine::Machine,
-    network::{NetworkContext, Network},
+    network::{Network, NetworkContext},
     snapshot::{self, SnapshotScheduler},
     types::Raft,
     wire::{self, SnapshotHeader, StateMetadata},
@@ -75,7 +75,7 @@ impl Consensus {
         let wal = blocking(move || open_log(&opening.0, &opening.1)).await??;
         let range = wal.range();
         let (store, loaded) = open_store(&directory, store, range).await?;
-        let log = wal.with(Arc::new(store.clone()));
+        let log = wal.with_listener(Arc::new(store.clone()));
         let (state, position) = match loaded {
             Loaded::State(state, position) => (state, position),
             Loaded::Nothing => {
@@ -86,7 +86,8 @@ impl Consensus {
                     store.distrust_note().and_then(|note| wire::from_bytes::<Vec<Member>>(&note).ok());
                 sources.extend(noted.unwrap_or_default());
                 sources.retain(|member| member.id != me.node_id);
-                let recovery = StateRecovery { peers: &peers, store: &store, log: &log, purged: range.purged };
+                let recovery =
+                    StateRecovery { peers: &peers, store: &store, log: &log, purged: range.purged };
                 recovery.run(&sources).await?
             }
         };
@@ -258,7 +259,8 @@ impl Parts {
             log: log.clone(),
             log_bytes_min: snapshot_log_bytes,
         };
-        let divergence = DivergenceDetector { id, peers, publisher: Arc::clone(&publisher), store: store.clone() };
+        let divergence =
+            DivergenceDetector { id, peers, publisher: Arc::clone(&publisher), store: store.clone() };
         let trigger = raft.clone();
         let end_back_off = async move {
             while let Some(member) = recovered_members.recv().await {
@@ -273,7 +275,8 @@ impl Parts {
             tokio::spawn(end_back_off).abort_handle(),
             tokio::spawn(divergence.run()).abort_handle(),
         ];
-        let inner = Inner { id, raft, publisher, machine_dropped, store, log, timers, leader, stopping, tasks };
+        let inner =
+            Inner { id, raft, publisher, machine_dropped, store, log, timers, leader, stopping, tasks };
         Ok(Consensus { inner: Arc::new(inner) })
     }
 }

@@ -34,7 +34,7 @@ use tokio_util::codec::{Framed, LengthDelimitedCodec};
 
 use super::{
     Consensus,
-    types::{TypeConfig, LogId},
+    types::{LogId, TypeConfig},
     wire::{self, WireAppendRequest, WireAppendResponse},
 };
 
@@ -109,7 +109,9 @@ where
     }
 
     /// The responses, in the shape that openraft expects.
-    pub(super) fn responses(self) -> BoxStream<'a, Result<StreamAppendResult<TypeConfig>, RPCError<TypeConfig>>> {
+    pub(super) fn responses(
+        self,
+    ) -> BoxStream<'a, Result<StreamAppendResult<TypeConfig>, RPCError<TypeConfig>>> {
         Box::pin(futures::stream::unfold(Some(self), async |state| {
             let mut pipeline = state?;
             match pipeline.next().await {
@@ -259,7 +261,7 @@ mod tests {
     use super::*;
     use crate::raft::{
         types::Entry,
-        wire::{WireVote, WireLogId},
+        wire::{WireLogId, WireVote},
     };
 
     fn id(index: u64) -> LogId {
@@ -307,7 +309,11 @@ mod tests {
             for _ in 0..3 {
                 respond(&mut member, WireAppendResponse::Success).await;
             }
-            respond(&mut member, WireAppendResponse::PartialSuccess(Some(WireLogId { index: 4, term: 1, node: 1 }))).await;
+            respond(
+                &mut member,
+                WireAppendResponse::PartialSuccess(Some(WireLogId { index: 4, term: 1, node: 1 })),
+            )
+            .await;
             member
         };
         let (responses, _member) = tokio::join!(responses.collect::<Vec<_>>(), member);
@@ -321,7 +327,8 @@ mod tests {
         let (leader, mut member) = connection();
         let mut idle = None;
         let input = stream::iter([request(4, 3), request(4, 4), request(5, 5)]).chain(stream::pending());
-        let mut responses = AppendPipeline::new(&mut idle, ready(leader), Box::pin(input), one_minute).responses();
+        let mut responses =
+            AppendPipeline::new(&mut idle, ready(leader), Box::pin(input), one_minute).responses();
         assert!(responses.next().now_or_never().is_none());
         let entries = async |member: &mut Frames| {
             let frame = member.next().now_or_never()?.unwrap().unwrap();
@@ -349,7 +356,8 @@ mod tests {
             let mut idle = None;
             let input = stream::iter([request(1, 1)]).chain(stream::pending());
             let timeout_of = |_, _| Duration::from_millis(20);
-            let mut responses = AppendPipeline::new(&mut idle, ready(leader), Box::pin(input), timeout_of).responses();
+            let mut responses =
+                AppendPipeline::new(&mut idle, ready(leader), Box::pin(input), timeout_of).responses();
             let response = responses.next().await.unwrap();
             assert!(matches!(response, Err(RPCError::Unreachable(_))), "{response:?}");
             assert!(responses.next().await.is_none());
@@ -374,9 +382,16 @@ mod tests {
         let mut idle = None;
         let none = || -> OpenFuture<'static> { Box::pin(async { Err(unreachable("no listener")) }) };
         let pending = stream::pending::<AppendEntriesRequest<TypeConfig>>();
-        assert!(AppendPipeline::new(&mut idle, none(), pending, one_minute).responses().next().now_or_never().is_none());
+        assert!(
+            AppendPipeline::new(&mut idle, none(), pending, one_minute)
+                .responses()
+                .next()
+                .now_or_never()
+                .is_none()
+        );
         let input = stream::iter([request(1, 1)]);
-        let responses: Vec<_> = AppendPipeline::new(&mut idle, none(), input, one_minute).responses().collect().await;
+        let responses: Vec<_> =
+            AppendPipeline::new(&mut idle, none(), input, one_minute).responses().collect().await;
         assert!(matches!(&responses[..], [Err(RPCError::Unreachable(_))]));
     }
 

@@ -20,7 +20,7 @@ use openraft::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::types::{EncodedProposal, Entry, TypeConfig, LeaderId, LogId, Membership, StoredMembership, Vote};
+use super::types::{EncodedProposal, Entry, LeaderId, LogId, Membership, StoredMembership, TypeConfig, Vote};
 use crate::peer::{Member, NodeId, ReceiveError};
 
 /// The id of a log entry. Ordered by index before term: within one log an index has one entry, and a snapshot of an
@@ -402,9 +402,10 @@ impl From<Result<(), TransferLeaderError<TypeConfig>>> for WireTransferResponse 
             Err(TransferLeaderError::VoteChanged { expected, actual }) => {
                 Self::VoteChanged { expected: (&expected).into(), actual: (&actual).into() }
             }
-            Err(TransferLeaderError::LogNotFlushed { expected, actual }) => {
-                Self::LogNotFlushed { expected: expected.map(WireLogId::from), actual: actual.map(WireLogId::from) }
-            }
+            Err(TransferLeaderError::LogNotFlushed { expected, actual }) => Self::LogNotFlushed {
+                expected: expected.map(WireLogId::from),
+                actual: actual.map(WireLogId::from),
+            },
         }
     }
 }
@@ -416,10 +417,12 @@ impl From<WireTransferResponse> for Result<(), TransferLeaderError<TypeConfig>> 
             WireTransferResponse::VoteChanged { expected, actual } => {
                 Err(TransferLeaderError::VoteChanged { expected: expected.into(), actual: actual.into() })
             }
-            WireTransferResponse::LogNotFlushed { expected, actual } => Err(TransferLeaderError::LogNotFlushed {
-                expected: expected.map(LogId::from),
-                actual: actual.map(LogId::from),
-            }),
+            WireTransferResponse::LogNotFlushed { expected, actual } => {
+                Err(TransferLeaderError::LogNotFlushed {
+                    expected: expected.map(LogId::from),
+                    actual: actual.map(LogId::from),
+                })
+            }
         }
     }
 }
@@ -451,7 +454,12 @@ mod tests {
         let metadata = StateMetadata::of_first_member(last, member(3));
         let bytes = StateMetadata::encode_with(Some(last.into()), &to_bytes(&metadata.membership));
         assert_eq!(bytes, to_bytes(&metadata));
-        assert_eq!(StateMetadata::decode(&StateMetadata::encode_with(None, &to_bytes(&metadata.membership))).unwrap().last_log_id, None);
+        assert_eq!(
+            StateMetadata::decode(&StateMetadata::encode_with(None, &to_bytes(&metadata.membership)))
+                .unwrap()
+                .last_log_id,
+            None
+        );
     }
 
     #[test]

@@ -67,7 +67,8 @@ async fn contents(log: &mut Log) -> io::Result<String> {
     let state = log.get_log_state().await?;
     let committed = log.read_committed().await?;
     let entries = log.try_get_log_entries(..).await?;
-    let entries: Vec<_> = entries.iter().map(|entry| (entry.log_id, LogPayload::from(&entry.payload))).collect();
+    let entries: Vec<_> =
+        entries.iter().map(|entry| (entry.log_id, LogPayload::from(&entry.payload))).collect();
     Ok(format!("{header:?} {vote:?} {state:?} {committed:?} {entries:?}"))
 }
 
