@@ -22,7 +22,7 @@ sled-beyond-log          | unit store::tests::sled_never_holds_what_the_log_does
 state-ahead-of-log       | unit store::tests::a_state_newer_than_the_log_is_refused
 damaged-log-accepted     | unit raft::codec::tests::every_flipped_bit_of_a_payload_is_damage_and_never_an_early_end
 purge-past-snapshot      | it chaos::bitrot::a_damaged_newest_snapshot_costs_nothing
-unknown-told-as-503      | chaos 1
+unknown-as-503           | chaos 1
 digest-ignored           | unit store::tests::sled_that_is_damaged_deleted_or_marked_is_written_anew
 stale-check-skipped      | unit state::apply::tests::a_command_that_was_checked_against_another_definition_is_stale
 blind-retry              | unit service::write::tests::an_unknown_outcome_is_told_at_once_without_a_stamp
@@ -30,7 +30,7 @@ precondition-ignored     | chaos 1
 digests-not-compared     | it cluster::rebuild::a_member_whose_state_differs_gives_up_and_rebuilds_it
 batch-torn               | chaos 1
 watch-skips              | chaos 1
-past-is-now              | chaos 1
+history-returns-current  | chaos 1
 unique-ignored           | unit state::apply::tests::redefine::a_value_of_a_unique_path_is_one_configs
 '
 
