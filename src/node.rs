@@ -1,8 +1,8 @@
 //! A node's process: lock the data directory, listen, start consensus, serve, shut down.
 //!
-//! It listens before consensus starts, so that `/livez` answers while a long log is read, and so that a port in use is
-//! reported at once. Shutdown has the reverse order: the node stops being ready, transfers leadership, completes the
-//! callers' requests, then the peers', and closes log and store.
+//! It listens before consensus starts, so that `/livez` answers while a long log is read, and so that a port in use
+//! is reported at once. Shutdown has the reverse order: the node stops being ready, transfers leadership, completes
+//! the callers' requests, then the peers', and closes log and store.
 //!
 //! **Invariants**
 //! 1. One process at a time uses a data directory.
@@ -65,8 +65,9 @@ pub fn run(settings: Settings) -> Result<(), String> {
     result
 }
 
-/// Minimizes the timer slack. By default the system may prolong each wait by 50 µs to save power, which is longer than
-/// the log's wait for more records before every fsync. Threads that are created from here on inherit the setting.
+/// Minimizes the timer slack. By default the system may prolong each wait by 50 µs to save power, which is longer
+/// than the log's wait for more records before every fsync. Threads that are created from here on inherit the
+/// setting.
 fn minimize_timer_slack() {
     if let Err(error) = rustix::thread::set_current_timer_slack(NonZeroU64::new(1)) {
         tracing::debug!(%error, "the timer slack could not be set");
@@ -219,8 +220,8 @@ fn lock_directory(directory: &Path) -> Result<File, String> {
     }
 }
 
-/// Refuses a directory that has files but no identity: it is no data directory, or it is one that has lost its identity
-/// and must not be initialized again.
+/// Refuses a directory that has files but no identity: it is no data directory, or it is one that has lost its
+/// identity and must not be initialized again.
 fn refuse_foreign(directory: &Path) -> Result<(), String> {
     let failed = |error: io::Error| format!("data directory {}: {error}", directory.display());
     let mut foreign = None;

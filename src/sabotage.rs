@@ -18,7 +18,7 @@
 //! | `sled-beyond-log` | sled is written beyond what the log holds durably |
 //! | `state-ahead-of-log` | a state newer than the log is accepted |
 //! | `damaged-log-accepted` | the checksums of log blocks are not checked |
-//! | `purge-past-snapshot` | the log is purged beyond the snapshots |
+//! | `purge-beyond-snapshot` | the log is purged beyond the snapshots |
 //! | `unknown-as-503` | an unknown outcome is reported as certainly not applied |
 //! | `digest-ignored` | the digest of what sled holds is not checked |
 //! | `stale-check-skipped` | data that was validated against an older definition is stored |

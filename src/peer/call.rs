@@ -1,7 +1,7 @@
 //! Every call that one node makes to another: `POST /peer/{name}` on the peer listener.
 //!
-//! The last column says what the sender does when the receiver is an older node that does not know the call and answers
-//! 404; "–": every version knows it.
+//! The last column says what the sender does when the receiver is an older node that does not know the call and
+//! answers 404; "–": every version knows it.
 //!
 //! | name | body | response | answered by | on 404 |
 //! |---|---|---|---|---|

@@ -1,9 +1,9 @@
 //! The client for calls to other nodes, and the admission of calls from them.
 //!
 //! A call is `POST http://{addr}/peer/{name}` with a binary body. Its headers name the cluster, the sender and the
-//! receiver, and hold the cluster's secret: a node that has taken over another one's address must not vote in the wrong
-//! cluster. Heartbeats, appends, forwarded calls and snapshots use separate connections ([`Lane`]), so that a large one
-//! never delays a small one.
+//! receiver, and hold the cluster's secret: a node that has taken over another one's address must not vote in the
+//! wrong cluster. Heartbeats, appends, forwarded calls and snapshots use separate connections ([`Lane`]), so that a
+//! large one never delays a small one.
 //!
 //! **Invariants**
 //! 1. [`CallError::NotSent`] means that the other node has certainly not received the call. In doubt the error is
@@ -32,8 +32,8 @@ pub const FROM: &str = "x-concord-from";
 pub const TO: &str = "x-concord-to";
 /// The header with the cluster's secret.
 pub const SECRET: &str = "x-concord-secret";
-/// The header with a snapshot's position, length and digest: in the request of [`Call::Snapshot`], in the response of
-/// [`Call::FetchSnapshot`].
+/// The header with a snapshot's position, length and digest: in the request of [`Call::Snapshot`], in the response
+/// of [`Call::FetchSnapshot`].
 pub const SNAPSHOT_HEADER: &str = "x-concord-head";
 /// The protocol that the connection of [`Call::Stream`] is upgraded to: the value of the header `Upgrade`.
 pub const PROTOCOL: &str = "concord-append";
@@ -121,8 +121,8 @@ impl Peers {
         Self::from_address(secrets, None)
     }
 
-    /// A client with the local address `source`: a node that listens on a single address also calls from it, so that a
-    /// firewall can distinguish the nodes.
+    /// A client with the local address `source`: a node that listens on a single address also calls from it, so
+    /// that a firewall can distinguish the nodes.
     #[must_use]
     pub fn from_address(secrets: Secrets, source: Option<IpAddr>) -> Self {
         Self {

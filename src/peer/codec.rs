@@ -26,7 +26,7 @@ pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ReceiveErro
         return Err(malformed("of an encoding that this version does not know"));
     }
     let (value, rest) = postcard::take_from_bytes(rest).map_err(|error| malformed(&error.to_string()))?;
-    if rest.is_empty() { Ok(value) } else { Err(malformed("longer than it says")) }
+    if rest.is_empty() { Ok(value) } else { Err(malformed("bytes after the value")) }
 }
 
 #[cfg(test)]

@@ -7,8 +7,8 @@
 //! | the encoding of the bodies of the service's calls | `codec` |
 //! | which node of which cluster a data directory belongs to | [`identity`] |
 //!
-//! `raft` and `service` make and answer the calls; `api/peer.rs` serves them over HTTP. The bodies of consensus's calls
-//! are encoded in `raft/wire.rs`.
+//! `raft` and `service` make and answer the calls; `api/peer.rs` serves them over HTTP. The bodies of consensus's
+//! calls are encoded in `raft/wire.rs`.
 //!
 //! **Invariant:** this layer names neither `raft` nor `service`: it does not know what a call is about.
 

@@ -6,12 +6,13 @@
 //! | vote | `B1`, term, node, committed |
 //! | block | tag, length, crc32c of tag and length, the bytes, crc32c of the bytes |
 //!
-//! Numbers are big-endian. Blocks are the payloads (`C1` blank, `C2` proposal, `C3` membership) and the log's header
-//! (`D1`). raft-log takes a record that ends too early for the torn end of the file and truncates the log there. So a
-//! damaged length must never look like a short file, and a damaged record type must never be read as another type:
-//! hence the checksum after the length and the tag before everything else.
+//! Numbers are big-endian. Blocks are the payloads (`C1` blank, `C2` proposal, `C3` membership) and the log's
+//! header (`D1`). raft-log takes a record that ends too early for the torn end of the file and truncates the log
+//! there. So a damaged length must never look like a short file, and a damaged record type must never be read as
+//! another type: hence the checksum after the length and the tag before everything else.
 //!
-//! **Invariant:** damage is [`io::ErrorKind::InvalidData`]; [`io::ErrorKind::UnexpectedEof`] means that the file ends.
+//! **Invariant:** damage is [`io::ErrorKind::InvalidData`]; [`io::ErrorKind::UnexpectedEof`] means that the file
+//! ends.
 
 use std::io::{self, Read, Write};
 
@@ -83,7 +84,8 @@ fn write_block<W: Write>(mut to: W, tag: u8, bytes: &[u8]) -> io::Result<usize> 
 }
 
 fn read_block<R: Read>(mut from: R, tags: &[u8]) -> io::Result<(u8, Vec<u8>)> {
-    // The tag is checked before the rest is read: another record type in place of a block is damage, not an early end.
+    // The tag is checked before the rest is read: another record type in place of a block is damage, not an early
+    // end.
     let mut head = [0; 9];
     from.read_exact(&mut head[..1])?;
     if !tags.contains(&head[0]) {

@@ -106,11 +106,11 @@ impl Consensus {
         };
         let waited =
             self.inner.raft.wait(Some(FORM_TIMEOUT)).metrics(is_formed, "the cluster is formed").await;
-        waited.map(drop).map_err(|error| format!("the members have not agreed yet: {error}"))
+        waited.map(drop).map_err(|error| format!("the cluster is not formed yet: {error}"))
     }
 
-    /// Proposes on the leader and waits for the verdict, without a time limit of its own. Takes the proposal by value:
-    /// it is freed once it is encoded, before the wait.
+    /// Proposes on the leader and waits for the verdict, without a time limit of its own. Takes the proposal by
+    /// value: it is freed once it is encoded, before the wait.
     ///
     /// # Errors
     /// See [`WriteError`].
@@ -144,8 +144,8 @@ impl Consensus {
         })
     }
 
-    /// On the leader: the read index. A state that has applied it holds every write that was acknowledged before the
-    /// call. Bounded by the election time-out. Concurrent calls share one round of heartbeats.
+    /// On the leader: the read index. A state that has applied it holds every write that was acknowledged before
+    /// the call. Bounded by the election time-out. Concurrent calls share one round of heartbeats.
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -291,8 +291,8 @@ impl Consensus {
 
 /// Publishes the leader that openraft knows, and the failure that ends openraft.
 ///
-/// It watches openraft's server metrics only. The other metrics change with each entry, and waking this task for them
-/// would cost every write a thread switch.
+/// It watches openraft's server metrics only. The other metrics change with each entry, and waking this task for
+/// them would cost every write a thread switch.
 pub(super) async fn follow_metrics(
     raft: Raft,
     publisher: Arc<AppliedPublisher>,

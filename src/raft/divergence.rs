@@ -1,12 +1,12 @@
 //! Detects a diverged state: equal revisions must have equal digests on all members.
 //!
 //! Nodes that apply the same entries have the same state, unless memory was damaged or two versions apply an entry
-//! differently. No node can know by itself that its state is the wrong one. So each records the digest of its state at
-//! every revision that is a multiple of [`DIGEST_INTERVAL_REVISIONS`], fetches the others' digests, and trusts a
+//! differently. No node can know by itself that its state is the wrong one. So each records the digest of its state
+//! at every revision that is a multiple of [`DIGEST_INTERVAL_REVISIONS`], fetches the others' digests, and trusts a
 //! majority of the members over itself.
 //!
-//! **Invariant:** a node stops for this reason only when a majority of all members agree with one another and not with
-//! it. Where no majority agrees, a node only logs the difference.
+//! **Invariant:** a node stops for this reason only when a majority of all members agree with one another and not
+//! with it. Where no majority agrees, a node only logs the difference.
 
 use std::{
     collections::VecDeque,
@@ -136,7 +136,7 @@ fn majority_against(
         if differing.iter().map(agreeing).max()? * 2 > members {
             return Some(*revision);
         }
-        tracing::error!(revision, "members have different states, and no majority says which is right");
+        tracing::error!(revision, "members have different states, and no majority has the same one");
         None
     })
 }

@@ -1,14 +1,14 @@
 //! The Raft log: openraft's storage trait on raft-log's write-ahead log.
 //!
-//! Votes, entries, truncations and purges are records of one ordered file, so an fsync of one record covers all before
-//! it. raft-log's own thread writes all queued records with one fdatasync and then calls back, so group commit needs no
-//! code here. The file's first record names the cluster and the member.
+//! Votes, entries, truncations and purges are records of one ordered file, so an fsync of one record covers all
+//! before it. raft-log's own thread writes all queued records with one fdatasync and then calls back, so group
+//! commit needs no code here. The file's first record names the cluster and the member.
 //!
 //! **Invariants**
 //! 1. `io_completed` is called after fdatasync, never before; a vote is durable when `save_vote` returns.
 //! 2. The store is notified of a flush before openraft is, so sled never holds what the durable log does not.
-//! 3. The entries of the chunk that is being written are in memory, because raft-log can't read them from the file. The
-//!    sizes of chunk and cache below ensure it.
+//! 3. The entries of the chunk that is being written are in memory, because raft-log can't read them from the file.
+//!    The sizes of chunk and cache below ensure it.
 
 use std::{
     fmt, io,
@@ -43,7 +43,8 @@ const CHUNK_BYTES_MAX: usize = 4 << 20;
 /// Records of one file: with [`ENTRY_OVERHEAD_BYTES`] each they fit the cache in addition to a full chunk.
 const CHUNK_RECORDS_MAX: usize = 12_500;
 /// Bytes of entries in memory: a whole chunk, one entry of 16 MiB beyond it, and their overhead. Below 22 MiB
-/// raft-log may drop entries that it can't read back. Entries for a member that lags further are read from the files.
+/// raft-log may drop entries that it can't read back. Entries for a member that lags further are read from the
+/// files.
 const CACHE_BYTES_MAX: usize = 24 << 20;
 /// Memory of an entry in addition to its bytes.
 const ENTRY_OVERHEAD_BYTES: u64 = 128;
@@ -146,8 +147,8 @@ impl Wal {
         flushed.blocking_recv().unwrap_or_else(|_| Err(io::Error::other("the log's writer has stopped")))
     }
 
-    /// Initializes a log that begins after a snapshot: its vote, so that no later term is below the snapshot's, then its
-    /// header. Durable. Blocking.
+    /// Initializes a log that begins after a snapshot: its vote, so that no later term is below the snapshot's,
+    /// then its header. Durable. Blocking.
     pub(super) fn initialize(&mut self, vote: WireVote, header: LogHeader) -> io::Result<()> {
         self.0.save_vote(vote)?;
         self.set_header(header)
@@ -225,8 +226,8 @@ impl Log {
         }
     }
 
-    /// Reconciles the log with a state that may have come from another node: entries that conflict with it are removed,
-    /// and a log that ends before it is purged up to it.
+    /// Reconciles the log with a state that may have come from another node: entries that conflict with it are
+    /// removed, and a log that ends before it is purged up to it.
     pub(super) async fn reconcile(&self, applied: WireLogId) -> io::Result<()> {
         let at =
             self.read(|wal| wal.read(applied.index, applied.index.saturating_add(1)).next().transpose())?;
@@ -388,14 +389,15 @@ impl RaftLogStorage<TypeConfig> for Log {
             return Ok(());
         }
         self.change(|wal| {
-            // Ahead of the log while a snapshot is installed; not ahead of the last one when openraft repeats it. Neither
-            // is recorded.
+            // Ahead of the log while a snapshot is installed; not ahead of the last one when openraft repeats it.
+            // Neither is recorded.
             let state = wal.log_state();
             if state.last() < Some(&committed) || state.committed() >= Some(&committed) {
                 return Ok(());
             }
-            // It is written to the file with the next entries, or when the log is closed: waking the writer for it alone
-            // would cost each write a second wake-up of that thread. If a crash loses it, a leader sends it again.
+            // It is written to the file with the next entries, or when the log is closed: waking the writer for it
+            // alone would cost each write a second wake-up of that thread. If a crash loses it, a leader sends it
+            // again.
             wal.commit(committed).map(drop)
         })
     }
@@ -442,7 +444,7 @@ impl RaftLogStorage<TypeConfig> for Log {
         let listener = Arc::clone(&self.listener);
         self.change(|wal| {
             let mut upto = WireLogId::from(upto);
-            if crate::sabotage::is("purge-past-snapshot") {
+            if crate::sabotage::is("purge-beyond-snapshot") {
                 upto = wal.log_state().last().copied().map_or(upto, |last| last.max(upto));
             }
             // A purge beyond the log's end: the log now ends with the installed snapshot.

@@ -2,8 +2,8 @@
 //!
 //! openraft passes a stream of committed entries. They are applied in batches: [`State::apply`] decides each entry,
 //! then one pointer swap publishes the new state, the waiters for its revision are woken, the proposers get their
-//! responses, and the changes go to the store's thread. One swap serves many entries, and no proposer has its response
-//! before the state that holds its write can be read.
+//! responses, and the changes go to the store's thread. One swap serves many entries, and no proposer has its
+//! response before the state that holds its write can be read.
 //!
 //! **Invariants**
 //! 1. Applying never waits for a disk: openraft's core stops when 1024 entries are waiting to be applied.
@@ -70,8 +70,8 @@ impl AppliedMembership {
         self.stored.membership().nodes().map(|(_, member)| member.clone()).collect()
     }
 
-    /// Whether a node was a member, or could have been, and never will be again: ids ascend. Once true it stays true,
-    /// so a node that lags may rely on it too.
+    /// Whether a node was a member, or could have been, and never will be again: ids ascend. Once true it stays
+    /// true, so a node that lags may rely on it too.
     pub(super) fn has_left(&self, id: NodeId) -> bool {
         id <= self.greatest_id && self.stored.membership().get_node(&id).is_none()
     }
@@ -212,7 +212,8 @@ impl Machine {
         }
     }
 
-    /// Applies a batch of entries, then publishes, wakes, responds and passes the changes to the store, in this order.
+    /// Applies a batch of entries, then publishes, wakes, responds and passes the changes to the store, in this
+    /// order.
     fn apply_batch(&mut self, entries: Vec<EntryResponder<TypeConfig>>) -> Result<(), String> {
         let mut changes = Vec::new();
         let mut responses: Vec<(Option<ApplyResponder<TypeConfig>>, ApplyResponse)> =

@@ -1,12 +1,13 @@
 //! Changes of the membership, on the leader: learners, voters, transfer of leadership.
 //!
-//! A change of voters takes two entries. The first begins the joint configuration, in which a majority of the old and
-//! a majority of the new voters are needed; the second ends it. A leader that is lost between them leaves the
+//! A change of voters takes two entries. The first begins the joint configuration, in which a majority of the old
+//! and a majority of the new voters are needed; the second ends it. A leader that is lost between them leaves the
 //! configuration joint, and the next leader completes the change.
 //!
 //! **Invariants**
-//! 1. openraft's `blocking` mode and lag threshold are not used: `start.rs` sets the threshold too high to be reached.
-//!    A member has caught up when it has the log that the leader had at the time of the call, and answers heartbeats.
+//! 1. openraft's `blocking` mode and lag threshold are not used: `start.rs` sets the threshold too high to be
+//!    reached. A member has caught up when it has the log that the leader had at the time of the call, and answers
+//!    heartbeats.
 //! 2. Leadership is transferred only to a live voter with the longest log: a leader that has asked an unreachable
 //!    member accepts no writes until the next election.
 
@@ -173,8 +174,8 @@ impl Consensus {
         }
     }
 
-    /// The voter with the longest log among those that acknowledged a heartbeat within the shortest election time-out;
-    /// `None` unless this node leads.
+    /// The voter with the longest log among those that acknowledged a heartbeat within the shortest election
+    /// time-out; `None` unless this node leads.
     fn transfer_target(&self) -> Option<NodeId> {
         let metrics = self.metrics();
         if metrics.current_leader != Some(self.inner.id) {

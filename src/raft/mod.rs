@@ -18,7 +18,7 @@
 //! | when a snapshot is built and the log purged; how a snapshot is received | `snapshot` |
 //! | changes of the membership, transfer of leadership | `membership` |
 //! | the comparison of this node's state with the other members' | `divergence` |
-//! | the start of a new cluster from a backup | [`restore`] |
+//! | the start of a new cluster from a backup | `restore` |
 //! | openraft's types as this layer uses them, and the types that are encoded in their place | `types`, `wire` |
 //! | openraft's storage suite, run on log, machine and store | `suite` |
 //!
@@ -38,7 +38,7 @@ mod machine;
 mod membership;
 mod network;
 mod receive;
-pub mod restore;
+pub(crate) mod restore;
 mod snapshot;
 mod start;
 mod stream;
@@ -55,6 +55,11 @@ use crate::{
     store,
 };
 pub(crate) use consensus::ENTRY_BYTES_MAX;
+
+/// The directory of the log, in the data directory.
+const LOG_DIRECTORY: &str = "log";
+/// The directory of the store, in the data directory.
+const STORE_DIRECTORY: &str = "store";
 
 /// A member in the [`Status`].
 #[derive(Debug, Clone)]

@@ -7,8 +7,8 @@
 //! | snapshot | [`Lane::Bulk`] | openraft's, 120 s |
 //!
 //! **Invariants**
-//! 1. A member that does not answer is `Unreachable`, so openraft backs off. So is a snapshot that misses its deadline:
-//!    openraft would otherwise send it again at once.
+//! 1. A member that does not answer is `Unreachable`, so openraft backs off. So is a snapshot that misses its
+//!    deadline: openraft would otherwise send it again at once.
 //! 2. A damaged snapshot file does not stop the leader: another one is built while the member waits.
 
 use std::{
@@ -158,6 +158,17 @@ impl MemberClient {
         wire::from_bytes(&response).map_err(|error| RPCError::Network(NetworkError::new(&error)))
     }
 
+    async fn request_vote(
+        &self,
+        call: Call,
+        rpc: &VoteRequest<TypeConfig>,
+        option: &RPCOption,
+    ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
+        let body = wire::to_bytes(&WireVoteRequest::from(rpc));
+        let response: WireVoteResponse = self.call(Lane::Heartbeat, call, body, option.hard_ttl()).await?;
+        Ok(response.into())
+    }
+
     /// Ends the back-off of a member that answers heartbeats again.
     fn record_heartbeat(&self, error: Option<&CallError>) {
         let had_failed = self.heartbeat_failed.swap(error.is_some(), Ordering::Relaxed);
@@ -249,10 +260,7 @@ impl RaftNetworkV2<TypeConfig> for MemberClient {
         rpc: VoteRequest<TypeConfig>,
         option: RPCOption,
     ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
-        let body = wire::to_bytes(&WireVoteRequest::from(&rpc));
-        let response: WireVoteResponse =
-            self.call(Lane::Heartbeat, Call::Vote, body, option.hard_ttl()).await?;
-        Ok(response.into())
+        self.request_vote(Call::Vote, &rpc, &option).await
     }
 
     async fn pre_vote(
@@ -260,10 +268,7 @@ impl RaftNetworkV2<TypeConfig> for MemberClient {
         rpc: VoteRequest<TypeConfig>,
         option: RPCOption,
     ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
-        let body = wire::to_bytes(&WireVoteRequest::from(&rpc));
-        let response: WireVoteResponse =
-            self.call(Lane::Heartbeat, Call::PreVote, body, option.hard_ttl()).await?;
-        Ok(response.into())
+        self.request_vote(Call::PreVote, &rpc, &option).await
     }
 
     async fn full_snapshot(
@@ -276,8 +281,8 @@ impl RaftNetworkV2<TypeConfig> for MemberClient {
         let deadline = option.hard_ttl();
         tokio::select! {
             sent = tokio::time::timeout(deadline, self.send_snapshot(vote, snapshot.snapshot)) => {
-                let vote = sent.unwrap_or_else(|_| Err(snapshot_unreachable(format!("not sent within {deadline:?}"))))?;
-                Ok(SnapshotResponse::new(vote))
+                let late = |_| Err(snapshot_unreachable(format!("not sent within {deadline:?}")));
+                sent.unwrap_or_else(late).map(SnapshotResponse::new)
             }
             closed = cancel => Err(StreamingError::Closed(closed)),
         }

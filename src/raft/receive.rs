@@ -56,7 +56,7 @@ impl Consensus {
                 let publisher = &self.inner.publisher;
                 wire::to_bytes(&publisher.digests.list(&publisher.applied.load().state))
             }
-            // The service answers these, or more than a body belongs to them.
+            // The service answers these, or they are more than a body and a response.
             Call::Stream
             | Call::Snapshot
             | Call::FetchSnapshot
@@ -71,8 +71,8 @@ impl Consensus {
         Ok(response.into())
     }
 
-    /// Receives a snapshot from a leader. `header` is the value of the HTTP header `x-concord-head`; `body` is the file
-    /// as a stream of chunks.
+    /// Receives a snapshot from a leader. `header` is the value of the HTTP header `x-concord-head`; `body` is the
+    /// file as a stream of chunks.
     ///
     /// # Errors
     /// When the header is malformed, the file is damaged, or this node has stopped.
@@ -98,8 +98,8 @@ impl Consensus {
         Ok(wire::to_bytes(&WireVote::from(&response.vote)).into())
     }
 
-    /// The newest snapshot, for a member that has lost its state: the value of the HTTP header `x-concord-head`, and the
-    /// opened file.
+    /// The newest snapshot, for a member that has lost its state: the value of the HTTP header `x-concord-head`,
+    /// and the opened file.
     pub async fn current_snapshot(&self) -> Option<(Bytes, tokio::fs::File)> {
         let file = self.inner.store.current_snapshot()?;
         let opened = tokio::fs::File::open(&file.path).await;

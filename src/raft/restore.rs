@@ -1,15 +1,16 @@
 //! Restores a backup as the data directory of a new cluster's first member.
 //!
-//! The state keeps its revision. The log begins after it, purged, with a vote of the term of the backup's last entry:
-//! so the next term is greater, and revisions go on ascending. The cluster is a new one, so that nodes of the old
-//! cluster can't take part in it.
+//! The state keeps its revision. The log begins after it, purged, with a vote of the term of the backup's last
+//! entry: so the next term is greater, and revisions go on ascending. The cluster is a new one, so that nodes of
+//! the old cluster can't take part in it.
 //!
-//! **Invariant:** the identity is written last. A directory whose restore was interrupted has none, and no node starts
-//! in it.
+//! **Invariant:** the identity is written last. A directory whose restore was interrupted has none, and no node
+//! starts in it.
 
 use std::{fs, io, path::Path};
 
 use super::{
+    LOG_DIRECTORY, STORE_DIRECTORY,
     codec::LogHeader,
     log::Wal,
     wire::{self, StateMetadata, WireLogId, WireVote},
@@ -29,7 +30,11 @@ use crate::{
 ///
 /// # Errors
 /// When the backup is damaged, the directory is not empty, or a file can't be written.
-pub fn restore(from: &Path, directory: &Path, member: Member) -> Result<(Summary, uuid::Uuid), String> {
+pub(crate) fn restore(
+    from: &Path,
+    directory: &Path,
+    member: Member,
+) -> Result<(Summary, uuid::Uuid), String> {
     require_empty(directory)?;
     let summary = backup::inspect(from).map_err(|error| error.to_string())?;
     let metadata = StateMetadata::decode(&summary.position.stamp)?;
@@ -39,8 +44,8 @@ pub fn restore(from: &Path, directory: &Path, member: Member) -> Result<(Summary
     let identity = Identity { cluster_id: uuid::Uuid::new_v4(), node_id: member.id, format: FORMAT };
     let metadata = wire::to_bytes(&StateMetadata::of_first_member(last, member));
     let position = Position { index: last.index, stamp: metadata };
-    backup::restore(from, &directory.join("store"), &position).map_err(|error| error.to_string())?;
-    create_log(&directory.join("log"), &identity, last)
+    backup::restore(from, &directory.join(STORE_DIRECTORY), &position).map_err(|error| error.to_string())?;
+    create_log(&directory.join(LOG_DIRECTORY), &identity, last)
         .map_err(|error| format!("the log in {} can't be created: {error}", directory.display()))?;
     identity.write(directory)?;
     Ok((summary, identity.cluster_id))

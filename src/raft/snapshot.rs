@@ -1,8 +1,8 @@
 //! When a snapshot is built and the log purged, and how one is received.
 //!
-//! openraft's own policy counts entries; this one counts bytes. A snapshot is due when the log since the last one is
-//! larger than it, so the cost of snapshots is proportional to the writes, whatever the size of the state. It is built
-//! outside openraft from one immutable state, while writes go on; openraft gets the finished file.
+//! openraft's own policy counts entries; this one counts bytes. A snapshot is due when the log since the last one
+//! is larger than it, so the cost of snapshots is proportional to the writes, whatever the size of the state. It is
+//! built outside openraft from one immutable state, while writes go on; openraft gets the finished file.
 //!
 //! **Invariants**
 //! 1. A failure to build is logged and retried; it never stops the node.

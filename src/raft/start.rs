@@ -1,14 +1,14 @@
 //! The start of consensus on a node, in five steps.
 //!
-//! 1. Open the log. A damaged log is refused, and so is a missing one where a log has existed: this member no longer
-//!    knows its vote.
+//! 1. Open the log. A damaged log is refused, and so is a missing one where a log has existed: this member no
+//!    longer knows its vote.
 //! 2. Check that the log's header and the directory's identity name the same member.
 //! 3. Open the store with the range of the log. It returns the newest whole state.
 //! 4. If it has none, fetch and install another member's newest snapshot.
 //! 5. Reconcile the log with the state and start openraft, which applies the log after the state.
 //!
-//! **Invariant:** openraft is started last, with a log and a state that belong together. Before that this node answers
-//! no vote request.
+//! **Invariant:** openraft is started last, with a log and a state that belong together. Before that this node
+//! answers no vote request.
 
 use std::{
     io,
@@ -24,7 +24,7 @@ use openraft::{Config, SnapshotPolicy};
 use tokio::sync::{Notify, mpsc, watch};
 
 use super::{
-    Consensus, Start, StartError, Timers,
+    Consensus, LOG_DIRECTORY, STORE_DIRECTORY, Start, StartError, Timers,
     codec::LogHeader,
     consensus::{self, Inner},
     divergence::DivergenceDetector,
@@ -110,7 +110,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 
 /// Opens the log and checks that it is this member's. Blocking.
 fn open_log(me: &Identity, directory: &Path) -> Result<Wal, StartError> {
-    let path = directory.join("log");
+    let path = directory.join(LOG_DIRECTORY);
     let mut wal = Wal::open(&path).map_err(|error| {
         let text = format!("the log in {} can't be opened: {error}", path.display());
         if error.kind() == io::ErrorKind::InvalidData {
@@ -157,7 +157,7 @@ async fn open_store(
     options: Options,
     log: LogRange,
 ) -> Result<(Store, Loaded), StartError> {
-    let path = directory.join("store");
+    let path = directory.join(STORE_DIRECTORY);
     Ok(blocking(move || Store::open(&path, options, log)).await??)
 }
 
@@ -289,7 +289,8 @@ fn config(timers: &Timers) -> Result<Config, StartError> {
         election_timeout_min: timers.election_min_ms,
         election_timeout_max: timers.election_max_ms,
         enable_pre_vote: Some(true),
-        // A leader that restarts within its lease would otherwise resume its term and confirm reads on a state that lags.
+        // A leader that restarts within its lease would otherwise resume its term and confirm reads on a state that
+        // lags.
         enable_leader_restore: Some(crate::sabotage::is("leader-restore")),
         // Lets a majority elect a leader while the old one still reaches some of its members.
         quorum_loss_probe_interval: Some(timers.election_max_ms.saturating_mul(4)),

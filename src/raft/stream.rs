@@ -1,14 +1,14 @@
 //! The append stream: entries from the leader to a member over one persistent connection, with pipelined requests.
 //!
-//! It is opened by a peer call, which is admitted like any other. Then the connection is upgraded and has frames only:
-//! a length of four bytes and a [`WireAppendRequest`], or in the other direction its [`WireAppendResponse`]. As HTTP,
-//! a request and its response would cost more than the entries in them, and the sender would have to wait for each
-//! response before the next request, because requests on two connections may arrive in another order. Here the commit
-//! index follows the entries at once.
+//! It is opened by a peer call, which is admitted like any other. Then the connection is upgraded and has frames
+//! only: a length of four bytes and a [`WireAppendRequest`], or in the other direction its [`WireAppendResponse`].
+//! As HTTP, a request and its response would cost more than the entries in them, and the sender would have to wait
+//! for each response before the next request, because requests on two connections may arrive in another order. Here
+//! the commit index follows the entries at once.
 //!
 //! **Invariants**
-//! 1. Responses have the order of the requests. When openraft's requests end, the responses end without an error: after
-//!    anything else openraft starts over at once.
+//! 1. Responses have the order of the requests. When openraft's requests end, the responses end without an error:
+//!    after anything else openraft starts over at once.
 //! 2. A connection is not used again after any failure, nor while a response on it is outstanding.
 //! 3. A member is unreachable once it has not answered within the timeout of the oldest request.
 
@@ -39,8 +39,8 @@ use super::{
 };
 
 /// Most requests in flight. Only one of them has entries: while a member writes a batch to its disk the next batch
-/// grows, and one fsync of many entries costs less than two of few. The other requests only advance the commit index,
-/// which needs no disk.
+/// grows, and one fsync of many entries costs less than two of few. The other requests only advance the commit
+/// index, which needs no disk.
 const REQUESTS_IN_FLIGHT_MAX: usize = 8;
 /// Longest frame: the most entries that one append has, and one entry more.
 const FRAME_BYTES_MAX: usize = 32 << 20;
@@ -268,7 +268,7 @@ mod tests {
         LogId::from(WireLogId { index, term: 1, node: 1 })
     }
 
-    /// A request with entries from `first` to `last`; with none when `last` comes before.
+    /// A request with entries from `first` to `last`; with none when `last` is less than `first`.
     fn request(first: u64, last: u64) -> AppendEntriesRequest<TypeConfig> {
         let entry = |index| Entry { log_id: id(index), payload: EntryPayload::Blank };
         AppendEntriesRequest {
