@@ -30,7 +30,7 @@ precondition-ignored     | chaos 1
 digests-not-compared     | it cluster::rebuild::a_member_whose_state_differs_gives_up_and_rebuilds_it
 batch-torn               | chaos 1
 watch-skips              | chaos 1
-past-is-now              | chaos 1
+history-returns-current  | chaos 1
 unique-ignored           | unit state::apply::tests::redefine::a_value_of_a_unique_path_is_one_configs
 '
 

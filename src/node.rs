@@ -1,11 +1,12 @@
-//! A node's life: take the directory, listen, start consensus, serve, and end in order.
+//! A node's process: lock the data directory, listen, start consensus, serve, shut down.
 //!
-//! It listens before consensus starts, so that `/livez` answers while a long log is read, and so that a taken port
-//! is told at once. It ends in the reverse order: first it is not ready, then another node leads, then callers are
-//! served to the end, then peers, then log and store are closed.
+//! It listens before consensus starts, so that `/livez` answers while a long log is read, and so that a port in use
+//! is reported at once. Shutdown has the reverse order: the node stops being ready, transfers leadership, completes
+//! the callers' requests, then the peers', and closes log and store.
 //!
-//! **Invariants:** a data directory serves one process. A node that can't go on ends with exit code 1 and says
-//! why; it never goes on in part.
+//! **Invariants**
+//! 1. One process at a time uses a data directory.
+//! 2. A node that can't go on ends with exit code 1 and the reason; it never goes on in part.
 
 use std::{
     fs::{self, File, TryLockError},
@@ -34,72 +35,77 @@ use crate::{
     store,
 };
 
-/// The file whose lock says that a process uses the directory.
-const LOCK: &str = "lock";
-/// How long leadership may take to change hands.
-const HAND_OVER: Duration = Duration::from_secs(5);
-/// How long requests that are being served may take to end; the listener cuts them off a little earlier.
-const DRAIN: Duration = Duration::from_secs(12);
-/// How long log and store may take to close; what is not carried by then is carried at the next start.
-const CLOSE: Duration = Duration::from_secs(60);
-/// How long anything may hold up an end that is not in order, and threads that still work any end.
-const LINGER: Duration = Duration::from_secs(2);
+/// The file that is locked while a process uses the directory.
+const LOCK_FILE: &str = "lock";
+/// How long the transfer of leadership may take.
+const TRANSFER_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long requests in flight may take to end; the server aborts them a little earlier.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(12);
+/// How long log and store may take to close; what is not yet mirrored into sled is mirrored after the next start.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long each step of a shutdown after a failure may take, and remaining threads after any shutdown.
+const FAILED_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Runs a node until it is told to end.
+/// Runs a node until a signal ends it.
 ///
 /// # Errors
-/// Why it could not start, or could not go on.
+/// The reason why it could not start or go on.
 pub fn run(settings: Settings) -> Result<(), String> {
     log_panics();
-    let _lock = take_directory(&settings.data_dir)?;
-    be_punctual();
+    let _lock = lock_directory(&settings.data_dir)?;
+    minimize_timer_slack();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(settings.worker_threads)
         .thread_name("concord")
         .enable_all()
         .build()
         .map_err(|error| format!("no runtime: {error}"))?;
-    let ended = runtime.block_on(live(settings));
-    runtime.shutdown_timeout(LINGER);
-    ended
+    let result = runtime.block_on(serve(settings));
+    runtime.shutdown_timeout(FAILED_SHUTDOWN_TIMEOUT);
+    result
 }
 
-/// Makes short waits end in time. The system may put 50 µs on each, for the sake of batteries; the log waits shorter
-/// than that for company, before every fsync. Threads that are made from here on inherit it.
-fn be_punctual() {
+/// Minimizes the timer slack. By default the system may prolong each wait by 50 µs to save power, which is longer
+/// than the log's wait for more records before every fsync. Threads that are created from here on inherit the
+/// setting.
+fn minimize_timer_slack() {
     if let Err(error) = rustix::thread::set_current_timer_slack(NonZeroU64::new(1)) {
-        tracing::debug!(%error, "timers stay as they are");
+        tracing::debug!(%error, "the timer slack could not be set");
     }
 }
 
-async fn live(settings: Settings) -> Result<(), String> {
-    let stop = Stop::listen()?;
-    let api = Door::open(&settings.api_addr).await?;
-    let peer = Door::open(&settings.peer_addr).await?;
+async fn serve(settings: Settings) -> Result<(), String> {
+    let signals = ShutdownSignals::listen()?;
+    let api = Listener::bind(&settings.api_addr).await?;
+    let peer = Listener::bind(&settings.peer_addr).await?;
     let service = make_service(&settings);
     let api = api.serve(api::router(service.clone()), settings.header_timeout);
     let peer = peer.serve(api::peer::peer_router(service.clone()), settings.header_timeout);
     let (node, directory) = (settings.node_id, settings.data_dir.display());
     tracing::info!(node, api = settings.api_addr, peer = settings.peer_addr, %directory, "listening");
-    let ended = tokio::select! {
-        reason = work(&service) => Err(reason),
-        () = stop.asked() => Ok(()),
+    let result = tokio::select! {
+        reason = participate(&service) => Err(reason),
+        () = signals.received() => Ok(()),
     };
     service.stop();
-    if ended.is_ok() {
-        in_time(HAND_OVER, service.hand_over(), "handing over leadership").await;
+    if result.is_ok() {
+        bounded(TRANSFER_TIMEOUT, service.hand_over(), "the transfer of leadership").await;
     }
-    // A node that can't go on has nothing to wait for: its callers are told by the end of their connections.
-    let (drain, close) = if ended.is_ok() { (DRAIN, CLOSE) } else { (LINGER, LINGER) };
+    // A failed node has nothing to wait for: its callers see that their connections end.
+    let (drain, close) = if result.is_ok() {
+        (DRAIN_TIMEOUT, CLOSE_TIMEOUT)
+    } else {
+        (FAILED_SHUTDOWN_TIMEOUT, FAILED_SHUTDOWN_TIMEOUT)
+    };
     api.close("callers", drain).await;
     peer.close("peers", drain).await;
-    in_time(close, service.shutdown(), "closing log and store").await;
+    bounded(close, service.shutdown(), "closing log and store").await;
     tracing::info!(node, "ended");
-    ended
+    result
 }
 
-/// Takes part in the cluster until that can't go on; gives the reason.
-async fn work(service: &Service) -> String {
+/// Takes part in the cluster until the node fails; returns the reason.
+async fn participate(service: &Service) -> String {
     if let Err(error) = service.start().await {
         return error.to_string();
     }
@@ -109,10 +115,10 @@ async fn work(service: &Service) -> String {
     service.failed().await
 }
 
-/// Waits for a step of the end, but not for ever: what is left undone is mended at the next start.
-async fn in_time(most: Duration, step: impl Future<Output = ()>, what: &str) {
-    if timeout(most, step).await.is_err() {
-        tracing::warn!("{what} took more than {} s and was given up", most.as_secs());
+/// Bounds a step of the shutdown. The next start makes up for what the step did not complete.
+async fn bounded(limit: Duration, step: impl Future<Output = ()>, what: &str) {
+    if timeout(limit, step).await.is_err() {
+        tracing::warn!("{what} took more than {} s and was aborted", limit.as_secs());
     }
 }
 
@@ -132,44 +138,44 @@ fn make_service(settings: &Settings) -> Service {
         rescue: settings.peers.clone(),
         retention: settings.retention,
     };
-    let listens: Option<SocketAddr> = settings.peer_addr.parse().ok();
-    let source = listens.map(|listens| listens.ip()).filter(|ip| !ip.is_unspecified());
+    let peer_addr: Option<SocketAddr> = settings.peer_addr.parse().ok();
+    let source = peer_addr.map(|addr| addr.ip()).filter(|ip| !ip.is_unspecified());
     let peers = Peers::from_address(Secrets(secrets), source);
     Service::new(options, Access::new(settings.api_key.expose()), Arc::new(peers))
 }
 
-/// The signals that end a node in order.
-struct Stop {
+/// The signals that shut a node down.
+struct ShutdownSignals {
     terminate: Signal,
     interrupt: Signal,
 }
 
-impl Stop {
+impl ShutdownSignals {
     fn listen() -> Result<Self, String> {
         let listen = |kind| signal(kind).map_err(|error| format!("signals can't be received: {error}"));
         Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
     }
 
-    async fn asked(mut self) {
+    async fn received(mut self) {
         let signal = tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",
             _ = self.interrupt.recv() => "SIGINT",
         };
-        tracing::info!(signal, "told to end");
+        tracing::info!(signal, "shutting down");
     }
 }
 
 /// A bound listener.
-struct Door(TcpListener);
+struct Listener(TcpListener);
 
-/// A listener that is served.
-struct Served {
+/// A server that accepts connections of a listener.
+struct Server {
     task: JoinHandle<()>,
     stop: CancellationToken,
 }
 
-impl Door {
-    async fn open(address: &str) -> Result<Self, String> {
+impl Listener {
+    async fn bind(address: &str) -> Result<Self, String> {
         let bound = TcpListener::bind(address).await;
         bound.map(Self).map_err(|error| {
             let in_use = error.kind() == io::ErrorKind::AddrInUse;
@@ -178,35 +184,35 @@ impl Door {
         })
     }
 
-    fn serve(self, router: api::Router, header_timeout: Duration) -> Served {
+    fn serve(self, router: api::Router, header_timeout: Duration) -> Server {
         let stop = CancellationToken::new();
         let stopped = stop.clone().cancelled_owned();
-        Served { task: tokio::spawn(api::server::serve(self.0, router, header_timeout, stopped)), stop }
+        Server { task: tokio::spawn(api::server::serve(self.0, router, header_timeout, stopped)), stop }
     }
 }
 
-impl Served {
-    /// Takes no more connections and waits for the requests that are being served.
-    async fn close(mut self, whose: &str, drain: Duration) {
+impl Server {
+    /// Accepts no more connections and waits for the requests in flight.
+    async fn close(mut self, clients: &str, drain: Duration) {
         self.stop.cancel();
         match timeout(drain, &mut self.task).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::error!("the listener for {whose} had ended: {error}"),
+            Ok(Err(error)) => tracing::error!("the server for {clients} has failed: {error}"),
             Err(_) => {
                 self.task.abort();
-                tracing::warn!("requests of {whose} were cut off after {} s", drain.as_secs());
+                tracing::warn!("requests of {clients} were aborted after {} s", drain.as_secs());
             }
         }
     }
 }
 
-/// Makes the directory when there is none, and takes it for this process.
-fn take_directory(directory: &Path) -> Result<File, String> {
+/// Creates the directory if there is none, and locks it for this process.
+fn lock_directory(directory: &Path) -> Result<File, String> {
     let shown = directory.display();
     let failed = |error: io::Error| format!("data directory {shown}: {error}");
     fs::create_dir_all(directory).map_err(failed)?;
-    check_is_ours(directory)?;
-    let lock = File::options().create(true).append(true).open(directory.join(LOCK)).map_err(failed)?;
+    refuse_foreign(directory)?;
+    let lock = File::options().create(true).append(true).open(directory.join(LOCK_FILE)).map_err(failed)?;
     match lock.try_lock() {
         Ok(()) => Ok(lock),
         Err(TryLockError::WouldBlock) => Err(format!("data directory {shown}: another process uses it")),
@@ -214,9 +220,9 @@ fn take_directory(directory: &Path) -> Result<File, String> {
     }
 }
 
-/// Refuses a directory that has files but no identity: it is somebody else's, or a node's that has lost its
-/// identity and must not begin anew.
-fn check_is_ours(directory: &Path) -> Result<(), String> {
+/// Refuses a directory that has files but no identity: it is no data directory, or it is one that has lost its
+/// identity and must not be initialized again.
+fn refuse_foreign(directory: &Path) -> Result<(), String> {
     let failed = |error: io::Error| format!("data directory {}: {error}", directory.display());
     let mut foreign = None;
     for entry in fs::read_dir(directory).map_err(failed)? {
@@ -225,28 +231,28 @@ fn check_is_ours(directory: &Path) -> Result<(), String> {
         if name == "identity.json" {
             return Ok(());
         }
-        // A volume's own folder, and an identity that was being written when the power went.
-        if name != LOCK && name != "lost+found" && !name.starts_with("identity.json.") {
+        // The directory of a file system's own, and an identity that was being written when the power failed.
+        if name != LOCK_FILE && name != "lost+found" && !name.starts_with("identity.json.") {
             foreign = Some(name.into_owned());
         }
     }
     match foreign {
         None => Ok(()),
         Some(name) => Err(format!(
-            "data directory {} is no node's: it has `{name}`, but no identity.json; give an empty directory",
+            "data directory {} has `{name}`, but no identity.json: it belongs to no node; give an empty directory",
             directory.display()
         )),
     }
 }
 
-/// A panic is logged with its place, as one event, wherever the log goes.
+/// Logs a panic with its location as one event, to wherever the log goes.
 fn log_panics() {
     std::panic::set_hook(Box::new(|panic| {
-        let place = panic.location().map(ToString::to_string).unwrap_or_default();
+        let location = panic.location().map(ToString::to_string).unwrap_or_default();
         let text = panic.payload_as_str().unwrap_or("no text");
         let thread = std::thread::current().name().unwrap_or("unnamed").to_owned();
         let backtrace = std::backtrace::Backtrace::force_capture();
-        tracing::error!(place, thread, %backtrace, "panicked: {text}");
+        tracing::error!(location, thread, %backtrace, "panicked: {text}");
     }));
 }
 
@@ -255,29 +261,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_serves_one_process() {
-        let place = tempfile::tempdir().unwrap();
-        let directory = place.path().join("deep/data");
-        let first = take_directory(&directory).unwrap();
-        assert!(take_directory(&directory).unwrap_err().contains("another process"));
+    fn a_directory_is_locked_by_one_process() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = root.path().join("deep/data");
+        let first = lock_directory(&directory).unwrap();
+        assert!(lock_directory(&directory).unwrap_err().contains("another process"));
         drop(first);
-        assert!(take_directory(&directory).is_ok());
+        assert!(lock_directory(&directory).is_ok());
     }
 
     #[test]
     fn a_foreign_directory_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join("thesis.txt"), "mine").unwrap();
-        assert!(take_directory(directory.path()).unwrap_err().contains("`thesis.txt`"));
+        assert!(lock_directory(directory.path()).unwrap_err().contains("`thesis.txt`"));
         fs::write(directory.path().join("identity.json"), "{}").unwrap();
-        assert!(take_directory(directory.path()).is_ok());
+        assert!(lock_directory(directory.path()).is_ok());
     }
 
     #[tokio::test]
-    async fn a_taken_port_is_told() {
-        let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = taken.local_addr().unwrap().to_string();
-        let Err(error) = Door::open(&address).await else { panic!("bound twice") };
+    async fn a_port_in_use_is_reported() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let Err(error) = Listener::bind(&address).await else { panic!("bound twice") };
         assert_eq!(error, format!("cannot listen on {address}: address in use"));
     }
 }

@@ -1,55 +1,55 @@
-//! Known bugs, seeded on purpose, so that the checks can be shown to find them.
+//! Seeded bugs, which show that the tests find them.
 //!
-//! Only a build with the feature `sabotage` can have one: it reads the name in `CONCORD_SABOTAGE` when it starts.
-//! In every other build [`is`] is false at compile time, and nothing of a bug is left in the binary.
-//! Several names are separated by commas. `scripts/sabotage.sh` runs a check for each and fails when one is not caught.
+//! Only a build with the feature `sabotage` has them. It reads their names, separated by commas, from
+//! `CONCORD_SABOTAGE`. In every other build [`is`] is false at compile time, and nothing of a bug is in the binary.
+//! `scripts/sabotage.sh` runs a test for each bug and fails when the test does not.
 //!
-//! | name | what is broken |
+//! | name | the bug |
 //! |---|---|
-//! | `ack-before-commit` | the leader answers a write before anybody else has it |
+//! | `ack-before-commit` | the leader responds to a write before any other member has it |
 //! | `skip-fsync` | entries count as durable before the fdatasync |
-//! | `local-read` | a read asks no leader |
-//! | `leader-restore` | a leader that restarts within its lease leads on; what was committed is not kept |
-//! | `retry-twice` | a request that was decided before is decided again |
-//! | `requests-not-in-snapshot` | a snapshot forgets the requests that were decided |
+//! | `local-read` | a linearizable read does not ask the leader |
+//! | `leader-restore` | a leader that restarts within its lease resumes its term; the commit index is not stored |
+//! | `retry-twice` | a request that was decided already is decided again |
+//! | `requests-not-in-snapshot` | a snapshot omits the requests that were decided |
 //! | `index-left-on-delete` | a deleted config stays in the indexes |
-//! | `vote-not-persisted` | a vote is given and not written down |
-//! | `clock-in-apply` | each node stamps a change with its own clock |
-//! | `sled-beyond-log` | sled is carried beyond what the log holds durably |
-//! | `state-ahead-of-log` | a state newer than the log is taken without a word |
-//! | `damaged-log-accepted` | a log block is believed without its checksums |
-//! | `purge-past-snapshot` | the log is purged beyond the snapshots |
-//! | `unknown-told-as-503` | an unknown outcome is told as certainly not applied |
-//! | `digest-ignored` | what sled holds is believed without its digest |
-//! | `stale-check-skipped` | data is stored that was checked against an older definition |
-//! | `blind-retry` | a write of unknown outcome is sent again without a request stamp |
-//! | `precondition-ignored` | a guarded write overwrites any revision |
-//! | `memory-damaged` | a node applies another value than the one that was agreed on, from time to time |
-//! | `digests-not-compared` | a node never compares its state with the others' |
-//! | `batch-torn` | of some batches only the first operation is done |
-//! | `watch-skips` | a watch leaves out a change now and then |
-//! | `past-is-now` | a read of the past shows the present |
-//! | `unique-ignored` | a value of a unique path is given twice |
+//! | `vote-not-persisted` | a vote is granted and not stored |
+//! | `clock-in-apply` | each node takes a change's time from its own clock |
+//! | `sled-beyond-log` | sled is written beyond what the log holds durably |
+//! | `state-ahead-of-log` | a state newer than the log is accepted |
+//! | `damaged-log-accepted` | the checksums of log blocks are not checked |
+//! | `purge-beyond-snapshot` | the log is purged beyond the snapshots |
+//! | `unknown-as-503` | an unknown outcome is reported as certainly not applied |
+//! | `digest-ignored` | the digest of what sled holds is not checked |
+//! | `stale-check-skipped` | data that was validated against an older definition is stored |
+//! | `blind-retry` | a write of unknown outcome is repeated without an idempotency key |
+//! | `precondition-ignored` | a conditional write overwrites any revision |
+//! | `memory-damaged` | at times a node applies a value other than the committed one |
+//! | `digests-not-compared` | a node never compares its state with the other members' |
+//! | `batch-torn` | only the first operation of some batches is applied |
+//! | `watch-skips` | at times a watch omits a change |
+//! | `history-returns-current` | a read of the history returns the current state |
+//! | `unique-ignored` | a value of a unique path is accepted twice |
 //!
 //! **Invariant:** without the feature this file is one constant.
 
-/// Whether this bug is in.
+/// Whether this bug is enabled.
 #[cfg(feature = "sabotage")]
 pub(crate) fn is(name: &str) -> bool {
-    static CHOSEN: std::sync::LazyLock<Vec<String>> = std::sync::LazyLock::new(|| {
+    static ENABLED: std::sync::LazyLock<Vec<String>> = std::sync::LazyLock::new(|| {
         let names = std::env::var("CONCORD_SABOTAGE").unwrap_or_default();
         names.split(',').map(str::to_owned).collect()
     });
-    CHOSEN.iter().any(|chosen| chosen == name)
+    ENABLED.iter().any(|enabled| enabled == name)
 }
 
-/// Whether this bug is in: never.
+/// Whether this bug is enabled: never in this build.
 #[cfg(not(feature = "sabotage"))]
 pub(crate) const fn is(_name: &str) -> bool {
     false
 }
 
-/// Another value than the one that was agreed on, for the bug of a damaged memory; seldom, so that the node goes on.
+/// A proposal with another value, for the bug `memory-damaged`; rarely, so that the node goes on for a while.
 #[cfg(feature = "sabotage")]
 pub(crate) fn damaged(
     revision: crate::model::record::Revision,
@@ -64,9 +64,9 @@ pub(crate) fn damaged(
     proposal
 }
 
-/// This node's clock, for the bug that reads it where no clock may be read.
+/// This node's clock, for the bug `clock-in-apply`.
 #[cfg(feature = "sabotage")]
-#[expect(clippy::disallowed_methods, reason = "that is the bug")]
+#[expect(clippy::disallowed_methods, reason = "reading it is the bug")]
 pub(crate) fn clock() -> crate::model::time::Timestamp {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     crate::model::time::Timestamp(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))

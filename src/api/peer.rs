@@ -34,7 +34,7 @@ use crate::peer::call::Call;
 use crate::{
     peer::{
         ReceiveError,
-        client::{HEAD, LEFT, PROTOCOL},
+        client::{PROTOCOL, REMOVED_STATUS, SNAPSHOT_HEADER},
     },
     raft::Consensus,
     service::Service,
@@ -122,7 +122,7 @@ fn admit(service: &Service, call: Option<Call>, headers: &HeaderMap) -> Result<(
         Some(Call::Join) => service.peers().admit_secret(headers),
         _ => service.peers().admit(headers).and_then(|from| match service.consensus() {
             Some(consensus) if consensus.has_left(from) => {
-                Err((LEFT, format!("node {from} was taken out of the cluster")))
+                Err((REMOVED_STATUS, format!("node {from} was taken out of the cluster")))
             }
             Some(_) | None => Ok(()),
         }),
@@ -168,8 +168,8 @@ fn open_stream(consensus: Consensus, request: &mut Request<Body>) -> Result<Resp
 }
 
 async fn take_snapshot(consensus: &Consensus, headers: &HeaderMap, body: Body) -> Result<Response, Refused> {
-    let missing = || ReceiveError::Malformed(format!("the header `{HEAD}` is missing"));
-    let head = headers.get(HEAD).ok_or_else(missing)?;
+    let missing = || ReceiveError::Malformed(format!("the header `{SNAPSHOT_HEADER}` is missing"));
+    let head = headers.get(SNAPSHOT_HEADER).ok_or_else(missing)?;
     let head = Bytes::copy_from_slice(head.as_bytes());
     let pieces = body.into_data_stream().map_err(std::io::Error::other);
     Ok(consensus.receive_snapshot(head, Box::pin(pieces)).await?.into_response())
@@ -181,7 +181,7 @@ async fn give_snapshot(consensus: &Consensus) -> Result<Response, Refused> {
     let head = HeaderValue::from_maybe_shared(head)
         .map_err(|error| ReceiveError::Failed(format!("the snapshot's head is no header: {error}")))?;
     let pieces = ReaderStream::with_capacity(file, PIECE_BYTES);
-    Ok(([(HEAD, head)], Body::from_stream(pieces)).into_response())
+    Ok(([(SNAPSHOT_HEADER, head)], Body::from_stream(pieces)).into_response())
 }
 
 #[cfg(test)]

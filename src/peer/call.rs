@@ -1,61 +1,64 @@
 //! Every call that one node makes to another: `POST /peer/{name}` on the peer listener.
 //!
-//! | name | body | answer | who answers | a node that does not know it |
-//! |---|---|---|---|---|
-//! | `vote`, `pre-vote` | a candidate's request | granted or not | consensus | – (since the first version) |
-//! | `append` | entries of the log | how far they match | consensus | – |
-//! | `stream` | none; the connection is upgraded | frames of `append`, both ways | consensus | 404: the sender fails, it has no other way to send entries |
-//! | `transfer` | who takes leadership over | whether it was taken in | consensus | – |
-//! | `snapshot` | a snapshot file, its header in [`HEAD`](super::client::HEAD) | the receiver's vote | consensus | – |
-//! | `fetch-snapshot` | none | the newest snapshot file, its header in `HEAD` | consensus | 404: another member is asked |
-//! | `digests` | none | digests of recent states | consensus | 404: the node is not compared |
-//! | `read-index` | none | the index that a linearizable read waits for | the leader's service | – |
-//! | `write` | one write | what became of it | the leader's service | – |
-//! | `writes` | several small writes | what became of each | the leader's service | 404: certainly not applied, the sender tries again until its time is up |
-//! | `page` | a cursor and a list | a part of that page | the service that holds the cursor's state | 404: the cursor is expired |
-//! | `history` | a question about the past | a part of the history | the service, from its own disk | 404: the next member is asked |
-//! | `change` | a change of the members | the entry that says so | the leader's service | 404: certainly not done |
-//! | `join` | a question before the cluster is formed | the node's identity | the service; admitted by the secret alone | – |
+//! The last column says what the sender does when the receiver is an older node that does not know the call and
+//! answers 404; "–": every version knows it.
 //!
-//! **Invariant:** the names are what older and newer nodes call each other by: one is never renamed or reused.
+//! | name | body | response | answered by | on 404 |
+//! |---|---|---|---|---|
+//! | `vote`, `pre-vote` | a candidate's request | granted or not | consensus | – |
+//! | `append` | entries of the log | how far they match | consensus | – |
+//! | `stream` | none; the connection is upgraded | frames of `append` in both directions | consensus | fails: there is no other way to send entries |
+//! | `transfer` | who takes leadership over | whether it is accepted | consensus | – |
+//! | `snapshot` | a snapshot file, its header in [`SNAPSHOT_HEADER`](super::client::SNAPSHOT_HEADER) | the receiver's vote | consensus | – |
+//! | `fetch-snapshot` | none | the newest snapshot file, its header as above | consensus | asks another member |
+//! | `digests` | none | digests of recent states | consensus | leaves the node out of the comparison |
+//! | `read-index` | none | the index that a linearizable read waits for | the leader's service | – |
+//! | `write` | one write | its outcome | the leader's service | – |
+//! | `writes` | several small writes | the outcome of each | the leader's service | retries until the time is up: certainly not applied |
+//! | `page` | a cursor and a list | a part of that page | the service of the node that pins the cursor's state | answers 503 |
+//! | `history` | a query of the history | a part of the history | the service, from its own disk | asks the next member |
+//! | `change` | a change of the membership | the entry that makes it | the leader's service | retries until the time is up: certainly not done |
+//! | `join` | none, or the identity that a node without one is to take | the node's identity, whether it has a log | the service; admitted by the secret alone | – |
+//!
+//! **Invariant:** nodes of all versions use these names, so none is ever renamed or reused.
 
-/// A call by its name.
+/// A call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Call {
-    /// A candidate asks for a vote.
+    /// A candidate requests a vote.
     Vote,
-    /// A node asks whether it would get votes.
+    /// A node asks whether it would get a vote.
     PreVote,
-    /// Entries of the log.
+    /// Entries of the log, in one request.
     Append,
-    /// A connection that entries are sent over.
+    /// Opens a connection for entries.
     Stream,
-    /// Leadership is handed over.
+    /// Transfers leadership.
     Transfer,
-    /// A snapshot is sent.
+    /// Sends a snapshot.
     Snapshot,
-    /// A snapshot is asked for.
+    /// Fetches a snapshot.
     FetchSnapshot,
-    /// The digests of recent states are asked for.
+    /// Fetches the digests of recent states.
     Digests,
-    /// The leader is asked for the index that a linearizable read waits for.
+    /// Asks the leader for the index that a linearizable read waits for.
     ReadIndex,
-    /// A write is forwarded.
+    /// Forwards a write.
     Write,
-    /// Several small writes are forwarded.
+    /// Forwards several small writes.
     Writes,
-    /// A page behind a cursor is asked for.
+    /// Fetches the page of a cursor.
     Page,
-    /// The history is asked for.
+    /// Fetches a part of the history.
     History,
-    /// A change of the members is forwarded.
+    /// Forwards a change of the membership.
     Change,
-    /// A node is asked whose it is, or told.
+    /// Asks a node for its identity, or gives it one.
     Join,
 }
 
 impl Call {
-    /// All of them.
+    /// All calls.
     pub const ALL: [Self; 15] = [
         Self::Vote,
         Self::PreVote,
@@ -96,7 +99,7 @@ impl Call {
         }
     }
 
-    /// The call of a name; `None` for a name that this version does not know.
+    /// The call with a name; `None` for a name that this version does not know.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|call| call.name() == name)

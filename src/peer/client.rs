@@ -1,16 +1,16 @@
-//! Calls between nodes.
+//! The client for calls to other nodes, and the admission of calls from them.
 //!
-//! `POST http://{addr}/peer/{kind}` with a binary body. Each call names cluster, sender and addressee, and bears
-//! the cluster's secret: an address that was given to another node must not vote for the wrong cluster. Heartbeats,
-//! appends, forwarded writes and snapshots have connections of their own, so that a large one never delays a
-//! small one.
+//! A call is `POST http://{addr}/peer/{name}` with a binary body. Its headers name the cluster, the sender and the
+//! receiver, and hold the cluster's secret: a node that has taken over another one's address must not vote in the
+//! wrong cluster. Heartbeats, appends, forwarded calls and snapshots use separate connections ([`Lane`]), so that a
+//! large one never delays a small one.
 //!
 //! **Invariants**
-//! 1. [`CallError::NotSent`] means that the other side has certainly not received the call. In doubt it is
+//! 1. [`CallError::NotSent`] means that the other node has certainly not received the call. In doubt the error is
 //!    [`CallError::Unknown`].
 //! 2. Secrets are compared as digests in constant time and never logged.
 
-use std::{io, net::IpAddr, sync::OnceLock, time::Duration};
+use std::{future::Future, io, net::IpAddr, sync::OnceLock, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use futures::{StreamExt, TryStreamExt, stream::BoxStream};
@@ -24,33 +24,36 @@ use tokio_util::sync::CancellationToken;
 
 use super::{NodeId, call::Call, identity::Identity};
 
-/// Names the cluster of a call.
+/// The header with the cluster's id.
 pub const CLUSTER: &str = "x-concord-cluster";
-/// Names the sender.
+/// The header with the sender's id.
 pub const FROM: &str = "x-concord-from";
-/// Names the addressee.
+/// The header with the receiver's id.
 pub const TO: &str = "x-concord-to";
-/// Bears the cluster's secret.
+/// The header with the cluster's secret.
 pub const SECRET: &str = "x-concord-secret";
-/// Goes before a snapshot's bytes: in the request of [`SNAPSHOT`], in the answer of [`FETCH_SNAPSHOT`].
-pub const HEAD: &str = "x-concord-head";
-/// What the connection of [`Call::Stream`] becomes: the value of the header `Upgrade`.
+/// The header with a snapshot's position, length and digest: in the request of [`Call::Snapshot`], in the response
+/// of [`Call::FetchSnapshot`].
+pub const SNAPSHOT_HEADER: &str = "x-concord-head";
+/// The protocol that the connection of [`Call::Stream`] is upgraded to: the value of the header `Upgrade`.
 pub const PROTOCOL: &str = "concord-append";
-/// The status of a refusal whose reason is that the caller was taken out of the cluster.
-pub const LEFT: u16 = 410;
+/// The status by which a node refuses a sender that was removed from the cluster.
+pub const REMOVED_STATUS: u16 = 410;
 
-/// How long a connection may take to come about: a living node in the same network takes milliseconds.
+/// How long connecting may take: a live node in the same network takes milliseconds.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a stream may take to come about.
-const OPEN_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long an unused connection is kept.
+/// How long opening a stream may take.
+const OPEN_STREAM_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long an unused connection stays open.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Longest answer of a call: answers are small, but a confused peer must not fill the memory.
-const ANSWER_BYTES_MAX: usize = 64 << 20;
-/// Longest text of a refusal that is kept.
+/// Longest response: responses are small, but a faulty node must not fill the memory.
+const RESPONSE_BYTES_MAX: usize = 64 << 20;
+/// How long the text of a refusal may take.
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
+/// Longest text of a refusal that is read.
 const REFUSAL_BYTES_MAX: usize = 1024;
 
-/// The cluster's secrets: the first is sent, all are accepted (rotation).
+/// The cluster's secrets. The first is sent, all are accepted, so that secrets can be rotated.
 #[derive(Clone)]
 pub struct Secrets(pub Vec<String>);
 
@@ -60,83 +63,88 @@ impl std::fmt::Debug for Secrets {
     }
 }
 
-/// How a call between nodes failed.
+/// Why a call failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum CallError {
-    /// Certainly not received (connection refused, not resolved).
+    /// Certainly not received: the connection was refused, or the address not resolved.
     #[error("not sent: {0}")]
     NotSent(String),
-    /// It may have been received (time-out, connection lost).
+    /// It may have been received: time-out, lost connection.
     #[error("outcome unknown: {0}")]
     Unknown(String),
-    /// Received and refused before anything was done (identity, secret, malformed, no such call).
+    /// Received and refused before anything was done: wrong identity or secret, malformed, unknown call.
     #[error("refused with {status}: {text}")]
     Refused {
         /// The HTTP status, 4xx.
         status: u16,
-        /// Why, in the peer's words.
+        /// The reason that the other node gives.
         text: String,
     },
 }
 
-/// Which connections a call uses.
+/// The group of connections that a call uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lane {
-    /// Heartbeats and votes.
-    Pulse,
-    /// Entries.
+    /// Heartbeats, votes and other small calls of consensus.
+    Heartbeat,
+    /// The stream of entries.
     Append,
-    /// Forwarded writes and read indexes.
+    /// Calls of the service: forwarded writes, read indexes, pages and others.
     Forward,
-    /// Snapshots.
+    /// Snapshots and pieces of the history.
     Bulk,
 }
 
-/// A snapshot that a peer answers with: the head and the bytes of the file.
-pub type Fetched = (Bytes, BoxStream<'static, io::Result<Bytes>>);
+/// A fetched snapshot: the value of [`SNAPSHOT_HEADER`] and the bytes of the file.
+pub(crate) type FetchedSnapshot = (Bytes, BoxStream<'static, io::Result<Bytes>>);
 
-/// Calls to other nodes, and the check of calls from them.
+/// Makes calls to other nodes and admits calls from them.
 #[derive(Debug)]
 pub struct Peers {
     /// This node; unset until it belongs to a cluster.
     pub me: OnceLock<Identity>,
-    /// The cluster's secrets.
-    pub secrets: Secrets,
-    /// Cancelled once a member has said that this node was taken out of the cluster.
+    /// Cancelled once a member has refused a call because this node was removed from the cluster.
     pub left: CancellationToken,
-    pulse: reqwest::Client,
+    secrets: Secrets,
+    /// The digests of the secrets, for comparing.
+    secret_digests: Vec<[u8; 32]>,
+    heartbeat: reqwest::Client,
     append: reqwest::Client,
     forward: reqwest::Client,
     bulk: reqwest::Client,
 }
 
 impl Peers {
-    /// Calls that bear these secrets, from whatever address the system chooses.
+    /// A client with these secrets, whose local address the system chooses.
     #[must_use]
     pub fn new(secrets: Secrets) -> Self {
         Self::from_address(secrets, None)
     }
 
-    /// Calls that come from `source`: a node that listens on one address only calls from it too, so that a firewall
-    /// can tell the nodes apart.
+    /// A client with the local address `source`: a node that listens on a single address also calls from it, so
+    /// that a firewall can distinguish the nodes.
     #[must_use]
     pub fn from_address(secrets: Secrets, source: Option<IpAddr>) -> Self {
         Self {
             me: OnceLock::new(),
-            secrets,
             left: CancellationToken::new(),
-            pulse: client(source),
+            secret_digests: secrets.0.iter().map(|secret| Sha256::digest(secret.as_bytes()).into()).collect(),
+            secrets,
+            heartbeat: client(source),
             append: client(source),
             forward: client(source),
             bulk: client(source),
         }
     }
 
-    /// Calls a node and waits for its answer until the deadline.
+    /// Calls a node and waits for its response at most `timeout`.
     ///
     /// # Errors
     /// See [`CallError`].
-    #[expect(clippy::too_many_arguments, reason = "a call is named by all of these; callers have them loose")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "a call needs all of these, and callers have them as separate values"
+    )]
     pub async fn call(
         &self,
         lane: Lane,
@@ -144,21 +152,21 @@ impl Peers {
         addr: &str,
         call: Call,
         body: Bytes,
-        deadline: Duration,
+        timeout: Duration,
     ) -> Result<Bytes, CallError> {
         let request = self.client(lane).post(url(addr, call)).headers(self.headers(to)?).body(body);
-        self.heard(answer_of(request, deadline).await)
+        self.note_removal(within(timeout, response_body(request)).await)
     }
 
-    /// Notes what a member's answer says of this node.
-    fn heard<T>(&self, answer: Result<T, CallError>) -> Result<T, CallError> {
-        if let Err(CallError::Refused { status: LEFT, .. }) = answer {
+    /// Cancels [`Self::left`] if a member has refused a call because this node was removed.
+    fn note_removal<T>(&self, response: Result<T, CallError>) -> Result<T, CallError> {
+        if let Err(CallError::Refused { status: REMOVED_STATUS, .. }) = response {
             self.left.cancel();
         }
-        answer
+        response
     }
 
-    /// Calls a node that has no identity yet, by the secret alone.
+    /// Calls a node that has no identity yet, with the secret only.
     ///
     /// # Errors
     /// See [`CallError`].
@@ -167,15 +175,15 @@ impl Peers {
         addr: &str,
         call: Call,
         body: Bytes,
-        deadline: Duration,
+        timeout: Duration,
     ) -> Result<Bytes, CallError> {
         let mut headers = HeaderMap::new();
         headers.insert(SECRET, self.secret()?);
         let request = self.client(Lane::Forward).post(url(addr, call)).headers(headers).body(body);
-        answer_of(request, deadline).await
+        within(timeout, response_body(request)).await
     }
 
-    /// Opens a stream of entries: a connection that is a call no longer.
+    /// Opens a stream of entries: a call whose connection is upgraded.
     ///
     /// # Errors
     /// See [`CallError`].
@@ -184,17 +192,14 @@ impl Peers {
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, HeaderValue::from_static(PROTOCOL));
         let request = self.client(Lane::Append).post(url(addr, Call::Stream)).headers(headers);
-        let opened = async {
-            let answer = send(request, OPEN_TIMEOUT).await?;
-            answer.upgrade().await.map_err(|error| CallError::Unknown(chain(error)))
-        };
-        let opened = tokio::time::timeout(OPEN_TIMEOUT, opened).await;
-        self.heard(
-            opened.unwrap_or_else(|_| Err(CallError::Unknown(format!("no stream within {OPEN_TIMEOUT:?}")))),
-        )
+        let opened = within(OPEN_STREAM_TIMEOUT, async {
+            let response = send(request).await?;
+            response.upgrade().await.map_err(|error| CallError::Unknown(error_chain(error)))
+        });
+        self.note_removal(opened.await)
     }
 
-    /// Sends a snapshot: its head, then the file. The caller bounds the time.
+    /// Sends a snapshot: its header, then the file. Has no timeout: the caller bounds the time.
     ///
     /// # Errors
     /// See [`CallError`].
@@ -202,17 +207,17 @@ impl Peers {
         &self,
         to: NodeId,
         addr: &str,
-        (head, file): (&str, tokio::fs::File),
-        deadline: Duration,
+        header: &str,
+        file: tokio::fs::File,
     ) -> Result<Bytes, CallError> {
         let mut headers = self.headers(to)?;
-        headers.insert(HEAD, value(head)?);
+        headers.insert(SNAPSHOT_HEADER, value(header)?);
         let body = reqwest::Body::wrap_stream(tokio_util::io::ReaderStream::with_capacity(file, 64 << 10));
         let request = self.client(Lane::Bulk).post(url(addr, Call::Snapshot)).headers(headers).body(body);
-        answer_of(request, deadline).await
+        response_body(request).await
     }
 
-    /// Asks a node for its newest snapshot.
+    /// Fetches a node's newest snapshot. The timeout bounds the time until the response begins.
     ///
     /// # Errors
     /// See [`CallError`].
@@ -220,19 +225,21 @@ impl Peers {
         &self,
         to: NodeId,
         addr: &str,
-        deadline: Duration,
-    ) -> Result<Fetched, CallError> {
+        timeout: Duration,
+    ) -> Result<FetchedSnapshot, CallError> {
         let request = self.client(Lane::Bulk).post(url(addr, Call::FetchSnapshot)).headers(self.headers(to)?);
-        let answer = send(request, deadline).await?;
-        let head = answer.headers().get(HEAD).map(|head| Bytes::copy_from_slice(head.as_bytes()));
-        let head = head.ok_or_else(|| CallError::Unknown("the answer has no head".into()))?;
-        Ok((head, answer.bytes_stream().map_err(io::Error::other).boxed()))
+        let response = within(timeout, send(request)).await?;
+        let header =
+            response.headers().get(SNAPSHOT_HEADER).map(|value| Bytes::copy_from_slice(value.as_bytes()));
+        let header =
+            header.ok_or_else(|| CallError::Unknown("the response has no snapshot header".into()))?;
+        Ok((header, response.bytes_stream().map_err(io::Error::other).boxed()))
     }
 
-    /// The server's side: whether the call's headers carry a valid secret, this cluster and this node.
+    /// Admits a received call whose headers name a valid secret, this cluster and this node. Returns the sender.
     ///
     /// # Errors
-    /// Status and text: 401 for the secret, 421 for the identity.
+    /// Status and text: 401 for a wrong secret, 421 for a wrong identity.
     pub fn admit(&self, headers: &HeaderMap) -> Result<NodeId, (u16, String)> {
         self.admit_secret(headers)?;
         let misdirected = |text: String| (421, text);
@@ -253,23 +260,24 @@ impl Peers {
         Ok(from)
     }
 
-    /// Only the secret (a node without an identity is being joined).
+    /// Admits a received call by the secret alone: a node that joins has no identity.
     ///
     /// # Errors
     /// Status 401 and a text.
     pub fn admit_secret(&self, headers: &HeaderMap) -> Result<(), (u16, String)> {
         let given = headers.get(SECRET).map(|value| Sha256::digest(value.as_bytes()));
         let Some(given) = given else { return Err((401, format!("the header {SECRET} is missing"))) };
-        // All are compared, whichever matches: the time tells nothing.
-        let matches = self.secrets.0.iter().fold(Choice::from(0), |matches, secret| {
-            matches | Sha256::digest(secret.as_bytes()).as_slice().ct_eq(given.as_slice())
-        });
+        // All are compared, whichever matches, so that the time reveals nothing.
+        let matches = self
+            .secret_digests
+            .iter()
+            .fold(Choice::from(0), |matches, digest| matches | digest.as_slice().ct_eq(given.as_slice()));
         if bool::from(matches) { Ok(()) } else { Err((401, "the cluster's secret is another one".into())) }
     }
 
     fn client(&self, lane: Lane) -> &reqwest::Client {
         match lane {
-            Lane::Pulse => &self.pulse,
+            Lane::Heartbeat => &self.heartbeat,
             Lane::Append => &self.append,
             Lane::Forward => &self.forward,
             Lane::Bulk => &self.bulk,
@@ -308,7 +316,7 @@ fn client(source: Option<IpAddr>) -> reqwest::Client {
         .redirect(reqwest::redirect::Policy::none())
         .retry(reqwest::retry::never())
         .build()
-        .expect("a client without TLS needs nothing of its surroundings")
+        .expect("building a client without TLS can't fail")
 }
 
 fn url(addr: &str, call: Call) -> String {
@@ -320,32 +328,35 @@ fn value(text: &str) -> Result<HeaderValue, CallError> {
         .map_err(|_| CallError::NotSent("a header has characters that HTTP forbids".into()))
 }
 
-async fn answer_of(request: reqwest::RequestBuilder, deadline: Duration) -> Result<Bytes, CallError> {
-    let call = async {
-        let answer = send(request, deadline).await?;
-        body_of(answer, ANSWER_BYTES_MAX).await
-    };
-    tokio::time::timeout(deadline, call)
+/// Bounds the time of a call.
+async fn within<T>(
+    timeout: Duration,
+    call: impl Future<Output = Result<T, CallError>>,
+) -> Result<T, CallError> {
+    tokio::time::timeout(timeout, call)
         .await
-        .unwrap_or_else(|_| Err(CallError::Unknown(format!("no answer within {deadline:?}"))))
+        .unwrap_or_else(|_| Err(CallError::Unknown(format!("no answer within {timeout:?}"))))
 }
 
-/// Sends and waits for the answer's head.
-async fn send(request: reqwest::RequestBuilder, deadline: Duration) -> Result<reqwest::Response, CallError> {
-    let sent = tokio::time::timeout(deadline, request.send()).await;
-    let answer = match sent {
-        Ok(Ok(answer)) => answer,
-        Ok(Err(error)) if error.is_connect() || error.is_builder() => {
-            return Err(CallError::NotSent(chain(error)));
+/// Sends and waits for the whole response.
+async fn response_body(request: reqwest::RequestBuilder) -> Result<Bytes, CallError> {
+    body_of(send(request).await?, RESPONSE_BYTES_MAX).await
+}
+
+/// Sends and waits for the response's head.
+async fn send(request: reqwest::RequestBuilder) -> Result<reqwest::Response, CallError> {
+    let response = match request.send().await {
+        Ok(response) => response,
+        Err(error) if error.is_connect() || error.is_builder() => {
+            return Err(CallError::NotSent(error_chain(error)));
         }
-        Ok(Err(error)) => return Err(CallError::Unknown(chain(error))),
-        Err(_) => return Err(CallError::Unknown(format!("no answer within {deadline:?}"))),
+        Err(error) => return Err(CallError::Unknown(error_chain(error))),
     };
-    let status = answer.status();
+    let status = response.status();
     if status.is_success() || status == StatusCode::SWITCHING_PROTOCOLS {
-        return Ok(answer);
+        return Ok(response);
     }
-    let text = match tokio::time::timeout(CONNECT_TIMEOUT, body_of(answer, REFUSAL_BYTES_MAX)).await {
+    let text = match tokio::time::timeout(REFUSAL_TIMEOUT, body_of(response, REFUSAL_BYTES_MAX)).await {
         Ok(Ok(text)) => String::from_utf8_lossy(&text).into_owned(),
         Ok(Err(_)) | Err(_) => "no text".into(),
     };
@@ -356,21 +367,21 @@ async fn send(request: reqwest::RequestBuilder, deadline: Duration) -> Result<re
     }
 }
 
-async fn body_of(answer: reqwest::Response, bytes_max: usize) -> Result<Bytes, CallError> {
-    let mut chunks = answer.bytes_stream();
+async fn body_of(response: reqwest::Response, bytes_max: usize) -> Result<Bytes, CallError> {
+    let mut chunks = response.bytes_stream();
     let mut body = BytesMut::new();
     while let Some(chunk) = chunks.next().await {
-        let chunk = chunk.map_err(|error| CallError::Unknown(chain(error)))?;
+        let chunk = chunk.map_err(|error| CallError::Unknown(error_chain(error)))?;
         if body.len() + chunk.len() > bytes_max {
-            return Err(CallError::Unknown(format!("the answer is longer than {bytes_max} bytes")));
+            return Err(CallError::Unknown(format!("the response is longer than {bytes_max} bytes")));
         }
         body.extend_from_slice(&chunk);
     }
     Ok(body.freeze())
 }
 
-/// reqwest's own text hides the cause, and names the address, which is none of a caller's business.
-fn chain(error: reqwest::Error) -> String {
+/// An error with its causes. reqwest's own text hides them, and names the address, which callers must not see.
+fn error_chain(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut text = error.to_string();
     let mut source = std::error::Error::source(&error);
@@ -423,8 +434,8 @@ mod tests {
             headers.insert(name, HeaderValue::from_static(value));
             assert_eq!(peers().admit(&headers).unwrap_err().0, 421, "{name}: {value}");
         }
-        let stranger = Peers::new(Secrets(vec!["old".into()]));
-        assert_eq!(stranger.admit(&headers_from_two()).unwrap_err().0, 421);
+        let without_identity = Peers::new(Secrets(vec!["old".into()]));
+        assert_eq!(without_identity.admit(&headers_from_two()).unwrap_err().0, 421);
     }
 
     #[tokio::test]
@@ -432,10 +443,10 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = listener.local_addr().unwrap().to_string();
         drop(listener);
-        let deadline = Duration::from_secs(5);
-        let answer = peers().call(Lane::Pulse, 2, &addr, Call::Vote, Bytes::new(), deadline).await;
-        let Err(CallError::NotSent(text)) = answer else { panic!("{answer:?}") };
-        assert!(!text.contains(&addr), "callers are told this: {text}");
+        let timeout = Duration::from_secs(5);
+        let response = peers().call(Lane::Heartbeat, 2, &addr, Call::Vote, Bytes::new(), timeout).await;
+        let Err(CallError::NotSent(text)) = response else { panic!("{response:?}") };
+        assert!(!text.contains(&addr), "callers see this text: {text}");
     }
 
     #[tokio::test]
@@ -448,7 +459,7 @@ mod tests {
         };
         let peers = peers();
         let call = peers.call(Lane::Forward, 2, &addr, Call::Write, Bytes::new(), Duration::from_secs(5));
-        let (answer, ()) = tokio::join!(call, server);
-        assert!(matches!(answer, Err(CallError::Unknown(_))), "{answer:?}");
+        let (response, ()) = tokio::join!(call, server);
+        assert!(matches!(response, Err(CallError::Unknown(_))), "{response:?}");
     }
 }

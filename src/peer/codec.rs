@@ -1,32 +1,32 @@
-//! The bytes of a call's body and of its answer: a version byte and postcard.
+//! The encoding of the bodies and responses of the service's calls: a version byte and postcard.
 //!
-//! **Invariant:** bytes of another version, and bytes behind the value, are refused.
+//! **Invariant:** bytes of another version are refused, and so are bytes after the value.
 
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::ReceiveError;
 
-/// The version of these bytes.
+/// The version of the encoding.
 const VERSION: u8 = 1;
 
-/// The bytes of a body or an answer.
+/// Encodes a body or a response.
 pub(crate) fn encode<T: Serialize>(value: &T) -> Bytes {
-    postcard::to_extend(value, vec![VERSION]).expect("calls are plain data and memory grows").into()
+    postcard::to_extend(value, vec![VERSION]).expect("bodies are plain data and memory grows").into()
 }
 
-/// What bytes of [`encode`] hold.
+/// Decodes what [`encode`] has encoded.
 ///
 /// # Errors
-/// When they hold anything else.
+/// When the bytes are anything else.
 pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ReceiveError> {
     let malformed = |text: &str| ReceiveError::Malformed(text.into());
     let (version, rest) = bytes.split_first().ok_or_else(|| malformed("empty"))?;
     if *version != VERSION {
-        return Err(malformed("of a form that this version does not know"));
+        return Err(malformed("of an encoding that this version does not know"));
     }
     let (value, rest) = postcard::take_from_bytes(rest).map_err(|error| malformed(&error.to_string()))?;
-    if rest.is_empty() { Ok(value) } else { Err(malformed("longer than it says")) }
+    if rest.is_empty() { Ok(value) } else { Err(malformed("bytes after the value")) }
 }
 
 #[cfg(test)]
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_of_another_form_are_refused() {
+    fn bytes_of_another_encoding_are_refused() {
         let mut bytes = encode(&String::from("no")).to_vec();
         assert_eq!(decode::<String>(&bytes).unwrap(), "no");
         assert!(decode::<String>(&[]).is_err());

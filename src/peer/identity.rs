@@ -1,8 +1,8 @@
-//! Whose directory this is.
+//! The identity of a data directory: the cluster and the member that it belongs to.
 //!
-//! `identity.json` is written once, by `init` or by joining, before there is a log. The file `log.seen` appears
-//! beside it when the log bears the same identity. A log that is missing afterwards was lost, and with it this
-//! member's vote: it could vote twice in one term. Such a member must not come back under its old id.
+//! `identity.json` is written once, by `init` or by joining, before there is a log. The file `log.seen` is added
+//! once the log's header names the same identity. A log that is missing afterwards was lost, and with it this
+//! member's vote: it could vote twice in one term. Such a member must not rejoin under its old id.
 //!
 //! **Invariant:** both files are durable (file and directory fsynced) before anything relies on them.
 
@@ -14,30 +14,30 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-/// The form of a data directory; a directory of a newer one is refused.
+/// The format version of a data directory. A directory of a newer format is refused.
 pub const FORMAT: u32 = 1;
 
-const FILE: &str = "identity.json";
-const SEEN: &str = "log.seen";
+const IDENTITY_FILE: &str = "identity.json";
+const LOG_SEEN_FILE: &str = "log.seen";
 
-/// Whose directory this is: `identity.json`, written once, fsynced with its directory.
+/// The contents of `identity.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
-    /// The cluster, named when it was formed.
+    /// The cluster's id, chosen when it was formed.
     pub cluster_id: uuid::Uuid,
-    /// This member. An id is never used again.
+    /// This member's id. Ids are never reused.
     pub node_id: u64,
-    /// The form of the directory.
+    /// The format version of the directory.
     pub format: u32,
 }
 
 impl Identity {
-    /// The identity of a directory; `None` when it has none yet.
+    /// Reads a directory's identity; `None` when it has none yet.
     ///
     /// # Errors
-    /// When the file can't be read, is damaged or of a newer form.
+    /// When the file can't be read, is damaged or of a newer format.
     pub fn read(directory: &Path) -> Result<Option<Self>, String> {
-        let path = directory.join(FILE);
+        let path = directory.join(IDENTITY_FILE);
         let bytes = match fs::read(&path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -47,7 +47,7 @@ impl Identity {
             serde_json::from_slice(&bytes).map_err(|error| format!("{}: {error}", path.display()))?;
         if identity.format > FORMAT {
             return Err(format!(
-                "{}: the directory is of form {}, this version knows {FORMAT}; start a newer version",
+                "{}: the directory has format {}, this version knows {FORMAT}; start a newer version",
                 path.display(),
                 identity.format
             ));
@@ -55,7 +55,7 @@ impl Identity {
         Ok(Some(identity))
     }
 
-    /// Gives the directory this identity. The same one again is fine.
+    /// Writes this identity into a directory. Writing the same one again does nothing.
     ///
     /// # Errors
     /// When the directory has another identity or can't be written.
@@ -74,27 +74,28 @@ impl Identity {
         }
         let mut bytes = serde_json::to_vec_pretty(self).map_err(|error| error.to_string())?;
         bytes.push(b'\n');
-        write_durably(directory, FILE, &bytes).map_err(|error| format!("{}: {error}", directory.display()))
+        write_durably(directory, IDENTITY_FILE, &bytes)
+            .map_err(|error| format!("{}: {error}", directory.display()))
     }
 
-    /// Whether a log of this identity was once made here.
-    pub(crate) fn log_was_seen(directory: &Path) -> io::Result<bool> {
-        directory.join(SEEN).try_exists()
+    /// Whether a log of this identity has existed in a directory.
+    pub(crate) fn log_existed(directory: &Path) -> io::Result<bool> {
+        directory.join(LOG_SEEN_FILE).try_exists()
     }
 
-    /// Remembers that there is a log of this identity.
-    pub(crate) fn log_is_seen(&self, directory: &Path) -> io::Result<()> {
-        write_durably(directory, SEEN, format!("{}\n", self.node_id).as_bytes())
+    /// Records that a log of this identity exists.
+    pub(crate) fn record_log(&self, directory: &Path) -> io::Result<()> {
+        write_durably(directory, LOG_SEEN_FILE, format!("{}\n", self.node_id).as_bytes())
     }
 }
 
 fn write_durably(directory: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     fs::create_dir_all(directory)?;
-    let fresh = directory.join(format!("{name}.new"));
-    let mut file = File::create(&fresh)?;
+    let new = directory.join(format!("{name}.new"));
+    let mut file = File::create(&new)?;
     file.write_all(bytes)?;
     file.sync_all()?;
-    fs::rename(&fresh, directory.join(name))?;
+    fs::rename(&new, directory.join(name))?;
     File::open(directory)?.sync_all()
 }
 
@@ -119,10 +120,10 @@ mod tests {
     #[test]
     fn a_damaged_or_newer_identity_is_refused() {
         let directory = tempfile::tempdir().unwrap();
-        fs::write(directory.path().join(FILE), b"{").unwrap();
+        fs::write(directory.path().join(IDENTITY_FILE), b"{").unwrap();
         assert!(Identity::read(directory.path()).is_err());
         let newer = Identity { format: FORMAT + 1, ..identity(1) };
-        fs::write(directory.path().join(FILE), serde_json::to_vec(&newer).unwrap()).unwrap();
+        fs::write(directory.path().join(IDENTITY_FILE), serde_json::to_vec(&newer).unwrap()).unwrap();
         assert!(Identity::read(directory.path()).unwrap_err().contains("newer version"));
     }
 }

@@ -1,13 +1,14 @@
-//! What the nodes say to each other, whatever it is about: who is called, by which call, how it is sent and admitted.
+//! The peer protocol: calls between the nodes of a cluster, whatever they are about.
 //!
-//! | file | what it holds |
+//! | where is … | file |
 //! |---|---|
-//! | [`call`] | the list of all calls |
-//! | `codec` | the bytes of a body and of an answer |
-//! | [`client`] | how a call is sent, and the check of one that arrives |
-//! | [`identity`] | which node of which cluster a data directory belongs to |
+//! | the list of all calls, with what an older node does with each | [`call`] |
+//! | the client that sends calls; the admission of received ones | [`client`] |
+//! | the encoding of the bodies of the service's calls | `codec` |
+//! | which node of which cluster a data directory belongs to | [`identity`] |
 //!
-//! `raft` and `service` make the calls and answer them; `api/peer.rs` serves them.
+//! `raft` and `service` make and answer the calls; `api/peer.rs` serves them over HTTP. The bodies of consensus's
+//! calls are encoded in `raft/wire.rs`.
 //!
 //! **Invariant:** this layer names neither `raft` nor `service`: it does not know what a call is about.
 
@@ -18,30 +19,30 @@ pub mod identity;
 
 use serde::{Deserialize, Serialize};
 
-/// A member's number. Never used twice in a cluster.
+/// A member's id. Never reused in a cluster.
 pub type NodeId = u64;
 
-/// A member of the cluster with the two addresses it is reached by (`host:port`).
+/// A member of the cluster with its two addresses (`host:port`).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
-    /// Its number.
+    /// Its id.
     pub id: NodeId,
-    /// Where callers reach it.
+    /// The address of its API listener, for callers.
     pub api_addr: String,
-    /// Where the other members reach it.
+    /// The address of its peer listener, for the other members.
     pub peer_addr: String,
 }
 
-/// Why a peer's call was not answered.
+/// Why a received call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReceiveError {
-    /// The body is not what the call carries.
+    /// The body can't be decoded.
     #[error("malformed: {0}")]
     Malformed(String),
-    /// No such call.
+    /// This version does not know the call.
     #[error("unknown call `{0}`")]
     Unknown(String),
-    /// This node could not do it.
+    /// This node failed to execute the call.
     #[error("{0}")]
     Failed(String),
 }

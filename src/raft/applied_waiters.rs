@@ -1,8 +1,11 @@
-//! Who waits until this node has applied a revision.
+//! Waiters for a revision: each waits until this node has applied it.
 //!
-//! Each waiter is woken once, when its revision is reached: a channel that all of them watch would wake hundreds of
-//! forwarded writes at each of the runs before theirs. **Invariant:** a waiter of a revision that is reached is never
-//! left waiting; one that gives up leaves nothing behind.
+//! Each waiter is woken once, when its revision is applied. A channel that all of them watch would wake hundreds of
+//! forwarded writes at every apply batch before theirs.
+//!
+//! **Invariants**
+//! 1. No waiter stays asleep once its revision is applied.
+//! 2. A waiter that is dropped leaves no registration behind.
 
 use std::{
     collections::BTreeMap,
@@ -16,88 +19,88 @@ use tokio::sync::oneshot;
 
 use crate::model::record::Revision;
 
-/// A waiter's revision, and a number that tells it from others of the same.
-type Turn = (Revision, u64);
+/// A waiter's revision, and a number that distinguishes waiters for the same revision.
+type WaiterKey = (Revision, u64);
 
 #[derive(Debug)]
-pub(super) struct Turns {
-    reached: AtomicU64,
-    queue: Mutex<Queue>,
+pub(super) struct AppliedWaiters {
+    applied: AtomicU64,
+    registry: Mutex<Registry>,
 }
 
 #[derive(Debug, Default)]
-struct Queue {
-    waiting: BTreeMap<Turn, oneshot::Sender<()>>,
-    /// How many have waited so far.
-    drawn: u64,
+struct Registry {
+    wakers: BTreeMap<WaiterKey, oneshot::Sender<()>>,
+    /// How many waiters have registered so far.
+    registered: u64,
 }
 
-impl Turns {
-    /// As of a revision that is reached.
-    pub(super) fn from(reached: Revision) -> Self {
-        Self { reached: AtomicU64::new(reached), queue: Mutex::default() }
+impl AppliedWaiters {
+    /// Starts at a revision that is applied.
+    pub(super) fn new(applied: Revision) -> Self {
+        Self { applied: AtomicU64::new(applied), registry: Mutex::default() }
     }
 
-    /// Wakes those whose revision is reached now. Whoever is woken sees what was written before the call.
-    pub(super) fn reach(&self, revision: Revision) {
+    /// Marks a revision as applied and wakes the waiters up to it. They see what was written before the call.
+    pub(super) fn advance(&self, revision: Revision) {
         let due = {
-            let mut queue = self.lock();
-            self.reached.fetch_max(revision, Ordering::AcqRel);
-            let later = queue.waiting.split_off(&(revision.saturating_add(1), 0));
-            std::mem::replace(&mut queue.waiting, later)
+            let mut registry = self.lock();
+            self.applied.fetch_max(revision, Ordering::AcqRel);
+            let later = registry.wakers.split_off(&(revision.saturating_add(1), 0));
+            std::mem::replace(&mut registry.wakers, later)
         };
-        for waiter in due.into_values() {
-            // One that has just given up needs no wake.
-            let _gone = waiter.send(());
+        for waker in due.into_values() {
+            // An error means that the waiter was dropped meanwhile.
+            let _dropped = waker.send(());
         }
     }
 
-    /// Waits until a revision is reached.
+    /// Waits until a revision is applied.
     pub(super) async fn wait(&self, revision: Revision) {
-        if self.is_reached(revision) {
+        if self.is_applied(revision) {
             return;
         }
-        let Some((place, woken)) = self.queue_up(revision) else { return };
-        // An error means that nothing will ever be reached again.
+        let Some((registration, woken)) = self.register(revision) else { return };
+        // An error means that nothing will ever be applied again.
         if woken.await.is_err() {
             std::future::pending::<()>().await;
         }
-        drop(place);
+        drop(registration);
     }
 
-    fn is_reached(&self, revision: Revision) -> bool {
-        self.reached.load(Ordering::Acquire) >= revision
+    fn is_applied(&self, revision: Revision) -> bool {
+        self.applied.load(Ordering::Acquire) >= revision
     }
 
-    /// Takes a place in the queue; none when the revision was reached meanwhile.
-    fn queue_up(&self, revision: Revision) -> Option<(Place<'_>, oneshot::Receiver<()>)> {
-        let mut queue = self.lock();
-        if self.is_reached(revision) {
+    /// Registers a waiter; `None` when the revision was applied meanwhile.
+    fn register(&self, revision: Revision) -> Option<(Registration<'_>, oneshot::Receiver<()>)> {
+        let mut registry = self.lock();
+        if self.is_applied(revision) {
             return None;
         }
-        queue.drawn += 1;
-        let turn = (revision, queue.drawn);
+        registry.registered += 1;
+        let key = (revision, registry.registered);
         let (wake, woken) = oneshot::channel();
-        queue.waiting.insert(turn, wake);
-        Some((Place { turns: self, turn }, woken))
+        registry.wakers.insert(key, wake);
+        Some((Registration { waiters: self, key }, woken))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        // Nothing between two consistent forms of the queue can panic.
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Registry> {
+        // No code that holds the lock can panic between two consistent states of the registry.
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A place in the queue, given up when the waiter goes.
-struct Place<'a> {
-    turns: &'a Turns,
-    turn: Turn,
+/// A registered waiter; dropping it removes the registration.
+struct Registration<'a> {
+    waiters: &'a AppliedWaiters,
+    key: WaiterKey,
 }
 
-impl Drop for Place<'_> {
+impl Drop for Registration<'_> {
     fn drop(&mut self) {
-        if !self.turns.is_reached(self.turn.0) {
-            self.turns.lock().waiting.remove(&self.turn);
+        if !self.waiters.is_applied(self.key.0) {
+            self.waiters.lock().wakers.remove(&self.key);
         }
     }
 }
@@ -111,45 +114,45 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn each_waits_for_its_own_revision_and_no_longer() {
-        let turns = Turns::from(5);
-        assert_eq!(turns.wait(5).now_or_never(), Some(()));
-        let (mut six, mut nine) = (Box::pin(turns.wait(6)), Box::pin(turns.wait(9)));
+    async fn each_waiter_waits_for_its_own_revision_and_no_longer() {
+        let waiters = AppliedWaiters::new(5);
+        assert_eq!(waiters.wait(5).now_or_never(), Some(()));
+        let (mut six, mut nine) = (Box::pin(waiters.wait(6)), Box::pin(waiters.wait(9)));
         assert_eq!((six.as_mut().now_or_never(), nine.as_mut().now_or_never()), (None, None));
-        turns.reach(7);
+        waiters.advance(7);
         assert_eq!((six.as_mut().now_or_never(), nine.as_mut().now_or_never()), (Some(()), None));
-        turns.reach(9);
+        waiters.advance(9);
         assert_eq!(nine.as_mut().now_or_never(), Some(()));
-        assert!(turns.lock().waiting.is_empty());
+        assert!(waiters.lock().wakers.is_empty());
     }
 
     #[tokio::test]
-    async fn who_gives_up_leaves_nothing_behind() {
-        let turns = Turns::from(0);
+    async fn a_dropped_waiter_leaves_no_registration() {
+        let waiters = AppliedWaiters::new(0);
         for _ in 0..3 {
-            assert_eq!(turns.wait(u64::MAX).now_or_never(), None);
+            assert_eq!(waiters.wait(u64::MAX).now_or_never(), None);
         }
-        assert!(turns.lock().waiting.is_empty());
-        turns.reach(u64::MAX);
-        assert_eq!(turns.wait(u64::MAX).now_or_never(), Some(()));
+        assert!(waiters.lock().wakers.is_empty());
+        waiters.advance(u64::MAX);
+        assert_eq!(waiters.wait(u64::MAX).now_or_never(), Some(()));
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn nobody_is_left_waiting_while_revisions_are_reached() {
+    async fn every_waiter_is_woken_while_revisions_are_applied() {
         const LAST: u64 = 2000;
-        let turns = Arc::new(Turns::from(0));
-        let waiters: Vec<_> = (1..=LAST)
+        let waiters = Arc::new(AppliedWaiters::new(0));
+        let tasks: Vec<_> = (1..=LAST)
             .map(|revision| {
-                let turns = Arc::clone(&turns);
-                tokio::spawn(async move { turns.wait(revision).await })
+                let waiters = Arc::clone(&waiters);
+                tokio::spawn(async move { waiters.wait(revision).await })
             })
             .collect();
         for revision in 1..=LAST {
-            turns.reach(revision);
+            waiters.advance(revision);
         }
-        for waiter in waiters {
-            waiter.await.unwrap();
+        for task in tasks {
+            task.await.unwrap();
         }
-        assert!(turns.lock().waiting.is_empty());
+        assert!(waiters.lock().wakers.is_empty());
     }
 }

@@ -1,17 +1,18 @@
-//! How the records of the log are written.
+//! The encoding of the log's records.
 //!
-//! | what | bytes |
+//! | record | bytes |
 //! |---|---|
-//! | place in the log | `A1`, index, term, node |
+//! | log id | `A1`, index, term, node |
 //! | vote | `B1`, term, node, committed |
 //! | block | tag, length, crc32c of tag and length, the bytes, crc32c of the bytes |
 //!
-//! Numbers are big-endian. Blocks are the payloads (`C1` blank, `C2` proposal, `C3` members) and the log's mark
-//! (`D1`). raft-log takes a record that ends too early for the torn end of the file and cuts the log there. So a
-//! damaged length must never look like a short file, and a damaged record type must not read on as another kind:
-//! hence the checksum behind the length and the tag before everything.
+//! Numbers are big-endian. Blocks are the payloads (`C1` blank, `C2` proposal, `C3` membership) and the log's
+//! header (`D1`). raft-log takes a record that ends too early for the torn end of the file and truncates the log
+//! there. So a damaged length must never look like a short file, and a damaged record type must never be read as
+//! another type: hence the checksum after the length and the tag before everything else.
 //!
-//! **Invariant:** damage is [`io::ErrorKind::InvalidData`]; only a file that really ends early is an early end.
+//! **Invariant:** damage is [`io::ErrorKind::InvalidData`]; [`io::ErrorKind::UnexpectedEof`] means that the file
+//! ends.
 
 use std::io::{self, Read, Write};
 
@@ -20,34 +21,34 @@ use raft_log::codeq::{Decode, Encode};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    types::Payload as RaftPayload,
-    wire::{self, Ballot, Body, Id, Members},
+    types::Payload,
+    wire::{self, WireLogId, WireMembership, WirePayload, WireVote},
 };
 
 const ID: u8 = 0xA1;
 const VOTE: u8 = 0xB1;
 const BLANK: u8 = 0xC1;
 const PROPOSAL: u8 = 0xC2;
-const MEMBERS: u8 = 0xC3;
-const MARK: u8 = 0xD1;
+const MEMBERSHIP: u8 = 0xC3;
+const HEADER: u8 = 0xD1;
 
-/// Longest block: an entry is at most 16 MiB (`consensus.rs`), a membership far less.
+/// Most bytes of a block: an entry has at most 16 MiB (`consensus.rs`), a membership far less.
 const BLOCK_BYTES_MAX: u32 = 64 << 20;
 
-/// An entry's payload as the log keeps it.
+/// An entry's payload as the log stores it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Payload {
+pub(super) struct LogPayload {
     tag: u8,
     pub(super) bytes: Bytes,
 }
 
-/// What the log says of itself: whose it is, and the snapshot that was being adopted when it was written last.
+/// The log's header: the member that it belongs to, and the snapshot that is being installed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Mark {
+pub(super) struct LogHeader {
     pub(super) cluster: [u8; 16],
     pub(super) node: u64,
-    /// A snapshot up to here is being installed: the state may be ahead of the log for that reason.
-    pub(super) installing: Option<Id>,
+    /// A snapshot up to this entry is being installed, so the state may be ahead of the log.
+    pub(super) installing: Option<WireLogId>,
 }
 
 fn damaged(what: &str) -> io::Error {
@@ -74,8 +75,8 @@ fn write_block<W: Write>(mut to: W, tag: u8, bytes: &[u8]) -> io::Result<usize> 
     let mut head = [0; 9];
     head[0] = tag;
     head[1..5].copy_from_slice(&length.to_be_bytes());
-    let check = crc32c::crc32c(&head[..5]);
-    head[5..].copy_from_slice(&check.to_be_bytes());
+    let checksum = crc32c::crc32c(&head[..5]);
+    head[5..].copy_from_slice(&checksum.to_be_bytes());
     to.write_all(&head)?;
     to.write_all(bytes)?;
     to.write_all(&crc32c::crc32c(bytes).to_be_bytes())?;
@@ -83,30 +84,31 @@ fn write_block<W: Write>(mut to: W, tag: u8, bytes: &[u8]) -> io::Result<usize> 
 }
 
 fn read_block<R: Read>(mut from: R, tags: &[u8]) -> io::Result<(u8, Vec<u8>)> {
-    // The tag is looked at before the rest is awaited: another record read as a block is damage, not an end.
+    // The tag is checked before the rest is read: another record type in place of a block is damage, not an early
+    // end.
     let mut head = [0; 9];
     from.read_exact(&mut head[..1])?;
     if !tags.contains(&head[0]) {
-        return Err(damaged("not a block of this kind"));
+        return Err(damaged("not a block of an expected type"));
     }
     from.read_exact(&mut head[1..])?;
-    let [tag, a, b, c, d, check @ ..] = head;
+    let [tag, a, b, c, d, checksum @ ..] = head;
     let length = u32::from_be_bytes([a, b, c, d]);
-    let believed = crate::sabotage::is("damaged-log-accepted");
-    if !believed && crc32c::crc32c(&head[..5]) != u32::from_be_bytes(check) || length > BLOCK_BYTES_MAX {
+    let unchecked = crate::sabotage::is("damaged-log-accepted");
+    if !unchecked && crc32c::crc32c(&head[..5]) != u32::from_be_bytes(checksum) || length > BLOCK_BYTES_MAX {
         return Err(damaged("the length of a block"));
     }
     let mut bytes = vec![0; usize::try_from(length).map_err(|_| damaged("the length of a block"))?];
     from.read_exact(&mut bytes)?;
-    let mut check = [0; 4];
-    from.read_exact(&mut check)?;
-    if !believed && crc32c::crc32c(&bytes) != u32::from_be_bytes(check) {
+    let mut checksum = [0; 4];
+    from.read_exact(&mut checksum)?;
+    if !unchecked && crc32c::crc32c(&bytes) != u32::from_be_bytes(checksum) {
         return Err(damaged("the bytes of a block"));
     }
     Ok((tag, bytes))
 }
 
-impl Encode for Id {
+impl Encode for WireLogId {
     fn encode<W: Write>(&self, mut to: W) -> io::Result<usize> {
         to.write_all(&[ID])?;
         for number in [self.index, self.term, self.node] {
@@ -116,14 +118,14 @@ impl Encode for Id {
     }
 }
 
-impl Decode for Id {
+impl Decode for WireLogId {
     fn decode<R: Read>(mut from: R) -> io::Result<Self> {
-        expect_tag(&mut from, ID, "not a place in the log")?;
+        expect_tag(&mut from, ID, "not a log id")?;
         Ok(Self { index: number(&mut from)?, term: number(&mut from)?, node: number(&mut from)? })
     }
 }
 
-impl Encode for Ballot {
+impl Encode for WireVote {
     fn encode<W: Write>(&self, mut to: W) -> io::Result<usize> {
         to.write_all(&[VOTE])?;
         for number in [self.term, self.node] {
@@ -134,7 +136,7 @@ impl Encode for Ballot {
     }
 }
 
-impl Decode for Ballot {
+impl Decode for WireVote {
     fn decode<R: Read>(mut from: R) -> io::Result<Self> {
         expect_tag(&mut from, VOTE, "not a vote")?;
         let (term, node) = (number(&mut from)?, number(&mut from)?);
@@ -149,83 +151,88 @@ impl Decode for Ballot {
     }
 }
 
-impl Encode for Mark {
+impl Encode for LogHeader {
     fn encode<W: Write>(&self, to: W) -> io::Result<usize> {
-        write_block(to, MARK, &wire::to_bytes(self))
+        write_block(to, HEADER, &wire::to_bytes(self))
     }
 }
 
-impl Decode for Mark {
+impl Decode for LogHeader {
     fn decode<R: Read>(from: R) -> io::Result<Self> {
-        let (_, bytes) = read_block(from, &[MARK])?;
+        let (_, bytes) = read_block(from, &[HEADER])?;
         wire::from_bytes(&bytes).map_err(|error| damaged(&error.to_string()))
     }
 }
 
-impl Encode for Payload {
+impl Encode for LogPayload {
     fn encode<W: Write>(&self, to: W) -> io::Result<usize> {
         write_block(to, self.tag, &self.bytes)
     }
 }
 
-impl Decode for Payload {
+impl Decode for LogPayload {
     fn decode<R: Read>(from: R) -> io::Result<Self> {
-        let (tag, bytes) = read_block(from, &[BLANK, PROPOSAL, MEMBERS])?;
+        let (tag, bytes) = read_block(from, &[BLANK, PROPOSAL, MEMBERSHIP])?;
         Ok(Self { tag, bytes: bytes.into() })
     }
 }
 
-impl From<&RaftPayload> for Payload {
-    fn from(payload: &RaftPayload) -> Self {
-        match Body::from(payload) {
-            Body::Blank => Self { tag: BLANK, bytes: Bytes::new() },
-            Body::Proposal(bytes) => Self { tag: PROPOSAL, bytes },
-            Body::Members(members) => Self { tag: MEMBERS, bytes: wire::to_bytes(&members).into() },
+impl From<&Payload> for LogPayload {
+    fn from(payload: &Payload) -> Self {
+        match WirePayload::from(payload) {
+            WirePayload::Blank => Self { tag: BLANK, bytes: Bytes::new() },
+            WirePayload::Proposal(bytes) => Self { tag: PROPOSAL, bytes },
+            WirePayload::Membership(members) => {
+                Self { tag: MEMBERSHIP, bytes: wire::to_bytes(&members).into() }
+            }
         }
     }
 }
 
-impl TryFrom<Payload> for RaftPayload {
+impl TryFrom<LogPayload> for Payload {
     type Error = io::Error;
 
-    fn try_from(payload: Payload) -> io::Result<Self> {
-        let body = match payload.tag {
-            BLANK => Body::Blank,
-            PROPOSAL => Body::Proposal(payload.bytes),
-            _ => Body::Members(
-                wire::from_bytes::<Members>(&payload.bytes).map_err(|error| damaged(&error.to_string()))?,
+    fn try_from(payload: LogPayload) -> io::Result<Self> {
+        let decoded = match payload.tag {
+            BLANK => WirePayload::Blank,
+            PROPOSAL => WirePayload::Proposal(payload.bytes),
+            _ => WirePayload::Membership(
+                wire::from_bytes::<WireMembership>(&payload.bytes)
+                    .map_err(|error| damaged(&error.to_string()))?,
             ),
         };
-        body.try_into().map_err(|error: String| damaged(&error))
+        decoded.try_into().map_err(|error: String| damaged(&error))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{peer::Member, raft::types::Data};
+    use crate::{peer::Member, raft::types::EncodedProposal};
 
-    fn payloads() -> Vec<Payload> {
+    fn payloads() -> Vec<LogPayload> {
         let member = |id| (id, Member { id, api_addr: format!("a:{id}"), peer_addr: format!("p:{id}") });
-        let members =
-            Members { voters: vec![vec![1, 2], vec![2, 3]], nodes: vec![member(1), member(2), member(3)] };
+        let members = WireMembership {
+            voters: vec![vec![1, 2], vec![2, 3]],
+            nodes: vec![member(1), member(2), member(3)],
+        };
         vec![
-            (&RaftPayload::Blank).into(),
-            (&RaftPayload::Normal(Data(Bytes::from(vec![7; 300])))).into(),
-            (&RaftPayload::Membership(members.try_into().unwrap())).into(),
+            (&Payload::Blank).into(),
+            (&Payload::Normal(EncodedProposal(Bytes::from(vec![7; 300])))).into(),
+            (&Payload::Membership(members.try_into().unwrap())).into(),
         ]
     }
 
     #[test]
-    fn a_payload_comes_back() {
+    fn a_payload_is_decoded_as_it_was_encoded() {
         for payload in payloads() {
             let mut bytes = Vec::new();
             let length = payload.encode(&mut bytes).unwrap();
             assert_eq!(length, bytes.len());
-            let again = Payload::decode(bytes.as_slice()).unwrap();
-            assert_eq!(again, payload);
-            let raft = RaftPayload::try_from(again).unwrap();
-            assert_eq!(Payload::from(&raft), payload);
+            let decoded = LogPayload::decode(bytes.as_slice()).unwrap();
+            assert_eq!(decoded, payload);
+            let raft = Payload::try_from(decoded).unwrap();
+            assert_eq!(LogPayload::from(&raft), payload);
         }
     }
 
@@ -237,7 +244,7 @@ mod tests {
             for bit in 0..bytes.len() * 8 {
                 let mut flipped = bytes.clone();
                 flipped[bit / 8] ^= 1 << (bit % 8);
-                let error = Payload::decode(flipped.as_slice()).unwrap_err();
+                let error = LogPayload::decode(flipped.as_slice()).unwrap_err();
                 assert_eq!(error.kind(), io::ErrorKind::InvalidData, "bit {bit}");
             }
         }
@@ -249,18 +256,21 @@ mod tests {
             let mut bytes = Vec::new();
             payload.encode(&mut bytes).unwrap();
             for length in 0..bytes.len() {
-                let error = Payload::decode(&bytes[..length]).unwrap_err();
+                let error = LogPayload::decode(&bytes[..length]).unwrap_err();
                 assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
             }
         }
     }
 
     #[test]
-    fn one_kind_of_record_is_not_read_as_another() {
+    fn one_type_of_record_is_not_read_as_another() {
         let mut id = Vec::new();
-        Id { index: 1, term: 1, node: 1 }.encode(&mut id).unwrap();
-        assert_eq!(Ballot::decode(id.as_slice()).unwrap_err().kind(), io::ErrorKind::InvalidData);
-        assert_eq!(Payload::decode(id.as_slice()).unwrap_err().kind(), io::ErrorKind::InvalidData);
-        assert_eq!(Option::<Id>::decode(id.as_slice()).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        WireLogId { index: 1, term: 1, node: 1 }.encode(&mut id).unwrap();
+        assert_eq!(WireVote::decode(id.as_slice()).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(LogPayload::decode(id.as_slice()).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(
+            Option::<WireLogId>::decode(id.as_slice()).unwrap_err().kind(),
+            io::ErrorKind::InvalidData
+        );
     }
 }

@@ -1,9 +1,9 @@
-//! What a node's part in the agreement does for the room above.
+//! What [`Consensus`] offers to the service: writes, read indexes, the applied state, status and shutdown.
 //!
 //! **Invariants**
-//! 1. `NotLeader` is said only of a write that openraft has certainly not appended here: the variant
-//!    `ForwardToLeader`. `LogEntryDiscarded` looks alike and is not: it was appended, and its fate is unknown.
-//! 2. openraft's metrics are looked at, never held: a held borrow blocks its core.
+//! 1. `NotLeader` means that openraft has certainly not appended the write here: its error `ForwardToLeader`.
+//!    `LogEntryDiscarded` is different: the entry was appended, and its outcome is unknown.
+//! 2. No borrow of openraft's metrics is held across an await: it would block openraft's core.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,7 +28,7 @@ use super::{
     log::Log,
     machine::AppliedPublisher,
     membership::lag,
-    types::{Data, Kind, Metrics, Raft},
+    types::{EncodedProposal, Metrics, Raft, TypeConfig},
 };
 use crate::{
     feed::Feed,
@@ -41,23 +41,23 @@ use crate::{
     store::{Figures, Store},
 };
 
-/// Longest entry: twice the default body, and far below what the log takes.
+/// Most bytes of an entry: twice the default body, and far below the log's limit.
 pub(crate) const ENTRY_BYTES_MAX: usize = 16 << 20;
-/// How long forming a cluster may take: the members elect a leader and agree on their list.
+/// How long forming a cluster may take: the members elect a leader and commit the membership.
 const FORM_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long stopping openraft may take before the files are closed all the same.
+/// How long openraft may take to stop before log and store are closed all the same.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What clones of [`Consensus`] share.
+/// What the clones of [`Consensus`] share.
 pub(super) struct Inner {
     pub(super) id: NodeId,
     pub(super) raft: Raft,
     pub(super) publisher: Arc<AppliedPublisher>,
-    pub(super) machine_gone: CancellationToken,
+    pub(super) machine_dropped: CancellationToken,
     pub(super) store: Store,
     pub(super) log: Log,
     pub(super) timers: Timers,
-    /// The leader that openraft knows: kept here, because its metrics are copied whole by whoever looks.
+    /// The leader that openraft knows. It is copied here because reading openraft's metrics clones all of them.
     pub(super) leader: watch::Receiver<Option<Member>>,
     pub(super) stopping: Arc<AtomicBool>,
     pub(super) tasks: Vec<AbortHandle>,
@@ -77,7 +77,7 @@ impl Drop for Inner {
     }
 }
 
-fn not_leader(id: NodeId, forward: &ForwardToLeader<Kind>) -> Option<NodeId> {
+fn not_leader(id: NodeId, forward: &ForwardToLeader<TypeConfig>) -> Option<NodeId> {
     match forward.reason {
         ForwardReason::NotLeader => forward.leader_id.filter(|leader| *leader != id),
         ForwardReason::LeadershipTransfer | ForwardReason::LeaseExpired => None,
@@ -85,34 +85,36 @@ fn not_leader(id: NodeId, forward: &ForwardToLeader<Kind>) -> Option<NodeId> {
 }
 
 impl Consensus {
-    /// Whether the cluster was formed (log not pristine).
+    /// Whether the cluster was formed: the log has an entry or a vote.
     pub async fn is_initialized(&self) -> bool {
         self.inner.raft.is_initialized().await.unwrap_or(false)
     }
 
-    /// Forms the cluster, once, on one pristine node, and waits until it has a leader and has agreed on its
-    /// members.
+    /// Forms the cluster, once, on one node without a log, and waits until it has a leader and has committed its
+    /// membership.
     ///
     /// # Errors
-    /// When it was formed before, when this node is not among the members, or when no leader comes about in time.
+    /// When it was formed before, when this node is not among the members, or when no leader is elected in time.
     pub async fn initialize(&self, members: Vec<Member>) -> Result<(), String> {
         let members: BTreeMap<NodeId, Member> =
             members.into_iter().map(|member| (member.id, member)).collect();
         self.inner.raft.initialize(members).await.map_err(|error| error.to_string())?;
-        let settled = |metrics: &Metrics| {
-            let agreed = metrics.membership_config.log_id().is_some()
+        let is_formed = |metrics: &Metrics| {
+            let committed = metrics.membership_config.log_id().is_some()
                 && metrics.membership_config == metrics.committed_membership_config;
-            agreed && metrics.current_leader.is_some()
+            committed && metrics.current_leader.is_some()
         };
-        let waited = self.inner.raft.wait(Some(FORM_TIMEOUT)).metrics(settled, "the cluster is formed").await;
-        waited.map(drop).map_err(|error| format!("the members have not agreed yet: {error}"))
+        let waited =
+            self.inner.raft.wait(Some(FORM_TIMEOUT)).metrics(is_formed, "the cluster is formed").await;
+        waited.map(drop).map_err(|error| format!("the cluster is not formed yet: {error}"))
     }
 
-    /// Proposes on the leader and waits for the verdict (no time limit of its own).
+    /// Proposes on the leader and waits for the verdict, without a time limit of its own. Takes the proposal by
+    /// value: it is freed once it is encoded, before the wait.
     ///
     /// # Errors
     /// See [`WriteError`].
-    pub async fn write(&self, proposal: Arc<Proposal>) -> Result<Verdict, WriteError> {
+    pub async fn write(&self, proposal: Proposal) -> Result<Verdict, WriteError> {
         let bytes = proposal.to_bytes();
         #[cfg(feature = "sabotage")]
         if crate::sabotage::is("ack-before-commit") && self.metrics().current_leader == Some(self.inner.id) {
@@ -122,10 +124,10 @@ impl Consensus {
         if bytes.len() > ENTRY_BYTES_MAX {
             return Err(WriteError::TooLarge);
         }
-        let error = match self.inner.raft.client_write(Data(bytes.into())).await {
-            Ok(answer) => {
+        let error = match self.inner.raft.client_write(EncodedProposal(bytes.into())).await {
+            Ok(response) => {
                 let none = || WriteError::Undecided("an entry with a proposal had no verdict".into());
-                return answer.data.0.ok_or_else(none);
+                return response.data.0.ok_or_else(none);
             }
             Err(error) => error,
         };
@@ -142,8 +144,8 @@ impl Consensus {
         })
     }
 
-    /// On the leader: an index such that a state that has applied it holds every write acknowledged before the
-    /// call. Bounded by the election time-out. Calls at the same time share one round of heartbeats.
+    /// On the leader: the read index. A state that has applied it holds every write that was acknowledged before
+    /// the call. Bounded by the election time-out. Concurrent calls share one round of heartbeats.
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -160,36 +162,36 @@ impl Consensus {
         }
     }
 
-    /// The newest applied state. One pointer read.
+    /// The newest applied state: one atomic pointer read.
     #[must_use]
     pub fn state(&self) -> Arc<State> {
         Arc::clone(&self.inner.publisher.applied.load().state)
     }
 
-    /// Waits until `state().revision() >= at_least`. Never returns when the node stops: bound it.
-    pub async fn applied(&self, at_least: Revision) {
-        self.inner.publisher.turns.wait(at_least).await;
+    /// Waits until this node has applied a revision. Never returns once the node stops: the caller bounds the wait.
+    pub async fn wait_applied(&self, revision: Revision) {
+        self.inner.publisher.waiters.wait(revision).await;
     }
 
-    /// The recent changes. What is older is in the history.
+    /// The recent changes. Older ones are in the history.
     #[must_use]
     pub fn feed(&self) -> Arc<Feed> {
         Arc::clone(&self.inner.publisher.feed)
     }
 
-    /// Tells of each new applied revision; the feed has it by then.
+    /// The applied revision as it advances. The feed holds a revision's changes before it is announced here.
     #[must_use]
     pub fn revisions(&self) -> watch::Receiver<Revision> {
-        self.inner.publisher.index.subscribe()
+        self.inner.publisher.revision.subscribe()
     }
 
-    /// The leader that this node knows.
+    /// The leader, if this node knows one.
     #[must_use]
     pub fn leader(&self) -> Option<Member> {
         self.inner.leader.borrow().clone()
     }
 
-    /// Resolves when the known leader changes.
+    /// Waits until the known leader changes.
     pub async fn leader_changed(&self) {
         let mut leader = self.inner.leader.clone();
         leader.mark_unchanged();
@@ -218,7 +220,7 @@ impl Consensus {
         }
     }
 
-    /// The store, for what it tells of the past.
+    /// The store, for reads of the history.
     #[must_use]
     pub fn store(&self) -> &Store {
         &self.inner.store
@@ -241,12 +243,12 @@ impl Consensus {
         for task in &self.inner.tasks {
             task.abort();
         }
-        // A run of entries may still be on its way; the store must have it before it is closed.
-        if timeout(STOP_TIMEOUT, self.inner.machine_gone.cancelled()).await.is_err() {
+        // A batch of entries may still be applied; the store must have it before it is closed.
+        if timeout(STOP_TIMEOUT, self.inner.machine_dropped.cancelled()).await.is_err() {
             tracing::error!("entries are still being applied after {STOP_TIMEOUT:?}");
         }
         let (log, store) = (self.inner.log.clone(), self.inner.store.clone());
-        // The log first: its last flush lets the store carry to the end.
+        // The log first: its last flush allows the store to write everything up to the end.
         let closed = tokio::task::spawn_blocking(move || {
             log.close();
             store.close();
@@ -256,7 +258,8 @@ impl Consensus {
         }
     }
 
-    /// Completes when this node can't go on (storage failure, panic while applying): the process must end.
+    /// Waits until this node can't go on, because its storage has failed or applying has panicked. The process must
+    /// end then.
     pub async fn failed(&self) -> String {
         let mut failure = self.inner.publisher.failure.subscribe();
         let raft = async {
@@ -271,13 +274,13 @@ impl Consensus {
         }
     }
 
-    /// Guesses the verdict before anybody else has the entry: a bug, seeded.
+    /// Responds before any other member has the entry: a seeded bug.
     #[cfg(feature = "sabotage")]
     fn answer_early(&self, proposal: &Proposal, bytes: Vec<u8>) -> Verdict {
         let next = self.metrics().last_log_index.map_or(0, |last| last + 1);
         let (verdict, _) = (*self.state()).clone().apply(next, proposal);
         let raft = self.inner.raft.clone();
-        drop(tokio::spawn(async move { raft.client_write(Data(bytes.into())).await }));
+        drop(tokio::spawn(async move { raft.client_write(EncodedProposal(bytes.into())).await }));
         verdict
     }
 
@@ -286,11 +289,11 @@ impl Consensus {
     }
 }
 
-/// Follows the leader that openraft knows, and tells of a failure that ends it.
+/// Publishes the leader that openraft knows, and the failure that ends openraft.
 ///
-/// Only what concerns the members is watched: the rest of the metrics changes with each entry, and to be woken by it
-/// would cost every write a turn of a thread.
-pub(super) async fn follow(
+/// It watches openraft's server metrics only. The other metrics change with each entry, and waking this task for
+/// them would cost every write a thread switch.
+pub(super) async fn follow_metrics(
     raft: Raft,
     publisher: Arc<AppliedPublisher>,
     leader: watch::Sender<Option<Member>>,
@@ -299,29 +302,25 @@ pub(super) async fn follow(
     let (mut server, metrics) = (raft.server_metrics(), raft.metrics());
     drop(raft);
     loop {
-        let now = {
+        let current = {
             let seen = server.borrow_watched();
             seen.current_leader.and_then(|id| seen.membership_config.get_node(&id).cloned())
         };
         leader.send_if_modified(|known| {
-            let is_new = *known != now;
-            *known = now;
+            let is_new = *known != current;
+            *known = current;
             is_new
         });
         if server.changed().await.is_err() {
             break;
         }
     }
-    // A failure is the last word of the metrics; a panic of openraft's core leaves none: they only end.
+    // A failure is in the last metrics. After a panic of openraft's core they end without one.
     let ended = match &metrics.borrow_watched().running_state {
         Err(fatal) => format!("openraft has stopped: {fatal}"),
         Ok(()) => "openraft has ended".to_owned(),
     };
     if !stopping.load(Ordering::Relaxed) {
-        publisher.failure.send_if_modified(|failure| {
-            let first = failure.is_none();
-            failure.get_or_insert(ended);
-            first
-        });
+        publisher.fail(ended);
     }
 }

@@ -1,11 +1,12 @@
-//! Compares this node's state with the other members': equal revisions must have equal digests.
+//! Detects a diverged state: equal revisions must have equal digests on all members.
 //!
-//! What applies the same entries has the same state, unless memory was damaged or two versions apply differently. No
-//! single node can know that it is the one; so each notes the digest at every [`EVERY`]th revision, asks the
-//! others for theirs, and believes a majority of the members against itself.
+//! Nodes that apply the same entries have the same state, unless memory was damaged or two versions apply an entry
+//! differently. No node can know by itself that its state is the wrong one. So each records the digest of its state
+//! at every revision that is a multiple of [`DIGEST_INTERVAL_REVISIONS`], fetches the others' digests, and trusts a
+//! majority of the members over itself.
 //!
-//! **Invariant:** a node gives itself up only when a majority of all members agree with one another and not with
-//! it; where no majority is found, nothing happens but a line in the log.
+//! **Invariant:** a node stops for this reason only when a majority of all members agree with one another and not
+//! with it. Where no majority agrees, a node only logs the difference.
 
 use std::{
     collections::VecDeque,
@@ -17,66 +18,67 @@ use bytes::Bytes;
 use futures::future::join_all;
 
 use super::{machine::AppliedPublisher, wire};
-use crate::peer::call::Call;
 use crate::{
     model::record::Revision,
     peer::{
         NodeId,
+        call::Call,
         client::{Lane, Peers},
     },
     state::State,
     store::Store,
 };
 
-/// Revisions between two notes: often enough that two nodes have one in common, seldom enough to cost nothing.
-const EVERY: Revision = 256;
-/// Notes that are kept: some seconds of the heaviest load.
-const KEPT: usize = 128;
-/// Between two comparisons.
-const PERIOD: Duration = Duration::from_secs(5);
+/// Revisions between two recorded digests: few enough that two nodes have one in common, and enough that recording
+/// costs nothing.
+const DIGEST_INTERVAL_REVISIONS: Revision = 256;
+/// Most digests that are retained: some seconds of the heaviest load.
+const DIGESTS_MAX: usize = 128;
+/// Time between two comparisons.
+const COMPARE_INTERVAL: Duration = Duration::from_secs(5);
 /// How long a member may take to answer.
-const ANSWER_TIME: Duration = Duration::from_secs(1);
+const DIGESTS_TIMEOUT: Duration = Duration::from_secs(1);
 
-type Note = (Revision, u128);
+type RevisionDigest = (Revision, u128);
 
 /// The digests of this node's state at some of its last revisions.
 #[derive(Debug, Default)]
-pub(super) struct Digests(Mutex<VecDeque<Note>>);
+pub(super) struct Digests(Mutex<VecDeque<RevisionDigest>>);
 
 impl Digests {
-    /// Notes the state if it stands at a revision that all nodes note.
-    pub(super) fn note(&self, state: &State) {
-        if !state.revision().is_multiple_of(EVERY) {
+    /// Records the state's digest if all nodes record one at its revision.
+    pub(super) fn record(&self, state: &State) {
+        if !state.revision().is_multiple_of(DIGEST_INTERVAL_REVISIONS) {
             return;
         }
-        let mut notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        notes.push_back((state.revision(), state.digest()));
-        if notes.len() > KEPT {
-            notes.pop_front();
+        let mut digests = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        digests.push_back((state.revision(), state.digest()));
+        if digests.len() > DIGESTS_MAX {
+            digests.pop_front();
         }
     }
 
-    /// All notes and the state as it is now: members at rest stand at the same revision.
-    pub(super) fn list(&self, now: &State) -> Vec<Note> {
-        let notes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        notes.iter().copied().chain([(now.revision(), now.digest())]).collect()
+    /// All recorded digests and the current one: idle members are at the same revision.
+    pub(super) fn list(&self, current: &State) -> Vec<RevisionDigest> {
+        let digests = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        digests.iter().copied().chain([(current.revision(), current.digest())]).collect()
     }
 }
 
-/// Compares from time to time.
-pub(super) struct Comparer {
+/// Compares this node's digests with the other members' periodically.
+pub(super) struct DivergenceDetector {
     pub(super) id: NodeId,
     pub(super) peers: Arc<Peers>,
     pub(super) publisher: Arc<AppliedPublisher>,
     pub(super) store: Store,
 }
 
-impl Comparer {
-    /// Goes on until this node has to give itself up.
-    pub(super) async fn work(self) {
+impl DivergenceDetector {
+    /// Runs until this node's state has diverged.
+    pub(super) async fn run(self) {
         loop {
-            tokio::time::sleep(PERIOD).await;
-            let Some(revision) = self.differs().await else { continue };
+            tokio::time::sleep(COMPARE_INTERVAL).await;
+            let Some(revision) = self.diverged_at().await else { continue };
             if crate::sabotage::is("digests-not-compared") {
                 continue;
             }
@@ -85,67 +87,56 @@ impl Comparer {
                  rebuilt when this node starts again"
             );
             tracing::error!(revision, "{why}");
-            // With the state goes all that this node knows of the members, who alone can give it another.
-            let members = self
-                .publisher
-                .applied
-                .load()
-                .membership
-                .membership()
-                .nodes()
-                .map(|(_, member)| member.clone())
-                .collect::<Vec<_>>();
+            // The state holds the only list of the members, and this node needs them to fetch another state.
+            let members = self.publisher.applied.load().membership.members();
             let (store, note) = (self.store.clone(), wire::to_bytes(&members));
             match tokio::task::spawn_blocking(move || store.invalidate(&note)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => tracing::error!(%error, "the state could not be marked"),
                 Err(error) => tracing::error!(%error, "the state could not be marked"),
             }
-            self.publisher.failure.send_if_modified(|failure| {
-                let first = failure.is_none();
-                if first {
-                    *failure = Some(why);
-                }
-                first
-            });
+            self.publisher.fail(why);
             return;
         }
     }
 
     /// A revision at which a majority has another state.
-    async fn differs(&self) -> Option<Revision> {
-        let applied = self.publisher.applied.load_full();
-        let members: Vec<_> =
-            applied.membership.membership().nodes().map(|(_, member)| member.clone()).collect();
+    async fn diverged_at(&self) -> Option<Revision> {
+        let members = self.publisher.applied.load().membership.members();
         let calls = members.iter().filter(|member| member.id != self.id).map(|member| async move {
-            let answer = self.peers.call(
-                Lane::Pulse,
+            let response = self.peers.call(
+                Lane::Heartbeat,
                 member.id,
                 &member.peer_addr,
                 Call::Digests,
                 Bytes::new(),
-                ANSWER_TIME,
+                DIGESTS_TIMEOUT,
             );
-            // A member that does not answer, or not in this version's words, has no say this time.
-            wire::from_bytes::<Vec<Note>>(&answer.await.ok()?).ok()
+            // A member that does not answer, or answers in an unknown encoding, is left out of this comparison.
+            wire::from_bytes::<Vec<RevisionDigest>>(&response.await.ok()?).ok()
         });
-        let others: Vec<Vec<Note>> = join_all(calls).await.into_iter().flatten().collect();
+        let others: Vec<Vec<RevisionDigest>> = join_all(calls).await.into_iter().flatten().collect();
         let mine = self.publisher.digests.list(&self.publisher.applied.load().state);
-        minority(&mine, &others, members.len())
+        majority_against(&mine, &others, members.len())
     }
 }
 
 /// A revision at which more than half of all members agree on a digest that is not `mine`.
-fn minority(mine: &[Note], others: &[Vec<Note>], members: usize) -> Option<Revision> {
+fn majority_against(
+    mine: &[RevisionDigest],
+    others: &[Vec<RevisionDigest>],
+    members: usize,
+) -> Option<Revision> {
     mine.iter().rev().find_map(|(revision, digest)| {
-        let at =
-            |notes: &Vec<Note>| notes.iter().find(|(other, _)| other == revision).map(|(_, digest)| *digest);
-        let found: Vec<u128> = others.iter().filter_map(at).filter(|other| other != digest).collect();
-        let most = found.iter().map(|one| found.iter().filter(|other| *other == one).count()).max()?;
-        if most * 2 > members {
+        let at = |digests: &Vec<RevisionDigest>| {
+            digests.iter().find(|(other, _)| other == revision).map(|(_, digest)| *digest)
+        };
+        let differing: Vec<u128> = others.iter().filter_map(at).filter(|other| other != digest).collect();
+        let agreeing = |one| differing.iter().filter(|other| *other == one).count();
+        if differing.iter().map(agreeing).max()? * 2 > members {
             return Some(*revision);
         }
-        tracing::error!(revision, "members have different states, and no majority says which is right");
+        tracing::error!(revision, "members have different states, and no majority has the same one");
         None
     })
 }
@@ -155,30 +146,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_majority_that_agrees_is_believed() {
+    fn only_a_majority_that_agrees_is_trusted() {
         let mine = [(256, 1), (512, 5)];
-        let others = |a: Note, b: Note| vec![vec![(256, 1), a], vec![b]];
-        assert_eq!(minority(&mine, &others((512, 5), (512, 5)), 3), None);
-        assert_eq!(minority(&mine, &others((512, 9), (512, 9)), 3), Some(512));
-        assert_eq!(minority(&mine, &others((512, 9), (512, 8)), 3), None);
-        assert_eq!(minority(&mine, &others((512, 9), (512, 5)), 3), None);
-        assert_eq!(minority(&mine, &others((512, 9), (512, 9)), 5), None);
-        assert_eq!(minority(&mine, &others((768, 9), (768, 9)), 3), None, "no revision in common");
-        assert_eq!(minority(&mine, &[], 1), None);
+        let others = |a: RevisionDigest, b: RevisionDigest| vec![vec![(256, 1), a], vec![b]];
+        assert_eq!(majority_against(&mine, &others((512, 5), (512, 5)), 3), None);
+        assert_eq!(majority_against(&mine, &others((512, 9), (512, 9)), 3), Some(512));
+        assert_eq!(majority_against(&mine, &others((512, 9), (512, 8)), 3), None);
+        assert_eq!(majority_against(&mine, &others((512, 9), (512, 5)), 3), None);
+        assert_eq!(majority_against(&mine, &others((512, 9), (512, 9)), 5), None);
+        assert_eq!(majority_against(&mine, &others((768, 9), (768, 9)), 3), None, "no revision in common");
+        assert_eq!(majority_against(&mine, &[], 1), None);
     }
 
     #[test]
-    fn notes_are_bounded_and_end_with_the_present() {
+    fn digests_are_bounded_and_end_with_the_current_one() {
         let digests = Digests::default();
         let mut state = State::new();
-        for revision in 1..=EVERY * (KEPT as u64 + 10) {
+        for revision in 1..=DIGEST_INTERVAL_REVISIONS * (DIGESTS_MAX as u64 + 10) {
             state.advance(revision);
-            digests.note(&state);
+            digests.record(&state);
         }
         state.advance(state.revision() + 3);
         let list = digests.list(&state);
-        assert_eq!(list.len(), KEPT + 1);
-        assert_eq!(list[0].0, EVERY * 11);
-        assert_eq!(list[KEPT], (state.revision(), state.digest()));
+        assert_eq!(list.len(), DIGESTS_MAX + 1);
+        assert_eq!(list[0].0, DIGEST_INTERVAL_REVISIONS * 11);
+        assert_eq!(list[DIGESTS_MAX], (state.revision(), state.digest()));
     }
 }

@@ -1,14 +1,14 @@
 //! The Raft log: openraft's storage trait on raft-log's write-ahead log.
 //!
-//! Vote, entries, cuts and purges are records of ONE ordered file, so an fsync of any of them is an fsync of all
-//! before it. raft-log's own thread writes whatever is queued with one fdatasync and then calls back: group
-//! commit costs nothing here. The file's leading record bears the identity of cluster and member.
+//! Votes, entries, truncations and purges are records of one ordered file, so an fsync of one record covers all
+//! before it. raft-log's own thread writes all queued records with one fdatasync and then calls back, so group
+//! commit needs no code here. The file's first record names the cluster and the member.
 //!
 //! **Invariants**
 //! 1. `io_completed` is called after fdatasync, never before; a vote is durable when `save_vote` returns.
-//! 2. The store learns of a flush before openraft does, so sled never goes beyond the durable log.
-//! 3. An entry of the chunk that is being written is in memory: raft-log can't read it from the file. Chunk and
-//!    cache sizes below keep it so.
+//! 2. The store is notified of a flush before openraft is, so sled never holds what the durable log does not.
+//! 3. The entries of the chunk that is being written are in memory, because raft-log can't read them from the file.
+//!    The sizes of chunk and cache below ensure it.
 
 use std::{
     fmt, io,
@@ -27,60 +27,61 @@ use raft_log::{RaftLog, Types, api::raft_log_writer::RaftLogWriter};
 use tokio::sync::oneshot;
 
 use super::{
-    codec::{Mark, Payload},
-    types::{Entry, Kind, LogId, LogReader, Vote},
-    wire::{Ballot, Id},
+    codec::{LogHeader, LogPayload},
+    types::{Entry, LogId, LogReader, TypeConfig, Vote},
+    wire::{WireLogId, WireVote},
 };
 use crate::{
     peer::Member,
     store::{LogRange, Store},
 };
 
-/// How long a batch waits for company: what has queued up behind the fsync before it is there already.
-const BATCH_WAIT: Duration = Duration::from_micros(5);
-/// Bytes of one file: what a purge gives back at a time, and what must be in memory of the newest one.
+/// How long a flush waits for more records: those that arrived during the previous fsync are queued already.
+const FLUSH_BATCH_WAIT: Duration = Duration::from_micros(5);
+/// Bytes of one file: the unit that a purge frees, and what must be in memory of the newest file.
 const CHUNK_BYTES_MAX: usize = 4 << 20;
-/// Records of one file; with [`ENTRY_BYTES`] each they fit the cache beside a full chunk.
+/// Records of one file: with [`ENTRY_OVERHEAD_BYTES`] each they fit the cache in addition to a full chunk.
 const CHUNK_RECORDS_MAX: usize = 12_500;
 /// Bytes of entries in memory: a whole chunk, one entry of 16 MiB beyond it, and their overhead. Below 22 MiB
-/// raft-log may drop entries that it can't read back. A member that lags further is read for from the file.
+/// raft-log may drop entries that it can't read back. Entries for a member that lags further are read from the
+/// files.
 const CACHE_BYTES_MAX: usize = 24 << 20;
-/// What an entry takes in memory beside its bytes.
-const ENTRY_BYTES: u64 = 128;
-/// Bytes of one answer to a peer that lags: a quarter second of a slow link.
+/// Memory of an entry in addition to its bytes.
+const ENTRY_OVERHEAD_BYTES: u64 = 128;
+/// Bytes of one read for a member that lags: a quarter second of a slow link.
 const READ_BYTES_MAX: usize = 2 << 20;
-/// Buffer of the reader at start.
-const REPLAY_BYTES: usize = 1 << 20;
+/// Read buffer when the log is opened.
+const REPLAY_BUFFER_BYTES: usize = 1 << 20;
 
-/// raft-log's types.
+/// The parameters of raft-log's generic types.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Layout;
+struct WalTypes;
 
-impl Types for Layout {
-    type LogId = Id;
-    type LogPayload = Payload;
-    type Vote = Ballot;
-    type Callback = Done;
-    type UserData = Mark;
+impl Types for WalTypes {
+    type LogId = WireLogId;
+    type LogPayload = LogPayload;
+    type Vote = WireVote;
+    type Callback = FlushCallback;
+    type UserData = LogHeader;
 
-    fn log_index(id: &Id) -> u64 {
+    fn log_index(id: &WireLogId) -> u64 {
         id.index
     }
 
-    fn payload_size(payload: &Payload) -> u64 {
-        u64::try_from(payload.bytes.len()).unwrap_or(u64::MAX).saturating_add(ENTRY_BYTES)
+    fn payload_size(payload: &LogPayload) -> u64 {
+        u64::try_from(payload.bytes.len()).unwrap_or(u64::MAX).saturating_add(ENTRY_OVERHEAD_BYTES)
     }
 }
 
-/// Who must know how far the log is durable.
-pub(super) trait Listener: Send + Sync + 'static {
-    /// Durable up to this entry. Called on the log's thread.
+/// Is notified of how far the log is durable.
+pub(super) trait LogListener: Send + Sync + 'static {
+    /// The log is durable up to this entry. Called on raft-log's thread.
     fn flushed(&self, index: u64);
-    /// Cut behind this entry.
+    /// The log was truncated after this entry.
     fn truncated(&self, last: u64);
 }
 
-impl Listener for Store {
+impl LogListener for Store {
     fn flushed(&self, index: u64) {
         Self::flushed(self, index);
     }
@@ -90,15 +91,15 @@ impl Listener for Store {
     }
 }
 
-/// Who waits for a flush.
-enum Done {
-    /// openraft, for entries up to an index.
-    Entries { last: Option<u64>, listener: Arc<dyn Listener>, callback: IOFlushed<Kind> },
-    /// A function of this file.
-    Tell(oneshot::Sender<io::Result<()>>),
+/// What a flush calls back.
+enum FlushCallback {
+    /// openraft and the listener, for entries up to an index.
+    Entries { last: Option<u64>, listener: Arc<dyn LogListener>, callback: IOFlushed<TypeConfig> },
+    /// A function of this file that waits for the flush.
+    Waiter(oneshot::Sender<io::Result<()>>),
 }
 
-impl raft_log::Callback for Done {
+impl raft_log::Callback for FlushCallback {
     fn send(self, result: io::Result<()>) {
         match self {
             Self::Entries { last, listener, callback } => {
@@ -107,17 +108,17 @@ impl raft_log::Callback for Done {
                 }
                 callback.io_completed(result);
             }
-            // A waiter that has gone no longer needs the answer.
-            Self::Tell(waiter) => drop(waiter.send(result)),
+            // A dropped waiter does not need the result.
+            Self::Waiter(waiter) => drop(waiter.send(result)),
         }
     }
 }
 
-/// The opened file, before there is a store to tell of flushes.
-pub(super) struct Wal(RaftLog<Layout>);
+/// The opened log, before there is a store to notify of flushes.
+pub(super) struct Wal(RaftLog<WalTypes>);
 
 impl Wal {
-    /// Opens or makes the log. Blocking.
+    /// Opens or creates the log. Blocking.
     pub(super) fn open(directory: &Path) -> io::Result<Self> {
         std::fs::create_dir_all(directory)?;
         let text = directory.to_str().ok_or_else(|| {
@@ -126,60 +127,60 @@ impl Wal {
         let mut config = raft_log::Config::new(text);
         config.wal.chunk_max_size = Some(CHUNK_BYTES_MAX);
         config.wal.chunk_max_records = Some(CHUNK_RECORDS_MAX);
-        config.wal.read_buffer_size = Some(REPLAY_BYTES);
-        config.wal.flush_batch_wait = Some(BATCH_WAIT);
+        config.wal.read_buffer_size = Some(REPLAY_BUFFER_BYTES);
+        config.wal.flush_batch_wait = Some(FLUSH_BATCH_WAIT);
         config.log_cache_capacity = Some(CACHE_BYTES_MAX);
         config.log_cache_max_items = Some(usize::MAX);
         RaftLog::open(Arc::new(config)).map(Self)
     }
 
-    /// Whose log this is.
-    pub(super) fn mark(&self) -> Option<Mark> {
+    /// The log's header, if it has one.
+    pub(super) fn header(&self) -> Option<LogHeader> {
         self.0.log_state().user_data.clone()
     }
 
-    /// Writes whose log it is, durably. Blocking.
-    pub(super) fn set_mark(&mut self, mark: Mark) -> io::Result<()> {
-        let (tell, told) = oneshot::channel();
-        self.0.save_user_data(Some(mark))?;
-        self.0.flush(true, Some(Done::Tell(tell)))?;
-        told.blocking_recv().unwrap_or_else(|_| Err(io::Error::other("the log's writer has stopped")))
+    /// Writes the log's header durably. Blocking.
+    pub(super) fn set_header(&mut self, header: LogHeader) -> io::Result<()> {
+        let (sender, flushed) = oneshot::channel();
+        self.0.save_user_data(Some(header))?;
+        self.0.flush(true, Some(FlushCallback::Waiter(sender)))?;
+        flushed.blocking_recv().unwrap_or_else(|_| Err(io::Error::other("the log's writer has stopped")))
     }
 
-    /// Begins a log behind a snapshot: its vote, so that no later term is below the snapshot's, then its mark.
-    /// Durable. Blocking.
-    pub(super) fn begin(&mut self, vote: Ballot, mark: Mark) -> io::Result<()> {
+    /// Initializes a log that begins after a snapshot: its vote, so that no later term is below the snapshot's,
+    /// then its header. Durable. Blocking.
+    pub(super) fn initialize(&mut self, vote: WireVote, header: LogHeader) -> io::Result<()> {
         self.0.save_vote(vote)?;
-        self.set_mark(mark)
+        self.set_header(header)
     }
 
-    /// Nothing was ever written to it.
+    /// Whether it has neither a vote nor an entry, and never had one.
     pub(super) fn is_pristine(&self) -> bool {
         let state = self.0.log_state();
         state.vote().is_none() && state.last().is_none() && state.purged().is_none()
     }
 
-    /// What it holds. A snapshot that was being adopted counts as if the log reached that far: the state may be
-    /// there, and the next step purges the log to it.
+    /// The range of the entries. A snapshot that is being installed counts as if the log ended there: the state may
+    /// have replaced the old one already, and the log is purged up to it next.
     pub(super) fn range(&self) -> LogRange {
         let state = self.0.log_state();
-        let index = |id: Option<&Id>| id.map_or(0, |id| id.index);
-        let adopted = self.mark().and_then(|mark| mark.installing);
-        LogRange { purged: index(state.purged()), last: index(state.last()).max(index(adopted.as_ref())) }
+        let index = |id: Option<&WireLogId>| id.map_or(0, |id| id.index);
+        let installing = self.header().and_then(|header| header.installing);
+        LogRange { purged: index(state.purged()), last: index(state.last()).max(index(installing.as_ref())) }
     }
 
-    /// Joins it to the store.
-    pub(super) fn with(self, listener: Arc<dyn Listener>) -> Log {
+    /// The log with its listener.
+    pub(super) fn with_listener(self, listener: Arc<dyn LogListener>) -> Log {
         Log { wal: Arc::new(RwLock::new(Some(self.0))), listener }
     }
 }
 
-/// The log. Cloning shares it.
+/// The log. Clones share it.
 #[derive(Clone)]
 pub(super) struct Log {
-    /// `None` once it is closed. No guard lives across an await.
-    wal: Arc<RwLock<Option<RaftLog<Layout>>>>,
-    listener: Arc<dyn Listener>,
+    /// `None` once it is closed. No guard is held across an await.
+    wal: Arc<RwLock<Option<RaftLog<WalTypes>>>>,
+    listener: Arc<dyn LogListener>,
 }
 
 impl fmt::Debug for Log {
@@ -189,55 +190,56 @@ impl fmt::Debug for Log {
 }
 
 impl Log {
-    fn read<T>(&self, look: impl FnOnce(&RaftLog<Layout>) -> io::Result<T>) -> io::Result<T> {
-        // raft-log leaves its state whole when it refuses a record, so a poisoned lock guards nothing broken.
+    fn read<T>(&self, read: impl FnOnce(&RaftLog<WalTypes>) -> io::Result<T>) -> io::Result<T> {
+        // raft-log's state stays consistent when it refuses a record, so a poisoned lock can be used.
         let wal = self.wal.read().unwrap_or_else(PoisonError::into_inner);
-        wal.as_ref().map_or_else(|| Err(closed()), look)
+        wal.as_ref().map_or_else(|| Err(closed()), read)
     }
 
-    fn change<T>(&self, act: impl FnOnce(&mut RaftLog<Layout>) -> io::Result<T>) -> io::Result<T> {
+    fn change<T>(&self, change: impl FnOnce(&mut RaftLog<WalTypes>) -> io::Result<T>) -> io::Result<T> {
         let mut wal = self.wal.write().unwrap_or_else(PoisonError::into_inner);
-        wal.as_mut().map_or_else(|| Err(closed()), act)
+        wal.as_mut().map_or_else(|| Err(closed()), change)
     }
 
     /// Makes a change and waits until it is durable.
     async fn change_durably(
         &self,
-        act: impl FnOnce(&mut RaftLog<Layout>) -> io::Result<()>,
+        change: impl FnOnce(&mut RaftLog<WalTypes>) -> io::Result<()>,
     ) -> io::Result<()> {
-        let (tell, told) = oneshot::channel();
+        let (sender, flushed) = oneshot::channel();
         self.change(|wal| {
-            act(wal)?;
-            wal.flush(true, Some(Done::Tell(tell)))
+            change(wal)?;
+            wal.flush(true, Some(FlushCallback::Waiter(sender)))
         })?;
-        told.await.unwrap_or_else(|_| Err(io::Error::other("the log's writer has stopped")))
+        flushed.await.unwrap_or_else(|_| Err(io::Error::other("the log's writer has stopped")))
     }
 
-    /// Notes, durably, the snapshot that is about to replace the state.
-    pub(super) async fn set_installing(&self, at: Option<Id>) -> io::Result<()> {
-        let mark = self.read(|wal| Ok(wal.log_state().user_data.clone()))?;
-        match mark {
-            Some(mark) => {
-                let mark = Mark { installing: at, ..mark };
-                self.change_durably(|wal| wal.save_user_data(Some(mark)).map(drop)).await
+    /// Records durably which snapshot is about to replace the state.
+    pub(super) async fn set_installing(&self, snapshot: Option<WireLogId>) -> io::Result<()> {
+        let header = self.read(|wal| Ok(wal.log_state().user_data.clone()))?;
+        match header {
+            Some(header) => {
+                let header = LogHeader { installing: snapshot, ..header };
+                self.change_durably(|wal| wal.save_user_data(Some(header)).map(drop)).await
             }
-            None => Ok(()), // a log without an identity: openraft's storage suite
+            None => Ok(()), // a log without a header: openraft's storage suite
         }
     }
 
-    /// Makes the log agree with a state that came from elsewhere: what contradicts it or ends before it goes.
-    pub(super) async fn settle(&self, applied: Id) -> io::Result<()> {
+    /// Reconciles the log with a state that may have come from another node: entries that conflict with it are
+    /// removed, and a log that ends before it is purged up to it.
+    pub(super) async fn reconcile(&self, applied: WireLogId) -> io::Result<()> {
         let at =
             self.read(|wal| wal.read(applied.index, applied.index.saturating_add(1)).next().transpose())?;
         let (last, purged) =
             self.read(|wal| Ok((wal.log_state().last().copied(), wal.log_state().purged().copied())))?;
-        let known = at.is_some_and(|(id, _)| id == applied) || purged >= Some(applied);
-        if known {
+        let holds_it = at.is_some_and(|(id, _)| id == applied) || purged >= Some(applied);
+        if holds_it {
             return Ok(());
         }
         self.change_durably(|wal| {
             if last >= Some(applied) {
-                // Only entries behind the agreed ones can contradict a state.
+                // Only entries after the committed ones can conflict with a state.
                 let keep =
                     wal.log_state().committed().max(wal.log_state().purged()).map_or(0, |id| id.index + 1);
                 wal.truncate(keep)?;
@@ -250,18 +252,18 @@ impl Log {
         Ok(())
     }
 
-    /// The members that the newest membership entry of the log names, if it holds one. Reads all of it. Blocking.
+    /// The members that the log's newest membership entry names, if the log has one. Reads the whole log. Blocking.
     pub(super) fn members(&self) -> io::Result<Vec<Member>> {
-        let named = self.read(|wal| {
-            let mut named = None;
+        let newest = self.read(|wal| {
+            let mut newest = None;
             for entry in wal.read(0, u64::MAX) {
                 if let EntryPayload::Membership(members) = entry?.1.try_into()? {
-                    named = Some(members);
+                    newest = Some(members);
                 }
             }
-            Ok(named)
+            Ok(newest)
         })?;
-        Ok(named.map_or_else(Vec::new, |members| members.nodes().map(|(_, node)| node.clone()).collect()))
+        Ok(newest.map_or_else(Vec::new, |members| members.nodes().map(|(_, node)| node.clone()).collect()))
     }
 
     /// Bytes of the files.
@@ -269,7 +271,7 @@ impl Log {
         self.read(|wal| Ok(wal.on_disk_size())).unwrap_or(0)
     }
 
-    /// Writes what is queued, ends the writer's thread, gives up the lock on the directory. Blocking.
+    /// Writes the queued records, ends the writer's thread and releases the lock on the directory. Blocking.
     pub(super) fn close(&self) {
         let wal = self.wal.write().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(Err(error)) = wal.map(|mut wal| wal.flush(false, None)) {
@@ -277,15 +279,15 @@ impl Log {
         }
     }
 
-    /// Entries from `start` to before `end`, ending early once they are longer than `bytes`; one at least.
-    fn entries(&self, start: u64, end: u64, bytes: usize) -> io::Result<Vec<Entry>> {
+    /// Entries from `start` to before `end`, ending early before they are longer than `bytes_max`; at least one.
+    fn entries(&self, start: u64, end: u64, bytes_max: usize) -> io::Result<Vec<Entry>> {
         self.read(|wal| {
             let mut entries = Vec::new();
             let mut length = 0;
             for entry in wal.read(start, end) {
                 let (id, payload) = entry?;
                 length += payload.bytes.len();
-                if length > bytes && !entries.is_empty() {
+                if length > bytes_max && !entries.is_empty() {
                     break;
                 }
                 entries.push(Entry { log_id: id.into(), payload: payload.try_into()? });
@@ -295,8 +297,8 @@ impl Log {
     }
 }
 
-/// First index and the one behind the last.
-fn ends(range: &impl RangeBounds<u64>) -> (u64, u64) {
+/// The first index of a range and the index after its last.
+fn bounds(range: &impl RangeBounds<u64>) -> (u64, u64) {
     let start = match range.start_bound() {
         Bound::Included(start) => *start,
         Bound::Excluded(before) => before.saturating_add(1),
@@ -314,12 +316,12 @@ fn closed() -> io::Error {
     io::Error::other("the log is closed")
 }
 
-impl RaftLogReader<Kind> for Log {
+impl RaftLogReader<TypeConfig> for Log {
     async fn try_get_log_entries<R: RangeBounds<u64> + Clone + fmt::Debug + Send>(
         &mut self,
         range: R,
     ) -> io::Result<Vec<Entry>> {
-        let (start, end) = ends(&range);
+        let (start, end) = bounds(&range);
         if start >= end {
             return Ok(Vec::new());
         }
@@ -330,8 +332,8 @@ impl RaftLogReader<Kind> for Log {
     where
         R: RangeBounds<u64> + Clone + fmt::Debug + Send,
     {
-        // In portions: what is to be applied after a long absence need not be in memory at once.
-        let (start, end) = ends(&range);
+        // In portions: the entries that a node applies after a long downtime need not all be in memory at once.
+        let (start, end) = bounds(&range);
         let portion = |(log, start, end): (Self, u64, u64)| async move {
             if start >= end {
                 return Ok(None);
@@ -357,10 +359,10 @@ impl RaftLogReader<Kind> for Log {
     }
 }
 
-impl RaftLogStorage<Kind> for Log {
+impl RaftLogStorage<TypeConfig> for Log {
     type LogReader = LogReader;
 
-    async fn get_log_state(&mut self) -> io::Result<LogState<Kind>> {
+    async fn get_log_state(&mut self) -> io::Result<LogState<TypeConfig>> {
         self.read(|wal| {
             let state = wal.log_state();
             Ok(LogState {
@@ -378,22 +380,24 @@ impl RaftLogStorage<Kind> for Log {
         if crate::sabotage::is("vote-not-persisted") {
             return Ok(());
         }
-        self.change_durably(|wal| wal.save_vote(Ballot::from(vote)).map(drop)).await
+        self.change_durably(|wal| wal.save_vote(WireVote::from(vote)).map(drop)).await
     }
 
     async fn save_committed(&mut self, committed: Option<LogId>) -> io::Result<()> {
-        let Some(committed) = committed.map(Id::from) else { return Ok(()) };
+        let Some(committed) = committed.map(WireLogId::from) else { return Ok(()) };
         if crate::sabotage::is("leader-restore") {
             return Ok(());
         }
         self.change(|wal| {
-            // Ahead of the log while a snapshot is adopted; behind when it is told again. Both say nothing new.
+            // Ahead of the log while a snapshot is installed; not ahead of the last one when openraft repeats it.
+            // Neither is recorded.
             let state = wal.log_state();
             if state.last() < Some(&committed) || state.committed() >= Some(&committed) {
                 return Ok(());
             }
-            // It goes to the file with the next entries, or when the log is closed: to wake the writer for it alone
-            // would cost each write a second turn of that thread. What a crash takes of it a leader tells again.
+            // It is written to the file with the next entries, or when the log is closed: waking the writer for it
+            // alone would cost each write a second wake-up of that thread. If a crash loses it, a leader sends it
+            // again.
             wal.commit(committed).map(drop)
         })
     }
@@ -402,12 +406,12 @@ impl RaftLogStorage<Kind> for Log {
         self.read(|wal| Ok(wal.log_state().committed().copied().map(LogId::from)))
     }
 
-    async fn append<I>(&mut self, entries: I, callback: IOFlushed<Kind>) -> io::Result<()>
+    async fn append<I>(&mut self, entries: I, callback: IOFlushed<TypeConfig>) -> io::Result<()>
     where
         I: IntoIterator<Item = Entry> + Send,
         I::IntoIter: Send,
     {
-        let entry = |entry: Entry| (Id::from(entry.log_id), Payload::from(&entry.payload));
+        let entry = |entry: Entry| (WireLogId::from(entry.log_id), LogPayload::from(&entry.payload));
         let entries: Vec<_> = entries.into_iter().map(entry).collect();
         let last = entries.last().map(|(id, _)| id.index);
         let listener = Arc::clone(&self.listener);
@@ -415,11 +419,11 @@ impl RaftLogStorage<Kind> for Log {
             wal.append(entries)?;
             if crate::sabotage::is("skip-fsync") {
                 wal.flush(false, None)?;
-                let done = Done::Entries { last, listener, callback };
-                raft_log::Callback::send(done, Ok(()));
+                let callback = FlushCallback::Entries { last, listener, callback };
+                raft_log::Callback::send(callback, Ok(()));
                 return Ok(());
             }
-            wal.flush(true, Some(Done::Entries { last, listener, callback }))
+            wal.flush(true, Some(FlushCallback::Entries { last, listener, callback }))
         })
     }
 
@@ -439,20 +443,20 @@ impl RaftLogStorage<Kind> for Log {
     async fn purge(&mut self, upto: LogId) -> io::Result<()> {
         let listener = Arc::clone(&self.listener);
         self.change(|wal| {
-            let mut upto = Id::from(upto);
-            if crate::sabotage::is("purge-past-snapshot") {
+            let mut upto = WireLogId::from(upto);
+            if crate::sabotage::is("purge-beyond-snapshot") {
                 upto = wal.log_state().last().copied().map_or(upto, |last| last.max(upto));
             }
-            // Beyond its end the log is as long as the snapshot that was adopted.
+            // A purge beyond the log's end: the log now ends with the installed snapshot.
             let last = (wal.log_state().last() < Some(&upto)).then_some(upto.index);
             wal.purge(upto)?;
-            let mark = wal.log_state().user_data.clone();
-            if let Some(mark) = mark.filter(|mark| mark.installing.is_some_and(|at| at <= upto)) {
-                wal.save_user_data(Some(Mark { installing: None, ..mark }))?;
+            let header = wal.log_state().user_data.clone();
+            if let Some(header) = header.filter(|header| header.installing.is_some_and(|at| at <= upto)) {
+                wal.save_user_data(Some(LogHeader { installing: None, ..header }))?;
             }
-            // Only a flush that syncs lets raft-log remove files, on its own thread.
+            // raft-log removes files only after a flush with fdatasync, on its own thread.
             let callback = IOFlushed::noop();
-            wal.flush(true, Some(Done::Entries { last, listener, callback }))
+            wal.flush(true, Some(FlushCallback::Entries { last, listener, callback }))
         })
     }
 }

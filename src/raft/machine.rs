@@ -1,15 +1,16 @@
-//! Applies what was agreed on.
+//! openraft's state machine: applies committed entries.
 //!
-//! openraft hands over a stream of committed entries. They are taken in runs: each entry is decided by
-//! [`State::apply`], the new state is published with one pointer swap, the applied index is announced, the
-//! proposers are answered, and the changes go to the store's thread. One swap for many entries, and nobody is
-//! answered before the state that holds his write can be read.
+//! openraft passes a stream of committed entries. They are applied in batches: [`State::apply`] decides each entry,
+//! then one pointer swap publishes the new state, the waiters for its revision are woken, the proposers get their
+//! responses, and the changes go to the store's thread. One swap serves many entries, and no proposer has its
+//! response before the state that holds its write can be read.
 //!
 //! **Invariants**
-//! 1. Applying never waits for a disk: openraft's core stops behind 1024 entries that were not taken.
-//! 2. Every responder is answered. Entries without a proposal advance the state and are announced too, or the
-//!    first read of a new term would hang.
-//! 3. A panic while applying is a failure of the node, not of an entry: it stops, and nothing of it is published.
+//! 1. Applying never waits for a disk: openraft's core stops when 1024 entries are waiting to be applied.
+//! 2. Every responder gets a response. Entries without a proposal advance the revision and are announced too:
+//!    otherwise the first read of a new term would never return.
+//! 3. A panic while applying is a failure of the node, not of an entry: the node stops, and nothing of the batch is
+//!    published.
 
 use std::{
     io,
@@ -30,119 +31,150 @@ use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
-    applied_waiters::Turns,
+    applied_waiters::AppliedWaiters,
     divergence::Digests,
     log::Log,
-    types::{Entry, Kind, LogId, Reply, Snapshot, SnapshotMeta, StoredMembership},
-    wire::{self, Id, Stamp},
+    types::{ApplyResponse, Entry, LogId, Snapshot, SnapshotMeta, StoredMembership, TypeConfig},
+    wire::{self, MembershipMetadata, StateMetadata, WireLogId},
 };
 use crate::{
     feed::{self, Feed},
     model::{command::Proposal, record::Revision},
-    peer::NodeId,
+    peer::{Member, NodeId},
     state::{Change, Edit, State},
     store::{Batch, Position, SnapshotFile, Store},
 };
 
-/// Entries that are applied before their state is published: some 100 µs of work.
-const RUN_ENTRIES_MAX: usize = 256;
+/// Most entries of an apply batch: some 100 µs of work.
+const APPLY_BATCH_ENTRIES_MAX: usize = 256;
 
-/// What was applied last, as one picture.
+/// The membership as of an entry. States share it until the next membership entry.
 #[derive(Debug)]
-pub(super) struct Applied {
-    pub(super) state: Arc<State>,
-    pub(super) last: Option<LogId>,
-    pub(super) membership: StoredMembership,
+pub(super) struct AppliedMembership {
+    pub(super) stored: StoredMembership,
     /// The greatest id that any member has had.
     pub(super) greatest_id: NodeId,
+    /// The encoded [`MembershipMetadata`]. It is part of each batch's position, and encoding all addresses anew for
+    /// each batch would be for nothing.
+    encoded: Vec<u8>,
 }
 
-impl Applied {
-    /// Where the state stands in the log, in the store's words.
-    pub(super) fn position(&self) -> Position {
-        let index = self.last.map_or(0, |id| id.index);
-        let stamp = Stamp::new(self.last, &self.membership, self.greatest_id);
-        Position { index, raft_meta: wire::to_bytes(&stamp) }
+impl AppliedMembership {
+    fn new(stored: StoredMembership, greatest_id: NodeId) -> Self {
+        let encoded = wire::to_bytes(&MembershipMetadata::new(&stored, greatest_id));
+        Self { stored, greatest_id, encoded }
     }
 
-    /// Whether a node was a member, or could have been, and never will be again: ids ascend. What is true once
-    /// stays true, so a node that lags may say it too.
+    /// All members, with and without a vote.
+    pub(super) fn members(&self) -> Vec<Member> {
+        self.stored.membership().nodes().map(|(_, member)| member.clone()).collect()
+    }
+
+    /// Whether a node was a member, or could have been, and never will be again: ids ascend. Once true it stays
+    /// true, so a node that lags may rely on it too.
     pub(super) fn has_left(&self, id: NodeId) -> bool {
-        id <= self.greatest_id && self.membership.membership().get_node(&id).is_none()
+        id <= self.greatest_id && self.stored.membership().get_node(&id).is_none()
     }
 }
 
-/// What the machine shows to the rest of the node.
+/// The applied state with its place in the log, as one immutable value.
+#[derive(Debug)]
+pub(super) struct AppliedState {
+    pub(super) state: Arc<State>,
+    pub(super) last_log_id: Option<LogId>,
+    pub(super) membership: Arc<AppliedMembership>,
+}
+
+impl AppliedState {
+    /// Its place in the log, as the store records it.
+    pub(super) fn position(&self) -> Position {
+        let index = self.last_log_id.map_or(0, |id| id.index);
+        Position { index, stamp: StateMetadata::encode_with(self.last_log_id, &self.membership.encoded) }
+    }
+}
+
+/// What the state machine publishes to the rest of the node.
 #[derive(Debug)]
 pub(super) struct AppliedPublisher {
-    pub(super) applied: ArcSwap<Applied>,
-    /// Those who wait for a revision.
-    pub(super) turns: Turns,
-    /// For those who follow every one.
-    pub(super) index: watch::Sender<Revision>,
-    /// Set once, when applying has failed.
+    pub(super) applied: ArcSwap<AppliedState>,
+    /// Those who wait for one revision.
+    pub(super) waiters: AppliedWaiters,
+    /// The applied revision, for those who follow each new one.
+    pub(super) revision: watch::Sender<Revision>,
+    /// Set once, when this node can't go on.
     pub(super) failure: watch::Sender<Option<String>>,
     /// Bytes of proposals applied since the process started.
-    pub(super) bytes: AtomicU64,
-    /// What the other members' states are compared with.
+    pub(super) applied_bytes: AtomicU64,
+    /// Digests of recent states, to compare with the other members'.
     pub(super) digests: Digests,
     /// The recent changes, for watchers.
     pub(super) feed: Arc<Feed>,
+}
+
+impl AppliedPublisher {
+    /// Records why this node can't go on. The first reason stays.
+    pub(super) fn fail(&self, why: String) {
+        self.failure.send_if_modified(|failure| {
+            let is_first = failure.is_none();
+            failure.get_or_insert(why);
+            is_first
+        });
+    }
 }
 
 /// openraft's state machine.
 #[derive(Debug)]
 pub(super) struct Machine {
     state: State,
-    last: Option<LogId>,
-    membership: StoredMembership,
-    greatest_id: NodeId,
+    last_log_id: Option<LogId>,
+    membership: Arc<AppliedMembership>,
     publisher: Arc<AppliedPublisher>,
     store: Store,
     log: Log,
-    /// Tells, when openraft drops the machine, that nothing is applied any more.
-    going: DropGuard,
+    /// Cancels its token when openraft drops the machine: from then on nothing is applied.
+    drop_guard: DropGuard,
 }
 
 impl Machine {
-    /// A machine that stands where the store does.
+    /// A state machine that goes on from the store's state.
     pub(super) fn new(state: State, position: &Position, store: Store, log: Log) -> io::Result<Self> {
-        let stamp = Stamp::decode(&position.raft_meta).map_err(io::Error::other)?;
-        let greatest_id = stamp.greatest_id();
-        let (last, membership) = stamp.parts().map_err(io::Error::other)?;
+        let metadata = StateMetadata::decode(&position.stamp).map_err(io::Error::other)?;
+        let greatest_id = metadata.membership.greatest_id();
+        let (last_log_id, membership) = metadata.into_raft().map_err(io::Error::other)?;
+        let membership = Arc::new(AppliedMembership::new(membership, greatest_id));
         let applied =
-            Applied { state: Arc::new(state.clone()), last, membership: membership.clone(), greatest_id };
+            AppliedState { state: Arc::new(state.clone()), last_log_id, membership: Arc::clone(&membership) };
         let publisher = Arc::new(AppliedPublisher {
             applied: ArcSwap::from_pointee(applied),
-            turns: Turns::from(state.revision()),
-            index: watch::Sender::new(state.revision()),
+            waiters: AppliedWaiters::new(state.revision()),
+            revision: watch::Sender::new(state.revision()),
             failure: watch::Sender::new(None),
-            bytes: AtomicU64::new(0),
+            applied_bytes: AtomicU64::new(0),
             digests: Digests::default(),
             feed: Arc::new(Feed::new(state.revision())),
         });
-        let going = CancellationToken::new().drop_guard();
-        Ok(Self { state, last, membership, greatest_id, publisher, store, log, going })
+        let drop_guard = CancellationToken::new().drop_guard();
+        Ok(Self { state, last_log_id, membership, publisher, store, log, drop_guard })
     }
 
     pub(super) fn publisher(&self) -> Arc<AppliedPublisher> {
         Arc::clone(&self.publisher)
     }
 
-    /// Cancelled once the machine is gone.
-    pub(super) fn gone(&self) -> CancellationToken {
-        self.going.token().clone()
+    /// Cancelled once the state machine is dropped.
+    pub(super) fn dropped(&self) -> CancellationToken {
+        self.drop_guard.token().clone()
     }
 
-    /// Decides one entry.
-    fn decide(&mut self, entry: Entry, changes: &mut Vec<Arc<Change>>) -> Result<Reply, String> {
+    /// Applies one entry.
+    fn apply_entry(&mut self, entry: Entry, changes: &mut Vec<Arc<Change>>) -> Result<ApplyResponse, String> {
         let revision = entry.log_id.index;
         let verdict = match entry.payload {
             EntryPayload::Normal(data) => {
                 let proposal = Proposal::from_bytes(&data.0)
                     .map_err(|error| format!("entry {revision} can't be applied: it is {error}"))?;
                 let length = u64::try_from(data.0.len()).unwrap_or(u64::MAX);
-                self.publisher.bytes.fetch_add(length, Ordering::Relaxed);
+                self.publisher.applied_bytes.fetch_add(length, Ordering::Relaxed);
                 #[cfg(feature = "sabotage")]
                 let proposal = crate::sabotage::damaged(revision, proposal);
                 #[cfg(feature = "sabotage")]
@@ -160,15 +192,17 @@ impl Machine {
                 None
             }
             EntryPayload::Membership(members) => {
-                self.greatest_id = members.nodes().map(|(id, _)| *id).fold(self.greatest_id, NodeId::max);
-                self.membership = StoredMembership::new(Some(entry.log_id), members);
+                let greatest_id =
+                    members.nodes().map(|(id, _)| *id).fold(self.membership.greatest_id, NodeId::max);
+                let stored = StoredMembership::new(Some(entry.log_id), members);
+                self.membership = Arc::new(AppliedMembership::new(stored, greatest_id));
                 self.advance(revision);
                 None
             }
         };
-        self.last = Some(entry.log_id);
-        self.publisher.digests.note(&self.state);
-        Ok(Reply(verdict))
+        self.last_log_id = Some(entry.log_id);
+        self.publisher.digests.record(&self.state);
+        Ok(ApplyResponse(verdict))
     }
 
     /// The first entry of a cluster has index 0, which is the revision of the empty state already.
@@ -178,22 +212,23 @@ impl Machine {
         }
     }
 
-    /// Decides a run of entries, then publishes, announces, answers and hands on, in this order.
-    fn run(&mut self, entries: Vec<EntryResponder<Kind>>) -> Result<(), String> {
+    /// Applies a batch of entries, then publishes, wakes, responds and passes the changes to the store, in this
+    /// order.
+    fn apply_batch(&mut self, entries: Vec<EntryResponder<TypeConfig>>) -> Result<(), String> {
         let mut changes = Vec::new();
-        let mut answers: Vec<(Option<ApplyResponder<Kind>>, Reply)> = Vec::with_capacity(entries.len());
+        let mut responses: Vec<(Option<ApplyResponder<TypeConfig>>, ApplyResponse)> =
+            Vec::with_capacity(entries.len());
         for (entry, responder) in entries {
-            let reply = self.decide(entry, &mut changes)?;
-            answers.push((responder, reply));
+            let response = self.apply_entry(entry, &mut changes)?;
+            responses.push((responder, response));
         }
         let events = feed::events(&changes, &self.state);
-        // Before the announcement, which wakes those who read it.
+        // Before the revision is announced: the announcement wakes the readers of the feed.
         self.publisher.feed.publish(events, self.state.revision(), self.store.figures().history);
-        let position =
-            self.publish(changes.iter().flat_map(|change| &change.edits).any(Edit::is_costly_to_free));
-        for (responder, reply) in answers {
+        let position = self.publish(changes.iter().flat_map(|change| &change.edits).any(Edit::frees_much));
+        for (responder, response) in responses {
             if let Some(responder) = responder {
-                responder.send(reply);
+                responder.send(response);
             }
         }
         self.store.enqueue(Batch { state: self.state.clone(), position, changes });
@@ -202,54 +237,50 @@ impl Machine {
 
     fn publish(&self, frees_much: bool) -> Position {
         let state = Arc::new(self.state.clone());
-        let (last, membership) = (self.last, self.membership.clone());
-        let applied = Applied { state, last, membership, greatest_id: self.greatest_id };
+        let membership = Arc::clone(&self.membership);
+        let applied = AppliedState { state, last_log_id: self.last_log_id, membership };
         let position = applied.position();
-        let before = self.publisher.applied.swap(Arc::new(applied));
+        let previous = self.publisher.applied.swap(Arc::new(applied));
         let revision = self.state.revision();
-        self.publisher.turns.reach(revision);
-        self.publisher.index.send_replace(revision);
+        self.publisher.waiters.advance(revision);
+        self.publisher.revision.send_replace(revision);
         if frees_much {
-            // The old state may be the last to hold a million records.
-            drop(tokio::task::spawn_blocking(move || drop(before)));
+            // This may be the last reference to a million records.
+            drop(tokio::task::spawn_blocking(move || drop(previous)));
         }
         position
     }
 
     fn fail(&self, why: String) -> io::Error {
         tracing::error!(%why, "applying has failed");
-        self.publisher.failure.send_if_modified(|failure| {
-            let first = failure.is_none();
-            if first {
-                *failure = Some(why.clone());
-            }
-            first
-        });
+        self.publisher.fail(why.clone());
         io::Error::other(why)
     }
 }
 
-impl RaftStateMachine<Kind> for Machine {
+impl RaftStateMachine<TypeConfig> for Machine {
     type SnapshotData = SnapshotFile;
     type SnapshotBuilder = Builder;
 
     async fn applied_state(&mut self) -> io::Result<(Option<LogId>, StoredMembership)> {
-        Ok((self.last, self.membership.clone()))
+        Ok((self.last_log_id, self.membership.stored.clone()))
     }
 
     async fn apply<S>(&mut self, entries: S) -> io::Result<()>
     where
-        S: Stream<Item = io::Result<EntryResponder<Kind>>> + Unpin + Send,
+        S: Stream<Item = io::Result<EntryResponder<TypeConfig>>> + Unpin + Send,
     {
-        let mut runs = entries.ready_chunks(RUN_ENTRIES_MAX);
-        while let Some(run) = runs.next().await {
-            let run = run.into_iter().collect::<io::Result<Vec<_>>>()?;
-            // After a panic the working state may be torn, but it was not published and the node ends.
-            let result = catch_unwind(AssertUnwindSafe(|| self.run(run)));
+        let mut batches = entries.ready_chunks(APPLY_BATCH_ENTRIES_MAX);
+        while let Some(batch) = batches.next().await {
+            let batch = batch.into_iter().collect::<io::Result<Vec<_>>>()?;
+            // After a panic the working state may be inconsistent, but it is not published and the node ends.
+            let result = catch_unwind(AssertUnwindSafe(|| self.apply_batch(batch)));
             match result {
                 Ok(Ok(())) => {}
                 Ok(Err(why)) => return Err(self.fail(why)),
-                Err(panic) => return Err(self.fail(format!("panicked while applying: {}", text_of(&*panic)))),
+                Err(panic) => {
+                    return Err(self.fail(format!("panicked while applying: {}", panic_message(&*panic))));
+                }
             }
         }
         Ok(())
@@ -259,31 +290,29 @@ impl RaftStateMachine<Kind> for Machine {
         if !force && self.store.current_snapshot().is_none() {
             return None;
         }
-        Some(Builder { publisher: self.publisher(), store: self.store.clone(), fresh: force })
+        Some(Builder { publisher: self.publisher(), store: self.store.clone(), must_be_current: force })
     }
 
     async fn get_snapshot_builder(&mut self) -> Builder {
-        Builder { publisher: self.publisher(), store: self.store.clone(), fresh: true }
+        Builder { publisher: self.publisher(), store: self.store.clone(), must_be_current: true }
     }
 
     async fn install_snapshot(&mut self, meta: &SnapshotMeta, file: SnapshotFile) -> io::Result<()> {
-        if self.last >= meta.last_log_id && self.last.is_some() {
+        if self.last_log_id >= meta.last_log_id && self.last_log_id.is_some() {
             return Ok(());
         }
         let (store, log) = (self.store.clone(), self.log.clone());
-        // From here the state may be ahead of the log, and the log says so, should the power fail between.
-        log.set_installing(meta.last_log_id.map(Id::from)).await?;
+        // From here on the state may be ahead of the log. The log records that first, in case the power fails.
+        log.set_installing(meta.last_log_id.map(WireLogId::from)).await?;
         let installed = tokio::task::spawn_blocking(move || install(&store, &file)).await;
         let (state, file) = installed.map_err(io::Error::other)?.map_err(|error| self.fail(error))?;
-        let stamp = Stamp::decode(&file.position.raft_meta);
-        let greatest_id = stamp.as_ref().map_or(0, Stamp::greatest_id);
-        let (last, membership) = stamp
-            .and_then(Stamp::parts)
-            .map_err(|error| self.fail(format!("the snapshot's stamp: {error}")))?;
+        let invalid = |error: String| self.fail(format!("the snapshot's metadata: {error}"));
+        let metadata = StateMetadata::decode(&file.position.stamp).map_err(invalid)?;
+        let greatest_id = self.membership.greatest_id.max(metadata.membership.greatest_id());
+        let (last_log_id, stored) = metadata.into_raft().map_err(invalid)?;
         self.state = state;
-        self.last = last;
-        self.membership = membership;
-        self.greatest_id = self.greatest_id.max(greatest_id);
+        self.last_log_id = last_log_id;
+        self.membership = Arc::new(AppliedMembership::new(stored, greatest_id));
         self.publisher.feed.reset(self.state.revision());
         self.publish(true);
         Ok(())
@@ -294,10 +323,10 @@ impl RaftStateMachine<Kind> for Machine {
     }
 }
 
-/// Adopts a snapshot. One that is the store's own is copied first: adopting takes the file away. Blocking.
+/// Installs a snapshot. The store's own one is copied first: installing moves the file. Blocking.
 fn install(store: &Store, file: &SnapshotFile) -> Result<(State, SnapshotFile), String> {
-    let own = store.current_snapshot().is_some_and(|own| own.path == file.path);
-    let path = if own {
+    let is_own = store.current_snapshot().is_some_and(|own| own.path == file.path);
+    let path = if is_own {
         let copy = store.incoming().map_err(|error| error.to_string())?;
         std::fs::copy(&file.path, &copy)
             .and_then(|_| std::fs::File::open(&copy)?.sync_all())
@@ -309,35 +338,36 @@ fn install(store: &Store, file: &SnapshotFile) -> Result<(State, SnapshotFile), 
     store.install(&path).map_err(|error| error.to_string())
 }
 
-/// A snapshot file in openraft's words.
+/// A snapshot file as openraft's type.
 pub(super) fn snapshot_of(file: SnapshotFile) -> io::Result<Snapshot> {
-    let (last_log_id, last_membership) =
-        Stamp::decode(&file.position.raft_meta).and_then(Stamp::parts).map_err(io::Error::other)?;
+    let (last_log_id, last_membership) = StateMetadata::decode(&file.position.stamp)
+        .and_then(StateMetadata::into_raft)
+        .map_err(io::Error::other)?;
     Ok(Snapshot { meta: SnapshotMeta { last_log_id, last_membership }, snapshot: file })
 }
 
-fn text_of(panic: &(dyn std::any::Any + Send)) -> &str {
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no text")
 }
 
-/// Tells openraft of the newest snapshot. While the node runs, `snapshot.rs` has built it: here its failure would
-/// be fatal. Only at start, when the log is purged and there is none, does openraft insist on one.
+/// Gives openraft the newest snapshot. While the node runs, `snapshot.rs` has built it already, because a failure
+/// here would be fatal. openraft insists on a new one only at start, when the log is purged and there is none.
 #[derive(Debug)]
 pub(super) struct Builder {
     publisher: Arc<AppliedPublisher>,
     store: Store,
-    /// Whether it must hold all that is applied now.
-    fresh: bool,
+    /// Whether the snapshot must hold all that is applied now.
+    must_be_current: bool,
 }
 
-impl RaftSnapshotBuilder<Kind> for Builder {
+impl RaftSnapshotBuilder<TypeConfig> for Builder {
     type SnapshotData = SnapshotFile;
 
     async fn build_snapshot(&mut self) -> io::Result<Snapshot> {
         let applied = self.publisher.applied.load_full();
-        let wanted = if self.fresh { applied.last.map_or(0, |id| id.index) } else { 0 };
-        if let Some(file) = self.store.current_snapshot().filter(|file| file.position.index >= wanted) {
+        let index_min = if self.must_be_current { applied.last_log_id.map_or(0, |id| id.index) } else { 0 };
+        if let Some(file) = self.store.current_snapshot().filter(|file| file.position.index >= index_min) {
             return snapshot_of(file);
         }
         let store = self.store.clone();

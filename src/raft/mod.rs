@@ -1,31 +1,33 @@
-//! How the nodes agree: openraft, its log, and the calls between members.
+//! Consensus: the Raft protocol (openraft), its log, the state machine and the calls between members.
 //!
 //! ```text
 //! write ──▶ consensus ──▶ openraft ──▶ log (fsync) ──▶ network ──▶ the other members
 //!                             │
-//!                             └──▶ machine: decide, publish, announce, answer ──▶ store
+//!                             └──▶ machine: apply, publish, wake waiters, respond ──▶ store
 //! ```
 //!
-//! | file | what it does |
+//! | where is … | file |
 //! |---|---|
-//! | [`identity`] | whose directory this is |
-//! | [`peers`] | calls between nodes and the check of such calls |
-//! | `types`, `form`, `codec` | openraft's types, our forms of them, their bytes in the log |
-//! | `log`, `machine` | openraft's two storage traits (`suite` tries them with openraft's own tests) |
-//! | `network`, `receive` | both ends of openraft's calls |
-//! | `stream` | both ends of the connection that entries go over |
-//! | [`feed`] | the recent changes, for watchers |
-//! | `snapshot` | when a snapshot is built, how one is received |
-//! | `start`, `consensus` | how a node's part begins, what it does for the room above |
-//! | `turns` | who waits until this node has applied a revision |
-//! | `compare` | this node's state against the other members' |
-//! | `members` | changes of the members, on the leader |
-//! | [`restore`] | makes a backup the beginning of a new cluster |
+//! | what the service calls: write, read index, status, shutdown | `consensus` |
+//! | how a node opens log and store and starts openraft | `start` |
+//! | openraft's log storage: append, vote, truncate, purge | `log`; its records' bytes in `codec` |
+//! | openraft's state machine: applying entries, publishing the state | `machine` |
+//! | the wait until this node has applied a revision | `applied_waiters` |
+//! | openraft's calls to other members: heartbeat, vote, append, snapshot | `network`, `stream` (append) |
+//! | the answers to those calls | `receive`, `stream` (append) |
+//! | when a snapshot is built and the log purged; how a snapshot is received | `snapshot` |
+//! | changes of the membership, transfer of leadership | `membership` |
+//! | the comparison of this node's state with the other members' | `divergence` |
+//! | the start of a new cluster from a backup | `restore` |
+//! | openraft's types as this layer uses them, and the types that are encoded in their place | `types`, `wire` |
+//! | openraft's storage suite, run on log, machine and store | `suite` |
+//!
+//! The calls themselves are in `peer`, the recent changes for watchers in `feed`.
 //!
 //! **Invariants**
-//! 1. openraft's types end in this room, and nothing of openraft is serialised: [`Consensus`] is the only door.
-//! 2. Nothing is acknowledged that is not durable on a majority.
-//! 3. A write whose fate is not certain is [`WriteError::Undecided`], never a refusal.
+//! 1. openraft's types do not leave this layer and are never serialised: [`Consensus`] is the only way in.
+//! 2. A write is acknowledged only when it is durable on a majority.
+//! 3. A write whose outcome is not certain is [`WriteError::Undecided`], never a refusal.
 
 mod applied_waiters;
 mod codec;
@@ -36,10 +38,10 @@ mod machine;
 mod membership;
 mod network;
 mod receive;
-pub mod restore;
+pub(crate) mod restore;
 mod snapshot;
 mod start;
-pub(crate) mod stream;
+mod stream;
 #[cfg(test)]
 mod suite;
 mod types;
@@ -54,14 +56,19 @@ use crate::{
 };
 pub(crate) use consensus::ENTRY_BYTES_MAX;
 
-/// A member as the status shows it.
+/// The directory of the log, in the data directory.
+const LOG_DIRECTORY: &str = "log";
+/// The directory of the store, in the data directory.
+const STORE_DIRECTORY: &str = "store";
+
+/// A member in the [`Status`].
 #[derive(Debug, Clone)]
 pub struct MemberStatus {
-    /// Who it is.
+    /// Its id and addresses.
     pub member: Member,
     /// Whether it votes.
     pub voter: bool,
-    /// Entries behind the leader's log; known on the leader only.
+    /// How many entries of the leader's log it lacks; known on the leader only.
     pub lag: Option<u64>,
 }
 
@@ -72,24 +79,24 @@ pub struct Status {
     pub leader_id: Option<NodeId>,
     /// Raft's term.
     pub term: u64,
-    /// The last entry applied here.
+    /// The last revision that this node has applied.
     pub applied: Revision,
     /// All members.
     pub members: Vec<MemberStatus>,
-    /// On the leader: age of the last quorum acknowledgement.
+    /// On the leader: time since a quorum last acknowledged it.
     pub quorum_age: Option<Duration>,
-    /// Whether this node takes part.
+    /// Whether openraft runs.
     pub running: bool,
 }
 
-/// Timers (tests shorten them).
+/// Raft's timers. Tests shorten them.
 #[derive(Debug, Clone)]
 pub struct Timers {
-    /// Between two heartbeats of the leader.
+    /// Interval between two heartbeats of the leader.
     pub heartbeat_ms: u64,
-    /// Least wait of a follower before it stands for election.
+    /// Shortest election time-out of a follower.
     pub election_min_ms: u64,
-    /// Longest; also the leader's lease.
+    /// Longest election time-out; also the leader's lease.
     pub election_max_ms: u64,
 }
 
@@ -99,12 +106,12 @@ impl Default for Timers {
     }
 }
 
-/// What a node's part in consensus is started with. The identity has been read from the directory.
+/// What [`Consensus::start`] needs.
 #[derive(Debug)]
 pub struct Start {
-    /// Who this node is.
+    /// This node's identity, as read from the directory.
     pub me: Identity,
-    /// The data directory: the log goes to `log`, the store to `store` below it.
+    /// The data directory: the log is in `log`, the store in `store` below it.
     pub directory: PathBuf,
     /// Settings of the store.
     pub store: store::Options,
@@ -112,23 +119,23 @@ pub struct Start {
     pub peers: Arc<Peers>,
     /// Raft's timers.
     pub timers: Timers,
-    /// Bytes of log after which a snapshot is due.
+    /// Least bytes of log between two snapshots.
     pub snapshot_log_bytes: u64,
-    /// Members that may be asked for a snapshot when this node has nothing whole: the settings' list, itself
-    /// included or not. May be empty; members that the log names are asked too.
+    /// Members to fetch a snapshot from when this node has no whole state: the settings' list, with or without this
+    /// node. May be empty: the members that the log names are asked too.
     pub rescue: Vec<Member>,
 }
 
-/// Why a node's part could not start.
+/// Why [`Consensus::start`] failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// It must not start: what is on disk does not fit.
+    /// It must not start: the files on disk do not belong together, or are damaged.
     #[error("{0}")]
     Refused(String),
     /// The store could not be opened.
     #[error(transparent)]
     Store(#[from] store::StoreError),
-    /// Something failed that may work another time.
+    /// A failure that may not recur.
     #[error("{0}")]
     Failed(String),
 }
@@ -136,36 +143,36 @@ pub enum StartError {
 /// Why a write has no verdict.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WriteError {
-    /// Certainly not appended here: the leader, if one is known. An expired lease and a transfer come without a
-    /// leader; the caller retries.
+    /// Certainly not appended here. Holds the leader, if another one is known; there is none when the lease has
+    /// expired or leadership is being transferred: the caller retries.
     NotLeader(Option<NodeId>),
-    /// It may or may not be decided (discarded, stopped).
+    /// It may or may not be decided: openraft discarded the entry or stopped.
     Undecided(String),
-    /// Larger than an entry may be. Not appended.
+    /// Longer than [`ENTRY_BYTES_MAX`]. Not appended.
     TooLarge,
 }
 
-/// Why the members were not changed.
+/// Why a change of the membership was not confirmed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ChangeError {
-    /// Certainly not done: this node does not lead, or may not change the members yet.
+    /// Certainly not done: this node does not lead, or may not change the membership yet.
     NotYet(String),
-    /// Certainly not done, and it will not be.
+    /// Certainly not done: the change is not allowed.
     Refused(String),
-    /// It may be done.
+    /// It may or may not be done.
     Undecided(String),
 }
 
-/// Why a read can't be confirmed.
+/// Why a linearizable read can't be confirmed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReadError {
-    /// Ask this one, if it is known.
+    /// This node does not lead. Holds the leader, if another one is known.
     NotLeader(Option<NodeId>),
     /// No majority has answered in time.
     NoQuorum(String),
 }
 
-/// This node's part in the agreement: the only door to openraft. Cloning shares it.
+/// This node's consensus module: the only access to openraft. Clones share one instance.
 #[derive(Debug, Clone)]
 pub struct Consensus {
     inner: Arc<consensus::Inner>,

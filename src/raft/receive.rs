@@ -1,6 +1,6 @@
-//! What other members call: openraft's questions, and snapshots.
+//! The answers to other members' calls: openraft's requests, snapshots and digests.
 //!
-//! **Invariant:** only a call that `peers.rs` has admitted comes here; a malformed body is refused, never guessed at.
+//! **Invariant:** every call that arrives here was admitted by `peer/client.rs`; a malformed body is refused.
 
 use std::io;
 
@@ -11,48 +11,52 @@ use super::{
     Consensus,
     machine::snapshot_of,
     snapshot,
-    wire::{self, Answer, Append, Appended, Ask, Ballot, Head, Transfer, Transferred},
+    wire::{
+        self, SnapshotHeader, WireAppendRequest, WireAppendResponse, WireTransferRequest,
+        WireTransferResponse, WireVote, WireVoteRequest, WireVoteResponse,
+    },
 };
-use crate::peer::ReceiveError;
-use crate::peer::call::Call;
+use crate::peer::{ReceiveError, call::Call};
 
 fn failed(error: impl std::fmt::Display) -> ReceiveError {
     ReceiveError::Failed(error.to_string())
 }
 
 impl Consensus {
-    /// Answers a peer's call. The caller has checked secret and identity headers.
+    /// Answers a member's call.
     ///
     /// # Errors
-    /// When the body is malformed, the call not one of these, or this node has stopped.
+    /// When the body is malformed, the call is none of consensus, or this node has stopped.
     pub async fn receive(&self, call: Call, body: Bytes) -> Result<Bytes, ReceiveError> {
         let raft = &self.inner.raft;
-        let answer = match call {
+        let response = match call {
             Call::Append => {
-                let rpc = wire::from_bytes::<Append>(&body)?.try_into()?;
-                wire::to_bytes(&Appended::from(raft.append_entries(rpc).await.map_err(failed)?))
+                let rpc = wire::from_bytes::<WireAppendRequest>(&body)?.try_into()?;
+                wire::to_bytes(&WireAppendResponse::from(raft.append_entries(rpc).await.map_err(failed)?))
             }
             Call::Vote => {
-                let rpc = wire::from_bytes::<Ask>(&body)?.into();
-                wire::to_bytes(&Answer::from(raft.vote(rpc).await.map_err(failed)?))
+                let rpc = wire::from_bytes::<WireVoteRequest>(&body)?.into();
+                wire::to_bytes(&WireVoteResponse::from(raft.vote(rpc).await.map_err(failed)?))
             }
             Call::PreVote => {
-                let ask = wire::from_bytes::<Ask>(&body)?;
-                // Whoever asks for votes is alive: a leader need not wait to send to it.
-                let candidate = ask.vote.node;
-                let answer = raft.pre_vote(ask.into()).await.map_err(failed)?;
+                let request = wire::from_bytes::<WireVoteRequest>(&body)?;
+                // A candidate is alive: a leader need not wait for its back-off to end before it sends to it.
+                let candidate = request.vote.node;
+                let response = raft.pre_vote(request.into()).await.map_err(failed)?;
                 raft.trigger().reset_backoff([candidate]).await.map_err(failed)?;
-                wire::to_bytes(&Answer::from(answer))
+                wire::to_bytes(&WireVoteResponse::from(response))
             }
             Call::Transfer => {
-                let rpc = wire::from_bytes::<Transfer>(&body)?.into();
-                wire::to_bytes(&Transferred::from(raft.handle_transfer_leader(rpc).await.map_err(failed)?))
+                let rpc = wire::from_bytes::<WireTransferRequest>(&body)?.into();
+                wire::to_bytes(&WireTransferResponse::from(
+                    raft.handle_transfer_leader(rpc).await.map_err(failed)?,
+                ))
             }
             Call::Digests => {
                 let publisher = &self.inner.publisher;
                 wire::to_bytes(&publisher.digests.list(&publisher.applied.load().state))
             }
-            // Answered by the service, or not by a body alone.
+            // The service answers these, or they are more than a body and a response.
             Call::Stream
             | Call::Snapshot
             | Call::FetchSnapshot
@@ -64,26 +68,26 @@ impl Consensus {
             | Call::Change
             | Call::Join => return Err(ReceiveError::Unknown(call.to_string())),
         };
-        Ok(answer.into())
+        Ok(response.into())
     }
 
-    /// Takes a snapshot that a leader sends. `head` is the value of the header `x-concord-head` as it came; `body`
-    /// is the file as a stream of chunks.
+    /// Receives a snapshot from a leader. `header` is the value of the HTTP header `x-concord-head`; `body` is the
+    /// file as a stream of chunks.
     ///
     /// # Errors
-    /// When the head is malformed, the file is not whole, or this node has stopped.
+    /// When the header is malformed, the file is damaged, or this node has stopped.
     pub async fn receive_snapshot(
         &self,
-        head: Bytes,
+        header: Bytes,
         body: BoxStream<'static, io::Result<Bytes>>,
     ) -> Result<Bytes, ReceiveError> {
-        let head = Head::from_header(&head)?;
-        let vote = head.vote.ok_or_else(|| ReceiveError::Malformed("the head has no vote".into()))?;
-        let file = snapshot::receive(&self.inner.store, &head, body).await?;
+        let header = SnapshotHeader::from_header(&header)?;
+        let vote = header.vote.ok_or_else(|| ReceiveError::Malformed("the header has no vote".into()))?;
+        let file = snapshot::receive(&self.inner.store, &header, body).await?;
         let path = file.path.clone();
         let snapshot = snapshot_of(file).map_err(failed)?;
-        let answer = self.inner.raft.install_full_snapshot(vote.into(), snapshot).await.map_err(failed)?;
-        // Adopting moves the file. It is still there when openraft had no use for it.
+        let response = self.inner.raft.install_full_snapshot(vote.into(), snapshot).await.map_err(failed)?;
+        // Installing moves the file. It is still there when openraft had no use for it.
         match tokio::fs::remove_file(&path).await {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -91,18 +95,18 @@ impl Consensus {
                 tracing::warn!(%error, path = %path.display(), "an unused snapshot could not be removed");
             }
         }
-        Ok(wire::to_bytes(&Ballot::from(&answer.vote)).into())
+        Ok(wire::to_bytes(&WireVote::from(&response.vote)).into())
     }
 
-    /// The newest snapshot, for a member that has lost its state: the value of the header `x-concord-head`, and
-    /// the file.
+    /// The newest snapshot, for a member that has lost its state: the value of the HTTP header `x-concord-head`,
+    /// and the opened file.
     pub async fn current_snapshot(&self) -> Option<(Bytes, tokio::fs::File)> {
         let file = self.inner.store.current_snapshot()?;
         let opened = tokio::fs::File::open(&file.path).await;
         let opened =
             opened.inspect_err(|error| tracing::error!(%error, "the newest snapshot can't be read")).ok()?;
-        let (index, stamp) = (file.position.index, file.position.raft_meta);
-        let head = Head { vote: None, index, stamp, bytes: file.bytes, digest: file.digest };
-        Some((head.to_header().into_bytes().into(), opened))
+        let (index, metadata) = (file.position.index, file.position.stamp);
+        let header = SnapshotHeader { vote: None, index, metadata, bytes: file.bytes, digest: file.digest };
+        Some((header.to_header().into_bytes().into(), opened))
     }
 }

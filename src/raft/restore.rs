@@ -1,18 +1,19 @@
-//! Makes a backup the beginning of a new cluster: the data directory of its first member.
+//! Restores a backup as the data directory of a new cluster's first member.
 //!
-//! The state keeps its revision and the log begins behind it, purged, with a vote of the term in which the
-//! backup's last entry was made: so the next term is above it, and revisions go on ascending. The cluster is a
-//! new one, so that nodes of the old one can't mix with it.
+//! The state keeps its revision. The log begins after it, purged, with a vote of the term of the backup's last
+//! entry: so the next term is greater, and revisions go on ascending. The cluster is a new one, so that nodes of
+//! the old cluster can't take part in it.
 //!
-//! **Invariant:** the identity is written last. A directory that was left half-way has none, and no node starts
-//! in it.
+//! **Invariant:** the identity is written last. A directory whose restore was interrupted has none, and no node
+//! starts in it.
 
 use std::{fs, io, path::Path};
 
 use super::{
-    codec::Mark,
+    LOG_DIRECTORY, STORE_DIRECTORY,
+    codec::LogHeader,
     log::Wal,
-    wire::{self, Ballot, Id, Stamp},
+    wire::{self, StateMetadata, WireLogId, WireVote},
 };
 use crate::{
     peer::{
@@ -25,36 +26,40 @@ use crate::{
     },
 };
 
-/// Prepares an empty or missing data directory; blocking. Gives what the backup holds, and the new cluster.
+/// Fills an empty or missing data directory. Blocking. Returns the backup's summary and the new cluster's id.
 ///
 /// # Errors
-/// When the backup is not whole, the directory is in use, or the disk refuses.
-pub fn restore(from: &Path, directory: &Path, member: Member) -> Result<(Summary, uuid::Uuid), String> {
-    check_is_empty(directory)?;
+/// When the backup is damaged, the directory is not empty, or a file can't be written.
+pub(crate) fn restore(
+    from: &Path,
+    directory: &Path,
+    member: Member,
+) -> Result<(Summary, uuid::Uuid), String> {
+    require_empty(directory)?;
     let summary = backup::inspect(from).map_err(|error| error.to_string())?;
-    let stamp = Stamp::decode(&summary.position.raft_meta)?;
-    let last = stamp.last.ok_or("the backup is of a cluster that was not formed yet")?;
-    // The entry keeps its place and its term; its maker is now the new cluster's only member.
-    let last = Id { node: member.id, ..last };
+    let metadata = StateMetadata::decode(&summary.position.stamp)?;
+    let last = metadata.last_log_id.ok_or("the backup is of a cluster that was not formed yet")?;
+    // The entry keeps its index and its term; its leader is now the new cluster's only member.
+    let last = WireLogId { node: member.id, ..last };
     let identity = Identity { cluster_id: uuid::Uuid::new_v4(), node_id: member.id, format: FORMAT };
-    let stamp = wire::to_bytes(&Stamp::of_first(last, member));
-    let position = Position { index: last.index, raft_meta: stamp };
-    backup::restore(from, &directory.join("store"), &position).map_err(|error| error.to_string())?;
-    begin_log(&directory.join("log"), &identity, last)
-        .map_err(|error| format!("the log in {} can't be begun: {error}", directory.display()))?;
+    let metadata = wire::to_bytes(&StateMetadata::of_first_member(last, member));
+    let position = Position { index: last.index, stamp: metadata };
+    backup::restore(from, &directory.join(STORE_DIRECTORY), &position).map_err(|error| error.to_string())?;
+    create_log(&directory.join(LOG_DIRECTORY), &identity, last)
+        .map_err(|error| format!("the log in {} can't be created: {error}", directory.display()))?;
     identity.write(directory)?;
     Ok((summary, identity.cluster_id))
 }
 
-/// A log that knows of nothing but the snapshot that it begins behind.
-fn begin_log(path: &Path, identity: &Identity, last: Id) -> io::Result<()> {
+/// Creates a log that is empty after the snapshot's last entry.
+fn create_log(path: &Path, identity: &Identity, last: WireLogId) -> io::Result<()> {
     let mut wal = Wal::open(path)?;
-    let vote = Ballot { term: last.term, node: identity.node_id, committed: false };
+    let vote = WireVote { term: last.term, node: identity.node_id, committed: false };
     let cluster = *identity.cluster_id.as_bytes();
-    wal.begin(vote, Mark { cluster, node: identity.node_id, installing: Some(last) })
+    wal.initialize(vote, LogHeader { cluster, node: identity.node_id, installing: Some(last) })
 }
 
-fn check_is_empty(directory: &Path) -> Result<(), String> {
+fn require_empty(directory: &Path) -> Result<(), String> {
     let failed = |error: io::Error| format!("{}: {error}", directory.display());
     fs::create_dir_all(directory).map_err(failed)?;
     match fs::read_dir(directory).map_err(failed)?.next() {

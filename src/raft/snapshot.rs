@@ -1,14 +1,15 @@
 //! When a snapshot is built and the log purged, and how one is received.
 //!
-//! openraft's own policy counts entries; ours weighs bytes: a snapshot is due when the log since the last one
-//! outweighs it, so the cost of snapshots stays in proportion to the writes, whatever the size of the state. It is
-//! built outside openraft from one immutable state, while writes go on; openraft is told of the finished file.
+//! openraft's own policy counts entries; this one counts bytes. A snapshot is due when the log since the last one
+//! is larger than it, so the cost of snapshots is proportional to the writes, whatever the size of the state. It is
+//! built outside openraft from one immutable state, while writes go on; openraft gets the finished file.
 //!
 //! **Invariants**
-//! 1. A failure to build is logged and tried again; it never stops the node.
-//! 2. The log is purged only up to the older of two kept snapshots, and not while a member receives one (bounded).
-//! 3. A received file is whole before openraft hears of it: a damaged one must not reach `install_snapshot`,
-//!    whose failure is fatal.
+//! 1. A failure to build is logged and retried; it never stops the node.
+//! 2. The log is purged only up to the older of the two retained snapshots, and not while one is being sent to a
+//!    member (bounded).
+//! 3. A received file is verified before openraft gets it: a damaged one must not reach `install_snapshot`, whose
+//!    failure is fatal.
 
 use std::{
     io,
@@ -23,73 +24,76 @@ use tokio::io::AsyncWriteExt;
 use super::{
     Consensus,
     log::Log,
-    machine::{Applied, AppliedPublisher},
-    network::Links,
+    machine::{AppliedPublisher, AppliedState},
+    network::NetworkContext,
     types::Raft,
-    wire::Head,
+    wire::SnapshotHeader,
 };
 use crate::{
     peer::ReceiveError,
     store::{Position, SnapshotFile, Store},
 };
 
-/// How often the weights are compared: a snapshot half a second late costs nothing.
-const LOOK_INTERVAL: Duration = Duration::from_millis(500);
-/// How long to wait after a failure to build: a full disk does not clear in less.
+/// How often the sizes are compared: a snapshot half a second late costs nothing.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
+/// Pause after a failure to build: a full disk is not freed in less.
 const RETRY_INTERVAL: Duration = Duration::from_secs(30);
-/// How long a purge waits for a member that is being sent a snapshot.
+/// How long a purge waits while a snapshot is being sent to a member.
 const PURGE_WAIT_MAX: Duration = Duration::from_secs(30);
-/// Longest pause in a snapshot that is being received.
+/// Longest pause between two chunks of a received snapshot.
 const CHUNK_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Builds snapshots when they are due and purges the log behind them.
-pub(super) struct Keeper {
+/// Builds snapshots when they are due and purges the log up to them.
+pub(super) struct SnapshotScheduler {
     pub(super) raft: Raft,
     pub(super) publisher: Arc<AppliedPublisher>,
     pub(super) store: Store,
-    pub(super) links: Arc<Links>,
+    pub(super) context: Arc<NetworkContext>,
     pub(super) log: Log,
-    /// Bytes of log after which a snapshot is due at the earliest.
-    pub(super) log_bytes: u64,
+    /// Least bytes of log between two snapshots.
+    pub(super) log_bytes_min: u64,
 }
 
-impl Keeper {
-    /// Works until openraft stops.
-    pub(super) async fn work(self) {
-        // What the log held at start may not be in the newest snapshot; its files weigh at least as much.
-        let mut weighed_from = 0;
-        let mut before = self.log.bytes();
+impl SnapshotScheduler {
+    /// Runs until openraft stops.
+    pub(super) async fn run(self) {
+        // Entries that the log held at start may not be in the newest snapshot; its files are at least as large.
+        let mut log_bytes_at_start = self.log.bytes();
+        // The counter of applied bytes at the last snapshot.
+        let mut applied_bytes_before = 0;
         loop {
             let damaged = tokio::select! {
-                () = tokio::time::sleep(LOOK_INTERVAL) => false,
-                () = self.links.rebuild.notified() => true,
+                () = tokio::time::sleep(POLL_INTERVAL) => false,
+                () = self.context.rebuild.notified() => true,
             };
-            let applied_bytes = self.publisher.bytes.load(Ordering::Relaxed);
-            let since = before.saturating_add(applied_bytes.saturating_sub(weighed_from));
-            if !damaged && !self.is_due(since) {
+            let applied_bytes = self.publisher.applied_bytes.load(Ordering::Relaxed);
+            let log_bytes =
+                log_bytes_at_start.saturating_add(applied_bytes.saturating_sub(applied_bytes_before));
+            if !damaged && !self.is_due(log_bytes) {
                 continue;
             }
             match self.build().await {
                 Ok(()) => {
-                    (before, weighed_from) = (0, applied_bytes);
+                    (log_bytes_at_start, applied_bytes_before) = (0, applied_bytes);
                     if !self.purge().await {
                         return;
                     }
                 }
                 Err(error) => {
-                    tracing::error!(%error, "a snapshot could not be built; trying again later");
+                    tracing::error!(%error, "a snapshot could not be built; it is retried later");
                     tokio::time::sleep(RETRY_INTERVAL).await;
                 }
             }
         }
     }
 
-    fn is_due(&self, since: u64) -> bool {
+    /// Whether so many bytes of log since the last snapshot make the next one due.
+    fn is_due(&self, log_bytes: u64) -> bool {
         let newest = self.store.current_snapshot();
         let is_newer = newest
             .as_ref()
             .is_none_or(|file| self.publisher.applied.load().state.revision() > file.position.index);
-        is_newer && since >= self.log_bytes.max(newest.map_or(0, |file| file.bytes))
+        is_newer && log_bytes >= self.log_bytes_min.max(newest.map_or(0, |file| file.bytes))
     }
 
     async fn build(&self) -> Result<(), String> {
@@ -100,14 +104,16 @@ impl Keeper {
         Ok(())
     }
 
-    /// Tells openraft of the snapshot and lets it purge. Whether openraft still runs.
+    /// Gives openraft the snapshot and lets it purge the log. Returns whether openraft still runs.
     async fn purge(&self) -> bool {
         if self.raft.trigger().snapshot().await.is_err() {
             return false;
         }
         let until = tokio::time::Instant::now() + PURGE_WAIT_MAX;
-        while self.links.sending.load(Ordering::Relaxed) > 0 && tokio::time::Instant::now() < until {
-            tokio::time::sleep(LOOK_INTERVAL).await;
+        while self.context.snapshots_in_flight.load(Ordering::Relaxed) > 0
+            && tokio::time::Instant::now() < until
+        {
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         match self.store.purge_limit() {
             0 => true,
@@ -117,10 +123,10 @@ impl Keeper {
 }
 
 impl Consensus {
-    /// A snapshot of what is applied now or later, and its file, open.
+    /// A snapshot of the state that is applied now, or of a later one, and its opened file.
     ///
     /// # Errors
-    /// When the disk refuses.
+    /// When the snapshot can't be written or opened.
     pub async fn fresh_snapshot(&self) -> Result<(SnapshotFile, tokio::fs::File), String> {
         let (applied, store) = (self.inner.publisher.applied.load_full(), self.inner.store.clone());
         let built = tokio::task::spawn_blocking(move || {
@@ -133,21 +139,21 @@ impl Consensus {
     }
 }
 
-fn build(store: &Store, applied: &Applied) -> Result<SnapshotFile, String> {
+fn build(store: &Store, applied: &AppliedState) -> Result<SnapshotFile, String> {
     store.build_snapshot(&applied.state, &applied.position()).map_err(|error| error.to_string())
 }
 
-/// Writes a snapshot that comes as a stream to a file of the store's, durably, and checks that it is whole.
+/// Writes a received snapshot to a file of the store, durably, and verifies it.
 pub(super) async fn receive(
     store: &Store,
-    head: &Head,
+    header: &SnapshotHeader,
     body: BoxStream<'static, io::Result<Bytes>>,
 ) -> Result<SnapshotFile, ReceiveError> {
     let path = store.incoming().map_err(|error| ReceiveError::Failed(error.to_string()))?;
-    let position = Position { index: head.index, raft_meta: head.stamp.clone() };
-    let file = SnapshotFile { path, position, bytes: head.bytes, digest: head.digest };
-    let received = write(&file, body).await;
-    let checked = match received {
+    let position = Position { index: header.index, stamp: header.metadata.clone() };
+    let file = SnapshotFile { path, position, bytes: header.bytes, digest: header.digest };
+    let written = write(&file, body).await;
+    let verified = match written {
         Ok(()) => {
             let (store, file) = (store.clone(), file.clone());
             let verify = tokio::task::spawn_blocking(move || store.verify(&file)).await;
@@ -157,9 +163,9 @@ pub(super) async fn receive(
         }
         Err(error) => Err(error.to_string()),
     };
-    if let Err(why) = checked {
+    if let Err(why) = verified {
         if let Err(error) = tokio::fs::remove_file(&file.path).await {
-            tracing::warn!(%error, path = %file.path.display(), "a broken snapshot could not be removed");
+            tracing::warn!(%error, path = %file.path.display(), "a damaged snapshot could not be removed");
         }
         return Err(ReceiveError::Failed(why));
     }
@@ -180,7 +186,7 @@ async fn write(to: &SnapshotFile, mut body: BoxStream<'static, io::Result<Bytes>
         file.write_all(&chunk).await?;
     }
     if length != to.bytes {
-        let text = format!("the snapshot has {length} bytes or more, its head says {}", to.bytes);
+        let text = format!("the snapshot has {length} bytes or more, its header says {}", to.bytes);
         return Err(io::Error::new(io::ErrorKind::InvalidData, text));
     }
     file.flush().await?;

@@ -1,13 +1,14 @@
-//! How a node's part in the agreement begins.
+//! The start of consensus on a node, in five steps.
 //!
-//! 1. The log is opened. A damaged one is refused, so is one that is missing where one was seen before: this
-//!    member has forgotten its vote.
-//! 2. The log's mark and the identity must name the same member.
-//! 3. The store is opened with what the log holds; it answers with the newest whole state.
-//! 4. When it has none, a peer's newest snapshot is fetched and adopted.
-//! 5. The log is made to agree with the state, and openraft starts: it applies the log behind the state.
+//! 1. Open the log. A damaged log is refused, and so is a missing one where a log has existed: this member no
+//!    longer knows its vote.
+//! 2. Check that the log's header and the directory's identity name the same member.
+//! 3. Open the store with the range of the log. It returns the newest whole state.
+//! 4. If it has none, fetch and install another member's newest snapshot.
+//! 5. Reconcile the log with the state and start openraft, which applies the log after the state.
 //!
-//! **Invariant:** openraft is made last, of a log and a state that fit. Before that this node answers no vote.
+//! **Invariant:** openraft is started last, with a log and a state that belong together. Before that this node
+//! answers no vote request.
 
 use std::{
     io,
@@ -23,16 +24,16 @@ use openraft::{Config, SnapshotPolicy};
 use tokio::sync::{Notify, mpsc, watch};
 
 use super::{
-    Consensus, Start, StartError, Timers,
-    codec::Mark,
+    Consensus, LOG_DIRECTORY, STORE_DIRECTORY, Start, StartError, Timers,
+    codec::LogHeader,
     consensus::{self, Inner},
-    divergence::Comparer,
+    divergence::DivergenceDetector,
     log::{Log, Wal},
     machine::Machine,
-    network::{Links, Network},
-    snapshot::{self, Keeper},
+    network::{Network, NetworkContext},
+    snapshot::{self, SnapshotScheduler},
     types::Raft,
-    wire::{self, Head, Stamp},
+    wire::{self, SnapshotHeader, StateMetadata},
 };
 use crate::{
     peer::{Member, NodeId, client::Peers, identity::Identity},
@@ -40,59 +41,62 @@ use crate::{
     store::{Loaded, LogRange, Options, Position, Store},
 };
 
-/// Entries of one append; bytes are bounded by the log's reader.
+/// Most entries of one append; the log's reader bounds the bytes.
 const APPEND_ENTRIES_MAX: u64 = 1024;
-/// Calls that wait for openraft's core; writes beyond it wait in their callers.
-const API_QUEUE: u64 = 8192;
+/// Most calls that wait for openraft's core; further writes wait in their callers.
+const API_QUEUE_CALLS_MAX: u64 = 8192;
 /// How long sending a snapshot may take: 1 GB on a link of 10 MB/s.
 const SNAPSHOT_TIMEOUT_MS: u64 = 120_000;
-/// Waits of openraft before it calls a dead member again.
+/// openraft's pauses before it calls an unreachable member again.
 const BACKOFF: &str = "50ms 100ms 200ms ...500ms";
-/// So many that openraft never purges or sends snapshots by a count of its own.
-const NEVER: u64 = u64::MAX / 4;
-/// Members that answer again and are not yet told to openraft.
-const REVIVED_QUEUE: usize = 64;
-/// Rounds over all members before a node that has lost its state gives up, and the pause between them.
-const RESCUE_ROUNDS: u32 = 30;
-const RESCUE_PAUSE: Duration = Duration::from_secs(1);
-/// How long fetching a snapshot may stall before its first byte.
-const RESCUE_TIMEOUT: Duration = Duration::from_secs(10);
+/// A count of entries that is never reached: openraft neither purges nor sends snapshots by a count of its own.
+const COUNT_POLICY_OFF: u64 = u64::MAX / 4;
+/// Most recovered members whose back-off openraft has not yet ended.
+const RECOVERED_QUEUE_MAX: usize = 64;
+/// Rounds over all members in which a node without a state asks for a snapshot before it gives up.
+const RECOVERY_ROUNDS_MAX: u32 = 30;
+/// Pause between two rounds.
+const RECOVERY_PAUSE: Duration = Duration::from_secs(1);
+/// How long a member may take until its snapshot begins.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Consensus {
-    /// Opens log and store, checks that they belong together, starts openraft. (Fetches a snapshot from a peer
-    /// first when the store has nothing whole.)
+    /// Opens log and store, checks that they belong together, and starts openraft. Fetches a snapshot from another
+    /// member first if the store has no whole state.
     ///
     /// # Errors
     /// See [`StartError`].
     pub async fn start(start: Start) -> Result<Self, StartError> {
         let Start { me, directory, store, peers, timers, snapshot_log_bytes, rescue } = start;
         if peers.me.get_or_init(|| me.clone()) != &me {
-            return Err(StartError::Refused("the calls to peers bear another identity".into()));
+            return Err(StartError::Refused("the client for peer calls has another identity".into()));
         }
         let opening = (me.clone(), directory.clone());
         let wal = blocking(move || open_log(&opening.0, &opening.1)).await??;
         let range = wal.range();
         let (store, loaded) = open_store(&directory, store, range).await?;
-        let log = wal.with(Arc::new(store.clone()));
+        let log = wal.with_listener(Arc::new(store.clone()));
         let (state, position) = match loaded {
             Loaded::State(state, position) => (state, position),
             Loaded::Nothing => {
-                let named = log.clone();
-                let mut helpers = blocking(move || named.members()).await?.map_err(failed)?;
-                helpers.extend(rescue);
+                let log_of_members = log.clone();
+                let mut sources = blocking(move || log_of_members.members()).await?.map_err(failed)?;
+                sources.extend(rescue);
                 let noted =
-                    store.invalidation_note().and_then(|note| wire::from_bytes::<Vec<Member>>(&note).ok());
-                helpers.extend(noted.unwrap_or_default());
-                helpers.retain(|member| member.id != me.node_id);
-                Rescue { peers: &peers, store: &store, log: &log, purged: range.purged }.run(&helpers).await?
+                    store.distrust_note().and_then(|note| wire::from_bytes::<Vec<Member>>(&note).ok());
+                sources.extend(noted.unwrap_or_default());
+                sources.retain(|member| member.id != me.node_id);
+                let recovery =
+                    StateRecovery { peers: &peers, store: &store, log: &log, purged: range.purged };
+                recovery.run(&sources).await?
             }
         };
-        let stamp = Stamp::decode(&position.raft_meta).map_err(StartError::Refused)?;
-        if let Some(applied) = stamp.last {
-            log.settle(applied).await.map_err(failed)?;
+        let metadata = StateMetadata::decode(&position.stamp).map_err(StartError::Refused)?;
+        if let Some(applied) = metadata.last_log_id {
+            log.reconcile(applied).await.map_err(failed)?;
         }
         let machine = Machine::new(state, &position, store.clone(), log.clone()).map_err(failed)?;
-        Parts { id: me.node_id, store, log, machine, timers, log_bytes: snapshot_log_bytes }.join(peers).await
+        Parts { id: me.node_id, store, log, machine, timers, snapshot_log_bytes }.start(peers).await
     }
 }
 
@@ -104,9 +108,9 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     tokio::task::spawn_blocking(work).await.map_err(failed)
 }
 
-/// Opens the log and checks whose it is. Blocking.
+/// Opens the log and checks that it is this member's. Blocking.
 fn open_log(me: &Identity, directory: &Path) -> Result<Wal, StartError> {
-    let path = directory.join("log");
+    let path = directory.join(LOG_DIRECTORY);
     let mut wal = Wal::open(&path).map_err(|error| {
         let text = format!("the log in {} can't be opened: {error}", path.display());
         if error.kind() == io::ErrorKind::InvalidData {
@@ -118,32 +122,32 @@ fn open_log(me: &Identity, directory: &Path) -> Result<Wal, StartError> {
             StartError::Failed(text)
         }
     })?;
-    let mine = Mark { cluster: *me.cluster_id.as_bytes(), node: me.node_id, installing: None };
-    let seen = Identity::log_was_seen(directory).map_err(failed)?;
-    match wal.mark() {
-        Some(mark) if (mark.cluster, mark.node) != (mine.cluster, mine.node) => {
+    let own = LogHeader { cluster: *me.cluster_id.as_bytes(), node: me.node_id, installing: None };
+    let existed = Identity::log_existed(directory).map_err(failed)?;
+    match wal.header() {
+        Some(header) if (header.cluster, header.node) != (own.cluster, own.node) => {
             return Err(StartError::Refused(format!(
                 "the log in {} belongs to node {} of cluster {}, identity.json names node {} of cluster {}",
                 path.display(),
-                mark.node,
-                uuid::Uuid::from_bytes(mark.cluster),
+                header.node,
+                uuid::Uuid::from_bytes(header.cluster),
                 me.node_id,
                 me.cluster_id
             )));
         }
         Some(_) => {}
-        None if seen || !wal.is_pristine() => {
+        None if existed || !wal.is_pristine() => {
             return Err(StartError::Refused(format!(
-                "the log in {} is missing: node {} has taken part before and would forget its vote. \
+                "the log in {} is missing: node {} has taken part in the cluster and no longer knows its vote. \
                  Remove this member and let it rejoin under a new id",
                 path.display(),
                 me.node_id
             )));
         }
-        None => wal.set_mark(mine).map_err(failed)?,
+        None => wal.set_header(own).map_err(failed)?,
     }
-    if !seen {
-        me.log_is_seen(directory).map_err(failed)?;
+    if !existed {
+        me.record_log(directory).map_err(failed)?;
     }
     Ok(wal)
 }
@@ -153,145 +157,153 @@ async fn open_store(
     options: Options,
     log: LogRange,
 ) -> Result<(Store, Loaded), StartError> {
-    let path = directory.join("store");
+    let path = directory.join(STORE_DIRECTORY);
     Ok(blocking(move || Store::open(&path, options, log)).await??)
 }
 
-/// How a node that has lost its state gets one.
-struct Rescue<'a> {
+/// Fetches a state for a node that has lost its own.
+struct StateRecovery<'a> {
     peers: &'a Peers,
     store: &'a Store,
     log: &'a Log,
+    /// The last purged entry: the state must hold it.
     purged: u64,
 }
 
-impl Rescue<'_> {
-    async fn run(&self, helpers: &[Member]) -> Result<(State, Position), StartError> {
-        let mut last = "no other member is known".to_owned();
-        for round in 0..RESCUE_ROUNDS {
+impl StateRecovery<'_> {
+    async fn run(&self, sources: &[Member]) -> Result<(State, Position), StartError> {
+        let mut last_error = "no other member is known".to_owned();
+        for round in 0..RECOVERY_ROUNDS_MAX {
             if round > 0 {
-                tokio::time::sleep(RESCUE_PAUSE).await;
+                tokio::time::sleep(RECOVERY_PAUSE).await;
             }
-            for helper in helpers {
-                match self.from(helper).await {
-                    Ok(rescued) => return Ok(rescued),
+            for source in sources {
+                match self.fetch_from(source).await {
+                    Ok(recovered) => return Ok(recovered),
                     Err(why) => {
-                        tracing::warn!(member = helper.id, %why, "no snapshot from this member");
-                        last = format!("member {}: {why}", helper.id);
+                        tracing::warn!(member = source.id, %why, "this member has sent no snapshot");
+                        last_error = format!("member {}: {why}", source.id);
                     }
                 }
             }
-            if helpers.is_empty() {
+            if sources.is_empty() {
                 break;
             }
         }
         Err(StartError::Failed(format!(
-            "nothing whole is left of this node's state, and no member has given a snapshot: {last}"
+            "this node has no whole state, and no member has sent a snapshot: {last_error}"
         )))
     }
 
-    async fn from(&self, helper: &Member) -> Result<(State, Position), String> {
-        let fetched = self.peers.fetch_snapshot(helper.id, &helper.peer_addr, RESCUE_TIMEOUT).await;
-        let (head, body) = fetched.map_err(|error| error.to_string())?;
-        let head = Head::from_header(&head).map_err(|error| error.to_string())?;
-        if head.index < self.purged {
+    async fn fetch_from(&self, source: &Member) -> Result<(State, Position), String> {
+        let fetched = self.peers.fetch_snapshot(source.id, &source.peer_addr, FETCH_TIMEOUT).await;
+        let (header, body) = fetched.map_err(|error| error.to_string())?;
+        let header = SnapshotHeader::from_header(&header).map_err(|error| error.to_string())?;
+        if header.index < self.purged {
             return Err(format!(
-                "its snapshot ends at {}, this log begins behind {}",
-                head.index, self.purged
+                "its snapshot ends at {}, this log begins after {}",
+                header.index, self.purged
             ));
         }
-        let stamp = Stamp::decode(&head.stamp)?;
-        let file = snapshot::receive(self.store, &head, body).await.map_err(|error| error.to_string())?;
-        self.log.set_installing(stamp.last).await.map_err(|error| error.to_string())?;
+        let metadata = StateMetadata::decode(&header.metadata)?;
+        let file = snapshot::receive(self.store, &header, body).await.map_err(|error| error.to_string())?;
+        self.log.set_installing(metadata.last_log_id).await.map_err(|error| error.to_string())?;
         let store = self.store.clone();
         let installed = tokio::task::spawn_blocking(move || store.install(&file.path)).await;
         let (state, file) =
             installed.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
-        tracing::info!(member = helper.id, revision = file.position.index, "adopted a snapshot");
+        tracing::info!(member = source.id, revision = file.position.index, "installed a snapshot");
         Ok((state, file.position))
     }
 }
 
-/// All that openraft is made of.
+/// What openraft and its tasks are started with.
 struct Parts {
     id: NodeId,
     store: Store,
     log: Log,
     machine: Machine,
     timers: Timers,
-    log_bytes: u64,
+    snapshot_log_bytes: u64,
 }
 
 impl Parts {
-    async fn join(self, peers: Arc<Peers>) -> Result<Consensus, StartError> {
-        let Self { id, store, log, machine, timers, log_bytes } = self;
-        let (publisher, machine_gone) = (machine.publisher(), machine.gone());
-        let (revived, mut answering) = mpsc::channel(REVIVED_QUEUE);
-        let links = Arc::new(Links {
+    async fn start(self, peers: Arc<Peers>) -> Result<Consensus, StartError> {
+        let Self { id, store, log, machine, timers, snapshot_log_bytes } = self;
+        let (publisher, machine_dropped) = (machine.publisher(), machine.dropped());
+        let (recovered, mut recovered_members) = mpsc::channel(RECOVERED_QUEUE_MAX);
+        let context = Arc::new(NetworkContext {
             peers: Arc::clone(&peers),
             store: store.clone(),
-            sending: AtomicUsize::new(0),
+            snapshots_in_flight: AtomicUsize::new(0),
             rebuild: Notify::new(),
-            revived,
+            recovered,
         });
-        let settings = Arc::new(settings(&timers)?);
-        let raft = Raft::new(id, settings, Network(Arc::clone(&links)), log.clone(), machine);
+        let config = Arc::new(config(&timers)?);
+        let raft = Raft::new(id, config, Network(Arc::clone(&context)), log.clone(), machine);
         let raft = raft.await.map_err(failed)?;
 
         let stopping = Arc::new(AtomicBool::new(false));
-        let (tell_leader, leader) = watch::channel(None);
-        let follow =
-            consensus::follow(raft.clone(), Arc::clone(&publisher), tell_leader, Arc::clone(&stopping));
-        let keeper = Keeper {
+        let (leader_sender, leader) = watch::channel(None);
+        let follow_metrics = consensus::follow_metrics(
+            raft.clone(),
+            Arc::clone(&publisher),
+            leader_sender,
+            Arc::clone(&stopping),
+        );
+        let snapshots = SnapshotScheduler {
             raft: raft.clone(),
             publisher: Arc::clone(&publisher),
             store: store.clone(),
-            links,
+            context,
             log: log.clone(),
-            log_bytes,
+            log_bytes_min: snapshot_log_bytes,
         };
-        let comparer = Comparer { id, peers, publisher: Arc::clone(&publisher), store: store.clone() };
-        let caller = raft.clone();
-        let revive = async move {
-            while let Some(member) = answering.recv().await {
-                if caller.trigger().reset_backoff([member]).await.is_err() {
+        let divergence =
+            DivergenceDetector { id, peers, publisher: Arc::clone(&publisher), store: store.clone() };
+        let trigger = raft.clone();
+        let end_back_off = async move {
+            while let Some(member) = recovered_members.recv().await {
+                if trigger.trigger().reset_backoff([member]).await.is_err() {
                     return;
                 }
             }
         };
         let tasks = vec![
-            tokio::spawn(follow).abort_handle(),
-            tokio::spawn(keeper.work()).abort_handle(),
-            tokio::spawn(revive).abort_handle(),
-            tokio::spawn(comparer.work()).abort_handle(),
+            tokio::spawn(follow_metrics).abort_handle(),
+            tokio::spawn(snapshots.run()).abort_handle(),
+            tokio::spawn(end_back_off).abort_handle(),
+            tokio::spawn(divergence.run()).abort_handle(),
         ];
-        let inner = Inner { id, raft, publisher, machine_gone, store, log, timers, leader, stopping, tasks };
+        let inner =
+            Inner { id, raft, publisher, machine_dropped, store, log, timers, leader, stopping, tasks };
         Ok(Consensus { inner: Arc::new(inner) })
     }
 }
 
-/// openraft's settings; its defaults are wrong for real disks.
-fn settings(timers: &Timers) -> Result<Config, StartError> {
-    let settings = Config {
+/// openraft's configuration; its defaults do not suit real disks.
+fn config(timers: &Timers) -> Result<Config, StartError> {
+    let config = Config {
         cluster_name: "concord".into(),
         heartbeat_interval: timers.heartbeat_ms,
         election_timeout_min: timers.election_min_ms,
         election_timeout_max: timers.election_max_ms,
         enable_pre_vote: Some(true),
-        // A leader that resumes its term within its lease would confirm reads on a state that lags.
+        // A leader that restarts within its lease would otherwise resume its term and confirm reads on a state that
+        // lags.
         enable_leader_restore: Some(crate::sabotage::is("leader-restore")),
-        // Lets a majority elect while the old leader still reaches some of it.
+        // Lets a majority elect a leader while the old one still reaches some of its members.
         quorum_loss_probe_interval: Some(timers.election_max_ms.saturating_mul(4)),
         max_payload_entries: APPEND_ENTRIES_MAX,
-        api_channel_size: Some(API_QUEUE),
+        api_channel_size: Some(API_QUEUE_CALLS_MAX),
         snapshot_policy: SnapshotPolicy::Never,
-        max_in_snapshot_log_to_keep: NEVER,
-        replication_lag_threshold: NEVER,
+        max_in_snapshot_log_to_keep: COUNT_POLICY_OFF,
+        replication_lag_threshold: COUNT_POLICY_OFF,
         install_snapshot_timeout: SNAPSHOT_TIMEOUT_MS,
         backoff: BACKOFF.into(),
         ..Config::default()
     };
-    settings.validate().map_err(|error| StartError::Refused(format!("the timers do not fit: {error}")))
+    config.validate().map_err(|error| StartError::Refused(format!("the timers are not valid: {error}")))
 }
 
 #[cfg(test)]
@@ -303,10 +315,10 @@ mod tests {
     }
 
     #[test]
-    fn openraft_takes_our_settings() {
-        let settings = settings(&Timers::default()).unwrap();
-        assert_eq!(settings.enable_pre_vote, Some(true));
-        assert_eq!(settings.enable_leader_restore, Some(false));
+    fn openraft_accepts_the_configuration() {
+        let config = config(&Timers::default()).unwrap();
+        assert_eq!(config.enable_pre_vote, Some(true));
+        assert_eq!(config.enable_leader_restore, Some(false));
     }
 
     #[test]

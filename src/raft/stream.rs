@@ -1,15 +1,16 @@
-//! Entries from the leader to a member, on one connection that stays: frames there, frames back, in the same order.
+//! The append stream: entries from the leader to a member over one persistent connection, with pipelined requests.
 //!
-//! The call that opens it is one of `peers.rs` and admitted as such; then the connection is upgraded and bears
-//! nothing but frames: a length of four bytes and an [`Append`] or its [`Appended`]. A request and its answer as HTTP
-//! cost more than the entries that they carry, and their sender must wait for each answer before the next request,
-//! as two connections may overtake each other. Here what the leader has agreed on follows the entries at once.
+//! It is opened by a peer call, which is admitted like any other. Then the connection is upgraded and has frames
+//! only: a length of four bytes and a [`WireAppendRequest`], or in the other direction its [`WireAppendResponse`].
+//! As HTTP, a request and its response would cost more than the entries in them, and the sender would have to wait
+//! for each response before the next request, because requests on two connections may arrive in another order. Here
+//! the commit index follows the entries at once.
 //!
 //! **Invariants**
-//! 1. Answers come in the order of the requests. When openraft's requests end, the answers end, without an error:
-//!    anything else makes it begin again at once.
-//! 2. A connection that failed in any way is not used again, and neither is one that still owes an answer.
-//! 3. A peer that is silent for longer than the oldest request may take is unreachable.
+//! 1. Responses have the order of the requests. When openraft's requests end, the responses end without an error:
+//!    after anything else openraft starts over at once.
+//! 2. A connection is not used again after any failure, nor while a response on it is outstanding.
+//! 3. A member is unreachable once it has not answered within the timeout of the oldest request.
 
 use std::{
     collections::VecDeque,
@@ -33,108 +34,118 @@ use tokio_util::codec::{Framed, LengthDelimitedCodec};
 
 use super::{
     Consensus,
-    types::{Kind, LogId},
-    wire::{self, Append, Appended},
+    types::{LogId, TypeConfig},
+    wire::{self, WireAppendRequest, WireAppendResponse},
 };
 
-/// Requests that are under way at once. Only one of them has entries: while a member writes a batch to its disk the
-/// next one grows, and one fsync of many is worth more than two of few. The others tell of what was agreed on, and
-/// need no disk.
-const REQUESTS_MAX: usize = 8;
-/// Longest frame: the most that one append takes along, and one entry more.
+/// Most requests in flight. Only one of them has entries: while a member writes a batch to its disk the next batch
+/// grows, and one fsync of many entries costs less than two of few. The other requests only advance the commit
+/// index, which needs no disk.
+const REQUESTS_IN_FLIGHT_MAX: usize = 8;
+/// Longest frame: the most entries that one append has, and one entry more.
 const FRAME_BYTES_MAX: usize = 32 << 20;
 
-/// A connection that was upgraded.
-pub(crate) trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
+/// An upgraded connection.
+pub(crate) trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
 
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Wire for T {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection for T {}
 
-/// A connection's frames.
-pub(super) type Frames = Framed<Box<dyn Wire>, LengthDelimitedCodec>;
+/// A connection as a stream and sink of frames.
+pub(super) type Frames = Framed<Box<dyn Connection>, LengthDelimitedCodec>;
 
-pub(super) fn frames(wire: Box<dyn Wire>) -> Frames {
+pub(super) fn frames(connection: Box<dyn Connection>) -> Frames {
     let codec = LengthDelimitedCodec::builder().max_frame_length(FRAME_BYTES_MAX).new_codec();
-    Framed::new(wire, codec)
+    Framed::new(connection, codec)
 }
 
-/// A connection that comes about.
-pub(super) type Opening<'a> = BoxFuture<'a, Result<Frames, RPCError<Kind>>>;
+/// A connection that is being opened.
+pub(super) type OpenFuture<'a> = BoxFuture<'a, Result<Frames, RPCError<TypeConfig>>>;
 
-/// How long to wait for the answer to a request of so many entries and bytes.
-pub(super) type Patience = fn(usize, usize) -> Duration;
+/// How long a member may take to answer a request of so many entries and bytes.
+pub(super) type TimeoutOf = fn(usize, usize) -> Duration;
 
-/// A request that waits for its answer.
+/// A request whose response is outstanding.
 #[derive(Debug)]
-struct Sent {
+struct InFlight {
     previous: Option<LogId>,
     last: Option<LogId>,
     has_entries: bool,
-    patience: Duration,
+    timeout: Duration,
 }
 
-/// The leader's end of a stream while openraft uses it. Dropped before its end, it closes the connection.
-pub(super) struct Appends<'a, S> {
+/// The leader's end of a stream while openraft uses it. If it is dropped before its end, the connection is closed.
+pub(super) struct AppendPipeline<'a, S> {
     frames: Option<Frames>,
-    /// Opens a connection. Not before there is a request: openraft backs off before it makes one, and nowhere else.
-    open: Option<Opening<'a>>,
-    /// Where the connection is kept for the next use.
-    kept: &'a mut Option<Frames>,
+    /// Opens a connection. It waits for a request: openraft backs off before it makes one, and nowhere else.
+    open: Option<OpenFuture<'a>>,
+    /// Where the connection waits for the next use.
+    idle: &'a mut Option<Frames>,
     input: Option<S>,
-    sent: VecDeque<Sent>,
-    patience: Patience,
-    /// When the oldest answer must have come.
-    due: Instant,
+    in_flight: VecDeque<InFlight>,
+    timeout_of: TimeoutOf,
+    /// When the oldest response must have arrived.
+    deadline: Instant,
 }
 
-fn lost(why: impl std::fmt::Display) -> RPCError<Kind> {
+fn unreachable(why: impl std::fmt::Display) -> RPCError<TypeConfig> {
     RPCError::Unreachable(Unreachable::from_string(why))
 }
 
-impl<'a, S> Appends<'a, S>
+impl<'a, S> AppendPipeline<'a, S>
 where
-    S: Stream<Item = AppendEntriesRequest<Kind>> + Send + Unpin + 'static,
+    S: Stream<Item = AppendEntriesRequest<TypeConfig>> + Send + Unpin + 'static,
 {
-    /// Sends what comes from `input` over the connection that is kept, or over one that it opens; at the end it is
-    /// kept again.
-    pub(super) fn new(kept: &'a mut Option<Frames>, open: Opening<'a>, input: S, patience: Patience) -> Self {
-        let (frames, open) = (kept.take(), Some(open));
-        let (input, sent, due) = (Some(input), VecDeque::new(), Instant::now());
-        Self { frames, open, kept, input, sent, patience, due }
+    /// Sends the requests of `input` over the idle connection, or else over one that it opens. At the end the
+    /// connection is idle again.
+    pub(super) fn new(
+        idle: &'a mut Option<Frames>,
+        open: OpenFuture<'a>,
+        input: S,
+        timeout_of: TimeoutOf,
+    ) -> Self {
+        let (frames, open) = (idle.take(), Some(open));
+        let (input, in_flight, deadline) = (Some(input), VecDeque::new(), Instant::now());
+        Self { frames, open, idle, input, in_flight, timeout_of, deadline }
     }
 
-    /// The answers, as openraft wants them.
-    pub(super) fn answers(self) -> BoxStream<'a, Result<StreamAppendResult<Kind>, RPCError<Kind>>> {
+    /// The responses, in the shape that openraft expects.
+    pub(super) fn responses(
+        self,
+    ) -> BoxStream<'a, Result<StreamAppendResult<TypeConfig>, RPCError<TypeConfig>>> {
         Box::pin(futures::stream::unfold(Some(self), async |state| {
-            let mut appends = state?;
-            match appends.next().await {
+            let mut pipeline = state?;
+            match pipeline.next().await {
                 None => {
-                    *appends.kept = appends.frames;
+                    *pipeline.idle = pipeline.frames;
                     None
                 }
-                Some(Ok(Ok(last))) => Some((Ok(Ok(last)), Some(appends))),
-                // The member does not follow: what else is under way is for nothing.
+                Some(Ok(Ok(last))) => Some((Ok(Ok(last)), Some(pipeline))),
+                // The member has rejected the request: it will reject the others in flight too.
                 Some(Ok(Err(refused))) => Some((Ok(Err(refused)), None)),
                 Some(Err(error)) => Some((Err(error), None)),
             }
         }))
     }
 
-    /// The next answer; `None` once all requests have theirs and no more will come.
-    async fn next(&mut self) -> Option<Result<StreamAppendResult<Kind>, RPCError<Kind>>> {
+    /// The next response; `None` once every request has its response and no more requests will come.
+    async fn next(&mut self) -> Option<Result<StreamAppendResult<TypeConfig>, RPCError<TypeConfig>>> {
         loop {
-            let is_full = self.sent.len() == REQUESTS_MAX || self.sent.iter().any(|sent| sent.has_entries);
+            let is_full = self.in_flight.len() == REQUESTS_IN_FLIGHT_MAX
+                || self.in_flight.iter().any(|request| request.has_entries);
             let requests = if is_full { None } else { self.input.as_mut() };
-            if requests.is_none() && self.sent.is_empty() {
+            if requests.is_none() && self.in_flight.is_empty() {
                 return None;
             }
             tokio::select! {
                 biased;
-                // Listened to also while nothing is owed: a member that has gone is found before the next write.
-                answer = answer_of(self.frames.as_mut()) => return Some(self.take(answer).map_err(lost)),
-                () = sleep_until(self.due), if !self.sent.is_empty() => {
-                    return Some(Err(lost(io::Error::from(io::ErrorKind::TimedOut))));
+                // Also while no response is outstanding: a lost connection is found before the next write.
+                response = next_frame(self.frames.as_mut()) => {
+                    return Some(self.accept(response).map_err(unreachable));
                 }
-                request = next_of(requests) => match request {
+                () = sleep_until(self.deadline), if !self.in_flight.is_empty() => {
+                    return Some(Err(unreachable(io::Error::from(io::ErrorKind::TimedOut))));
+                }
+                request = next_request(requests) => match request {
                     Some(request) => if let Err(error) = self.send(&request).await {
                         return Some(Err(error));
                     },
@@ -144,47 +155,51 @@ where
         }
     }
 
-    async fn send(&mut self, request: &AppendEntriesRequest<Kind>) -> Result<(), RPCError<Kind>> {
+    async fn send(&mut self, request: &AppendEntriesRequest<TypeConfig>) -> Result<(), RPCError<TypeConfig>> {
         if self.frames.is_none()
             && let Some(open) = self.open.take()
         {
             self.frames = Some(open.await?);
         }
-        let frames = self.frames.as_mut().ok_or_else(|| lost("the connection has failed"))?;
-        let body = wire::to_bytes(&Append::from(request));
-        let patience = (self.patience)(request.entries.len(), body.len());
-        let until = Instant::now() + patience;
-        if self.sent.is_empty() {
-            self.due = until;
+        let frames = self.frames.as_mut().ok_or_else(|| unreachable("the connection has failed"))?;
+        let body = wire::to_bytes(&WireAppendRequest::from(request));
+        let timeout = (self.timeout_of)(request.entries.len(), body.len());
+        let deadline = Instant::now() + timeout;
+        if self.in_flight.is_empty() {
+            self.deadline = deadline;
         }
         let (previous, last) = (request.prev_log_id, request.entries.last().map(|entry| entry.log_id));
         let has_entries = last.is_some();
-        self.sent.push_back(Sent { previous, last: last.or(previous), has_entries, patience });
-        let sent = timeout_at(until, frames.send(Bytes::from(body))).await;
-        sent.map_err(lost)?.map_err(lost)
+        self.in_flight.push_back(InFlight { previous, last: last.or(previous), has_entries, timeout });
+        let sent = timeout_at(deadline, frames.send(Bytes::from(body))).await;
+        sent.map_err(unreachable)?.map_err(unreachable)
     }
 
-    fn take(&mut self, answer: Option<io::Result<bytes::BytesMut>>) -> io::Result<StreamAppendResult<Kind>> {
-        let answer = answer.unwrap_or_else(|| Err(io::ErrorKind::UnexpectedEof.into()))?;
-        let answer: Appended = wire::from_bytes(&answer).map_err(io::Error::other)?;
-        let sent = self.sent.pop_front().ok_or(io::ErrorKind::InvalidData)?;
-        if let Some(next) = self.sent.front() {
-            self.due = Instant::now() + next.patience;
+    /// Matches a response with the oldest request in flight.
+    fn accept(
+        &mut self,
+        frame: Option<io::Result<bytes::BytesMut>>,
+    ) -> io::Result<StreamAppendResult<TypeConfig>> {
+        let frame = frame.unwrap_or_else(|| Err(io::ErrorKind::UnexpectedEof.into()))?;
+        let response: WireAppendResponse = wire::from_bytes(&frame).map_err(io::Error::other)?;
+        let request = self.in_flight.pop_front().ok_or(io::ErrorKind::InvalidData)?;
+        if let Some(next) = self.in_flight.front() {
+            self.deadline = Instant::now() + next.timeout;
         }
-        Ok(AppendEntriesResponse::from(answer).into_stream_result(sent.previous, sent.last))
+        Ok(AppendEntriesResponse::from(response).into_stream_result(request.previous, request.last))
     }
 }
 
-/// The next frame, where there is a connection.
-async fn answer_of(frames: Option<&mut Frames>) -> Option<io::Result<bytes::BytesMut>> {
+/// The next frame; pending without a connection.
+async fn next_frame(frames: Option<&mut Frames>) -> Option<io::Result<bytes::BytesMut>> {
     match frames {
         Some(frames) => frames.next().await,
         None => std::future::pending().await,
     }
 }
 
-/// The next request, where requests are wanted.
-async fn next_of<S: Stream + Unpin>(requests: Option<&mut S>) -> Option<S::Item> {
+/// The next request; pending while none is wanted.
+async fn next_request<S: Stream + Unpin>(requests: Option<&mut S>) -> Option<S::Item> {
     match requests {
         Some(requests) => requests.next().await,
         None => std::future::pending().await,
@@ -192,49 +207,48 @@ async fn next_of<S: Stream + Unpin>(requests: Option<&mut S>) -> Option<S::Item>
 }
 
 impl Consensus {
-    /// The member's end: answers the frames of an upgraded connection until it ends, fails, or this node stops.
-    pub(crate) async fn serve_stream(&self, wire: impl Wire + 'static) {
-        let (sink, source) = frames(Box::new(wire)).split();
-        let requests = Requests(source);
-        let answers = self.inner.raft.stream_append(requests);
-        let gone = self.inner.machine_gone.clone();
+    /// The member's end: responses the frames of an upgraded connection until it ends, fails, or this node stops.
+    pub(crate) async fn serve_stream(&self, connection: impl Connection + 'static) {
+        let (sink, source) = frames(Box::new(connection)).split();
+        let responses = self.inner.raft.stream_append(Requests(source));
+        let stopped = self.inner.machine_dropped.clone();
         tokio::select! {
-            () = reply(sink, answers) => {}
-            () = gone.cancelled() => {}
+            () = send_responses(sink, responses) => {}
+            () = stopped.cancelled() => {}
         }
     }
 }
 
-async fn reply<E>(
+async fn send_responses<E>(
     mut sink: impl Sink<Bytes, Error = io::Error> + Unpin,
-    answers: impl Stream<Item = Result<StreamAppendResult<Kind>, E>>,
+    responses: impl Stream<Item = Result<StreamAppendResult<TypeConfig>, E>>,
 ) {
-    let mut answers = std::pin::pin!(answers);
-    // The end is openraft's: a failure of the node, or the end of the requests.
-    while let Some(Ok(answer)) = answers.next().await {
-        let answer = Appended::from(AppendEntriesResponse::from(answer));
-        if let Err(error) = sink.send(Bytes::from(wire::to_bytes(&answer))).await {
-            tracing::debug!(%error, "a stream of entries was left by its sender");
+    let mut responses = std::pin::pin!(responses);
+    // openraft ends the responses when the requests end or the node fails.
+    while let Some(Ok(response)) = responses.next().await {
+        let response = WireAppendResponse::from(AppendEntriesResponse::from(response));
+        if let Err(error) = sink.send(Bytes::from(wire::to_bytes(&response))).await {
+            tracing::debug!(%error, "an append stream was closed by its sender");
             return;
         }
     }
 }
 
-/// The requests in a connection's frames, until it ends or says what is none.
+/// The requests in a connection's frames, until it ends or a frame is malformed.
 struct Requests<S>(S);
 
 impl<S: Stream<Item = io::Result<bytes::BytesMut>> + Unpin> Stream for Requests<S> {
-    type Item = AppendEntriesRequest<Kind>;
+    type Item = AppendEntriesRequest<TypeConfig>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let Some(frame) = std::task::ready!(self.0.poll_next_unpin(context)) else {
             return Poll::Ready(None);
         };
         let request = frame.map_err(|error| error.to_string()).and_then(|frame| {
-            let append = wire::from_bytes::<Append>(&frame).map_err(|error| error.to_string())?;
-            append.try_into().map_err(|error: crate::peer::ReceiveError| error.to_string())
+            let request = wire::from_bytes::<WireAppendRequest>(&frame).map_err(|error| error.to_string())?;
+            request.try_into().map_err(|error: crate::peer::ReceiveError| error.to_string())
         });
-        Poll::Ready(request.inspect_err(|error| tracing::warn!("a stream of entries ended: {error}")).ok())
+        Poll::Ready(request.inspect_err(|error| tracing::warn!("an append stream failed: {error}")).ok())
     }
 }
 
@@ -247,144 +261,158 @@ mod tests {
     use super::*;
     use crate::raft::{
         types::Entry,
-        wire::{Ballot, Id},
+        wire::{WireLogId, WireVote},
     };
 
     fn id(index: u64) -> LogId {
-        LogId::from(Id { index, term: 1, node: 1 })
+        LogId::from(WireLogId { index, term: 1, node: 1 })
     }
 
-    /// A request with entries from `first` to `last`; with none when `last` comes before.
-    fn request(first: u64, last: u64) -> AppendEntriesRequest<Kind> {
+    /// A request with entries from `first` to `last`; with none when `last` is less than `first`.
+    fn request(first: u64, last: u64) -> AppendEntriesRequest<TypeConfig> {
         let entry = |index| Entry { log_id: id(index), payload: EntryPayload::Blank };
         AppendEntriesRequest {
-            vote: Ballot { term: 1, node: 1, committed: true }.into(),
+            vote: WireVote { term: 1, node: 1, committed: true }.into(),
             prev_log_id: Some(id(first - 1)),
             entries: (first..=last).map(entry).collect(),
             leader_commit: None,
         }
     }
 
-    fn wires() -> (Frames, Frames) {
-        let (ours, theirs): (DuplexStream, DuplexStream) = tokio::io::duplex(1 << 20);
-        (frames(Box::new(ours)), frames(Box::new(theirs)))
+    /// The leader's and the member's end of a connection.
+    fn connection() -> (Frames, Frames) {
+        let (leader, member): (DuplexStream, DuplexStream) = tokio::io::duplex(1 << 20);
+        (frames(Box::new(leader)), frames(Box::new(member)))
     }
 
-    fn ready<'a>(frames: Frames) -> Opening<'a> {
+    fn ready<'a>(frames: Frames) -> OpenFuture<'a> {
         Box::pin(std::future::ready(Ok(frames)))
     }
 
-    async fn answer(member: &mut Frames, answer: Appended) {
+    async fn respond(member: &mut Frames, response: WireAppendResponse) {
         let frame = member.next().await.unwrap().unwrap();
-        wire::from_bytes::<Append>(&frame).unwrap();
-        member.send(Bytes::from(wire::to_bytes(&answer))).await.unwrap();
+        wire::from_bytes::<WireAppendRequest>(&frame).unwrap();
+        member.send(Bytes::from(wire::to_bytes(&response))).await.unwrap();
     }
 
-    fn patient(_entries: usize, _bytes: usize) -> Duration {
+    fn one_minute(_entries: usize, _bytes: usize) -> Duration {
         Duration::from_secs(60)
     }
 
     #[tokio::test]
-    async fn answers_come_in_order_and_the_connection_is_kept_for_the_next_use() {
-        let (ours, mut member) = wires();
-        let mut kept = None;
+    async fn responses_come_in_order_and_the_connection_is_reused() {
+        let (leader, mut member) = connection();
+        let mut idle = None;
         let input = stream::iter([request(1, 3), request(4, 3), request(4, 3), request(4, 5)]);
-        let answers = Appends::new(&mut kept, ready(ours), input, patient).answers();
+        let responses = AppendPipeline::new(&mut idle, ready(leader), input, one_minute).responses();
         let member = async {
             for _ in 0..3 {
-                answer(&mut member, Appended::All).await;
+                respond(&mut member, WireAppendResponse::Success).await;
             }
-            answer(&mut member, Appended::UpTo(Some(Id { index: 4, term: 1, node: 1 }))).await;
+            respond(
+                &mut member,
+                WireAppendResponse::PartialSuccess(Some(WireLogId { index: 4, term: 1, node: 1 })),
+            )
+            .await;
             member
         };
-        let (answers, _member) = tokio::join!(answers.collect::<Vec<_>>(), member);
-        let acknowledged: Vec<_> = answers.into_iter().map(|answer| answer.unwrap().unwrap()).collect();
+        let (responses, _member) = tokio::join!(responses.collect::<Vec<_>>(), member);
+        let acknowledged: Vec<_> = responses.into_iter().map(|response| response.unwrap().unwrap()).collect();
         assert_eq!(acknowledged, [3, 3, 3, 4].map(|index| Some(id(index))));
-        assert!(kept.is_some());
+        assert!(idle.is_some());
     }
 
     #[tokio::test]
-    async fn a_batch_waits_for_the_one_before_it_but_not_for_what_has_no_entries() {
-        let (ours, mut member) = wires();
-        let mut kept = None;
+    async fn a_batch_waits_for_the_one_before_it_but_not_for_requests_without_entries() {
+        let (leader, mut member) = connection();
+        let mut idle = None;
         let input = stream::iter([request(4, 3), request(4, 4), request(5, 5)]).chain(stream::pending());
-        let mut answers = Appends::new(&mut kept, ready(ours), Box::pin(input), patient).answers();
-        assert!(answers.next().now_or_never().is_none());
+        let mut responses =
+            AppendPipeline::new(&mut idle, ready(leader), Box::pin(input), one_minute).responses();
+        assert!(responses.next().now_or_never().is_none());
         let entries = async |member: &mut Frames| {
             let frame = member.next().now_or_never()?.unwrap().unwrap();
-            let append = wire::from_bytes::<Append>(&frame).unwrap();
+            let append = wire::from_bytes::<WireAppendRequest>(&frame).unwrap();
             Some(AppendEntriesRequest::try_from(append).unwrap().entries.len())
         };
         assert_eq!(entries(&mut member).await, Some(0));
         assert_eq!(entries(&mut member).await, Some(1));
         assert_eq!(entries(&mut member).await, None);
         for _ in 0..2 {
-            member.send(Bytes::from(wire::to_bytes(&Appended::All))).await.unwrap();
-            answers.next().await.unwrap().unwrap().unwrap();
+            member.send(Bytes::from(wire::to_bytes(&WireAppendResponse::Success))).await.unwrap();
+            responses.next().await.unwrap().unwrap().unwrap();
         }
-        assert!(answers.next().now_or_never().is_none());
+        assert!(responses.next().now_or_never().is_none());
         assert_eq!(entries(&mut member).await, Some(1));
-        drop(answers);
-        assert!(kept.is_none(), "a connection that owes an answer is not used again");
+        drop(responses);
+        assert!(idle.is_none(), "a connection with an outstanding response is not used again");
     }
 
     #[tokio::test]
-    async fn a_member_that_is_silent_or_leaves_is_unreachable() {
+    async fn a_member_that_does_not_answer_or_disconnects_is_unreachable() {
         for stays in [true, false] {
-            let (ours, member) = wires();
+            let (leader, member) = connection();
             let _member = stays.then_some(member);
-            let mut kept = None;
+            let mut idle = None;
             let input = stream::iter([request(1, 1)]).chain(stream::pending());
-            let patience = |_, _| Duration::from_millis(20);
-            let mut answers = Appends::new(&mut kept, ready(ours), Box::pin(input), patience).answers();
-            let answer = answers.next().await.unwrap();
-            assert!(matches!(answer, Err(RPCError::Unreachable(_))), "{answer:?}");
-            assert!(answers.next().await.is_none());
-            drop(answers);
-            assert!(kept.is_none());
+            let timeout_of = |_, _| Duration::from_millis(20);
+            let mut responses =
+                AppendPipeline::new(&mut idle, ready(leader), Box::pin(input), timeout_of).responses();
+            let response = responses.next().await.unwrap();
+            assert!(matches!(response, Err(RPCError::Unreachable(_))), "{response:?}");
+            assert!(responses.next().await.is_none());
+            drop(responses);
+            assert!(idle.is_none());
         }
     }
 
     #[tokio::test]
-    async fn a_member_that_leaves_is_missed_before_anything_is_sent() {
-        let (ours, member) = wires();
+    async fn a_lost_connection_is_found_before_anything_is_sent() {
+        let (leader, member) = connection();
         drop(member);
-        let mut kept = Some(ours);
+        let mut idle = Some(leader);
         let none = Box::pin(async { panic!("opened without a request") });
-        let input = stream::pending::<AppendEntriesRequest<Kind>>();
-        let mut answers = Appends::new(&mut kept, none, input, patient).answers();
-        assert!(matches!(answers.next().await, Some(Err(RPCError::Unreachable(_)))));
+        let input = stream::pending::<AppendEntriesRequest<TypeConfig>>();
+        let mut responses = AppendPipeline::new(&mut idle, none, input, one_minute).responses();
+        assert!(matches!(responses.next().await, Some(Err(RPCError::Unreachable(_)))));
     }
 
     #[tokio::test]
     async fn a_connection_is_opened_only_for_a_request() {
-        let mut kept = None;
-        let none = || -> Opening<'static> { Box::pin(async { Err(lost("nobody is there")) }) };
-        let pending = stream::pending::<AppendEntriesRequest<Kind>>();
-        assert!(Appends::new(&mut kept, none(), pending, patient).answers().next().now_or_never().is_none());
+        let mut idle = None;
+        let none = || -> OpenFuture<'static> { Box::pin(async { Err(unreachable("no listener")) }) };
+        let pending = stream::pending::<AppendEntriesRequest<TypeConfig>>();
+        assert!(
+            AppendPipeline::new(&mut idle, none(), pending, one_minute)
+                .responses()
+                .next()
+                .now_or_never()
+                .is_none()
+        );
         let input = stream::iter([request(1, 1)]);
-        let answers: Vec<_> = Appends::new(&mut kept, none(), input, patient).answers().collect().await;
-        assert!(matches!(&answers[..], [Err(RPCError::Unreachable(_))]));
+        let responses: Vec<_> =
+            AppendPipeline::new(&mut idle, none(), input, one_minute).responses().collect().await;
+        assert!(matches!(&responses[..], [Err(RPCError::Unreachable(_))]));
     }
 
     #[tokio::test]
-    async fn a_member_that_does_not_follow_ends_the_stream() {
-        let (ours, mut member) = wires();
-        let mut kept = None;
+    async fn a_member_that_rejects_a_request_ends_the_stream() {
+        let (leader, mut member) = connection();
+        let mut idle = None;
         let input = stream::iter([request(4, 4), request(5, 5)]);
-        let answers = Appends::new(&mut kept, ready(ours), input, patient).answers();
-        let (answers, ()) =
-            tokio::join!(answers.collect::<Vec<_>>(), answer(&mut member, Appended::Conflict));
-        assert_eq!(answers.len(), 1);
-        assert!(answers.into_iter().all(|answer| answer.unwrap().is_err()));
-        assert!(kept.is_none());
+        let responses = AppendPipeline::new(&mut idle, ready(leader), input, one_minute).responses();
+        let (responses, ()) =
+            tokio::join!(responses.collect::<Vec<_>>(), respond(&mut member, WireAppendResponse::Conflict));
+        assert_eq!(responses.len(), 1);
+        assert!(responses.into_iter().all(|response| response.unwrap().is_err()));
+        assert!(idle.is_none());
     }
 
     #[tokio::test]
-    async fn what_is_no_request_ends_the_member_s_part() {
-        let (mut ours, member) = wires();
-        ours.send(Bytes::from(wire::to_bytes(&Append::from(&request(1, 2))))).await.unwrap();
-        ours.send(Bytes::from_static(b"?")).await.unwrap();
+    async fn a_malformed_frame_ends_the_member_s_end() {
+        let (mut leader, member) = connection();
+        leader.send(Bytes::from(wire::to_bytes(&WireAppendRequest::from(&request(1, 2))))).await.unwrap();
+        leader.send(Bytes::from_static(b"?")).await.unwrap();
         let requests: Vec<_> = Requests(member).collect().await;
         assert_eq!(requests.iter().map(|request| request.entries.len()).collect::<Vec<_>>(), [2]);
     }

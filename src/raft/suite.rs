@@ -1,5 +1,5 @@
-//! The room as a whole, on the real log, machine and store: openraft's own storage suite, which does not test
-//! reopening, and a cluster of one that is stopped and started.
+//! The whole layer on the real log, state machine and store: openraft's own storage suite, which does not test
+//! reopening, and a cluster of one node that is stopped and started.
 
 use std::{path::Path, sync::Arc};
 
@@ -13,7 +13,7 @@ use super::{
     Consensus, Start, StartError, Timers,
     log::{Log, Wal},
     machine::Machine,
-    types::Kind,
+    types::TypeConfig,
 };
 use crate::{
     model::{
@@ -31,7 +31,7 @@ use crate::{
 
 struct Builder;
 
-/// What a test holds while it works: the directory, and the store that is to be closed before it goes.
+/// What a test holds while it runs: the directory, and the store, which is closed before the directory is removed.
 struct Guard {
     _directory: TempDir,
     store: Store,
@@ -43,8 +43,8 @@ impl Drop for Guard {
     }
 }
 
-impl StoreBuilder<Kind, Log, Machine, Guard> for Builder {
-    async fn build(&self) -> Result<(Guard, Log, Machine), StorageError<Kind>> {
+impl StoreBuilder<TypeConfig, Log, Machine, Guard> for Builder {
+    async fn build(&self) -> Result<(Guard, Log, Machine), StorageError<TypeConfig>> {
         let directory = tempfile::tempdir().unwrap();
         let wal = Wal::open(&directory.path().join("log")).unwrap();
         let range = LogRange { purged: 0, last: 0 };
@@ -52,7 +52,7 @@ impl StoreBuilder<Kind, Log, Machine, Guard> for Builder {
         let (store, Loaded::State(state, position)) = opened else {
             panic!("a fresh store has a whole state")
         };
-        let log = wal.with(Arc::new(store.clone()));
+        let log = wal.with_listener(Arc::new(store.clone()));
         let machine = Machine::new(state, &position, store.clone(), log.clone()).unwrap();
         Ok((Guard { _directory: directory, store }, log, machine))
     }
@@ -77,11 +77,11 @@ async fn start(directory: &Path) -> Result<Consensus, StartError> {
     .await
 }
 
-fn proposal(number: u64) -> Arc<Proposal> {
+fn proposal(number: u64) -> Proposal {
     let key = Key::parse(&format!("definition-{number}")).unwrap();
     let command = Command::CreateDefinition { key, indexes: Vec::new(), schema: None };
     let (at, by) = (Timestamp(number), "root".into());
-    Arc::new(Proposal { at, by, reason: None, request: None, definition_read: None, command })
+    Proposal { at, by, reason: None, request: None, definition_read: None, command }
 }
 
 async fn write(consensus: &Consensus, number: u64) -> u64 {
@@ -89,8 +89,8 @@ async fn write(consensus: &Consensus, number: u64) -> u64 {
         match consensus.write(proposal(number)).await {
             Ok(Verdict::Decided(Ok(applied))) => return applied.revision,
             Ok(verdict) => panic!("{verdict:?}"),
-            // A fresh leader has no lease yet.
-            Err(_) => consensus.applied(consensus.read_index().await.unwrap_or(0)).await,
+            // A new leader has no lease yet.
+            Err(_) => consensus.wait_applied(consensus.read_index().await.unwrap_or(0)).await,
         }
     }
 }
@@ -114,7 +114,7 @@ async fn a_cluster_of_one_keeps_its_writes_over_a_stop_and_refuses_an_emptied_lo
 
     let consensus = start(directory.path()).await.unwrap();
     assert!(consensus.is_initialized().await);
-    consensus.applied(last).await;
+    consensus.wait_applied(last).await;
     assert_eq!(consensus.state().digest(), digest);
     assert!(write(&consensus, 21).await > last);
     consensus.shutdown().await;

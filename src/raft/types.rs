@@ -1,4 +1,6 @@
-//! openraft's types as this room uses them. They end here: no other room names openraft.
+//! openraft's generic types with this layer's parameters, as short aliases.
+//!
+//! **Invariant:** they are named in `raft` only: no other layer names openraft.
 
 use std::fmt;
 
@@ -12,46 +14,45 @@ use crate::{
 };
 
 openraft::declare_raft_types!(
-    /// Which types openraft works with here.
-    pub(super) Kind: D = Data, R = Reply, NodeId = NodeId, Node = Member
+    /// The parameters of openraft's generic types.
+    pub(super) TypeConfig: D = EncodedProposal, R = ApplyResponse, NodeId = NodeId, Node = Member
 );
 
-/// A proposal as its bytes. The log, the peers and the memory between them share one copy; only applying needs
-/// the proposal itself.
+/// An encoded proposal. The log, its cache and the calls to members share one copy; only applying decodes it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Data(pub(super) Bytes);
+pub(super) struct EncodedProposal(pub(super) Bytes);
 
-/// What applying an entry answers: nothing for entries without a proposal.
+/// What applying an entry returns: nothing for an entry without a proposal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Reply(pub(super) Option<Verdict>);
+pub(super) struct ApplyResponse(pub(super) Option<Verdict>);
 
-impl fmt::Display for Data {
+impl fmt::Display for EncodedProposal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "a proposal of {} bytes", self.0.len())
     }
 }
 
-impl fmt::Debug for Data {
+impl fmt::Debug for EncodedProposal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-impl fmt::Display for Reply {
+impl fmt::Display for ApplyResponse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}", self.0)
     }
 }
 
-pub(super) type Raft = openraft::Raft<Kind, Machine>;
+pub(super) type Raft = openraft::Raft<TypeConfig, Machine>;
 pub(super) type LeaderId = openraft::impls::leader_id_adv::LeaderId<u64, NodeId>;
 pub(super) type LogId = openraft::LogId<LeaderId>;
 pub(super) type Vote = openraft::Vote<LeaderId>;
-pub(super) type Payload = openraft::EntryPayload<Data, NodeId, Member>;
+pub(super) type Payload = openraft::EntryPayload<EncodedProposal, NodeId, Member>;
 pub(super) type Entry = openraft::Entry<LeaderId, Payload>;
 pub(super) type Membership = openraft::Membership<NodeId, Member>;
 pub(super) type StoredMembership = openraft::StoredMembership<LeaderId, NodeId, Member>;
 pub(super) type SnapshotMeta = openraft::SnapshotMeta<LeaderId, NodeId, Member>;
 pub(super) type Snapshot = openraft::Snapshot<LeaderId, NodeId, Member, crate::store::SnapshotFile>;
-pub(super) type Metrics = openraft::RaftMetrics<Kind>;
+pub(super) type Metrics = openraft::RaftMetrics<TypeConfig>;
 pub(super) type LogReader = Log;

@@ -6,7 +6,7 @@
 //! **Invariant:** this task knows nothing that does not stand in the state, so it goes on wherever leadership goes, and
 //! two nodes that both believe to lead do no harm: a step that was made twice is taken once.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 
@@ -64,15 +64,15 @@ impl Service {
 }
 
 /// The next step of a definition's build.
-fn step(definition: &Definition) -> Option<Arc<Proposal>> {
+fn step(definition: &Definition) -> Option<Proposal> {
     let build = definition.indexing.build.as_ref()?;
     let (key, begun, cursor) = (definition.key.clone(), build.begun, build.cursor.clone());
-    Some(Arc::new(Proposal {
+    Some(Proposal {
         at: now(),
         by: BY.into(),
         reason: None,
         request: None,
         definition_read: None,
         command: Command::BuildIndex { key, begun, cursor },
-    }))
+    })
 }

@@ -402,7 +402,7 @@ impl Service {
     /// Gives leadership to another node, where this one leads.
     pub async fn hand_over(&self) {
         if let Some(consensus) = self.consensus() {
-            consensus.hand_over().await;
+            consensus.transfer_leadership().await;
         }
     }
 

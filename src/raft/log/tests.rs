@@ -1,4 +1,4 @@
-//! The log keeps what it was told to keep, and says so when it was damaged.
+//! The log holds what was written to it after it is reopened, and reports damage.
 
 use std::{
     path::PathBuf,
@@ -10,16 +10,16 @@ use openraft::storage::RaftLogStorageExt;
 use super::*;
 use crate::{
     peer::Member,
-    raft::types::{Data, Membership, Payload as RaftPayload},
+    raft::types::{EncodedProposal, Membership, Payload},
 };
 
 #[derive(Default)]
-struct Told {
+struct RecordingListener {
     flushed: AtomicU64,
     truncated: AtomicU64,
 }
 
-impl Listener for Told {
+impl LogListener for RecordingListener {
     fn flushed(&self, index: u64) {
         self.flushed.store(index, Ordering::SeqCst);
     }
@@ -29,18 +29,18 @@ impl Listener for Told {
     }
 }
 
-fn open(directory: &Path) -> (Log, Arc<Told>) {
-    let told = Arc::new(Told::default());
-    (Wal::open(directory).unwrap().with(told.clone()), told)
+fn open(directory: &Path) -> (Log, Arc<RecordingListener>) {
+    let listener = Arc::new(RecordingListener::default());
+    (Wal::open(directory).unwrap().with_listener(listener.clone()), listener)
 }
 
 fn id(term: u64, index: u64) -> LogId {
-    Id { index, term, node: 1 }.into()
+    WireLogId { index, term, node: 1 }.into()
 }
 
 fn entry(term: u64, index: u64, bytes: usize) -> Entry {
     let byte = u8::try_from(index % 251).unwrap();
-    Entry { log_id: id(term, index), payload: RaftPayload::Normal(Data(vec![byte; bytes].into())) }
+    Entry { log_id: id(term, index), payload: Payload::Normal(EncodedProposal(vec![byte; bytes].into())) }
 }
 
 fn members() -> Entry {
@@ -49,37 +49,38 @@ fn members() -> Entry {
         vec![[1, 2].into()],
         [(1, node(1)), (2, node(2))].into_iter().collect::<std::collections::BTreeMap<_, _>>(),
     );
-    Entry { log_id: id(0, 0), payload: RaftPayload::Membership(membership.unwrap()) }
+    Entry { log_id: id(0, 0), payload: Payload::Membership(membership.unwrap()) }
 }
 
 fn vote(term: u64) -> Vote {
-    Ballot { term, node: 1, committed: true }.into()
+    WireVote { term, node: 1, committed: true }.into()
 }
 
-fn mark() -> Mark {
-    Mark { cluster: [7; 16], node: 1, installing: None }
+fn header() -> LogHeader {
+    LogHeader { cluster: [7; 16], node: 1, installing: None }
 }
 
 /// All that a log holds.
 async fn contents(log: &mut Log) -> io::Result<String> {
-    let mark = log.read(|wal| Ok(wal.log_state().user_data.clone()))?;
+    let header = log.read(|wal| Ok(wal.log_state().user_data.clone()))?;
     let vote = log.read_vote().await?;
     let state = log.get_log_state().await?;
     let committed = log.read_committed().await?;
     let entries = log.try_get_log_entries(..).await?;
-    let entries: Vec<_> = entries.iter().map(|entry| (entry.log_id, Payload::from(&entry.payload))).collect();
-    Ok(format!("{mark:?} {vote:?} {state:?} {committed:?} {entries:?}"))
+    let entries: Vec<_> =
+        entries.iter().map(|entry| (entry.log_id, LogPayload::from(&entry.payload))).collect();
+    Ok(format!("{header:?} {vote:?} {state:?} {committed:?} {entries:?}"))
 }
 
 async fn filled(directory: &Path) -> String {
-    Wal::open(directory).unwrap().0.save_user_data(Some(mark())).unwrap();
+    Wal::open(directory).unwrap().0.save_user_data(Some(header())).unwrap();
     let (mut log, _) = open(directory);
     log.save_vote(&vote(1)).await.unwrap();
     log.blocking_append([members(), entry(1, 1, 20), entry(1, 2, 3), entry(1, 3, 3)]).await.unwrap();
     log.save_committed(Some(id(1, 2))).await.unwrap();
     log.truncate_after(Some(id(1, 2))).await.unwrap();
     log.save_vote(&vote(2)).await.unwrap();
-    log.blocking_append([entry(2, 3, 30), Entry { log_id: id(2, 4), payload: RaftPayload::Blank }])
+    log.blocking_append([entry(2, 3, 30), Entry { log_id: id(2, 4), payload: Payload::Blank }])
         .await
         .unwrap();
     log.save_committed(Some(id(2, 4))).await.unwrap();
@@ -90,7 +91,7 @@ async fn filled(directory: &Path) -> String {
 }
 
 #[tokio::test]
-async fn a_log_that_is_opened_again_holds_all_that_it_held() {
+async fn a_reopened_log_holds_all_that_it_held() {
     let directory = tempfile::tempdir().unwrap();
     let held = filled(directory.path()).await;
     let (mut log, _) = open(directory.path());
@@ -100,13 +101,13 @@ async fn a_log_that_is_opened_again_holds_all_that_it_held() {
 }
 
 #[tokio::test]
-async fn the_store_is_told_of_flushes_and_cuts() {
+async fn the_listener_is_notified_of_flushes_and_truncations() {
     let directory = tempfile::tempdir().unwrap();
-    let (mut log, told) = open(directory.path());
+    let (mut log, listener) = open(directory.path());
     log.blocking_append([members(), entry(1, 1, 20), entry(1, 2, 3)]).await.unwrap();
-    assert_eq!(told.flushed.load(Ordering::SeqCst), 2);
+    assert_eq!(listener.flushed.load(Ordering::SeqCst), 2);
     log.truncate_after(Some(id(1, 1))).await.unwrap();
-    assert_eq!(told.truncated.load(Ordering::SeqCst), 1);
+    assert_eq!(listener.truncated.load(Ordering::SeqCst), 1);
     log.truncate_after(Some(id(1, 1))).await.unwrap();
     log.truncate_after(None).await.unwrap();
     assert_eq!(log.get_log_state().await.unwrap().last_log_id, None);
@@ -121,7 +122,7 @@ fn only_file(directory: &Path) -> PathBuf {
 }
 
 #[tokio::test]
-async fn a_flipped_bit_never_shortens_the_log_in_silence() {
+async fn a_flipped_bit_never_shortens_the_log_silently() {
     let directory = tempfile::tempdir().unwrap();
     let held = filled(directory.path()).await;
     let path = only_file(directory.path());
@@ -132,7 +133,7 @@ async fn a_flipped_bit_never_shortens_the_log_in_silence() {
         flipped[bit / 8] ^= 1 << (bit % 8);
         std::fs::write(&path, &flipped).unwrap();
         if let Ok(wal) = Wal::open(directory.path()) {
-            let mut log = wal.with(Arc::new(Told::default()));
+            let mut log = wal.with_listener(Arc::new(RecordingListener::default()));
             assert_eq!(contents(&mut log).await.unwrap(), held, "bit {bit} of {}", bytes.len() * 8);
             harmless += 1;
         }
@@ -141,7 +142,7 @@ async fn a_flipped_bit_never_shortens_the_log_in_silence() {
 }
 
 #[tokio::test]
-async fn a_torn_end_is_cut_and_what_stands_before_it_is_kept() {
+async fn a_torn_end_is_truncated_and_the_records_before_it_stay() {
     let directory = tempfile::tempdir().unwrap();
     drop(filled(directory.path()).await);
     let path = only_file(directory.path());
@@ -154,7 +155,7 @@ async fn a_torn_end_is_cut_and_what_stands_before_it_is_kept() {
 }
 
 #[tokio::test]
-async fn a_commit_that_the_log_does_not_hold_is_not_noted() {
+async fn a_committed_entry_that_the_log_does_not_hold_is_not_recorded() {
     let directory = tempfile::tempdir().unwrap();
     let (mut log, _) = open(directory.path());
     log.blocking_append([members(), entry(1, 1, 3)]).await.unwrap();
@@ -166,7 +167,7 @@ async fn a_commit_that_the_log_does_not_hold_is_not_noted() {
 }
 
 #[tokio::test]
-async fn a_long_answer_is_cut_but_never_empty() {
+async fn a_long_read_is_cut_but_never_empty() {
     let directory = tempfile::tempdir().unwrap();
     let (mut log, _) = open(directory.path());
     log.blocking_append([members(), entry(1, 1, 3 << 20), entry(1, 2, 1 << 20), entry(1, 3, 1 << 19)])
@@ -194,38 +195,38 @@ async fn a_purge_beyond_a_tail_of_a_newer_term_leaves_no_tail() {
 }
 
 #[tokio::test]
-async fn a_log_settles_with_a_state_from_elsewhere() {
-    let at = |term, index| Id { index, term, node: 1 };
+async fn a_log_is_reconciled_with_the_state_of_another_node() {
+    let at = |term, index| WireLogId { index, term, node: 1 };
     for (applied, last, entries) in [
         (at(1, 1), id(3, 3), 4),   // the log holds it: nothing changes
-        (at(2, 2), id(2, 2), 0),   // another entry stands there
+        (at(2, 2), id(2, 2), 0),   // another entry has this index
         (at(2, 10), id(2, 10), 0), // the log ends before it
     ] {
         let directory = tempfile::tempdir().unwrap();
-        let (mut log, told) = open(directory.path());
+        let (mut log, listener) = open(directory.path());
         log.blocking_append([members(), entry(1, 1, 3), entry(3, 2, 3), entry(3, 3, 3)]).await.unwrap();
         log.save_committed(Some(id(1, 1))).await.unwrap();
-        log.settle(applied).await.unwrap();
+        log.reconcile(applied).await.unwrap();
         assert_eq!(log.get_log_state().await.unwrap().last_log_id, Some(last), "{applied:?}");
         assert_eq!(log.try_get_log_entries(..).await.unwrap().len(), entries, "{applied:?}");
-        assert_eq!(told.flushed.load(Ordering::SeqCst), last.index, "{applied:?}");
+        assert_eq!(listener.flushed.load(Ordering::SeqCst), last.index, "{applied:?}");
     }
 }
 
 #[tokio::test]
-async fn an_adopted_snapshot_counts_for_the_range_until_the_log_is_purged_to_it() {
+async fn an_installing_snapshot_counts_for_the_range_until_the_log_is_purged_up_to_it() {
     let directory = tempfile::tempdir().unwrap();
     drop(filled(directory.path()).await);
     let (log, _) = open(directory.path());
-    log.set_installing(Some(Id { index: 10, term: 2, node: 1 })).await.unwrap();
+    log.set_installing(Some(WireLogId { index: 10, term: 2, node: 1 })).await.unwrap();
     log.close();
     let wal = Wal::open(directory.path()).unwrap();
     assert_eq!((wal.range().purged, wal.range().last), (0, 10));
-    let mut log = wal.with(Arc::new(Told::default()));
+    let mut log = wal.with_listener(Arc::new(RecordingListener::default()));
     log.purge(id(2, 10)).await.unwrap();
     log.close();
     let wal = Wal::open(directory.path()).unwrap();
-    assert_eq!(wal.mark(), Some(mark()));
+    assert_eq!(wal.header(), Some(header()));
     assert_eq!((wal.range().purged, wal.range().last), (10, 10));
 }
 

@@ -250,8 +250,9 @@ impl Service {
             return Err(absent());
         }
         let current = found.config(key).cloned();
-        if let Some(current) =
-            current.as_ref().filter(|current| current.revision <= at || crate::sabotage::is("past-is-now"))
+        if let Some(current) = current
+            .as_ref()
+            .filter(|current| current.revision <= at || crate::sabotage::is("history-returns-current"))
         {
             return Ok(Arc::clone(current));
         }

@@ -6,7 +6,7 @@
 //!
 //! **Invariant:** nothing waits for what is done here, and what fails here is tried again.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
@@ -95,7 +95,7 @@ impl Service {
         let command = Command::Compact { compaction_revision };
         let (by, at) = (AUTHOR.to_owned(), now());
         let proposal = Proposal { at, by, reason: None, request: None, definition_read: None, command };
-        match timeout(AGREE, consensus.write(Arc::new(proposal))).await {
+        match timeout(AGREE, consensus.write(proposal)).await {
             Ok(Ok(_)) => tracing::info!(
                 compaction_revision,
                 "the history is kept from revision {compaction_revision} on"

@@ -119,7 +119,7 @@ impl Service {
             let text = match tried {
                 Ok(Done { created, revision }) => {
                     // A node that was removed never applies it, and shows what it knows.
-                    let _late = timeout(SHOWN, consensus.applied(revision)).await.is_err();
+                    let _late = timeout(SHOWN, consensus.wait_applied(revision)).await.is_err();
                     return Ok(Changed { created, view: self.cluster() });
                 }
                 Err(Stop::Refused(refusal)) => return Err(refusal),

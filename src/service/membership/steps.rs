@@ -39,7 +39,7 @@ const NEARLY: Duration = Duration::from_secs(5);
 pub(in crate::service) async fn confirm(consensus: &Consensus) -> Result<(), Stop> {
     let confirmed = timeout(CONFIRM, async {
         let index = consensus.read_index().await.map_err(|error| Stop::Later(format!("{error:?}")))?;
-        consensus.applied(index).await;
+        consensus.wait_applied(index).await;
         Ok(())
     });
     confirmed.await.unwrap_or_else(|_| Err(Stop::Later("a majority did not answer in time".into())))
@@ -151,7 +151,7 @@ impl Turn<'_> {
         }
         if id != self.service.node_id() {
             self.nearly(id).await?;
-            self.consensus.hand_over_to(id).await?;
+            self.consensus.transfer_leadership_to(id).await?;
         }
         Ok(self.nothing())
     }
@@ -211,7 +211,7 @@ impl Turn<'_> {
     /// Waits as long as the change may take.
     async fn catch_up(&self, id: NodeId) -> Result<(), Stop> {
         let within = self.deadline.saturating_duration_since(Instant::now());
-        let caught_up = timeout_at(self.deadline, self.consensus.caught_up(id, within)).await;
+        let caught_up = timeout_at(self.deadline, self.consensus.wait_caught_up(id, within)).await;
         let why = match caught_up {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(why)) => why,
@@ -222,7 +222,7 @@ impl Turn<'_> {
 
     /// Waits a little for a member that should have caught up already.
     async fn nearly(&self, id: NodeId) -> Result<(), Stop> {
-        self.consensus.caught_up(id, NEARLY).await.map_err(conflict)
+        self.consensus.wait_caught_up(id, NEARLY).await.map_err(conflict)
     }
 
     async fn vote(&self, add: BTreeSet<NodeId>, remove: BTreeSet<NodeId>) -> Result<Done, Stop> {
@@ -247,7 +247,7 @@ impl Turn<'_> {
         if id != self.service.node_id() {
             return Ok(());
         }
-        if self.consensus.hand_over().await {
+        if self.consensus.transfer_leadership().await {
             Err(Stop::Later(format!("node {id} leads, and hands leadership over first")))
         } else {
             Err(Stop::Later("no other voter is alive to lead".into()))

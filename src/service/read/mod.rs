@@ -167,7 +167,7 @@ impl Service {
         let asked = Instant::now();
         let service = self.clone();
         let index = self.inner.barrier.join(move || service.clone().fetch_index()).await?;
-        consensus.applied(index).await;
+        consensus.wait_applied(index).await;
         let mut fresh_since = self.inner.fresh_since.lock().unwrap_or_else(PoisonError::into_inner);
         *fresh_since = (*fresh_since).max(Some(asked));
         Ok(())

@@ -84,7 +84,7 @@ impl Service {
             return Ok(Written { applied, revision: applied.revision, dry_run: true, content });
         }
         // The caller reads its own write on this node; where that takes too long it is a success all the same.
-        let _late = timeout(CATCH_UP, consensus.applied(applied.revision)).await.is_err();
+        let _late = timeout(CATCH_UP, consensus.wait_applied(applied.revision)).await.is_err();
         let state = consensus.state();
         let mut content = content.or_else(|| content_at(&state, &asked.write, applied.revision));
         if content.is_none()
@@ -169,7 +169,7 @@ impl Service {
                 return Attempt::Later("the time was up before the write was proposed".into());
             }
             let proposal = asked.proposal(command, definition_read);
-            match timeout_at(deadline, consensus.write(Arc::new(proposal))).await {
+            match timeout_at(deadline, consensus.write(proposal)).await {
                 Err(_) => return Attempt::Unknown("the write was proposed, but not decided in time".into()),
                 // Of a request that may be sent again another copy may have been decided, which was computed from
                 // another record: then only the state tells.
@@ -204,7 +204,7 @@ impl Service {
     pub(super) async fn confirm_lead(consensus: &Consensus, deadline: Instant) -> Result<(), Attempt> {
         let confirmed = async {
             let index = consensus.read_index().await?;
-            consensus.applied(index).await;
+            consensus.wait_applied(index).await;
             Ok::<(), ReadError>(())
         };
         match timeout_at(deadline, confirmed).await {
@@ -232,7 +232,7 @@ impl Service {
         revision: Revision,
         deadline: Instant,
     ) -> Result<(), Refusal> {
-        timeout_at(deadline, consensus.applied(revision)).await.map_err(|_| {
+        timeout_at(deadline, consensus.wait_applied(revision)).await.map_err(|_| {
             let applied = consensus.state().revision();
             Refusal::Undecided(format!("this node has applied revision {applied}, not yet {revision}"))
         })
@@ -323,7 +323,7 @@ impl Course {
                 self.reason = text;
                 None
             }
-            Attempt::Unknown(text) if crate::sabotage::is("unknown-told-as-503") => {
+            Attempt::Unknown(text) if crate::sabotage::is("unknown-as-503") => {
                 Some(Err(Refusal::Unavailable(text)))
             }
             Attempt::Unknown(text) if self.repeatable || crate::sabotage::is("blind-retry") => {
