@@ -13,11 +13,7 @@ use super::{
     json::Object,
     reply::{Problem, Reply},
 };
-use crate::{
-    model::{index::Build, query::QueryError},
-    service::{Refusal, Service},
-    state::Collection,
-};
+use crate::{model::index::Build, service::Service, state::Collection};
 
 /// Each index, whether it can be used, and how many configs it holds.
 pub(super) async fn show(State(service): State<Service>, read: Read) -> Result<Reply, Problem> {
@@ -49,14 +45,4 @@ pub(super) fn building(collection: &Collection) -> Option<String> {
     let build = collection.definition.indexing.build.as_ref();
     build.filter(|build: &&Build| !build.slots.is_empty())?;
     collection.progress().map(|progress| format!("{}/{}", progress.done, progress.of))
-}
-
-/// Why a list of a definition's configs can't be had.
-pub(super) fn refused(error: QueryError, collection: &Collection, revision: u64) -> Problem {
-    let QueryError::Building(path) = error else { return error.into() };
-    let far = collection.progress().map_or_else(String::new, |progress| {
-        format!(" ({} of {} configs are done)", progress.done, progress.of)
-    });
-    let text = format!("the index of `{path}` is being built{far}; the list can be had when it is ready");
-    Problem::Refused(Refusal::Conflict(text), Some(revision))
 }
