@@ -41,7 +41,7 @@ const LOOK_UPS: usize = 64;
 #[derive(Debug, thiserror::Error)]
 pub enum HistoryError {
     /// It is gone everywhere.
-    #[error("the history is kept from revision {compaction_revision} on")]
+    #[error("the history is retained from revision {compaction_revision} on")]
     Compacted {
         /// The oldest revision whose state is kept.
         compaction_revision: Revision,
