@@ -8,7 +8,7 @@
 //! ```
 //!
 //! **Invariants**
-//! 1. A node id is never used twice: ids ascend, and the greatest one is stored beside the state. A node that returned
+//! 1. A node id is never used twice: ids ascend, and the greatest one is stored with the state. A node that returned
 //!    under an earlier id would have forgotten its votes.
 //! 2. No change begins that would leave the cluster without a live majority: most of the new voters must be alive.
 
