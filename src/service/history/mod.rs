@@ -182,7 +182,7 @@ impl Service {
     }
 
     /// A config as of a revision, according to a state. `part`: the part of the request that names the revision.
-    async fn config_as_of(
+    pub(super) async fn config_as_of(
         &self,
         state: &State,
         (definition, key): (&str, &str),

@@ -42,7 +42,7 @@ const OLD_LEADER_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long a change waits for the one before it, which may be the remainder of itself that a lost leader has left.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a leader may take to confirm that it leads.
-const CONFIRM_TIMEOUT: Duration = Duration::from_secs(5);
+const LEADERSHIP_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the requested node waits until it has applied the change that it shows.
 const APPLY_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -206,7 +206,7 @@ impl Service {
                 }
                 return Err(conflict("another change of the cluster is under way"));
             };
-            let confirmed = confirm_leadership(consensus, Instant::now() + CONFIRM_TIMEOUT).await;
+            let confirmed = confirm_leadership(consensus, Instant::now() + LEADERSHIP_TIMEOUT).await;
             confirmed.map_err(NotMade::Retry)?;
             if consensus.is_joint() {
                 // A lost leader's change comes first: the requested change may be the remainder of it.

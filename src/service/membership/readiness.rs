@@ -10,9 +10,9 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::service::Service;
 
 /// How often this node confirms that it has caught up.
-const CONFIRM_INTERVAL: Duration = Duration::from_millis(250);
+const READINESS_INTERVAL: Duration = Duration::from_millis(250);
 /// How long one confirmation may take.
-const CONFIRM_TIMEOUT: Duration = Duration::from_secs(1);
+const READINESS_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a confirmation makes the node ready: longer than a failed election.
 const READY_STALENESS_MAX: Duration = Duration::from_secs(2);
 
@@ -49,7 +49,7 @@ impl Service {
                 return;
             }
             self.complete_change(consensus);
-            let confirmed = timeout(CONFIRM_TIMEOUT, self.confirm(consensus)).await;
+            let confirmed = timeout(READINESS_TIMEOUT, self.confirm(consensus)).await;
             let why = match &confirmed {
                 Ok(Ok(())) => String::new(),
                 Ok(Err(error)) => format!("{error:?}"),
@@ -67,7 +67,7 @@ impl Service {
             }
             tokio::select! {
                 () = self.inner.stopping.cancelled() => {}
-                () = sleep(CONFIRM_INTERVAL) => {}
+                () = sleep(READINESS_INTERVAL) => {}
             }
         }
     }

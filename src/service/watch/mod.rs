@@ -50,7 +50,7 @@ pub use initial::InitialChunk;
 use replay::Replay;
 
 /// How often a node with watches confirms that it follows the cluster: one read index for all of them.
-const CONFIRM_INTERVAL: Duration = Duration::from_secs(10);
+const WATCH_CONFIRM_INTERVAL: Duration = Duration::from_secs(10);
 /// How long a node that has lost the cluster continues its watches: long enough for elections, short enough that a
 /// caller does not mistake its silence for an idle cluster.
 const UNCONFIRMED_MAX: Duration = Duration::from_secs(30);
@@ -195,7 +195,7 @@ async fn confirm_periodically(inner: Weak<Inner>, stopping: CancellationToken) {
         let (hub, requested_at) = (&service.inner.hub, Instant::now());
         let is_confirmed = match service.consensus() {
             Some(consensus) if hub.has_watches() => {
-                matches!(timeout(CONFIRM_INTERVAL, service.confirm(consensus)).await, Ok(Ok(())))
+                matches!(timeout(WATCH_CONFIRM_INTERVAL, service.confirm(consensus)).await, Ok(Ok(())))
             }
             Some(_) | None => true,
         };
@@ -204,7 +204,7 @@ async fn confirm_periodically(inner: Weak<Inner>, stopping: CancellationToken) {
         }
         drop(service);
         tokio::select! {
-            () = sleep(CONFIRM_INTERVAL) => {}
+            () = sleep(WATCH_CONFIRM_INTERVAL) => {}
             () = stopping.cancelled() => return,
         }
     }
