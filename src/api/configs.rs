@@ -12,7 +12,6 @@ use super::{
     cursor,
     definitions::{self, find},
     extract::{Ask, Read, key},
-    indexes,
     json::Object,
     reply::{Problem, Reply},
 };
@@ -43,24 +42,10 @@ pub(super) async fn create(State(service): State<Service>, ask: Ask) -> Result<R
 
 /// Operation 7.
 pub(super) async fn list(State(service): State<Service>, read: Read) -> Result<Reply, Problem> {
-    let limits = service.limits();
-    let (consistency, shape) = read.params.read(query::configs_shape(&read.params.0, limits))?;
-    let cursor = cursor::given(&read.params)?;
+    let (consistency, page) = read.params.read(query::configs_shape(&read.params.0, service.limits()))?;
+    let source = cursor::source(&read.params, consistency)?;
     key(&read.keys.definition, definitions::KEY)?;
-    let list = cursor::listed(&read, Some(&read.keys.definition));
-    if let Some(cursor) = cursor {
-        let leaf = service.turn_configs(cursor, list, shape).await?;
-        return Ok(page(leaf.found, &leaf.page)
-            .next(cursor::link(&read, leaf.next).as_deref())
-            .at(leaf.revision));
-    }
-    let state = service.view(consistency).await?;
-    let collection = find(&state, &read.keys.definition)?;
-    let asked = query::configs(&read.params.0, &collection.definition, limits)
-        .map_err(|error| indexes::refused(error, collection, state.revision()))?;
-    let found = collection.list(&asked);
-    let next = service.next(&state, &list, &asked.page, found.total);
-    Ok(page(found, &asked.page).next(cursor::link(&read, next).as_deref()).at(state.revision()))
+    cursor::list(&service, &read, Some(&read.keys.definition), page, source).await
 }
 
 fn page(found: ListPage<Arc<Config>>, page: &Page) -> Reply {

@@ -42,19 +42,9 @@ pub(super) async fn create(State(service): State<Service>, ask: Ask) -> Result<R
 
 /// Operation 2.
 pub(super) async fn list(State(service): State<Service>, read: Read) -> Result<Reply, Problem> {
-    let asked = query::definitions(&read.params.0, service.limits());
-    let (consistency, asked) = read.params.read(asked)?;
-    let list = cursor::listed(&read, None);
-    if let Some(cursor) = cursor::given(&read.params)? {
-        let leaf = service.turn_definitions(cursor, list).await?;
-        return Ok(page(leaf.found, &leaf.page)
-            .next(cursor::link(&read, leaf.next).as_deref())
-            .at(leaf.revision));
-    }
-    let state = service.view(consistency).await?;
-    let found = state.list(&asked);
-    let next = service.next(&state, &list, &asked.page, found.total);
-    Ok(page(found, &asked.page).next(cursor::link(&read, next).as_deref()).at(state.revision()))
+    let (consistency, query) = read.params.read(query::definitions(&read.params.0, service.limits()))?;
+    let source = cursor::source(&read.params, consistency)?;
+    cursor::list(&service, &read, None, query.page, source).await
 }
 
 fn page(found: ListPage<Arc<Definition>>, page: &Page) -> Reply {

@@ -13,11 +13,7 @@ use super::{
     json::Object,
     reply::{Problem, Reply},
 };
-use crate::{
-    model::{index::Build, query::QueryError},
-    service::{Refusal, Service},
-    state::Collection,
-};
+use crate::{model::index::Build, service::Service, state::Collection};
 
 /// Each index, whether it can be used, and how many configs it holds.
 pub(super) async fn show(State(service): State<Service>, read: Read) -> Result<Reply, Problem> {

@@ -36,7 +36,7 @@ use crate::{
     },
     service::{
         Service,
-        watch::{Begin, Notice, Part, Picked, Wanted, Watch},
+        watch::{InitialChunk, Notice, Selected, Watch, WatchRequest, WatchStart},
     },
 };
 
@@ -81,11 +81,11 @@ pub(super) async fn open(
     let is_filter = |(name, value): &&(String, String)| {
         !RESERVED.contains(&name.as_str()) && (name != "search" || !value.is_empty())
     };
-    let wanted = Wanted {
+    let wanted = WatchRequest {
         definitions: all("definition"),
         configs: all("config_key"),
         filters: read.params.0.iter().filter(is_filter).cloned().collect(),
-        begin,
+        start: begin,
         consistency,
     };
     let watch = service.watch(wanted).await?;
@@ -109,7 +109,7 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
     text.parse().map(Some).map_err(|_| wrong(&LAST_EVENT_ID, "not the id of an event of a watch"))
 }
 
-fn begin(params: &Params, last: Option<u64>) -> Result<Begin, QueryError> {
+fn begin(params: &Params, last: Option<u64>) -> Result<WatchStart, QueryError> {
     let mut wrong = Wrong::default();
     let is_initial = match params.get("initial") {
         None | Some("false") => false,
@@ -125,21 +125,21 @@ fn begin(params: &Params, last: Option<u64>) -> Result<Begin, QueryError> {
         wrong.violations.push(violation("initial", msg));
     }
     wrong.end(Some(match (last, from, is_initial) {
-        (Some(seen), _, _) => Begin::Behind(seen),
-        (None, Some(from), _) => Begin::Behind(from.saturating_sub(1)),
-        (None, None, true) => Begin::State,
-        (None, None, false) => Begin::Now,
+        (Some(seen), _, _) => WatchStart::After(seen),
+        (None, Some(from), _) => WatchStart::After(from.saturating_sub(1)),
+        (None, None, true) => WatchStart::InitialState,
+        (None, None, false) => WatchStart::Now,
     }))
 }
 
 /// What lies ready goes with the first in one piece: a watcher who is behind costs little more than one who is not.
 fn with_more(first: Bytes, watch: &mut Watch) -> Bytes {
     let has_room = first.len() < PIECE_BYTES;
-    let Some(second) = has_room.then(|| watch.at_hand()).flatten() else { return first };
+    let Some(second) = has_room.then(|| watch.try_next()).flatten() else { return first };
     let mut all = BytesMut::from(first);
     all.extend_from_slice(&show(second));
     while all.len() < PIECE_BYTES
-        && let Some(notice) = watch.at_hand()
+        && let Some(notice) = watch.try_next()
     {
         all.extend_from_slice(&show(notice));
     }
@@ -159,7 +159,7 @@ fn show(notice: Notice) -> Bytes {
                 frame("change", Some(event.revision), &changes(&event, items)).into()
             })
             .clone(),
-        Notice::Changes(event, Picked::Some(places)) => {
+        Notice::Changes(event, Selected::Items(places)) => {
             let items = places
                 .iter()
                 .filter_map(|(place, has_left)| event.items.get(*place).map(|item| change(item, *has_left)));
@@ -218,7 +218,7 @@ fn change(item: &RecordChange, has_left: bool) -> String {
     }
 }
 
-fn state(part: &Part) -> String {
+fn state(part: &InitialChunk) -> String {
     let definitions: Vec<String> = part
         .definitions
         .iter()
@@ -260,18 +260,18 @@ mod tests {
     use super::*;
     use crate::feed::tests::event;
 
-    fn begun(query: &str, last: Option<u64>) -> Result<Begin, QueryError> {
+    fn begun(query: &str, last: Option<u64>) -> Result<WatchStart, QueryError> {
         begin(&Params::of(&format!("/?{query}").parse().unwrap()), last)
     }
 
     #[test]
     fn the_last_event_wins_over_what_the_request_began_with() {
-        assert_eq!(begun("", None), Ok(Begin::Now));
-        assert_eq!(begun("initial=true", None), Ok(Begin::State));
-        assert_eq!(begun("initial=true", Some(9)), Ok(Begin::Behind(9)));
-        assert_eq!(begun("from=5", None), Ok(Begin::Behind(4)));
-        assert_eq!(begun("from=5", Some(9)), Ok(Begin::Behind(9)));
-        assert_eq!(begun("from=0&initial=false", None), Ok(Begin::Behind(0)));
+        assert_eq!(begun("", None), Ok(WatchStart::Now));
+        assert_eq!(begun("initial=true", None), Ok(WatchStart::InitialState));
+        assert_eq!(begun("initial=true", Some(9)), Ok(WatchStart::After(9)));
+        assert_eq!(begun("from=5", None), Ok(WatchStart::After(4)));
+        assert_eq!(begun("from=5", Some(9)), Ok(WatchStart::After(9)));
+        assert_eq!(begun("from=0&initial=false", None), Ok(WatchStart::After(0)));
         for bad in ["initial=1", "from=-1", "initial=true&from=3"] {
             assert!(
                 matches!(begun(bad, None), Err(QueryError::Violations(violations)) if violations.len() == 1),
@@ -284,8 +284,8 @@ mod tests {
     #[test]
     fn a_whole_event_is_shown_once_and_shared() {
         let event = event(7, "d", "k", r#"{"n":1e400}"#);
-        let one = show(Notice::Changes(event.clone(), Picked::All));
-        let two = show(Notice::Changes(event.clone(), Picked::All));
+        let one = show(Notice::Changes(event.clone(), Selected::All));
+        let two = show(Notice::Changes(event.clone(), Selected::All));
         assert_eq!(one.as_ptr(), two.as_ptr());
         let expected = concat!(
             "event: change\nid: 7\ndata: {\"revision\":7,\"at\":\"1970-01-01T00:00:00.000007Z\",\"by\":\"root\",",
@@ -294,7 +294,7 @@ mod tests {
             "\"modified_at\":\"1970-01-01T00:00:00.000007Z\"}]}\n\n"
         );
         assert_eq!(one, expected);
-        let left = show(Notice::Changes(event, Picked::Some(vec![(0, true)])));
+        let left = show(Notice::Changes(event, Selected::Items(vec![(0, true)])));
         let left = String::from_utf8(left.to_vec()).unwrap();
         assert!(left.contains(r#"{"type":"config_unmatched","config_definition_key":"d","config_key":"k"}"#));
         assert_eq!(show(Notice::Progress(3)), "event: heartbeat\nid: 3\ndata: {\"revision\":3}\n\n");

@@ -1,12 +1,20 @@
-//! The past: what was done to a record, a config as it was, and bringing it back.
+//! Reads of the history: the changes of a record, and a config as of a revision.
 //!
-//! The history lies on each node's disk. A member that was given a snapshot has a gap in it until the gap is filled
-//! (`retention`); what it can't tell meanwhile it asks another member, the leader first. An answer is about what
-//! the asked state holds: the history is read up to its revision and no further.
+//! | question | file |
+//! |---|---|
+//! | What is read, from which node, and what does a caller get? | this one |
+//! | How is an earlier revision brought back? | `rollback` |
+//! | How long is the history retained, and how are gaps filled? | `retention` |
 //!
-//! **Invariant:** what is below the compaction revision, which is the same on every node, is *expired*, wherever it may still lie.
+//! The history is on each node's disk. A member that was given a snapshot has a gap until the gap is filled; what it
+//! cannot answer meanwhile, it requests from another member, the leader first. An answer belongs to the state that
+//! the request was validated against: the history is read up to (and including) its revision.
+//!
+//! **Invariant:** what is below the compaction revision, which is the same on every node, is *expired*, even where a
+//! node's disk still has it.
 
 pub(super) mod retention;
+mod rollback;
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,18 +22,16 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout_at};
 
-use super::{Caller, Consistency, Level, Refusal, Service, Write, Written, write::run_blocking};
-use crate::peer::call::Call;
+use super::{Consistency, Refusal, Service, read::wait_until_applied, write::run_blocking};
 use crate::{
     model::{
-        command::{Expect, Outcome},
-        document::{self, Document},
         error::{Invalid, Rejection, Violation},
         key::Key,
         record::{Config, Revision},
     },
     peer::{
-        Member, ReceiveError,
+        Member, NodeId, ReceiveError,
+        call::Call,
         client::Lane,
         codec::{decode, encode},
     },
@@ -33,63 +39,47 @@ use crate::{
     state::State,
     store::{AsOf, HistoryError, HistoryPage, Store, Subject},
 };
+pub use rollback::Rollback;
 
-/// Reads of the history that this node does at once: each holds a thread and may hold some megabytes.
-pub(super) const LOOKUPS_MAX: usize = 16;
-/// How long the history may take to be written up to what was applied; milliseconds while the disk works.
-const WRITTEN: Duration = Duration::from_secs(2);
+/// Reads of the history that run on this node at once: each holds a thread and may hold some megabytes.
+pub(super) const CONCURRENT_READS_MAX: usize = 16;
+/// How long a read waits until the history holds what this node has applied: milliseconds while the disk works.
+const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long another member may take to answer.
-const ANSWER: Duration = Duration::from_secs(4);
-/// Stored data was taken in by whatever limit was set then.
-const DEPTH: usize = 127;
+const MEMBER_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// A config's data of once, checked by the definition of now; the config may be gone meanwhile.
-#[derive(Debug, Clone)]
-pub struct Rollback {
-    /// The definition.
-    pub definition: String,
-    /// Its id: another definition of the same key never had the data.
-    pub id: Revision,
-    /// The config.
-    pub key: String,
-    /// Its data, as it was.
-    pub data: Document,
-    /// What must be there.
-    pub expect: Expect,
-}
-
-/// What is asked of a history. Rides between nodes: new variants go to the end.
+/// A request to a node's history. Sent between nodes: new variants go to the end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Query {
-    /// Changes of a record.
+enum HistoryRequest {
+    /// The newest changes of a record, up to a revision.
     Page { subject: Subject, upto: Revision, limit: u64 },
-    /// A config as it was at a revision.
-    At { subject: Subject, at: Revision, upto: Revision },
-    /// The config that a change left.
-    Of { subject: Subject, revision: Revision },
-    /// Changes for a gap.
-    Piece { behind: Revision, upto: Revision },
+    /// A config as of a revision, by its changes up to another.
+    AsOf { subject: Subject, at: Revision, upto: Revision },
+    /// The config that the change at a revision wrote.
+    WrittenAt { subject: Subject, revision: Revision },
+    /// Stored changes that fill a gap of the requesting node.
+    Transfer { after: Revision, upto: Revision },
 }
 
-/// What a history tells. Rides between nodes: new variants go to the end.
+/// The response of a node's history. Sent between nodes: new variants go to the end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Told {
-    Page(HistoryPage),
-    At(AsOf),
-    Of(Arc<Config>),
-    Piece(Vec<u8>),
-    /// It is gone everywhere; how far back the history goes.
+enum HistoryResponse {
+    Page(PastPage),
+    AsOf(Was),
+    WrittenAt(Arc<Config>),
+    Transfer(Vec<u8>),
+    /// No node retains it; the compaction revision.
     Compacted(Revision),
-    /// It is not here, and why.
-    Elsewhere(String),
+    /// This node does not have it, and why; another may.
+    Unavailable(String),
 }
 
 impl Service {
-    /// The changes of a config before a revision, newest first, and the revision that this is true of. A config
-    /// that was deleted has its history as long as its definition is there.
+    /// The changes of a config before a revision, newest first, and the revision that the answer belongs to. A config
+    /// that was deleted has its history as long as its definition exists.
     ///
     /// # Errors
-    /// When there never was one, the revision is expired, or no member can tell.
+    /// When there was never such a config, the revision is expired, or no member has the history.
     pub async fn config_history(
         &self,
         consistency: Consistency,
@@ -98,19 +88,19 @@ impl Service {
     ) -> Result<(HistoryPage, Revision), Refusal> {
         let state = self.view(consistency).await?;
         let subject = subject(&state, definition, key)?;
-        let page = self.past(&state, subject, before, limit).await?;
-        let is_there = state.definition(definition).is_some_and(|found| found.config(key).is_some());
-        if page.items.is_empty() && before.is_none() && !is_there {
+        let page = self.changes_of(&state, subject, before, limit).await?;
+        let exists = state.definition(definition).is_some_and(|found| found.config(key).is_some());
+        if page.items.is_empty() && before.is_none() && !exists {
             return Err(Rejection::ConfigNotFound.into());
         }
         Ok((page, state.revision()))
     }
 
     /// The changes of a definition before a revision, newest first, those of earlier definitions of the same key
-    /// included, and the revision that this is true of.
+    /// included, and the revision that the answer belongs to.
     ///
     /// # Errors
-    /// When there never was one, the revision is expired, or no member can tell.
+    /// When there was never such a definition, the revision is expired, or no member has the history.
     pub async fn definition_history(
         &self,
         consistency: Consistency,
@@ -118,17 +108,17 @@ impl Service {
         (before, limit): (Option<Revision>, usize),
     ) -> Result<(HistoryPage, Revision), Refusal> {
         let state = self.view(consistency).await?;
-        let page = self.past(&state, Subject::Definition(key.into()), before, limit).await?;
+        let page = self.changes_of(&state, Subject::Definition(key.into()), before, limit).await?;
         if page.items.is_empty() && before.is_none() && state.definition(key).is_none() {
             return Err(Rejection::DefinitionNotFound.into());
         }
         Ok((page, state.revision()))
     }
 
-    /// A config as it was at a revision, and the revision that this is known at.
+    /// A config as of a revision, and the revision that the answer belongs to.
     ///
     /// # Errors
-    /// When it was not there, the revision is expired or not reached yet, or no member can tell.
+    /// When it did not exist then, the revision is expired or not applied yet, or no member has the history.
     pub async fn config_at(
         &self,
         consistency: Consistency,
@@ -136,15 +126,15 @@ impl Service {
         at: Revision,
     ) -> Result<(Arc<Config>, Revision), Refusal> {
         let state = self.view(consistency).await?;
-        let config = self.config_then(&state, (definition, key), at, "query").await?;
+        let config = self.config_as_of(&state, (definition, key), at, "query").await?;
         Ok((config, state.revision()))
     }
 
-    /// The config that the write at a revision left: what the answer to a request that is sent again shows.
+    /// The config that the write at a revision left: the answer to a request that is sent again shows it.
     ///
     /// # Errors
-    /// When that is not kept any more, or no member can tell.
-    pub async fn config_of(
+    /// When it is no longer retained, or no member has the history.
+    pub async fn config_written_at(
         &self,
         definition: &str,
         key: &str,
@@ -152,63 +142,27 @@ impl Service {
     ) -> Result<Arc<Config>, Refusal> {
         let consensus = self.consensus_or_refusal()?;
         let deadline = Instant::now() + self.inner.options.read_timeout;
-        Self::reach(consensus, revision, deadline).await?;
+        wait_until_applied(consensus, revision, deadline).await?;
         let state = consensus.state();
         let gone =
-            || Refusal::Expired(format!("what was written at revision {revision} is not kept any more"));
-        let found =
-            state.definition(definition).filter(|found| found.definition.created_revision() <= revision);
+            || Refusal::Expired(format!("what was written at revision {revision} is no longer retained"));
+        let found = state.definition(definition).filter(|found| found.definition.born() <= revision);
         let found = found.ok_or_else(gone)?;
         if let Some(config) = found.config(key).filter(|config| config.revision == revision) {
             return Ok(Arc::clone(config));
         }
         let subject = Subject::Config { definition: found.definition.id, key: key.into() };
-        match self.tell(Query::Of { subject, revision }).await? {
-            Told::Of(config) => Ok(config),
-            other @ (Told::Page(_)
-            | Told::At(_)
-            | Told::Piece(_)
-            | Told::Compacted(_)
-            | Told::Elsewhere(_)) => Err(unexpected(&other)),
+        match self.read_history(HistoryRequest::WrittenAt { subject, revision }).await? {
+            HistoryResponse::WrittenAt(config) => Ok(config),
+            other @ (HistoryResponse::Page(_)
+            | HistoryResponse::AsOf(_)
+            | HistoryResponse::Transfer(_)
+            | HistoryResponse::Compacted(_)
+            | HistoryResponse::Unavailable(_)) => Err(unexpected(&other)),
         }
     }
 
-    /// Writes what a config was at a revision, as a new change; a deleted config comes back. Gives what was
-    /// written, too.
-    ///
-    /// # Errors
-    /// What the write was refused with, and what [`Self::config_at`] is.
-    pub async fn rollback(
-        &self,
-        caller: Caller,
-        (definition, key): (&str, &str),
-        to: Revision,
-        expect: Expect,
-    ) -> Result<(Written, Arc<Config>), Refusal> {
-        let linearizable = Consistency { level: Level::Linearizable, min_revision: None };
-        let state = self.view(linearizable).await?;
-        if let Some(outcome) = decided_before(&state, &caller) {
-            let applied = outcome?;
-            let config = self.config_of(definition, key, applied.revision).await?;
-            return Ok((
-                Written { applied, revision: state.revision(), dry_run: false, content: None },
-                config,
-            ));
-        }
-        let config = self.config_then(&state, (definition, key), to, "body").await?;
-        let found = state.definition(definition).ok_or(Rejection::DefinitionNotFound)?;
-        let text = Arc::clone(&config.data);
-        let data = run_blocking(move || {
-            document::parse(text.as_bytes(), DEPTH).map(|value| Document { text: Arc::clone(&text), value })
-        });
-        let data = data.await?.map_err(|error| Refusal::Internal(format!("stored data: {error}")))?;
-        let (id, definition, key) = (found.definition.id, definition.into(), key.into());
-        let written =
-            self.write(caller, Write::Rollback(Rollback { definition, id, key, data, expect })).await?;
-        Ok((written, config))
-    }
-
-    async fn past(
+    async fn changes_of(
         &self,
         state: &State,
         subject: Subject,
@@ -217,17 +171,18 @@ impl Service {
     ) -> Result<HistoryPage, Refusal> {
         let upto = before.map_or(Revision::MAX, |before| before.saturating_sub(1)).min(state.revision());
         let limit = u64::try_from(limit).unwrap_or(u64::MAX);
-        match self.tell(Query::Page { subject, upto, limit }).await? {
-            Told::Page(page) => Ok(page),
-            other
-            @ (Told::At(_) | Told::Of(_) | Told::Piece(_) | Told::Compacted(_) | Told::Elsewhere(_)) => {
-                Err(unexpected(&other))
-            }
+        match self.read_history(HistoryRequest::Page { subject, upto, limit }).await? {
+            HistoryResponse::Page(page) => Ok(page),
+            other @ (HistoryResponse::AsOf(_)
+            | HistoryResponse::WrittenAt(_)
+            | HistoryResponse::Transfer(_)
+            | HistoryResponse::Compacted(_)
+            | HistoryResponse::Unavailable(_)) => Err(unexpected(&other)),
         }
     }
 
-    /// A config as it was at a revision, by a state at or above it. `part`: where the request names the revision.
-    async fn config_then(
+    /// A config as of a revision, according to a state. `part`: the part of the request that names the revision.
+    pub(super) async fn config_as_of(
         &self,
         state: &State,
         (definition, key): (&str, &str),
@@ -256,110 +211,132 @@ impl Service {
         {
             return Ok(Arc::clone(current));
         }
-        match self.tell(Query::At { subject, at, upto: now }).await? {
-            Told::At(AsOf::Value(Some(config))) => Ok(config),
-            Told::At(AsOf::Value(None)) => Err(absent()),
-            // It is not there now and was not changed since.
-            Told::At(AsOf::Unchanged) if current.is_none() => Err(absent()),
-            other @ (Told::At(AsOf::Unchanged)
-            | Told::Page(_)
-            | Told::Of(_)
-            | Told::Piece(_)
-            | Told::Compacted(_)
-            | Told::Elsewhere(_)) => Err(unexpected(&other)),
+        match self.read_history(HistoryRequest::AsOf { subject, at, upto: now }).await? {
+            HistoryResponse::AsOf(Was::Then(Some(config))) => Ok(config),
+            HistoryResponse::AsOf(Was::Then(None)) => Err(absent()),
+            // It does not exist now, and has not changed since.
+            HistoryResponse::AsOf(Was::Unchanged) if current.is_none() => Err(absent()),
+            other @ (HistoryResponse::AsOf(Was::Unchanged)
+            | HistoryResponse::Page(_)
+            | HistoryResponse::WrittenAt(_)
+            | HistoryResponse::Transfer(_)
+            | HistoryResponse::Compacted(_)
+            | HistoryResponse::Unavailable(_)) => Err(unexpected(&other)),
         }
     }
 
-    /// What this node's history tells, or else another member's.
-    async fn tell(&self, query: Query) -> Result<Told, Refusal> {
+    /// Reads this node's history; where it lacks something, the other members' histories.
+    async fn read_history(&self, request: HistoryRequest) -> Result<HistoryResponse, Refusal> {
         let consensus = self.consensus_or_refusal()?;
         let deadline = Instant::now() + self.inner.options.read_timeout;
-        let mut told = match timeout_at(deadline, self.look(consensus, query.clone())).await {
-            Ok(told) => told?,
-            Err(_) => return Err(Refusal::Overloaded),
-        };
-        for member in others(consensus, self.node_id()) {
-            let Told::Elsewhere(why) = &told else { break };
-            let remaining = deadline.saturating_duration_since(Instant::now()).min(ANSWER);
-            if remaining.is_zero() {
+        let local = timeout_at(deadline, self.read_local_history(consensus, request.clone())).await;
+        let mut response = local.map_err(|_| Refusal::Overloaded)??;
+        for member in other_members(consensus, self.node_id()) {
+            let HistoryResponse::Unavailable(why) = &response else { break };
+            let timeout = deadline.saturating_duration_since(Instant::now()).min(MEMBER_TIMEOUT);
+            if timeout.is_zero() {
                 break;
             }
-            tracing::debug!(why, member = member.id, "asking another member for the history");
-            told = self.tell_from(&member, &query, Lane::Forward, remaining).await;
+            tracing::debug!(why, member = member.id, "requesting the history from another member");
+            response = self.request_history(&member, &request, Lane::Forward, timeout).await;
         }
-        match told {
-            Told::Compacted(compaction_revision) => Err(expired(compaction_revision)),
-            Told::Elsewhere(why) => Err(Refusal::Unavailable(format!("no member can tell: {why}"))),
-            told @ (Told::Page(_) | Told::At(_) | Told::Of(_) | Told::Piece(_)) => Ok(told),
+        match response {
+            HistoryResponse::Compacted(compaction_revision) => Err(expired(compaction_revision)),
+            HistoryResponse::Unavailable(why) => {
+                Err(Refusal::Unavailable(format!("no member has this part of the history: {why}")))
+            }
+            response @ (HistoryResponse::Page(_)
+            | HistoryResponse::AsOf(_)
+            | HistoryResponse::WrittenAt(_)
+            | HistoryResponse::Transfer(_)) => Ok(response),
         }
     }
 
-    /// What another member's history tells.
-    pub(super) async fn tell_from(&self, member: &Member, query: &Query, lane: Lane, time: Duration) -> Told {
-        let call = self.peers().call(lane, member.id, &member.peer_addr, Call::History, encode(query), time);
-        let elsewhere = |why: &dyn std::fmt::Display| Told::Elsewhere(format!("node {}: {why}", member.id));
+    /// The response of another member's history.
+    async fn request_history(
+        &self,
+        member: &Member,
+        request: &HistoryRequest,
+        lane: Lane,
+        timeout: Duration,
+    ) -> HistoryResponse {
+        let body = encode(request);
+        let call = self.peers().call(lane, member.id, &member.peer_addr, Call::History, body, timeout);
+        let unavailable =
+            |why: &dyn std::fmt::Display| HistoryResponse::Unavailable(format!("node {}: {why}", member.id));
         match call.await {
-            Ok(answer) => decode(&answer).unwrap_or_else(|error: ReceiveError| elsewhere(&error)),
-            Err(error) => elsewhere(&error),
+            Ok(body) => decode(&body).unwrap_or_else(|error: ReceiveError| unavailable(&error)),
+            Err(error) => unavailable(&error),
         }
     }
 
-    /// Tells another node what this one's history holds; never asks a third one.
+    /// Answers another node's request to this node's history. Never forwards it.
     ///
     /// # Errors
-    /// When the body is none of this version's. Everything else is an answer.
+    /// When the body is not one of this version. Everything else is a response.
     pub(crate) async fn answer_history(&self, body: Bytes) -> Result<Bytes, ReceiveError> {
-        let query: Query = decode(&body)?;
-        let told = match self.consensus() {
-            Some(consensus) => match self.look(consensus, query).await {
-                Ok(told) => told,
-                Err(refusal) => Told::Elsewhere(format!("{refusal:?}")),
+        let request: HistoryRequest = decode(&body)?;
+        let response = match self.consensus() {
+            Some(consensus) => match self.read_local_history(consensus, request).await {
+                Ok(response) => response,
+                Err(refusal) => HistoryResponse::Unavailable(format!("{refusal:?}")),
             },
-            None => Told::Elsewhere(self.absence()),
+            None => HistoryResponse::Unavailable(self.absence()),
         };
-        Ok(encode(&told))
+        Ok(encode(&response))
     }
 
-    async fn look(&self, consensus: &Consensus, query: Query) -> Result<Told, Refusal> {
-        let permit = self.inner.lookups.acquire().await;
+    async fn read_local_history(
+        &self,
+        consensus: &Consensus,
+        request: HistoryRequest,
+    ) -> Result<HistoryResponse, Refusal> {
+        let permit = self.inner.history_reads.acquire().await;
         let _permit = permit.map_err(|error| Refusal::Internal(error.to_string()))?;
         let store = consensus.store().clone();
-        run_blocking(move || look(&store, &query)).await
+        run_blocking(move || read(&store, &request)).await
     }
 }
 
-/// Reads a history. Blocking.
-fn look(store: &Store, query: &Query) -> Told {
-    let upto = match query {
-        Query::Page { upto, .. } | Query::At { upto, .. } | Query::Piece { upto, .. } => *upto,
-        Query::Of { revision, .. } => *revision,
+/// Reads the history of a store. Blocking.
+fn read(store: &Store, request: &HistoryRequest) -> HistoryResponse {
+    let needed = match request {
+        HistoryRequest::Page { upto, .. }
+        | HistoryRequest::AsOf { upto, .. }
+        | HistoryRequest::Transfer { upto, .. } => *upto,
+        HistoryRequest::WrittenAt { revision, .. } => *revision,
     };
-    if !store.wait_for_history(upto, WRITTEN) {
-        return Told::Elsewhere(format!("the history is not written up to revision {upto} yet"));
+    if !store.history_reaches(needed, CATCH_UP_TIMEOUT) {
+        let text = format!("the history is not written up to revision {needed} yet");
+        return HistoryResponse::Unavailable(text);
     }
-    let told = match query {
-        Query::Page { subject, upto, limit } => {
+    let response = match request {
+        HistoryRequest::Page { subject, upto, limit } => {
             let limit = usize::try_from(*limit).unwrap_or(usize::MAX);
-            store.history().page(subject, *upto, limit).map(Told::Page)
+            store.history_page(subject, *upto, limit).map(HistoryResponse::Page)
         }
-        Query::At { subject, at, upto } => store.history().config_as_of(subject, *at, *upto).map(Told::At),
-        Query::Of { subject, revision } => {
-            store.history().config_written_at(subject, *revision).map(Told::Of)
+        HistoryRequest::AsOf { subject, at, upto } => {
+            store.config_at(subject, *at, *upto).map(HistoryResponse::AsOf)
         }
-        Query::Piece { behind, upto } => store.history().export(*behind, *upto).map(Told::Piece),
+        HistoryRequest::WrittenAt { subject, revision } => {
+            store.config_of(subject, *revision).map(HistoryResponse::WrittenAt)
+        }
+        HistoryRequest::Transfer { after, upto } => {
+            store.history_piece(*after, *upto).map(HistoryResponse::Transfer)
+        }
     };
-    told.unwrap_or_else(|error| match error {
-        HistoryError::Compacted { compaction_revision } => Told::Compacted(compaction_revision),
-        HistoryError::Gap { .. } => Told::Elsewhere(error.to_string()),
+    response.unwrap_or_else(|error| match error {
+        HistoryError::Compacted { compaction_revision } => HistoryResponse::Compacted(compaction_revision),
+        HistoryError::Gap { .. } => HistoryResponse::Unavailable(error.to_string()),
         HistoryError::Failed(_) => {
-            tracing::error!(%error, ?query, "the history can't be read");
-            Told::Elsewhere(error.to_string())
+            tracing::error!(%error, ?request, "the history can't be read");
+            HistoryResponse::Unavailable(error.to_string())
         }
     })
 }
 
 /// The other members, the leader first.
-pub(super) fn others(consensus: &Consensus, me: u64) -> Vec<Member> {
+fn other_members(consensus: &Consensus, me: NodeId) -> Vec<Member> {
     let status = consensus.status();
     let mut members: Vec<Member> =
         status.members.into_iter().map(|member| member.member).filter(|member| member.id != me).collect();
@@ -369,25 +346,17 @@ pub(super) fn others(consensus: &Consensus, me: u64) -> Vec<Member> {
 
 fn subject(state: &State, definition: &str, key: &str) -> Result<Subject, Refusal> {
     let found = state.definition(definition).ok_or(Rejection::DefinitionNotFound)?;
-    let wrong = |text: String| Invalid::from(Violation::at(vec!["config_key".into()], text));
-    Key::parse(key).map_err(|error| wrong(error.to_string()))?;
+    let invalid = |text: String| Invalid::from(Violation::at(vec!["config_key".into()], text));
+    Key::parse(key).map_err(|error| invalid(error.to_string()))?;
     Ok(Subject::Config { definition: found.definition.id, key: key.into() })
 }
 
-/// What the log decided of the same request before.
-fn decided_before(state: &State, caller: &Caller) -> Option<Outcome> {
-    let request = caller.request?;
-    let known = state.remembered(&request.id)?;
-    let same = known.request.fingerprint == request.fingerprint;
-    Some(if same { known.outcome.clone() } else { Err(Rejection::RequestReused) })
-}
-
 fn expired(compaction_revision: Revision) -> Refusal {
-    Refusal::Expired(format!("the history is kept from revision {compaction_revision} on"))
+    Refusal::Expired(format!("the history is retained from revision {compaction_revision} on"))
 }
 
-fn unexpected(told: &Told) -> Refusal {
-    Refusal::Internal(format!("a member told of the history what was not asked: {told:?}"))
+fn unexpected(response: &HistoryResponse) -> Refusal {
+    Refusal::Internal(format!("a member's response is not one to the request: {response:?}"))
 }
 
 #[cfg(test)]
@@ -395,27 +364,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn questions_and_answers_come_back_as_they_were() {
+    fn requests_and_responses_decode_to_what_was_encoded() {
         let subject = Subject::Config { definition: 3, key: "k".into() };
-        for query in [
-            Query::Page { subject: subject.clone(), upto: 9, limit: 10 },
-            Query::At { subject: subject.clone(), at: 4, upto: 9 },
-            Query::Of { subject, revision: 7 },
-            Query::Page { subject: Subject::Definition("d".into()), upto: 9, limit: 10 },
-            Query::Piece { behind: 0, upto: 5 },
+        for request in [
+            HistoryRequest::Page { subject: subject.clone(), upto: 9, limit: 10 },
+            HistoryRequest::AsOf { subject: subject.clone(), at: 4, upto: 9 },
+            HistoryRequest::WrittenAt { subject, revision: 7 },
+            HistoryRequest::Page { subject: Subject::Definition("d".into()), upto: 9, limit: 10 },
+            HistoryRequest::Transfer { after: 0, upto: 5 },
         ] {
-            assert_eq!(decode::<Query>(&encode(&query)).unwrap(), query);
+            assert_eq!(decode::<HistoryRequest>(&encode(&request)).unwrap(), request);
         }
-        let page = HistoryPage { items: Vec::new(), next_before: Some(3), compaction_revision: 1 };
-        for told in [
-            Told::Page(page),
-            Told::At(AsOf::Unchanged),
-            Told::At(AsOf::Value(None)),
-            Told::Piece(vec![1, 2]),
-            Told::Compacted(7),
-            Told::Elsewhere("a gap".into()),
+        let page = PastPage { items: Vec::new(), next_before: Some(3), compaction_revision: 1 };
+        for response in [
+            HistoryResponse::Page(page),
+            HistoryResponse::AsOf(Was::Unchanged),
+            HistoryResponse::AsOf(Was::Then(None)),
+            HistoryResponse::Transfer(vec![1, 2]),
+            HistoryResponse::Compacted(7),
+            HistoryResponse::Unavailable("a gap".into()),
         ] {
-            assert_eq!(decode::<Told>(&encode(&told)).unwrap(), told);
+            assert_eq!(decode::<HistoryResponse>(&encode(&response)).unwrap(), response);
         }
     }
 }

@@ -1,16 +1,16 @@
-//! How long the history is kept, and how its gaps are filled.
+//! How long the history is retained, and how gaps in it are filled.
 //!
-//! The leader proposes the compaction revision (`Command::Compact`); every node's store removes what lies below. It moves in
-//! steps, so that an idle cluster writes nothing for it. A member that was given a snapshot fetches the history
-//! before it from the others, piece by piece, behind everything else that it does.
+//! The leader proposes the compaction revision (`Command::Compact`), and every node's store removes what is below it.
+//! It advances in steps, so that an idle cluster writes nothing for it. A member that was given a snapshot fetches
+//! the history before the snapshot from other members, part by part, with the lowest priority.
 //!
-//! **Invariant:** nothing waits for what is done here, and what fails here is tried again.
+//! **Invariant:** nothing waits for this task, and what fails is tried again.
 
 use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
-use super::{Query, Told, others};
+use super::{HistoryRequest, HistoryResponse, other_members};
 use crate::{
     model::{
         command::{Command, Proposal},
@@ -22,27 +22,27 @@ use crate::{
     service::{Service, now, write::run_blocking},
 };
 
-/// Between two looks.
-const LOOK: Duration = Duration::from_secs(1);
-/// How long the compaction revision may take to be agreed on before the next look tries again.
-const AGREE: Duration = Duration::from_secs(5);
-/// How long a piece may take to come.
-const PIECE: Duration = Duration::from_secs(30);
-/// Pause after no member could give a piece.
-const PAUSE: Duration = Duration::from_secs(5);
-/// The compaction revision moves by at least this part of what is kept.
-const STEP: u64 = 16;
-/// And by at least so many revisions: the step is an entry itself.
-const STEP_REVISIONS: u64 = 16;
-/// Who a compaction revision is proposed by, in the log.
+/// How often the task checks whether there is something to do.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// How long the log may take to decide a compaction revision, before the next check tries again.
+const COMPACT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a part of the history may take to arrive.
+const TRANSFER_TIMEOUT: Duration = Duration::from_secs(30);
+/// The pause after a part that no member could give.
+const TRANSFER_RETRY_PAUSE: Duration = Duration::from_secs(5);
+/// The compaction revision advances by at least one part in so many of what is retained.
+const STEPS_OF_RETAINED: u64 = 16;
+/// The compaction revision advances by at least so many revisions: the entry that says so is one itself.
+const STEP_REVISIONS_MIN: u64 = 16;
+/// The author of a compaction revision in the log.
 const AUTHOR: &str = "cluster";
 
-/// How much of the history is kept. What passes one of the two goes.
+/// How much of the history is retained. What exceeds one of the two is removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retention {
-    /// So many revisions at least; `None`: however many.
+    /// At least so many revisions; `None`: any number.
     pub revisions: Option<u64>,
-    /// Changes that are no older; `None`: however old.
+    /// Changes up to this age; `None`: of any age.
     pub age: Option<Duration>,
 }
 
@@ -52,29 +52,39 @@ impl Default for Retention {
     }
 }
 
+/// The times by which changes are removed for their age.
+#[derive(Debug, PartialEq, Eq)]
+struct AgeLimits {
+    /// Changes are removed once one is this old: a step older than `remove`.
+    start: Timestamp,
+    /// Then changes up to this time are removed.
+    remove: Timestamp,
+}
+
 impl Retention {
-    /// The compaction revision that the number of revisions asks for; 0 while the step is too small.
+    /// The compaction revision by the number of revisions; 0 while the step would be too small.
     fn by_count(&self, revision: Revision, compaction_revision: Revision) -> Revision {
-        let Some(kept) = self.revisions else { return 0 };
-        let wanted = revision.saturating_sub(kept);
-        if wanted >= compaction_revision.saturating_add(STEP_REVISIONS.max(kept / STEP)) { wanted } else { 0 }
+        let Some(retained) = self.revisions else { return 0 };
+        let wanted = revision.saturating_sub(retained);
+        let step = STEP_REVISIONS_MIN.max(retained / STEPS_OF_RETAINED);
+        if wanted >= compaction_revision.saturating_add(step) { wanted } else { 0 }
     }
 
-    /// Changes up to the second time are too old; they go once there is one up to the first, which is a step older.
-    fn cut_offs(&self, now: Timestamp) -> Option<(Timestamp, Timestamp)> {
+    fn age_limits(&self, now: Timestamp) -> Option<AgeLimits> {
         let age = u64::try_from(self.age?.as_micros()).unwrap_or(u64::MAX);
-        let ago = |age: u64| Timestamp(now.0.saturating_sub(age));
-        Some((ago(age.saturating_add(age / STEP)), ago(age)))
+        let before = |age: u64| Timestamp(now.0.saturating_sub(age));
+        let start = before(age.saturating_add(age / STEPS_OF_RETAINED));
+        Some(AgeLimits { start, remove: before(age) })
     }
 }
 
 impl Service {
-    /// Keeps the history until this node stops.
-    pub(in crate::service) async fn keep_history(self) {
+    /// Compacts the history and fills its gaps until this node stops.
+    pub(in crate::service) async fn maintain_history(self) {
         loop {
-            let filled = self.fill().await;
+            let is_complete = self.fill_gaps().await;
             self.compact().await;
-            let pause = if filled { LOOK } else { PAUSE };
+            let pause = if is_complete { CHECK_INTERVAL } else { TRANSFER_RETRY_PAUSE };
             tokio::select! {
                 () = sleep(pause) => {}
                 () = self.inner.stopping.cancelled() => return,
@@ -82,42 +92,43 @@ impl Service {
         }
     }
 
-    /// On the leader: proposes the compaction revision when it has to move.
+    /// On the leader: proposes a new compaction revision when a step is due.
     async fn compact(&self) {
         let Some(consensus) = self.consensus().filter(|consensus| self.leads(consensus)) else { return };
         let (retention, state) = (self.inner.options.retention, consensus.state());
-        let by_age = self.by_age(consensus, retention, state.compaction_revision()).await;
-        let compaction_revision =
-            retention.by_count(state.revision(), state.compaction_revision()).max(by_age);
-        if compaction_revision <= state.compaction_revision() {
+        let current = state.compaction_revision();
+        let by_age = self.by_age(consensus, retention, current).await;
+        let compaction_revision = retention.by_count(state.revision(), current).max(by_age);
+        if compaction_revision <= current {
             return;
         }
         let command = Command::Compact { compaction_revision };
         let (by, at) = (AUTHOR.to_owned(), now());
         let proposal = Proposal { at, by, reason: None, request: None, definition_read: None, command };
-        match timeout(AGREE, consensus.write(proposal)).await {
+        match timeout(COMPACT_TIMEOUT, consensus.write(Arc::new(proposal))).await {
             Ok(Ok(_)) => tracing::info!(
                 compaction_revision,
-                "the history is kept from revision {compaction_revision} on"
+                "the history is retained from revision {compaction_revision} on"
             ),
             Ok(Err(error)) => {
-                tracing::debug!(?error, "the compaction revision was not agreed on");
+                tracing::debug!(?error, "the compaction revision was not decided");
             }
-            Err(_) => tracing::debug!("the compaction revision was not agreed on in time"),
+            Err(_) => tracing::debug!("the compaction revision was not decided in time"),
         }
     }
 
-    /// The last revision that is too old; 0 while there is none, or the step is too small.
+    /// The compaction revision by age: the last revision that is too old. 0 while there is none, or the step would be
+    /// too small.
     async fn by_age(
         &self,
         consensus: &Consensus,
         retention: Retention,
         compaction_revision: Revision,
     ) -> Revision {
-        let Some((old, too_old)) = retention.cut_offs(now()) else { return 0 };
+        let Some(limits) = retention.age_limits(now()) else { return 0 };
         let store = consensus.store().clone();
-        let found = run_blocking(move || match store.history().last_revision_at(old) {
-            Ok(revision) if revision > compaction_revision => store.history().last_revision_at(too_old),
+        let found = run_blocking(move || match store.history_until(limits.start) {
+            Ok(revision) if revision > compaction_revision => store.history_until(limits.remove),
             other => other.map(|_| 0),
         });
         match found.await {
@@ -126,47 +137,58 @@ impl Service {
                 tracing::debug!(%error, "the age of the history is not known");
                 0
             }
-            Err(_) => 0,
+            Err(refusal) => {
+                tracing::debug!(?refusal, "the age of the history is not known");
+                0
+            }
         }
     }
 
-    /// Fills the gaps of this node's history; `false` when one stays.
-    async fn fill(&self) -> bool {
+    /// Fills the gaps of this node's history; `false` when one remains.
+    async fn fill_gaps(&self) -> bool {
         let Some(consensus) = self.consensus() else { return true };
-        let mut pieces = 0;
-        while let Some((behind, upto)) = consensus.store().history().first_gap() {
+        let mut parts = 0;
+        while let Some((after, upto)) = consensus.store().history_gap() {
             if self.inner.stopping.is_cancelled() || self.has_left() {
                 return false;
             }
-            let Some(piece) = self.fetch(consensus, behind, upto).await else { return false };
+            let Some(part) = self.fetch_history(consensus, after, upto).await else { return false };
             let store = consensus.store().clone();
-            match run_blocking(move || store.history().import(behind, &piece)).await {
-                Ok(Ok(reach)) => {
-                    pieces += 1;
-                    tracing::debug!(behind, reach, "fetched a piece of the history");
+            match run_blocking(move || store.adopt_history(after, &part)).await {
+                Ok(Ok(filled_upto)) => {
+                    parts += 1;
+                    tracing::debug!(after, filled_upto, "fetched a part of the history");
                 }
                 Ok(Err(error)) => {
-                    tracing::warn!(%error, behind, "a piece of the history was of no use");
+                    tracing::warn!(%error, after, "a fetched part of the history can't be used");
                     return false;
                 }
-                Err(_) => return false,
+                Err(refusal) => {
+                    tracing::warn!(?refusal, after, "a fetched part of the history can't be used");
+                    return false;
+                }
             }
         }
-        if pieces > 0 {
-            tracing::info!(pieces, "fetched the history that this node was missing");
+        if parts > 0 {
+            tracing::info!(parts, "fetched the history that this node was missing");
         }
         true
     }
 
-    async fn fetch(&self, consensus: &Consensus, behind: Revision, upto: Revision) -> Option<Vec<u8>> {
-        for member in others(consensus, self.node_id()) {
-            match self.tell_from(&member, &Query::Piece { behind, upto }, Lane::Bulk, PIECE).await {
-                Told::Piece(piece) => return Some(piece),
-                Told::Elsewhere(why) => {
-                    tracing::debug!(why, behind, upto, "a member has no piece of the history");
+    /// The part of the history after a revision that any other member has.
+    async fn fetch_history(&self, consensus: &Consensus, after: Revision, upto: Revision) -> Option<Vec<u8>> {
+        let request = HistoryRequest::Transfer { after, upto };
+        for member in other_members(consensus, self.node_id()) {
+            match self.request_history(&member, &request, Lane::Bulk, TRANSFER_TIMEOUT).await {
+                HistoryResponse::Transfer(part) => return Some(part),
+                HistoryResponse::Unavailable(why) => {
+                    tracing::debug!(why, after, upto, "a member does not have this part of the history");
                 }
-                // The compaction revision comes by the log, and the gap below it is none.
-                Told::Compacted(_) | Told::Page(_) | Told::At(_) | Told::Of(_) => {}
+                // The new compaction revision is in the log; once it is applied, there is no gap below it.
+                HistoryResponse::Compacted(_)
+                | HistoryResponse::Page(_)
+                | HistoryResponse::AsOf(_)
+                | HistoryResponse::WrittenAt(_) => {}
             }
         }
         None
@@ -178,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_floor_moves_in_steps_and_an_idle_cluster_stands_still() {
+    fn the_compaction_revision_advances_in_steps_and_not_in_an_idle_cluster() {
         let retention = Retention { revisions: Some(10), age: None };
         assert_eq!(retention.by_count(20, 0), 0);
         assert_eq!(retention.by_count(26, 0), 16);
@@ -191,10 +213,11 @@ mod tests {
     }
 
     #[test]
-    fn changes_go_a_step_after_their_time() {
+    fn changes_are_removed_once_one_is_a_step_older_than_the_age() {
         let retention = Retention { revisions: None, age: Some(Duration::from_micros(1600)) };
-        assert_eq!(retention.cut_offs(Timestamp(10_000)), Some((Timestamp(8300), Timestamp(8400))));
-        assert_eq!(retention.cut_offs(Timestamp(5)), Some((Timestamp(0), Timestamp(0))));
-        assert_eq!(Retention { age: None, ..retention }.cut_offs(Timestamp(5)), None);
+        let limits = |start, remove| Some(AgeLimits { start: Timestamp(start), remove: Timestamp(remove) });
+        assert_eq!(retention.age_limits(Timestamp(10_000)), limits(8300, 8400));
+        assert_eq!(retention.age_limits(Timestamp(5)), limits(0, 0));
+        assert_eq!(Retention { age: None, ..retention }.age_limits(Timestamp(5)), None);
     }
 }

@@ -1,19 +1,22 @@
-//! Changes of the cluster: members come, get a vote, are replaced and leave, and leadership moves.
+//! Changes of the cluster's members and of its leader, on whichever node they are requested.
 //!
-//! Any node takes a change and carries it to the leader; the leader makes one at a time. Each can be asked again:
-//! what is done already is found done, what was left half-way is gone on with.
+//! Any node takes a change and forwards it to the leader, which makes one at a time. A change may be requested again:
+//! what is done already is found done, and what was left half-way is continued.
 //!
-//! `turn` is what the leader does.
+//! `steps` makes a change on the leader.
 //!
-//! **Invariant:** *unavailable* and *conflict* are said only when the members have certainly not been changed.
+//! **Invariant:** *unavailable* and *conflict* are answered only when the members have certainly not been changed.
 
 use std::time::Duration;
 
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use tokio::time::{Instant, sleep, timeout};
+
 use super::{
     check_address,
-    steps::{Roll, Turn, confirm, conflict},
+    steps::{Membership, MembershipChange, conflict},
 };
-use crate::peer::call::Call;
 use crate::{
     model::{
         error::{Invalid, LocSegment, Violation},
@@ -21,45 +24,45 @@ use crate::{
     },
     peer::{
         Member, NodeId, ReceiveError,
+        call::Call,
         client::{CallError, Lane},
         codec::{decode, encode},
     },
-    raft::Consensus,
-    service::{ClusterView, Refusal, Service, write::Pauses},
+    raft::{ChangeError, Consensus},
+    service::{ClusterView, Refusal, Service, read::confirm_leadership, write::Pauses},
 };
-use bytes::Bytes;
-use serde::{Deserialize, Serialize};
-use tokio::time::{Instant, sleep, timeout};
 
-/// How long a change may take in all; below the patience of the command line. A new member that needs longer to
-/// catch up stays a learner, and the change is asked again.
-const CHANGE_TIME: Duration = Duration::from_secs(50);
-/// What the leader leaves of it for its answer to come back.
-const WAY_BACK: Duration = Duration::from_millis(500);
-/// How long the leader's answer may take after another node leads: a hand-over is answered by the old one.
-const GRACE: Duration = Duration::from_secs(3);
-/// How long a change waits for the one before it, which may be the rest of itself that a lost leader has left.
-const TURN: Duration = Duration::from_secs(1);
-/// How long the asked node waits until it has applied the change that it shows.
-const SHOWN: Duration = Duration::from_secs(1);
+/// How long a change may take in all; less than the timeout of the command line. A new member that needs longer to
+/// catch up stays a learner, and the change is requested again.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(50);
+/// The part of that time which the leader leaves for its response to arrive.
+const RESPONSE_TIME: Duration = Duration::from_millis(500);
+/// How long the old leader may still answer after another node leads: it is the one that answers a transfer.
+const OLD_LEADER_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long a change waits for the one before it, which may be the remainder of itself that a lost leader has left.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a leader may take to confirm that it leads.
+const LEADERSHIP_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the requested node waits until it has applied the change that it shows.
+const APPLY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A change of the cluster. Rides between nodes: new variants go to the end.
+/// A change of the cluster. Sent between nodes: new variants go to the end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change {
-    /// A new member, without a vote.
+    /// Add a member without a vote.
     Add(Member),
-    /// A vote for a member.
+    /// Give a member a vote.
     Promote(NodeId),
-    /// The end of a membership.
+    /// Remove a member.
     Remove(NodeId),
-    /// A new member in the place of another.
+    /// Replace a member by a new one.
     Replace {
-        /// The one that goes; it may be dead.
+        /// The one to remove; it may be dead.
         old: NodeId,
-        /// The one that comes.
+        /// The one to add.
         new: Member,
     },
-    /// Another leader.
+    /// Transfer leadership to a member.
     Lead(NodeId),
 }
 
@@ -72,176 +75,193 @@ pub struct Changed {
     pub view: ClusterView,
 }
 
-/// A change under way to the leader.
+/// A change that is forwarded to the leader.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Carried {
+struct ForwardedChange {
     change: Change,
     remaining_ms: u64,
 }
 
 /// What the leader did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Done {
+pub(super) struct ChangeMade {
+    /// Whether a member is new.
     pub(super) created: bool,
-    /// The entry that says so.
+    /// The revision of the entry that made the change.
     pub(super) revision: Revision,
 }
 
-/// Why it did not. New variants go to the end.
+/// Why the leader did not make a change. New variants go to the end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Stop {
-    /// Certainly not done.
+pub(super) enum NotMade {
+    /// Certainly not made.
     Refused(Refusal),
-    /// Certainly not done; another try may succeed.
-    Later(String),
-    /// It may be done, or half done.
+    /// Certainly not made; another try may succeed.
+    Retry(String),
+    /// It may be made, or half made.
     Unknown(String),
 }
 
+impl From<ChangeError> for NotMade {
+    fn from(error: ChangeError) -> Self {
+        match error {
+            ChangeError::NotYet(text) => Self::Retry(text),
+            ChangeError::Refused(text) => conflict(text),
+            ChangeError::Undecided(text) => Self::Unknown(text),
+        }
+    }
+}
+
 impl Service {
-    /// Makes a change, on whatever node leads.
+    /// Makes a change, whichever node leads.
     ///
     /// # Errors
-    /// What it was refused with; see [`Refusal`].
+    /// The refusal of the change; see [`Refusal`].
     pub async fn change(&self, change: Change) -> Result<Changed, Refusal> {
         check(&change)?;
         let consensus = self.consensus_or_refusal()?;
-        let deadline = Instant::now() + CHANGE_TIME;
+        let deadline = Instant::now() + CHANGE_TIMEOUT;
         let mut pauses = Pauses::until(deadline);
         loop {
-            let tried = match consensus.leader() {
-                None => Err(Stop::Later("no leader is known".into())),
+            let result = match consensus.leader() {
+                None => Err(NotMade::Retry("no leader is known".into())),
                 Some(leader) if leader.id == self.node_id() => {
-                    self.change_here(change.clone(), deadline).await
+                    self.change_as_leader(change.clone(), deadline).await
                 }
-                Some(leader) => self.carry_change(consensus, &change, &leader, deadline).await,
+                Some(leader) => self.forward_change(consensus, &change, &leader, deadline).await,
             };
-            let text = match tried {
-                Ok(Done { created, revision }) => {
-                    // A node that was removed never applies it, and shows what it knows.
-                    let _late = timeout(SHOWN, consensus.wait_applied(revision)).await.is_err();
+            let reason = match result {
+                Ok(ChangeMade { created, revision }) => {
+                    // A node that was removed never applies the change, and shows what it knows.
+                    let _timed_out = timeout(APPLY_TIMEOUT, consensus.applied(revision)).await.is_err();
                     return Ok(Changed { created, view: self.cluster() });
                 }
-                Err(Stop::Refused(refusal)) => return Err(refusal),
-                Err(Stop::Unknown(text)) => return Err(Refusal::Undecided(text)),
-                Err(Stop::Later(text)) => text,
+                Err(NotMade::Refused(refusal)) => return Err(refusal),
+                Err(NotMade::Unknown(text)) => return Err(Refusal::Undecided(text)),
+                Err(NotMade::Retry(text)) => text,
             };
             if !pauses.pause(consensus.leader_changed()).await {
-                return Err(Refusal::Unavailable(format!("no leader took the change in time: {text}")));
+                return Err(Refusal::Unavailable(format!("no leader took the change in time: {reason}")));
             }
         }
     }
 
-    async fn carry_change(
+    async fn forward_change(
         &self,
         consensus: &Consensus,
         change: &Change,
         leader: &Member,
         deadline: Instant,
-    ) -> Result<Done, Stop> {
+    ) -> Result<ChangeMade, NotMade> {
         let remaining = deadline.saturating_duration_since(Instant::now());
         let remaining_ms = u64::try_from(remaining.as_millis()).unwrap_or(u64::MAX);
-        let body = encode(&Carried { change: change.clone(), remaining_ms });
+        let body = encode(&ForwardedChange { change: change.clone(), remaining_ms });
         let call =
             self.peers().call(Lane::Forward, leader.id, &leader.peer_addr, Call::Change, body, remaining);
-        let lost = async {
+        let leader_lost = async {
             consensus.leader_changed().await;
-            sleep(GRACE).await;
+            sleep(OLD_LEADER_TIMEOUT).await;
         };
-        let answer = tokio::select! {
-            answer = call => answer,
-            () = lost => return Err(Stop::Unknown("the leader changed while the change was under way".into())),
-        };
-        match answer {
-            Ok(answer) => decode::<Result<Done, Stop>>(&answer)
-                .unwrap_or_else(|error| Err(Stop::Unknown(format!("the leader's answer is {error}")))),
-            Err(error @ (CallError::NotSent(_) | CallError::Refused { .. })) => {
-                Err(Stop::Later(format!("the leader: {error}")))
+        let response = tokio::select! {
+            response = call => response,
+            () = leader_lost => {
+                return Err(NotMade::Unknown("the leader changed while the change was under way".into()));
             }
-            Err(error @ CallError::Unknown(_)) => Err(Stop::Unknown(format!("the leader: {error}"))),
+        };
+        match response {
+            Ok(body) => decode::<Result<ChangeMade, NotMade>>(&body)
+                .unwrap_or_else(|error| Err(NotMade::Unknown(format!("the leader's answer is {error}")))),
+            Err(error @ (CallError::NotSent(_) | CallError::Refused { .. })) => {
+                Err(NotMade::Retry(format!("the leader: {error}")))
+            }
+            Err(error @ CallError::Unknown(_)) => Err(NotMade::Unknown(format!("the leader: {error}"))),
         }
     }
 
-    /// Makes a change that another node carried here.
+    /// Makes a change that another node forwarded.
     ///
     /// # Errors
-    /// When the body is none of this version's. Everything else is an answer.
+    /// When the body is not one of this version. Everything else is a response.
     pub(crate) async fn answer_change(&self, body: Bytes) -> Result<Bytes, ReceiveError> {
-        let Carried { change, remaining_ms } = decode(&body)?;
-        let time = Duration::from_millis(remaining_ms).saturating_sub(WAY_BACK).min(CHANGE_TIME);
-        Ok(encode(&self.change_here(change, Instant::now() + time).await))
+        let ForwardedChange { change, remaining_ms } = decode(&body)?;
+        let time = Duration::from_millis(remaining_ms).saturating_sub(RESPONSE_TIME).min(CHANGE_TIMEOUT);
+        Ok(encode(&self.change_as_leader(change, Instant::now() + time).await))
     }
 
-    /// Makes a change on this node, if it leads. On a task of its own: a caller that hangs up must not leave it
-    /// half-way.
-    async fn change_here(&self, change: Change, deadline: Instant) -> Result<Done, Stop> {
+    /// Makes a change if this node leads. It runs as a task of its own: a caller that disconnects must not leave the
+    /// change half-way.
+    async fn change_as_leader(&self, change: Change, deadline: Instant) -> Result<ChangeMade, NotMade> {
         let service = self.clone();
-        let changed = tokio::spawn(async move {
-            let Some(consensus) = service.consensus() else { return Err(Stop::Later(service.absence())) };
+        let task = tokio::spawn(async move {
+            let Some(consensus) = service.consensus() else {
+                return Err(NotMade::Retry(service.absence()));
+            };
             if !service.leads(consensus) {
-                return Err(Stop::Later(format!("node {} does not lead", service.node_id())));
+                return Err(NotMade::Retry(format!("node {} does not lead", service.node_id())));
             }
-            let Ok(_one_at_a_time) = timeout(TURN, service.inner.changing.lock()).await else {
+            let Ok(_one_at_a_time) = timeout(LOCK_TIMEOUT, service.inner.changing.lock()).await else {
                 if consensus.is_joint() {
-                    // Perhaps this very change: a lost leader left it half done, and this one completes it.
-                    return Err(Stop::Later("a change of the members is being completed".into()));
+                    // Perhaps this very change: a lost leader left it half made, and this node is completing it.
+                    return Err(NotMade::Retry("a change of the members is being completed".into()));
                 }
                 return Err(conflict("another change of the cluster is under way"));
             };
-            confirm(consensus).await?;
+            let confirmed = confirm_leadership(consensus, Instant::now() + LEADERSHIP_TIMEOUT).await;
+            confirmed.map_err(NotMade::Retry)?;
             if consensus.is_joint() {
-                // A lost leader's change comes first: what is asked may be the rest of it.
+                // A lost leader's change comes first: the requested change may be the remainder of it.
                 consensus.complete_change().await?;
             }
-            let turn = Turn { service: &service, consensus, deadline, roll: Roll::of(consensus) };
-            let changed = turn.make(&change).await;
-            match &changed {
-                Ok(done) => tracing::info!(?change, revision = done.revision, "changed the cluster"),
-                Err(stop) => tracing::warn!(?change, ?stop, "the cluster was not changed"),
+            let before = Membership::of(consensus);
+            let steps = MembershipChange { service: &service, consensus, deadline, before };
+            let result = steps.make(&change).await;
+            match &result {
+                Ok(made) => tracing::info!(?change, revision = made.revision, "changed the cluster"),
+                Err(not_made) => tracing::warn!(?change, ?not_made, "the cluster was not changed"),
             }
-            changed
+            result
         });
-        changed.await.unwrap_or_else(|error| Err(Stop::Unknown(format!("the change ended: {error}"))))
+        task.await.unwrap_or_else(|error| Err(NotMade::Unknown(format!("the change ended: {error}"))))
     }
 
-    /// On the leader: completes, beside what else it does, a change that a lost leader has left half done.
-    pub(in crate::service) fn complete_change(&self, consensus: &Consensus) {
+    /// On the leader: completes a change that a lost leader has left half made, as a task of its own.
+    pub(super) fn complete_change(&self, consensus: &Consensus) {
         if !consensus.is_joint() || !self.leads(consensus) {
             return;
         }
         let service = self.clone();
         tokio::spawn(async move {
             let Some(consensus) = service.consensus() else { return };
-            // Held: the change is this node's own and goes on.
+            // When the lock is held, the change is this node's own and continues by itself.
             let Ok(_one_at_a_time) = service.inner.changing.try_lock() else { return };
             if !consensus.is_joint() {
                 return;
             }
             match consensus.complete_change().await {
                 Ok(revision) => tracing::info!(revision, "completed the change of members of a lost leader"),
-                Err(error) => tracing::warn!(?error, "a half-done change of members could not be completed"),
+                Err(error) => tracing::warn!(?error, "a half-made change of members could not be completed"),
             }
         });
     }
 }
 
-/// Checks what needs no state.
+/// Checks what can be checked without a state.
 fn check(change: &Change) -> Result<(), Invalid> {
     let (Change::Add(member) | Change::Replace { new: member, .. }) = change else { return Ok(()) };
-    let mut faults = Vec::new();
-    let mut fault = |name: &str, text: String| faults.push(Violation::at(vec![LocSegment::from(name)], text));
+    let mut violations = Vec::new();
+    let mut add = |name: &str, text: String| violations.push(Violation::at(vec![Step::from(name)], text));
     if member.id == 0 {
-        fault("id", "a node id is at least 1".into());
+        add("id", "a node id is at least 1".into());
     }
     for (name, address) in [("api_addr", &member.api_addr), ("peer_addr", &member.peer_addr)] {
         if let Err(text) = check_address(address) {
-            fault(name, text);
+            add(name, text);
         }
     }
     if member.api_addr == member.peer_addr {
-        fault("peer_addr", "callers and nodes are served at two addresses".into());
+        add("peer_addr", "callers and nodes are served at two addresses".into());
     }
-    if faults.is_empty() { Ok(()) } else { Err(Invalid::Violations(faults)) }
+    if violations.is_empty() { Ok(()) } else { Err(Invalid::Violations(violations)) }
 }
 
 #[cfg(test)]
@@ -265,21 +285,21 @@ mod tests {
     }
 
     #[test]
-    fn calls_of_changes_come_back_as_they_were() {
+    fn calls_for_changes_decode_to_what_was_encoded() {
         let replace = Change::Replace { old: 1, new: member(4) };
         for change in
             [Change::Add(member(4)), Change::Promote(4), Change::Remove(4), replace, Change::Lead(2)]
         {
-            let carried = Carried { change, remaining_ms: 9 };
-            assert_eq!(decode::<Carried>(&encode(&carried)).unwrap(), carried);
+            let forwarded = ForwardedChange { change, remaining_ms: 9 };
+            assert_eq!(decode::<ForwardedChange>(&encode(&forwarded)).unwrap(), forwarded);
         }
-        let answers: [Result<Done, Stop>; 3] = [
-            Ok(Done { created: true, revision: 7 }),
+        let responses: [Result<ChangeMade, NotMade>; 3] = [
+            Ok(ChangeMade { created: true, revision: 7 }),
             Err(conflict("no")),
-            Err(Stop::Refused(Refusal::NoMember(4))),
+            Err(NotMade::Refused(Refusal::NoMember(4))),
         ];
-        for answer in answers {
-            assert_eq!(decode::<Result<Done, Stop>>(&encode(&answer)).unwrap(), answer);
+        for response in responses {
+            assert_eq!(decode::<Result<ChangeMade, NotMade>>(&encode(&response)).unwrap(), response);
         }
     }
 }

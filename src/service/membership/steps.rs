@@ -1,175 +1,170 @@
-//! One change of the cluster, on the leader.
+//! The steps of a change of the cluster, on the leader.
 //!
 //! ```text
-//! add       the new node is asked whose it is ─ takes our identity ─ learner ─ has caught up
+//! add       the new node is asked which cluster it belongs to ─ takes this cluster's identity ─ learner ─ catches up
 //! promote   has caught up ─ voter
-//! replace   add ─ one joint change: the new one in, the old one out
-//! remove    a leader hands over first ─ out
+//! replace   add ─ one joint change: the new member in, the old one out
+//! remove    a leader transfers leadership first ─ out
 //! ```
 //!
 //! **Invariants**
-//! 1. A node id is never used twice: ids ascend, and the greatest one is carried beside the state. A node that
-//!    comes back under an id of the past would have forgotten its votes.
-//! 2. No change is begun whose voters could not go on: a majority of the new ones must live.
+//! 1. A node id is never used twice: ids ascend, and the greatest one is stored with the state. A node that returned
+//!    under an earlier id would have forgotten its votes.
+//! 2. No change begins that would leave the cluster without a live majority: most of the new voters must be alive.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
 
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 use super::{
-    Join, MEMBERS_MAX,
-    change::{Change, Done, Stop},
+    MEMBERS_MAX,
+    change::{Change, ChangeMade, NotMade},
+    forming::JoinRequest,
 };
 use crate::{
     model::error::Invalid,
     peer::{Member, NodeId},
-    raft::{ChangeError, Consensus},
+    raft::Consensus,
     service::{Refusal, Service},
 };
 
-/// How long a leader makes sure that it leads.
-const CONFIRM: Duration = Duration::from_secs(5);
-/// How long a member that should have caught up already is waited for.
-const NEARLY: Duration = Duration::from_secs(5);
+/// How long to wait for a member that should have caught up already.
+const CAUGHT_UP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Makes sure that this node leads and has applied what was agreed on before.
-pub(in crate::service) async fn confirm(consensus: &Consensus) -> Result<(), Stop> {
-    let confirmed = timeout(CONFIRM, async {
-        let index = consensus.read_index().await.map_err(|error| Stop::Later(format!("{error:?}")))?;
-        consensus.wait_applied(index).await;
-        Ok(())
-    });
-    confirmed.await.unwrap_or_else(|_| Err(Stop::Later("a majority did not answer in time".into())))
-}
-
-/// The members when a change begins. None but this change alters them meanwhile.
-pub(in crate::service) struct Roll {
+/// The members and voters when a change begins. Only this change alters them until it ends.
+pub(super) struct Membership {
     members: BTreeMap<NodeId, Member>,
     voters: BTreeSet<NodeId>,
 }
 
-impl Roll {
-    pub(in crate::service) fn of(consensus: &Consensus) -> Self {
-        let mut roll = Self { members: BTreeMap::new(), voters: BTreeSet::new() };
+impl Membership {
+    pub(super) fn of(consensus: &Consensus) -> Self {
+        let mut membership = Self { members: BTreeMap::new(), voters: BTreeSet::new() };
         for status in consensus.status().members {
             if status.voter {
-                roll.voters.insert(status.member.id);
+                membership.voters.insert(status.member.id);
             }
-            roll.members.insert(status.member.id, status.member);
+            membership.members.insert(status.member.id, status.member);
         }
-        roll
+        membership
     }
 }
 
 /// One change on the leader.
-pub(in crate::service) struct Turn<'a> {
-    pub(in crate::service) service: &'a Service,
-    pub(in crate::service) consensus: &'a Consensus,
-    pub(in crate::service) deadline: Instant,
-    pub(in crate::service) roll: Roll,
+pub(super) struct MembershipChange<'a> {
+    pub(super) service: &'a Service,
+    pub(super) consensus: &'a Consensus,
+    pub(super) deadline: Instant,
+    pub(super) before: Membership,
 }
 
-impl Turn<'_> {
-    pub(in crate::service) async fn make(&self, change: &Change) -> Result<Done, Stop> {
+impl MembershipChange<'_> {
+    pub(super) async fn make(&self, change: &Change) -> Result<ChangeMade, NotMade> {
         match change {
             Change::Add(member) => self.add(member).await,
             Change::Promote(id) => self.promote(*id).await,
             Change::Remove(id) => self.remove(*id).await,
             Change::Replace { old, new } => self.replace(*old, new).await,
-            Change::Lead(id) => self.lead(*id).await,
+            Change::Lead(id) => self.transfer_leadership(*id).await,
         }
     }
 
-    /// It is so already.
-    fn nothing(&self) -> Done {
-        Done { created: false, revision: self.consensus.state().revision() }
+    async fn add(&self, member: &Member) -> Result<ChangeMade, NotMade> {
+        let made = self.add_learner(member, None).await?;
+        self.wait_until_caught_up(member.id).await?;
+        Ok(made)
     }
 
-    fn member(&self, id: NodeId) -> Result<&Member, Stop> {
-        self.roll.members.get(&id).ok_or(Stop::Refused(Refusal::NoMember(id)))
-    }
-
-    async fn add(&self, member: &Member) -> Result<Done, Stop> {
-        let done = self.enlist(member, None).await?;
-        self.catch_up(member.id).await?;
-        Ok(done)
-    }
-
-    async fn promote(&self, id: NodeId) -> Result<Done, Stop> {
-        self.member(id)?;
-        if self.roll.voters.contains(&id) {
-            return Ok(self.nothing());
+    async fn promote(&self, id: NodeId) -> Result<ChangeMade, NotMade> {
+        self.check_member(id)?;
+        if self.before.voters.contains(&id) {
+            return Ok(self.unchanged());
         }
-        self.nearly(id).await?;
-        self.vote(BTreeSet::from([id]), BTreeSet::new()).await
+        self.expect_caught_up(id).await?;
+        self.change_voters(BTreeSet::from([id]), BTreeSet::new()).await
     }
 
-    async fn remove(&self, id: NodeId) -> Result<Done, Stop> {
-        self.member(id)?;
-        if !self.roll.voters.contains(&id) {
+    async fn remove(&self, id: NodeId) -> Result<ChangeMade, NotMade> {
+        self.check_member(id)?;
+        if !self.before.voters.contains(&id) {
             let revision = self.consensus.remove_learner(id).await?;
-            return Ok(Done { created: false, revision });
+            return Ok(ChangeMade { created: false, revision });
         }
-        if self.roll.voters.len() == 1 {
+        if self.before.voters.len() == 1 {
             return Err(conflict(format!("node {id} is the last one that votes")));
         }
         self.check_majority(&BTreeSet::new(), &BTreeSet::from([id]))?;
         self.step_down(id).await?;
-        self.vote(BTreeSet::new(), BTreeSet::from([id])).await
+        self.change_voters(BTreeSet::new(), BTreeSet::from([id])).await
     }
 
-    async fn replace(&self, old: NodeId, new: &Member) -> Result<Done, Stop> {
+    async fn replace(&self, old: NodeId, new: &Member) -> Result<ChangeMade, NotMade> {
         if old == new.id {
             return Err(conflict("a node id is never used twice: the new member needs another one"));
         }
-        if !self.roll.members.contains_key(&old) {
-            // Asked again after it was done.
-            let is_done = self.roll.members.get(&new.id) == Some(new) && old <= self.consensus.greatest_id();
-            return if is_done { Ok(self.nothing()) } else { Err(Stop::Refused(Refusal::NoMember(old))) };
+        if !self.before.members.contains_key(&old) {
+            // Requested again after it was made.
+            let is_made =
+                self.before.members.get(&new.id) == Some(new) && old <= self.consensus.greatest_id();
+            return if is_made {
+                Ok(self.unchanged())
+            } else {
+                Err(NotMade::Refused(Refusal::NoMember(old)))
+            };
         }
-        let old_votes = self.roll.voters.contains(&old);
+        let old_votes = self.before.voters.contains(&old);
         if old_votes {
             self.check_majority(&BTreeSet::from([new.id]), &BTreeSet::from([old]))?;
         }
         self.step_down(old).await?;
-        let Done { created, .. } = self.enlist(new, Some(old)).await?;
-        self.catch_up(new.id).await?;
+        let ChangeMade { created, .. } = self.add_learner(new, Some(old)).await?;
+        self.wait_until_caught_up(new.id).await?;
         let revision = if old_votes {
             self.consensus.change_voters(BTreeSet::from([new.id]), BTreeSet::from([old])).await?
         } else {
             self.consensus.remove_learner(old).await?
         };
-        Ok(Done { created, revision })
+        Ok(ChangeMade { created, revision })
     }
 
-    async fn lead(&self, id: NodeId) -> Result<Done, Stop> {
-        if !self.roll.voters.contains(&id) {
+    async fn transfer_leadership(&self, id: NodeId) -> Result<ChangeMade, NotMade> {
+        if !self.before.voters.contains(&id) {
             return Err(conflict(format!("node {id} does not vote, so it can't lead")));
         }
         if id != self.service.node_id() {
-            self.nearly(id).await?;
-            self.consensus.transfer_leadership_to(id).await?;
+            self.expect_caught_up(id).await?;
+            self.consensus.hand_over_to(id).await?;
         }
-        Ok(self.nothing())
+        Ok(self.unchanged())
     }
 
-    /// Makes a node a member without a vote, if it is none yet.
-    async fn enlist(&self, member: &Member, instead_of: Option<NodeId>) -> Result<Done, Stop> {
-        match self.roll.members.get(&member.id) {
-            Some(present) if present == member => return Ok(self.nothing()),
+    /// The result of a change that needs no new membership.
+    fn unchanged(&self) -> ChangeMade {
+        ChangeMade { created: false, revision: self.consensus.state().revision() }
+    }
+
+    fn check_member(&self, id: NodeId) -> Result<(), NotMade> {
+        let is_member = self.before.members.contains_key(&id);
+        if is_member { Ok(()) } else { Err(NotMade::Refused(Refusal::NoMember(id))) }
+    }
+
+    /// Makes a node a member without a vote, unless it is a member already.
+    async fn add_learner(&self, member: &Member, replaced: Option<NodeId>) -> Result<ChangeMade, NotMade> {
+        match self.before.members.get(&member.id) {
+            Some(present) if present == member => return Ok(self.unchanged()),
             Some(_) => return Err(conflict(format!("node {} is a member at other addresses", member.id))),
             None => {}
         }
-        self.check_newcomer(member, instead_of)?;
-        self.invite(member).await?;
+        self.check_new_member(member, replaced)?;
+        self.give_identity(member).await?;
         let revision = self.consensus.add_learner(member.clone()).await?;
-        Ok(Done { created: true, revision })
+        Ok(ChangeMade { created: true, revision })
     }
 
-    fn check_newcomer(&self, member: &Member, instead_of: Option<NodeId>) -> Result<(), Stop> {
+    fn check_new_member(&self, member: &Member, replaced: Option<NodeId>) -> Result<(), NotMade> {
         let greatest = self.consensus.greatest_id();
         if member.id <= greatest {
             return Err(conflict(format!(
@@ -177,10 +172,10 @@ impl Turn<'_> {
                 member.id
             )));
         }
-        if self.roll.members.len() >= MEMBERS_MAX {
+        if self.before.members.len() >= MEMBERS_MAX {
             return Err(conflict(format!("a cluster has at most {MEMBERS_MAX} members")));
         }
-        let others = self.roll.members.values().filter(|other| Some(other.id) != instead_of);
+        let others = self.before.members.values().filter(|other| Some(other.id) != replaced);
         for other in others {
             if other.api_addr == member.api_addr || other.peer_addr == member.peer_addr {
                 return Err(conflict(format!("node {} is at one of these addresses", other.id)));
@@ -189,27 +184,27 @@ impl Turn<'_> {
         Ok(())
     }
 
-    /// Gives a node that belongs to no cluster the identity of a member of ours.
-    async fn invite(&self, member: &Member) -> Result<(), Stop> {
+    /// Gives a node that belongs to no cluster the identity of a member of this one.
+    async fn give_identity(&self, member: &Member) -> Result<(), NotMade> {
         let id = member.id;
-        let ours = self.service.inner.peers.me.get().map(|me| me.cluster_id);
-        let cluster_id = ours.ok_or_else(|| Stop::Later(self.service.absence()))?;
-        let told = self.service.ask(member, &Join::Tell).await.map_err(stranger)?;
-        if told.node_id != id {
+        let own = self.service.inner.peers.me.get().map(|me| me.cluster_id);
+        let cluster_id = own.ok_or_else(|| NotMade::Retry(self.service.absence()))?;
+        let found = self.service.request_join(member, &JoinRequest::Identify).await.map_err(not_joined)?;
+        if found.node_id != id {
             return Err(conflict(format!(
                 "node {} answers at {}, not node {id}",
-                told.node_id, member.peer_addr
+                found.node_id, member.peer_addr
             )));
         }
-        if told.cluster_id.is_some_and(|theirs| theirs != cluster_id) {
+        if found.cluster_id.is_some_and(|theirs| theirs != cluster_id) {
             return Err(conflict(format!("node {id} belongs to another cluster")));
         }
-        let take = Join::Take { cluster_id, node_id: id };
-        self.service.ask(member, &take).await.map(drop).map_err(stranger)
+        let request = JoinRequest::TakeIdentity { cluster_id, node_id: id };
+        self.service.request_join(member, &request).await.map(drop).map_err(not_joined)
     }
 
-    /// Waits as long as the change may take.
-    async fn catch_up(&self, id: NodeId) -> Result<(), Stop> {
+    /// Waits for a new member until the deadline of the change.
+    async fn wait_until_caught_up(&self, id: NodeId) -> Result<(), NotMade> {
         let within = self.deadline.saturating_duration_since(Instant::now());
         let caught_up = timeout_at(self.deadline, self.consensus.wait_caught_up(id, within)).await;
         let why = match caught_up {
@@ -217,23 +212,28 @@ impl Turn<'_> {
             Ok(Err(why)) => why,
             Err(_) => "the time is up".into(),
         };
-        Err(Stop::Unknown(format!("node {id} is a learner, but has not caught up: {why}; ask again")))
+        Err(NotMade::Unknown(format!("node {id} is a learner, but has not caught up: {why}; ask again")))
     }
 
-    /// Waits a little for a member that should have caught up already.
-    async fn nearly(&self, id: NodeId) -> Result<(), Stop> {
-        self.consensus.wait_caught_up(id, NEARLY).await.map_err(conflict)
+    /// Waits briefly for a member that should have caught up already.
+    async fn expect_caught_up(&self, id: NodeId) -> Result<(), NotMade> {
+        self.consensus.caught_up(id, CAUGHT_UP_TIMEOUT).await.map_err(conflict)
     }
 
-    async fn vote(&self, add: BTreeSet<NodeId>, remove: BTreeSet<NodeId>) -> Result<Done, Stop> {
+    async fn change_voters(
+        &self,
+        add: BTreeSet<NodeId>,
+        remove: BTreeSet<NodeId>,
+    ) -> Result<ChangeMade, NotMade> {
         self.check_majority(&add, &remove)?;
         let revision = self.consensus.change_voters(add, remove).await?;
-        Ok(Done { created: false, revision })
+        Ok(ChangeMade { created: false, revision })
     }
 
-    /// Whether the voters to be could go on. Who is to be added counts as living: it is waited for.
-    fn check_majority(&self, add: &BTreeSet<NodeId>, remove: &BTreeSet<NodeId>) -> Result<(), Stop> {
-        let stay: BTreeSet<NodeId> = self.roll.voters.difference(remove).copied().collect();
+    /// Checks that a majority of the new voters is alive. A voter that is added counts as alive: the change waits
+    /// until it has caught up.
+    fn check_majority(&self, add: &BTreeSet<NodeId>, remove: &BTreeSet<NodeId>) -> Result<(), NotMade> {
+        let stay: BTreeSet<NodeId> = self.before.voters.difference(remove).copied().collect();
         let added = add.difference(&stay).count();
         let (voters, live) = (stay.len() + added, self.consensus.count_live(&stay) + added);
         if live > voters / 2 {
@@ -242,37 +242,28 @@ impl Turn<'_> {
         Err(conflict(format!("only {live} of the {voters} voters would be alive, which is no majority")))
     }
 
-    /// A leader that is to go hands leadership over; the next one makes the change.
-    async fn step_down(&self, id: NodeId) -> Result<(), Stop> {
+    /// When the member that is removed is this leader: transfers leadership. The next leader makes the change.
+    async fn step_down(&self, id: NodeId) -> Result<(), NotMade> {
         if id != self.service.node_id() {
             return Ok(());
         }
-        if self.consensus.transfer_leadership().await {
-            Err(Stop::Later(format!("node {id} leads, and hands leadership over first")))
+        if self.consensus.hand_over().await {
+            Err(NotMade::Retry(format!("node {id} leads, and hands leadership over first")))
         } else {
-            Err(Stop::Later("no other voter is alive to lead".into()))
+            Err(NotMade::Retry("no other voter is alive to lead".into()))
         }
     }
 }
 
-pub(in crate::service) fn conflict(text: impl Into<String>) -> Stop {
-    Stop::Refused(Refusal::Conflict(text.into()))
+pub(super) fn conflict(text: impl Into<String>) -> NotMade {
+    NotMade::Refused(Refusal::Conflict(text.into()))
 }
 
-/// A node that can't be invited.
-fn stranger(refusal: Refusal) -> Stop {
-    if let Refusal::Invalid(Invalid::Violations(faults)) = refusal {
-        return conflict(faults.into_iter().map(|fault| fault.msg).collect::<Vec<_>>().join("; "));
+/// Why a node does not join: what is wrong with its identity is a conflict with the cluster.
+fn not_joined(refusal: Refusal) -> NotMade {
+    if let Refusal::Invalid(Invalid::Violations(violations)) = refusal {
+        let texts: Vec<_> = violations.into_iter().map(|violation| violation.msg).collect();
+        return conflict(texts.join("; "));
     }
-    Stop::Refused(refusal)
-}
-
-impl From<ChangeError> for Stop {
-    fn from(error: ChangeError) -> Self {
-        match error {
-            ChangeError::NotYet(text) => Self::Later(text),
-            ChangeError::Refused(text) => conflict(text),
-            ChangeError::Undecided(text) => Self::Unknown(text),
-        }
-    }
+    NotMade::Refused(refusal)
 }

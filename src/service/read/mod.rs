@@ -1,162 +1,86 @@
-//! How a read on any node sees every acknowledged write: it waits until this node has applied a *read index*, a
-//! place in the log that the leader names after a quorum has confirmed that it still leads.
+//! Reads: how fresh the state of a read is, and lists with their pages.
 //!
-//! Naming one costs a round trip, whatever the number of readers that rest on it, so they share it: one request
-//! is in flight and one is waiting on a node. A reader that arrives while one is in flight waits for the next,
-//! never for this one, because this one may have been taken before the reader's write.
+//! | question | file |
+//! |---|---|
+//! | How does a read see every acknowledged write? How stale is this node? | this one: [`Service::view`] |
+//! | How do concurrent reads share one request for a read index? | `shared_index` |
+//! | How is a list answered, its first page and the later ones? | `list` |
+//! | How does a page come from the node that holds its state? | `page` |
+//! | What is in a cursor? | `cursor` |
+//! | Which states are retained for cursors, and for how long? | `pinned` |
+//! | What is on a page, and how is it cut for a call? | `records` |
 //!
-//! **Invariant:** a reader's index was asked for after the reader arrived.
+//! A linearizable read on any node waits until this node has applied a *read index*: an index of the log that the
+//! leader returns after a quorum has confirmed that it still leads. A state that has applied it holds every write
+//! that was acknowledged before the index was requested.
+//!
+//! **Invariant:** a linearizable read waits for an index that was requested after the read arrived.
 
 pub(crate) mod cursor;
-pub(crate) mod page;
+pub(crate) mod list;
+mod page;
+pub(super) mod pinned;
+pub(crate) mod records;
+mod shared_index;
 
 use std::{
-    future::Future,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, PoisonError},
     time::Duration,
 };
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use tokio::{
-    sync::watch,
-    time::{Instant, timeout_at},
-};
+use tokio::time::{Instant, timeout_at};
 
 use super::{Consistency, Level, Refusal, Service, write::Pauses};
-use crate::peer::call::Call;
 use crate::{
     model::record::Revision,
     peer::{
         ReceiveError,
+        call::Call,
         client::{CallError, Lane},
         codec::{decode, encode},
     },
     raft::{Consensus, ReadError},
     state::State,
 };
+pub(super) use shared_index::SharedReadIndex;
 
-/// How long one request for a read index may take; a live leader answers within two round trips.
-const FLIGHT: Duration = Duration::from_secs(1);
-
-type Landed = Option<Result<Revision, ReadError>>;
+/// How long one request for a read index may take. A live leader answers within two round trips.
+const READ_INDEX_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The leader's answer to a request for a read index. New variants go to the end.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum Named {
+enum ReadIndexResponse {
     Index(Revision),
     NotLeader,
     NoQuorum(String),
 }
 
-/// The shared requests for a read index: at most one in flight and one waiting.
-#[derive(Debug, Default)]
-pub(super) struct Barrier {
-    queue: Mutex<Queue>,
-}
-
-#[derive(Debug, Default)]
-struct Queue {
-    flying: bool,
-    /// The next flight: those who wait for it hold its receivers.
-    waiting: Option<watch::Sender<Landed>>,
-}
-
-impl Barrier {
-    /// A read index that is asked for, by `fetch`, from now on.
-    pub(super) async fn join<F, R>(self: &Arc<Self>, fetch: F) -> Result<Revision, ReadError>
-    where
-        F: Fn() -> R + Send + 'static,
-        R: Future<Output = Result<Revision, ReadError>> + Send + 'static,
-    {
-        let mut landed = self.publisher(fetch);
-        let landed = landed.wait_for(Option::is_some).await.map(|landed| landed.clone());
-        landed.ok().flatten().unwrap_or_else(|| Err(ReadError::NoQuorum("the request was given up".into())))
-    }
-
-    /// Takes a place in the next flight, and starts it when none is in the air.
-    fn publisher<F, R>(self: &Arc<Self>, fetch: F) -> watch::Receiver<Landed>
-    where
-        F: Fn() -> R + Send + 'static,
-        R: Future<Output = Result<Revision, ReadError>> + Send + 'static,
-    {
-        let mut queue = self.lock();
-        if let Some(waiting) = &queue.waiting {
-            return waiting.subscribe();
-        }
-        let (sender, receiver) = watch::channel(None);
-        queue.waiting = Some(sender);
-        if !queue.flying {
-            queue.flying = true;
-            tokio::spawn(Grounded(Arc::clone(self)).fly(fetch));
-        }
-        receiver
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        // Nothing between two consistent forms of the queue can panic.
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The one who flies; however the flights end, the queue is left so that the next reader starts anew.
-struct Grounded(Arc<Barrier>);
-
-impl Grounded {
-    async fn fly<F, R>(self, fetch: F)
-    where
-        F: Fn() -> R + Send + 'static,
-        R: Future<Output = Result<Revision, ReadError>> + Send + 'static,
-    {
-        while let Some(flight) = self.next() {
-            flight.send_replace(Some(fetch().await));
-        }
-    }
-
-    /// The flight that starts now: whoever comes later waits for the one after it.
-    fn next(&self) -> Option<watch::Sender<Landed>> {
-        let mut queue = self.0.lock();
-        let next = queue.waiting.take();
-        queue.flying = next.is_some();
-        next
-    }
-}
-
-impl Drop for Grounded {
-    fn drop(&mut self) {
-        // After a panic or at the end of the runtime: who waits sees its sender go. After an ordinary end another
-        // may be flying already, and it is not to be disturbed.
-        let mut queue = self.0.lock();
-        if std::thread::panicking() {
-            *queue = Queue::default();
-        }
-    }
-}
-
 impl Service {
-    /// A state that is as fresh as asked.
+    /// A state that is as fresh as requested.
     ///
     /// # Errors
-    /// When that can't be had in time.
+    /// When no such state is available in time.
     pub async fn view(&self, consistency: Consistency) -> Result<Arc<State>, Refusal> {
         let consensus = self.consensus_or_refusal()?;
         let deadline = Instant::now() + self.inner.options.read_timeout;
         match consistency.level {
             Level::Linearizable if crate::sabotage::is("local-read") => {}
             Level::Linearizable => self.confirm_until(consensus, deadline).await?,
-            Level::Local { max_staleness: Some(most) } if self.staleness().is_none_or(|age| age > most) => {
+            Level::Local { max_staleness: Some(max) } if self.staleness().is_none_or(|age| age > max) => {
                 self.confirm_until(consensus, deadline).await?;
             }
             Level::Local { .. } => {}
         }
-        if let Some(least) = consistency.min_revision {
-            Self::reach(consensus, least, deadline).await?;
+        if let Some(revision) = consistency.min_revision {
+            wait_until_applied(consensus, revision, deadline).await?;
         }
         Ok(consensus.state())
     }
 
-    /// How old this node's state may be at most: the time since it was last known to hold every acknowledged
-    /// write. `None` when that was never known.
+    /// An upper bound for the age of this node's state: the time since it was last confirmed to hold every
+    /// acknowledged write. `None` when it was never confirmed.
     pub(super) fn staleness(&self) -> Option<Duration> {
         let fresh_since = self.inner.fresh_since.lock().unwrap_or_else(PoisonError::into_inner);
         fresh_since.map(|moment| moment.elapsed())
@@ -164,16 +88,16 @@ impl Service {
 
     /// Confirms once that the applied state holds every write that was acknowledged before the call.
     pub(super) async fn confirm(&self, consensus: &Consensus) -> Result<(), ReadError> {
-        let asked = Instant::now();
+        let requested_at = Instant::now();
         let service = self.clone();
-        let index = self.inner.barrier.join(move || service.clone().fetch_index()).await?;
-        consensus.wait_applied(index).await;
+        let index = self.inner.read_index.get(move || service.clone().fetch_read_index()).await?;
+        consensus.applied(index).await;
         let mut fresh_since = self.inner.fresh_since.lock().unwrap_or_else(PoisonError::into_inner);
-        *fresh_since = (*fresh_since).max(Some(asked));
+        *fresh_since = (*fresh_since).max(Some(requested_at));
         Ok(())
     }
 
-    /// Confirms through changes of the leader.
+    /// Confirms as [`Self::confirm`] does, and tries again while the leader changes, until the deadline.
     pub(super) async fn confirm_until(
         &self,
         consensus: &Consensus,
@@ -181,20 +105,20 @@ impl Service {
     ) -> Result<(), Refusal> {
         let mut pauses = Pauses::until(deadline);
         loop {
-            let text = match timeout_at(deadline, self.confirm(consensus)).await {
+            let reason = match timeout_at(deadline, self.confirm(consensus)).await {
                 Ok(Ok(())) => return Ok(()),
                 Ok(Err(ReadError::NotLeader(_))) => "no leader is known".into(),
                 Ok(Err(ReadError::NoQuorum(text))) => text,
                 Err(_) => "this node has not caught up with the leader".into(),
             };
             if !pauses.pause(consensus.leader_changed()).await {
-                return Err(Refusal::Unavailable(format!("the read was not confirmed in time: {text}")));
+                return Err(Refusal::Unavailable(format!("the read was not confirmed in time: {reason}")));
             }
         }
     }
 
-    /// One read index, of this node when it leads, else of the leader.
-    async fn fetch_index(self) -> Result<Revision, ReadError> {
+    /// One read index: of this node when it leads, otherwise of the leader.
+    async fn fetch_read_index(self) -> Result<Revision, ReadError> {
         let Some(consensus) = self.consensus() else { return Err(ReadError::NotLeader(None)) };
         let Some(leader) = consensus.leader() else { return Err(ReadError::NotLeader(None)) };
         if leader.id == self.node_id() {
@@ -206,137 +130,87 @@ impl Service {
             &leader.peer_addr,
             Call::ReadIndex,
             Bytes::new(),
-            FLIGHT,
+            READ_INDEX_TIMEOUT,
         );
         tokio::select! {
-            answer = call => index_of(answer),
-            // The call may hang on a dead leader for its whole time while a new one is known already.
+            response = call => read_index_of(response),
+            // A call to a dead leader may hang until its timeout while a new leader is already known.
             () = consensus.leader_changed() => Err(ReadError::NotLeader(None)),
         }
     }
 
-    /// Names a read index to another node. Never asks a third one.
+    /// Answers another node's request for a read index. Never forwards it.
     pub(crate) async fn answer_read_index(&self) -> Bytes {
-        let named = match self.consensus() {
+        let response = match self.consensus() {
             Some(consensus) => match consensus.read_index().await {
-                Ok(index) => Named::Index(index),
-                Err(ReadError::NotLeader(_)) => Named::NotLeader,
-                Err(ReadError::NoQuorum(text)) => Named::NoQuorum(text),
+                Ok(index) => ReadIndexResponse::Index(index),
+                Err(ReadError::NotLeader(_)) => ReadIndexResponse::NotLeader,
+                Err(ReadError::NoQuorum(text)) => ReadIndexResponse::NoQuorum(text),
             },
-            None => Named::NotLeader,
+            None => ReadIndexResponse::NotLeader,
         };
-        encode(&named)
+        encode(&response)
     }
 }
 
-/// What a leader's answer says.
-fn index_of(answer: Result<Bytes, CallError>) -> Result<Revision, ReadError> {
-    let named = answer.map_err(|error| error.to_string()).and_then(|bytes| {
+/// Confirms that this node leads, and waits until it has applied everything that was committed before the call.
+///
+/// # Errors
+/// Why it is not confirmed: then nothing is known of the leader.
+pub(super) async fn confirm_leadership(consensus: &Consensus, deadline: Instant) -> Result<(), String> {
+    let confirmed = timeout_at(deadline, async {
+        let index = consensus.read_index().await?;
+        consensus.applied(index).await;
+        Ok(())
+    });
+    match confirmed.await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(ReadError::NotLeader(_))) => Err("this node does not lead any more".into()),
+        Ok(Err(ReadError::NoQuorum(text))) => Err(text),
+        Err(_) => Err("a quorum did not confirm the leader in time".into()),
+    }
+}
+
+/// Waits until this node has applied a revision.
+pub(super) async fn wait_until_applied(
+    consensus: &Consensus,
+    revision: Revision,
+    deadline: Instant,
+) -> Result<(), Refusal> {
+    timeout_at(deadline, consensus.applied(revision)).await.map_err(|_| {
+        let applied = consensus.state().revision();
+        Refusal::Undecided(format!("this node has applied revision {applied}, not yet {revision}"))
+    })
+}
+
+/// The read index in a leader's response.
+fn read_index_of(response: Result<Bytes, CallError>) -> Result<Revision, ReadError> {
+    let response = response.map_err(|error| error.to_string()).and_then(|bytes| {
         decode(&bytes).map_err(|error: ReceiveError| format!("the leader's answer is {error}"))
     });
-    match named {
-        Ok(Named::Index(index)) => Ok(index),
-        Ok(Named::NotLeader) => Err(ReadError::NotLeader(None)),
-        Ok(Named::NoQuorum(text)) | Err(text) => Err(ReadError::NoQuorum(text)),
+    match response {
+        Ok(ReadIndexResponse::Index(index)) => Ok(index),
+        Ok(ReadIndexResponse::NotLeader) => Err(ReadError::NotLeader(None)),
+        Ok(ReadIndexResponse::NoQuorum(text)) | Err(text) => Err(ReadError::NoQuorum(text)),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU64, Ordering};
-
-    use tokio::sync::Semaphore;
-
     use super::*;
 
-    /// Flights that count themselves and land when they are let.
-    #[derive(Debug)]
-    struct Field {
-        started: AtomicU64,
-        land: Semaphore,
-    }
-
-    impl Field {
-        fn new() -> Arc<Self> {
-            Arc::new(Self { started: AtomicU64::new(0), land: Semaphore::new(0) })
-        }
-
-        fn fetch(
-            self: &Arc<Self>,
-        ) -> impl Fn() -> futures::future::BoxFuture<'static, Result<Revision, ReadError>> + Send + 'static
-        {
-            let field = Arc::clone(self);
-            move || {
-                let field = Arc::clone(&field);
-                Box::pin(async move {
-                    let number = field.started.fetch_add(1, Ordering::SeqCst) + 1;
-                    field.land.acquire().await.unwrap().forget();
-                    Ok(number)
-                })
-            }
-        }
-
-        async fn flights_started(&self, number: u64) {
-            while self.started.load(Ordering::SeqCst) < number {
-                tokio::task::yield_now().await;
-            }
-        }
-    }
-
-    async fn landed(mut flight: watch::Receiver<Landed>) -> Result<Revision, ReadError> {
-        flight.wait_for(Option::is_some).await.unwrap().clone().unwrap()
-    }
-
-    #[tokio::test]
-    async fn readers_that_come_during_a_flight_share_the_next_one() {
-        let (barrier, field) = (Arc::new(Barrier::default()), Field::new());
-        let first = barrier.publisher(field.fetch());
-        field.flights_started(1).await;
-        let later: Vec<_> = (0..100).map(|_| barrier.publisher(field.fetch())).collect();
-        assert_eq!(field.started.load(Ordering::SeqCst), 1, "one in flight");
-        field.land.add_permits(1);
-        assert_eq!(landed(first).await, Ok(1));
-        field.land.add_permits(1);
-        for reader in later {
-            assert_eq!(landed(reader).await, Ok(2), "never the flight that was in the air");
-        }
-        assert_eq!(field.started.load(Ordering::SeqCst), 2);
-    }
-
-    #[tokio::test]
-    async fn readers_before_the_request_is_sent_share_it() {
-        let (barrier, field) = (Arc::new(Barrier::default()), Field::new());
-        field.land.add_permits(10);
-        let readers: Vec<_> = (0..10).map(|_| barrier.publisher(field.fetch())).collect();
-        for reader in readers {
-            assert_eq!(landed(reader).await, Ok(1));
-        }
-        assert_eq!(barrier.join(field.fetch()).await, Ok(2), "the next reader flies anew");
-    }
-
-    #[tokio::test]
-    async fn a_failed_flight_is_told_and_the_next_one_flies() {
-        let barrier = Arc::new(Barrier::default());
-        let failed = barrier.join(|| async { Err(ReadError::NotLeader(Some(2))) }).await;
-        assert_eq!(failed, Err(ReadError::NotLeader(Some(2))));
-        assert_eq!(barrier.join(|| async { Ok(9) }).await, Ok(9));
-    }
-
-    #[tokio::test]
-    async fn a_flight_that_panics_strands_nobody() {
-        let barrier = Arc::new(Barrier::default());
-        let crashed = barrier.join(|| async { panic!("crash") }).await;
-        assert!(matches!(crashed, Err(ReadError::NoQuorum(_))));
-        assert_eq!(barrier.join(|| async { Ok(9) }).await, Ok(9));
-    }
-
     #[test]
-    fn a_leaders_answer_comes_back_as_it_was() {
-        for named in [Named::Index(7), Named::NotLeader, Named::NoQuorum("no".into())] {
-            assert_eq!(decode::<Named>(&encode(&named)).unwrap(), named);
+    fn a_read_index_response_decodes_to_what_was_encoded() {
+        for response in [
+            ReadIndexResponse::Index(7),
+            ReadIndexResponse::NotLeader,
+            ReadIndexResponse::NoQuorum("no".into()),
+        ] {
+            assert_eq!(decode::<ReadIndexResponse>(&encode(&response)).unwrap(), response);
         }
-        assert_eq!(index_of(Ok(encode(&Named::Index(7)))), Ok(7));
-        assert_eq!(index_of(Ok(encode(&Named::NotLeader))), Err(ReadError::NotLeader(None)));
-        assert!(matches!(index_of(Err(CallError::Unknown("lost".into()))), Err(ReadError::NoQuorum(_))));
+        assert_eq!(read_index_of(Ok(encode(&ReadIndexResponse::Index(7)))), Ok(7));
+        let not_leader = read_index_of(Ok(encode(&ReadIndexResponse::NotLeader)));
+        assert_eq!(not_leader, Err(ReadError::NotLeader(None)));
+        assert!(matches!(read_index_of(Err(CallError::Unknown("lost".into()))), Err(ReadError::NoQuorum(_))));
     }
 }

@@ -1,15 +1,16 @@
-//! Which changes a watcher is told: a scope of keys, and perhaps a filter.
+//! Which changes a watch returns: those of a scope of keys, and of a filter if there is one.
 //!
-//! A filtered watcher keeps what the filtered list shows. A change is told when its new record is in the filter;
-//! when only the old one was, the watcher is told that the config has left. Records are tested by their data and
-//! not by their stored index entries: an old change has the entries of the indexes of its time.
+//! A filtered watch keeps its caller's records equal to the filtered list. A change is returned when its new record
+//! matches the filter; when only the old record did, the watch returns that the config no longer matches. Records are
+//! matched by their data and not by their stored index entries: an old change has the entries of the indexes of its
+//! time.
 //!
-//! **Invariant:** a watcher that applies what it is told to what it has, holds what the list with the same filter
-//! gives at that revision.
+//! **Invariant:** a caller that applies what a watch returns to the records it has, has the records of the list with
+//! the same filter at that revision.
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use super::hub::Topic;
+use super::{hub::Topic, invalid};
 use crate::{
     feed::{Before, BeforeAndAfter, Event, Indexed, RecordChange},
     model::{
@@ -24,7 +25,10 @@ use crate::{
     state::{State, query::finds},
 };
 
-/// The keys that a watcher asks for.
+/// The message for a filter, or keys of configs, without exactly one definition.
+pub(super) const NEEDS_ONE_DEFINITION: &str = "a filter and `config_key` need exactly one `definition`";
+
+/// The keys that a watch is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Scope {
     All,
@@ -41,26 +45,27 @@ impl Scope {
             Self::Definitions(keys) => keys.iter().cloned().map(Topic::Definition).collect(),
             Self::Configs(definition, keys) => {
                 let config = |key: &Key| Topic::Config(definition.clone(), key.clone());
-                std::iter::once(Topic::Itself(definition.clone())).chain(keys.iter().map(config)).collect()
+                let definition = Topic::DefinitionAlone(definition.clone());
+                std::iter::once(definition).chain(keys.iter().map(config)).collect()
             }
         }
     }
 
-    pub(super) fn holds_definition(&self, key: &Key) -> bool {
+    pub(super) fn contains(&self, item: &Item) -> bool {
+        match item {
+            Item::Definition { key, .. } => self.contains_definition(key),
+            Item::Config { definition, key, .. } => match self {
+                Self::Configs(of, keys) => of == definition && keys.contains(key),
+                Self::All | Self::Definitions(_) => self.contains_definition(definition),
+            },
+        }
+    }
+
+    fn contains_definition(&self, key: &Key) -> bool {
         match self {
             Self::All => true,
             Self::Definitions(keys) => keys.contains(key),
             Self::Configs(definition, _) => definition == key,
-        }
-    }
-
-    pub(super) fn holds(&self, item: &RecordChange) -> bool {
-        match item {
-            RecordChange::Definition { key, .. } => self.holds_definition(key),
-            RecordChange::Config { definition, key, .. } => match self {
-                Self::Configs(of, keys) => of == definition && keys.contains(key),
-                Self::All | Self::Definitions(_) => self.holds_definition(definition),
-            },
         }
     }
 }
@@ -70,27 +75,27 @@ impl Scope {
 struct Filter {
     params: Vec<(String, String)>,
     limits: Limits,
-    /// The version of the definition that the query was read for.
+    /// The version of the definition that the query was parsed for.
     definition: Arc<Definition>,
     query: ConfigQuery,
 }
 
-/// What a watcher is told.
+/// What a watch returns.
 #[derive(Debug)]
 pub(super) struct Selection {
     scope: Arc<Scope>,
     filter: Option<Filter>,
-    /// Why it can't go on: the definition does not have the filter's indexes any more.
+    /// Why the watch can't continue: the definition no longer has the filter's indexes.
     broken: Option<Refusal>,
 }
 
-/// What of an event a watcher is told.
+/// The part of an event that a watch returns.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Picked {
+pub enum Selected {
     /// All of it.
     All,
-    /// These items; one that is marked has left the filter.
-    Some(Vec<(usize, bool)>),
+    /// The items at these places; the flag says that the config no longer matches the filter.
+    Items(Vec<(usize, bool)>),
 }
 
 impl Filter {
@@ -99,14 +104,14 @@ impl Filter {
         definition: &Arc<Definition>,
         limits: &Limits,
     ) -> Result<Self, Refusal> {
-        let query = read(&params, definition, limits)?;
+        let query = parse(&params, definition, limits)?;
         Ok(Self { params, limits: limits.clone(), definition: Arc::clone(definition), query })
     }
 
-    /// The definition has changed.
+    /// Takes over a newer version of the definition.
     fn update(&mut self, definition: &Arc<Definition>) -> Result<(), Refusal> {
         if definition.revision > self.definition.revision {
-            self.query = read(&self.params, definition, &self.limits)?;
+            self.query = parse(&self.params, definition, &self.limits)?;
             self.definition = Arc::clone(definition);
         }
         Ok(())
@@ -121,10 +126,10 @@ impl Filter {
                     if *definition == self.definition.key =>
                 {
                     let before = match before {
-                        Before::Known(config) => Some(anew(&paths, config)),
+                        Before::Known(config) => Some(reindexed(&paths, config)),
                         Before::Nothing | Before::Unknown => None,
                     };
-                    (before, after.as_ref().map(|config| anew(&paths, config)))
+                    (before, after.as_ref().map(|config| reindexed(&paths, config)))
                 }
                 RecordChange::Config { .. } | RecordChange::Definition { .. } => (None, None),
             };
@@ -133,40 +138,40 @@ impl Filter {
         })
     }
 
-    /// Whether a config's change is told, and whether it has left.
-    fn pick(&self, item: &RecordChange, (before, after): &BeforeAndAfter) -> Option<bool> {
+    /// Whether an item is returned; if so, whether because its config no longer matches.
+    fn select(&self, item: &Item, (before, after): &BeforeAndAfter) -> Option<bool> {
         if after.as_ref().is_some_and(|config| finds(&self.query, config)) {
             return Some(false);
         }
-        let was_in = match item {
-            RecordChange::Definition { .. } => return Some(false),
-            RecordChange::Config { before: Before::Nothing, .. } => false,
-            // It may have been: to be told of a leave that was none changes nothing for the watcher.
-            RecordChange::Config { before: Before::Unknown, .. } => true,
-            RecordChange::Config { before: Before::Known(_), .. } => {
+        let matched_before = match item {
+            Item::Definition { .. } => return Some(false),
+            Item::Config { before: Before::Nothing, .. } => false,
+            // It may have matched. For a caller that does not have the config, the notice changes nothing.
+            Item::Config { before: Before::Unknown, .. } => true,
+            Item::Config { before: Before::Known(_), .. } => {
                 before.as_ref().is_some_and(|config| finds(&self.query, config))
             }
         };
-        was_in.then_some(after.is_some())
+        matched_before.then_some(after.is_some())
     }
 }
 
-fn read(
+fn parse(
     params: &[(String, String)],
     definition: &Definition,
     limits: &Limits,
 ) -> Result<ConfigQuery, Refusal> {
     query::configs(params, definition, limits).map_err(|error| match error {
-        QueryError::Violations(faults) => Invalid::Violations(faults).into(),
+        QueryError::Violations(violations) => Invalid::Violations(violations).into(),
         QueryError::Building(path) => Refusal::Conflict(format!("the index of `{path}` is being built")),
-        // Pages are not asked for.
+        // The parameters of pages are not among a watch's filters.
         QueryError::NotIntegers(names) => Refusal::Internal(format!("a filter of a watch has {names:?}")),
     })
 }
 
-/// A config with the entries that the paths find in its data.
-fn anew(paths: &[index::StoredPath], config: &Arc<Config>) -> Arc<Config> {
-    // What was stored was checked when it was taken in.
+/// A config with the index entries that the paths find in its data.
+fn reindexed(paths: &[index::StoredPath], config: &Arc<Config>) -> Arc<Config> {
+    // Stored data were parsed when they were written.
     let data = serde_json::from_str(&config.data).unwrap_or_default();
     let entries = index::all_entries(paths, &data);
     if entries == config.entries {
@@ -176,22 +181,20 @@ fn anew(paths: &[index::StoredPath], config: &Arc<Config>) -> Arc<Config> {
 }
 
 impl Selection {
-    /// `params` are those of a list that may filter; `state` is where the watcher begins or later.
+    /// `params` are those by which a list filters; `state` is the one that the watch begins with, or a later one.
     pub(super) fn new(
         scope: Scope,
         params: Vec<(String, String)>,
         state: &State,
         limits: &Limits,
     ) -> Result<Self, Refusal> {
-        let filter = match &scope {
+        let filtered = match &scope {
             _ if params.is_empty() => None,
             Scope::Configs(key, _) => Some(key),
             Scope::Definitions(keys) if keys.len() == 1 => keys.first(),
-            Scope::All | Scope::Definitions(_) => {
-                return Err(Refusal::Invalid(super::fault("definition", NO_DEFINITION).into()));
-            }
+            Scope::All | Scope::Definitions(_) => return Err(invalid("definition", NEEDS_ONE_DEFINITION)),
         };
-        let filter = filter
+        let filter = filtered
             .map(|key| {
                 let found = state.definition(key.as_str()).ok_or(Rejection::DefinitionNotFound)?;
                 Filter::new(params, &found.definition, limits)
@@ -204,7 +207,8 @@ impl Selection {
         &self.scope
     }
 
-    pub(super) fn broken(&mut self) -> Option<Refusal> {
+    /// The refusal that ends the watch, once.
+    pub(super) fn take_broken(&mut self) -> Option<Refusal> {
         self.broken.take()
     }
 
@@ -213,18 +217,18 @@ impl Selection {
         self.broken.is_some()
     }
 
-    /// Whether a config of the state that the watcher begins with is shown.
-    pub(super) fn shows(&self, config: &Config) -> bool {
+    /// Whether a config of the initial state is returned.
+    pub(super) fn matches(&self, config: &Config) -> bool {
         self.filter.as_ref().is_none_or(|filter| finds(&filter.query, config))
     }
 
-    /// What of an event the watcher is told; nothing of most.
-    pub(super) fn pick(&mut self, event: &Event) -> Option<Picked> {
-        let mut picked = Vec::new();
+    /// The part of an event that is returned; of most events nothing.
+    pub(super) fn select(&mut self, event: &Event) -> Option<Selected> {
+        let mut selected = Vec::new();
         let mut indexed: Option<(Revision, Arc<Indexed>)> = None;
-        for (place, item) in event.items.iter().enumerate().filter(|(_, item)| self.scope.holds(item)) {
+        for (place, item) in event.items.iter().enumerate().filter(|(_, item)| self.scope.contains(item)) {
             let Some(filter) = &mut self.filter else {
-                picked.push((place, false));
+                selected.push((place, false));
                 continue;
             };
             if let RecordChange::Definition { after: Some(definition), .. } = item
@@ -237,21 +241,18 @@ impl Selection {
                 indexed = Some((version, filter.indexed(event)));
             }
             let configs = indexed.as_ref().and_then(|(_, indexed)| indexed.items.get(place));
-            picked.extend(
-                configs.and_then(|configs| filter.pick(item, configs)).map(|has_left| (place, has_left)),
-            );
+            let unmatched = configs.and_then(|configs| filter.select(item, configs));
+            selected.extend(unmatched.map(|is_unmatched| (place, is_unmatched)));
         }
-        let is_all = picked.len() == event.items.len() && picked.iter().all(|(_, has_left)| !has_left);
-        match picked.is_empty() {
+        let is_all =
+            selected.len() == event.items.len() && selected.iter().all(|(_, is_unmatched)| !is_unmatched);
+        match selected.is_empty() {
             true => None,
-            false if is_all => Some(Picked::All),
-            false => Some(Picked::Some(picked)),
+            false if is_all => Some(Selected::All),
+            false => Some(Selected::Items(selected)),
         }
     }
 }
-
-/// Said of a filter without one.
-pub(super) const NO_DEFINITION: &str = "a filter and `config_key` need exactly one `definition`";
 
 #[cfg(test)]
 mod tests;

@@ -1,14 +1,15 @@
-//! Who is woken by which change.
+//! Wakes the watches of a change.
 //!
-//! One task goes through the feed as it grows, looks up the topics that each change touches, notes the revision
-//! there and wakes those who wait for it. So the cost of a change is a few look-ups, whatever the number of
-//! watches on other things; and a watcher that is woken finds its changes listed, without a search.
+//! A *topic* is what a watch waits for: everything, a definition with its configs, a definition alone, or a config.
+//! One task follows the feed. For each event it records the revision in the topics that the event touches, and wakes
+//! their watches. So the cost of a change is a few look-ups, whatever the number of watches on other topics, and a
+//! woken watch finds its changes listed, without a search.
 //!
-//! A topic lists its last few revisions only. A watcher that is further behind goes through the whole feed, and
-//! behind that through the history: the lists are a short cut and never the truth.
+//! A topic lists its last few revisions only. A watch further behind reads the whole feed, and before its beginning
+//! the history: the lists are a shortcut and never the source of truth.
 //!
-//! **Invariant:** a topic lists every one of its changes behind its `behind` and up to `reach`; a watcher is woken
-//! after its change can be read.
+//! **Invariants:** a topic lists every one of its changes after its `complete_after` and up to (and including)
+//! `recorded_upto`; a watch is woken after its change can be read.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -29,19 +30,18 @@ use crate::{
     model::{key::Key, record::Revision},
 };
 
-/// Revisions that a topic lists: a watcher that is further behind is not helped by a list.
-const HITS_MAX: usize = 256;
-/// What a watcher takes at once, and so the most that a slow reader holds.
-pub(super) const PIECE: EventPageMax = EventPageMax { events: 256, bytes: 256 << 10 };
-/// What is gone through at once between two looks at the clock.
-const STRETCH: EventPageMax = EventPageMax { events: 1024, bytes: usize::MAX };
-/// Watchers that are woken at once, and what else there is to do comes between: thousands that were woken together
-/// would keep every write waiting behind them.
-const WOKEN_AT_ONCE: usize = 32;
-/// Watchers that read the history at once: more would only make each other slow.
-const HISTORY_READERS: usize = 4;
+/// Revisions that a topic lists: as many events as one read returns.
+const TOPIC_REVISIONS_MAX: usize = READ_MAX.events;
+/// What a watch reads at once, and so the most that a slow caller holds in memory.
+pub(super) const READ_MAX: Most = Most { events: 256, bytes: 256 << 10 };
+/// What the task records at once, under the lock.
+const RECORD_MAX: Most = Most { events: 1024, bytes: usize::MAX };
+/// Watches that are woken before other tasks run: thousands woken at once would delay every write.
+const WAKE_BATCH: usize = 32;
+/// Watches that read the history at once: more would only make each other slow.
+const HISTORY_READERS_MAX: usize = 4;
 
-/// What a change is about.
+/// What a watch waits for.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Topic {
     /// Everything.
@@ -49,7 +49,7 @@ pub(super) enum Topic {
     /// A definition with all its configs.
     Definition(Key),
     /// A definition without its configs.
-    Itself(Key),
+    DefinitionAlone(Key),
     /// A config of a definition.
     Config(Key, Key),
 }
@@ -58,35 +58,36 @@ pub(super) enum Topic {
 #[derive(Debug)]
 pub struct Hub {
     topics: Mutex<Topics>,
-    next: AtomicU64,
+    next_id: AtomicU64,
     is_running: AtomicBool,
-    most: usize,
-    /// When this node was last known to have applied all that was acknowledged by then.
+    watches_max: usize,
+    /// When this node was last known to have applied everything acknowledged by then.
     confirmed: Mutex<Instant>,
-    /// One place for each watch.
-    pub(super) places: Arc<Semaphore>,
-    /// One place for each that reads the history.
-    pub(super) readers: Semaphore,
+    /// One permit for each open watch.
+    pub(super) permits: Arc<Semaphore>,
+    /// One permit for each watch that reads the history.
+    pub(super) history_readers: Semaphore,
 }
 
 #[derive(Debug, Default)]
 struct Topics {
-    slots: BTreeMap<Topic, Slot>,
-    /// Everything up to here has been noted.
-    reach: Revision,
+    by_topic: BTreeMap<Topic, TopicState>,
+    /// Every change up to (and including) this revision has been recorded.
+    recorded_upto: Revision,
 }
 
+/// A topic that at least one watch waits for.
 #[derive(Debug)]
-struct Slot {
-    hits: VecDeque<Revision>,
-    /// What is up to here may be missing in `hits`.
-    behind: Revision,
-    watchers: BTreeMap<u64, Arc<Notify>>,
+struct TopicState {
+    revisions: VecDeque<Revision>,
+    /// Changes up to (and including) this revision may be missing in `revisions`.
+    complete_after: Revision,
+    watches: BTreeMap<u64, Arc<Notify>>,
 }
 
-/// A watcher's place among those who are woken. Dropping it gives it back.
+/// A watch's registration for its topics. Dropping it ends it.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct Registration {
     hub: Arc<Hub>,
     id: u64,
     topics: Vec<Topic>,
@@ -94,215 +95,221 @@ pub(super) struct Place {
 }
 
 impl Hub {
-    /// A hub for so many watches.
+    /// A hub for at most so many watches.
     #[must_use]
-    pub fn new(most: usize) -> Self {
+    pub fn new(watches_max: usize) -> Self {
         Self {
             topics: Mutex::default(),
-            next: AtomicU64::new(0),
+            next_id: AtomicU64::new(0),
             is_running: AtomicBool::new(false),
-            most,
+            watches_max,
             confirmed: Mutex::new(Instant::now()),
-            places: Arc::new(Semaphore::new(most)),
-            readers: Semaphore::new(HISTORY_READERS),
+            permits: Arc::new(Semaphore::new(watches_max)),
+            history_readers: Semaphore::new(HISTORY_READERS_MAX),
         }
     }
 
-    /// This node has applied all that was acknowledged before a moment.
-    pub(super) fn confirm(&self, asked: Instant) {
+    /// This node has applied everything that was acknowledged before a moment.
+    pub(super) fn confirm(&self, moment: Instant) {
         let mut confirmed = self.confirmed.lock().unwrap_or_else(PoisonError::into_inner);
-        *confirmed = asked.max(*confirmed);
+        *confirmed = moment.max(*confirmed);
     }
 
-    /// Since when nothing is known of that.
+    /// The time since the last such moment.
     pub(super) fn unconfirmed(&self) -> Duration {
         self.confirmed.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
     }
 
     /// Whether any watch is open.
-    pub(super) fn is_used(&self) -> bool {
-        self.places.available_permits() < self.most
+    pub(super) fn has_watches(&self) -> bool {
+        self.permits.available_permits() < self.watches_max
     }
 
-    /// How many watches it has places for.
-    pub(super) fn most(&self) -> usize {
-        self.most
+    /// The number of watches that may be open.
+    pub(super) fn watches_max(&self) -> usize {
+        self.watches_max
     }
 
     fn topics(&self) -> MutexGuard<'_, Topics> {
-        // Nothing between two consistent forms of the topics can panic.
+        // No code that holds the lock can panic between two consistent values.
         self.topics.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts the task that wakes, once; it ends with the feed's node. Whether this call has started it.
-    pub(super) fn run(self: &Arc<Self>, feed: Arc<Feed>, revisions: watch::Receiver<Revision>) -> bool {
+    /// Starts the task that wakes watches, once; it ends with the feed's node. Whether this call started it.
+    pub(super) fn start(self: &Arc<Self>, feed: Arc<Feed>, revisions: watch::Receiver<Revision>) -> bool {
         let is_first = !self.is_running.swap(true, Ordering::Relaxed);
         if is_first {
-            self.topics().reach = feed.applied_revision();
-            drop(tokio::spawn(Arc::clone(self).work(feed, revisions)));
+            self.topics().recorded_upto = feed.reach();
+            drop(tokio::spawn(Arc::clone(self).follow(feed, revisions)));
         }
         is_first
     }
 
-    async fn work(self: Arc<Self>, feed: Arc<Feed>, mut revisions: watch::Receiver<Revision>) {
+    async fn follow(self: Arc<Self>, feed: Arc<Feed>, mut revisions: watch::Receiver<Revision>) {
         while revisions.changed().await.is_ok() {
             loop {
-                let (woken, more) = self.step(&feed);
-                for some in woken.chunks(WOKEN_AT_ONCE) {
-                    some.iter().for_each(|watcher| watcher.notify_one());
+                let (woken, has_more) = self.record_next(&feed);
+                for batch in woken.chunks(WAKE_BATCH) {
+                    batch.iter().for_each(|watch| watch.notify_one());
                     tokio::task::yield_now().await;
                 }
-                if !more {
+                if !has_more {
                     break;
                 }
             }
         }
     }
 
-    /// Notes some of what is new; gives those who wait for it, and whether more may be.
-    fn step(&self, feed: &Feed) -> (Vec<Arc<Notify>>, bool) {
+    /// Records the next events of the feed; returns the watches to wake, and whether there may be more events.
+    fn record_next(&self, feed: &Feed) -> (Vec<Arc<Notify>>, bool) {
         let mut topics = self.topics();
-        match feed.after(topics.reach, STRETCH) {
+        match feed.after(topics.recorded_upto, RECORD_MAX) {
             Some(piece) => {
-                (topics.note(&piece, feed.compaction_revision()), piece.events.len() == STRETCH.events)
+                let has_more = piece.events.len() == RECORD_MAX.events;
+                (topics.record(&piece, feed.compaction_revision()), has_more)
             }
-            // Changes are gone that were not noted: everybody looks for himself.
+            // The feed has dropped events that were not recorded: every watch reads for itself.
             None => (topics.reset(feed.compaction_revision()), true),
         }
     }
 
-    /// A place for a watcher of these topics.
-    pub(super) fn register(self: &Arc<Self>, topics: Vec<Topic>) -> Place {
-        let id = self.next.fetch_add(1, Ordering::Relaxed);
+    /// Registers a watch for topics.
+    pub(super) fn register(self: &Arc<Self>, topics: Vec<Topic>) -> Registration {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let notify = Arc::new(Notify::new());
         let mut all = self.topics();
-        let behind = all.reach;
+        let complete_after = all.recorded_upto;
         for topic in &topics {
-            let slot = all.slots.entry(topic.clone()).or_insert_with(|| Slot::new(behind));
-            slot.watchers.insert(id, Arc::clone(&notify));
+            let entry = all.by_topic.entry(topic.clone());
+            let state = entry.or_insert_with(|| TopicState::new(complete_after));
+            state.watches.insert(id, Arc::clone(&notify));
         }
         drop(all);
-        Place { hub: Arc::clone(self), id, topics, notify }
+        Registration { hub: Arc::clone(self), id, topics, notify }
     }
 }
 
 impl Topics {
-    /// Notes what a piece touches; gives those who wait for it.
-    fn note(&mut self, piece: &EventPage, compaction_revision: Revision) -> Vec<Arc<Notify>> {
-        self.reach = self.reach.max(piece.upto);
-        if self.slots.is_empty() {
+    /// Records which topics a piece of the feed touches; returns their watches.
+    fn record(&mut self, piece: &Piece, compaction_revision: Revision) -> Vec<Arc<Notify>> {
+        self.recorded_upto = self.recorded_upto.max(piece.upto);
+        if self.by_topic.is_empty() {
             return Vec::new();
         }
         let mut touched = BTreeSet::new();
         for event in &piece.events {
             let topics = event.items.iter().flat_map(topics_of);
             for topic in std::iter::once(Topic::All).chain(topics) {
-                let Some(slot) = self.slots.get_mut(&topic) else { continue };
-                if slot.hits.back() != Some(&event.revision) {
-                    slot.hits.push_back(event.revision);
-                    slot.cut(compaction_revision, HITS_MAX);
+                let Some(state) = self.by_topic.get_mut(&topic) else { continue };
+                if state.revisions.back() != Some(&event.revision) {
+                    state.revisions.push_back(event.revision);
+                    state.trim(compaction_revision);
                     touched.insert(topic);
                 }
             }
         }
-        waiting(touched.iter().filter_map(|topic| self.slots.get(topic)))
+        watches(touched.iter().filter_map(|topic| self.by_topic.get(topic)))
     }
 
-    /// What was up to `compaction_revision` was not noted.
+    /// Changes up to (and including) `compaction_revision` were not recorded; returns all watches.
     fn reset(&mut self, compaction_revision: Revision) -> Vec<Arc<Notify>> {
-        self.reach = self.reach.max(compaction_revision);
-        for slot in self.slots.values_mut() {
-            slot.hits.clear();
-            slot.behind = slot.behind.max(compaction_revision);
+        self.recorded_upto = self.recorded_upto.max(compaction_revision);
+        for state in self.by_topic.values_mut() {
+            state.revisions.clear();
+            state.complete_after = state.complete_after.max(compaction_revision);
         }
-        waiting(self.slots.values())
+        watches(self.by_topic.values())
     }
 
-    /// The revisions behind a position that touch any of the topics, and whether they are all of them up to
-    /// `reach`; `None` when the lists do not reach back so far.
-    fn hits(
+    /// The first revisions after a position that touch any of the topics, and whether they are all of them up to
+    /// `recorded_upto`; `None` when the lists do not reach back to the position.
+    fn revisions(
         &mut self,
         topics: &[Topic],
-        seen: Revision,
+        position: Revision,
         compaction_revision: Revision,
     ) -> Option<(Vec<Revision>, bool)> {
-        let mut hits = Vec::new();
+        let mut revisions = Vec::new();
         for topic in topics {
-            let slot = self.slots.get_mut(topic)?;
-            slot.cut(compaction_revision, HITS_MAX);
-            if slot.behind > seen {
+            let state = self.by_topic.get_mut(topic)?;
+            state.trim(compaction_revision);
+            if state.complete_after > position {
                 return None;
             }
-            let from = slot.hits.partition_point(|hit| *hit <= seen);
-            hits.extend(slot.hits.range(from..));
+            let from = state.revisions.partition_point(|revision| *revision <= position);
+            revisions.extend(state.revisions.range(from..));
         }
-        hits.sort_unstable();
-        hits.dedup();
-        let is_all = hits.len() <= PIECE.events;
-        hits.truncate(PIECE.events);
-        Some((hits, is_all))
+        revisions.sort_unstable();
+        revisions.dedup();
+        let is_all = revisions.len() <= READ_MAX.events;
+        revisions.truncate(READ_MAX.events);
+        Some((revisions, is_all))
     }
 }
 
-/// All who wait for any of some topics, each once.
-fn waiting<'a>(slots: impl Iterator<Item = &'a Slot>) -> Vec<Arc<Notify>> {
-    let woken: BTreeMap<u64, &Arc<Notify>> =
-        slots.flat_map(|slot| &slot.watchers).map(|(id, watcher)| (*id, watcher)).collect();
-    woken.into_values().cloned().collect()
+/// The watches of some topics, each once.
+fn watches<'a>(topics: impl Iterator<Item = &'a TopicState>) -> Vec<Arc<Notify>> {
+    let by_id: BTreeMap<u64, &Arc<Notify>> =
+        topics.flat_map(|topic| &topic.watches).map(|(id, watch)| (*id, watch)).collect();
+    by_id.into_values().cloned().collect()
 }
 
-/// The topics of an item, beside [`Topic::All`].
-fn topics_of(item: &RecordChange) -> [Topic; 2] {
+/// The topics of an item, apart from [`Topic::All`].
+fn topics_of(item: &Item) -> [Topic; 2] {
     match item {
-        RecordChange::Definition { key, .. } => [Topic::Definition(key.clone()), Topic::Itself(key.clone())],
-        RecordChange::Config { definition, key, .. } => {
+        Item::Definition { key, .. } => [Topic::Definition(key.clone()), Topic::DefinitionAlone(key.clone())],
+        Item::Config { definition, key, .. } => {
             [Topic::Definition(definition.clone()), Topic::Config(definition.clone(), key.clone())]
         }
     }
 }
 
-impl Slot {
-    fn new(behind: Revision) -> Self {
-        Self { hits: VecDeque::new(), behind, watchers: BTreeMap::new() }
+impl TopicState {
+    fn new(complete_after: Revision) -> Self {
+        Self { revisions: VecDeque::new(), complete_after, watches: BTreeMap::new() }
     }
 
-    /// Lets go of what the feed does not have any more, and of what is too much.
-    fn cut(&mut self, compaction_revision: Revision, most: usize) {
-        while self.hits.front().is_some_and(|hit| *hit <= compaction_revision || self.hits.len() > most) {
-            self.behind = self.hits.pop_front().unwrap_or(self.behind);
+    /// Removes revisions that the feed no longer has, and the oldest ones over the limit.
+    fn trim(&mut self, compaction_revision: Revision) {
+        while self
+            .revisions
+            .front()
+            .is_some_and(|first| *first <= compaction_revision || self.revisions.len() > TOPIC_REVISIONS_MAX)
+        {
+            self.complete_after = self.revisions.pop_front().unwrap_or(self.complete_after);
         }
     }
 }
 
-impl Place {
-    /// What the watcher has to look at behind its position; `None` when the feed does not reach back so far. Events
-    /// of other topics may be among it.
-    pub(super) fn read(&self, feed: &Feed, seen: Revision) -> Option<EventPage> {
+impl Registration {
+    /// Events after a position that may concern the watch; `None` when the feed does not reach back to the position.
+    /// Events of other topics may be among them.
+    pub(super) fn read(&self, feed: &Feed, position: Revision) -> Option<Piece> {
         if self.topics != [Topic::All] {
             let compaction_revision = feed.compaction_revision();
             let mut topics = self.hub.topics();
-            let hits = topics.hits(&self.topics, seen, compaction_revision);
-            let reach = topics.reach.max(seen);
+            let listed = topics.revisions(&self.topics, position, compaction_revision);
+            let recorded_upto = topics.recorded_upto.max(position);
             drop(topics);
-            if let Some((hits, is_all)) = hits {
-                let events = feed.pick(&hits, PIECE.bytes)?;
-                let last = events.last().map_or(seen, |event: &Arc<Event>| event.revision);
-                let upto = if is_all && events.len() == hits.len() { reach } else { last };
-                return Some(EventPage { events, upto });
+            if let Some((revisions, is_all)) = listed {
+                let events = feed.pick(&revisions, READ_MAX.bytes)?;
+                let last = events.last().map_or(position, |event: &Arc<Event>| event.revision);
+                let upto = if is_all && events.len() == revisions.len() { recorded_upto } else { last };
+                return Some(Piece { events, upto });
             }
         }
-        feed.after(seen, PIECE)
+        feed.after(position, READ_MAX)
     }
 }
 
-impl Drop for Place {
+impl Drop for Registration {
     fn drop(&mut self) {
         let mut all = self.hub.topics();
         for topic in &self.topics {
-            if let Some(slot) = all.slots.get_mut(topic) {
-                slot.watchers.remove(&self.id);
-                if slot.watchers.is_empty() {
-                    all.slots.remove(topic);
+            if let Some(state) = all.by_topic.get_mut(topic) {
+                state.watches.remove(&self.id);
+                if state.watches.is_empty() {
+                    all.by_topic.remove(topic);
                 }
             }
         }
@@ -316,42 +323,43 @@ mod tests {
     use super::*;
     use crate::feed::tests::{event, key};
 
-    fn place(hub: &Arc<Hub>, definition: &str) -> Place {
+    fn register(hub: &Arc<Hub>, definition: &str) -> Registration {
         hub.register(vec![Topic::Definition(key(definition))])
     }
 
-    fn is_woken(place: &Place) -> bool {
-        place.notify.notified().now_or_never().is_some()
+    fn is_woken(watch: &Registration) -> bool {
+        watch.notify.notified().now_or_never().is_some()
     }
 
     fn publish(hub: &Hub, feed: &Feed, events: &[Arc<Event>]) {
         let last = events.last().unwrap().revision;
         feed.publish(events.to_vec(), last, last);
-        step(hub, feed);
+        record_all(hub, feed);
     }
 
     /// What the task does, all at once.
-    fn step(hub: &Hub, feed: &Feed) {
+    fn record_all(hub: &Hub, feed: &Feed) {
         loop {
-            let (woken, more) = hub.step(feed);
-            woken.iter().for_each(|watcher| watcher.notify_one());
-            if !more {
+            let (woken, has_more) = hub.record_next(feed);
+            woken.iter().for_each(|watch| watch.notify_one());
+            if !has_more {
                 return;
             }
         }
     }
 
-    fn read(place: &Place, feed: &Feed, seen: Revision) -> (Vec<Revision>, Revision) {
-        let piece = place.read(feed, seen).unwrap();
+    fn read(watch: &Registration, feed: &Feed, position: Revision) -> (Vec<Revision>, Revision) {
+        let piece = watch.read(feed, position).unwrap();
         (piece.events.iter().map(|event| event.revision).collect(), piece.upto)
     }
 
     #[test]
-    fn only_those_are_woken_whose_topic_is_touched_and_they_find_it_listed() {
+    fn only_watches_of_a_touched_topic_are_woken_and_find_the_change_listed() {
         let (hub, feed) = (Arc::new(Hub::new(9)), Feed::new(0));
-        let (one, two, all) = (place(&hub, "one"), place(&hub, "two"), hub.register(vec![Topic::All]));
+        let (one, two) = (register(&hub, "one"), register(&hub, "two"));
+        let all = hub.register(vec![Topic::All]);
         let config = hub.register(vec![
-            Topic::Itself(key("one")),
+            Topic::DefinitionAlone(key("one")),
             Topic::Config(key("one"), key("a")),
             Topic::Config(key("one"), key("c")),
         ]);
@@ -365,31 +373,33 @@ mod tests {
         assert!(is_woken(&config) && !is_woken(&two));
         assert_eq!(read(&config, &feed, 1), (vec![5], 5));
         drop((one, two, all, config));
-        assert!(hub.topics().slots.is_empty());
+        assert!(hub.topics().by_topic.is_empty());
     }
 
     #[test]
-    fn a_watcher_that_is_older_than_its_topic_goes_through_the_feed() {
+    fn a_watch_behind_its_topics_list_reads_the_whole_feed() {
         let (hub, feed) = (Arc::new(Hub::new(9)), Feed::new(0));
         publish(&hub, &feed, &[event(1, "one", "a", "{}"), event(2, "two", "b", "{}")]);
-        let two = place(&hub, "two");
+        let two = register(&hub, "two");
         assert_eq!(read(&two, &feed, 0), (vec![1, 2], 2), "the topic lists nothing up to 2");
         publish(&hub, &feed, &[event(3, "two", "b", "{}"), event(4, "one", "b", "{}")]);
         assert_eq!(read(&two, &feed, 2), (vec![3], 4));
     }
 
     #[test]
-    fn a_topic_lists_a_bounded_number_and_forgets_what_the_feed_forgot() {
+    fn a_topic_lists_a_bounded_number_of_revisions_and_none_that_the_feed_has_dropped() {
         let (hub, feed) = (Arc::new(Hub::new(9)), Feed::new(0));
-        let one = place(&hub, "one");
-        let many: Vec<_> = (1..=HITS_MAX as u64 + 50).map(|r| event(r, "one", "a", "{}")).collect();
+        let one = register(&hub, "one");
+        let many: Vec<_> =
+            (1..=TOPIC_REVISIONS_MAX as u64 + 50).map(|r| event(r, "one", "a", "{}")).collect();
         publish(&hub, &feed, &many);
-        assert_eq!(hub.topics().slots.values().next().unwrap().hits.len(), HITS_MAX);
+        let listed = hub.topics().by_topic.values().next().unwrap().revisions.len();
+        assert_eq!(listed, TOPIC_REVISIONS_MAX);
         let (first, upto) = read(&one, &feed, 0);
-        assert_eq!((first.len(), upto), (PIECE.events, PIECE.events as u64), "from the feed");
+        assert_eq!((first.len(), upto), (READ_MAX.events, READ_MAX.events as u64), "from the feed");
         assert_eq!(read(&one, &feed, 300), ((301..=306).collect(), 306), "from the list");
         feed.reset(400);
-        step(&hub, &feed);
+        record_all(&hub, &feed);
         assert!(is_woken(&one) && one.read(&feed, 306).is_none(), "a gap is seen");
         assert_eq!(read(&one, &feed, 400), (vec![], 400));
     }

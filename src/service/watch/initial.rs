@@ -1,9 +1,9 @@
-//! The state that a watcher begins with, in bounded pieces of one picture.
+//! The initial state of a watch, in bounded chunks of one snapshot of the state.
 //!
-//! The picture is kept while it is read: its records stay in memory although they may have been replaced. So it
-//! is kept for a bounded time; a watcher that has not read it by then begins anew.
+//! The snapshot is retained while it is read: its records stay in memory although they may have been replaced. So it
+//! is retained for a bounded time; a caller that has not read it by then begins anew.
 //!
-//! **Invariant:** all pieces are of one revision, and together they are all of it that the watcher asks for, once.
+//! **Invariant:** all chunks are of one revision, and together they are everything of it that was requested, once.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -21,18 +21,18 @@ use crate::{
     state::{Collection, State},
 };
 
-/// How long a picture is kept for a reader.
-const TIME_MAX: Duration = Duration::from_secs(300);
-/// Records of a piece.
-const RECORDS: usize = 500;
-/// Bytes of a piece after which no record is added.
-const BYTES: usize = 256 << 10;
-/// Records that are tested for one piece: about a millisecond.
-const TESTED: usize = 5_000;
+/// How long a snapshot is retained for a caller.
+const RETAINED_MAX: Duration = Duration::from_secs(300);
+/// Records of a chunk.
+const CHUNK_RECORDS_MAX: usize = 500;
+/// Bytes of a chunk after which no record is added.
+const CHUNK_BYTES: usize = 256 << 10;
+/// Configs that are examined for one chunk: about a millisecond.
+const CHUNK_EXAMINED_MAX: usize = 5_000;
 
-/// A part of the state.
+/// A part of the initial state.
 #[derive(Debug, Default)]
-pub struct Part {
+pub struct InitialChunk {
     /// The state's revision.
     pub revision: Revision,
     /// Definitions.
@@ -43,75 +43,87 @@ pub struct Part {
     pub is_last: bool,
 }
 
-/// A picture that is being read.
+/// A snapshot that is being read.
 #[derive(Debug)]
 pub(super) struct Initial {
     state: Arc<Mutex<Option<Arc<State>>>>,
-    guard: AbortHandle,
-    /// Which definition comes next, and which of its configs; 0 is the definition itself.
-    next: (u64, u64),
+    /// The task that releases the snapshot.
+    release: AbortHandle,
+    next: Place,
+}
+
+/// The place of the next record.
+#[derive(Debug, Default)]
+struct Place {
+    /// The number of the definition.
+    definition: u64,
+    /// The number of its config; `None` is the definition itself.
+    config: Option<u64>,
 }
 
 impl Initial {
     pub(super) fn new(state: Arc<State>) -> Self {
         let state = Arc::new(Mutex::new(Some(state)));
         let weak = Arc::downgrade(&state);
-        let guard = tokio::spawn(async move {
-            tokio::time::sleep(TIME_MAX).await;
+        let release = tokio::spawn(async move {
+            tokio::time::sleep(RETAINED_MAX).await;
             if let Some(state) = weak.upgrade() {
                 state.lock().unwrap_or_else(PoisonError::into_inner).take();
             }
         });
-        Self { state, guard: guard.abort_handle(), next: (0, 0) }
+        Self { state, release: release.abort_handle(), next: Place::default() }
     }
 
-    /// The next part; `None` when the time is over.
-    pub(super) fn part(&mut self, selection: &Selection) -> Option<Part> {
+    /// The next chunk; `None` when the snapshot was released.
+    pub(super) fn next_chunk(&mut self, selection: &Selection) -> Option<InitialChunk> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
-        let mut part = Part { revision: state.revision(), ..Part::default() };
-        let (mut bytes, mut tested) = (0, 0);
-        while part.definitions.len() + part.configs.len() < RECORDS && bytes < BYTES && tested < TESTED {
-            let Some(next) = definition(&state, selection.scope(), self.next.0) else {
-                part.is_last = true;
+        let mut chunk = InitialChunk { revision: state.revision(), ..InitialChunk::default() };
+        let (mut bytes, mut examined) = (0, 0);
+        while chunk.definitions.len() + chunk.configs.len() < CHUNK_RECORDS_MAX
+            && bytes < CHUNK_BYTES
+            && examined < CHUNK_EXAMINED_MAX
+        {
+            let Some(next) = definition(&state, selection.scope(), self.next.definition) else {
+                chunk.is_last = true;
                 break;
             };
             let Some(found) = next else {
-                self.next.0 += 1;
+                self.next.definition += 1;
                 continue;
             };
-            if self.next.1 == 0 {
+            let Some(place) = self.next.config else {
                 bytes += found.definition.schema.as_ref().map_or(0, |schema| schema.len());
-                part.definitions.push(Arc::clone(&found.definition));
-                self.next.1 = 1;
+                chunk.definitions.push(Arc::clone(&found.definition));
+                self.next.config = Some(0);
                 continue;
-            }
-            tested += 1;
-            match config(found, selection.scope(), self.next.1 - 1) {
+            };
+            examined += 1;
+            match config(found, selection.scope(), place) {
                 Some(config) => {
-                    self.next.1 += 1;
-                    if let Some(config) = config.filter(|config| selection.shows(config)) {
+                    self.next.config = Some(place + 1);
+                    if let Some(config) = config.filter(|config| selection.matches(config)) {
                         bytes += config.data.len();
-                        part.configs.push((found.definition.key.clone(), Arc::clone(config)));
+                        chunk.configs.push((found.definition.key.clone(), Arc::clone(config)));
                     }
                 }
-                None => self.next = (self.next.0 + 1, 0),
+                None => self.next = Place { definition: self.next.definition + 1, config: None },
             }
         }
-        Some(part)
+        Some(chunk)
     }
 }
 
-/// The definition at a place of those that are asked for; the inner `None` is one that does not exist.
+/// The definition at a place of the requested ones; the inner `None` is one that does not exist.
 fn definition<'a>(state: &'a State, scope: &Scope, place: u64) -> Option<Option<&'a Arc<Collection>>> {
-    let named = |key: &Key| state.definition(key.as_str());
+    let by_key = |key: &Key| state.definition(key.as_str());
     match scope {
         Scope::All => state.definition_at(place).map(Some),
-        Scope::Definitions(keys) => keys.iter().nth(usize::try_from(place).ok()?).map(named),
-        Scope::Configs(key, _) => (place == 0).then(|| named(key)),
+        Scope::Definitions(keys) => keys.iter().nth(usize::try_from(place).ok()?).map(by_key),
+        Scope::Configs(key, _) => (place == 0).then(|| by_key(key)),
     }
 }
 
-/// The config at a place of those that are asked for; the inner `None` is one that does not exist.
+/// The config at a place of the requested ones; the inner `None` is one that does not exist.
 fn config<'a>(found: &'a Collection, scope: &Scope, place: u64) -> Option<Option<&'a Arc<Config>>> {
     match scope {
         Scope::All | Scope::Definitions(_) => found.by_key.at(place).map(|item| Some(&item.record)),
@@ -123,6 +135,6 @@ fn config<'a>(found: &'a Collection, scope: &Scope, place: u64) -> Option<Option
 
 impl Drop for Initial {
     fn drop(&mut self) {
-        self.guard.abort();
+        self.release.abort();
     }
 }

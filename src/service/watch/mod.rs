@@ -1,19 +1,20 @@
-//! Watches: the changes as they come, in order, each once, from any revision that is kept.
+//! Watches: the changes as they are applied, in order, each once, from any retained revision on.
 //!
-//! A watch is a position and nothing that could overflow: it reads what lies behind the position from the feed of
-//! recent changes, and what is older from the history. Any node can go on where another has stopped, because a
-//! position is a revision and revisions are the same everywhere.
+//! A watch is a position and nothing that could overflow: it reads the changes after the position from the feed of
+//! recent changes, and older ones from the history. A watch can continue on any node where it ended on another,
+//! because a position is a revision and revisions are the same everywhere.
 //!
-//! | file | what it does |
+//! | question | file |
 //! |---|---|
-//! | `hub` | who is woken by which change |
-//! | `selection` | which changes a watcher is told |
-//! | `past` | older changes, from the history |
-//! | `initial` | the state that a watcher may begin with |
+//! | When does a watch read, what does it return, when does it end? | this one |
+//! | Which watches are woken by a change? | `hub` |
+//! | Which part of a change does a watch return? | `filter` |
+//! | How are older changes read from the history? | `replay` |
+//! | How is the initial state read? | `initial` |
 //!
-//! **Invariants:** the position only grows, and everything that is asked for up to it has been handed out. Where this
-//! node lacks a part, or has lost the cluster, the watch ends with a refusal that sends the watcher elsewhere; nothing
-//! is passed over, and silence is never taken for quiet.
+//! **Invariants:** the position only grows, and everything requested up to (and including) it has been returned. Where
+//! this node lacks changes, or has lost the cluster, the watch ends with a refusal that sends the caller to another
+//! node: no change is skipped, and a silent node is not mistaken for an idle cluster.
 
 mod filter;
 mod hub;
@@ -21,73 +22,73 @@ mod initial;
 mod replay;
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeSet, VecDeque},
+    fmt::Display,
     sync::{Arc, Weak},
     time::Duration,
 };
 
 use tokio::{
     sync::OwnedSemaphorePermit,
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
-pub use filter::Picked;
-pub use hub::Hub;
-pub use initial::Part;
-
-use super::{Consistency, Level, Refusal, Service};
+use super::{Consistency, Inner, Level, Refusal, Service};
 use crate::{
-    feed::{Event, Feed},
+    feed::{Event, Feed, Piece},
     model::{error::Violation, key::Key, limits::WATCH_KEYS_MAX, record::Revision},
     raft::Consensus,
     store::HistoryError,
 };
-use filter::{NO_DEFINITION, Scope, Selection};
-use hub::Place;
+pub use filter::Selected;
+use filter::{NEEDS_ONE_DEFINITION, Scope, Selection};
+pub use hub::Hub;
+use hub::Registration;
 use initial::Initial;
-use replay::Past;
+pub use initial::InitialChunk;
+use replay::Replay;
 
-/// How often a node with watches makes sure that it follows the cluster: one read index for all of them.
-const CONFIRM_PERIOD: Duration = Duration::from_secs(10);
-/// How long a node that has lost the cluster keeps its watches: long enough for elections, short enough that a
-/// watcher does not take its silence for quiet.
+/// How often a node with watches confirms that it follows the cluster: one read index for all of them.
+const WATCH_CONFIRM_INTERVAL: Duration = Duration::from_secs(10);
+/// How long a node that has lost the cluster continues its watches: long enough for elections, short enough that a
+/// caller does not mistake its silence for an idle cluster.
 const UNCONFIRMED_MAX: Duration = Duration::from_secs(30);
 
 /// Where a watch begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Begin {
-    /// Behind the state that the request was accepted at.
+pub enum WatchStart {
+    /// After the state that the request was accepted at.
     Now,
     /// With that state itself.
-    State,
-    /// Behind a revision.
-    Behind(Revision),
+    InitialState,
+    /// After a revision.
+    After(Revision),
 }
 
-/// A watch as it is asked.
+/// A watch as a caller requests it.
 #[derive(Debug, Clone)]
-pub struct Wanted {
+pub struct WatchRequest {
     /// Keys of definitions; none for all.
     pub definitions: Vec<String>,
     /// Keys of configs of the one definition; none for all.
     pub configs: Vec<String>,
-    /// The parameters that filter, as a list of configs takes them.
+    /// The parameters that filter, as a list of configs has them.
     pub filters: Vec<(String, String)>,
     /// Where it begins.
-    pub begin: Begin,
-    /// How fresh the state must be that it is accepted at.
+    pub start: WatchStart,
+    /// How fresh the state must be that the request is accepted at.
     pub consistency: Consistency,
 }
 
-/// What a watcher is told.
+/// What a watch returns.
 #[derive(Debug)]
 pub enum Notice {
-    /// A part of the state that it begins with.
-    State(Part),
-    /// What of an event concerns it.
-    Changes(Arc<Event>, Picked),
-    /// It has been told everything up to here.
+    /// A part of the initial state.
+    State(InitialChunk),
+    /// The part of an event that was requested.
+    Changes(Arc<Event>, Selected),
+    /// Everything up to (and including) this revision has been returned.
     Progress(Revision),
     /// The watch ends, and why.
     End(Refusal),
@@ -99,20 +100,21 @@ pub struct Watch {
     service: Service,
     consensus: Consensus,
     feed: Arc<Feed>,
-    place: Place,
+    registration: Registration,
     _permit: OwnedSemaphorePermit,
     selection: Selection,
-    /// Everything up to here was handed out.
-    seen: Revision,
-    /// What comes next, and the position behind it.
+    /// Everything up to (and including) this revision has been returned.
+    position: Revision,
+    /// Events that were read and not returned yet.
     events: VecDeque<Arc<Event>>,
+    /// The position once they are returned.
     upto: Revision,
     initial: Option<Initial>,
-    past: Option<Past>,
-    /// When it was last handed something.
-    told: Instant,
+    /// Set while changes are read from the history.
+    replay: Option<Replay>,
+    last_notice: Instant,
     is_new: bool,
-    /// Its caller takes what this node has, however old.
+    /// The caller accepts this node's state, however old.
     is_local: bool,
     has_ended: bool,
 }
@@ -121,151 +123,153 @@ impl Service {
     /// Opens a watch.
     ///
     /// # Errors
-    /// When it asks for what is not kept any more, or not on this node; when something is wrong with it; when this
-    /// node has as many as it may.
-    pub async fn watch(&self, wanted: Wanted) -> Result<Watch, Refusal> {
-        let scope = scope(&wanted.definitions, &wanted.configs)?;
+    /// When the changes are no longer retained, or not on this node; when the request is invalid; when this node has
+    /// as many watches as it may.
+    pub async fn watch(&self, request: WatchRequest) -> Result<Watch, Refusal> {
+        let scope = scope(&request.definitions, &request.configs)?;
         let hub = &self.inner.hub;
-        let permit = Arc::clone(&hub.places).try_acquire_owned().map_err(|_| {
-            Refusal::Crowded(format!("this node has {} watches open, as many as it may", hub.most()))
+        let permit = Arc::clone(&hub.permits).try_acquire_owned().map_err(|_| {
+            Refusal::Crowded(format!("this node has {} watches open, as many as it may", hub.watches_max()))
         })?;
-        let asked = Instant::now();
-        let state = self.view(wanted.consistency).await?;
+        let requested_at = Instant::now();
+        let state = self.view(request.consistency).await?;
         let consensus = self.consensus_or_refusal()?;
         if self.inner.stopping.is_cancelled() {
             return Err(Refusal::Unavailable("this node is stopping".into()));
         }
-        let selection = Selection::new(scope, wanted.filters, &state, self.limits())?;
+        let selection = Selection::new(scope, request.filters, &state, self.limits())?;
         let feed = consensus.feed();
-        if hub.run(Arc::clone(&feed), consensus.revisions()) {
-            drop(tokio::spawn(attend(Arc::downgrade(&self.inner), self.inner.stopping.clone())));
+        if hub.start(Arc::clone(&feed), consensus.revisions()) {
+            drop(tokio::spawn(confirm_periodically(
+                Arc::downgrade(&self.inner),
+                self.inner.stopping.clone(),
+            )));
         }
-        let is_local = matches!(wanted.consistency.level, Level::Local { .. });
+        let is_local = matches!(request.consistency.level, Level::Local { .. });
         if !is_local {
-            hub.confirm(asked);
+            hub.confirm(requested_at);
         }
-        let place = hub.register(selection.scope().topics());
-        let seen = match wanted.begin {
-            Begin::Now | Begin::State => state.revision(),
-            Begin::Behind(revision) if revision > state.revision() => {
+        let registration = hub.register(selection.scope().topics());
+        let position = match request.start {
+            WatchStart::Now | WatchStart::InitialState => state.revision(),
+            WatchStart::After(revision) if revision > state.revision() => {
                 return Err(Refusal::Expired(format!(
                     "revision {revision} is not known here: the cluster is at {}; begin anew",
                     state.revision()
                 )));
             }
-            Begin::Behind(revision) if revision < state.compaction_revision() => {
+            WatchStart::After(revision) if revision < state.compaction_revision() => {
                 return Err(expired(revision, state.compaction_revision()));
             }
-            Begin::Behind(revision) => revision,
+            WatchStart::After(revision) => revision,
         };
         let mut watch = Watch {
             service: self.clone(),
             consensus: consensus.clone(),
             feed,
-            place,
+            registration,
             _permit: permit,
             selection,
-            seen,
+            position,
             events: VecDeque::new(),
-            upto: seen,
-            initial: (wanted.begin == Begin::State).then(|| Initial::new(state)),
-            past: None,
-            told: Instant::now(),
+            upto: position,
+            initial: (request.start == WatchStart::InitialState).then(|| Initial::new(state)),
+            replay: None,
+            last_notice: Instant::now(),
             is_new: true,
             is_local,
             has_ended: false,
         };
         if watch.initial.is_none() {
-            // What can't be read is told before the watch begins.
+            // A refusal to read is returned before the watch begins.
             watch.read().await?;
         }
         Ok(watch)
     }
 }
 
-/// Asks from time to time whether this node still follows the cluster, while there is a watch.
-async fn attend(inner: Weak<super::Inner>, stopping: CancellationToken) {
+/// Confirms periodically, while there is a watch, that this node still follows the cluster.
+async fn confirm_periodically(inner: Weak<Inner>, stopping: CancellationToken) {
     loop {
         let Some(service) = inner.upgrade().map(|inner| Service { inner }) else { return };
-        let (hub, asked) = (&service.inner.hub, Instant::now());
+        let (hub, requested_at) = (&service.inner.hub, Instant::now());
         let is_confirmed = match service.consensus() {
-            Some(consensus) if hub.is_used() => {
-                matches!(timeout(CONFIRM_PERIOD, service.confirm(consensus)).await, Ok(Ok(())))
+            Some(consensus) if hub.has_watches() => {
+                matches!(timeout(WATCH_CONFIRM_INTERVAL, service.confirm(consensus)).await, Ok(Ok(())))
             }
             Some(_) | None => true,
         };
         if is_confirmed {
-            hub.confirm(asked);
+            hub.confirm(requested_at);
         }
         drop(service);
         tokio::select! {
-            () = sleep(CONFIRM_PERIOD) => {}
+            () = sleep(WATCH_CONFIRM_INTERVAL) => {}
             () = stopping.cancelled() => return,
         }
     }
 }
 
-fn expired(seen: Revision, compaction_revision: Revision) -> Refusal {
+fn expired(position: Revision, compaction_revision: Revision) -> Refusal {
     Refusal::Expired(format!(
-        "the changes behind revision {seen} are not kept any more, only those behind {compaction_revision}; begin anew"
+        "the changes after revision {position} are no longer retained, only those after {compaction_revision}; \
+         begin anew"
     ))
 }
 
-pub(super) fn fault(name: &str, msg: impl Into<String>) -> Violation {
-    Violation::at(vec!["query".into(), name.into()], msg)
+fn invalid(parameter: &str, msg: impl Into<String>) -> Refusal {
+    Refusal::Invalid(Violation::at(vec!["query".into(), parameter.into()], msg).into())
 }
 
-/// The keys that are asked for.
+/// The scope that the keys of a request name.
 fn scope(definitions: &[String], configs: &[String]) -> Result<Scope, Refusal> {
-    let keys = |name: &str, texts: &[String]| {
+    let keys = |parameter: &str, texts: &[String]| {
         if texts.len() > WATCH_KEYS_MAX {
-            return Err(fault(name, format!("a watch names at most {WATCH_KEYS_MAX} keys")));
+            return Err(invalid(parameter, format!("a watch names at most {WATCH_KEYS_MAX} keys")));
         }
-        let key = |text: &String| Key::parse(text).map_err(|error| fault(name, error.to_string()));
-        texts.iter().map(key).collect::<Result<std::collections::BTreeSet<Key>, _>>()
+        let key = |text: &String| Key::parse(text).map_err(|error| invalid(parameter, error.to_string()));
+        texts.iter().map(key).collect::<Result<BTreeSet<Key>, _>>()
     };
-    let wrong = |fault: Violation| Refusal::Invalid(fault.into());
-    let (mut definitions, configs) =
-        (keys("definition", definitions).map_err(wrong)?, keys("config_key", configs).map_err(wrong)?);
+    let needs_one_definition = || invalid("definition", NEEDS_ONE_DEFINITION);
+    let (mut definitions, configs) = (keys("definition", definitions)?, keys("config_key", configs)?);
     match (definitions.len(), configs.is_empty()) {
         (0, true) => Ok(Scope::All),
         (_, true) => Ok(Scope::Definitions(definitions)),
         (1, false) => {
-            let definition =
-                definitions.pop_first().ok_or_else(|| wrong(fault("definition", NO_DEFINITION)))?;
+            let definition = definitions.pop_first().ok_or_else(needs_one_definition)?;
             Ok(Scope::Configs(definition, configs))
         }
-        (_, false) => Err(wrong(fault("definition", NO_DEFINITION))),
+        (_, false) => Err(needs_one_definition()),
     }
 }
 
 impl Watch {
-    /// Where it began: the state's revision, or the position that was asked for.
+    /// Where it began: the state's revision, or the requested position.
     #[must_use]
     pub fn position(&self) -> Revision {
-        self.seen
+        self.position
     }
 
-    /// The next thing to tell; waits for it. `None` behind the end.
+    /// The next notice; waits for it. `None` after the end.
     pub async fn next(&mut self) -> Option<Notice> {
         if self.has_ended {
             return None;
         }
-        let notice = match self.find().await {
+        let notice = match self.wait().await {
             Ok(notice) => notice,
             Err(refusal) => self.end(Notice::End(refusal)),
         };
-        self.told = Instant::now();
+        self.last_notice = Instant::now();
         Some(notice)
     }
 
-    /// The next thing to tell, if it lies ready.
-    pub fn at_hand(&mut self) -> Option<Notice> {
-        // A refusal is told when the next thing is waited for.
+    /// The next notice of changes, if it was read already.
+    pub fn try_next(&mut self) -> Option<Notice> {
+        // A refusal is returned by `next`.
         if self.has_ended || self.initial.is_some() || self.selection.is_broken() {
             return None;
         }
-        self.hand_out().ok().flatten()
+        self.next_read().ok().flatten()
     }
 
     fn end(&mut self, notice: Notice) -> Notice {
@@ -273,36 +277,36 @@ impl Watch {
         notice
     }
 
-    /// The watcher goes on at another node; before the whole state was told it begins anew there.
+    /// This node stops, and the caller continues at another one. Within the initial state it begins anew there.
     fn stop(&mut self) -> Notice {
         let notice = match self.initial {
             Some(_) => Notice::End(Refusal::Unavailable("this node is stopping".into())),
-            None => Notice::Progress(self.seen),
+            None => Notice::Progress(self.position),
         };
         self.end(notice)
     }
 
-    async fn find(&mut self) -> Result<Notice, Refusal> {
+    async fn wait(&mut self) -> Result<Notice, Refusal> {
         let stopping = self.service.inner.stopping.clone();
         if stopping.is_cancelled() {
             return Ok(self.stop());
         }
         if let Some(initial) = &mut self.initial {
-            let late = || Refusal::Unavailable("the state was not read in time; begin anew".into());
-            let part = initial.part(&self.selection).ok_or_else(late)?;
-            if part.is_last {
+            let too_late = || Refusal::Unavailable("the state was not read in time; begin anew".into());
+            let chunk = initial.next_chunk(&self.selection).ok_or_else(too_late)?;
+            if chunk.is_last {
                 self.initial = None;
                 self.is_new = false;
             }
-            return Ok(Notice::State(part));
+            return Ok(Notice::State(chunk));
         }
         if std::mem::take(&mut self.is_new) {
-            // So that a watcher who is cut off before the first change knows where he stood.
-            return Ok(Notice::Progress(self.seen));
+            // A caller that is disconnected before the first change knows where to continue.
+            return Ok(Notice::Progress(self.position));
         }
-        let beat = self.told + self.service.inner.options.watch_heartbeat;
+        let heartbeat_due = self.last_notice + self.service.inner.options.watch_heartbeat;
         loop {
-            if let Some(notice) = self.hand_out()? {
+            if let Some(notice) = self.next_read()? {
                 return Ok(notice);
             }
             let left = self.service.inner.peers.left.clone();
@@ -312,91 +316,91 @@ impl Watch {
             if stopping.is_cancelled() {
                 return Ok(self.stop());
             }
-            if Instant::now() >= beat {
+            if Instant::now() >= heartbeat_due {
                 if !self.is_local && self.service.inner.hub.unconfirmed() > UNCONFIRMED_MAX {
                     return Err(Refusal::Unavailable(
                         "this node has lost the cluster; go on at another".into(),
                     ));
                 }
-                return Ok(Notice::Progress(self.seen));
+                return Ok(Notice::Progress(self.position));
             }
             if self.read().await? {
                 tokio::task::yield_now().await;
                 continue;
             }
             tokio::select! {
-                () = self.place.notify.notified() => {}
-                () = tokio::time::sleep_until(beat) => {}
+                () = self.registration.notify.notified() => {}
+                () = sleep_until(heartbeat_due) => {}
                 () = stopping.cancelled() => {}
                 () = left.cancelled() => {}
             }
         }
     }
 
-    /// The next of the events that were read which concerns the watcher.
-    fn hand_out(&mut self) -> Result<Option<Notice>, Refusal> {
-        if let Some(refusal) = self.selection.broken() {
+    /// The next of the events that were read of which the watch returns something.
+    fn next_read(&mut self) -> Result<Option<Notice>, Refusal> {
+        if let Some(refusal) = self.selection.take_broken() {
             return Err(refusal);
         }
         while let Some(event) = self.events.pop_front() {
-            self.seen = event.revision;
+            self.position = event.revision;
             if event.revision.is_multiple_of(64) && crate::sabotage::is("watch-skips") {
                 continue;
             }
-            if let Some(picked) = self.selection.pick(&event) {
-                return Ok(Some(Notice::Changes(event, picked)));
+            if let Some(selected) = self.selection.select(&event) {
+                return Ok(Some(Notice::Changes(event, selected)));
             }
         }
-        self.seen = self.seen.max(self.upto);
+        self.position = self.position.max(self.upto);
         Ok(None)
     }
 
-    /// Reads what lies behind the position; whether it is worth while to go on at once.
+    /// Reads changes after the position; whether to continue at once, without waiting for a change.
     async fn read(&mut self) -> Result<bool, Refusal> {
-        if self.past.is_none() {
-            if let Some(piece) = self.place.read(&self.feed, self.seen) {
-                let goes_on = !piece.events.is_empty();
+        if self.replay.is_none() {
+            if let Some(piece) = self.registration.read(&self.feed, self.position) {
+                let has_events = !piece.events.is_empty();
                 self.events = piece.events.into();
                 self.upto = piece.upto;
-                if !goes_on {
-                    self.seen = self.seen.max(self.upto);
+                if !has_events {
+                    self.position = self.position.max(self.upto);
                 }
-                return Ok(goes_on);
+                return Ok(has_events);
             }
-            self.past = Some(Past::new(&self.consensus, self.selection.scope(), self.seen));
+            self.replay = Some(Replay::new(&self.consensus, self.selection.scope(), self.position));
         }
-        let Some(past) = self.past.take() else { return Ok(true) };
-        let begin = past.begin();
-        let piece = self.read_past(past).await?;
+        let Some(replay) = self.replay.take() else { return Ok(true) };
+        let start = replay.start();
+        let piece = self.read_history(replay).await?;
         self.events = piece.events.into();
         self.upto = piece.upto;
-        if self.past.is_none() && self.upto <= begin && self.upto < self.feed.compaction_revision() {
-            // The history ends where the watch stands, and the feed begins behind it.
-            return Err(self.gap(&"nothing is known of what followed"));
+        if self.replay.is_none() && self.upto <= start && self.upto < self.feed.compaction_revision() {
+            // The history ends at the position, and the feed begins after it.
+            return Err(self.gap(&"the changes that follow are not known"));
         }
         Ok(true)
     }
 
-    async fn read_past(&mut self, past: Past) -> Result<crate::feed::EventPage, Refusal> {
+    async fn read_history(&mut self, replay: Replay) -> Result<Piece, Refusal> {
         let closed = |_| Refusal::Internal("the readers of the history are never closed".into());
-        let reader = self.service.inner.hub.readers.acquire().await.map_err(closed)?;
-        let read = tokio::task::spawn_blocking(move || past.read()).await;
-        drop(reader);
+        let permit = self.service.inner.hub.history_readers.acquire().await.map_err(closed)?;
+        let read = tokio::task::spawn_blocking(move || replay.read()).await;
+        drop(permit);
         let read = read.map_err(|error| Refusal::Internal(format!("reading the history: {error}")))?;
-        let found = read.map_err(|error| match error {
-            HistoryError::Compacted { compaction_revision } => expired(self.seen, compaction_revision),
+        let (piece, rest) = read.map_err(|error| match error {
+            HistoryError::Compacted { compaction_revision } => expired(self.position, compaction_revision),
             HistoryError::Gap { .. } | HistoryError::Failed(_) => self.gap(&error),
         })?;
-        self.past = found.rest;
-        Ok(found.piece)
+        self.replay = rest;
+        Ok(piece)
     }
 
-    /// Another node may have what this one lacks.
-    fn gap(&self, why: &dyn std::fmt::Display) -> Refusal {
-        tracing::debug!("a watch behind revision {} ends: {why}", self.seen);
+    /// This node lacks changes that another node may have.
+    fn gap(&self, why: &dyn Display) -> Refusal {
+        tracing::debug!("a watch after revision {} ends: {why}", self.position);
         Refusal::Unavailable(format!(
-            "this node does not have the changes behind revision {}; go on at another",
-            self.seen
+            "this node does not have the changes after revision {}; go on at another",
+            self.position
         ))
     }
 }

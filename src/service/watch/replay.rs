@@ -1,11 +1,11 @@
-//! Older changes, from the history on this node's disk, in bounded pieces.
+//! Replay: older changes, from the history on this node's disk, in bounded pieces.
 //!
-//! **Invariant:** a reader gets every change of its scope between its position and the one that it is told, or a
-//! refusal; a part of the history that this node does not have is never passed over.
+//! **Invariant:** a replay returns every change of its scope from its start up to (and including) the revision that it
+//! reports, or a refusal; a part of the history that this node does not have is never skipped.
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::{filter::Scope, hub::PIECE};
+use super::{filter::Scope, hub::READ_MAX};
 use crate::{
     feed::{Before, Event, EventPage, RecordChange},
     model::{key::Key, record::Revision},
@@ -13,80 +13,72 @@ use crate::{
     store::{Changes, HistoryError, StoreError, StoredChange, StoredEdit},
 };
 
-/// Changes that are gone through at once: some ten milliseconds of a blocking thread.
-const STRETCH: usize = 20_000;
+/// Changes that one read examines: some ten milliseconds of a blocking thread.
+const CHANGES_PER_READ_MAX: usize = 20_000;
 
 /// A reader of the history.
 #[derive(Debug)]
-pub(super) struct Past {
+pub(super) struct Replay {
     consensus: Consensus,
     scope: Arc<Scope>,
-    begin: Revision,
-    /// Up to here the history could be read when it was opened.
-    reach: Revision,
+    start: Revision,
+    /// The last revision that the history held when it was opened.
+    history_upto: Revision,
     changes: Option<Changes>,
-    /// Keys of definitions that are not there any more.
-    names: BTreeMap<Revision, Key>,
+    /// The keys of definitions by their ids, those of deleted ones included.
+    definitions: BTreeMap<Revision, Key>,
 }
 
-/// What a reader found.
-#[derive(Debug)]
-pub(super) struct Found {
-    pub(super) piece: EventPage,
-    /// `None` when that was all.
-    pub(super) rest: Option<Past>,
-}
-
-impl Past {
-    /// A reader of what lies behind a position.
-    pub(super) fn new(consensus: &Consensus, scope: &Arc<Scope>, seen: Revision) -> Self {
+impl Replay {
+    /// A reader of the changes after a position.
+    pub(super) fn new(consensus: &Consensus, scope: &Arc<Scope>, position: Revision) -> Self {
         Self {
             consensus: consensus.clone(),
             scope: Arc::clone(scope),
-            begin: seen,
-            reach: seen,
+            start: position,
+            history_upto: position,
             changes: None,
-            names: BTreeMap::new(),
+            definitions: BTreeMap::new(),
         }
     }
 
-    /// Where it began.
-    pub(super) fn begin(&self) -> Revision {
-        self.begin
+    /// The position that it began after.
+    pub(super) fn start(&self) -> Revision {
+        self.start
     }
 
-    /// The next piece. Blocking.
-    pub(super) fn read(mut self) -> Result<Found, HistoryError> {
+    /// The next piece, and the reader of what follows; `None` when that was all. Blocking.
+    pub(super) fn read(mut self) -> Result<(Piece, Option<Self>), HistoryError> {
         let mut changes = match self.changes.take() {
             Some(changes) => changes,
             None => {
-                // Asked for before it is opened: what was written by then is read.
-                self.reach = self.reach.max(self.consensus.figures().history);
-                self.consensus.store().history().changes_from(self.begin.saturating_add(1))?
+                // Read before the history is opened: everything up to this revision is in what is opened.
+                self.history_upto = self.history_upto.max(self.consensus.figures().history);
+                self.consensus.store().history_from(self.start.saturating_add(1))?
             }
         };
-        let mut piece = EventPage { events: Vec::new(), upto: self.begin };
+        let mut piece = Piece { events: Vec::new(), upto: self.start };
         let mut bytes = 0;
-        for _ in 0..STRETCH {
+        for _ in 0..CHANGES_PER_READ_MAX {
             let Some(change) = changes.next().transpose()? else {
-                piece.upto = piece.upto.max(self.reach);
-                return Ok(Found { piece, rest: None });
+                piece.upto = piece.upto.max(self.history_upto);
+                return Ok((piece, None));
             };
             piece.upto = change.revision;
-            if let Some(event) = self.event(change)?.filter(|event| self.concerns(event)) {
+            if let Some(event) = self.event(change)?.filter(|event| self.is_in_scope(event)) {
                 bytes += event.bytes();
                 piece.events.push(Arc::new(event));
             }
-            if piece.events.len() >= PIECE.events || bytes >= PIECE.bytes {
+            if piece.events.len() >= READ_MAX.events || bytes >= READ_MAX.bytes {
                 break;
             }
         }
         self.changes = Some(changes);
-        Ok(Found { piece, rest: Some(self) })
+        Ok((piece, Some(self)))
     }
 
-    fn concerns(&self, event: &Event) -> bool {
-        event.items.iter().any(|item| self.scope.holds(item))
+    fn is_in_scope(&self, event: &Event) -> bool {
+        event.items.iter().any(|item| self.scope.contains(item))
     }
 
     fn event(&mut self, change: StoredChange) -> Result<Option<Event>, HistoryError> {
@@ -94,22 +86,18 @@ impl Past {
         for edit in change.edits {
             match edit {
                 StoredEdit::Definition { id, key, before, after } => {
-                    self.names.insert(id, key.clone());
-                    items.push(RecordChange::Definition { key, is_new: before.is_none(), after });
+                    self.definitions.insert(id, key.clone());
+                    items.push(Item::Definition { key, is_new: before.is_none(), after });
                 }
                 StoredEdit::Config { definition, key, before, after } => {
                     let before = before.map_or(Before::Nothing, |_| Before::Unknown);
-                    let definition = self.name(definition, change.revision)?;
-                    items.push(RecordChange::Config { definition, key, before, after });
+                    let definition = self.definition_key(definition, change.revision)?;
+                    items.push(Item::Config { definition, key, before, after });
                 }
-                StoredEdit::ConfigWithBefore { definition, before, after } => {
-                    let (definition, key) = (self.name(definition, change.revision)?, before.key.clone());
-                    items.push(RecordChange::Config {
-                        definition,
-                        key,
-                        before: Before::Known(before),
-                        after,
-                    });
+                StoredEdit::ConfigOver { definition, before, after } => {
+                    let definition = self.definition_key(definition, change.revision)?;
+                    let key = before.key.clone();
+                    items.push(Item::Config { definition, key, before: Before::Known(before), after });
                 }
                 StoredEdit::Reindexed { .. } | StoredEdit::Remember(_) | StoredEdit::Forget(_) => {}
             }
@@ -117,22 +105,23 @@ impl Past {
         Ok(Event::new(change.revision, change.at, (&change.by, change.reason.as_ref()), items))
     }
 
-    /// The key of a definition that was there at a revision: it is there now, or its end is still to come.
-    fn name(&mut self, id: Revision, at: Revision) -> Result<Key, HistoryError> {
-        if let Some(key) = self.names.get(&id) {
+    /// The key of a definition that existed at a revision: it exists now, or was deleted later.
+    fn definition_key(&mut self, id: Revision, at: Revision) -> Result<Key, HistoryError> {
+        if let Some(key) = self.definitions.get(&id) {
             return Ok(key.clone());
         }
-        let now = self.consensus.state().definition_by_id(id).map(|found| found.definition.key.clone());
-        let key = match now {
+        let current = self.consensus.state().definition_by_id(id).map(|found| found.definition.key.clone());
+        let key = match current {
             Some(key) => key,
-            None => self.ended(id, at)?,
+            None => self.deleted_definition_key(id, at)?,
         };
-        self.names.insert(id, key.clone());
+        self.definitions.insert(id, key.clone());
         Ok(key)
     }
 
-    fn ended(&self, sought: Revision, at: Revision) -> Result<Key, HistoryError> {
-        for change in self.consensus.store().history().changes_from(at)? {
+    /// The key in the change that deleted the definition.
+    fn deleted_definition_key(&self, sought: Revision, at: Revision) -> Result<Key, HistoryError> {
+        for change in self.consensus.store().history_from(at)? {
             let found = change?.edits.into_iter().find_map(|edit| match edit {
                 StoredEdit::Definition { id, key, .. } if id == sought => Some(key),
                 StoredEdit::Definition { .. }
@@ -146,7 +135,7 @@ impl Past {
                 return Ok(key);
             }
         }
-        // Its end may wait in the feed, not written yet.
+        // The delete may be in the feed and not yet written to the history.
         let text = format!("the history does not name the definition of revision {sought}");
         Err(StoreError::Damaged(text).into())
     }

@@ -31,7 +31,6 @@ use crate::{
     model::{
         command::{Applied, Command, Outcome, Verdict},
         error::Invalid,
-        record::Revision,
     },
     raft::{Consensus, ReadError, WriteError},
     state::State,
@@ -91,7 +90,7 @@ impl Service {
             && let Write::PatchConfig { definition, key, .. } = &asked.write
         {
             // Written again since: the history has what this request made of it, for as long as it reaches.
-            let was = self.config_of(definition, key, applied.revision).await;
+            let was = self.config_written_at(definition, key, applied.revision).await;
             content = was.ok().map(|config| Arc::clone(&config.data));
         }
         Ok(Written { applied, revision: state.revision(), dry_run: false, content })

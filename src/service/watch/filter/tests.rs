@@ -1,4 +1,4 @@
-//! What a filtered watcher is told, and that it holds what the list shows.
+//! What a filtered watch returns: its caller's records stay equal to those of the list.
 
 use super::*;
 use crate::{
@@ -54,45 +54,45 @@ fn event(items: Vec<RecordChange>) -> Event {
     Event::new(9, Timestamp(9), ("root", None), items).unwrap()
 }
 
-fn part(places: &[(usize, bool)]) -> Picked {
-    Picked::Some(places.to_vec())
+fn items(places: &[(usize, bool)]) -> Selected {
+    Selected::Items(places.to_vec())
 }
 
 #[test]
-fn a_scope_takes_its_definitions_and_configs() {
-    let gone = |name: &str| RecordChange::Definition { key: key(name), is_new: false, after: None };
+fn a_scope_contains_its_definitions_and_configs() {
+    let deleted = |name: &str| Item::Definition { key: key(name), is_new: false, after: None };
     let all = event(vec![
         item("d", Before::Nothing, Some("{}")),
         item("e", Before::Nothing, Some("{}")),
-        gone("d"),
+        deleted("d"),
     ]);
-    let pick = |scope| selection(scope, &[], &[]).unwrap().pick(&all);
-    assert_eq!(pick(Scope::All), Some(Picked::All));
-    assert_eq!(pick(only(&["d"])), Some(part(&[(0, false), (2, false)])));
-    assert_eq!(pick(only(&["d", "e"])), Some(Picked::All));
-    assert_eq!(pick(only(&["f"])), None);
-    assert_eq!(pick(Scope::Configs(key("d"), [key("k")].into())), Some(part(&[(0, false), (2, false)])));
-    assert_eq!(pick(Scope::Configs(key("d"), [key("other")].into())), Some(part(&[(2, false)])));
+    let select = |scope| selection(scope, &[], &[]).unwrap().select(&all);
+    assert_eq!(select(Scope::All), Some(Selected::All));
+    assert_eq!(select(only(&["d"])), Some(items(&[(0, false), (2, false)])));
+    assert_eq!(select(only(&["d", "e"])), Some(Selected::All));
+    assert_eq!(select(only(&["f"])), None);
+    assert_eq!(select(Scope::Configs(key("d"), [key("k")].into())), Some(items(&[(0, false), (2, false)])));
+    assert_eq!(select(Scope::Configs(key("d"), [key("other")].into())), Some(items(&[(2, false)])));
 }
 
 #[test]
-fn a_filter_tells_who_is_in_it_and_who_has_left() {
-    let pick = |before: Before, after: Option<&str>| {
+fn a_filter_returns_matches_and_configs_that_no_longer_match() {
+    let select = |before: Before, after: Option<&str>| {
         let mut selection = selection(only(&["d"]), &[("n[gte]", "5")], &["n"]).unwrap();
-        selection.pick(&event(vec![item("d", before, after)]))
+        selection.select(&event(vec![item("d", before, after)]))
     };
     let (below, above) = (r#"{"n":4}"#, r#"{"n":6}"#);
-    let (told, left) = (Some(Picked::All), Some(part(&[(0, true)])));
-    assert_eq!(pick(Before::Nothing, Some(above)), told);
-    assert_eq!(pick(Before::Nothing, Some(below)), None);
-    assert_eq!(pick(known(below), Some(above)), told, "it has come in");
-    assert_eq!(pick(known(above), Some(above)), told);
-    assert_eq!(pick(known(above), Some(below)), left);
-    assert_eq!(pick(known(below), Some(below)), None);
-    assert_eq!(pick(known(above), None), told, "a delete is a delete");
-    assert_eq!(pick(known(below), None), None);
-    assert_eq!(pick(Before::Unknown, Some(below)), left, "it may have been in");
-    assert_eq!(pick(Before::Unknown, None), told);
+    let (returned, unmatched) = (Some(Selected::All), Some(items(&[(0, true)])));
+    assert_eq!(select(Before::Nothing, Some(above)), returned);
+    assert_eq!(select(Before::Nothing, Some(below)), None);
+    assert_eq!(select(known(below), Some(above)), returned, "it matches from now on");
+    assert_eq!(select(known(above), Some(above)), returned);
+    assert_eq!(select(known(above), Some(below)), unmatched);
+    assert_eq!(select(known(below), Some(below)), None);
+    assert_eq!(select(known(above), None), returned, "a delete is a delete");
+    assert_eq!(select(known(below), None), None);
+    assert_eq!(select(Before::Unknown, Some(below)), unmatched, "it may have matched");
+    assert_eq!(select(Before::Unknown, None), returned);
 }
 
 #[test]
@@ -103,21 +103,21 @@ fn a_filter_follows_its_definition() {
         is_new: false,
         after: Some(definition(revision, indexes)),
     };
-    // The slot of `n` is another one now, and the stored entries of old records are of the old slots.
+    // `n` has another slot now, and the stored entries of old records are those of the old slots.
     let both = event(vec![change(9, &["a", "n"]), item("d", known(r#"{"a":6}"#), Some(r#"{"n":6}"#))]);
-    assert_eq!(selection.pick(&both), Some(Picked::All));
-    assert!(selection.broken().is_none());
-    assert_eq!(selection.pick(&event(vec![item("d", known(r#"{"n":5}"#), Some(r#"{"a":6}"#))])), None);
-    assert_eq!(selection.pick(&event(vec![change(10, &["a"])])), Some(Picked::All));
-    assert!(matches!(selection.broken(), Some(Refusal::Invalid(_))), "its path is indexed no longer");
+    assert_eq!(selection.select(&both), Some(Selected::All));
+    assert!(selection.take_broken().is_none());
+    assert_eq!(selection.select(&event(vec![item("d", known(r#"{"n":5}"#), Some(r#"{"a":6}"#))])), None);
+    assert_eq!(selection.select(&event(vec![change(10, &["a"])])), Some(Selected::All));
+    assert!(matches!(selection.take_broken(), Some(Refusal::Invalid(_))), "its path is no longer indexed");
 }
 
 #[test]
-fn a_filter_needs_one_definition_that_is_there_and_an_indexed_path() {
+fn a_filter_needs_one_existing_definition_and_an_indexed_path() {
     assert!(matches!(selection(Scope::All, &[("n", "1")], &["n"]), Err(Refusal::Invalid(_))));
     assert!(matches!(selection(only(&["d", "e"]), &[("n", "1")], &["n"]), Err(Refusal::Invalid(_))));
     let missing = selection(only(&["e"]), &[("n", "1")], &["n"]).unwrap_err();
     assert_eq!(missing, Rejection::DefinitionNotFound.into());
     assert!(matches!(selection(only(&["d"]), &[("m", "1")], &["n"]), Err(Refusal::Invalid(_))));
-    assert!(selection(only(&["e"]), &[], &[]).is_ok(), "without a filter it need not be there yet");
+    assert!(selection(only(&["e"]), &[], &[]).is_ok(), "without a filter the definition need not exist yet");
 }

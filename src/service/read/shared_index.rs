@@ -1,0 +1,194 @@
+//! Concurrent reads share requests for a read index.
+//!
+//! A request costs a round trip, whatever the number of reads that wait for it. So a node has at most one request
+//! in flight and one waiting. A read that arrives while one is in flight joins the waiting one: the leader may
+//! have taken the index of the one in flight before the write that the read must see.
+//!
+//! **Invariant:** a caller's index is requested after the caller has joined.
+
+use std::{
+    future::Future,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use tokio::sync::watch;
+
+use crate::{model::record::Revision, raft::ReadError};
+
+/// The outcome of a request; `None` until there is one.
+type Outcome = Option<Result<Revision, ReadError>>;
+
+/// The requests for a read index of one node.
+#[derive(Debug, Default)]
+pub(in crate::service) struct SharedReadIndex {
+    requests: Mutex<Requests>,
+}
+
+#[derive(Debug, Default)]
+struct Requests {
+    /// Whether a task sends requests.
+    is_running: bool,
+    /// The next request. The readers that joined it hold its receivers.
+    waiting: Option<watch::Sender<Outcome>>,
+}
+
+impl SharedReadIndex {
+    /// A read index that `fetch` requests after this call.
+    pub(super) async fn get<F, R>(self: &Arc<Self>, fetch: F) -> Result<Revision, ReadError>
+    where
+        F: Fn() -> R + Send + 'static,
+        R: Future<Output = Result<Revision, ReadError>> + Send + 'static,
+    {
+        let mut request = self.join(fetch);
+        let outcome = request.wait_for(Option::is_some).await.map(|outcome| outcome.clone());
+        outcome.ok().flatten().unwrap_or_else(|| Err(ReadError::NoQuorum("the request was given up".into())))
+    }
+
+    /// Joins the waiting request; starts a task that sends it when none is running.
+    fn join<F, R>(self: &Arc<Self>, fetch: F) -> watch::Receiver<Outcome>
+    where
+        F: Fn() -> R + Send + 'static,
+        R: Future<Output = Result<Revision, ReadError>> + Send + 'static,
+    {
+        let mut requests = self.lock();
+        if let Some(waiting) = &requests.waiting {
+            return waiting.subscribe();
+        }
+        let (sender, receiver) = watch::channel(None);
+        requests.waiting = Some(sender);
+        if !requests.is_running {
+            requests.is_running = true;
+            tokio::spawn(Sender(Arc::clone(self)).run(fetch));
+        }
+        receiver
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Requests> {
+        // No code that holds the lock can panic between two consistent values.
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The task that sends requests, one after another, while any is waiting.
+struct Sender(Arc<SharedReadIndex>);
+
+impl Sender {
+    async fn run<F, R>(self, fetch: F)
+    where
+        F: Fn() -> R + Send + 'static,
+        R: Future<Output = Result<Revision, ReadError>> + Send + 'static,
+    {
+        while let Some(request) = self.next() {
+            request.send_replace(Some(fetch().await));
+        }
+    }
+
+    /// The request to send now. Readers that arrive from now on join the one after it.
+    fn next(&self) -> Option<watch::Sender<Outcome>> {
+        let mut requests = self.0.lock();
+        let next = requests.waiting.take();
+        requests.is_running = next.is_some();
+        next
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        // After a panic the waiting readers see their sender dropped, and the next reader starts another task. After
+        // a regular end another task may be running already, so nothing is reset.
+        if std::thread::panicking() {
+            *self.0.lock() = Requests::default();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use futures::future::BoxFuture;
+    use tokio::sync::Semaphore;
+
+    use super::*;
+
+    /// A leader that counts requests and answers as many as the test permits.
+    #[derive(Debug)]
+    struct Leader {
+        requests: AtomicU64,
+        permitted: Semaphore,
+    }
+
+    impl Leader {
+        fn new() -> Arc<Self> {
+            Arc::new(Self { requests: AtomicU64::new(0), permitted: Semaphore::new(0) })
+        }
+
+        /// Requests an index: the number of the request.
+        fn fetch(
+            self: &Arc<Self>,
+        ) -> impl Fn() -> BoxFuture<'static, Result<Revision, ReadError>> + Send + 'static {
+            let leader = Arc::clone(self);
+            move || {
+                let leader = Arc::clone(&leader);
+                Box::pin(async move {
+                    let number = leader.requests.fetch_add(1, Ordering::SeqCst) + 1;
+                    leader.permitted.acquire().await.unwrap().forget();
+                    Ok(number)
+                })
+            }
+        }
+
+        async fn has_requests(&self, number: u64) {
+            while self.requests.load(Ordering::SeqCst) < number {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    async fn outcome(mut request: watch::Receiver<Outcome>) -> Result<Revision, ReadError> {
+        request.wait_for(Option::is_some).await.unwrap().clone().unwrap()
+    }
+
+    #[tokio::test]
+    async fn readers_that_arrive_during_a_request_share_the_next_one() {
+        let (shared, leader) = (Arc::new(SharedReadIndex::default()), Leader::new());
+        let first = shared.join(leader.fetch());
+        leader.has_requests(1).await;
+        let later: Vec<_> = (0..100).map(|_| shared.join(leader.fetch())).collect();
+        assert_eq!(leader.requests.load(Ordering::SeqCst), 1, "one in flight");
+        leader.permitted.add_permits(1);
+        assert_eq!(outcome(first).await, Ok(1));
+        leader.permitted.add_permits(1);
+        for reader in later {
+            assert_eq!(outcome(reader).await, Ok(2), "never the request that was in flight");
+        }
+        assert_eq!(leader.requests.load(Ordering::SeqCst), 2);
+    }
+
+    #[tokio::test]
+    async fn readers_before_the_request_is_sent_share_it() {
+        let (shared, leader) = (Arc::new(SharedReadIndex::default()), Leader::new());
+        leader.permitted.add_permits(10);
+        let readers: Vec<_> = (0..10).map(|_| shared.join(leader.fetch())).collect();
+        for reader in readers {
+            assert_eq!(outcome(reader).await, Ok(1));
+        }
+        assert_eq!(shared.get(leader.fetch()).await, Ok(2), "the next reader has a request of its own");
+    }
+
+    #[tokio::test]
+    async fn a_failed_request_is_reported_and_the_next_one_is_sent() {
+        let shared = Arc::new(SharedReadIndex::default());
+        let failed = shared.get(|| async { Err(ReadError::NotLeader(Some(2))) }).await;
+        assert_eq!(failed, Err(ReadError::NotLeader(Some(2))));
+        assert_eq!(shared.get(|| async { Ok(9) }).await, Ok(9));
+    }
+
+    #[tokio::test]
+    async fn a_request_that_panics_leaves_no_reader_waiting() {
+        let shared = Arc::new(SharedReadIndex::default());
+        let crashed = shared.get(|| async { panic!("crash") }).await;
+        assert!(matches!(crashed, Err(ReadError::NoQuorum(_))));
+        assert_eq!(shared.get(|| async { Ok(9) }).await, Ok(9));
+    }
+}
