@@ -56,9 +56,7 @@ impl State {
             && !crate::sabotage::is("retry-twice")
             && stamp.at.0.saturating_sub(known.at.0) <= REQUEST_AGE_US
         {
-            let same = known.stamp.fingerprint == request.fingerprint;
-            let outcome = if same { known.outcome.clone() } else { Err(Rejection::RequestReused) };
-            return (Verdict::Decided(outcome), None);
+            return (Verdict::Decided(known.answer_to(request)), None);
         }
         let mut edits = Vec::new();
         let decided = if let Command::Batch(steps) = &proposal.command {

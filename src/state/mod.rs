@@ -33,6 +33,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::{
     command::{IdempotencyKey, Outcome},
+    error::Rejection,
     key::Key,
     record::{Config, Definition, Revision},
     time::Timestamp,
@@ -87,6 +88,17 @@ pub struct Remembered {
     pub revision: Revision,
     /// The decision.
     pub outcome: Outcome,
+}
+
+impl Remembered {
+    /// The answer to a request that bears the same idempotency key.
+    ///
+    /// # Errors
+    /// The rejection that was remembered, or the one of another request under the same key.
+    pub fn answer_to(&self, request: &IdempotencyKey) -> Outcome {
+        let same = self.stamp.fingerprint == request.fingerprint;
+        if same { self.outcome.clone() } else { Err(Rejection::RequestReused) }
+    }
 }
 
 #[derive(Debug, Clone)]
