@@ -14,12 +14,14 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout_at};
 
-use super::{Caller, Consistency, Level, Refusal, Service, Write, Written, write::run_blocking};
+use super::{
+    Service,
+    request::{Consistency, Refusal},
+    run_blocking,
+};
 use crate::peer::call::Call;
 use crate::{
     model::{
-        command::{Expect, Outcome},
-        document::{self, Document},
         error::{Invalid, Rejection, Violation},
         key::Key,
         record::{Config, Revision},
@@ -40,23 +42,6 @@ pub(super) const LOOKUPS_MAX: usize = 16;
 const WRITTEN: Duration = Duration::from_secs(2);
 /// How long another member may take to answer.
 const ANSWER: Duration = Duration::from_secs(4);
-/// Stored data was taken in by whatever limit was set then.
-const DEPTH: usize = 127;
-
-/// A config's data of once, checked by the definition of now; the config may be gone meanwhile.
-#[derive(Debug, Clone)]
-pub struct Rollback {
-    /// The definition.
-    pub definition: String,
-    /// Its id: another definition of the same key never had the data.
-    pub id: Revision,
-    /// The config.
-    pub key: String,
-    /// Its data, as it was.
-    pub data: Document,
-    /// What must be there.
-    pub expect: Expect,
-}
 
 /// What is asked of a history. Rides between nodes: new variants go to the end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -152,7 +137,7 @@ impl Service {
     ) -> Result<Arc<Config>, Refusal> {
         let consensus = self.consensus_or_refusal()?;
         let deadline = Instant::now() + self.inner.options.read_timeout;
-        Self::reach(consensus, revision, deadline).await?;
+        Self::wait_applied(consensus, revision, deadline).await?;
         let state = consensus.state();
         let gone =
             || Refusal::Expired(format!("what was written at revision {revision} is not kept any more"));
@@ -170,41 +155,6 @@ impl Service {
             | Told::Compacted(_)
             | Told::Elsewhere(_)) => Err(unexpected(&other)),
         }
-    }
-
-    /// Writes what a config was at a revision, as a new change; a deleted config comes back. Gives what was
-    /// written, too.
-    ///
-    /// # Errors
-    /// What the write was refused with, and what [`Self::config_at`] is.
-    pub async fn rollback(
-        &self,
-        caller: Caller,
-        (definition, key): (&str, &str),
-        to: Revision,
-        expect: Expect,
-    ) -> Result<(Written, Arc<Config>), Refusal> {
-        let linearizable = Consistency { level: Level::Linearizable, min_revision: None };
-        let state = self.view(linearizable).await?;
-        if let Some(outcome) = decided_before(&state, &caller) {
-            let applied = outcome?;
-            let config = self.config_of(definition, key, applied.revision).await?;
-            return Ok((
-                Written { applied, revision: state.revision(), dry_run: false, content: None },
-                config,
-            ));
-        }
-        let config = self.config_then(&state, (definition, key), to, "body").await?;
-        let found = state.definition(definition).ok_or(Rejection::DefinitionNotFound)?;
-        let text = Arc::clone(&config.data);
-        let data = run_blocking(move || {
-            document::parse(text.as_bytes(), DEPTH).map(|value| Document { text: Arc::clone(&text), value })
-        });
-        let data = data.await?.map_err(|error| Refusal::Internal(format!("stored data: {error}")))?;
-        let (id, definition, key) = (found.definition.id, definition.into(), key.into());
-        let written =
-            self.write(caller, Write::Rollback(Rollback { definition, id, key, data, expect })).await?;
-        Ok((written, config))
     }
 
     async fn past(
@@ -226,7 +176,7 @@ impl Service {
     }
 
     /// A config as it was at a revision, by a state at or above it. `part`: where the request names the revision.
-    async fn config_then(
+    pub(super) async fn config_then(
         &self,
         state: &State,
         (definition, key): (&str, &str),
@@ -368,14 +318,6 @@ fn subject(state: &State, definition: &str, key: &str) -> Result<Subject, Refusa
     let wrong = |text: String| Invalid::from(Violation::at(vec!["config_key".into()], text));
     Key::parse(key).map_err(|error| wrong(error.to_string()))?;
     Ok(Subject::Config { definition: found.definition.id, key: key.into() })
-}
-
-/// What the log decided of the same request before.
-fn decided_before(state: &State, caller: &Caller) -> Option<Outcome> {
-    let request = caller.request?;
-    let known = state.remembered(&request.id)?;
-    let same = known.stamp.fingerprint == request.fingerprint;
-    Some(if same { known.outcome.clone() } else { Err(Rejection::RequestReused) })
 }
 
 fn expired(compaction_revision: Revision) -> Refusal {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::{
     check_address,
-    steps::{Roll, Turn, confirm, conflict},
+    steps::{LEADERSHIP_TIMEOUT, Roll, Turn, conflict},
 };
 use crate::peer::call::Call;
 use crate::{
@@ -21,11 +21,15 @@ use crate::{
     },
     peer::{
         Member, NodeId, ReceiveError,
-        client::{CallError, Lane},
+        client::Lane,
         codec::{decode, encode},
     },
     raft::Consensus,
-    service::{ClusterView, Refusal, Service, write::Pauses},
+    service::{
+        Service,
+        request::{ClusterView, Refusal},
+        retry::{Attempt, AttemptError, Leader, OnUnknown, Retry, confirm_leadership},
+    },
 };
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -87,17 +91,6 @@ pub(super) struct Done {
     pub(super) revision: Revision,
 }
 
-/// Why it did not. New variants go to the end.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Stop {
-    /// Certainly not done.
-    Refused(Refusal),
-    /// Certainly not done; another try may succeed.
-    Later(String),
-    /// It may be done, or half done.
-    Unknown(String),
-}
-
 impl Service {
     /// Makes a change, on whatever node leads.
     ///
@@ -107,29 +100,15 @@ impl Service {
         check(&change)?;
         let consensus = self.consensus_or_refusal()?;
         let deadline = Instant::now() + CHANGE_TIME;
-        let mut pauses = Pauses::until(deadline);
-        loop {
-            let tried = match consensus.leader() {
-                None => Err(Stop::Later("no leader is known".into())),
-                Some(leader) if leader.id == self.node_id() => {
-                    self.change_here(change.clone(), deadline).await
-                }
-                Some(leader) => self.carry_change(consensus, &change, &leader, deadline).await,
-            };
-            let text = match tried {
-                Ok(Done { created, revision }) => {
-                    // A node that was removed never applies it, and shows what it knows.
-                    let _late = timeout(SHOWN, consensus.applied(revision)).await.is_err();
-                    return Ok(Changed { created, view: self.cluster() });
-                }
-                Err(Stop::Refused(refusal)) => return Err(refusal),
-                Err(Stop::Unknown(text)) => return Err(Refusal::Undecided(text)),
-                Err(Stop::Later(text)) => text,
-            };
-            if !pauses.pause(consensus.leader_changed()).await {
-                return Err(Refusal::Unavailable(format!("no leader took the change in time: {text}")));
-            }
-        }
+        let retry = Retry::until(deadline, OnUnknown::Stop, "no leader took the change in time");
+        let attempt = async || match self.known_leader(consensus)? {
+            Leader::ThisNode => self.change_here(change.clone(), deadline).await,
+            Leader::Other(leader) => self.carry_change(consensus, &change, &leader, deadline).await,
+        };
+        let Done { created, revision } = retry.run(consensus, attempt).await?;
+        // A node that was removed never applies it, and shows what it knows.
+        let _late = timeout(SHOWN, consensus.applied(revision)).await.is_err();
+        Ok(Changed { created, view: self.cluster() })
     }
 
     async fn carry_change(
@@ -138,7 +117,7 @@ impl Service {
         change: &Change,
         leader: &Member,
         deadline: Instant,
-    ) -> Result<Done, Stop> {
+    ) -> Attempt<Done> {
         let remaining = deadline.saturating_duration_since(Instant::now());
         let remaining_ms = u64::try_from(remaining.as_millis()).unwrap_or(u64::MAX);
         let body = encode(&Carried { change: change.clone(), remaining_ms });
@@ -150,15 +129,13 @@ impl Service {
         };
         let answer = tokio::select! {
             answer = call => answer,
-            () = lost => return Err(Stop::Unknown("the leader changed while the change was under way".into())),
+            () = lost => return Err(AttemptError::Unknown("the leader changed while the change was under way".into())),
         };
         match answer {
-            Ok(answer) => decode::<Result<Done, Stop>>(&answer)
-                .unwrap_or_else(|error| Err(Stop::Unknown(format!("the leader's answer is {error}")))),
-            Err(error @ (CallError::NotSent(_) | CallError::Refused { .. })) => {
-                Err(Stop::Later(format!("the leader: {error}")))
-            }
-            Err(error @ CallError::Unknown(_)) => Err(Stop::Unknown(format!("the leader: {error}"))),
+            Ok(answer) => decode::<Attempt<Done>>(&answer).unwrap_or_else(|error| {
+                Err(AttemptError::Unknown(format!("the leader's answer is {error}")))
+            }),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -174,21 +151,23 @@ impl Service {
 
     /// Makes a change on this node, if it leads. On a task of its own: a caller that hangs up must not leave it
     /// half-way.
-    async fn change_here(&self, change: Change, deadline: Instant) -> Result<Done, Stop> {
+    async fn change_here(&self, change: Change, deadline: Instant) -> Attempt<Done> {
         let service = self.clone();
         let changed = tokio::spawn(async move {
-            let Some(consensus) = service.consensus() else { return Err(Stop::Later(service.absence())) };
+            let Some(consensus) = service.consensus() else {
+                return Err(AttemptError::Retry(service.absence()));
+            };
             if !service.leads(consensus) {
-                return Err(Stop::Later(format!("node {} does not lead", service.node_id())));
+                return Err(AttemptError::Retry(format!("node {} does not lead", service.node_id())));
             }
             let Ok(_one_at_a_time) = timeout(TURN, service.inner.changing.lock()).await else {
                 if consensus.is_joint() {
                     // Perhaps this very change: a lost leader left it half done, and this one completes it.
-                    return Err(Stop::Later("a change of the members is being completed".into()));
+                    return Err(AttemptError::Retry("a change of the members is being completed".into()));
                 }
                 return Err(conflict("another change of the cluster is under way"));
             };
-            confirm(consensus).await?;
+            confirm_leadership(consensus, Instant::now() + LEADERSHIP_TIMEOUT).await?;
             if consensus.is_joint() {
                 // A lost leader's change comes first: what is asked may be the rest of it.
                 consensus.complete_change().await?;
@@ -201,7 +180,7 @@ impl Service {
             }
             changed
         });
-        changed.await.unwrap_or_else(|error| Err(Stop::Unknown(format!("the change ended: {error}"))))
+        changed.await.unwrap_or_else(|error| Err(AttemptError::Unknown(format!("the change ended: {error}"))))
     }
 
     /// On the leader: completes, beside what else it does, a change that a lost leader has left half done.
@@ -273,13 +252,13 @@ mod tests {
             let carried = Carried { change, remaining_ms: 9 };
             assert_eq!(decode::<Carried>(&encode(&carried)).unwrap(), carried);
         }
-        let answers: [Result<Done, Stop>; 3] = [
+        let answers: [Attempt<Done>; 3] = [
             Ok(Done { created: true, revision: 7 }),
             Err(conflict("no")),
-            Err(Stop::Refused(Refusal::NoMember(4))),
+            Err(AttemptError::Refused(Refusal::NoMember(4))),
         ];
         for answer in answers {
-            assert_eq!(decode::<Result<Done, Stop>>(&encode(&answer)).unwrap(), answer);
+            assert_eq!(decode::<Attempt<Done>>(&encode(&answer)).unwrap(), answer);
         }
     }
 }

@@ -17,33 +17,27 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 use super::{
     Join, MEMBERS_MAX,
-    change::{Change, Done, Stop},
+    change::{Change, Done},
 };
 use crate::{
     model::error::Invalid,
     peer::{Member, NodeId},
     raft::{ChangeError, Consensus},
-    service::{Refusal, Service},
+    service::{
+        Service,
+        request::Refusal,
+        retry::{Attempt, AttemptError},
+    },
 };
 
-/// How long a leader makes sure that it leads.
-const CONFIRM: Duration = Duration::from_secs(5);
+/// How long a leader may take to confirm that it leads.
+pub(super) const LEADERSHIP_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a member that should have caught up already is waited for.
 const NEARLY: Duration = Duration::from_secs(5);
-
-/// Makes sure that this node leads and has applied what was agreed on before.
-pub(in crate::service) async fn confirm(consensus: &Consensus) -> Result<(), Stop> {
-    let confirmed = timeout(CONFIRM, async {
-        let index = consensus.read_index().await.map_err(|error| Stop::Later(format!("{error:?}")))?;
-        consensus.applied(index).await;
-        Ok(())
-    });
-    confirmed.await.unwrap_or_else(|_| Err(Stop::Later("a majority did not answer in time".into())))
-}
 
 /// The members when a change begins. None but this change alters them meanwhile.
 pub(in crate::service) struct Roll {
@@ -73,7 +67,7 @@ pub(in crate::service) struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    pub(in crate::service) async fn make(&self, change: &Change) -> Result<Done, Stop> {
+    pub(in crate::service) async fn make(&self, change: &Change) -> Attempt<Done> {
         match change {
             Change::Add(member) => self.add(member).await,
             Change::Promote(id) => self.promote(*id).await,
@@ -88,17 +82,17 @@ impl Turn<'_> {
         Done { created: false, revision: self.consensus.state().revision() }
     }
 
-    fn member(&self, id: NodeId) -> Result<&Member, Stop> {
-        self.roll.members.get(&id).ok_or(Stop::Refused(Refusal::NoMember(id)))
+    fn member(&self, id: NodeId) -> Attempt<&Member> {
+        self.roll.members.get(&id).ok_or(AttemptError::Refused(Refusal::NoMember(id)))
     }
 
-    async fn add(&self, member: &Member) -> Result<Done, Stop> {
+    async fn add(&self, member: &Member) -> Attempt<Done> {
         let done = self.enlist(member, None).await?;
         self.catch_up(member.id).await?;
         Ok(done)
     }
 
-    async fn promote(&self, id: NodeId) -> Result<Done, Stop> {
+    async fn promote(&self, id: NodeId) -> Attempt<Done> {
         self.member(id)?;
         if self.roll.voters.contains(&id) {
             return Ok(self.nothing());
@@ -107,7 +101,7 @@ impl Turn<'_> {
         self.vote(BTreeSet::from([id]), BTreeSet::new()).await
     }
 
-    async fn remove(&self, id: NodeId) -> Result<Done, Stop> {
+    async fn remove(&self, id: NodeId) -> Attempt<Done> {
         self.member(id)?;
         if !self.roll.voters.contains(&id) {
             let revision = self.consensus.remove_learner(id).await?;
@@ -121,14 +115,18 @@ impl Turn<'_> {
         self.vote(BTreeSet::new(), BTreeSet::from([id])).await
     }
 
-    async fn replace(&self, old: NodeId, new: &Member) -> Result<Done, Stop> {
+    async fn replace(&self, old: NodeId, new: &Member) -> Attempt<Done> {
         if old == new.id {
             return Err(conflict("a node id is never used twice: the new member needs another one"));
         }
         if !self.roll.members.contains_key(&old) {
             // Asked again after it was done.
             let is_done = self.roll.members.get(&new.id) == Some(new) && old <= self.consensus.greatest_id();
-            return if is_done { Ok(self.nothing()) } else { Err(Stop::Refused(Refusal::NoMember(old))) };
+            return if is_done {
+                Ok(self.nothing())
+            } else {
+                Err(AttemptError::Refused(Refusal::NoMember(old)))
+            };
         }
         let old_votes = self.roll.voters.contains(&old);
         if old_votes {
@@ -145,7 +143,7 @@ impl Turn<'_> {
         Ok(Done { created, revision })
     }
 
-    async fn lead(&self, id: NodeId) -> Result<Done, Stop> {
+    async fn lead(&self, id: NodeId) -> Attempt<Done> {
         if !self.roll.voters.contains(&id) {
             return Err(conflict(format!("node {id} does not vote, so it can't lead")));
         }
@@ -157,7 +155,7 @@ impl Turn<'_> {
     }
 
     /// Makes a node a member without a vote, if it is none yet.
-    async fn enlist(&self, member: &Member, instead_of: Option<NodeId>) -> Result<Done, Stop> {
+    async fn enlist(&self, member: &Member, instead_of: Option<NodeId>) -> Attempt<Done> {
         match self.roll.members.get(&member.id) {
             Some(present) if present == member => return Ok(self.nothing()),
             Some(_) => return Err(conflict(format!("node {} is a member at other addresses", member.id))),
@@ -169,7 +167,7 @@ impl Turn<'_> {
         Ok(Done { created: true, revision })
     }
 
-    fn check_newcomer(&self, member: &Member, instead_of: Option<NodeId>) -> Result<(), Stop> {
+    fn check_newcomer(&self, member: &Member, instead_of: Option<NodeId>) -> Attempt<()> {
         let greatest = self.consensus.greatest_id();
         if member.id <= greatest {
             return Err(conflict(format!(
@@ -190,10 +188,10 @@ impl Turn<'_> {
     }
 
     /// Gives a node that belongs to no cluster the identity of a member of ours.
-    async fn invite(&self, member: &Member) -> Result<(), Stop> {
+    async fn invite(&self, member: &Member) -> Attempt<()> {
         let id = member.id;
         let ours = self.service.inner.peers.me.get().map(|me| me.cluster_id);
-        let cluster_id = ours.ok_or_else(|| Stop::Later(self.service.absence()))?;
+        let cluster_id = ours.ok_or_else(|| AttemptError::Retry(self.service.absence()))?;
         let told = self.service.ask(member, &Join::Tell).await.map_err(stranger)?;
         if told.node_id != id {
             return Err(conflict(format!(
@@ -209,7 +207,7 @@ impl Turn<'_> {
     }
 
     /// Waits as long as the change may take.
-    async fn catch_up(&self, id: NodeId) -> Result<(), Stop> {
+    async fn catch_up(&self, id: NodeId) -> Attempt<()> {
         let within = self.deadline.saturating_duration_since(Instant::now());
         let caught_up = timeout_at(self.deadline, self.consensus.caught_up(id, within)).await;
         let why = match caught_up {
@@ -217,22 +215,22 @@ impl Turn<'_> {
             Ok(Err(why)) => why,
             Err(_) => "the time is up".into(),
         };
-        Err(Stop::Unknown(format!("node {id} is a learner, but has not caught up: {why}; ask again")))
+        Err(AttemptError::Unknown(format!("node {id} is a learner, but has not caught up: {why}; ask again")))
     }
 
     /// Waits a little for a member that should have caught up already.
-    async fn nearly(&self, id: NodeId) -> Result<(), Stop> {
+    async fn nearly(&self, id: NodeId) -> Attempt<()> {
         self.consensus.caught_up(id, NEARLY).await.map_err(conflict)
     }
 
-    async fn vote(&self, add: BTreeSet<NodeId>, remove: BTreeSet<NodeId>) -> Result<Done, Stop> {
+    async fn vote(&self, add: BTreeSet<NodeId>, remove: BTreeSet<NodeId>) -> Attempt<Done> {
         self.check_majority(&add, &remove)?;
         let revision = self.consensus.change_voters(add, remove).await?;
         Ok(Done { created: false, revision })
     }
 
     /// Whether the voters to be could go on. Who is to be added counts as living: it is waited for.
-    fn check_majority(&self, add: &BTreeSet<NodeId>, remove: &BTreeSet<NodeId>) -> Result<(), Stop> {
+    fn check_majority(&self, add: &BTreeSet<NodeId>, remove: &BTreeSet<NodeId>) -> Attempt<()> {
         let stay: BTreeSet<NodeId> = self.roll.voters.difference(remove).copied().collect();
         let added = add.difference(&stay).count();
         let (voters, live) = (stay.len() + added, self.consensus.count_live(&stay) + added);
@@ -243,34 +241,34 @@ impl Turn<'_> {
     }
 
     /// A leader that is to go hands leadership over; the next one makes the change.
-    async fn step_down(&self, id: NodeId) -> Result<(), Stop> {
+    async fn step_down(&self, id: NodeId) -> Attempt<()> {
         if id != self.service.node_id() {
             return Ok(());
         }
         if self.consensus.hand_over().await {
-            Err(Stop::Later(format!("node {id} leads, and hands leadership over first")))
+            Err(AttemptError::Retry(format!("node {id} leads, and hands leadership over first")))
         } else {
-            Err(Stop::Later("no other voter is alive to lead".into()))
+            Err(AttemptError::Retry("no other voter is alive to lead".into()))
         }
     }
 }
 
-pub(in crate::service) fn conflict(text: impl Into<String>) -> Stop {
-    Stop::Refused(Refusal::Conflict(text.into()))
+pub(in crate::service) fn conflict(text: impl Into<String>) -> AttemptError {
+    AttemptError::Refused(Refusal::Conflict(text.into()))
 }
 
 /// A node that can't be invited.
-fn stranger(refusal: Refusal) -> Stop {
+fn stranger(refusal: Refusal) -> AttemptError {
     if let Refusal::Invalid(Invalid::Violations(faults)) = refusal {
         return conflict(faults.into_iter().map(|fault| fault.msg).collect::<Vec<_>>().join("; "));
     }
-    Stop::Refused(refusal)
+    AttemptError::Refused(refusal)
 }
 
-impl From<ChangeError> for Stop {
+impl From<ChangeError> for AttemptError {
     fn from(error: ChangeError) -> Self {
         match error {
-            ChangeError::NotYet(text) => Self::Later(text),
+            ChangeError::NotYet(text) => Self::Retry(text),
             ChangeError::Refused(text) => conflict(text),
             ChangeError::Undecided(text) => Self::Unknown(text),
         }

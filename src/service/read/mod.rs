@@ -23,7 +23,11 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use super::{Consistency, Level, Refusal, Service, write::Pauses};
+use super::{
+    Service,
+    request::{Consistency, Level, Refusal},
+    retry::{AttemptError, OnUnknown, Retry},
+};
 use crate::peer::call::Call;
 use crate::{
     model::record::Revision,
@@ -150,7 +154,7 @@ impl Service {
             Level::Local { .. } => {}
         }
         if let Some(least) = consistency.min_revision {
-            Self::reach(consensus, least, deadline).await?;
+            Self::wait_applied(consensus, least, deadline).await?;
         }
         Ok(consensus.state())
     }
@@ -179,18 +183,18 @@ impl Service {
         consensus: &Consensus,
         deadline: Instant,
     ) -> Result<(), Refusal> {
-        let mut pauses = Pauses::until(deadline);
-        loop {
-            let text = match timeout_at(deadline, self.confirm(consensus)).await {
+        // Confirming stores nothing, so no outcome of it is uncertain.
+        let retry = Retry::until(deadline, OnUnknown::Ignore, "the read was not confirmed in time");
+        let confirm = async || {
+            let reason = match timeout_at(deadline, self.confirm(consensus)).await {
                 Ok(Ok(())) => return Ok(()),
                 Ok(Err(ReadError::NotLeader(_))) => "no leader is known".into(),
                 Ok(Err(ReadError::NoQuorum(text))) => text,
                 Err(_) => "this node has not caught up with the leader".into(),
             };
-            if !pauses.pause(consensus.leader_changed()).await {
-                return Err(Refusal::Unavailable(format!("the read was not confirmed in time: {text}")));
-            }
-        }
+            Err(AttemptError::Retry(reason))
+        };
+        retry.run(consensus, confirm).await
     }
 
     /// One read index, of this node when it leads, else of the leader.

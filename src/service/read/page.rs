@@ -29,7 +29,7 @@ use crate::{
         client::{CallError, Lane},
         codec::{decode, encode},
     },
-    service::{Refusal, Service, write::run_blocking},
+    service::{Refusal, Service, run_blocking},
     state::{State, query::Found},
 };
 

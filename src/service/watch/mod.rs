@@ -127,7 +127,7 @@ impl Service {
         let scope = scope(&wanted.definitions, &wanted.configs)?;
         let hub = &self.inner.hub;
         let permit = Arc::clone(&hub.places).try_acquire_owned().map_err(|_| {
-            Refusal::Crowded(format!("this node has {} watches open, as many as it may", hub.most()))
+            Refusal::LimitReached(format!("this node has {} watches open, as many as it may", hub.most()))
         })?;
         let asked = Instant::now();
         let state = self.view(wanted.consistency).await?;
