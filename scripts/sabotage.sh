@@ -25,7 +25,7 @@ purge-past-snapshot      | it chaos::bitrot::a_damaged_newest_snapshot_costs_not
 unknown-told-as-503      | chaos 1
 digest-ignored           | unit store::tests::sled_that_is_damaged_deleted_or_incomplete_is_rebuilt
 stale-check-skipped      | unit state::apply::tests::a_command_that_was_checked_against_another_definition_is_stale
-blind-retry              | unit service::write::tests::an_unknown_outcome_is_told_at_once_without_a_stamp
+blind-retry              | unit service::retry::tests::an_unknown_outcome_ends_a_request_that_must_not_be_repeated
 precondition-ignored     | chaos 1
 digests-not-compared     | it cluster::rebuild::a_member_whose_state_differs_gives_up_and_rebuilds_it
 batch-torn               | chaos 1

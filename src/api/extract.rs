@@ -281,7 +281,7 @@ impl FromRequest<Service> for Ask {
             keys: Keys::of(&parts.uri),
             params,
             condition: Condition::of(&parts.headers)?,
-            caller: Caller { principal, reason, request, dry_run },
+            caller: Caller { principal, reason, idempotency_key: request, dry_run },
             patch_form,
             body,
         })

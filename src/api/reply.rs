@@ -375,7 +375,7 @@ fn violations(refusal: Refusal) -> (Vec<Violation>, Option<Unshown>) {
         | Refusal::Conflict(text)
         | Refusal::Expired(text)
         | Refusal::NotThere(text)
-        | Refusal::Crowded(text) => vec![Violation::new(text)],
+        | Refusal::LimitReached(text) => vec![Violation::new(text)],
         Refusal::TestFailed(violation) | Refusal::Invalid(Invalid::TooLargeAt(violation)) => vec![violation],
         Refusal::NoMember(id) => vec![Violation::new(format!("node {id} is no member of the cluster"))],
         Refusal::Breaks(_, violations) => violations,
@@ -411,7 +411,7 @@ fn verdict(refusal: &Refusal) -> (StatusCode, &'static str) {
         }
         Refusal::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable_error"),
         Refusal::Undecided(_) => (StatusCode::GATEWAY_TIMEOUT, "timeout_error"),
-        Refusal::Overloaded | Refusal::Crowded(_) => (StatusCode::TOO_MANY_REQUESTS, "rate_limited"),
+        Refusal::Overloaded | Refusal::LimitReached(_) => (StatusCode::TOO_MANY_REQUESTS, "rate_limited"),
         Refusal::StorageFull(_) => (StatusCode::INSUFFICIENT_STORAGE, "storage_full"),
         Refusal::Internal(_) => (StatusCode::INTERNAL_SERVER_ERROR, "server_error"),
         Refusal::Conflict(_) | Refusal::TestFailed(_) => (StatusCode::CONFLICT, "conflict_error"),

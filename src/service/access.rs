@@ -1,35 +1,34 @@
-//! Who a credential belongs to. Until access keys are stored in the cluster, the root key of the settings is the
-//! only one.
+//! Authenticates callers: finds the principal of a credential. The root key of the settings is the only credential.
 //!
-//! **Invariant:** the key itself is not kept, only its digest, and digests are compared in constant time: neither
-//! a dump of the memory nor the time of an answer tells the key.
+//! **Invariant:** only the digest of the key is stored, and digests are compared in constant time: neither a memory dump
+//! nor the time that an answer takes reveals the key.
 
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
-/// The id of the root key: the author of the changes that are made with it.
+/// The id of the root key: the author of changes made with it.
 const ROOT: &str = "root";
 
-/// Who a credential belongs to.
+/// The owner of a credential.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Principal {
     /// The key's id: the author of changes.
     pub id: String,
 }
 
-/// The credentials that this node takes.
+/// The credentials that this node accepts.
 pub struct Access {
     root: [u8; 32],
 }
 
 impl Access {
-    /// Takes the root key.
+    /// Accepts the root key.
     #[must_use]
     pub fn new(root_key: &str) -> Self {
         Self { root: Sha256::digest(root_key.as_bytes()).into() }
     }
 
-    /// The principal of a credential; `None` when it is nobody's.
+    /// The principal of a credential; `None` when it is unknown.
     #[must_use]
     pub fn principal(&self, credential: &[u8]) -> Option<Principal> {
         let given: [u8; 32] = Sha256::digest(credential).into();
@@ -48,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_whole_root_key_is_somebody() {
+    fn only_the_complete_root_key_is_accepted() {
         let access = Access::new("correct horse battery");
         assert_eq!(access.principal(b"correct horse battery"), Some(Principal { id: "root".into() }));
         for wrong in

@@ -1,10 +1,15 @@
-//! A backup: the snapshot file of a state that is at least as new as every write acknowledged before it was asked
-//! for. Writes go on meanwhile: the state is immutable.
+//! A backup: the snapshot file of a state that contains every write acknowledged before the request, at the consistency
+//! that the caller asks for.
+//!
+//! **Invariant:** a backup never delays writes: the snapshot is taken of an immutable state.
 
-use super::{Consistency, Refusal, Service};
+use super::{
+    Service,
+    request::{Consistency, Refusal},
+};
 use crate::model::record::Revision;
 
-/// A snapshot file that is open for reading. It stays readable when newer ones take its place.
+/// A snapshot file, open for reading. It stays readable when a newer one replaces it.
 #[derive(Debug)]
 pub struct Backup {
     /// The state's revision.
@@ -16,10 +21,10 @@ pub struct Backup {
 }
 
 impl Service {
-    /// The file of a state that is as fresh as asked.
+    /// The snapshot file of a state that satisfies the consistency.
     ///
     /// # Errors
-    /// When that can't be had in time, or the disk refuses.
+    /// When no such state can be confirmed in time, or the file can't be written.
     pub async fn backup(&self, consistency: Consistency) -> Result<Backup, Refusal> {
         self.view(consistency).await?;
         let consensus = self.consensus_or_refusal()?;

@@ -1,10 +1,10 @@
-//! Drives the builds of indexes, on the leader: step after step, each an entry of the log like any other write.
+//! Builds indexes on the leader, step by step; each step is an entry of the log like any other write.
 //!
-//! After a step it rests as long as the step took, from the proposal to the verdict: other writes have at least half of
-//! the time, on a slow disk as well. Where builds of several definitions are going on they take turns.
+//! After a step it pauses for as long as the step took, from the proposal to the verdict: other writes have at least half
+//! of the time, on a slow disk as well. The builds of several definitions alternate.
 //!
-//! **Invariant:** this task knows nothing that does not stand in the state, so it goes on wherever leadership goes, and
-//! two nodes that both believe to lead do no harm: a step that was made twice is taken once.
+//! **Invariant:** the progress of a build is in the state alone, so the build continues on whichever node leads. Two nodes
+//! that both believe that they lead do no harm: a step that is proposed twice is applied once.
 
 use std::time::Duration;
 
@@ -20,40 +20,40 @@ use crate::{
     raft::Consensus,
 };
 
-/// Who asked for a step, as the log says it: nobody's key has this id.
-const BY: &str = "concord";
-/// How often it is looked whether there is something to build.
-const LOOK: Duration = Duration::from_millis(100);
-/// The shortest rest between two steps.
-const REST_MIN: Duration = Duration::from_millis(2);
+/// The author of a step in the log: no access key has this id.
+const AUTHOR: &str = "concord";
+/// How often the state is checked for a build.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// The shortest pause between two steps.
+const PAUSE_MIN: Duration = Duration::from_millis(2);
 
 impl Service {
-    /// Goes on until the node stops.
+    /// Runs until the node stops.
     pub(super) async fn keep_building(self) {
         let Some(consensus) = self.consensus() else { return };
-        let mut last = None;
+        let mut last_built = None;
         while !self.inner.stopping.is_cancelled() && !self.has_left() {
-            let rest = self.build_on(consensus, &mut last).await.unwrap_or(LOOK);
+            let pause = self.build_step(consensus, &mut last_built).await.unwrap_or(POLL_INTERVAL);
             tokio::select! {
                 () = self.inner.stopping.cancelled() => {}
-                () = sleep(rest) => {}
+                () = sleep(pause) => {}
             }
         }
     }
 
-    /// Takes one step, if this node leads and there is one; how long to rest behind it.
-    async fn build_on(&self, consensus: &Consensus, last: &mut Option<Key>) -> Option<Duration> {
-        // A build takes room on the disk, like any write that is no delete.
-        if !self.leads(consensus) || self.inner.disk.room().is_err() {
+    /// Makes one step if this node leads and there is one; how long to pause after it.
+    async fn build_step(&self, consensus: &Consensus, last_built: &mut Option<Key>) -> Option<Duration> {
+        // A build needs space on the disk, like any write that removes nothing.
+        if !self.leads(consensus) || self.inner.disk_reserve.check().is_err() {
             return None;
         }
-        let next = consensus.state().building_after(last.as_ref()).cloned()?;
-        *last = Some(next.key.clone());
+        let next = consensus.state().building_after(last_built.as_ref()).cloned()?;
+        *last_built = Some(next.key.clone());
         let began = Instant::now();
         let written = timeout(self.inner.options.write_timeout, consensus.write(step(&next)?)).await;
         match written {
-            Ok(Ok(_)) => Some(began.elapsed().max(REST_MIN)),
-            // The state says at the next look whether the step was taken.
+            Ok(Ok(_)) => Some(began.elapsed().max(PAUSE_MIN)),
+            // The state shows at the next poll whether the step was applied.
             Ok(Err(error)) => {
                 tracing::debug!(definition = %next.key, ?error, "a step of an index build was not confirmed");
                 None
@@ -69,7 +69,7 @@ fn step(definition: &Definition) -> Option<Proposal> {
     let (key, begun, cursor) = (definition.key.clone(), build.begun, build.cursor.clone());
     Some(Proposal {
         at: now(),
-        by: BY.into(),
+        by: AUTHOR.into(),
         reason: None,
         request: None,
         definition_read: None,

@@ -1,39 +1,40 @@
-//! Who may do what, on which node: where a write is decided, how fresh a read is, when a node is ready.
+//! What a node does for its callers: decides writes, answers reads at the freshness they ask for, opens watches, and
+//! manages the members of the cluster.
 //!
-//! | file | what it does |
+//! | to find | look in |
 //! |---|---|
-//! | `propose` | takes a write to its verdict, through changes of the leader |
-//! | `trial` | tries a write without storing anything |
-//! | `prepare` | checks a write against a state and makes the command of it (on the leader) |
-//! | `redefine`, `scan`, `gate` | a definition's other schema or unique paths: all its configs are checked first |
-//! | `patch`, `queues` | computes writes from the record as it is, one after another for each record |
-//! | `batch` | several writes as one |
-//! | `forward` | carries a write to the leader, once, and answers the ones that other nodes carry here |
-//! | `convoy` | lets small writes travel to the leader together |
-//! | `read` | the barrier that makes a read see every acknowledged write |
-//! | `watch` | the changes as they come, from any revision that is kept |
-//! | `members` | forms the cluster, shows it, says whether this node is ready |
-//! | `changes` | adds and removes members, moves leadership (on the leader) |
-//! | `history`, `retention` | the past: shown, brought back, kept for how long |
-//! | `building` | brings configs up to changed indexes, step by step (on the leader) |
-//! | `cursor`, `turn` | the states that lists are paged through, and the pages behind a cursor |
-//! | `backup` | a file that holds all |
-//! | `access` | who a credential belongs to |
-//! | `checks` | compiled schemas, and the room on the disk |
+//! | what a caller asks and how it can be refused | `request` |
+//! | a write on its way: validation, locks, batches, patches, dry runs, changes of a schema | `write` |
+//! | how a write reaches the leader, alone or in a forwarding batch | `forward` |
+//! | how an attempt is repeated through changes of the leader | `retry` |
+//! | linearizable reads, cursors and pages | `read` |
+//! | earlier revisions, their retention | `history` |
+//! | watches | `watch` |
+//! | forming the cluster, readiness, changes of the members | `membership` |
+//! | builds of indexes (on the leader) | `index_build` |
+//! | the file that holds the whole state | `backup` |
+//! | the owner of a credential | `access` |
+//! | the free space that writes leave on the disk | `disk_reserve` |
 //!
-//! A node has no log and no consensus before it has an identity: [`Service::init`] on one node, or its call to
-//! the others, writes it.
+//! This file is the [`Service`] that they all extend: its options, the state that they share, its life.
 //!
-//! **Invariants:** the clock is read here and nowhere else. *Unavailable* is said only when a write has certainly
-//! not been proposed; whatever may have happened is *undecided*, and stays so through every retry.
+//! A node has no log and no consensus before it has an identity. [`Service::init`] writes it, on this node or through a
+//! call from another.
+//!
+//! **Invariants:** the clock is read here and nowhere else. The units depend on each other in one direction only.
+//! *Unavailable* is answered only when a write has certainly not been proposed; whatever may have been applied is
+//! *undecided*, and stays so through every retry.
 
 pub mod access;
 mod backup;
+mod disk_reserve;
 pub(crate) mod forward;
 pub(crate) mod history;
 mod index_build;
 pub(crate) mod membership;
 pub(crate) mod read;
+mod request;
+mod retry;
 pub mod watch;
 mod write;
 
@@ -43,23 +44,14 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use serde::{Deserialize, Serialize};
 use tokio::{
     sync::{Semaphore, SetOnce},
-    time::Instant,
+    time::{Instant, timeout_at},
 };
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    model::{
-        command::{Applied, Expect, IdempotencyKey},
-        document::Document,
-        error::{Invalid, Rejection, Violation},
-        limits::Limits,
-        patch::Patch,
-        record::Revision,
-        time::Timestamp,
-    },
+    model::{limits::Limits, record::Revision, time::Timestamp},
     peer::{Member, NodeId, client::Peers},
     raft::{Consensus, Timers},
     state::State,
@@ -67,214 +59,31 @@ use crate::{
 };
 pub use access::{Access, Principal};
 pub use backup::Backup;
-pub use history::Rollback;
 pub use history::retention::Retention;
 pub use membership::change::{Change, Changed};
-pub use write::config_scan::{Breaking, Report};
-pub use write::redefine::{Compiled, NewSchema, NewUnique, Tried};
+pub use request::{
+    Caller, ClusterView, Compiled, Consistency, Level, MemberView, NewSchema, NewUnique, Refusal, Rollback,
+    Write, Written,
+};
+pub use write::{
+    config_scan::{Breaking, Report},
+    redefine::Tried,
+};
 
-/// Who asks for a write, and what rides with it.
-#[derive(Debug, Clone)]
-pub struct Caller {
-    /// Whose credential it is.
-    pub principal: Principal,
-    /// Why, in the caller's words.
-    pub reason: Option<String>,
-    /// Set when the caller may send the request again.
-    pub request: Option<IdempotencyKey>,
-    /// Only the answer is asked for: nothing is stored.
-    pub dry_run: bool,
-}
-
-/// A write as a caller asks it. Keys are raw texts: they are checked in the contract's order
-/// (definition key → definition exists → config key → exists already → precondition → data).
-#[derive(Debug, Clone)]
-pub enum Write {
-    /// A new definition.
-    CreateDefinition {
-        /// Its key.
-        key: String,
-        /// Its indexed paths.
-        indexes: Vec<String>,
-        /// Its schema; `None` takes any object.
-        schema: Option<Document>,
-    },
-    /// Other indexed paths.
-    SetIndexes {
-        /// The definition.
-        key: String,
-        /// All its indexed paths from now on.
-        indexes: Vec<String>,
-        /// What must be there.
-        expect: Expect,
-    },
-    /// The end of a definition and of all its configs.
-    DeleteDefinition {
-        /// The definition.
-        key: String,
-        /// What must be there.
-        expect: Expect,
-        /// Refuse while it has configs.
-        restrict: bool,
-    },
-    /// A config's data. `Absent` is POST, `Present` and `At` are PUT, `None` is PUT with `If-None-Match: *`.
-    WriteConfig {
-        /// The definition.
-        definition: String,
-        /// The config.
-        key: String,
-        /// Its data.
-        data: Document,
-        /// What must be there.
-        expect: Expect,
-    },
-    /// The end of a config.
-    DeleteConfig {
-        /// The definition.
-        definition: String,
-        /// The config.
-        key: String,
-        /// What must be there.
-        expect: Expect,
-    },
-    /// What a config was once, as its data from now on.
-    Rollback(Rollback),
-    /// Another schema.
-    SetSchema(NewSchema),
-    /// Other unique paths.
-    SetUnique(NewUnique),
-    /// A change of a part of a config's data.
-    PatchConfig {
-        /// The definition.
-        definition: String,
-        /// The config.
-        key: String,
-        /// What changes.
-        patch: Patch,
-        /// What must be there.
-        expect: Expect,
-    },
-    /// All of these in their order, or none of them. It holds no batches.
-    Batch(Vec<Write>),
-}
-
-/// A decided write: what it did and the state it was answered from (this node's, at least the write's revision
-/// unless the wait for it ran out).
-#[derive(Debug, Clone)]
-pub struct Written {
-    /// What it did.
-    pub applied: Applied,
-    /// The revision that this node has applied.
-    pub revision: Revision,
-    /// Nothing was stored: `applied` names the state that the write was tried on, and no revision of its own.
-    pub dry_run: bool,
-    /// What the leader computed for the record (`PatchConfig`); `None` where it is not known any more.
-    pub content: Option<Arc<str>>,
-}
-
-/// Why a request was not done. Rides between nodes: new variants go to the end.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Refusal {
-    /// A verdict of the cluster's state.
-    Rejected(Rejection),
-    /// Something is wrong with the request.
-    Invalid(Invalid),
-    /// Certainly not applied; no leader or quorum.
-    Unavailable(String),
-    /// May or may not be applied (writes); could not be confirmed in time (reads with `min_revision`).
-    Undecided(String),
-    /// This node works on as many writes as it may.
-    Overloaded,
-    /// The volume is full; certainly not applied.
-    StorageFull(String),
-    /// A fault of ours: logged, never shown.
-    Internal(String),
-    /// The cluster is not as the change needs it; certainly not done.
-    Conflict(String),
-    /// No such member.
-    NoMember(NodeId),
-    /// The revision that is asked about is older than what is kept.
-    Expired(String),
-    /// What is asked for was not there at the revision that is asked about.
-    NotThere(String),
-    /// So many configs would break a schema; the violations name the first of them.
-    Breaks(u64, Vec<Violation>),
-    /// A patch's `test` found something else than it names; certainly not applied.
-    TestFailed(Violation),
-    /// This node has as much of something open as it may; the text names the limit.
-    Crowded(String),
-}
-
-/// How fresh a read must be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Consistency {
-    /// How it is related to the writes before it.
-    pub level: Level,
-    /// Wait until this node has applied it.
-    pub min_revision: Option<Revision>,
-}
-
-/// How a read is related to the writes before it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Level {
-    /// It sees every write that was acknowledged before it, by any node.
-    Linearizable,
-    /// It sees what this node has applied.
-    Local {
-        /// How old that may be; where it is older or its age is not known, the read is confirmed as a
-        /// linearizable one is.
-        max_staleness: Option<Duration>,
-    },
-}
-
-/// What `GET /api/v1/cluster` shows.
-#[derive(Debug, Clone)]
-pub struct ClusterView {
-    /// The cluster; `None` before this node has an identity.
-    pub cluster_id: Option<uuid::Uuid>,
-    /// This node.
-    pub node_id: NodeId,
-    /// The leader that this node knows of.
-    pub leader_id: Option<NodeId>,
-    /// The term that this node knows of.
-    pub term: u64,
-    /// What this node has applied.
-    pub revision: Revision,
-    /// The digest of the state at `revision`.
-    pub digest: u128,
-    /// All members.
-    pub members: Vec<MemberView>,
-}
-
-/// A member as the view shows it.
-#[derive(Debug, Clone)]
-pub struct MemberView {
-    /// Its id.
-    pub id: NodeId,
-    /// `leader`, `follower`, `learner`.
-    pub role: &'static str,
-    /// Where callers reach it.
-    pub api_addr: String,
-    /// Where other nodes reach it.
-    pub peer_addr: String,
-    /// Entries behind the leader's log; known on the leader only.
-    pub lag: Option<u64>,
-}
-
-/// What a service is made with.
+/// The options of a service.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// This node's id.
     pub node_id: NodeId,
     /// The data directory; the caller holds its lock.
     pub directory: PathBuf,
-    /// The limits of intake.
+    /// The limits of what is accepted from callers.
     pub limits: Limits,
-    /// How long a write may take in all.
+    /// How long a write may take in total.
     pub write_timeout: Duration,
-    /// How long a read may take in all.
+    /// How long a read may take in total.
     pub read_timeout: Duration,
-    /// After how much silence a watch is sent a heartbeat.
+    /// How long a watch stays silent before it is sent a heartbeat.
     pub watch_heartbeat: Duration,
     /// Raft's timers.
     pub timers: Timers,
@@ -282,11 +91,11 @@ pub struct Options {
     pub store: store::Options,
     /// Bytes of log after which a snapshot is due.
     pub snapshot_log_bytes: u64,
-    /// Free bytes of the volume below which writes that are not deletes are refused.
+    /// Free bytes of the volume below which only writes that remove something are accepted.
     pub disk_reserve_bytes: u64,
     /// Members that may be asked for a snapshot when this node's state is damaged.
     pub rescue: Vec<Member>,
-    /// How long the history is kept.
+    /// How much of the history is retained.
     pub retention: Retention,
 }
 
@@ -302,30 +111,31 @@ struct Inner {
     access: Access,
     peers: Arc<Peers>,
     consensus: SetOnce<Consensus>,
-    /// Held while an identity is written or consensus is started: one of them at a time.
+    /// Held while an identity is written or consensus is started: one at a time.
     forming: tokio::sync::Mutex<()>,
-    /// Held while the members are changed from here: one change at a time.
+    /// Held while this node changes the members: one change at a time.
     changing: tokio::sync::Mutex<()>,
+    /// One permit for each write in progress.
     admission: Semaphore,
-    /// For reads of the history.
-    history_reads: Semaphore,
+    /// One permit for each read of the history.
+    lookups: Semaphore,
     validators: write::validators::Validators,
-    queues: write::record_locks::Queues,
-    convoys: Arc<forward::batching::Convoys>,
-    disk: write::validators::Disk,
-    gates: Arc<write::write_barrier::Gates>,
-    /// Held by each check of all configs of a definition.
+    record_locks: write::record_locks::RecordLocks,
+    forwarding: Arc<forward::batching::Batcher>,
+    disk_reserve: disk_reserve::DiskReserve,
+    write_barriers: Arc<write::write_barrier::WriteBarriers>,
+    /// One permit for each scan of all configs of a definition.
     scans: Arc<Semaphore>,
     read_index: Arc<read::SharedReadIndex>,
     hub: Arc<watch::Hub>,
-    pinned_states: Arc<read::pinned::PinnedStates>,
-    /// A moment such that this node's state holds every write that was acknowledged before it.
+    pins: Arc<read::cursor::Pins>,
+    /// A moment such that this node's state contains every write that was acknowledged before it.
     fresh_since: Mutex<Option<Instant>>,
     stopping: CancellationToken,
 }
 
 impl Service {
-    /// A service without consensus; [`Self::start`] gives it the one that the directory names.
+    /// A service without consensus; [`Self::start`] starts it when the directory has an identity.
     #[must_use]
     pub fn new(options: Options, access: Access, peers: Arc<Peers>) -> Self {
         let inner = Inner {
@@ -337,10 +147,13 @@ impl Service {
             admission: Semaphore::new(options.limits.writes_in_flight),
             history_reads: Semaphore::new(history::CONCURRENT_READS_MAX),
             validators: write::validators::Validators::default(),
-            queues: write::record_locks::Queues::default(),
-            convoys: Arc::default(),
-            disk: write::validators::Disk::new(options.directory.clone(), options.disk_reserve_bytes),
-            gates: Arc::default(),
+            record_locks: write::record_locks::RecordLocks::default(),
+            forwarding: Arc::default(),
+            disk_reserve: disk_reserve::DiskReserve::new(
+                options.directory.clone(),
+                options.disk_reserve_bytes,
+            ),
+            write_barriers: Arc::default(),
             scans: Arc::new(Semaphore::new(write::config_scan::SCANS_MAX)),
             read_index: Arc::default(),
             hub: Arc::new(watch::Hub::new(options.limits.watches)),
@@ -352,7 +165,7 @@ impl Service {
         Self { inner: Arc::new(inner) }
     }
 
-    /// The limits of intake.
+    /// The limits of what is accepted from callers.
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.inner.options.limits
@@ -364,49 +177,49 @@ impl Service {
         self.inner.options.node_id
     }
 
-    /// The calls to other nodes, and what admits theirs.
+    /// The client for calls to other nodes, and the check of calls from them.
     #[must_use]
     pub fn peers(&self) -> &Peers {
         &self.inner.peers
     }
 
-    /// This node's part in consensus, once it has one.
+    /// This node's consensus, once it has been started.
     #[must_use]
     pub fn consensus(&self) -> Option<&Consensus> {
         self.inner.consensus.get()
     }
 
-    /// The principal of a credential (the header's value without `Bearer `); `None`: nobody's.
+    /// The principal of a credential (the header's value without `Bearer `); `None` when the credential is unknown.
     #[must_use]
     pub fn authenticate(&self, credential: &[u8]) -> Option<Principal> {
         self.inner.access.principal(credential)
     }
 
-    /// The applied revision as it is (for headers of errors); 0 before the node has an identity.
+    /// The applied revision, however old (for headers of errors); 0 before the node has an identity.
     #[must_use]
     pub fn revision(&self) -> Revision {
         self.consensus().map_or(0, |consensus| consensus.state().revision())
     }
 
-    /// The state as this node has applied it, however old; the empty one before the node has an identity.
+    /// The state that this node has applied, however old; empty before the node has an identity.
     #[must_use]
     pub fn applied(&self) -> Arc<State> {
         self.consensus().map(Consensus::state).unwrap_or_default()
     }
 
-    /// From now on the node is not ready, so that balancers send callers elsewhere.
+    /// Makes the node report that it is not ready, so that load balancers send callers elsewhere.
     pub fn stop(&self) {
         self.inner.stopping.cancel();
     }
 
-    /// Gives leadership to another node, where this one leads.
+    /// Hands leadership over to another node if this one leads.
     pub async fn hand_over(&self) {
         if let Some(consensus) = self.consensus() {
             consensus.transfer_leadership().await;
         }
     }
 
-    /// Ends consensus and closes log and store.
+    /// Stops consensus and closes log and store.
     pub async fn shutdown(&self) {
         self.stop();
         if let Some(consensus) = self.consensus() {
@@ -414,7 +227,7 @@ impl Service {
         }
     }
 
-    /// Completes with the reason when this node can't go on.
+    /// Completes with the reason when this node can't continue.
     pub async fn failed(&self) -> String {
         self.inner.consensus.wait().await.failed().await
     }
@@ -435,33 +248,43 @@ impl Service {
         consensus.ok_or_else(|| Refusal::Unavailable(self.absence()))
     }
 
-    /// Whether this node was taken out of the cluster. What it has applied gets older from then on, so it answers
-    /// no reads either.
+    /// Whether this node was removed from the cluster. Its state only gets older from then on, so it answers no reads
+    /// either.
     fn has_left(&self) -> bool {
         self.inner.peers.left.is_cancelled()
     }
 
     fn leads(&self, consensus: &Consensus) -> bool {
-        consensus.leader().is_some_and(|leader| leader.id == self.node_id())
+        consensus.leader_id() == Some(self.node_id())
+    }
+
+    /// Waits until this node has applied a revision.
+    async fn wait_applied(
+        consensus: &Consensus,
+        revision: Revision,
+        deadline: Instant,
+    ) -> Result<(), Refusal> {
+        timeout_at(deadline, consensus.applied(revision)).await.map_err(|_| {
+            let applied = consensus.state().revision();
+            Refusal::Undecided(format!("this node has applied revision {applied}, not yet {revision}"))
+        })
     }
 }
 
-impl From<Rejection> for Refusal {
-    fn from(rejection: Rejection) -> Self {
-        Self::Rejected(rejection)
-    }
+/// Runs work that takes long on a thread for blocking work.
+async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Refusal> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|error| Refusal::Internal(format!("blocking work ended early: {error}")))
 }
 
-impl From<Invalid> for Refusal {
-    fn from(invalid: Invalid) -> Self {
-        Self::Invalid(invalid)
-    }
-}
-
-/// The one clock that ends up in records.
-#[expect(clippy::disallowed_methods, reason = "the leader's clock, read once a proposal and carried in it")]
+/// The only clock whose readings are stored in records.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the leader's clock, read once for each proposal and stored in it"
+)]
 fn now() -> Timestamp {
-    // A clock before 1970 reads as 0: the log's stamps grow by themselves.
+    // A clock before 1970 reads as 0: the log's timestamps ascend without it.
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
 }

@@ -1,9 +1,10 @@
-//! A node without consensus, and what it says of itself.
+//! A node without consensus: what it refuses and why.
 
 use std::path::Path;
 
 use super::*;
 use crate::{
+    model::command::Expect,
     peer::{
         client::Secrets,
         identity::{FORMAT, Identity},
@@ -34,14 +35,18 @@ pub(crate) fn service(directory: &Path, limits: Limits) -> Service {
 }
 
 fn write() -> (Caller, Write) {
-    let caller =
-        Caller { principal: Principal { id: "root".into() }, reason: None, request: None, dry_run: false };
+    let caller = Caller {
+        principal: Principal { id: "root".into() },
+        reason: None,
+        idempotency_key: None,
+        dry_run: false,
+    };
     let write = Write::DeleteConfig { definition: "app".into(), key: "db".into(), expect: Expect::Present };
     (caller, write)
 }
 
 #[tokio::test]
-async fn a_node_that_belongs_to_no_cluster_does_nothing_and_says_so() {
+async fn a_node_that_belongs_to_no_cluster_refuses_everything_with_that_reason() {
     let directory = tempfile::tempdir().unwrap();
     let service = service(directory.path(), Limits::default());
     service.start().await.unwrap();
@@ -59,7 +64,7 @@ async fn a_node_that_belongs_to_no_cluster_does_nothing_and_says_so() {
 }
 
 #[tokio::test]
-async fn more_writes_than_a_node_may_work_on_are_refused_at_once() {
+async fn writes_above_the_limit_are_refused_at_once() {
     let directory = tempfile::tempdir().unwrap();
     let service = service(directory.path(), Limits { writes_in_flight: 0, ..Limits::default() });
     let (caller, write) = write();
@@ -67,7 +72,7 @@ async fn more_writes_than_a_node_may_work_on_are_refused_at_once() {
 }
 
 #[tokio::test]
-async fn a_member_that_lost_its_log_does_not_start() {
+async fn a_member_without_its_log_does_not_start() {
     let directory = tempfile::tempdir().unwrap();
     let identity = Identity { cluster_id: uuid::Uuid::from_u128(7), node_id: 1, format: FORMAT };
     identity.write(directory.path()).unwrap();

@@ -34,6 +34,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::{
     command::{IdempotencyKey, Outcome},
+    error::Rejection,
     key::Key,
     record::{Config, Definition, Revision},
     time::Timestamp,
@@ -92,6 +93,17 @@ pub struct RememberedOutcome {
     pub revision: Revision,
     /// The decision.
     pub outcome: Outcome,
+}
+
+impl Remembered {
+    /// The answer to a request that bears the same idempotency key.
+    ///
+    /// # Errors
+    /// The rejection that was remembered, or the one of another request under the same key.
+    pub fn answer_to(&self, request: &IdempotencyKey) -> Outcome {
+        let same = self.stamp.fingerprint == request.fingerprint;
+        if same { self.outcome.clone() } else { Err(Rejection::RequestReused) }
+    }
 }
 
 #[derive(Debug, Clone)]

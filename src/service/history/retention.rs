@@ -19,7 +19,7 @@ use crate::{
     },
     peer::client::Lane,
     raft::Consensus,
-    service::{Service, now, write::run_blocking},
+    service::{Service, now, run_blocking},
 };
 
 /// How often the task checks whether there is something to do.

@@ -1,11 +1,11 @@
-//! A check of all configs of a definition, picture by picture: first all of them, then those that were written
-//! since the picture before.
+//! The scan of all configs of a definition, pass by pass: first all configs of one state, then those that were written
+//! since the pass before.
 //!
-//! It runs on a thread for long work, beside the service. What it found is exact at its last picture: a config
-//! that was mended or deleted since does not count any more.
+//! It runs on a blocking thread. Its findings are exact at the state of its last pass: a config that was corrected or
+//! deleted since does not count any more.
 //!
-//! **Invariants:** every config of the last picture has been checked in the form that it has there. A check ends
-//! soon when nobody waits for it.
+//! **Invariants:** every config of that state has been checked as it is there. A scan ends within
+//! [`CANCEL_CHECK_CONFIGS`] configs after its request has ended.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -13,7 +13,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::redefine::Compiled;
+use super::validators::within;
 use crate::{
     model::{
         error::{LocSegment, Violation},
@@ -21,95 +21,95 @@ use crate::{
         record::{Config, Revision},
         schema::{Schema, accepts_any},
     },
-    service::{NewSchema, NewUnique, Refusal, Write},
+    service::request::{Compiled, NewSchema, NewUnique, Refusal, Write},
     state::{Collection, State},
 };
 
-/// Checks that run on a node at once; each keeps a processor busy. More wait.
+/// Scans that run on a node at once; each keeps a processor busy. More wait.
 pub(in crate::service) const SCANS_MAX: usize = 2;
-/// Breaking configs that a report lists.
-const BREAKING_MAX: usize = 100;
+/// Configs that a report lists.
+const REPORTED_CONFIGS_MAX: usize = 100;
 /// Violations that it lists of each.
-const FAULTS_MAX: usize = 10;
-/// Configs between two looks at whether anybody still waits.
-const LOOK_UP: u64 = 256;
+const REPORTED_VIOLATIONS_MAX: usize = 10;
+/// Configs between two checks for cancellation.
+const CANCEL_CHECK_CONFIGS: u64 = 256;
 
-/// What all configs are checked for.
+/// What all configs must satisfy.
 #[derive(Debug)]
-enum Asked {
-    /// They take any data.
-    Nothing,
-    /// Their data are objects: there is no schema.
+enum Constraint {
+    /// Any data satisfies it.
+    None,
+    /// The data is an object: there is no schema.
     Object,
     Schema(Arc<Schema>),
-    /// Each value of these paths is one config's.
+    /// No two configs share a value of one of these paths.
     Unique(Vec<String>),
 }
 
-/// Configs that break a schema, at one revision.
+/// The configs that violate a schema, at one revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// How many configs there are, when they were looked at.
+    /// How many configs there are, if they were scanned.
     pub checked: u64,
-    /// How many of them break it.
+    /// How many of them violate it.
     pub count: u64,
     /// The first of those by key, at most a hundred.
     pub breaking: Vec<Breaking>,
-    /// Whether they had to be looked at: a schema that asks nothing is broken by none.
+    /// Whether they had to be scanned: no config violates a schema that accepts everything.
     pub scanned: bool,
 }
 
-/// A config that breaks a schema.
+/// A config that violates a schema.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Breaking {
     /// Its key.
     pub key: Key,
-    /// What is wrong with its data, from the root of the record; at most ten violations.
+    /// The violations, located from the root of the record; at most ten.
     pub violations: Vec<Violation>,
 }
 
-/// When a check need not go on.
+/// When a scan need not continue.
 #[derive(Debug, Clone)]
-pub(in crate::service) struct Stop {
-    pub(in crate::service) gone: CancellationToken,
-    pub(in crate::service) deadline: Option<Instant>,
+pub(super) struct Cancel {
+    pub(super) request_ended: CancellationToken,
+    pub(super) deadline: Option<Instant>,
 }
 
-/// A check that was stopped; it can go on with a later picture only from its beginning.
+/// A scan was cancelled; it can't continue from there.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::service) struct Stopped;
+pub(super) struct Cancelled;
 
-/// A check under way.
+/// A scan and its findings so far.
 #[derive(Debug)]
-pub(in crate::service) struct Scan {
-    asked: Asked,
-    /// The definition's id: another one with its key has other configs.
+pub(super) struct Scan {
+    constraint: Constraint,
+    /// The definition's id: another definition of the same key has other configs.
     definition: Option<Revision>,
-    /// The revision of the last picture.
-    upto: Revision,
-    /// The configs that broke the schema, with their revisions then.
+    /// The revision of the last state.
+    revision: Revision,
+    /// The configs that violate the schema, with their revisions.
     breaking: BTreeMap<Key, Revision>,
-    /// A unique path with two configs of one value.
-    clash: Option<(String, Key, Key)>,
+    /// A unique path with two configs that share a value.
+    duplicate: Option<(String, Key, Key)>,
 }
 
 impl Scan {
-    /// A check for what a prepared write asks of all configs.
+    /// A scan for what a prepared write demands of all configs.
     pub(in crate::service) fn of(write: &Write) -> Result<Self, Refusal> {
         let compile = |compiled: &Compiled, value: &Value| {
-            compiled.of(value).map(Asked::Schema).map_err(|violations| {
-                Refusal::Internal(format!("a schema that was checked does not compile: {violations:?}"))
+            compiled.get(value).map(Constraint::Schema).map_err(|violations| {
+                Refusal::Internal(format!("a validated schema does not compile: {violations:?}"))
             })
         };
-        let asked = match write {
-            Write::SetSchema(NewSchema { schema: None, .. }) => Asked::Object,
-            Write::SetSchema(NewSchema { schema: Some(schema), .. }) if accepts_any(&schema.value) => {
-                Asked::Nothing
+        let constraint = match write {
+            Write::SetSchema(NewSchema { schema: None, .. }) => Constraint::Object,
+            Write::SetSchema(NewSchema { schema: Some(schema), .. }) if takes_all(&schema.value) => {
+                Constraint::None
             }
             Write::SetSchema(NewSchema { schema: Some(schema), compiled, .. }) => {
                 compile(compiled, &schema.value)?
             }
-            Write::SetUnique(NewUnique { paths, .. }) => Asked::Unique(paths.clone()),
+            Write::SetUnique(NewUnique { paths, .. }) => Constraint::Unique(paths.clone()),
             Write::CreateDefinition { .. }
             | Write::SetIndexes { .. }
             | Write::DeleteDefinition { .. }
@@ -117,91 +117,90 @@ impl Scan {
             | Write::DeleteConfig { .. }
             | Write::PatchConfig { .. }
             | Write::Rollback(_)
-            | Write::Batch(_) => Asked::Nothing,
+            | Write::Batch(_) => Constraint::None,
         };
-        Ok(Self { asked, definition: None, upto: 0, breaking: BTreeMap::new(), clash: None })
+        Ok(Self { constraint, definition: None, revision: 0, breaking: BTreeMap::new(), duplicate: None })
     }
 
-    /// Whether the configs need not be looked at.
-    pub(in crate::service) fn is_idle(&self) -> bool {
-        matches!(self.asked, Asked::Nothing)
+    /// Whether the configs need not be scanned.
+    fn is_idle(&self) -> bool {
+        matches!(self.constraint, Constraint::None)
     }
 
-    /// The revision of the picture that was checked last.
-    pub(in crate::service) fn upto(&self) -> Revision {
-        self.upto
+    /// The revision of the state that was scanned last.
+    pub(super) fn revision(&self) -> Revision {
+        self.revision
     }
 
-    /// Goes on to a later picture; how many configs were new in it.
-    pub(in crate::service) fn advance(
+    /// Continues with a later state; how many configs were new in it.
+    pub(super) fn advance(
         &mut self,
         state: &State,
         found: &Collection,
-        stop: &Stop,
-    ) -> Result<u64, Stopped> {
+        cancel: &Cancel,
+    ) -> Result<u64, Cancelled> {
         if self.definition != Some(found.definition.id) {
-            (self.definition, self.upto, self.clash) = (Some(found.definition.id), 0, None);
+            (self.definition, self.revision, self.duplicate) = (Some(found.definition.id), 0, None);
             self.breaking.clear();
         }
-        let since = self.upto;
-        let written =
-            found.indexes().by_modified.back_from(u64::MAX).map(|written| found.config_of(&written.of));
-        let mut news = 0;
-        match self.asked {
-            Asked::Nothing => {}
-            // Neighbours in the order of values are looked at, and that of those that are there now.
-            Asked::Unique(_) if since == 0 || self.clash.is_some() => {
-                news = found.by_key.len();
-                self.find_clash(found, stop)?;
+        let since = self.revision;
+        let written = found.orders().by_modified.back_from(u64::MAX).map(|written| found.named(&written.of));
+        let mut new_configs = 0;
+        match self.constraint {
+            Constraint::None => {}
+            // Duplicates are neighbours in the index, which has only the configs that exist now.
+            Constraint::Unique(_) if since == 0 || self.duplicate.is_some() => {
+                new_configs = found.by_key.len();
+                self.find_duplicate(found, cancel)?;
             }
-            Asked::Unique(_) | Asked::Schema(_) | Asked::Object => {
+            Constraint::Unique(_) | Constraint::Schema(_) | Constraint::Object => {
                 for config in written.take_while(|config| config.revision > since) {
-                    news += 1;
-                    if news.is_multiple_of(LOOK_UP) {
-                        stop.look_up()?;
+                    new_configs += 1;
+                    if new_configs.is_multiple_of(CANCEL_CHECK_CONFIGS) {
+                        cancel.check()?;
                     }
-                    self.look_at(found, config);
+                    self.check(found, config);
                 }
                 self.breaking.retain(|key, revision| {
                     found.config(key.as_str()).is_some_and(|config| config.revision == *revision)
                 });
             }
         }
-        self.upto = state.revision();
-        Ok(news)
+        self.revision = state.revision();
+        Ok(new_configs)
     }
 
-    fn look_at(&mut self, found: &Collection, config: &Config) {
-        let fits = match &self.asked {
-            Asked::Nothing => true,
-            Asked::Object => is_object(config),
-            Asked::Schema(schema) => data(config).is_some_and(|data| schema.accepts(&data)),
-            Asked::Unique(paths) => {
-                let clash = paths.iter().find_map(|path| {
-                    let other = found.other_with_value(path, config.key.as_str(), &config.entries)?;
+    fn check(&mut self, found: &Collection, config: &Config) {
+        let is_satisfied = match &self.constraint {
+            Constraint::None => true,
+            Constraint::Object => is_object(config),
+            Constraint::Schema(schema) => data(config).is_some_and(|data| schema.accepts(&data)),
+            Constraint::Unique(paths) => {
+                let duplicate = paths.iter().find_map(|path| {
+                    let other = found.shared(path, config.key.as_str(), &config.entries)?;
                     Some((path.clone(), other.clone(), config.key.clone()))
                 });
-                self.clash = self.clash.take().or(clash);
+                self.duplicate = self.duplicate.take().or(duplicate);
                 true
             }
         };
-        if !fits {
+        if !is_satisfied {
             self.breaking.insert(config.key.clone(), config.revision);
         }
     }
 
-    /// Two configs of one value stand side by side.
-    fn find_clash(&mut self, found: &Collection, stop: &Stop) -> Result<(), Stopped> {
-        self.clash = None;
-        let Asked::Unique(paths) = &self.asked else { return Ok(()) };
+    /// Finds two configs that share a value: they are neighbours in the index.
+    fn find_duplicate(&mut self, found: &Collection, cancel: &Cancel) -> Result<(), Cancelled> {
+        self.duplicate = None;
+        let Constraint::Unique(paths) = &self.constraint else { return Ok(()) };
         for path in paths {
             let mut before: Option<(&[u8], &Key)> = None;
             for (place, (value, key)) in (1u64..).zip(found.by_value(path)) {
-                if place.is_multiple_of(LOOK_UP) {
-                    stop.look_up()?;
+                if place.is_multiple_of(CANCEL_CHECK_CONFIGS) {
+                    cancel.check()?;
                 }
                 if let Some((_, other)) = before.filter(|(other, _)| *other == value) {
-                    self.clash = Some((path.clone(), other.clone(), key.clone()));
+                    self.duplicate = Some((path.clone(), other.clone(), key.clone()));
                     return Ok(());
                 }
                 before = Some((value, key));
@@ -210,9 +209,9 @@ impl Scan {
         Ok(())
     }
 
-    /// What the configs of the last picture are refused for.
-    pub(in crate::service) fn refusal(&self, found: &Collection) -> Option<Refusal> {
-        if let Some((path, one, other)) = &self.clash {
+    /// The refusal because of the configs of the last state.
+    pub(super) fn refusal(&self, found: &Collection) -> Option<Refusal> {
+        if let Some((path, one, other)) = &self.duplicate {
             let text = format!("`{path}` can't be unique: configs `{one}` and `{other}` have the same value");
             return Some(Refusal::Conflict(text));
         }
@@ -225,7 +224,7 @@ impl Scan {
             report.count, report.checked
         );
         let items = report.breaking.into_iter().map(|breaking| {
-            let shown = breaking.violations.iter().map(shown).collect::<Vec<_>>().join("; ");
+            let shown = breaking.violations.iter().map(on_one_line).collect::<Vec<_>>().join("; ");
             Violation::at(
                 vec!["config".into(), LocSegment::from(breaking.key.as_str())],
                 format!("config `{}`: {shown}", breaking.key),
@@ -235,9 +234,9 @@ impl Scan {
         Some(Refusal::Breaks(report.count, std::iter::once(first).chain(items).collect()))
     }
 
-    /// What there is to tell of the last picture.
-    pub(in crate::service) fn report(&self, found: &Collection) -> Report {
-        let listed = self.breaking.keys().take(BREAKING_MAX);
+    /// The report on the last state.
+    pub(super) fn report(&self, found: &Collection) -> Report {
+        let listed = self.breaking.keys().take(REPORTED_CONFIGS_MAX);
         let breaking = listed
             .filter_map(|key| {
                 let config = found.config(key.as_str())?;
@@ -250,36 +249,36 @@ impl Scan {
     }
 
     fn violations(&self, config: &Config) -> Vec<Violation> {
-        let mut violations = match (&self.asked, data(config)) {
-            (Asked::Schema(schema), Some(data)) => schema.check(&data).err().unwrap_or_default(),
-            (Asked::Schema(_) | Asked::Object | Asked::Unique(_) | Asked::Nothing, _) => {
+        let mut violations = match (&self.constraint, data(config)) {
+            (Constraint::Schema(schema), Some(data)) => schema.check(&data).err().unwrap_or_default(),
+            (Constraint::Schema(_) | Constraint::Object | Constraint::Unique(_) | Constraint::None, _) => {
                 vec![Violation::new("data must be an object")]
             }
         };
-        if violations.len() > FAULTS_MAX {
-            let more = violations.len() - FAULTS_MAX;
-            violations.truncate(FAULTS_MAX);
+        if violations.len() > REPORTED_VIOLATIONS_MAX {
+            let more = violations.len() - REPORTED_VIOLATIONS_MAX;
+            violations.truncate(REPORTED_VIOLATIONS_MAX);
             violations.push(Violation::new(format!("and {more} more violations")));
         }
-        super::validators::within("data", violations)
+        within("data", violations)
     }
 }
 
 impl Report {
-    /// The report on a definition that is there no more.
-    pub(in crate::service) fn of_nothing(scan: &Scan) -> Self {
+    /// The report on a definition that was deleted.
+    pub(super) fn empty(scan: &Scan) -> Self {
         Self { checked: 0, count: 0, breaking: Vec::new(), scanned: !scan.is_idle() }
     }
 }
 
-impl Stop {
-    fn look_up(&self) -> Result<(), Stopped> {
+impl Cancel {
+    fn check(&self) -> Result<(), Cancelled> {
         let late = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
-        if late || self.gone.is_cancelled() { Err(Stopped) } else { Ok(()) }
+        if late || self.request_ended.is_cancelled() { Err(Cancelled) } else { Ok(()) }
     }
 }
 
-/// The value of stored data; always there, because they were parsed when they were taken in.
+/// The value of stored data; always `Some`, because the text was parsed when it was accepted.
 fn data(config: &Config) -> Option<Value> {
     serde_json::from_str(&config.data).ok()
 }
@@ -288,14 +287,14 @@ fn is_object(config: &Config) -> bool {
     config.data.trim_start().starts_with('{')
 }
 
-/// A fault with its place, on one line.
-fn shown(fault: &Violation) -> String {
-    let step = |step: &LocSegment| match step {
-        LocSegment::Name(name) => name.clone(),
-        LocSegment::Index(place) => place.to_string(),
+/// A violation with its location, on one line.
+fn on_one_line(violation: &Violation) -> String {
+    let step = |step: &Step| match step {
+        Step::Name(name) => name.clone(),
+        Step::Place(place) => place.to_string(),
     };
-    let place = fault.loc.iter().map(step).collect::<Vec<_>>().join(".");
-    format!("{place}: {}", fault.msg)
+    let place = violation.loc.iter().map(step).collect::<Vec<_>>().join(".");
+    format!("{place}: {}", violation.msg)
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
-//! Makes a command of a write, on the leader, against one state.
+//! Prepares a write on the leader: validates it against one state and makes its command.
 //!
-//! What is costly or may fail is done here, before the log: schemas are compiled, data is checked, index entries
-//! are computed. The command carries the results and names the revision of the definition that they rest on.
+//! What is costly or may fail is done here, before the log: schemas are compiled, data is validated, index entries are
+//! computed. The command carries the results and names the revision of the definition that they rest on.
 //!
-//! The order of the checks is the contract's: definition key → definition exists → config key → exists already →
-//! preconditions → data.
+//! The order of validation is the contract's: definition key → definition exists → config key → config exists →
+//! preconditions → data. The definition key is validated by [`check_intake`] on the node that the caller asked.
 //!
-//! A rejection of a request with a stamp is left to the log wherever a command can be made of it: there it is
+//! A rejection of a request with an idempotency key is left to the log wherever a command can be made: there it is
 //! remembered, and the request that is sent again gets the same answer.
 //!
 //! **Invariant:** nothing here changes anything; the same write against the same state gives the same answer.
@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use super::{
     batch::{check_operations, prepare_batch},
-    patch::patch_config,
+    patch::prepare_patch,
     redefine,
     validators::{Validators, stored_schema, within},
 };
@@ -32,85 +32,71 @@ use crate::{
         record::Revision,
         schema::Schema,
     },
-    service::{Caller, Refusal, Rollback, Write, now},
+    service::{
+        now,
+        request::{Caller, Effect, Refusal, Rollback, Write, WriteRequest},
+    },
     state::{Collection, State},
 };
 
-/// Bytes of data above which a check is moved off the threads that serve requests: about a millisecond.
-const DATA_LONG: usize = 64 << 10;
+/// Bytes of data above which validation is moved off the threads that serve requests: about a millisecond.
+const INLINE_DATA_BYTES_MAX: usize = 64 << 10;
 /// Bytes of a schema above which its compilation is moved off, likewise.
-const SCHEMA_LONG: usize = 8 << 10;
+const INLINE_SCHEMA_BYTES_MAX: usize = 8 << 10;
 
-/// A write with who asks it: what the tries at it share.
-#[derive(Debug)]
-pub(in crate::service) struct Asked {
-    pub(in crate::service) caller: Caller,
-    pub(in crate::service) write: Write,
-}
-
-impl Asked {
-    /// Whether a try whose outcome is unknown may be followed by another: the log decides both as one, or none of
-    /// them stores anything.
-    pub(in crate::service) fn may_repeat(&self) -> bool {
-        self.caller.request.is_some() || self.caller.dry_run
-    }
-
-    /// What the log is to carry, made now.
-    pub(in crate::service) fn proposal(
-        &self,
-        command: Command,
-        definition_read: Option<Revision>,
-    ) -> Proposal {
+impl WriteRequest {
+    /// The entry for the log, with the time of now.
+    pub(super) fn proposal(&self, command: Command, definition_read: Option<Revision>) -> Proposal {
         Proposal {
             at: now(),
             by: self.caller.principal.id.clone(),
             reason: self.caller.reason.clone(),
-            request: self.caller.request,
+            request: self.caller.idempotency_key,
             definition_read,
             command,
         }
     }
 }
 
-/// What came of a write before anything was proposed.
+/// What became of a write before anything was proposed.
 #[derive(Debug, PartialEq)]
-pub(in crate::service) enum Prepared {
+pub(super) enum Prepared {
     /// The same request was decided before.
     Known(Outcome),
     /// It can be proposed.
     Propose { command: Command, definition_read: Option<Revision> },
 }
 
-/// What the asked node checks before it takes a write anywhere: what needs no state.
-pub(in crate::service) fn check_intake(write: &Write, limits: &Limits) -> Result<(), Invalid> {
-    let (definition, loc) = match write {
-        Write::CreateDefinition { key, schema, .. } => {
-            check_bytes("schema", schema.as_ref(), limits.schema_bytes)?;
-            (key, vec!["config_definition_key".into()])
-        }
-        Write::WriteConfig { definition, data, .. } => {
-            check_bytes("data", Some(data), limits.data_bytes)?;
-            (definition, Vec::new())
-        }
-        Write::SetSchema(new) => {
-            check_bytes("schema", new.schema.as_ref(), limits.schema_bytes)?;
-            (&new.key, Vec::new())
-        }
-        Write::SetUnique(new) => (&new.key, Vec::new()),
-        Write::SetIndexes { key, .. } | Write::DeleteDefinition { key, .. } => (key, Vec::new()),
-        Write::DeleteConfig { definition, .. }
-        | Write::PatchConfig { definition, .. }
-        | Write::Rollback(Rollback { definition, .. }) => (definition, Vec::new()),
-        Write::Batch(operations) => return check_operations(operations, limits),
-    };
-    Key::parse(definition).map(drop).map_err(|error| Violation::at(loc, error.to_string()).into())
+/// A write that could be proposed.
+#[derive(Debug, PartialEq)]
+pub(super) struct PreparedWrite {
+    pub(super) command: Command,
+    /// The revision of the definition that the command rests on.
+    pub(super) definition_read: Option<Revision>,
+    /// Whether this state meets its preconditions.
+    pub(super) precondition: Result<(), Rejection>,
 }
 
-pub(in crate::service) fn check_bytes(
-    what: &str,
-    document: Option<&Document>,
-    most: usize,
-) -> Result<(), Invalid> {
+/// The validators and limits that writes are prepared with.
+pub(super) type Rules<'a> = (&'a Validators, &'a Limits);
+
+/// Validates what needs no state, on the node that the caller asked, before the write is sent anywhere.
+pub(super) fn check_intake(write: &Write, limits: &Limits) -> Result<(), Invalid> {
+    if let Write::Batch(operations) = write {
+        return check_operations(operations, limits);
+    }
+    match write.effect() {
+        Effect::Define | Effect::Constrain => check_bytes("schema", write.document(), limits.schema_bytes)?,
+        Effect::Store => check_bytes("data", write.document(), limits.data_bytes)?,
+        // What a patch makes is bounded when it is made, and stored data was accepted under the limits of its time.
+        Effect::Compute | Effect::Restore | Effect::Remove | Effect::Batch => {}
+    }
+    let is_in_body = matches!(write, Write::CreateDefinition { .. });
+    let loc = if is_in_body { vec!["config_definition_key".into()] } else { Vec::new() };
+    Key::parse(write.definition()).map(drop).map_err(|error| Violation::at(loc, error.to_string()).into())
+}
+
+pub(super) fn check_bytes(what: &str, document: Option<&Document>, most: usize) -> Result<(), Invalid> {
     let bytes = document.map_or(0, |document| document.text.len());
     if bytes <= most {
         return Ok(());
@@ -118,120 +104,112 @@ pub(in crate::service) fn check_bytes(
     Err(Invalid::TooLarge(format!("the {what} takes {bytes} bytes, but the limit is {most} bytes")))
 }
 
-/// Whether preparing takes long enough to be kept from the threads that serve requests.
-pub(in crate::service) fn is_long(state: &State, write: &Write, validators: &Validators) -> bool {
-    let stored = |key: &str, at_hand: bool| {
-        state.definition(key).is_some_and(|found| {
-            let bytes = found.definition.schema.as_ref().map_or(0, |text| text.len());
-            bytes > SCHEMA_LONG && !(at_hand && validators.has(&found.definition))
+/// Whether preparing takes so long that the threads that serve requests must not do it. `found` is the write's
+/// definition.
+pub(super) fn is_long(found: Option<&Arc<Collection>>, write: &Write, validators: &Validators) -> bool {
+    let bytes = write.document_bytes();
+    // A validator that is compiled already costs nothing; other uses of the schema parse it in any case.
+    let compiles = |needs_validator: bool| {
+        found.is_some_and(|found| {
+            let schema = found.definition.schema.as_ref().map_or(0, |text| text.len());
+            schema > INLINE_SCHEMA_BYTES_MAX && !(needs_validator && validators.has(&found.definition))
         })
     };
-    match write {
-        Write::CreateDefinition { schema, .. } => {
-            schema.as_ref().is_some_and(|schema| schema.text.len() > SCHEMA_LONG)
+    match write.effect() {
+        Effect::Define => bytes > INLINE_SCHEMA_BYTES_MAX || compiles(false),
+        Effect::Constrain => bytes > INLINE_SCHEMA_BYTES_MAX,
+        Effect::Store | Effect::Restore => bytes > INLINE_DATA_BYTES_MAX || compiles(true),
+        Effect::Compute => {
+            let current = found.zip(write.config_key()).and_then(|(found, key)| found.config(key));
+            let current = current.map_or(0, |config| config.data.len());
+            bytes + current > INLINE_DATA_BYTES_MAX || compiles(true)
         }
-        Write::SetSchema(new) => new.schema.as_ref().is_some_and(|schema| schema.text.len() > SCHEMA_LONG),
-        Write::SetUnique(_) => false,
-        Write::SetIndexes { key, .. } => stored(key, false),
-        Write::WriteConfig { definition, data, .. } | Write::Rollback(Rollback { definition, data, .. }) => {
-            data.text.len() > DATA_LONG || stored(definition, true)
-        }
-        Write::PatchConfig { definition, key, patch, .. } => {
-            let found = state.definition(definition).and_then(|found| found.config(key));
-            let bytes = patch.document.text.len() + found.map_or(0, |config| config.data.len());
-            bytes > DATA_LONG || stored(definition, true)
-        }
-        Write::DeleteDefinition { .. } | Write::DeleteConfig { .. } => false,
-        Write::Batch(_) => true,
+        Effect::Remove => false,
+        Effect::Batch => true,
     }
 }
 
-/// Checks a write against a state and makes the command of it.
-pub(in crate::service) fn prepare(
+/// The remembered decision of a caller's request; another request with the same idempotency key is rejected.
+pub(super) fn decided_before(state: &State, caller: &Caller) -> Option<Outcome> {
+    let key = caller.idempotency_key.as_ref()?;
+    state.remembered(&key.id).map(|known| known.answer_to(key))
+}
+
+/// Validates a request against a state and makes its command. `found` is the write's definition in that state.
+pub(super) fn prepare(
     state: &State,
-    asked: &Asked,
-    validators: &Validators,
-    limits: &Limits,
+    found: Option<&Arc<Collection>>,
+    request: &WriteRequest,
+    rules: Rules<'_>,
 ) -> Result<Prepared, Refusal> {
-    if let Some(request) = &asked.caller.request
-        && let Some(before) = state.remembered(&request.id)
+    if let Some(outcome) = decided_before(state, &request.caller)
         && !crate::sabotage::is("retry-twice")
     {
-        let same = before.request.fingerprint == request.fingerprint;
-        return Ok(Prepared::Known(if same {
-            before.outcome.clone()
-        } else {
-            Err(Rejection::RequestReused)
-        }));
+        return Ok(Prepared::Known(outcome));
     }
-    let kept = asked.caller.request.is_some();
-    let (command, definition_read, standing) = judge_write(state, &asked.write, validators, limits)?;
-    match standing {
-        Err(rejection) if !kept => Err(rejection.into()),
+    let PreparedWrite { command, definition_read, precondition } =
+        prepare_write(state, found, &request.write, rules)?;
+    match precondition {
+        Err(rejection) if request.caller.idempotency_key.is_none() => Err(rejection.into()),
         Ok(()) | Err(_) => Ok(Prepared::Propose { command, definition_read }),
     }
 }
 
-/// A command that could be proposed, the definition's revision that it rests on, and what this state says of it.
-pub(in crate::service) type Judged = (Command, Option<Revision>, Result<(), Rejection>);
-
-/// Checks a write, whoever asks it, and makes the command of it.
-pub(in crate::service) fn judge_write(
+/// Validates a write, whoever asks for it, and makes its command. `found` is its definition in the state.
+pub(super) fn prepare_write(
     state: &State,
+    found: Option<&Arc<Collection>>,
     write: &Write,
-    validators: &Validators,
-    limits: &Limits,
-) -> Result<Judged, Refusal> {
+    (validators, limits): Rules<'_>,
+) -> Result<PreparedWrite, Refusal> {
+    let existing = || found.ok_or(Rejection::DefinitionNotFound);
     match write {
         Write::CreateDefinition { key, indexes, schema } => {
-            create_definition(state, key, (indexes, schema.as_ref()), limits)
+            create_definition(found, key, (indexes, schema.as_ref()), limits)
         }
-        Write::SetIndexes { key, indexes, expect } => set_indexes(state, key, (indexes, *expect), limits),
-        Write::DeleteDefinition { key, expect, restrict } => {
-            delete_definition(state, key, *expect, *restrict)
+        Write::SetIndexes { indexes, expect, .. } => set_indexes(existing()?, (indexes, *expect), limits),
+        Write::DeleteDefinition { expect, restrict, .. } => {
+            Ok(delete_definition(existing()?, *expect, *restrict))
         }
-        Write::WriteConfig { definition, key, data, expect } => {
-            write_config(find(state, definition)?, key, (data, *expect), validators)
+        Write::WriteConfig { key, data, expect, .. } => {
+            write_config(existing()?, key, (data, *expect), validators)
         }
-        Write::DeleteConfig { definition, key, expect } => {
-            delete_config(find(state, definition)?, key, *expect)
+        Write::DeleteConfig { key, expect, .. } => delete_config(existing()?, key, *expect),
+        Write::PatchConfig { key, patch, expect, .. } => {
+            prepare_patch(existing()?, key, (patch, *expect), (validators, limits))
         }
-        Write::PatchConfig { definition, key, patch, expect } => {
-            patch_config(find(state, definition)?, key, (patch, *expect), (validators, limits))
-        }
-        Write::Rollback(Rollback { definition, id, key, data, expect }) => {
-            let found = find(state, definition)?;
+        Write::Rollback(Rollback { id, key, data, expect, .. }) => {
+            let found = existing()?;
             if found.definition.id != *id {
-                let text = "the definition was deleted and made again: the config is none of its";
+                let text = "the definition was deleted and created again: the config belonged to the old one";
                 return Err(Refusal::NotThere(text.into()));
             }
             write_config(found, key, (data, *expect), validators)
         }
-        Write::SetSchema(new) => redefine::set_schema(find(state, &new.key)?, new),
-        Write::SetUnique(new) => redefine::set_unique(find(state, &new.key)?, new),
-        Write::Batch(operations) => prepare_batch(state, operations, validators, limits),
+        Write::SetSchema(new) => redefine::set_schema(existing()?, new),
+        Write::SetUnique(new) => redefine::set_unique(existing()?, new),
+        Write::Batch(operations) => prepare_batch(state, operations, (validators, limits)),
     }
 }
 
 fn create_definition(
-    state: &State,
+    found: Option<&Arc<Collection>>,
     key: &str,
     (indexes, schema): (&[String], Option<&Document>),
     limits: &Limits,
-) -> Result<Judged, Refusal> {
+) -> Result<PreparedWrite, Refusal> {
     let key = parse_key(key, "config_definition_key")?;
-    let exists = state.definition(key.as_str()).is_some();
-    let standing = if exists { Err(Rejection::DefinitionExists) } else { Ok(()) };
+    let precondition = if found.is_some() { Err(Rejection::DefinitionExists) } else { Ok(()) };
     let checked = check_definition(indexes, schema.map(|schema| &schema.value), limits);
-    rejection_first(&standing, checked)?;
+    rejection_first(&precondition, checked)?;
     let schema = schema.map(|schema| Arc::clone(&schema.text));
     let command = Command::CreateDefinition { key, indexes: indexes.to_vec(), schema };
-    Ok((command, None, standing))
+    Ok(PreparedWrite { command, definition_read: None, precondition })
 }
 
 fn check_definition(indexes: &[String], schema: Option<&Value>, limits: &Limits) -> Result<(), Invalid> {
     if let Some(schema) = schema {
-        // Compiled only to see that it can be; the first config's check keeps the compiled form.
+        // Compiled only to see that it can be; the validation of the first config caches the compiled schema.
         Schema::compile(schema)
             .map_err(|violations| Invalid::Violations(within("json_schema", violations)))
             .map(drop)?;
@@ -240,33 +218,29 @@ fn check_definition(indexes: &[String], schema: Option<&Value>, limits: &Limits)
 }
 
 fn set_indexes(
-    state: &State,
-    key: &str,
+    found: &Collection,
     (indexes, expect): (&[String], Expect),
     limits: &Limits,
-) -> Result<Judged, Refusal> {
-    let found = &find(state, key)?.definition;
-    let (exists, missing) = (Rejection::DefinitionExists, Rejection::DefinitionNotFound);
-    let standing = check_expect(expect, Some(found.revision), exists, missing);
+) -> Result<PreparedWrite, Refusal> {
+    let precondition = check_definition_expect(expect, found);
+    let found = &found.definition;
     let schema = stored_schema(found)?;
     let checked = index::check_paths(indexes, schema.as_ref(), limits.indexes).map_err(Invalid::Violations);
-    rejection_first(&standing, checked)?;
-    if standing.is_ok() {
-        redefine::keep_unique(found, indexes)?;
+    rejection_first(&precondition, checked)?;
+    if precondition.is_ok() {
+        redefine::check_unique_stay_indexed(found, indexes)?;
     }
     let command = Command::SetIndexes { key: found.key.clone(), indexes: indexes.to_vec(), expect };
-    Ok((command, Some(found.revision), standing))
+    Ok(PreparedWrite { command, definition_read: Some(found.revision), precondition })
 }
 
-fn delete_definition(state: &State, key: &str, expect: Expect, restrict: bool) -> Result<Judged, Refusal> {
-    let found = find(state, key)?;
-    let (exists, missing) = (Rejection::DefinitionExists, Rejection::DefinitionNotFound);
-    let mut standing = check_expect(expect, Some(found.definition.revision), exists, missing);
-    if standing.is_ok() && restrict && !found.by_key.is_empty() {
-        standing = Err(Rejection::DefinitionNotEmpty(found.by_key.len()));
+fn delete_definition(found: &Collection, expect: Expect, restrict: bool) -> PreparedWrite {
+    let mut precondition = check_definition_expect(expect, found);
+    if precondition.is_ok() && restrict && !found.by_key.is_empty() {
+        precondition = Err(Rejection::DefinitionNotEmpty(found.by_key.len()));
     }
     let command = Command::DeleteDefinition { key: found.definition.key.clone(), expect, restrict };
-    Ok((command, None, standing))
+    PreparedWrite { command, definition_read: None, precondition }
 }
 
 fn write_config(
@@ -274,64 +248,56 @@ fn write_config(
     key: &str,
     (data, expect): (&Document, Expect),
     validators: &Validators,
-) -> Result<Judged, Refusal> {
+) -> Result<PreparedWrite, Refusal> {
     let key = parse_key(key, "config_key")?;
     let current = found.config(key.as_str()).map(|config| config.revision);
-    let mut standing = check_expect(expect, current, Rejection::ConfigExists, Rejection::ConfigNotFound);
+    let mut precondition = check_expect(expect, current, Rejection::ConfigExists, Rejection::ConfigNotFound);
     let checked = validators.of(&found.definition)?.check(&data.value);
-    // A plain PUT of an absent config is told what is wrong with its data first.
-    let entries = if expect == Expect::Present { checked? } else { rejection_first(&standing, checked)? };
-    if standing.is_ok()
-        && let Some(taken) = found.unique_conflict(key.as_str(), &entries)
+    // A plain PUT of an absent config is refused for its data first.
+    let entries = if expect == Expect::Present { checked? } else { rejection_first(&precondition, checked)? };
+    if precondition.is_ok()
+        && let Some(taken) = found.taken(key.as_str(), &entries)
     {
-        standing = Err(taken);
+        precondition = Err(taken);
     }
     let definition = found.definition.key.clone();
     let command = Command::WriteConfig { definition, key, data: Arc::clone(&data.text), entries, expect };
-    Ok((command, Some(found.definition.revision), standing))
+    Ok(PreparedWrite { command, definition_read: Some(found.definition.revision), precondition })
 }
 
-fn delete_config(found: &Collection, key: &str, expect: Expect) -> Result<Judged, Refusal> {
+fn delete_config(found: &Collection, key: &str, expect: Expect) -> Result<PreparedWrite, Refusal> {
     let key = parse_key(key, "config_key")?;
     let current = found.config(key.as_str()).map(|config| config.revision);
     let expect = if expect == Expect::Any { Expect::Present } else { expect };
-    let standing = check_expect(expect, current, Rejection::ConfigExists, Rejection::ConfigNotFound);
+    let precondition = check_expect(expect, current, Rejection::ConfigExists, Rejection::ConfigNotFound);
     let command = Command::DeleteConfig { definition: found.definition.key.clone(), key, expect };
-    Ok((command, None, standing))
+    Ok(PreparedWrite { command, definition_read: None, precondition })
 }
 
-/// Of a rejection and violations the rejection is told; violations never become a command.
-pub(in crate::service) fn rejection_first<T>(
-    standing: &Result<(), Rejection>,
+/// Refuses a write for its rejection rather than for its violations; violations never become a command.
+pub(super) fn rejection_first<T>(
+    precondition: &Result<(), Rejection>,
     checked: Result<T, Invalid>,
 ) -> Result<T, Refusal> {
-    checked.map_err(|invalid| match standing {
+    checked.map_err(|invalid| match precondition {
         Err(rejection) => rejection.clone().into(),
         Ok(()) => invalid.into(),
     })
 }
 
-fn find<'a>(state: &'a State, key: &str) -> Result<&'a Arc<Collection>, Refusal> {
-    let key = parse_key(key, "config_definition_key")?;
-    state.definition(key.as_str()).ok_or_else(|| Rejection::DefinitionNotFound.into())
-}
-
-pub(in crate::service) fn parse_key(text: &str, name: &str) -> Result<Key, Refusal> {
+pub(super) fn parse_key(text: &str, name: &str) -> Result<Key, Refusal> {
     Key::parse(text)
         .map_err(|error| Invalid::from(Violation::at(vec![name.into()], error.to_string())).into())
 }
 
-/// Whether a definition that is there is what a write may rest on.
-pub(in crate::service) fn check_definition_expect(
-    expect: Expect,
-    found: &Collection,
-) -> Result<(), Rejection> {
+/// Whether an existing definition meets a write's precondition.
+pub(super) fn check_definition_expect(expect: Expect, found: &Collection) -> Result<(), Rejection> {
     let (exists, missing) = (Rejection::DefinitionExists, Rejection::DefinitionNotFound);
     check_expect(expect, Some(found.definition.revision), exists, missing)
 }
 
-/// Whether a record, or its absence, is what a write may rest on.
-pub(in crate::service) fn check_expect(
+/// Whether a record, or its absence, meets a write's precondition.
+pub(super) fn check_expect(
     expect: Expect,
     current: Option<Revision>,
     exists: Rejection,
@@ -341,7 +307,7 @@ pub(in crate::service) fn check_expect(
         (Expect::Any, _) | (Expect::Absent | Expect::None, None) | (Expect::Present, Some(_)) => Ok(()),
         (Expect::At(asked), Some(current)) if asked == current => Ok(()),
         (Expect::Read(read), current) if read == current => Ok(()),
-        // What was read a moment ago is not there any more: as good as a failed precondition.
+        // The record that was read a moment ago does not exist any more: the same as a failed precondition.
         (Expect::At(_) | Expect::None | Expect::Read(_), Some(current)) => {
             Err(Rejection::Precondition { current })
         }

@@ -1,12 +1,13 @@
-//! The queues of writes that the leader computes from a record.
+//! The locks of records that the leader computes writes from.
 //!
-//! Such a write is worth nothing when another comes between its reading and its turn, so those of one record go one
-//! after another: each holds the record's gate from its reading to its verdict. A plain write passes by where no
-//! gate stands, and joins the queue where one does, or a stream of plain writes would make every computed one stale.
+//! A computed write is worthless when another write is decided between its reading and its own decision. So the computed
+//! writes of one record follow one another: each holds the record's lock from its reading to its verdict. A plain write
+//! takes no lock of its own. It waits only where a lock exists already, or a stream of plain writes would make every
+//! computed one stale.
 //!
-//! **Invariants:** the gates of several records are taken in the order of their keys, so nobody waits in a circle.
-//! A gate stands as long as somebody holds it or waits for it. Queues only save work: what is right is decided by
-//! the log, on this leader and on the next one.
+//! **Invariants:** the locks of several records are acquired in the order of their keys, so there is no deadlock. A lock
+//! exists as long as a write holds it or waits for it. Locks only save work: correctness is decided by the log, on this
+//! leader and on the next one.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,95 +23,95 @@ use tokio::{
 };
 
 /// A record: its definition's key and its own.
-type Place = (String, String);
-type Gate = Arc<tokio::sync::Mutex<()>>;
+type RecordId = (String, String);
+type Lock = Arc<tokio::sync::Mutex<()>>;
 
-/// The gates that stand.
+/// The locks that exist.
 #[derive(Debug, Default)]
-pub(in crate::service) struct Queues {
-    standing: Mutex<BTreeMap<Place, Gate>>,
-    /// How many there are: most writes pass by without looking further.
+pub(in crate::service) struct RecordLocks {
+    by_record: Mutex<BTreeMap<RecordId, Lock>>,
+    /// How many there are, so that most writes need not look into the map.
     count: AtomicUsize,
 }
 
 /// The records of a write.
 #[derive(Debug, Default, PartialEq)]
-pub(in crate::service) struct Records {
-    /// Those that it is computed from.
-    pub(in crate::service) read: BTreeSet<Place>,
-    /// Those that it writes without looking.
-    pub(in crate::service) written: BTreeSet<Place>,
+pub(super) struct LockSet {
+    /// Those that it is computed from: their locks are created if they do not exist.
+    pub(super) read: BTreeSet<RecordId>,
+    /// Those that it writes without reading them: their locks are acquired only if they exist.
+    pub(super) written: BTreeSet<RecordId>,
 }
 
-/// The gates that one write holds.
+/// The locks that one write holds.
 #[derive(Debug)]
-pub(in crate::service) struct Turn<'a>(Vec<Held<'a>>);
+pub(super) struct HeldLocks<'a>(Vec<HeldLock<'a>>);
 
-/// A gate that is held or waited for. Dropping it gives it up, at whatever point.
+/// A lock that is held or waited for. Dropping it releases it in either case.
 #[derive(Debug)]
-struct Held<'a> {
-    queues: &'a Queues,
-    place: Place,
-    gate: Option<Gate>,
+struct HeldLock<'a> {
+    locks: &'a RecordLocks,
+    record: RecordId,
+    lock: Option<Lock>,
     guard: Option<OwnedMutexGuard<()>>,
 }
 
-impl Queues {
-    /// Whether any gate stands.
-    pub(in crate::service) fn any(&self) -> bool {
+impl RecordLocks {
+    /// Whether any lock exists.
+    pub(super) fn any_held(&self) -> bool {
         self.count.load(Ordering::Relaxed) > 0
     }
 
-    /// Waits for the turn of a write; `None` when the time is up before.
-    pub(in crate::service) async fn enter(&self, records: Records, deadline: Instant) -> Option<Turn<'_>> {
+    /// Waits for the locks of a write; `None` when the time is up before.
+    pub(super) async fn acquire(&self, records: LockSet, deadline: Instant) -> Option<HeldLocks<'_>> {
         let mut held = Vec::new();
-        let places: BTreeSet<&Place> = records.read.union(&records.written).collect();
-        for place in places {
-            let Some(mut next) = self.stand(place, records.read.contains(place)) else { continue };
-            let gate = next.gate.clone()?;
-            next.guard = Some(timeout_at(deadline, gate.lock_owned()).await.ok()?);
+        let all: BTreeSet<&RecordId> = records.read.union(&records.written).collect();
+        for record in all {
+            let Some(mut next) = self.entry(record, records.read.contains(record)) else { continue };
+            let lock = next.lock.clone()?;
+            next.guard = Some(timeout_at(deadline, lock.lock_owned()).await.ok()?);
             held.push(next);
         }
-        Some(Turn(held))
+        Some(HeldLocks(held))
     }
 
-    /// Takes a place in the queue of a gate, which is put up when that is asked.
-    fn stand(&self, place: &Place, put_up: bool) -> Option<Held<'_>> {
-        let mut standing = self.lock();
-        let gate = match standing.get(place) {
-            Some(gate) => Arc::clone(gate),
-            None if put_up => {
-                let gate = Gate::default();
-                standing.insert(place.clone(), Arc::clone(&gate));
-                self.count.store(standing.len(), Ordering::Relaxed);
-                gate
+    /// The lock of a record, which is created on demand.
+    fn entry(&self, record: &RecordId, create: bool) -> Option<HeldLock<'_>> {
+        let mut by_record = self.lock();
+        let lock = match by_record.get(record) {
+            Some(lock) => Arc::clone(lock),
+            None if create => {
+                let lock = Lock::default();
+                by_record.insert(record.clone(), Arc::clone(&lock));
+                self.count.store(by_record.len(), Ordering::Relaxed);
+                lock
             }
             None => return None,
         };
-        Some(Held { queues: self, place: place.clone(), gate: Some(gate), guard: None })
+        Some(HeldLock { locks: self, record: record.clone(), lock: Some(lock), guard: None })
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Place, Gate>> {
-        // Nothing panics while it is held but for lack of memory.
-        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<RecordId, Lock>> {
+        // Nothing panics while it is held, except for lack of memory.
+        self.by_record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for HeldLocks<'_> {
     fn drop(&mut self) {
         self.0.clear();
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for HeldLock<'_> {
     fn drop(&mut self) {
-        let mut standing = self.queues.lock();
+        let mut by_record = self.locks.lock();
         self.guard = None;
-        self.gate = None;
-        // Under the lock nobody else takes a place: the map's own is the last one when nobody waits.
-        if standing.get(&self.place).is_some_and(|gate| Arc::strong_count(gate) == 1) {
-            standing.remove(&self.place);
-            self.queues.count.store(standing.len(), Ordering::Relaxed);
+        self.lock = None;
+        // While the map is locked no other write takes a reference: the map's own is the last when none waits.
+        if by_record.get(&self.record).is_some_and(|lock| Arc::strong_count(lock) == 1) {
+            by_record.remove(&self.record);
+            self.locks.count.store(by_record.len(), Ordering::Relaxed);
         }
     }
 }
@@ -121,16 +122,16 @@ mod tests {
 
     use super::*;
 
-    fn place(key: &str) -> Place {
+    fn record(key: &str) -> RecordId {
         ("d".into(), key.into())
     }
 
-    fn reads(keys: &[&str]) -> Records {
-        Records { read: keys.iter().map(|key| place(key)).collect(), ..Records::default() }
+    fn reads(keys: &[&str]) -> LockSet {
+        LockSet { read: keys.iter().map(|key| record(key)).collect(), ..LockSet::default() }
     }
 
-    fn writes(keys: &[&str]) -> Records {
-        Records { written: keys.iter().map(|key| place(key)).collect(), ..Records::default() }
+    fn writes(keys: &[&str]) -> LockSet {
+        LockSet { written: keys.iter().map(|key| record(key)).collect(), ..LockSet::default() }
     }
 
     fn later() -> Instant {
@@ -138,48 +139,48 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_plain_write_joins_a_queue_only_where_one_stands() {
-        let gates = Queues::default();
-        assert!(!gates.any());
-        assert_eq!(gates.enter(writes(&["a"]), later()).await.unwrap().0.len(), 0);
-        let turn = gates.enter(reads(&["a"]), later()).await.unwrap();
-        assert!(gates.any());
-        assert_eq!(gates.enter(writes(&["b"]), later()).await.unwrap().0.len(), 0);
-        assert!(gates.enter(writes(&["a"]), Instant::now()).await.is_none(), "it waits");
-        drop(turn);
-        assert!(!gates.any(), "no gate stands without a need");
+    async fn a_plain_write_waits_only_for_a_lock_that_exists() {
+        let locks = RecordLocks::default();
+        assert!(!locks.any_held());
+        assert_eq!(locks.acquire(writes(&["a"]), later()).await.unwrap().0.len(), 0);
+        let held = locks.acquire(reads(&["a"]), later()).await.unwrap();
+        assert!(locks.any_held());
+        assert_eq!(locks.acquire(writes(&["b"]), later()).await.unwrap().0.len(), 0);
+        assert!(locks.acquire(writes(&["a"]), Instant::now()).await.is_none(), "it waits");
+        drop(held);
+        assert!(!locks.any_held(), "no lock exists without a holder");
     }
 
     #[tokio::test]
-    async fn those_who_need_several_gates_do_not_wait_in_a_circle() {
-        let gates = Arc::new(Queues::default());
+    async fn writes_that_need_several_locks_do_not_deadlock() {
+        let locks = Arc::new(RecordLocks::default());
         let mut tasks = Vec::new();
         for number in 0..20 {
-            let gates = Arc::clone(&gates);
+            let locks = Arc::clone(&locks);
             tasks.push(tokio::spawn(async move {
                 for _ in 0..50 {
                     let keys = if number % 2 == 0 { ["a", "b", "c"] } else { ["c", "a", "b"] };
-                    let turn = gates.enter(reads(&keys), later()).await.unwrap();
+                    let held = locks.acquire(reads(&keys), later()).await.unwrap();
                     tokio::task::yield_now().await;
-                    drop(turn);
+                    drop(held);
                 }
             }));
         }
         for task in tasks {
             task.await.unwrap();
         }
-        assert!(!gates.any());
+        assert!(!locks.any_held());
     }
 
     #[tokio::test]
-    async fn one_who_gives_up_waiting_leaves_nothing_behind() {
-        let gates = Queues::default();
-        let turn = gates.enter(reads(&["a"]), later()).await.unwrap();
-        assert!(gates.enter(reads(&["a", "b"]), Instant::now()).await.is_none());
-        let mut waiting = Box::pin(gates.enter(reads(&["a"]), later()));
+    async fn a_write_that_gives_up_waiting_leaves_no_lock() {
+        let locks = RecordLocks::default();
+        let held = locks.acquire(reads(&["a"]), later()).await.unwrap();
+        assert!(locks.acquire(reads(&["a", "b"]), Instant::now()).await.is_none());
+        let mut waiting = Box::pin(locks.acquire(reads(&["a"]), later()));
         assert!(futures::poll!(&mut waiting).is_pending());
         drop(waiting);
-        drop(turn);
-        assert!(!gates.any());
+        drop(held);
+        assert!(!locks.any_held());
     }
 }

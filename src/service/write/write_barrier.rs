@@ -1,15 +1,15 @@
-//! Lets a change that needs all configs of a definition checked come to an end while others write them.
+//! The write barrier of a definition: lets a change that must check all its configs finish while others write them.
 //!
-//! Such a change checks one picture of the configs, then what was written since, then what was written since that.
-//! For the last step it needs a moment in which nothing is written: it closes the definition's gate, and the
-//! writes of its configs wait before they are prepared.
+//! Such a change checks all configs of one state, then those written since, then those written since that. For the last
+//! step it needs a moment without writes: it raises the definition's barrier, and the writes of its configs wait before
+//! they are prepared.
 //!
-//! **Invariant:** nothing rests on a gate but that the change comes to an end: the log refuses one that has not
-//! seen the newest config. So a write that was under way before there was a gate need not know of it, and a
-//! definition that nobody changes has none: its writes pay for one look at a number.
+//! **Invariant:** a barrier only makes sure that the change finishes. Correctness does not depend on it: the log refuses
+//! a change that has not seen the newest config. So a write that was in progress before there was a barrier need not
+//! know of it, and a definition that is not being changed has none: its writes pay for reading one number.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
@@ -18,92 +18,82 @@ use std::{
 
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 
-use crate::service::Write;
+use crate::service::request::{Effect, Write};
 
-type Gate = Arc<RwLock<()>>;
+type Barrier = Arc<RwLock<()>>;
 
-/// The definitions that are being changed, each with its gate and the number of its changes.
+/// The barriers of the definitions that are being changed, each with the number of its holders.
 #[derive(Debug, Default)]
-pub(in crate::service) struct Gates {
-    by_definition: Mutex<BTreeMap<String, (Gate, usize)>>,
+pub(in crate::service) struct WriteBarriers {
+    by_definition: Mutex<BTreeMap<String, (Barrier, usize)>>,
     /// How many definitions those are.
-    open: AtomicUsize,
+    count: AtomicUsize,
 }
 
-impl Gates {
-    /// Lets a write through; it holds what it gets until it is decided.
-    pub(in crate::service) async fn pass(&self, write: &Write) -> Vec<OwnedRwLockReadGuard<()>> {
-        if self.open.load(Ordering::Relaxed) == 0 {
+impl WriteBarriers {
+    /// Waits until a write may be prepared. Its barriers can't be raised while it holds the guards.
+    pub(super) async fn admit(&self, write: &Write) -> Vec<OwnedRwLockReadGuard<()>> {
+        let is_subject = match write.effect() {
+            Effect::Store | Effect::Restore | Effect::Compute | Effect::Batch => true,
+            Effect::Define | Effect::Constrain | Effect::Remove => false,
+        };
+        if !is_subject || self.count.load(Ordering::Relaxed) == 0 {
             return Vec::new();
         }
-        let gates: Vec<Gate> = {
+        // In the order of the definitions, so that there is no deadlock.
+        let barriers: Vec<Barrier> = {
             let all = self.lock();
-            let of = |definition: &str| all.get(definition).map(|(gate, _)| Arc::clone(gate));
-            match write {
-                // In the order of the definitions, so that nobody waits in a circle.
-                Write::Batch(operations) => {
-                    let definitions: BTreeSet<&str> = operations.iter().map(Write::definition).collect();
-                    definitions.into_iter().filter_map(of).collect()
-                }
-                Write::WriteConfig { .. } | Write::PatchConfig { .. } | Write::Rollback(_) => {
-                    of(write.definition()).into_iter().collect()
-                }
-                Write::CreateDefinition { .. }
-                | Write::SetIndexes { .. }
-                | Write::DeleteDefinition { .. }
-                | Write::DeleteConfig { .. }
-                | Write::SetSchema(_)
-                | Write::SetUnique(_) => Vec::new(),
-            }
+            let found = write.definitions().into_iter().filter_map(|definition| all.get(definition));
+            found.map(|(barrier, _)| Arc::clone(barrier)).collect()
         };
-        let mut passed = Vec::with_capacity(gates.len());
-        for gate in gates {
-            passed.push(gate.read_owned().await);
+        let mut admitted = Vec::with_capacity(barriers.len());
+        for barrier in barriers {
+            admitted.push(barrier.read_owned().await);
         }
-        passed
+        admitted
     }
 
-    /// The gate of a definition, for one that will close it.
-    pub(in crate::service) fn of(self: &Arc<Self>, definition: &str) -> Keeper {
+    /// The barrier of a definition, for a change that will raise it.
+    pub(super) fn of(self: &Arc<Self>, definition: &str) -> BarrierHolder {
         let mut all = self.lock();
-        let (gate, keepers) = all.entry(definition.to_owned()).or_default();
-        *keepers += 1;
-        let gate = Arc::clone(gate);
-        self.open.store(all.len(), Ordering::Relaxed);
-        Keeper { gates: Arc::clone(self), definition: definition.to_owned(), gate }
+        let (barrier, holders) = all.entry(definition.to_owned()).or_default();
+        *holders += 1;
+        let barrier = Arc::clone(barrier);
+        self.count.store(all.len(), Ordering::Relaxed);
+        BarrierHolder { barriers: Arc::clone(self), definition: definition.to_owned(), barrier }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, (Gate, usize)>> {
-        // Nothing between two consistent forms of the map can panic.
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, (Barrier, usize)>> {
+        // Nothing between two consistent states of the map can panic.
         self.by_definition.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// One that may close a gate; the gate is there as long as it has keepers.
+/// A change that may raise a barrier; the barrier exists as long as it has holders.
 #[derive(Debug)]
-pub(in crate::service) struct Keeper {
-    gates: Arc<Gates>,
+pub(super) struct BarrierHolder {
+    barriers: Arc<WriteBarriers>,
     definition: String,
-    gate: Gate,
+    barrier: Barrier,
 }
 
-impl Keeper {
-    /// Waits until all that have passed are decided, and lets nobody else pass as long as the guard lives.
-    pub(in crate::service) async fn close(&self) -> OwnedRwLockWriteGuard<()> {
-        Arc::clone(&self.gate).write_owned().await
+impl BarrierHolder {
+    /// Waits until all admitted writes are decided, and admits no other while the guard lives.
+    pub(super) async fn raise(&self) -> OwnedRwLockWriteGuard<()> {
+        Arc::clone(&self.barrier).write_owned().await
     }
 }
 
-impl Drop for Keeper {
+impl Drop for BarrierHolder {
     fn drop(&mut self) {
-        let mut all = self.gates.lock();
-        if let Some((_, keepers)) = all.get_mut(&self.definition) {
-            *keepers -= 1;
-            if *keepers == 0 {
+        let mut all = self.barriers.lock();
+        if let Some((_, holders)) = all.get_mut(&self.definition) {
+            *holders -= 1;
+            if *holders == 0 {
                 all.remove(&self.definition);
             }
         }
-        self.gates.open.store(all.len(), Ordering::Relaxed);
+        self.barriers.count.store(all.len(), Ordering::Relaxed);
     }
 }
 
@@ -120,23 +110,23 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_closed_gate_holds_the_writes_of_its_definition_and_no_others() {
-        let gates = Arc::new(Gates::default());
-        assert!(gates.pass(&write("d")).await.is_empty(), "no gate, nothing to hold");
-        let (one, two) = (gates.of("d"), gates.of("d"));
-        let passed = gates.pass(&write("d")).await;
-        assert!(!passed.is_empty());
-        assert!(one.close().now_or_never().is_none(), "a write is under way");
-        drop(passed);
-        let closed = one.close().await;
-        assert!(gates.pass(&write("d")).now_or_never().is_none());
-        assert!(gates.pass(&write("e")).now_or_never().is_some());
-        assert!(two.close().now_or_never().is_none());
-        drop(closed);
+    async fn a_raised_barrier_delays_the_writes_of_its_definition_and_no_others() {
+        let barriers = Arc::new(WriteBarriers::default());
+        assert!(barriers.admit(&write("d")).await.is_empty(), "there is no barrier");
+        let (one, two) = (barriers.of("d"), barriers.of("d"));
+        let admitted = barriers.admit(&write("d")).await;
+        assert!(!admitted.is_empty());
+        assert!(one.raise().now_or_never().is_none(), "a write is in progress");
+        drop(admitted);
+        let raised = one.raise().await;
+        assert!(barriers.admit(&write("d")).now_or_never().is_none());
+        assert!(barriers.admit(&write("e")).now_or_never().is_some());
+        assert!(two.raise().now_or_never().is_none());
+        drop(raised);
         drop(one);
-        assert!(!gates.pass(&write("d")).await.is_empty(), "there is a keeper still");
+        assert!(!barriers.admit(&write("d")).await.is_empty(), "there is another holder");
         drop(two);
-        assert!(gates.pass(&write("d")).await.is_empty());
-        assert!(gates.lock().is_empty());
+        assert!(barriers.admit(&write("d")).await.is_empty());
+        assert!(barriers.lock().is_empty());
     }
 }

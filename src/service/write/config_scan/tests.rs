@@ -1,4 +1,4 @@
-//! What a check of all configs finds, at once and in pictures that follow one another.
+//! What a scan of all configs finds, in its first pass and in later ones.
 
 use std::fmt::Write as _;
 
@@ -48,18 +48,18 @@ impl World {
         self.run(Command::DeleteConfig { definition, key, expect: Expect::Any });
     }
 
-    /// Goes on to the state as it is; how many configs were new.
+    /// Continues with the current state; how many configs were new.
     fn advance(&self, scan: &mut Scan) -> u64 {
-        scan.advance(&self.0, self.found(), &stop()).unwrap()
+        scan.advance(&self.0, self.found(), &cancel()).unwrap()
     }
 
     fn refusal(&self, scan: &Scan) -> String {
         match scan.refusal(self.found()) {
             None => String::new(),
             Some(Refusal::Conflict(text)) => text,
-            Some(Refusal::Breaks(count, faults)) => {
-                faults.iter().fold(count.to_string(), |mut text, fault| {
-                    write!(text, " | {}", fault.msg).unwrap();
+            Some(Refusal::Breaks(count, violations)) => {
+                violations.iter().fold(count.to_string(), |mut text, violation| {
+                    write!(text, " | {}", violation.msg).unwrap();
                     text
                 })
             }
@@ -68,8 +68,8 @@ impl World {
     }
 }
 
-fn stop() -> Stop {
-    Stop { gone: CancellationToken::new(), deadline: None }
+fn cancel() -> Cancel {
+    Cancel { request_ended: CancellationToken::new(), deadline: None }
 }
 
 fn schema(schema: Option<Value>) -> Scan {
@@ -94,7 +94,7 @@ fn keys(report: &Report) -> Vec<&str> {
 }
 
 #[test]
-fn only_what_was_written_since_the_last_picture_is_looked_at_and_what_is_mended_is_forgotten() {
+fn a_later_pass_checks_only_new_configs_and_forgets_corrected_ones() {
     let mut world = World::new();
     for (key, n) in [("a", json!(1)), ("b", json!("two")), ("c", json!(3)), ("e", json!(null))] {
         world.put(key, &json!({ "n": n }));
@@ -116,7 +116,7 @@ fn only_what_was_written_since_the_last_picture_is_looked_at_and_what_is_mended_
     assert_eq!(world.advance(&mut scan), 1);
     assert_eq!(world.refusal(&scan), "");
     assert_eq!(world.advance(&mut scan), 0);
-    assert_eq!(scan.upto(), world.0.revision());
+    assert_eq!(scan.revision(), world.0.revision());
 }
 
 #[test]
@@ -130,29 +130,29 @@ fn a_report_lists_the_first_hundred_and_counts_all() {
     let report = scan.report(world.found());
     assert_eq!((report.count, report.breaking.len()), (300, 100));
     assert_eq!((report.breaking[0].key.as_str(), report.breaking[99].key.as_str()), ("k000", "k099"));
-    assert_eq!(report.breaking[0].violations.len(), FAULTS_MAX + 1);
-    let Some(Refusal::Breaks(300, faults)) = scan.refusal(world.found()) else { panic!() };
-    assert_eq!(faults.len(), 101);
-    assert_eq!(faults[1].loc, ["config".into(), "k000".into()]);
+    assert_eq!(report.breaking[0].violations.len(), REPORTED_VIOLATIONS_MAX + 1);
+    let Some(Refusal::Breaks(300, violations)) = scan.refusal(world.found()) else { panic!() };
+    assert_eq!(violations.len(), 101);
+    assert_eq!(violations[1].loc, ["config".into(), "k000".into()]);
 }
 
 #[test]
-fn no_schema_asks_for_objects_and_a_silent_one_for_nothing() {
+fn no_schema_demands_objects_and_one_without_constraints_demands_nothing() {
     let mut world = World::new();
     world.put("a", &json!({"n": 1}));
     world.put("b", &json!([1]));
     let mut none = schema(None);
     world.advance(&mut none);
     assert_eq!(keys(&none.report(world.found())), ["b"]);
-    let mut silent = schema(Some(json!({"title": "any", "$defs": {"x": {"type": "string"}}})));
-    world.advance(&mut silent);
-    let report = silent.report(world.found());
+    let mut unconstrained = schema(Some(json!({"title": "any", "$defs": {"x": {"type": "string"}}})));
+    world.advance(&mut unconstrained);
+    let report = unconstrained.report(world.found());
     assert_eq!((report.count, report.checked, report.scanned), (0, 0, false));
     assert!(!schema(Some(json!({"$ref": "#/$defs/x", "$defs": {"x": false}}))).is_idle());
 }
 
 #[test]
-fn two_configs_of_one_value_are_found_in_the_first_picture_and_in_later_ones() {
+fn two_configs_that_share_a_value_are_found_in_the_first_pass_and_in_later_ones() {
     let mut world = World::new();
     world.put("a", &json!({"n": [1, "x", 1]}));
     world.put("b", &json!({"n": null}));
@@ -175,15 +175,14 @@ fn two_configs_of_one_value_are_found_in_the_first_picture_and_in_later_ones() {
 }
 
 #[test]
-fn a_check_that_nobody_waits_for_ends() {
+fn a_scan_ends_when_its_request_has_ended() {
     let mut world = World::new();
-    for number in 0..LOOK_UP {
+    for number in 0..CANCEL_CHECK_CONFIGS {
         world.put(&format!("k{number}"), &json!({"n": number}));
     }
-    let gone = CancellationToken::new();
-    gone.cancel();
-    let stop = Stop { gone, deadline: None };
+    let cancel = cancel();
+    cancel.request_ended.cancel();
     let mut scan = schema(Some(json!({"type": "object"})));
-    assert_eq!(scan.advance(&world.0, world.found(), &stop), Err(Stopped));
-    assert_eq!(unique(&["n"]).advance(&world.0, world.found(), &stop), Err(Stopped));
+    assert_eq!(scan.advance(&world.0, world.found(), &cancel), Err(Cancelled));
+    assert_eq!(unique(&["n"]).advance(&world.0, world.found(), &cancel), Err(Cancelled));
 }

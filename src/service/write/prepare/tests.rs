@@ -1,4 +1,4 @@
-//! What becomes of a write against a state.
+//! The result of preparing a write against a state.
 
 use super::*;
 use crate::{
@@ -14,27 +14,27 @@ fn document(text: &str) -> Document {
     Document::new(document::parse(text.as_bytes(), 64).unwrap())
 }
 
-fn asked(write: Write) -> Asked {
+fn request(write: Write) -> WriteRequest {
     let principal = Principal { id: "root".into() };
-    Asked { caller: Caller { principal, reason: None, request: None, dry_run: false }, write }
+    let caller = Caller { principal, reason: None, idempotency_key: None, dry_run: false };
+    WriteRequest { caller, write }
 }
 
 fn put(key: &str, text: &str, expect: Expect) -> Write {
     Write::WriteConfig { definition: "app".into(), key: key.into(), data: document(text), expect }
 }
 
-fn prepared(state: &State, asked: &Asked) -> Result<Prepared, Refusal> {
-    prepare(state, asked, &Validators::default(), &Limits::default())
+fn prepared(state: &State, request: &WriteRequest) -> Result<Prepared, Refusal> {
+    let found = state.definition(request.write.definition());
+    prepare(state, found, request, (&Validators::default(), &Limits::default()))
 }
 
 /// Prepares a write and applies it at a revision.
-fn apply(state: &mut State, revision: Revision, asked: &Asked) -> Verdict {
-    let Prepared::Propose { command, definition_read } = prepared(state, asked).unwrap() else {
+fn apply(state: &mut State, revision: Revision, request: &WriteRequest) -> Verdict {
+    let Prepared::Propose { command, definition_read } = prepared(state, request).unwrap() else {
         panic!("decided before")
     };
-    let by = asked.caller.principal.id.clone();
-    let request = asked.caller.request;
-    let proposal = Proposal { at: Timestamp(1), by, reason: None, request, definition_read, command };
+    let proposal = Proposal { at: Timestamp(1), ..request.proposal(command, definition_read) };
     state.apply(revision, &proposal).0
 }
 
@@ -43,8 +43,8 @@ fn state() -> State {
     let mut state = State::new();
     let schema = document(r#"{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]}"#);
     let (key, indexes) = ("app".into(), vec!["n".into()]);
-    apply(&mut state, 1, &asked(Write::CreateDefinition { key, indexes, schema: Some(schema) }));
-    apply(&mut state, 2, &asked(put("db", r#"{"n":1}"#, Expect::Absent)));
+    apply(&mut state, 1, &request(Write::CreateDefinition { key, indexes, schema: Some(schema) }));
+    apply(&mut state, 2, &request(put("db", r#"{"n":1}"#, Expect::Absent)));
     state
 }
 
@@ -52,7 +52,7 @@ fn state() -> State {
 fn checks_come_in_the_order_of_the_contract() {
     let state = state();
     let (good, bad) = (r#"{"n":2}"#, r#"{"n":"two"}"#);
-    let rejected = |write| match prepared(&state, &asked(write)) {
+    let rejected = |write| match prepared(&state, &request(write)) {
         Err(Refusal::Rejected(rejection)) => Some(rejection),
         Err(Refusal::Invalid(_)) => None,
         other => panic!("{other:?}"),
@@ -82,7 +82,7 @@ fn a_rollback_is_checked_by_the_definition_of_now() {
     let id = state.definition("app").unwrap().definition.id;
     let back = |id, key: &str, text, expect| {
         let (definition, data, key) = ("app".into(), document(text), key.into());
-        prepared(&state, &asked(Write::Rollback(Rollback { definition, id, key, data, expect })))
+        prepared(&state, &request(Write::Rollback(Rollback { definition, id, key, data, expect })))
     };
     let Prepared::Propose { command, definition_read } = back(id, "gone", r#"{"n":2}"#, Expect::Any).unwrap()
     else {
@@ -99,24 +99,24 @@ fn a_rollback_is_checked_by_the_definition_of_now() {
 #[test]
 fn a_command_rests_on_the_definition_it_was_checked_against() {
     let mut state = state();
-    let write = prepared(&state, &asked(put("db", r#"{"n":2}"#, Expect::Present))).unwrap();
+    let write = prepared(&state, &request(put("db", r#"{"n":2}"#, Expect::Present))).unwrap();
     let Prepared::Propose { command: Command::WriteConfig { entries, .. }, definition_read } = write else {
         panic!("{write:?}")
     };
     assert_eq!((entries.len(), definition_read), (1, Some(1)));
     let (key, indexes) = (String::from("app"), Vec::new());
-    let set = asked(Write::SetIndexes { key, indexes, expect: Expect::Present });
+    let set = request(Write::SetIndexes { key, indexes, expect: Expect::Present });
     assert!(matches!(apply(&mut state, 3, &set), Verdict::Decided(Ok(_))));
     let Ok(Prepared::Propose { definition_read, .. }) = prepared(&state, &set) else { panic!() };
     assert_eq!(definition_read, Some(3));
 }
 
 #[test]
-fn faults_say_where_in_the_body_they_are() {
+fn violations_say_where_in_the_body_they_are() {
     let state = state();
-    let locs = |write| match prepared(&state, &asked(write)) {
-        Err(Refusal::Invalid(Invalid::Violations(faults))) => {
-            faults.into_iter().map(|fault| fault.loc[0].clone()).collect::<Vec<_>>()
+    let locs = |write| match prepared(&state, &request(write)) {
+        Err(Refusal::Invalid(Invalid::Violations(violations))) => {
+            violations.into_iter().map(|violation| violation.loc[0].clone()).collect::<Vec<_>>()
         }
         other => panic!("{other:?}"),
     };
@@ -133,35 +133,35 @@ fn faults_say_where_in_the_body_they_are() {
 #[test]
 fn a_request_that_was_decided_is_answered_again_and_not_with_another_body() {
     let mut state = state();
-    let mut first = asked(put("new", r#"{"n":1}"#, Expect::Absent));
-    first.caller.request = Some(IdempotencyKey { id: [1; 16], fingerprint: [1; 16] });
+    let mut first = request(put("new", r#"{"n":1}"#, Expect::Absent));
+    first.caller.idempotency_key = Some(IdempotencyKey { id: [1; 16], fingerprint: [1; 16] });
     let Verdict::Decided(outcome) = apply(&mut state, 3, &first) else { panic!("stale") };
     assert_eq!(prepared(&state, &first), Ok(Prepared::Known(outcome)));
-    first.caller.request = Some(IdempotencyKey { id: [1; 16], fingerprint: [2; 16] });
+    first.caller.idempotency_key = Some(IdempotencyKey { id: [1; 16], fingerprint: [2; 16] });
     assert_eq!(prepared(&state, &first), Ok(Prepared::Known(Err(Rejection::RequestReused))));
 }
 
 #[test]
-fn a_rejection_of_a_stamped_request_is_left_to_the_log_unless_its_data_is_bad() {
+fn a_rejection_of_a_request_with_an_idempotency_key_is_left_to_the_log_unless_its_data_is_invalid() {
     let mut state = state();
-    let stamped = |text| {
-        let mut asked = asked(put("db", text, Expect::Absent));
-        asked.caller.request = Some(IdempotencyKey { id: [3; 16], fingerprint: [3; 16] });
-        asked
+    let with_key = |text| {
+        let mut request = request(put("db", text, Expect::Absent));
+        request.caller.idempotency_key = Some(IdempotencyKey { id: [3; 16], fingerprint: [3; 16] });
+        request
     };
     let exists = Err(Rejection::ConfigExists);
-    assert_eq!(prepared(&state, &stamped("{}")), Err(Rejection::ConfigExists.into()));
-    assert_eq!(apply(&mut state, 3, &stamped(r#"{"n":2}"#)), Verdict::Decided(exists.clone()));
-    assert_eq!(prepared(&state, &stamped(r#"{"n":2}"#)), Ok(Prepared::Known(exists)));
+    assert_eq!(prepared(&state, &with_key("{}")), Err(Rejection::ConfigExists.into()));
+    assert_eq!(apply(&mut state, 3, &with_key(r#"{"n":2}"#)), Verdict::Decided(exists.clone()));
+    assert_eq!(prepared(&state, &with_key(r#"{"n":2}"#)), Ok(Prepared::Known(exists)));
 }
 
 #[test]
 fn a_definition_without_a_schema_takes_any_object() {
     let mut state = State::new();
     let bare = Write::CreateDefinition { key: "app".into(), indexes: Vec::new(), schema: None };
-    apply(&mut state, 1, &asked(bare));
-    assert!(prepared(&state, &asked(put("k", r#"{"any":[1]}"#, Expect::Absent))).is_ok());
-    assert!(prepared(&state, &asked(put("k", "[1]", Expect::Absent))).is_err());
+    apply(&mut state, 1, &request(bare));
+    assert!(prepared(&state, &request(put("k", r#"{"any":[1]}"#, Expect::Absent))).is_ok());
+    assert!(prepared(&state, &request(put("k", "[1]", Expect::Absent))).is_err());
 }
 
 #[test]

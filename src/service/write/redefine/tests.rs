@@ -1,42 +1,51 @@
-//! A schema is compiled once, however often the write that brings it is prepared and its configs are checked.
+//! A schema is compiled once, however often its write is prepared and the configs are checked.
+
+use std::sync::OnceLock;
 
 use serde_json::json;
 
 use super::*;
 use crate::{
-    model::{command::Verdict, limits::Limits},
+    model::{
+        command::{Expect, Verdict},
+        document::Document,
+        limits::Limits,
+    },
     service::{
         Principal,
+        request::Compiled,
         write::{prepare::prepare, validators::Validators},
     },
 };
 
-fn asked(write: Write) -> Asked {
+fn request(write: Write) -> WriteRequest {
     let principal = Principal { id: "root".into() };
-    Asked { caller: Caller { principal, reason: None, request: None, dry_run: false }, write }
+    let caller = Caller { principal, reason: None, idempotency_key: None, dry_run: false };
+    WriteRequest { caller, write }
 }
 
-fn set(compiled: Compiled) -> Asked {
+fn set(compiled: Compiled) -> WriteRequest {
     let schema = Some(Document::new(json!({"properties": {"n": {"type": "integer"}}})));
     let (key, expect, force) = ("d".into(), Expect::Present, false);
-    asked(Write::SetSchema(NewSchema { key, schema, expect, force, compiled }))
+    request(Write::SetSchema(NewSchema { key, schema, expect, force, compiled }))
 }
 
-fn prepared(state: &State, asked: &Asked) -> Result<Prepared, Refusal> {
-    prepare(state, asked, &Validators::default(), &Limits::default())
+fn prepared(state: &State, request: &WriteRequest) -> Result<Prepared, Refusal> {
+    let found = state.definition(request.write.definition());
+    prepare(state, found, request, (&Validators::default(), &Limits::default()))
 }
 
 /// The revision of the definition that a write was prepared against.
-fn read(state: &State, asked: &Asked) -> Option<Revision> {
-    match prepared(state, asked).unwrap() {
+fn read(state: &State, request: &WriteRequest) -> Option<Revision> {
+    match prepared(state, request).unwrap() {
         Prepared::Propose { definition_read, .. } => definition_read,
-        Prepared::Known(outcome) => panic!("{outcome:?} before it was asked"),
+        Prepared::Known(outcome) => panic!("{outcome:?} before it was requested"),
     }
 }
 
-fn apply(state: &mut State, asked: &Asked) {
-    let Prepared::Propose { command, definition_read } = prepared(state, asked).unwrap() else { panic!() };
-    let (verdict, _) = state.apply(state.revision() + 1, &asked.proposal(command, definition_read));
+fn apply(state: &mut State, request: &WriteRequest) {
+    let Prepared::Propose { command, definition_read } = prepared(state, request).unwrap() else { panic!() };
+    let (verdict, _) = state.apply(state.revision() + 1, &request.proposal(command, definition_read));
     assert!(matches!(verdict, Verdict::Decided(Ok(_))), "{verdict:?}");
 }
 
@@ -44,40 +53,40 @@ fn apply(state: &mut State, asked: &Asked) {
 fn state() -> State {
     let mut state = State::new();
     let (key, indexes, schema) = ("d".into(), Vec::new(), None);
-    apply(&mut state, &asked(Write::CreateDefinition { key, indexes, schema }));
+    apply(&mut state, &request(Write::CreateDefinition { key, indexes, schema }));
     state
 }
 
 #[test]
-fn what_the_first_preparation_compiled_is_kept_for_the_next_and_for_the_check_of_the_configs() {
+fn the_schema_that_the_first_preparation_compiled_serves_later_ones_and_the_scan() {
     let mut state = state();
     let compiled = Compiled::default();
-    // A copy of the write is the same request.
-    let asked_again = set(compiled.clone());
+    // A copy of the write shares it.
+    let set = set(compiled.clone());
     assert!(compiled.0.get().is_none());
-    assert_eq!(read(&state, &asked_again), Some(1));
-    let kept = compiled.0.get().expect("the first preparation compiled it").clone().unwrap();
+    assert_eq!(read(&state, &set), Some(1));
+    let cached = compiled.0.get().expect("the first preparation compiled it").clone().unwrap();
 
     let (key, indexes, expect) = ("d".into(), vec!["n".into()], Expect::Present);
-    apply(&mut state, &asked(Write::SetIndexes { key, indexes, expect }));
-    assert_eq!(read(&state, &asked_again), Some(2));
-    let scan = Scan::of(&asked_again.write).unwrap();
-    // The scan holds the third: beside this one and the write's.
-    assert_eq!(Arc::strong_count(&kept), 3);
+    apply(&mut state, &request(Write::SetIndexes { key, indexes, expect }));
+    assert_eq!(read(&state, &set), Some(2));
+    let scan = Scan::of(&set.write).unwrap();
+    // The third reference is the scan's; the others are this one and the write's.
+    assert_eq!(Arc::strong_count(&cached), 3);
     drop(scan);
-    assert_eq!(Arc::strong_count(&kept), 2);
+    assert_eq!(Arc::strong_count(&cached), 2);
 }
 
 #[test]
-fn a_preparation_that_finds_a_compiled_schema_does_not_compile() {
+fn a_preparation_that_finds_a_compiled_schema_does_not_compile_it() {
     let state = state();
-    // No compilation of this schema would say so: who does is one that looked at what is kept.
-    let kept = Err(vec![Violation::new("as it was kept")]);
-    let again = set(Compiled(Arc::new(OnceLock::from(kept))));
-    let Err(Refusal::Invalid(Invalid::Violations(faults))) = prepared(&state, &again) else {
+    // A compilation would succeed: this error can only come from the cache.
+    let cached = Err(vec![Violation::new("as it was cached")]);
+    let again = set(Compiled(Arc::new(OnceLock::from(cached))));
+    let Err(Refusal::Invalid(Invalid::Violations(violations))) = prepared(&state, &again) else {
         panic!("compiled by the preparation")
     };
-    assert_eq!(faults[0].msg, "as it was kept");
+    assert_eq!(violations[0].msg, "as it was cached");
     let Err(Refusal::Internal(text)) = Scan::of(&again.write) else { panic!("compiled by the check") };
-    assert!(text.contains("as it was kept"), "{text}");
+    assert!(text.contains("as it was cached"), "{text}");
 }

@@ -1,0 +1,74 @@
+//! Refuses writes before the volume of the data directory is full.
+//!
+//! The log's own appends must never meet a full volume: an append that fails stops the node. So a reserve stays free,
+//! and below it only writes that remove something are accepted.
+//!
+//! **Invariant:** a volume that does not report its free space never stops the service: the log still finds out.
+
+use std::{
+    path::PathBuf,
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use super::request::Refusal;
+
+/// How long a measurement is valid: a volume does not fill by more than its reserve in that time.
+const MEASUREMENT_AGE_MAX: Duration = Duration::from_secs(1);
+
+/// The free space of the data directory's volume, compared with the reserve.
+#[derive(Debug)]
+pub(super) struct DiskReserve {
+    directory: PathBuf,
+    reserve_bytes: u64,
+    /// The last measurement; its value is `None` when the volume did not answer.
+    measured: Mutex<Option<(Instant, Option<u64>)>>,
+}
+
+impl DiskReserve {
+    pub(super) fn new(directory: PathBuf, reserve_bytes: u64) -> Self {
+        Self { directory, reserve_bytes, measured: Mutex::new(None) }
+    }
+
+    /// Refuses while less than the reserve is free.
+    pub(super) fn check(&self) -> Result<(), Refusal> {
+        match self.free_bytes() {
+            Some(free) if free < self.reserve_bytes => Err(Refusal::StorageFull(format!(
+                "the volume of the data directory has {free} bytes left, less than the reserve of {} bytes",
+                self.reserve_bytes
+            ))),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    fn free_bytes(&self) -> Option<u64> {
+        let mut measured = self.measured.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((at, free)) = *measured
+            && at.elapsed() < MEASUREMENT_AGE_MAX
+        {
+            return free;
+        }
+        let free = match rustix::fs::statvfs(&self.directory) {
+            Ok(volume) => Some(volume.f_bavail.saturating_mul(volume.f_frsize)),
+            Err(error) => {
+                tracing::warn!(%error, directory = %self.directory.display(), "the volume's free space is unknown");
+                None
+            }
+        };
+        *measured = Some((Instant::now(), free));
+        free
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volume_below_its_reserve_refuses() {
+        let directory = tempfile::tempdir().unwrap();
+        assert_eq!(DiskReserve::new(directory.path().into(), 0).check(), Ok(()));
+        let full = DiskReserve::new(directory.path().into(), u64::MAX).check();
+        assert!(matches!(full, Err(Refusal::StorageFull(_))));
+    }
+}

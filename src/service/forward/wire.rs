@@ -1,0 +1,258 @@
+//! The wire format of forwarded writes and of their answers.
+//!
+//! The typed write is sent, not the HTTP request: the node that the caller asked has authenticated, limited and parsed
+//! it. JSON is sent as the validated text and parsed again on the leader, because a parsed value has no compact
+//! encoding. The texts are borrowed from the write where it is encoded and owned where it has been decoded.
+//!
+//! **Invariant:** the order of fields and variants is the encoding: new variants go to the end.
+
+use std::{borrow::Cow, sync::Arc, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    model::{
+        command::{Applied, Expect, IdempotencyKey, Outcome},
+        document::{self, Document, DocumentError},
+        patch::{Patch, PatchForm},
+        record::Revision,
+    },
+    peer::ReceiveError,
+    service::{
+        access::Principal,
+        request::{Caller, Compiled, Decision, NewSchema, NewUnique, Refusal, Rollback, Write, WriteRequest},
+        retry::{Attempt, AttemptError},
+    },
+};
+
+type Text<'a> = Cow<'a, str>;
+type Texts<'a> = Cow<'a, [String]>;
+
+/// A [`WriteRequest`] on its way to the leader.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub(in crate::service) struct WireRequest<'a> {
+    by: Text<'a>,
+    reason: Option<Text<'a>>,
+    idempotency_key: Option<IdempotencyKey>,
+    /// How long its sender waits for the answer.
+    remaining_ms: u64,
+    write: WireWrite<'a>,
+    dry_run: bool,
+}
+
+/// A [`Write`] with texts in place of documents. New variants go to the end.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+enum WireWrite<'a> {
+    CreateDefinition { key: Text<'a>, indexes: Texts<'a>, schema: Option<Text<'a>> },
+    SetIndexes { key: Text<'a>, indexes: Texts<'a>, expect: Expect },
+    DeleteDefinition { key: Text<'a>, expect: Expect, restrict: bool },
+    WriteConfig { definition: Text<'a>, key: Text<'a>, data: Text<'a>, expect: Expect },
+    DeleteConfig { definition: Text<'a>, key: Text<'a>, expect: Expect },
+    Rollback { definition: Text<'a>, id: Revision, key: Text<'a>, data: Text<'a>, expect: Expect },
+    SetSchema { key: Text<'a>, schema: Option<Text<'a>>, expect: Expect, force: bool },
+    SetUnique { key: Text<'a>, paths: Texts<'a>, expect: Expect },
+    PatchConfig { definition: Text<'a>, key: Text<'a>, form: WirePatchForm, patch: Text<'a>, expect: Expect },
+    Batch(Vec<WireWrite<'a>>),
+}
+
+/// The wire format of [`PatchForm`]. New variants go to the end.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+enum WirePatchForm {
+    Merge,
+    Json,
+}
+
+/// What an attempt on the leader came to. New variants go to the end.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub(in crate::service) enum WireAnswer {
+    Decided(Outcome),
+    Refused(Refusal),
+    Retry(String),
+    Unknown(String),
+    /// Decided, with the content that the leader computed.
+    Computed(Applied, Arc<str>),
+}
+
+impl From<Attempt<Decision>> for WireAnswer {
+    fn from(attempt: Attempt<Decision>) -> Self {
+        match attempt {
+            Ok(Decision { outcome: Ok(applied), content: Some(content) }) => Self::Computed(applied, content),
+            Ok(Decision { outcome, .. }) => Self::Decided(outcome),
+            Err(AttemptError::Refused(refusal)) => Self::Refused(refusal),
+            Err(AttemptError::Retry(text)) => Self::Retry(text),
+            Err(AttemptError::Unknown(text)) => Self::Unknown(text),
+        }
+    }
+}
+
+impl From<WireAnswer> for Attempt<Decision> {
+    fn from(answer: WireAnswer) -> Self {
+        match answer {
+            WireAnswer::Decided(outcome) => Ok(Decision::new(outcome, None)),
+            WireAnswer::Computed(applied, content) => Ok(Decision::new(Ok(applied), Some(content))),
+            WireAnswer::Refused(refusal) => Err(AttemptError::Refused(refusal)),
+            WireAnswer::Retry(text) => Err(AttemptError::Retry(text)),
+            WireAnswer::Unknown(text) => Err(AttemptError::Unknown(text)),
+        }
+    }
+}
+
+impl<'a> WireRequest<'a> {
+    pub(in crate::service) fn of(request: &'a WriteRequest, remaining: Duration) -> Self {
+        let WriteRequest { caller, write } = request;
+        Self {
+            by: text(&caller.principal.id),
+            reason: caller.reason.as_deref().map(Cow::Borrowed),
+            idempotency_key: caller.idempotency_key,
+            remaining_ms: u64::try_from(remaining.as_millis()).unwrap_or(u64::MAX),
+            write: WireWrite::of(write),
+            dry_run: caller.dry_run,
+        }
+    }
+
+    /// The request, and how long its sender waits for the answer.
+    ///
+    /// # Errors
+    /// When a document is not JSON within the limits.
+    pub(in crate::service) fn open(
+        self,
+        json_depth: usize,
+    ) -> Result<(Duration, WriteRequest), ReceiveError> {
+        let malformed = |error: DocumentError| ReceiveError::Malformed(error.to_string());
+        let write = self.write.open(json_depth).map_err(malformed)?;
+        let caller = Caller {
+            principal: Principal { id: self.by.into_owned() },
+            reason: self.reason.map(Cow::into_owned),
+            idempotency_key: self.idempotency_key,
+            dry_run: self.dry_run,
+        };
+        Ok((Duration::from_millis(self.remaining_ms), WriteRequest { caller, write }))
+    }
+}
+
+impl<'a> WireWrite<'a> {
+    fn of(write: &'a Write) -> Self {
+        match write {
+            Write::CreateDefinition { key, indexes, schema } => Self::CreateDefinition {
+                key: text(key),
+                indexes: Cow::Borrowed(indexes),
+                schema: schema.as_ref().map(json),
+            },
+            Write::SetIndexes { key, indexes, expect } => {
+                Self::SetIndexes { key: text(key), indexes: Cow::Borrowed(indexes), expect: *expect }
+            }
+            Write::DeleteDefinition { key, expect, restrict } => {
+                Self::DeleteDefinition { key: text(key), expect: *expect, restrict: *restrict }
+            }
+            Write::WriteConfig { definition, key, data, expect } => Self::WriteConfig {
+                definition: text(definition),
+                key: text(key),
+                data: json(data),
+                expect: *expect,
+            },
+            Write::DeleteConfig { definition, key, expect } => {
+                Self::DeleteConfig { definition: text(definition), key: text(key), expect: *expect }
+            }
+            Write::PatchConfig { definition, key, patch, expect } => Self::PatchConfig {
+                definition: text(definition),
+                key: text(key),
+                form: match patch.form {
+                    PatchForm::Merge => WirePatchForm::Merge,
+                    PatchForm::Json => WirePatchForm::Json,
+                },
+                patch: json(&patch.document),
+                expect: *expect,
+            },
+            Write::Rollback(Rollback { definition, id, key, data, expect }) => Self::Rollback {
+                definition: text(definition),
+                id: *id,
+                key: text(key),
+                data: json(data),
+                expect: *expect,
+            },
+            Write::SetSchema(NewSchema { key, schema, expect, force, compiled: _ }) => Self::SetSchema {
+                key: text(key),
+                schema: schema.as_ref().map(json),
+                expect: *expect,
+                force: *force,
+            },
+            Write::SetUnique(NewUnique { key, paths, expect }) => {
+                Self::SetUnique { key: text(key), paths: Cow::Borrowed(paths), expect: *expect }
+            }
+            Write::Batch(operations) => Self::Batch(operations.iter().map(Self::of).collect()),
+        }
+    }
+
+    fn open(self, depth: usize) -> Result<Write, DocumentError> {
+        let parse = |text: Text<'_>| {
+            document::parse(text.as_bytes(), depth).map(|value| Document { text: text.into(), value })
+        };
+        Ok(match self {
+            Self::CreateDefinition { key, indexes, schema } => Write::CreateDefinition {
+                key: key.into_owned(),
+                indexes: indexes.into_owned(),
+                schema: schema.map(parse).transpose()?,
+            },
+            Self::SetIndexes { key, indexes, expect } => {
+                Write::SetIndexes { key: key.into_owned(), indexes: indexes.into_owned(), expect }
+            }
+            Self::DeleteDefinition { key, expect, restrict } => {
+                Write::DeleteDefinition { key: key.into_owned(), expect, restrict }
+            }
+            Self::WriteConfig { definition, key, data, expect } => Write::WriteConfig {
+                definition: definition.into_owned(),
+                key: key.into_owned(),
+                data: parse(data)?,
+                expect,
+            },
+            Self::DeleteConfig { definition, key, expect } => {
+                Write::DeleteConfig { definition: definition.into_owned(), key: key.into_owned(), expect }
+            }
+            Self::PatchConfig { definition, key, form, patch, expect } => {
+                let form = match form {
+                    WirePatchForm::Merge => PatchForm::Merge,
+                    WirePatchForm::Json => PatchForm::Json,
+                };
+                let patch = Patch { form, document: parse(patch)? };
+                Write::PatchConfig {
+                    definition: definition.into_owned(),
+                    key: key.into_owned(),
+                    patch,
+                    expect,
+                }
+            }
+            Self::Rollback { definition, id, key, data, expect } => Write::Rollback(Rollback {
+                definition: definition.into_owned(),
+                id,
+                key: key.into_owned(),
+                data: parse(data)?,
+                expect,
+            }),
+            Self::SetSchema { key, schema, expect, force } => Write::SetSchema(NewSchema {
+                key: key.into_owned(),
+                schema: schema.map(parse).transpose()?,
+                expect,
+                force,
+                compiled: Compiled::default(),
+            }),
+            Self::SetUnique { key, paths, expect } => {
+                Write::SetUnique(NewUnique { key: key.into_owned(), paths: paths.into_owned(), expect })
+            }
+            Self::Batch(operations) => {
+                let opened = operations.into_iter().map(|operation| operation.open(depth));
+                Write::Batch(opened.collect::<Result<_, _>>()?)
+            }
+        })
+    }
+}
+
+fn text(text: &str) -> Text<'_> {
+    Cow::Borrowed(text)
+}
+
+fn json(document: &Document) -> Text<'_> {
+    Cow::Borrowed(&document.text)
+}
+
+#[cfg(test)]
+mod tests;

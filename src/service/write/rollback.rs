@@ -1,0 +1,59 @@
+//! Rollback: writes the data that a config had at an earlier revision, as a new change.
+//!
+//! The history of this node or of another one has the data. It is validated against the definition as it is now, like
+//! the data of any other write.
+//!
+//! **Invariant:** a request that was decided before gets its remembered answer, whatever the history still has.
+
+use std::sync::Arc;
+
+use super::prepare::decided_before;
+use crate::{
+    model::{
+        command::Expect,
+        document::{self, Document},
+        error::Rejection,
+        record::{Config, Revision},
+    },
+    service::{
+        Service,
+        request::{Caller, Consistency, Refusal, Rollback, Write, Written},
+        run_blocking,
+    },
+};
+
+/// The depth to which stored data is parsed: it was accepted under whatever limit was set at that time.
+const STORED_JSON_DEPTH_MAX: usize = 127;
+
+impl Service {
+    /// Writes the data that a config had at a revision; a deleted config is created again. Returns that data, too.
+    ///
+    /// # Errors
+    /// The write's refusals, and those of [`Self::config_at`].
+    pub async fn rollback(
+        &self,
+        caller: Caller,
+        (definition, key): (&str, &str),
+        to: Revision,
+        expect: Expect,
+    ) -> Result<(Written, Arc<Config>), Refusal> {
+        let state = self.view(Consistency::LINEARIZABLE).await?;
+        if let Some(outcome) = decided_before(&state, &caller) {
+            let applied = outcome?;
+            let config = self.config_of(definition, key, applied.revision).await?;
+            let written = Written { applied, revision: state.revision(), dry_run: false, content: None };
+            return Ok((written, config));
+        }
+        let config = self.config_then(&state, (definition, key), to, "body").await?;
+        let found = state.definition(definition).ok_or(Rejection::DefinitionNotFound)?;
+        let text = Arc::clone(&config.data);
+        let data = run_blocking(move || {
+            document::parse(text.as_bytes(), STORED_JSON_DEPTH_MAX)
+                .map(|value| Document { text: Arc::clone(&text), value })
+        });
+        let data = data.await?.map_err(|error| Refusal::Internal(format!("stored data: {error}")))?;
+        let (id, definition, key) = (found.definition.id, definition.into(), key.into());
+        let rollback = Rollback { definition, id, key, data, expect };
+        Ok((self.write(caller, Write::Rollback(rollback)).await?, config))
+    }
+}
