@@ -24,7 +24,7 @@ async fn the_routes_of_the_router_are_those_of_the_document() {
     let directory = tempfile::tempdir().unwrap();
     let service = service(directory.path(), Limits::default());
     let limits = Limits::default();
-    let routed = api::open(&limits).into_iter().chain(api::resources()).map(|(path, _)| path);
+    let routed = api::public_routes(&limits).into_iter().chain(api::resource_routes()).map(|(path, _)| path);
     let documented = serde_json::to_value(document(&limits)).unwrap();
     let paths = documented["paths"].as_object().unwrap();
     let shapes: BTreeSet<String> = paths.keys().map(|path| shape(path)).collect();
