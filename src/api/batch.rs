@@ -219,7 +219,7 @@ impl Operation {
         if !is_number {
             self.violation("if_match", "expected a revision, with or without quotes, or `*`");
         }
-        // No record has revision 0, so a number that is no revision matches none.
+        // No record has revision 0, so a number that cannot be a revision matches none.
         Some(Expect::At(tag.parse().unwrap_or(0)))
     }
 

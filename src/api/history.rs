@@ -1,7 +1,7 @@
 //! The history of configs and definitions, and rollback.
 //!
-//! A page of history ends before a revision, which the next page begins with: it costs the same however old it is, and
-//! changes that are made meanwhile do not shift it.
+//! Each page lists the changes before a revision, the last one of the previous page: its cost does not depend on how old
+//! it is, and changes that are made meanwhile do not shift it.
 //!
 //! **Invariant:** the data of an old revision are sent byte for byte as they were stored then.
 

@@ -51,7 +51,10 @@ const PATH_PREFIX: &str = "/peer/";
 
 /// The routes of the peer listener.
 pub fn peer_router(service: Service) -> Router {
-    Router::new().route("/peer/{name}", post(handle)).layer(CatchPanicLayer::new()).with_state(service)
+    Router::new()
+        .route(&format!("{PATH_PREFIX}{{name}}"), post(handle))
+        .layer(CatchPanicLayer::new())
+        .with_state(service)
 }
 
 /// The refusal of a call, which only nodes read.

@@ -128,7 +128,7 @@ async fn accept(listener: &TcpListener, permits: &Arc<Semaphore>) -> (TcpStream,
                 return (stream, permit);
             }
             Err(error) if is_client_error(&error) => {
-                debug!("a connection was closed before it was accepted: {error}")
+                debug!("a connection was closed before it was accepted: {error}");
             }
             Err(error) => {
                 if is_first_failure {
