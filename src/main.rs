@@ -1,8 +1,8 @@
-//! The binary: the allocator, and the command line.
+//! The binary: sets the allocator and runs the command line.
 
 use std::process::ExitCode;
 
-/// The write path is mostly allocation.
+/// Allocation dominates the cost of a write in this process.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

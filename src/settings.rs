@@ -1,11 +1,11 @@
-//! What a node is told when it starts. Each flag is an environment variable too (`CONCORD_*`), and so a line of
-//! `cluster/*.env`; the flag wins.
+//! The settings of a node. Each is a flag and an environment variable (`CONCORD_*`), so that it can be a line of
+//! `cluster/*.env`; the flag takes precedence.
 //!
-//! [`ServeArgs`] is what was written, [`Settings`] what it means: whatever is wrong is found here, before anything
-//! is opened, and told in one line.
+//! [`ServeArgs`] is the command line as clap parses it, [`Settings`] its checked meaning. Every error is found here,
+//! before anything is opened, and reported in one line.
 //!
-//! **Invariant:** a secret is never shown, neither in the help nor by `Debug`. There is no default key: a node
-//! without one does not start.
+//! **Invariants:** a secret is never shown, neither in the help nor by `Debug`. There is no default key: a node without
+//! one does not start.
 
 use std::{fmt, path::PathBuf, time::Duration};
 
@@ -21,13 +21,13 @@ use crate::{
 
 /// Shortest key or secret: 16 random characters can't be guessed over a network.
 const SECRET_BYTES_MIN: usize = 16;
-/// What is not logged unless it is asked for by name: openraft warns of a dead member with every heartbeat, and the log
-/// tells of each of its files.
-const QUIET: &str = "openraft=error,chunked_wal=warn,raft_log=warn";
-/// Longest body of a request: a write of it must fit into a call between nodes.
+/// Levels of libraries that log too much, unless the filter names them: openraft warns of an unreachable member with
+/// every heartbeat, and `raft_log` logs each operation on its files.
+const LIBRARY_LEVELS: &str = "openraft=error,chunked_wal=warn,raft_log=warn";
+/// Largest value of `--body-bytes`: a write of such a body must fit into a call between nodes.
 pub const BODY_BYTES_MAX: usize = 16 << 20;
 
-/// A text that is never shown.
+/// A secret, which `Debug` does not show.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
@@ -51,10 +51,10 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Where the root key is.
+/// The root key, or the file that holds it.
 #[derive(Debug, Clone, Args)]
 pub struct KeyArgs {
-    /// The root key: the credential of every request. At least 16 characters
+    /// The root key, the credential of every request; at least 16 characters
     #[arg(long, env = "CONCORD_API_KEY", hide_env_values = true, value_name = "KEY")]
     pub api_key: Option<Secret>,
     /// A file that holds the root key
@@ -62,103 +62,104 @@ pub struct KeyArgs {
     pub api_key_file: Option<PathBuf>,
 }
 
-/// How a node's log lines look.
+/// The format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// For people.
+    /// Text for people.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
 /// What is logged, and how.
 #[derive(Debug, Clone, Args)]
 pub struct LogArgs {
-    /// How log lines look
+    /// The format of log lines
     #[arg(long, env = "CONCORD_LOG_FORMAT", value_enum, default_value = "text")]
     pub log_format: LogFormat,
-    /// What is logged: a level, or levels by module as in `info,concord::raft=debug`
+    /// The log filter: a level, or levels by module as in `info,concord::raft=debug`
     #[arg(long, env = "CONCORD_LOG", default_value = "info", value_name = "FILTER")]
     pub log: String,
 }
 
 impl LogArgs {
-    /// The filter, by which libraries that tell of their every step are quiet unless they are named.
+    /// The filter, preceded by [`LIBRARY_LEVELS`] unless it is a single level that logs less than `warn`, which those
+    /// would raise.
     #[must_use]
     pub fn filter(&self) -> String {
         let is_quieter = self.log.parse::<LevelFilter>().is_ok_and(|level| level < LevelFilter::WARN);
-        if is_quieter { self.log.clone() } else { format!("{QUIET},{}", self.log) }
+        if is_quieter { self.log.clone() } else { format!("{LIBRARY_LEVELS},{}", self.log) }
     }
 }
 
-/// The limits of intake; each refusal names its limit.
+/// The limits of requests; each refusal names its limit.
 #[derive(Debug, Clone, Args)]
 pub struct LimitArgs {
-    /// Bytes of a request body
+    /// Largest request body, in bytes
     #[arg(long, env = "CONCORD_BODY_BYTES", default_value_t = Limits::default().body_bytes, value_name = "N")]
     pub body_bytes: usize,
-    /// Bytes of a config's data
+    /// Largest data of a config, in bytes
     #[arg(long, env = "CONCORD_DATA_BYTES", default_value_t = Limits::default().data_bytes, value_name = "N")]
     pub data_bytes: usize,
-    /// Bytes of a definition's schema
+    /// Largest schema of a definition, in bytes
     #[arg(long, env = "CONCORD_SCHEMA_BYTES", default_value_t = Limits::default().schema_bytes, value_name = "N")]
     pub schema_bytes: usize,
-    /// Levels to which JSON is nested
+    /// Deepest nesting of JSON, in levels
     #[arg(long, env = "CONCORD_JSON_DEPTH", default_value_t = Limits::default().json_depth, value_name = "N")]
     pub json_depth: usize,
-    /// Indexed paths of a definition
+    /// Most indexed paths of a definition
     #[arg(long, env = "CONCORD_INDEXES", default_value_t = Limits::default().indexes, value_name = "N")]
     pub indexes: usize,
-    /// Operations of a batch
+    /// Most operations of a batch
     #[arg(long, env = "CONCORD_BATCH_OPERATIONS", default_value_t = 1000, value_name = "N")]
     pub batch_operations: usize,
-    /// Records of a page
+    /// Most records of a page
     #[arg(long, env = "CONCORD_PAGE_LIMIT", default_value_t = Limits::default().page_limit, value_name = "N")]
     pub page_limit: usize,
-    /// Writes that this node works on at once; more are refused with 429
+    /// Most concurrent writes of this node; more are refused with 429
     #[arg(
         long, env = "CONCORD_WRITES_IN_FLIGHT", default_value_t = Limits::default().writes_in_flight,
         value_name = "N"
     )]
     pub writes_in_flight: usize,
-    /// Watches that are open on this node at once; more are refused with 429
+    /// Most open watches of this node; more are refused with 429
     #[arg(long, env = "CONCORD_WATCHES", default_value_t = Limits::default().watches, value_name = "N")]
     pub watches: usize,
 }
 
-/// The waits.
+/// Timeouts and intervals.
 #[derive(Debug, Clone, Args)]
 pub struct TimeArgs {
-    /// How long a write may take in all, in milliseconds
+    /// The timeout of a write, in milliseconds
     #[arg(long, env = "CONCORD_WRITE_TIMEOUT_MS", default_value_t = 10_000, value_name = "MS")]
     pub write_timeout_ms: u64,
-    /// How long a read may take in all, in milliseconds
+    /// The timeout of a read, in milliseconds
     #[arg(long, env = "CONCORD_READ_TIMEOUT_MS", default_value_t = 5_000, value_name = "MS")]
     pub read_timeout_ms: u64,
-    /// How long the headers of a request may take, in milliseconds
+    /// The timeout for the headers of a request, in milliseconds
     #[arg(long, env = "CONCORD_HEADER_TIMEOUT_MS", default_value_t = 10_000, value_name = "MS")]
     pub header_timeout_ms: u64,
-    /// After how much silence a watch is sent a heartbeat, in milliseconds
+    /// How long a watch is silent before it gets a heartbeat, in milliseconds
     #[arg(long, env = "CONCORD_WATCH_HEARTBEAT_MS", default_value_t = 10_000, value_name = "MS")]
     pub watch_heartbeat_ms: u64,
-    /// How often a leader shows that it lives, in milliseconds
+    /// The interval of a leader's heartbeats, in milliseconds
     #[arg(long, env = "CONCORD_HEARTBEAT_MS", default_value_t = 200, value_name = "MS")]
     pub heartbeat_ms: u64,
-    /// How long a follower waits for its leader at least, in milliseconds
+    /// The shortest election timeout of a follower, in milliseconds
     #[arg(long, env = "CONCORD_ELECTION_MIN_MS", default_value_t = 600, value_name = "MS")]
     pub election_min_ms: u64,
-    /// How long a follower waits for its leader at most, in milliseconds; also the leader's lease
+    /// The longest election timeout of a follower, in milliseconds; also the leader's lease
     #[arg(long, env = "CONCORD_ELECTION_MAX_MS", default_value_t = 900, value_name = "MS")]
     pub election_max_ms: u64,
 }
 
-/// How much of the history is kept.
+/// How much of the history is retained.
 #[derive(Debug, Clone, Args)]
 pub struct HistoryArgs {
-    /// Revisions whose changes are kept; older ones may go. 0 keeps all
+    /// How many of the newest revisions are retained; older ones may be removed. 0 retains all
     #[arg(long, env = "CONCORD_HISTORY_REVISIONS", default_value_t = 1_000_000, value_name = "N")]
     pub history_revisions: u64,
-    /// Seconds for which changes are kept; older ones go. 0 keeps all
+    /// For how many seconds changes are retained; older ones are removed. 0 retains all
     #[arg(long, env = "CONCORD_HISTORY_AGE_S", default_value_t = 30 * 24 * 60 * 60, value_name = "S")]
     pub history_age_s: u64,
 }
@@ -171,26 +172,26 @@ impl HistoryArgs {
     }
 }
 
-/// `concord serve`.
+/// The command line of `concord serve`.
 #[derive(Debug, Clone, Args)]
 pub struct ServeArgs {
-    /// This node's id, from 1. An id is never given to another node, also not after a node is lost
+    /// The id of this node, from 1. An id is never used for another node, not even after the node is lost
     #[arg(long, env = "CONCORD_NODE_ID", value_name = "N")]
     pub node_id: NodeId,
-    /// Where this node keeps its data
+    /// The data directory
     #[arg(long, env = "CONCORD_DATA_DIR", value_name = "DIR")]
     pub data_dir: PathBuf,
-    /// Where callers are served, host:port
+    /// The address of the HTTP interface, host:port
     #[arg(long, env = "CONCORD_API_ADDR", default_value = "127.0.0.1:8101", value_name = "ADDR")]
     pub api_addr: String,
-    /// Where other nodes are served, host:port
+    /// The address for calls of other nodes, host:port
     #[arg(long, env = "CONCORD_PEER_ADDR", default_value = "127.0.0.1:8201", value_name = "ADDR")]
     pub peer_addr: String,
     #[command(flatten)]
     #[expect(missing_docs, reason = "its fields are the help")]
     pub key: KeyArgs,
-    /// The secret that the nodes of a cluster share. Two, with a comma between, while it is changed: the first is
-    /// sent, both are taken
+    /// The secret that the nodes of a cluster share. While it is changed, two with a comma between: the first is
+    /// sent, both are accepted
     #[arg(
         long,
         env = "CONCORD_CLUSTER_SECRET",
@@ -208,19 +209,19 @@ pub struct ServeArgs {
     #[command(flatten)]
     #[expect(missing_docs, reason = "its fields are the help")]
     pub times: TimeArgs,
-    /// The members, ID=API@PEER with commas between: asked for a snapshot by a node whose own state is damaged
+    /// The members, as ID=API@PEER with commas between; a node whose state is damaged fetches a snapshot from them
     #[arg(long, env = "CONCORD_PEERS", value_delimiter = ',', value_parser = parse_member, value_name = "LIST")]
     pub peers: Vec<Member>,
     /// Bytes of log after which a snapshot is written
     #[arg(long, env = "CONCORD_SNAPSHOT_LOG_BYTES", default_value_t = 64 << 20, value_name = "N")]
     pub snapshot_log_bytes: u64,
-    /// Free bytes of the volume below which writes, but for deletes, are refused with 507
+    /// Free bytes of the volume below which writes, except deletes, are refused with 507
     #[arg(long, env = "CONCORD_DISK_RESERVE_BYTES", default_value_t = 256 << 20, value_name = "N")]
     pub disk_reserve_bytes: u64,
     #[command(flatten)]
     #[expect(missing_docs, reason = "its fields are the help")]
     pub history: HistoryArgs,
-    /// Threads that serve requests; by default one a core, at least 2
+    /// Threads that serve requests; by default one per core, at least 2
     #[arg(long, env = "CONCORD_WORKER_THREADS", value_name = "N")]
     pub worker_threads: Option<usize>,
     #[command(flatten)]
@@ -228,40 +229,40 @@ pub struct ServeArgs {
     pub log: LogArgs,
 }
 
-/// What a node runs by.
+/// The checked settings of a node.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// This node's id.
+    /// The id of this node.
     pub node_id: NodeId,
     /// The data directory.
     pub data_dir: PathBuf,
-    /// Where callers are served.
+    /// The address of the HTTP interface.
     pub api_addr: String,
-    /// Where other nodes are served.
+    /// The address for calls of other nodes.
     pub peer_addr: String,
-    /// Members that may be asked for a snapshot.
+    /// The members that a node whose state is damaged fetches a snapshot from.
     pub peers: Vec<Member>,
     /// The root key.
     pub api_key: Secret,
-    /// The cluster's secrets, the one to send first.
+    /// The cluster's secrets; the first one is sent.
     pub cluster_secrets: Vec<Secret>,
-    /// The limits of intake.
+    /// The limits of requests.
     pub limits: Limits,
-    /// How long a write may take in all.
+    /// The timeout of a write.
     pub write_timeout: Duration,
-    /// How long a read may take in all.
+    /// The timeout of a read.
     pub read_timeout: Duration,
-    /// How long the headers of a request may take.
+    /// The timeout for the headers of a request.
     pub header_timeout: Duration,
-    /// After how much silence a watch is sent a heartbeat.
+    /// How long a watch is silent before it gets a heartbeat.
     pub watch_heartbeat: Duration,
     /// Raft's timers.
     pub timers: Timers,
-    /// Bytes of log after which a snapshot is due.
+    /// Bytes of log after which a snapshot is written.
     pub snapshot_log_bytes: u64,
-    /// The reserve of the volume.
+    /// Free bytes of the volume below which writes are refused.
     pub disk_reserve_bytes: u64,
-    /// How long the history is kept.
+    /// How much of the history is retained.
     pub retention: Retention,
     /// Threads that serve requests.
     pub worker_threads: usize,
@@ -282,7 +283,7 @@ impl KeyArgs {
     }
 }
 
-/// The secrets that were given, or those that a file holds, one a line or with commas between.
+/// The secrets that were given, or those in a file, one per line or separated by commas.
 fn read_secrets(
     given: Vec<Secret>,
     file: Option<&PathBuf>,
@@ -313,10 +314,10 @@ fn read_secrets(
 }
 
 impl Settings {
-    /// What was written, checked.
+    /// Checks a command line.
     ///
     /// # Errors
-    /// The first thing that is wrong, in one line.
+    /// The first error, in one line.
     pub fn check(args: ServeArgs) -> Result<Self, String> {
         if args.node_id == 0 {
             return Err("--node-id must be at least 1".into());
@@ -336,7 +337,7 @@ impl Settings {
         let cluster_secrets = read_secrets(secrets, args.cluster_secret_file.as_ref(), names)?;
         let api_key = args.key.read()?;
         if cluster_secrets.contains(&api_key) {
-            return Err("--cluster-secret and --api-key must differ: callers are no nodes".into());
+            return Err("--cluster-secret and --api-key must differ: a caller must not act as a node".into());
         }
         Ok(Self {
             node_id: args.node_id,
@@ -382,7 +383,7 @@ impl LimitArgs {
         if self.data_bytes.max(self.schema_bytes) > self.body_bytes {
             return Err("--data-bytes and --schema-bytes must be at most --body-bytes".into());
         }
-        // Parsing ends at 127 levels, whatever is asked for; an index entry names its path in 16 bits.
+        // The JSON parser stops at 127 levels; an index entry names its path in 16 bits.
         if self.json_depth > 100 || self.indexes > 1000 || self.batch_operations > BATCH_STEPS_MAX {
             return Err("at most: --json-depth 100, --indexes 1000, --batch-operations 1024".into());
         }
@@ -433,11 +434,11 @@ impl TimeArgs {
     }
 }
 
-fn check_at_least(flag: &str, value: u64, least: u64) -> Result<(), String> {
-    (value >= least).then_some(()).ok_or_else(|| format!("{flag} must be at least {least}"))
+fn check_at_least(flag: &str, value: u64, minimum: u64) -> Result<(), String> {
+    (value >= minimum).then_some(()).ok_or_else(|| format!("{flag} must be at least {minimum}"))
 }
 
-/// Reads a member as the command line has it.
+/// Parses a member of the command line.
 ///
 /// # Errors
 /// When it is not `ID=API_HOST:PORT@PEER_HOST:PORT`.
@@ -448,7 +449,7 @@ pub fn parse_member(text: &str) -> Result<Member, String> {
     check_address(peer_addr)?;
     match id.parse() {
         Ok(id) if id > 0 => Ok(Member { id, api_addr: api_addr.into(), peer_addr: peer_addr.into() }),
-        _ => Err(format!("`{id}` is no node id")),
+        _ => Err(format!("`{id}` is not a node id")),
     }
 }
 

@@ -1,7 +1,7 @@
-//! The question for a credential: over the whole router, unknown paths included.
+//! Authentication of every request, those for unknown paths included.
 //!
-//! **Invariant:** nothing is said of a request, not even whether its path exists, before its credential is known.
-//! Only GET and HEAD of the probes and of `docs` need none; no other header, address or spelling is exempt.
+//! **Invariant:** no answer reveals anything about a request, not even whether its path exists, before the credential is
+//! checked. Only GET and HEAD of the probes and of `docs` need none; no other header, address or spelling is exempt.
 
 use axum::extract::Request;
 use http::{HeaderMap, Method, header};
@@ -9,9 +9,9 @@ use http::{HeaderMap, Method, header};
 use super::{docs, probes, reply::Problem};
 use crate::service::Service;
 
-/// Gives a request its principal, or refuses it.
-pub(super) fn admit(service: &Service, request: &mut Request) -> Result<(), Problem> {
-    if !is_open(request.method(), request.uri().path()) {
+/// Adds the principal to a request, or refuses it.
+pub(super) fn authenticate(service: &Service, request: &mut Request) -> Result<(), Problem> {
+    if !is_public(request.method(), request.uri().path()) {
         let credential = credential(request.headers()).map_err(Problem::Unauthenticated)?;
         let principal = service
             .authenticate(credential)
@@ -21,12 +21,12 @@ pub(super) fn admit(service: &Service, request: &mut Request) -> Result<(), Prob
     Ok(())
 }
 
-fn is_open(method: &Method, path: &str) -> bool {
+fn is_public(method: &Method, path: &str) -> bool {
     (method == Method::GET || method == Method::HEAD)
         && (path == "/"
             || probes::LIVE.contains(&path)
             || probes::READY.contains(&path)
-            || docs::is_open(path))
+            || docs::is_public(path))
 }
 
 /// The credential of `Authorization: <key>` or `Authorization: Bearer <key>`.
@@ -34,7 +34,7 @@ fn credential(headers: &HeaderMap) -> Result<&[u8], &'static str> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
     let value = values.next().ok_or("the header `Authorization` is missing")?;
     if values.next().is_some() {
-        // Which of two would count depends on who looks: a proxy may have checked the other.
+        // Servers differ in which of two headers counts: a proxy may have checked the other one.
         return Err("the header `Authorization` is given twice");
     }
     let value = value.as_bytes().trim_ascii();
@@ -63,29 +63,37 @@ mod tests {
     }
 
     #[test]
-    fn a_key_stands_alone_or_behind_its_scheme() {
+    fn a_key_is_given_alone_or_after_its_scheme() {
         for value in ["secret", "Bearer secret", "bearer secret", "BEARER   secret", " secret "] {
             assert_eq!(of(&[value]).as_deref(), Some("secret"), "{value:?}");
         }
-        assert_eq!(of(&["bearersecret"]).as_deref(), Some("bearersecret"), "a key may begin so");
-        assert_eq!(of(&["Basic secret"]).as_deref(), Some("Basic secret"), "no key is like this");
+        assert_eq!(
+            of(&["bearersecret"]).as_deref(),
+            Some("bearersecret"),
+            "a key may begin with the name of the scheme"
+        );
+        assert_eq!(
+            of(&["Basic secret"]).as_deref(),
+            Some("Basic secret"),
+            "another scheme is part of the credential, which then is no key"
+        );
     }
 
     #[test]
-    fn nothing_and_two_headers_are_no_credential() {
+    fn no_header_an_empty_one_and_two_are_no_credential() {
         for values in [&[][..], &[""], &["Bearer"], &["bearer "], &["secret", "secret"]] {
             assert_eq!(of(values), None, "{values:?}");
         }
     }
 
     #[test]
-    fn only_reads_of_the_probes_are_open() {
+    fn only_reads_of_the_probes_are_public() {
         for path in ["/", "/livez", "/readyz", "/health", "/readiness-probe"] {
-            assert!(is_open(&Method::GET, path) && is_open(&Method::HEAD, path), "{path}");
-            assert!(!is_open(&Method::POST, path) && !is_open(&Method::OPTIONS, path), "{path}");
+            assert!(is_public(&Method::GET, path) && is_public(&Method::HEAD, path), "{path}");
+            assert!(!is_public(&Method::POST, path) && !is_public(&Method::OPTIONS, path), "{path}");
         }
         for path in ["", "//", "/livez/", "//livez", "/%6civez", "/livez/../api/v1/cluster", "/metrics"] {
-            assert!(!is_open(&Method::GET, path), "{path}");
+            assert!(!is_public(&Method::GET, path), "{path}");
         }
     }
 }

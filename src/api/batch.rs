@@ -1,10 +1,11 @@
-//! Change sets: `POST /api/v1/batch`, several writes that are done as one, or not at all.
+//! Batches: `POST /api/v1/batch`, several writes that are applied atomically.
 //!
-//! The names of operations are a closed set; each has the fields of its single request, and its conditions as
-//! `if_match` and `if_none_match`. What an answer says of an operation follows from the request alone, because a
-//! batch that is done is done as it was asked; so a request that is sent again is answered the same.
+//! Each operation has the fields of the request that does the same alone, and its conditions as `if_match` and
+//! `if_none_match`. The result of each operation follows from the request alone, because a batch is applied exactly as
+//! requested or not at all; so a request that is sent again gets the same answer.
 //!
-//! **Invariant:** a condition that can't be understood or kept refuses the batch; it is never taken for absent.
+//! **Invariant:** a condition that is malformed, or that its operation cannot satisfy, refuses the batch. It is never
+//! ignored.
 
 use axum::extract::State;
 use serde_json::Value;
@@ -12,8 +13,8 @@ use serde_json::Value;
 use super::{
     body::{Fields, not_an_object},
     condition::Condition,
-    definitions,
-    extract::Ask,
+    configs, definitions,
+    extract::WriteRequest,
     json::Object,
     patch,
     reply::{Problem, Reply},
@@ -28,7 +29,6 @@ use crate::{
     service::{Refusal, Service, Write},
 };
 
-const KEY: &str = "config_key";
 const OPERATIONS: &str = "operations";
 pub(super) const CREATE_DEFINITION: &str = "create_definition";
 pub(super) const SET_INDEXES: &str = "set_indexes";
@@ -37,7 +37,7 @@ pub(super) const CREATE_CONFIG: &str = "create_config";
 pub(super) const PUT_CONFIG: &str = "put_config";
 pub(super) const PATCH_CONFIG: &str = "patch_config";
 pub(super) const DELETE_CONFIG: &str = "delete_config";
-/// What an operation may be.
+/// The names of all operations.
 pub(super) const NAMES: [&str; 7] = [
     CREATE_DEFINITION,
     SET_INDEXES,
@@ -48,63 +48,67 @@ pub(super) const NAMES: [&str; 7] = [
     DELETE_CONFIG,
 ];
 
-/// Does all operations or none.
-pub(super) async fn run(State(service): State<Service>, ask: Ask) -> Result<Reply, Problem> {
-    if ask.condition != Condition::Open {
-        let msg = "a batch has its conditions in its operations";
+/// Applies all operations, or none.
+pub(super) async fn run(State(service): State<Service>, request: WriteRequest) -> Result<Reply, Problem> {
+    if request.condition != Condition::Unconditional {
+        let msg = "the conditions of a batch are members of its operations";
         return Err(Problem::violation(Violation::at(vec!["header".into()], msg)));
     }
-    let operations = read(ask.json(&service)?)?;
-    let results: Vec<String> = operations.iter().map(shown).collect();
-    let written = service.write(ask.caller, Write::Batch(operations)).await?;
+    let operations = parse(request.json(&service)?)?;
+    let results: Vec<String> = operations.iter().map(result).collect();
+    let written = service.write(request.caller, Write::Batch(operations)).await?;
     // A dry run has no revision.
     let revision = Some(written.applied.revision).filter(|_| !written.dry_run);
     let data = Object::new().value("revision", &revision).raw("results", &format!("[{}]", results.join(",")));
-    Ok(Reply::done("batch applied", &data.end()).of_end(&written))
+    Ok(Reply::ok("batch applied", &data.finish()).for_write_without_record(&written))
 }
 
-/// What the answer says of an operation.
-fn shown(write: &Write) -> String {
-    let of = |name: &'static str, definition: &str| {
-        Object::new().plain("op", name).value(definitions::KEY, &definition)
+/// The result of an operation, as JSON.
+fn result(write: &Write) -> String {
+    let begin = |name: &'static str, definition: &str| {
+        Object::new().unescaped("op", name).value(definitions::KEY, &definition)
     };
     let (result, created) = match write {
-        Write::CreateDefinition { key, .. } => (of(CREATE_DEFINITION, key), true),
-        Write::SetIndexes { key, .. } => (of(SET_INDEXES, key), false),
-        Write::DeleteDefinition { key, .. } => (of(DELETE_DEFINITION, key), false),
+        Write::CreateDefinition { key, .. } => (begin(CREATE_DEFINITION, key), true),
+        Write::SetIndexes { key, .. } => (begin(SET_INDEXES, key), false),
+        Write::DeleteDefinition { key, .. } => (begin(DELETE_DEFINITION, key), false),
         Write::WriteConfig { definition, key, expect: Expect::Absent, .. } => {
-            (of(CREATE_CONFIG, definition).value(KEY, key), true)
+            (begin(CREATE_CONFIG, definition).value(configs::KEY, key), true)
         }
         Write::WriteConfig { definition, key, expect, .. } => {
-            (of(PUT_CONFIG, definition).value(KEY, key), *expect == Expect::None)
+            (begin(PUT_CONFIG, definition).value(configs::KEY, key), *expect == Expect::None)
         }
-        Write::PatchConfig { definition, key, .. } => (of(PATCH_CONFIG, definition).value(KEY, key), false),
-        Write::DeleteConfig { definition, key, .. } => (of(DELETE_CONFIG, definition).value(KEY, key), false),
-        // No operation of a batch is one of these.
+        Write::PatchConfig { definition, key, .. } => {
+            (begin(PATCH_CONFIG, definition).value(configs::KEY, key), false)
+        }
+        Write::DeleteConfig { definition, key, .. } => {
+            (begin(DELETE_CONFIG, definition).value(configs::KEY, key), false)
+        }
+        // A batch has no such operations.
         Write::Batch(_) | Write::Rollback(_) | Write::SetSchema(_) | Write::SetUnique(_) => {
             (Object::new(), false)
         }
     };
-    result.value("created", &created).end()
+    result.value("created", &created).finish()
 }
 
-/// Reads the operations of a body.
-fn read(body: Value) -> Result<Vec<Write>, Problem> {
-    let mut fields = Fields::of(body)?;
+/// Parses the operations of a body.
+fn parse(body: Value) -> Result<Vec<Write>, Problem> {
+    let mut fields = Fields::from_json(body)?;
     let mut violations = Vec::new();
     let mut writes = Vec::new();
-    for (place, (loc, item)) in (0..).zip(fields.list(OPERATIONS)) {
+    for (index, (loc, item)) in (0..).zip(fields.list(OPERATIONS)) {
         let Value::Object(object) = item else {
-            fields.wrong.push(not_an_object(loc));
+            fields.errors.push(not_an_object(loc));
             continue;
         };
-        let within = vec![OPERATIONS.into(), LocSegment::Index(place)];
-        let wrong = std::mem::take(&mut fields.wrong);
-        let mut operation = Operation { fields: Fields { object, loc, wrong }, violations, within };
-        writes.extend(operation.read());
-        (fields.wrong, violations) = (operation.fields.wrong, operation.violations);
+        let violations_loc = vec![OPERATIONS.into(), Step::Place(index)];
+        let errors = std::mem::take(&mut fields.errors);
+        let mut operation = Operation { fields: Fields { object, loc, errors }, violations, violations_loc };
+        writes.extend(operation.parse());
+        (fields.errors, violations) = (operation.fields.errors, operation.violations);
     }
-    let writes = fields.end(writes)?;
+    let writes = fields.finish(writes)?;
     if violations.is_empty() {
         Ok(writes)
     } else {
@@ -112,89 +116,89 @@ fn read(body: Value) -> Result<Vec<Write>, Problem> {
     }
 }
 
-/// One operation that is being read. What is wrong is collected, of all operations.
+/// One operation while it is parsed. The errors of all operations are collected.
 struct Operation {
     fields: Fields,
     violations: Vec<Violation>,
-    /// How its violations are named.
-    within: Vec<LocSegment>,
+    /// The location of its violations.
+    violations_loc: Vec<Step>,
 }
 
 impl Operation {
-    /// The write; `None` when its kind is not known.
-    fn read(&mut self) -> Option<Write> {
-        let name = self.fields.text("op");
+    /// The write; `None` when the operation is unknown.
+    fn parse(&mut self) -> Option<Write> {
+        let name = self.fields.string("op");
         if !NAMES.contains(&name.as_str()) {
-            // One that is missing or no text is told as that: wrong shapes are told before violations.
+            // Where `op` is missing or not a string, the error of shape is answered: shapes come before violations.
             self.violation("op", &format!("`op` must be one of {}", NAMES.join(", ")));
             return None;
         }
-        let definition = self.fields.text(definitions::KEY);
+        let definition = self.fields.string(definitions::KEY);
         match name.as_str() {
             CREATE_DEFINITION => {
-                self.create();
+                self.for_create();
                 let indexes =
-                    if self.fields.has("indexes") { self.fields.texts("indexes") } else { Vec::new() };
+                    if self.fields.has("indexes") { self.fields.strings("indexes") } else { Vec::new() };
                 let is_null = self.fields.is_null("json_schema");
-                let schema = if is_null { None } else { self.fields.object_if_there("json_schema") };
+                let schema = if is_null { None } else { self.fields.optional_object("json_schema") };
                 Some(Write::CreateDefinition { key: definition, indexes, schema: schema.map(Document::new) })
             }
             SET_INDEXES => {
-                let indexes = self.fields.texts("indexes");
-                Some(Write::SetIndexes { key: definition, indexes, expect: self.change() })
+                let indexes = self.fields.strings("indexes");
+                Some(Write::SetIndexes { key: definition, indexes, expect: self.for_change() })
             }
             DELETE_DEFINITION => {
                 let restrict = self.restrict();
-                Some(Write::DeleteDefinition { key: definition, expect: self.change(), restrict })
+                Some(Write::DeleteDefinition { key: definition, expect: self.for_change(), restrict })
             }
-            _ => Some(self.read_config(&name, definition)),
+            _ => Some(self.parse_config(&name, definition)),
         }
     }
 
-    fn read_config(&mut self, name: &str, definition: String) -> Write {
-        let key = self.fields.text(KEY);
+    fn parse_config(&mut self, name: &str, definition: String) -> Write {
+        let key = self.fields.string(configs::KEY);
         match name {
             CREATE_CONFIG => {
                 let data = Document::new(self.fields.object("data"));
-                self.create();
+                self.for_create();
                 Write::WriteConfig { definition, key, data, expect: Expect::Absent }
             }
             PUT_CONFIG => {
                 let data = Document::new(self.fields.object("data"));
-                Write::WriteConfig { definition, key, data, expect: self.put() }
+                Write::WriteConfig { definition, key, data, expect: self.for_put() }
             }
             PATCH_CONFIG => {
                 let patch = self.patch();
-                Write::PatchConfig { definition, key, patch, expect: self.change() }
+                Write::PatchConfig { definition, key, patch, expect: self.for_change() }
             }
-            _ => Write::DeleteConfig { definition, key, expect: self.change() },
+            _ => Write::DeleteConfig { definition, key, expect: self.for_change() },
         }
     }
 
     fn violation(&mut self, name: &str, msg: &str) {
-        let loc = self.within.iter().cloned().chain([name.into()]).collect();
+        let loc = self.violations_loc.iter().cloned().chain([name.into()]).collect();
         self.violations.push(Violation::at(loc, msg));
     }
 
-    /// The patch: an object is a merge patch, a list a JSON patch.
+    /// The patch: a list is a JSON Patch, anything else is read as a JSON Merge Patch.
     fn patch(&mut self) -> Patch {
         let value = self.fields.take("patch").unwrap_or_default();
-        let form = if value.is_array() { PatchFormat::Json } else { PatchFormat::Merge };
-        let body = self.fields.place("patch");
-        let within: Vec<LocSegment> = self.within.iter().cloned().chain(["patch".into()]).collect();
-        if !self.fields.wrong.iter().any(|detail| detail.loc == body) {
-            let (details, violations) = patch::violations(form, &value, &body, &within);
-            self.fields.wrong.extend(details);
+        let format = if value.is_array() { PatchForm::Json } else { PatchForm::Merge };
+        let shape_loc = self.fields.loc_of("patch");
+        let loc: Vec<Step> = self.violations_loc.iter().cloned().chain(["patch".into()]).collect();
+        if !self.fields.errors.iter().any(|detail| detail.loc == shape_loc) {
+            let (details, violations) = patch::errors(format, &value, &shape_loc, &loc);
+            self.fields.errors.extend(details);
             self.violations.extend(violations);
         }
-        Patch { format: form, document: Document::new(value) }
+        Patch { form: format, document: Document::new(value) }
     }
 
     fn restrict(&mut self) -> bool {
         if !self.fields.has("mode") {
             return false;
         }
-        let restrict = self.fields.text("mode") == "restrict";
+        let restrict = self.fields.string("mode") == "restrict";
         if !restrict {
             self.violation("mode", "`mode` must be `restrict` or absent");
         }
@@ -202,11 +206,11 @@ impl Operation {
     }
 
     /// What `if_match` expects.
-    fn matching(&mut self) -> Option<Expect> {
+    fn if_match(&mut self) -> Option<Expect> {
         if !self.fields.has("if_match") {
             return None;
         }
-        let text = self.fields.text("if_match");
+        let text = self.fields.string("if_match");
         if text == "*" {
             return Some(Expect::Present);
         }
@@ -215,42 +219,42 @@ impl Operation {
         if !is_number {
             self.violation("if_match", "expected a revision, with or without quotes, or `*`");
         }
-        // No record has revision 0: a number that is none matches nothing.
+        // No record has revision 0, so a number that cannot be a revision matches none.
         Some(Expect::At(tag.parse().unwrap_or(0)))
     }
 
-    /// Whether `if_none_match` is there; it can be `*` only.
-    fn absent(&mut self) -> bool {
+    /// Whether `if_none_match` is given; its only value is `*`.
+    fn if_none_match(&mut self) -> bool {
         if !self.fields.has("if_none_match") {
             return false;
         }
-        if self.fields.text("if_none_match") != "*" {
+        if self.fields.string("if_none_match") != "*" {
             self.violation("if_none_match", "a write takes no other value than `*`");
         }
         true
     }
 
     /// For an operation that only creates.
-    fn create(&mut self) {
-        if self.matching().is_some() {
+    fn for_create(&mut self) {
+        if self.if_match().is_some() {
             self.violation("if_match", "a create has no revision to match");
         }
-        self.absent();
+        self.if_none_match();
     }
 
-    /// For an operation that only changes or ends what is there.
-    fn change(&mut self) -> Expect {
-        if self.absent() {
+    /// For an operation that changes or deletes an existing record.
+    fn for_change(&mut self) -> Expect {
+        if self.if_none_match() {
             self.violation("if_none_match", "this operation creates nothing");
         }
-        self.matching().unwrap_or(Expect::Present)
+        self.if_match().unwrap_or(Expect::Present)
     }
 
-    /// For an operation that changes, or creates when that is asked.
-    fn put(&mut self) -> Expect {
-        match (self.matching(), self.absent()) {
+    /// For an operation that replaces an existing record, or creates one with `if_none_match`.
+    fn for_put(&mut self) -> Expect {
+        match (self.if_match(), self.if_none_match()) {
             (Some(_), true) => {
-                self.violation("if_match", "cannot stand beside `if_none_match`");
+                self.violation("if_match", "cannot be combined with `if_none_match`");
                 Expect::None
             }
             (None, true) => Expect::None,
@@ -264,8 +268,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn wrong(operations: Value) -> (Vec<Vec<LocSegment>>, Vec<Vec<LocSegment>>) {
-        match read(json!({"operations": operations})) {
+    fn errors(operations: Value) -> (Vec<Vec<Step>>, Vec<Vec<Step>>) {
+        match parse(json!({"operations": operations})) {
             Err(Problem::Shape(details)) => (details.into_iter().map(|detail| detail.loc).collect(), vec![]),
             Err(Problem::Refused(Refusal::Invalid(Invalid::Violations(violations)), None)) => {
                 (vec![], violations.into_iter().map(|violation| violation.loc).collect())
@@ -274,16 +278,16 @@ mod tests {
         }
     }
 
-    fn at(place: u64, name: &str) -> Vec<LocSegment> {
-        vec!["operations".into(), LocSegment::Index(place), name.into()]
+    fn at(index: u64, name: &str) -> Vec<Step> {
+        vec!["operations".into(), Step::Place(index), name.into()]
     }
 
-    fn in_body(place: u64, name: &str) -> Vec<LocSegment> {
-        [vec!["body".into()], at(place, name)].concat()
+    fn in_body(index: u64, name: &str) -> Vec<Step> {
+        [vec!["body".into()], at(index, name)].concat()
     }
 
     #[test]
-    fn every_operation_is_read() {
+    fn every_operation_is_parsed() {
         let (d, k) = ("d", "k");
         let operations = json!([
             {"op": "create_definition", "config_definition_key": d, "json_schema": null, "if_none_match": "*"},
@@ -294,12 +298,12 @@ mod tests {
             {"op": "patch_config", "config_definition_key": d, "config_key": k, "patch": [], "if_match": "8"},
             {"op": "delete_config", "config_definition_key": d, "config_key": k, "if_match": "*"},
         ]);
-        let writes = read(json!({"operations": operations})).unwrap();
-        let shown: Vec<Value> =
-            writes.iter().map(|write| serde_json::from_str(&shown(write)).unwrap()).collect();
-        for (place, name) in NAMES.iter().enumerate() {
-            assert_eq!(shown[place]["op"], *name);
-            assert_eq!(shown[place]["created"], json!([0, 3, 4].contains(&place)), "{name}");
+        let writes = parse(json!({"operations": operations})).unwrap();
+        let results: Vec<Value> =
+            writes.iter().map(|write| serde_json::from_str(&result(write)).unwrap()).collect();
+        for (index, name) in NAMES.iter().enumerate() {
+            assert_eq!(results[index]["op"], *name);
+            assert_eq!(results[index]["created"], json!([0, 3, 4].contains(&index)), "{name}");
         }
         assert!(matches!(writes[1], Write::SetIndexes { expect: Expect::At(7), .. }));
         assert!(matches!(writes[2], Write::DeleteDefinition { restrict: true, .. }));
@@ -309,8 +313,8 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_wrong_with_the_shape_is_told_of_all_operations() {
-        let (details, _) = wrong(json!([
+    fn the_errors_of_shape_of_all_operations_are_listed() {
+        let (details, _) = errors(json!([
             {"op": "put_config", "config_definition_key": 1, "config_key": "k"},
             5,
             {"config_definition_key": "d"},
@@ -331,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_that_can_not_be_kept_is_refused() {
+    fn a_condition_that_cannot_be_satisfied_is_refused() {
         let config = |op: &str, name: &str, value: &str| json!({"op": op, "config_definition_key": "d", "config_key": "k", "data": {}, "patch": {}, name: value});
         for (operation, name) in [
             (json!({"op": "spell", "config_definition_key": "d"}), "op"),
@@ -343,7 +347,7 @@ mod tests {
             (config("delete_config", "if_none_match", "*"), "if_none_match"),
             (json!({"op": "delete_definition", "config_definition_key": "d", "mode": "all"}), "mode"),
         ] {
-            let (_, violations) = wrong(json!([operation]));
+            let (_, violations) = errors(json!([operation]));
             assert_eq!(violations, [at(0, name)], "{operation}");
         }
     }

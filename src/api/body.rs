@@ -1,9 +1,9 @@
-//! Bodies: bounded, parsed, and read field by field into what the service takes.
+//! Request bodies: received up to a limit, parsed, and read field by field into typed values.
 //!
-//! A body of the wrong shape is refused on the framework's level, in `detail`, with all wrong fields and not the
-//! first only. What a value means (keys, indexes, schema, data) is judged further in.
+//! A body of the wrong shape is refused with `detail`, which lists every wrong field and not only the first. The
+//! values themselves (keys, indexes, schema, data) are validated in `service` and `model`.
 //!
-//! **Invariant:** no more of a body is kept than the limit, whatever the caller announced.
+//! **Invariant:** no more of a body is held in memory than the limit, whatever length the caller declared.
 
 use std::time::Duration;
 
@@ -18,38 +18,44 @@ use super::reply::{Detail, Problem};
 use crate::{
     model::{
         document::{self, Document, DocumentError},
-        error::{Invalid, LocSegment, Violation},
+        error::{Invalid, Step, Violation},
+        patch::PatchForm,
         record::Revision,
     },
     peer::{Member, NodeId},
     service::Refusal,
 };
 
-/// How long a body may take to arrive: the largest one in two minutes is a poor telephone line.
-const BODY_TIME: Duration = Duration::from_secs(120);
-/// How much of a refused body is still read and thrown away, and for how long: a connection that is closed while
-/// its client sends takes the refusal with it.
-const LINGER_BYTES: usize = 64 << 20;
-const LINGER_TIME: Duration = Duration::from_secs(5);
+/// How long a body may take to arrive: one of the default limit (8 MiB) then needs 70 KB/s.
+const BODY_TIMEOUT: Duration = Duration::from_secs(120);
+/// How much of a refused body is still read and discarded: a client that still sends when its connection is closed
+/// loses the refusal.
+const DISCARD_BYTES_MAX: usize = 64 << 20;
+/// For how long a refused body is read and discarded.
+const DISCARD_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Reads a body of at most `limit` bytes.
+/// The media types of patches.
+const PATCH_TYPES: [(&str, PatchForm); 2] =
+    [("application/merge-patch+json", PatchForm::Merge), ("application/json-patch+json", PatchForm::Json)];
+
+/// Receives a body of at most `limit` bytes.
 pub(super) async fn receive(headers: &HeaderMap, mut body: Body, limit: usize) -> Result<Bytes, Problem> {
     let declared = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
     if declared.is_some_and(|bytes: u64| bytes > u64::try_from(limit).unwrap_or(u64::MAX)) {
-        // A caller that waits for a go-ahead has not sent anything yet.
+        // A caller that waits for `100 Continue` has sent nothing yet.
         if !headers.contains_key(header::EXPECT) {
-            linger(body);
+            discard(body);
         }
         return Err(too_large(limit));
     }
-    match timeout(BODY_TIME, collect(&mut body, limit)).await {
+    match timeout(BODY_TIMEOUT, collect(&mut body, limit)).await {
         Ok(Ok(Some(bytes))) => Ok(bytes),
         Ok(Ok(None)) => {
-            linger(body);
+            discard(body);
             Err(too_large(limit))
         }
-        Ok(Err(_)) => Err(unread("the body broke off")),
-        Err(_) => Err(unread("the body did not arrive in time")),
+        Ok(Err(_)) => Err(not_received("the connection ended within the body")),
+        Err(_) => Err(not_received("the body did not arrive in time")),
     }
 }
 
@@ -69,28 +75,29 @@ async fn collect(body: &mut Body, limit: usize) -> Result<Option<Bytes>, axum::E
     Ok(Some(all.freeze()))
 }
 
-/// Throws the rest of a refused body away, beside the answer. How it ends is of no interest to anybody.
-fn linger(mut body: Body) {
-    let discard = async move {
-        let mut left = LINGER_BYTES;
+/// Reads and discards the rest of a refused body in a task of its own, while the refusal is sent. How it ends does
+/// not matter.
+fn discard(mut body: Body) {
+    let read_all = async move {
+        let mut left = DISCARD_BYTES_MAX;
         while let Some(Ok(frame)) = body.frame().await {
             let bytes = frame.data_ref().map_or(0, Bytes::len);
             let Some(rest) = left.checked_sub(bytes) else { return };
             left = rest;
         }
     };
-    tokio::spawn(timeout(LINGER_TIME, discard));
+    tokio::spawn(timeout(DISCARD_TIMEOUT, read_all));
 }
 
 fn too_large(limit: usize) -> Problem {
     Refusal::Invalid(Invalid::TooLarge(format!("the body is larger than {limit} bytes"))).into()
 }
 
-fn unread(msg: &str) -> Problem {
+fn not_received(msg: &str) -> Problem {
     Problem::violation(Violation::at(vec!["body".into()], msg))
 }
 
-/// Refuses a body that says of itself that it is not JSON.
+/// Refuses a body whose media type is not JSON.
 pub(super) fn check_type(headers: &HeaderMap) -> Result<(), Problem> {
     let value = headers.get(header::CONTENT_TYPE).map_or(&b""[..], http::HeaderValue::as_bytes);
     let essence = value.split(|b| *b == b';').next().unwrap_or_default().trim_ascii().to_ascii_lowercase();
@@ -98,7 +105,14 @@ pub(super) fn check_type(headers: &HeaderMap) -> Result<(), Problem> {
     if is_json { Ok(()) } else { Err(Problem::Shape(vec![not_an_object(vec!["body".into()])])) }
 }
 
-/// The value of a body.
+/// The format of the patch in a body, by its media type.
+pub(super) fn patch_format(headers: &HeaderMap) -> Option<PatchForm> {
+    let value = headers.get(header::CONTENT_TYPE)?.to_str().ok()?;
+    let essence = value.split(';').next().unwrap_or_default().trim();
+    PATCH_TYPES.iter().find(|(name, _)| name.eq_ignore_ascii_case(essence)).map(|(_, format)| *format)
+}
+
+/// Parses a body.
 pub(super) fn json(body: &[u8], depth_max: usize) -> Result<Value, Problem> {
     let body_loc = || vec![LocSegment::from("body")];
     if body.is_empty() {
@@ -116,7 +130,7 @@ pub(super) fn json(body: &[u8], depth_max: usize) -> Result<Value, Problem> {
     })
 }
 
-/// The body of operation 1.
+/// The body that creates a definition.
 #[derive(Debug, PartialEq)]
 pub(super) struct NewDefinition {
     pub(super) key: String,
@@ -125,48 +139,48 @@ pub(super) struct NewDefinition {
 }
 
 impl NewDefinition {
-    pub(super) fn of(body: Value) -> Result<Self, Problem> {
-        let mut fields = Fields::of(body)?;
-        let key = fields.text("config_definition_key");
-        let indexes = if fields.has("indexes") { fields.texts("indexes") } else { Vec::new() };
-        let schema = if fields.is_null("json_schema") { None } else { fields.object_if_there("json_schema") };
-        let (key, indexes, schema) = fields.end((key, indexes, schema))?;
+    pub(super) fn from_json(body: Value) -> Result<Self, Problem> {
+        let mut fields = Fields::from_json(body)?;
+        let key = fields.string("config_definition_key");
+        let indexes = if fields.has("indexes") { fields.strings("indexes") } else { Vec::new() };
+        let schema = if fields.is_null("json_schema") { None } else { fields.optional_object("json_schema") };
+        let (key, indexes, schema) = fields.finish((key, indexes, schema))?;
         Ok(Self { key, indexes, schema: schema.map(Document::new) })
     }
 }
 
-/// The body of operation 4.
+/// The body that replaces the indexed paths.
 #[derive(Debug, PartialEq)]
 pub(super) struct NewIndexes {
     pub(super) indexes: Vec<String>,
-    /// A schema was sent too, and has no effect.
+    /// The body has a schema too, which is ignored.
     pub(super) has_schema: bool,
 }
 
 impl NewIndexes {
-    pub(super) fn of(body: Value) -> Result<Self, Problem> {
-        let mut fields = Fields::of(body)?;
+    pub(super) fn from_json(body: Value) -> Result<Self, Problem> {
+        let mut fields = Fields::from_json(body)?;
         let has_schema = fields.has("json_schema");
-        let indexes = fields.texts("indexes");
-        fields.end(Self { indexes, has_schema })
+        let indexes = fields.strings("indexes");
+        fields.finish(Self { indexes, has_schema })
     }
 }
 
-/// The body that changes a schema: `null` removes it.
+/// The body that replaces a schema; `null` removes it.
 pub(super) fn new_schema(body: Value) -> Result<Option<Document>, Problem> {
-    let mut fields = Fields::of(body)?;
+    let mut fields = Fields::from_json(body)?;
     let schema = if fields.is_null("json_schema") { None } else { Some(fields.object("json_schema")) };
-    fields.end(schema).map(|schema| schema.map(Document::new))
+    fields.finish(schema).map(|schema| schema.map(Document::new))
 }
 
-/// The body that names the unique paths.
+/// The body that replaces the unique paths.
 pub(super) fn new_paths(body: Value) -> Result<Vec<String>, Problem> {
-    let mut fields = Fields::of(body)?;
-    let paths = fields.texts("paths");
-    fields.end(paths)
+    let mut fields = Fields::from_json(body)?;
+    let paths = fields.strings("paths");
+    fields.finish(paths)
 }
 
-/// The body of operation 6.
+/// The body that creates a config.
 #[derive(Debug, PartialEq)]
 pub(super) struct NewConfig {
     pub(super) key: String,
@@ -174,79 +188,79 @@ pub(super) struct NewConfig {
 }
 
 impl NewConfig {
-    pub(super) fn of(body: Value) -> Result<Self, Problem> {
-        let mut fields = Fields::of(body)?;
-        let key = fields.text("config_key");
+    pub(super) fn from_json(body: Value) -> Result<Self, Problem> {
+        let mut fields = Fields::from_json(body)?;
+        let key = fields.string("config_key");
         let data = fields.object("data");
-        fields.end((key, data)).map(|(key, data)| Self { key, data: Document::new(data) })
+        fields.finish((key, data)).map(|(key, data)| Self { key, data: Document::new(data) })
     }
 }
 
-/// The body of operation 9: the data alone; a key in it changes nothing.
+/// The body that replaces the data of a config; a key in it is ignored.
 pub(super) fn new_data(body: Value) -> Result<Document, Problem> {
-    let mut fields = Fields::of(body)?;
+    let mut fields = Fields::from_json(body)?;
     let data = fields.object("data");
-    fields.end(data).map(Document::new)
+    fields.finish(data).map(Document::new)
 }
 
-/// The body of a rollback: the revision that it goes back to.
+/// The body of a rollback: the revision whose data are restored.
 pub(super) fn revision(body: Value) -> Result<Revision, Problem> {
-    let mut fields = Fields::of(body)?;
-    let revision = fields.number("revision");
-    fields.end(revision)
+    let mut fields = Fields::from_json(body)?;
+    let revision = fields.integer("revision");
+    fields.finish(revision)
 }
 
 /// The body that forms a cluster.
 pub(super) fn members(body: Value) -> Result<Vec<Member>, Problem> {
-    let mut fields = Fields::of(body)?;
+    let mut fields = Fields::from_json(body)?;
     let mut members = Vec::new();
     for (loc, item) in fields.list("members") {
         match item {
             Value::Object(object) => {
-                let mut member = Fields { object, loc, wrong: std::mem::take(&mut fields.wrong) };
-                let id = member.number("id");
-                let api_addr = member.text("api_addr");
-                let peer_addr = member.text("peer_addr");
+                let mut member = Fields { object, loc, errors: std::mem::take(&mut fields.errors) };
+                let id = member.integer("id");
+                let api_addr = member.string("api_addr");
+                let peer_addr = member.string("peer_addr");
                 members.push(Member { id, api_addr, peer_addr });
-                fields.wrong = member.wrong;
+                fields.errors = member.errors;
             }
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
-                fields.wrong.push(not_an_object(loc));
+                fields.errors.push(not_an_object(loc));
             }
         }
     }
-    fields.end(members)
+    fields.finish(members)
 }
 
 /// The body that names one member.
 pub(super) fn member(body: Value) -> Result<Member, Problem> {
-    let mut fields = Fields::of(body)?;
-    let id = fields.number("id");
-    let api_addr = fields.text("api_addr");
-    let peer_addr = fields.text("peer_addr");
-    fields.end(Member { id, api_addr, peer_addr })
+    let mut fields = Fields::from_json(body)?;
+    let id = fields.integer("id");
+    let api_addr = fields.string("api_addr");
+    let peer_addr = fields.string("peer_addr");
+    fields.finish(Member { id, api_addr, peer_addr })
 }
 
 /// The body that names a member by its id.
 pub(super) fn member_id(body: Value) -> Result<NodeId, Problem> {
-    let mut fields = Fields::of(body)?;
-    let id = fields.number("id");
-    fields.end(id)
+    let mut fields = Fields::from_json(body)?;
+    let id = fields.integer("id");
+    fields.finish(id)
 }
 
-/// The members of an object that are taken one by one; what is wrong is collected, and a wrong member reads as
-/// an empty one until [`Fields::end`] refuses them all.
+/// The members of an object, taken one by one. Errors are collected: a wrong member yields an empty value, and
+/// [`Fields::finish`] refuses the body.
 pub(super) struct Fields {
     pub(super) object: Map<String, Value>,
-    pub(super) loc: Vec<LocSegment>,
-    pub(super) wrong: Vec<Detail>,
+    pub(super) loc: Vec<Step>,
+    pub(super) errors: Vec<Detail>,
 }
 
 impl Fields {
-    pub(super) fn of(body: Value) -> Result<Self, Problem> {
+    pub(super) fn from_json(body: Value) -> Result<Self, Problem> {
         let loc = vec!["body".into()];
         match body {
-            Value::Object(object) => Ok(Self { object, loc, wrong: Vec::new() }),
+            Value::Object(object) => Ok(Self { object, loc, errors: Vec::new() }),
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
                 Err(Problem::Shape(vec![not_an_object(loc)]))
             }
@@ -261,24 +275,24 @@ impl Fields {
         self.object.get(name).is_some_and(Value::is_null)
     }
 
-    pub(super) fn place(&self, name: &str) -> Vec<LocSegment> {
+    pub(super) fn loc_of(&self, name: &str) -> Vec<Step> {
         self.loc.iter().cloned().chain([name.into()]).collect()
     }
 
     pub(super) fn take(&mut self, name: &str) -> Option<Value> {
         let value = self.object.remove(name);
         if value.is_none() {
-            self.wrong.push(missing(self.place(name)));
+            self.errors.push(missing(self.loc_of(name)));
         }
         value
     }
 
     pub(super) fn refuse(&mut self, name: &str, msg: &'static str, kind: &'static str) {
-        let loc = self.place(name);
-        self.wrong.push(Detail { loc, msg: msg.into(), kind });
+        let loc = self.loc_of(name);
+        self.errors.push(Detail { loc, msg: msg.into(), kind });
     }
 
-    pub(super) fn text(&mut self, name: &str) -> String {
+    pub(super) fn string(&mut self, name: &str) -> String {
         match self.take(name) {
             Some(Value::String(text)) => text,
             Some(_) => {
@@ -289,7 +303,7 @@ impl Fields {
         }
     }
 
-    pub(super) fn number(&mut self, name: &str) -> u64 {
+    pub(super) fn integer(&mut self, name: &str) -> u64 {
         let Some(value) = self.take(name) else { return 0 };
         value.as_u64().unwrap_or_else(|| {
             self.refuse(name, "input should be a valid integer", "int_type");
@@ -308,16 +322,16 @@ impl Fields {
         }
     }
 
-    pub(super) fn object_if_there(&mut self, name: &str) -> Option<Value> {
+    pub(super) fn optional_object(&mut self, name: &str) -> Option<Value> {
         self.has(name).then(|| self.object(name))
     }
 
-    /// The elements of a list, each with its place.
-    pub(super) fn list(&mut self, name: &str) -> Vec<(Vec<LocSegment>, Value)> {
+    /// The elements of a list, each with its location.
+    pub(super) fn list(&mut self, name: &str) -> Vec<(Vec<Step>, Value)> {
         match self.take(name) {
             Some(Value::Array(items)) => {
-                let place = self.place(name);
-                let at = |number| place.iter().cloned().chain([LocSegment::Index(number)]).collect();
+                let loc = self.loc_of(name);
+                let at = |number| loc.iter().cloned().chain([Step::Place(number)]).collect();
                 (0..).map(at).zip(items).collect()
             }
             Some(_) => {
@@ -328,21 +342,21 @@ impl Fields {
         }
     }
 
-    pub(super) fn texts(&mut self, name: &str) -> Vec<String> {
+    pub(super) fn strings(&mut self, name: &str) -> Vec<String> {
         let mut texts = Vec::new();
         for (loc, item) in self.list(name) {
             if let Value::String(text) = item {
                 texts.push(text);
             } else {
                 let msg = "input should be a valid string".into();
-                self.wrong.push(Detail { loc, msg, kind: "string_type" });
+                self.errors.push(Detail { loc, msg, kind: "string_type" });
             }
         }
         texts
     }
 
-    pub(super) fn end<T>(self, made: T) -> Result<T, Problem> {
-        if self.wrong.is_empty() { Ok(made) } else { Err(Problem::Shape(self.wrong)) }
+    pub(super) fn finish<T>(self, made: T) -> Result<T, Problem> {
+        if self.errors.is_empty() { Ok(made) } else { Err(Problem::Shape(self.errors)) }
     }
 }
 
@@ -359,12 +373,12 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// The places and types of what is wrong with the shape of a body.
-    fn wrong<T: std::fmt::Debug>(made: Result<T, Problem>) -> Vec<(String, &'static str)> {
-        let Err(Problem::Shape(details)) = made else { panic!("{made:?} is no refusal of a shape") };
-        let name = |step: &LocSegment| match step {
-            LocSegment::Name(name) => name.clone(),
-            LocSegment::Index(place) => place.to_string(),
+    /// The locations and types of the errors in the shape of a body.
+    fn shape_errors<T: std::fmt::Debug>(made: Result<T, Problem>) -> Vec<(String, &'static str)> {
+        let Err(Problem::Shape(details)) = made else { panic!("{made:?} is not a refusal of a shape") };
+        let name = |step: &Step| match step {
+            Step::Name(name) => name.clone(),
+            Step::Place(place) => place.to_string(),
         };
         let place = |loc: &[LocSegment]| loc.iter().map(name).collect::<Vec<_>>().join("/");
         details.iter().map(|detail| (place(&detail.loc), detail.kind)).collect()
@@ -375,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn all_wrong_fields_of_a_definition_are_listed_and_not_the_first_only() {
+    fn all_wrong_fields_of_a_definition_are_listed_and_not_only_the_first() {
         let body = json!({"config_definition_key": 1, "indexes": ["a", 1, null], "json_schema": []});
         let expected = [
             at("body/config_definition_key", "string_type"),
@@ -383,49 +397,52 @@ mod tests {
             at("body/indexes/2", "string_type"),
             at("body/json_schema", "dict_type"),
         ];
-        assert_eq!(wrong(NewDefinition::of(body)), expected);
+        assert_eq!(shape_errors(NewDefinition::from_json(body)), expected);
         assert_eq!(
-            wrong(NewDefinition::of(json!({"indexes": null}))),
+            shape_errors(NewDefinition::from_json(json!({"indexes": null}))),
             [at("body/config_definition_key", "missing"), at("body/indexes", "list_type")]
         );
     }
 
     #[test]
-    fn a_definition_needs_its_key_alone() {
+    fn a_definition_needs_only_its_key() {
         for body in [
             json!({"config_definition_key": "d"}),
             json!({"config_definition_key": "d", "json_schema": null, "more": 1}),
         ] {
-            let made = NewDefinition::of(body).unwrap();
+            let made = NewDefinition::from_json(body).unwrap();
             assert_eq!(made, NewDefinition { key: "d".into(), indexes: Vec::new(), schema: None });
         }
     }
 
     #[test]
     fn an_update_of_indexes_that_names_none_is_refused() {
-        assert_eq!(wrong(NewIndexes::of(json!({}))), [at("body/indexes", "missing")]);
-        assert_eq!(wrong(NewIndexes::of(json!({"indexes": null}))), [at("body/indexes", "list_type")]);
-        let made = NewIndexes::of(json!({"indexes": ["a"], "json_schema": {}})).unwrap();
+        assert_eq!(shape_errors(NewIndexes::from_json(json!({}))), [at("body/indexes", "missing")]);
+        assert_eq!(
+            shape_errors(NewIndexes::from_json(json!({"indexes": null}))),
+            [at("body/indexes", "list_type")]
+        );
+        let made = NewIndexes::from_json(json!({"indexes": ["a"], "json_schema": {}})).unwrap();
         assert_eq!(made, NewIndexes { indexes: vec!["a".into()], has_schema: true });
     }
 
     #[test]
     fn a_config_needs_a_key_and_an_object() {
         let both = [at("body/config_key", "missing"), at("body/data", "missing")];
-        assert_eq!(wrong(NewConfig::of(json!({}))), both);
+        assert_eq!(shape_errors(NewConfig::from_json(json!({}))), both);
         for data in [json!(null), json!([]), json!("x"), json!(1)] {
             let body = json!({"config_key": "k", "data": data});
-            assert_eq!(wrong(NewConfig::of(body.clone())), [at("body/data", "dict_type")]);
-            assert_eq!(wrong(new_data(body)), [at("body/data", "dict_type")]);
+            assert_eq!(shape_errors(NewConfig::from_json(body.clone())), [at("body/data", "dict_type")]);
+            assert_eq!(shape_errors(new_data(body)), [at("body/data", "dict_type")]);
         }
     }
 
     #[test]
-    fn a_body_that_is_no_object_is_refused_as_a_whole() {
+    fn a_body_that_is_not_an_object_is_refused_as_a_whole() {
         for body in [json!(null), json!([]), json!("x"), json!(1), json!(true)] {
-            assert_eq!(wrong(NewConfig::of(body)), [at("body", "model_attributes_type")]);
+            assert_eq!(shape_errors(NewConfig::from_json(body)), [at("body", "model_attributes_type")]);
         }
-        assert_eq!(wrong(json(b"", 64)), [at("body", "missing")]);
+        assert_eq!(shape_errors(json(b"", 64)), [at("body", "missing")]);
     }
 
     #[test]
@@ -439,11 +456,11 @@ mod tests {
             at("body/members/0/peer_addr", "missing"),
             at("body/members/1", "model_attributes_type"),
         ];
-        assert_eq!(wrong(members(body)), expected);
+        assert_eq!(shape_errors(members(body)), expected);
     }
 
     #[test]
-    fn only_json_or_nothing_is_taken_for_json() {
+    fn only_json_media_types_or_none_are_accepted() {
         let check = |value: &str| {
             let headers = HeaderMap::from_iter([(header::CONTENT_TYPE, value.parse().unwrap())]);
             check_type(&headers)
@@ -455,23 +472,36 @@ mod tests {
         }
         assert!(check_type(&HeaderMap::new()).is_ok());
         for bad in ["text/plain", "application/x-www-form-urlencoded", "application/jsonx", "json"] {
-            assert_eq!(wrong(check(bad)), [at("body", "model_attributes_type")], "{bad}");
+            assert_eq!(shape_errors(check(bad)), [at("body", "model_attributes_type")], "{bad}");
         }
     }
 
+    #[test]
+    fn only_the_two_media_types_are_patches() {
+        let format_of = |value: &str| {
+            patch_format(&HeaderMap::from_iter([(header::CONTENT_TYPE, value.parse().unwrap())]))
+        };
+        assert_eq!(format_of("application/merge-patch+json"), Some(PatchForm::Merge));
+        assert_eq!(format_of("Application/JSON-Patch+json; charset=utf-8"), Some(PatchForm::Json));
+        for other in ["", "application/json", "application/patch+json", "text/plain"] {
+            assert_eq!(format_of(other), None, "{other}");
+        }
+        assert_eq!(patch_format(&HeaderMap::new()), None);
+    }
+
     #[tokio::test]
-    async fn a_body_beyond_the_limit_is_refused_announced_or_not() {
+    async fn a_body_over_the_limit_is_refused_with_or_without_a_declared_length() {
         let is_too_large = |made: Result<Bytes, Problem>| {
             matches!(made, Err(Problem::Refused(Refusal::Invalid(Invalid::TooLarge(_)), None)))
         };
-        let announced = HeaderMap::from_iter([(header::CONTENT_LENGTH, "6".parse().unwrap())]);
-        assert!(is_too_large(receive(&announced, Body::empty(), 5).await));
+        let declared = HeaderMap::from_iter([(header::CONTENT_LENGTH, "6".parse().unwrap())]);
+        assert!(is_too_large(receive(&declared, Body::empty(), 5).await));
         let stream = || {
             let parts = ["abc", "def"].map(|part| Ok::<_, std::convert::Infallible>(Bytes::from(part)));
             Body::from_stream(futures::stream::iter(parts))
         };
         assert!(is_too_large(receive(&HeaderMap::new(), stream(), 5).await));
         assert_eq!(receive(&HeaderMap::new(), stream(), 6).await.unwrap(), "abcdef");
-        assert_eq!(receive(&announced, Body::from("abcdef"), 6).await.unwrap(), "abcdef");
+        assert_eq!(receive(&declared, Body::from("abcdef"), 6).await.unwrap(), "abcdef");
     }
 }

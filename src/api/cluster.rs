@@ -1,4 +1,6 @@
-//! The cluster as this node knows it, its forming and its changes, and a file of all that it holds.
+//! The cluster: its status as this node knows it, its formation, changes of its members, and its backup.
+//!
+//! **Invariant:** the status is answered from this node alone, so that it is available whatever state the cluster is in.
 
 use std::future::{Ready, ready};
 
@@ -7,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{
     body,
-    extract::{Ask, Read},
+    extract::{ReadRequest, WriteRequest},
     reply::{Problem, Reply},
 };
 use crate::{
@@ -16,85 +18,88 @@ use crate::{
     service::{Change, Changed, ClusterView, MemberView, Service},
 };
 
-/// Shows the cluster; no other node is asked, so that it is answered in any trouble.
+/// Shows the cluster as this node knows it; asks no other node.
 pub(super) fn show(State(service): State<Service>) -> Ready<Reply> {
     let view = service.cluster();
-    ready(Reply::done("cluster found", &data(&view)).at(view.revision))
+    ready(Reply::ok("cluster found", &view_json(&view)).state_revision(view.revision))
 }
 
 /// Forms the cluster.
-pub(super) async fn init(State(service): State<Service>, ask: Ask) -> Result<Reply, Problem> {
-    let members = body::members(ask.real()?.json(&service)?)?;
+pub(super) async fn init(State(service): State<Service>, request: WriteRequest) -> Result<Reply, Problem> {
+    let members = body::members(request.refuse_dry_run()?.json(&service)?)?;
     let view = service.init(members).await?;
-    Ok(Reply::done("cluster formed", &data(&view)).at(view.revision))
+    Ok(Reply::ok("cluster formed", &view_json(&view)).state_revision(view.revision))
 }
 
-/// Adds a member, without a vote.
-pub(super) async fn add(State(service): State<Service>, ask: Ask) -> Result<Reply, Problem> {
-    let member = body::member(ask.real()?.json(&service)?)?;
-    Ok(changed("member added", &service.change(Change::Add(member)).await?))
+/// Adds a learner.
+pub(super) async fn add(State(service): State<Service>, request: WriteRequest) -> Result<Reply, Problem> {
+    let member = body::member(request.refuse_dry_run()?.json(&service)?)?;
+    Ok(change_reply("member added", &service.change(Change::Add(member)).await?))
 }
 
-/// Gives a member a vote. A body is of no interest.
+/// Makes a learner a voter. The body is ignored.
 pub(super) async fn promote(
     State(service): State<Service>,
     Path(id): Path<String>,
-    ask: Ask,
+    request: WriteRequest,
 ) -> Result<Reply, Problem> {
-    ask.real()?;
-    Ok(changed("member promoted", &service.change(Change::Promote(number(&id)?)).await?))
+    request.refuse_dry_run()?;
+    Ok(change_reply("member promoted", &service.change(Change::Promote(node_id(&id)?)).await?))
 }
 
-/// Takes a member out.
+/// Removes a member.
 pub(super) async fn remove(
     State(service): State<Service>,
     Path(id): Path<String>,
-    ask: Ask,
+    request: WriteRequest,
 ) -> Result<Reply, Problem> {
-    ask.real()?;
-    Ok(changed("member removed", &service.change(Change::Remove(number(&id)?)).await?))
+    request.refuse_dry_run()?;
+    Ok(change_reply("member removed", &service.change(Change::Remove(node_id(&id)?)).await?))
 }
 
-/// Puts a new member in the place of another.
+/// Replaces a member with a new one.
 pub(super) async fn replace(
     State(service): State<Service>,
     Path(id): Path<String>,
-    ask: Ask,
+    request: WriteRequest,
 ) -> Result<Reply, Problem> {
-    let new = body::member(ask.real()?.json(&service)?)?;
-    let change = Change::Replace { old: number(&id)?, new };
-    Ok(changed("member replaced", &service.change(change).await?))
+    let new = body::member(request.refuse_dry_run()?.json(&service)?)?;
+    let change = Change::Replace { old: node_id(&id)?, new };
+    Ok(change_reply("member replaced", &service.change(change).await?))
 }
 
-/// Moves leadership.
-pub(super) async fn lead(State(service): State<Service>, ask: Ask) -> Result<Reply, Problem> {
-    let id = body::member_id(ask.real()?.json(&service)?)?;
-    Ok(changed("leadership moved", &service.change(Change::Lead(id)).await?))
+/// Transfers leadership.
+pub(super) async fn transfer_leadership(
+    State(service): State<Service>,
+    request: WriteRequest,
+) -> Result<Reply, Problem> {
+    let id = body::member_id(request.refuse_dry_run()?.json(&service)?)?;
+    Ok(change_reply("leadership moved", &service.change(Change::Lead(id)).await?))
 }
 
-/// All that the cluster holds, as a file.
-pub(super) async fn backup(State(service): State<Service>, read: Read) -> Result<Reply, Problem> {
-    let (consistency, ()) = read.params.read(Ok(()))?;
-    Ok(Reply::file(service.backup(consistency).await?))
+/// Streams a backup of the whole cluster.
+pub(super) async fn backup(State(service): State<Service>, request: ReadRequest) -> Result<Reply, Problem> {
+    let (consistency, ()) = request.params.with_consistency(Ok(()))?;
+    Ok(Reply::backup(service.backup(consistency).await?))
 }
 
 /// The id of a member in a path.
-fn number(text: &str) -> Result<NodeId, Problem> {
-    let wrong = || Problem::violation(Violation::at(vec!["id".into()], "a node id is a number from 1"));
-    text.parse().map_err(|_| wrong())
+fn node_id(text: &str) -> Result<NodeId, Problem> {
+    let refused = || Problem::violation(Violation::at(vec!["id".into()], "a node id is a number from 1"));
+    text.parse().map_err(|_| refused())
 }
 
-fn changed(message: &'static str, changed: &Changed) -> Reply {
-    let (view, data) = (&changed.view, data(&changed.view));
+fn change_reply(message: &'static str, changed: &Changed) -> Reply {
+    let (view, data) = (&changed.view, view_json(&changed.view));
     let reply = if changed.created {
         Reply::created(message, &data, "/api/v1/cluster")
     } else {
-        Reply::done(message, &data)
+        Reply::ok(message, &data)
     };
-    reply.at(view.revision)
+    reply.state_revision(view.revision)
 }
 
-fn data(view: &ClusterView) -> String {
+fn view_json(view: &ClusterView) -> String {
     json!({
         "cluster_id": view.cluster_id,
         "node_id": view.node_id,
@@ -102,12 +107,12 @@ fn data(view: &ClusterView) -> String {
         "term": view.term,
         "revision": view.revision,
         "digest": format!("{:032x}", view.digest),
-        "members": view.members.iter().map(member).collect::<Vec<_>>(),
+        "members": view.members.iter().map(member_json).collect::<Vec<_>>(),
     })
     .to_string()
 }
 
-fn member(member: &MemberView) -> Value {
+fn member_json(member: &MemberView) -> Value {
     json!({
         "id": member.id,
         "role": member.role,
@@ -122,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_known_is_null() {
+    fn an_unknown_value_is_null() {
         let view = ClusterView {
             cluster_id: None,
             node_id: 1,
@@ -139,6 +144,6 @@ mod tests {
             }],
         };
         let expected = r#"{"cluster_id":null,"node_id":1,"leader_id":null,"term":2,"revision":3,"digest":"000000000000000000000000000000ff","members":[{"id":1,"role":"follower","api_addr":"a:1","peer_addr":"a:2","lag":null}]}"#;
-        assert_eq!(data(&view), expected);
+        assert_eq!(view_json(&view), expected);
     }
 }

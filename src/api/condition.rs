@@ -1,7 +1,7 @@
-//! Conditions of writes: `If-Match` and `If-None-Match`, and the headers that may stand once.
+//! Conditions of writes: `If-Match` and `If-None-Match`; and headers that may be given once only.
 //!
-//! **Invariant:** a condition that can't be understood or kept refuses the write; it is never taken for absent,
-//! because a condition that is dropped is a lost update.
+//! **Invariant:** a condition that is malformed, or that the write cannot satisfy, refuses the write. It is never
+//! ignored, because an ignored condition is a lost update.
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
@@ -11,11 +11,11 @@ use crate::model::{
     error::{LocSegment, Violation},
 };
 
-/// What a write's headers say of the record that it replaces.
+/// What the headers of a write expect of the record that it changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Condition {
-    /// Nothing.
-    Open,
+    /// Neither header.
+    Unconditional,
     /// `If-Match`.
     Match(Expect),
     /// `If-None-Match: *`.
@@ -23,59 +23,63 @@ pub(super) enum Condition {
 }
 
 impl Condition {
-    pub(super) fn of(headers: &HeaderMap) -> Result<Self, Problem> {
+    pub(super) fn from_headers(headers: &HeaderMap) -> Result<Self, Problem> {
         let expected =
             single(headers, &header::IF_MATCH)?.map(|value| expected(value.as_bytes())).transpose()?;
         let absent = match single(headers, &header::IF_NONE_MATCH)? {
             None => false,
             Some(value) if value == "*" => true,
-            Some(_) => return Err(wrong(&header::IF_NONE_MATCH, "a write takes no other value than `*`")),
+            Some(_) => {
+                return Err(header_problem(&header::IF_NONE_MATCH, "a write takes no other value than `*`"));
+            }
         };
         match (expected, absent) {
-            (None, false) => Ok(Self::Open),
+            (None, false) => Ok(Self::Unconditional),
             (None, true) => Ok(Self::Absent),
             (Some(expect), false) => Ok(Self::Match(expect)),
-            (Some(_), true) => Err(wrong(&header::IF_MATCH, "cannot stand beside `if-none-match`")),
+            (Some(_), true) => {
+                Err(header_problem(&header::IF_MATCH, "cannot be combined with `if-none-match`"))
+            }
         }
     }
 
     /// For a write that only creates.
-    pub(super) fn create(self) -> Result<(), Problem> {
+    pub(super) fn for_create(self) -> Result<(), Problem> {
         match self {
-            Self::Open | Self::Absent => Ok(()),
-            Self::Match(_) => Err(wrong(&header::IF_MATCH, "a create has no revision to match")),
+            Self::Unconditional | Self::Absent => Ok(()),
+            Self::Match(_) => Err(header_problem(&header::IF_MATCH, "a create has no revision to match")),
         }
     }
 
-    /// For a write that only changes or ends what is there.
-    pub(super) fn change(self) -> Result<Expect, Problem> {
+    /// For a write that changes or deletes an existing record.
+    pub(super) fn for_change(self) -> Result<Expect, Problem> {
         match self {
-            Self::Absent => Err(wrong(&header::IF_NONE_MATCH, "this request creates nothing")),
-            Self::Open => Ok(Expect::Present),
+            Self::Absent => Err(header_problem(&header::IF_NONE_MATCH, "this request creates nothing")),
+            Self::Unconditional => Ok(Expect::Present),
             Self::Match(expect) => Ok(expect),
         }
     }
 
-    /// For a write that changes or creates, whatever is there.
-    pub(super) fn any(self) -> Expect {
+    /// For a rollback, which replaces the record or creates it again.
+    pub(super) fn for_rollback(self) -> Expect {
         match self {
-            Self::Open => Expect::Any,
+            Self::Unconditional => Expect::Any,
             Self::Match(expect) => expect,
             Self::Absent => Expect::None,
         }
     }
 
-    /// For a write that changes, or creates when that is asked.
-    pub(super) fn put(self) -> Expect {
+    /// For a PUT, which replaces an existing record, or creates one with `If-None-Match: *`.
+    pub(super) fn for_put(self) -> Expect {
         match self {
-            Self::Open => Expect::Present,
+            Self::Unconditional => Expect::Present,
             Self::Match(expect) => expect,
             Self::Absent => Expect::None,
         }
     }
 }
 
-/// What `If-Match` expects: one entity tag, or anything that is there.
+/// What `If-Match` expects: one entity tag, or `*` for any existing record.
 fn expected(value: &[u8]) -> Result<Expect, Problem> {
     if value == b"*" {
         return Ok(Expect::Present);
@@ -83,27 +87,28 @@ fn expected(value: &[u8]) -> Result<Expect, Problem> {
     let strong = value.strip_prefix(b"W/").unwrap_or(value);
     let tag = strong.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\""));
     let Some(tag) = tag.filter(|tag| tag.iter().all(|b| matches!(b, 0x21 | 0x23..=0x7e | 0x80..))) else {
-        return Err(wrong(&header::IF_MATCH, "expected one entity tag in quotes, or `*`"));
+        return Err(header_problem(&header::IF_MATCH, "expected one entity tag in quotes, or `*`"));
     };
-    let is_ours = strong.len() == value.len() && !tag.starts_with(b"0") && tag.iter().all(u8::is_ascii_digit);
-    let number = std::str::from_utf8(tag).ok().filter(|_| is_ours).and_then(|tag| tag.parse().ok());
-    // No record has revision 0: a tag that is not ours (a weak one is not) matches nothing.
+    let is_revision =
+        strong.len() == value.len() && !tag.starts_with(b"0") && tag.iter().all(u8::is_ascii_digit);
+    let number = std::str::from_utf8(tag).ok().filter(|_| is_revision).and_then(|tag| tag.parse().ok());
+    // No record has revision 0, so a tag that this service never issues (weak tags included) matches none.
     Ok(Expect::At(number.unwrap_or(0)))
 }
 
-/// The value of a header that may stand once.
+/// The value of a header that may be given once only.
 pub(super) fn single<'a>(
     headers: &'a HeaderMap,
     name: &HeaderName,
 ) -> Result<Option<&'a HeaderValue>, Problem> {
     let mut values = headers.get_all(name).iter();
     let first = values.next();
-    if values.next().is_some() { Err(wrong(name, "given twice")) } else { Ok(first) }
+    if values.next().is_some() { Err(header_problem(name, "given twice")) } else { Ok(first) }
 }
 
 /// The refusal of a header.
-pub(super) fn wrong(name: &HeaderName, msg: &str) -> Problem {
-    let loc = vec!["header".into(), LocSegment::Name(name.to_string())];
+pub(super) fn header_problem(name: &HeaderName, msg: &str) -> Problem {
+    let loc = vec!["header".into(), Step::Name(name.to_string())];
     Problem::violation(Violation::at(loc, format!("header `{name}`: {msg}")))
 }
 
@@ -125,13 +130,15 @@ mod tests {
             Err(Problem::Refused(Refusal::Invalid(Invalid::Violations(violations)), None)) => {
                 violations.len()
             }
-            other => panic!("{other:?} is no refusal of a rule"),
+            other => panic!("{other:?} is not a refusal with violations"),
         }
     }
 
     #[test]
-    fn if_match_is_one_tag_and_a_tag_that_is_not_ours_matches_nothing() {
-        let expect = |value: &str| Condition::of(&headers(&[(header::IF_MATCH, value)])).map(Condition::put);
+    fn if_match_is_one_tag_and_a_tag_that_is_no_revision_matches_nothing() {
+        let expect = |value: &str| {
+            Condition::from_headers(&headers(&[(header::IF_MATCH, value)])).map(Condition::for_put)
+        };
         assert_eq!(expect("*").unwrap(), Expect::Present);
         assert_eq!(expect("\"41\"").unwrap(), Expect::At(41));
         let others =
@@ -143,21 +150,24 @@ mod tests {
             assert_eq!(violations(expect(malformed)), 1, "{malformed:?}");
         }
         let twice = headers(&[(header::IF_MATCH, "\"1\""), (header::IF_MATCH, "\"2\"")]);
-        assert_eq!(violations(Condition::of(&twice)), 1);
+        assert_eq!(violations(Condition::from_headers(&twice)), 1);
     }
 
     #[test]
-    fn a_condition_that_a_write_can_not_keep_is_refused() {
-        let of = |pairs: &[(HeaderName, &str)]| Condition::of(&headers(pairs));
+    fn a_condition_that_a_write_cannot_satisfy_is_refused() {
+        let of = |pairs: &[(HeaderName, &str)]| Condition::from_headers(&headers(pairs));
         let absent = of(&[(header::IF_NONE_MATCH, "*")]).unwrap();
-        assert_eq!(absent.put(), Expect::None);
-        assert!(absent.create().is_ok());
-        assert_eq!(violations(absent.change()), 1);
-        let open = of(&[]).unwrap();
-        assert_eq!((open.put(), open.change().unwrap()), (Expect::Present, Expect::Present));
+        assert_eq!(absent.for_put(), Expect::None);
+        assert!(absent.for_create().is_ok());
+        assert_eq!(violations(absent.for_change()), 1);
+        let unconditional = of(&[]).unwrap();
+        assert_eq!(
+            (unconditional.for_put(), unconditional.for_change().unwrap()),
+            (Expect::Present, Expect::Present)
+        );
         let matching = of(&[(header::IF_MATCH, "\"1\"")]).unwrap();
-        assert_eq!(matching.change().unwrap(), Expect::At(1));
-        assert_eq!(violations(matching.create()), 1);
+        assert_eq!(matching.for_change().unwrap(), Expect::At(1));
+        assert_eq!(violations(matching.for_create()), 1);
         assert_eq!(violations(of(&[(header::IF_NONE_MATCH, "\"1\"")])), 1);
         assert_eq!(violations(of(&[(header::IF_MATCH, "*"), (header::IF_NONE_MATCH, "*")])), 1);
     }

@@ -1,7 +1,7 @@
-//! Operations 6 to 10: configs.
+//! Configs: create, list, get (also as of an earlier revision), replace, delete.
 //!
-//! **Invariant:** a handler says nothing that is not in its request, in the verdict on it, or in the one state
-//! that it read; stored data is shown as it is stored, unparsed.
+//! **Invariants:** an answer is made of the request, of the outcome of its write, or of the one state that the read
+//! saw, and of nothing else. Stored data are sent as they were written; they are not parsed again.
 
 use std::sync::Arc;
 
@@ -11,7 +11,8 @@ use super::{
     body::{self, NewConfig},
     cursor,
     definitions::{self, find},
-    extract::{Ask, Read, key},
+    extract::{ReadRequest, WriteRequest, check_key},
+    indexes,
     json::Object,
     reply::{Problem, Reply},
 };
@@ -20,91 +21,126 @@ use crate::{
         command::Expect,
         error::Rejection,
         query::{self, Page},
-        record::Config,
+        record::{Config, Revision},
     },
-    service::{Service, Write},
-    state::query::ListPage,
+    service::{Consistency, Service, Write},
+    state::query::Found,
 };
 
+/// The name of the path's second parameter, and of the field of a record.
 pub(super) const KEY: &str = "config_key";
 
-/// Operation 6.
-pub(super) async fn create(State(service): State<Service>, ask: Ask) -> Result<Reply, Problem> {
-    ask.condition.create()?;
-    let NewConfig { key, data } = NewConfig::of(ask.json(&service)?)?;
-    let definition = ask.keys.definition;
-    let (location, shown) = (location(&definition, &key), data.text.clone());
+/// Creates a config.
+pub(super) async fn create(State(service): State<Service>, request: WriteRequest) -> Result<Reply, Problem> {
+    request.condition.for_create()?;
+    let NewConfig { key, data } = NewConfig::from_json(request.json(&service)?)?;
+    let definition = request.keys.definition;
+    let (location, stored) = (location(&definition, &key), data.text.clone());
     let write = Write::WriteConfig { definition, key, data, expect: Expect::Absent };
-    let written = service.write(ask.caller, write).await?;
-    let reply = Reply::created("config created", &shown, &location);
-    Ok(reply.of_write(&written))
+    let written = service.write(request.caller, write).await?;
+    Ok(Reply::created("config created", &stored, &location).for_write(&written))
 }
 
-/// Operation 7.
-pub(super) async fn list(State(service): State<Service>, read: Read) -> Result<Reply, Problem> {
-    let (consistency, page) = read.params.read(query::configs_shape(&read.params.0, service.limits()))?;
-    let source = cursor::source(&read.params, consistency)?;
-    key(&read.keys.definition, definitions::KEY)?;
-    cursor::list(&service, &read, Some(&read.keys.definition), page, source).await
+/// Lists the configs of a definition.
+pub(super) async fn list(State(service): State<Service>, request: ReadRequest) -> Result<Reply, Problem> {
+    let limits = service.limits();
+    let shape = query::configs_shape(&request.params.0, limits);
+    let (consistency, shape) = request.params.with_consistency(shape)?;
+    let cursor = cursor::parse(&request.params)?;
+    check_key(&request.keys.definition, definitions::KEY)?;
+    let list = cursor::listed(&request, Some(&request.keys.definition));
+    if let Some(cursor) = cursor {
+        let answer = service.turn_configs(cursor, list, shape).await?;
+        let reply =
+            page(answer.found, &answer.page).next_link(cursor::link(&request, answer.next).as_deref());
+        return Ok(reply.state_revision(answer.revision));
+    }
+    let state = service.view(consistency).await?;
+    let collection = find(&state, &request.keys.definition)?;
+    let query = query::configs(&request.params.0, &collection.definition, limits)
+        .map_err(|error| indexes::query_problem(error, collection, state.revision()))?;
+    let found = collection.list(&query);
+    let next = service.next(&state, &list, &query.page, found.total);
+    let reply = page(found, &query.page).next_link(cursor::link(&request, next).as_deref());
+    Ok(reply.state_revision(state.revision()))
 }
 
 fn page(found: ListPage<Arc<Config>>, page: &Page) -> Reply {
     let size = |config: &Arc<Config>| config.data.len();
-    let show = |config: &Arc<Config>| record(config);
-    Reply::page("configs found", found, page, size, show)
+    let render = |config: &Arc<Config>| record(config);
+    Reply::page("configs found", found, page, size, render)
 }
 
-/// Operation 8.
-pub(super) async fn get(State(service): State<Service>, read: Read) -> Result<Reply, Problem> {
-    let (consistency, [revision]) = read.params.read(read.params.numbers(["revision"]))?;
-    key(&read.keys.definition, definitions::KEY)?;
+/// Gets a config, as it is or as of a revision.
+pub(super) async fn get(State(service): State<Service>, request: ReadRequest) -> Result<Reply, Problem> {
+    let (consistency, [revision]) = request.params.with_consistency(request.params.numbers(["revision"]))?;
+    check_key(&request.keys.definition, definitions::KEY)?;
     if let Some(revision) = revision {
-        return super::history::config_at(&service, &read, consistency, revision).await;
+        return get_at(&service, &request, consistency, revision).await;
     }
     let state = service.view(consistency).await?;
-    let collection = find(&state, &read.keys.definition)?;
-    key(&read.keys.config, KEY)?;
-    let not_found = || Problem::read(Rejection::ConfigNotFound, state.revision());
-    let config = collection.config(&read.keys.config).ok_or_else(not_found)?;
-    let reply = if read.has(config.revision) {
+    let collection = find(&state, &request.keys.definition)?;
+    check_key(&request.keys.config, KEY)?;
+    let not_found = || Problem::rejected(Rejection::ConfigNotFound, state.revision());
+    let config = collection.config(&request.keys.config).ok_or_else(not_found)?;
+    Ok(found(&request, config).state_revision(state.revision()))
+}
+
+/// Gets a config as of a revision, from the history.
+async fn get_at(
+    service: &Service,
+    request: &ReadRequest,
+    consistency: Consistency,
+    at: Revision,
+) -> Result<Reply, Problem> {
+    let keys = (request.keys.definition.as_str(), request.keys.config.as_str());
+    let (config, revision) = service.config_at(consistency, keys, at).await?;
+    Ok(found(request, &config).state_revision(revision))
+}
+
+fn found(request: &ReadRequest, config: &Config) -> Reply {
+    let reply = if request.has(config.revision) {
         Reply::not_modified()
     } else {
-        Reply::done("config found", &record(config))
+        Reply::ok("config found", &record(config))
     };
-    Ok(reply.of(config.revision, config.modified_at).at(state.revision()))
+    reply.record_version(config.revision, config.modified_at)
 }
 
-/// Operation 9.
-pub(super) async fn put(State(service): State<Service>, ask: Ask) -> Result<Reply, Problem> {
-    let data = body::new_data(ask.json(&service)?)?;
-    let (definition, key) = (ask.keys.definition, ask.keys.config);
-    let (location, shown) = (location(&definition, &key), data.text.clone());
-    let write = Write::WriteConfig { definition, key, data, expect: ask.condition.put() };
-    let written = service.write(ask.caller, write).await?;
-    let reply = if written.applied.created {
-        Reply::created("config created", &shown, &location)
-    } else {
-        Reply::done("config updated", &shown)
+/// Replaces the data of a config; with `If-None-Match: *` creates it.
+pub(super) async fn put(State(service): State<Service>, request: WriteRequest) -> Result<Reply, Problem> {
+    let data = body::new_data(request.json(&service)?)?;
+    let (definition, key) = (request.keys.definition, request.keys.config);
+    let (expect, stored) = (request.condition.for_put(), data.text.clone());
+    // Only this condition lets a PUT create.
+    let location = (expect == Expect::None).then(|| location(&definition, &key));
+    let write = Write::WriteConfig { definition, key, data, expect };
+    let written = service.write(request.caller, write).await?;
+    let reply = match location.filter(|_| written.applied.created) {
+        Some(location) => Reply::created("config created", &stored, &location),
+        None => Reply::ok("config updated", &stored),
     };
-    Ok(reply.of_write(&written))
+    Ok(reply.for_write(&written))
 }
 
-/// Operation 10.
-pub(super) async fn delete(State(service): State<Service>, ask: Ask) -> Result<Reply, Problem> {
-    let expect = ask.condition.change()?;
-    let (definition, key) = (ask.keys.definition, ask.keys.config);
-    let data = Object::new().value(definitions::KEY, &definition).value(KEY, &key).end();
-    let written = service.write(ask.caller, Write::DeleteConfig { definition, key, expect }).await?;
-    Ok(Reply::done("config deleted", &data).of_end(&written))
+/// Deletes a config.
+pub(super) async fn delete(State(service): State<Service>, request: WriteRequest) -> Result<Reply, Problem> {
+    let expect = request.condition.for_change()?;
+    let (definition, key) = (request.keys.definition, request.keys.config);
+    let data = Object::new().value(definitions::KEY, &definition).value(KEY, &key).finish();
+    let written = service.write(request.caller, Write::DeleteConfig { definition, key, expect }).await?;
+    Ok(Reply::ok("config deleted", &data).for_write_without_record(&written))
 }
 
+/// The path of a config.
 pub(super) fn location(definition: &str, key: &str) -> String {
     format!("{}/{definition}/config/{key}", super::DEFINITIONS)
 }
 
-pub(super) fn record(config: &Config) -> String {
-    let text = Object::with_room(config.data.len()).plain(KEY, &config.key).raw("data", &config.data);
-    text.plain("created_at", config.created_at).plain("modified_at", config.modified_at).end()
+/// A config as JSON.
+fn record(config: &Config) -> String {
+    let text = Object::with_capacity(config.data.len()).unescaped(KEY, &config.key).raw("data", &config.data);
+    text.unescaped("created_at", config.created_at).unescaped("modified_at", config.modified_at).finish()
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! Operations 1 to 5: definitions.
+//! Definitions: create, list, get, replace the indexed paths, delete. Their schemas and unique paths are in `schema`.
 //!
-//! **Invariant:** a handler says nothing that is not in its request, in the verdict on it, or in the one state
-//! that it read, so that a request that is sent again is answered the same.
+//! **Invariant:** an answer is made of the request, of the outcome of its write, or of the one state that the read
+//! saw, so that a request that is sent again gets the same answer.
 
 use std::sync::Arc;
 
@@ -10,14 +10,14 @@ use axum::extract::State;
 use super::{
     body::{NewDefinition, NewIndexes},
     cursor,
-    extract::{Ask, Read, key},
-    indexes,
+    extract::{ReadRequest, WriteRequest, check_key},
     json::Object,
     reply::{Problem, Reply},
 };
 use crate::{
     model::{
         error::Rejection,
+        index::Build,
         query::{self, Page},
         record::Definition,
     },
@@ -25,94 +25,124 @@ use crate::{
     state::{self, Collection, query::ListPage},
 };
 
-/// The name of the path's first parameter, and of its field.
+/// The name of the path's first parameter, and of the field of a record.
 pub(super) const KEY: &str = "config_definition_key";
 
-/// Operation 1.
-pub(super) async fn create(State(service): State<Service>, ask: Ask) -> Result<Reply, Problem> {
-    ask.condition.create()?;
-    let NewDefinition { key, indexes, schema } = NewDefinition::of(ask.json(&service)?)?;
+/// Creates a definition.
+pub(super) async fn create(State(service): State<Service>, request: WriteRequest) -> Result<Reply, Problem> {
+    request.condition.for_create()?;
+    let NewDefinition { key, indexes, schema } = NewDefinition::from_json(request.json(&service)?)?;
     let data = identity(&key).value("indexes", &indexes);
-    let data = schema.iter().fold(data, |data, schema| data.raw("json_schema", &schema.text)).end();
-    let location = format!("{}/{key}", super::DEFINITIONS);
-    let written = service.write(ask.caller, Write::CreateDefinition { key, indexes, schema }).await?;
-    let reply = Reply::created("config definition created", &data, &location);
-    Ok(reply.of_write(&written))
+    let data = schema.iter().fold(data, |data, schema| data.raw("json_schema", &schema.text)).finish();
+    let location = location(&key);
+    let written = service.write(request.caller, Write::CreateDefinition { key, indexes, schema }).await?;
+    Ok(Reply::created("config definition created", &data, &location).for_write(&written))
 }
 
-/// Operation 2.
-pub(super) async fn list(State(service): State<Service>, read: Read) -> Result<Reply, Problem> {
-    let (consistency, query) = read.params.read(query::definitions(&read.params.0, service.limits()))?;
-    let source = cursor::source(&read.params, consistency)?;
-    cursor::list(&service, &read, None, query.page, source).await
+/// Lists definitions.
+pub(super) async fn list(State(service): State<Service>, request: ReadRequest) -> Result<Reply, Problem> {
+    let query = query::definitions(&request.params.0, service.limits());
+    let (consistency, query) = request.params.with_consistency(query)?;
+    let list = cursor::listed(&request, None);
+    if let Some(cursor) = cursor::parse(&request.params)? {
+        let answer = service.turn_definitions(cursor, list).await?;
+        let reply =
+            page(answer.found, &answer.page).next_link(cursor::link(&request, answer.next).as_deref());
+        return Ok(reply.state_revision(answer.revision));
+    }
+    let state = service.view(consistency).await?;
+    let found = state.list(&query);
+    let next = service.next(&state, &list, &query.page, found.total);
+    let reply = page(found, &query.page).next_link(cursor::link(&request, next).as_deref());
+    Ok(reply.state_revision(state.revision()))
 }
 
 fn page(found: ListPage<Arc<Definition>>, page: &Page) -> Reply {
     let size = |definition: &Arc<Definition>| definition.schema.as_ref().map_or(0, |text| text.len());
-    let show = |definition: &Arc<Definition>| record(definition);
-    Reply::page("config definitions found", found, page, size, show)
+    let render = |definition: &Arc<Definition>| record(definition);
+    Reply::page("config definitions found", found, page, size, render)
 }
 
-/// Operation 3.
-pub(super) async fn get(State(service): State<Service>, read: Read) -> Result<Reply, Problem> {
-    let (consistency, ()) = read.params.read(Ok(()))?;
-    key(&read.keys.definition, KEY)?;
+/// Gets a definition.
+pub(super) async fn get(State(service): State<Service>, request: ReadRequest) -> Result<Reply, Problem> {
+    let (consistency, ()) = request.params.with_consistency(Ok(()))?;
+    check_key(&request.keys.definition, KEY)?;
     let state = service.view(consistency).await?;
-    let collection = find(&state, &read.keys.definition)?;
+    let collection = find(&state, &request.keys.definition)?;
     let definition = &collection.definition;
-    let reply = if read.has(definition.revision) {
+    let reply = if request.has(definition.revision) {
         Reply::not_modified()
     } else {
-        Reply::done("config definition found", &record(definition))
+        Reply::ok("config definition found", &record(definition))
     };
-    let reply = reply.of(definition.revision, definition.modified_at);
-    Ok(reply.building(indexes::building(collection)).at(state.revision()))
+    let reply = reply.record_version(definition.revision, definition.modified_at);
+    Ok(reply.index_building(build_progress(collection)).state_revision(state.revision()))
 }
 
-/// Operation 4.
-pub(super) async fn set_indexes(State(service): State<Service>, ask: Ask) -> Result<Reply, Problem> {
-    let expect = ask.condition.change()?;
-    let NewIndexes { indexes, has_schema } = NewIndexes::of(ask.json(&service)?)?;
-    let data = Object::new().value("indexes", &indexes).end();
-    let key = ask.keys.definition.clone();
-    let write = Write::SetIndexes { key: ask.keys.definition, indexes, expect };
-    let written = service.write(ask.caller, write).await?;
-    let mut reply = Reply::done("config definition updated", &data);
+/// Replaces the indexed paths of a definition.
+pub(super) async fn set_indexes(
+    State(service): State<Service>,
+    request: WriteRequest,
+) -> Result<Reply, Problem> {
+    let expect = request.condition.for_change()?;
+    let NewIndexes { indexes, has_schema } = NewIndexes::from_json(request.json(&service)?)?;
+    let data = Object::new().value("indexes", &indexes).finish();
+    let key = request.keys.definition.clone();
+    let write = Write::SetIndexes { key: request.keys.definition, indexes, expect };
+    let written = service.write(request.caller, write).await?;
+    let mut reply = Reply::ok("config definition updated", &data);
     if has_schema {
         reply = reply.warning(
             "json_schema is ignored here; PUT /api/v1/config_definition/{key}/schema changes the schema",
         );
     }
-    // Told as it is now: the request that is sent again may find the build over.
-    reply = reply.building(service.applied().definition(&key).and_then(|found| indexes::building(found)));
-    Ok(reply.of_write(&written))
+    // The progress is that of the newest state: a request that is sent again may find the build finished.
+    let progress = service.applied().definition(&key).and_then(|collection| build_progress(collection));
+    Ok(reply.index_building(progress).for_write(&written))
 }
 
-/// Operation 5.
-pub(super) async fn delete(State(service): State<Service>, ask: Ask) -> Result<Reply, Problem> {
-    let expect = ask.condition.change()?;
-    let restrict = ask.params.restrict()?;
-    let data = identity(&ask.keys.definition).end();
-    let write = Write::DeleteDefinition { key: ask.keys.definition, expect, restrict };
-    let written = service.write(ask.caller, write).await?;
-    Ok(Reply::done("config definition deleted", &data).of_end(&written))
+/// Deletes a definition.
+pub(super) async fn delete(State(service): State<Service>, request: WriteRequest) -> Result<Reply, Problem> {
+    let expect = request.condition.for_change()?;
+    let restrict = request.params.restrict()?;
+    let data = identity(&request.keys.definition).finish();
+    let write = Write::DeleteDefinition { key: request.keys.definition, expect, restrict };
+    let written = service.write(request.caller, write).await?;
+    Ok(Reply::ok("config definition deleted", &data).for_write_without_record(&written))
 }
 
-/// The definition that a read is about.
+/// The definition that a read names, with its configs.
 pub(super) fn find<'a>(state: &'a state::State, key: &str) -> Result<&'a Arc<Collection>, Problem> {
     let found = state.definition(key);
-    found.ok_or_else(|| Problem::read(Rejection::DefinitionNotFound, state.revision()))
+    found.ok_or_else(|| Problem::rejected(Rejection::DefinitionNotFound, state.revision()))
 }
 
+/// The path of a definition.
+pub(super) fn location(key: &str) -> String {
+    format!("{}/{key}", super::DEFINITIONS)
+}
+
+/// An object that begins with the definition's key.
 pub(super) fn identity(key: &str) -> Object {
     Object::new().value(KEY, &key)
 }
 
+/// How far an index build is while it keeps a path from being used: `done/of`.
+pub(super) fn build_progress(collection: &Collection) -> Option<String> {
+    let build = collection.definition.indexing.build.as_ref();
+    build.filter(|build: &&Build| !build.slots.is_empty())?;
+    collection.progress().map(|progress| format!("{}/{}", progress.done, progress.of))
+}
+
+/// A definition as JSON.
 fn record(definition: &Definition) -> String {
-    let room = definition.schema.as_ref().map_or(0, |text| text.len());
-    let text = Object::with_room(room).plain(KEY, &definition.key).value("indexes", &definition.indexes);
+    let schema_bytes = definition.schema.as_ref().map_or(0, |text| text.len());
+    let text = Object::with_capacity(schema_bytes).unescaped(KEY, &definition.key);
+    let text = text.value("indexes", &definition.indexes);
     let text = definition.schema.iter().fold(text, |text, schema| text.raw("json_schema", schema));
-    text.plain("created_at", definition.created_at).plain("modified_at", definition.modified_at).end()
+    text.unescaped("created_at", definition.created_at)
+        .unescaped("modified_at", definition.modified_at)
+        .finish()
 }
 
 #[cfg(test)]
@@ -121,7 +151,7 @@ mod tests {
     use crate::model::{index::Indexing, key::Key, time::Timestamp};
 
     #[test]
-    fn a_record_has_its_schema_as_written_or_none() {
+    fn a_record_has_its_schema_as_written_or_no_such_member() {
         let mut definition = Definition {
             id: 1,
             key: Key::parse("d").unwrap(),

@@ -1,10 +1,9 @@
-//! The interface's description for programs (`/openapi.json`) and the page that shows it to people (`/docs`), all
-//! of it from this binary.
+//! The `OpenAPI` document (`/openapi.json`) and the page that renders it (`/docs`), both served from the binary.
 //!
-//! The page is Swagger UI. Its own check of documents would send them to a server of its makers, so that is off,
-//! and a policy forbids the browser every other host.
+//! The page is Swagger UI. Its online validator would send the document to a third party, so it is disabled, and a
+//! content security policy keeps the browser from every other host.
 //!
-//! **Invariant:** nothing here tells of the data, and nothing is fetched from another host.
+//! **Invariants:** nothing here reveals any of the data. Nothing is fetched from another host.
 
 use std::{
     future::{Ready, ready},
@@ -27,9 +26,9 @@ use crate::{
     service::{Refusal, Service},
 };
 
-/// The document.
+/// The path of the document.
 pub(super) const DOCUMENT: &str = "/openapi.json";
-/// The page; its files lie behind it.
+/// The path of the page; its files are below it.
 pub(super) const PAGE: &str = "/docs";
 
 static CONFIG: LazyLock<Arc<Config<'static>>> = LazyLock::new(|| {
@@ -38,39 +37,39 @@ static CONFIG: LazyLock<Arc<Config<'static>>> = LazyLock::new(|| {
 });
 
 /// Whether a path needs no key.
-pub(super) fn is_open(path: &str) -> bool {
+pub(super) fn is_public(path: &str) -> bool {
     path == DOCUMENT || path.strip_prefix(PAGE).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// The document of a node with these limits.
 pub(super) fn document(limits: &Limits) -> MethodRouter<Service> {
-    let text = serde_json::to_vec(&openapi::document(limits)).expect("the document is plain data");
+    let text = serde_json::to_vec(&openapi::document(limits)).expect("the document has string keys only");
     let text = Bytes::from(text);
-    get(move || ready(Reply::content("application/json", text.clone())))
+    get(move || ready(Reply::asset("application/json", text.clone())))
 }
 
-/// The page at `/docs`, whose files lie one level deeper.
+/// The page at `/docs`, whose files are one level below it.
 pub(super) fn page() -> Ready<Result<Reply, Problem>> {
     ready(file("index.html").map(|(kind, bytes)| {
         let page = String::from_utf8_lossy(&bytes).replacen("<head>", "<head><base href=\"docs/\">", 1);
-        Reply::page_of_ours(&kind, page.into())
+        Reply::html_page(&kind, page.into())
     }))
 }
 
 /// The page at `/docs/`.
-pub(super) fn page_in_place() -> Ready<Result<Reply, Problem>> {
-    ready(file("index.html").map(|(kind, bytes)| Reply::page_of_ours(&kind, bytes)))
+pub(super) fn page_with_slash() -> Ready<Result<Reply, Problem>> {
+    ready(file("index.html").map(|(kind, bytes)| Reply::html_page(&kind, bytes)))
 }
 
 /// A file of the page.
 pub(super) fn asset(Path(name): Path<String>) -> Ready<Result<Reply, Problem>> {
-    ready(file(&name).map(|(kind, bytes)| Reply::content(&kind, bytes)))
+    ready(file(&name).map(|(kind, bytes)| Reply::asset(&kind, bytes)))
 }
 
 fn file(name: &str) -> Result<(String, Bytes), Problem> {
     let file = serve(name, Arc::clone(&CONFIG));
     let file = file.map_err(|error| Refusal::Internal(format!("a file of the page: {error}")))?;
-    let file = file.ok_or(Problem::NoRoute)?;
+    let file = file.ok_or(Problem::UnknownPath)?;
     Ok((file.content_type, Bytes::from(file.bytes.into_owned())))
 }
 
@@ -79,12 +78,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_document_and_the_page_are_open() {
+    fn only_the_document_and_the_page_are_public() {
         for path in ["/openapi.json", "/docs", "/docs/", "/docs/swagger-ui.css", "/docs/absent"] {
-            assert!(is_open(path), "{path}");
+            assert!(is_public(path), "{path}");
         }
         for path in ["/openapi.json/", "/docsx", "/doc", "//docs", "/api/v1/docs"] {
-            assert!(!is_open(path), "{path}");
+            assert!(!is_public(path), "{path}");
         }
     }
 

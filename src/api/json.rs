@@ -1,14 +1,15 @@
-//! JSON text that is put together, not serialised: stored texts are spliced in as they are.
+//! JSON objects built as text, so that stored JSON is copied into an answer unchanged.
 //!
-//! Serialising a stored text as JSON would parse it first, on each read. Member names are literals of ours, so
-//! they need no escaping. **Invariant:** what goes through [`Object::raw`] is JSON that was checked at intake or
-//! made here.
+//! To serialize a stored text with `serde_json` would mean to parse it first, on each read. Member names are literals
+//! of this crate, so they need no escaping.
+//!
+//! **Invariant:** what is passed to [`Object::raw`] is JSON that was validated when it was received, or made here.
 
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 
 use serde::Serialize;
 
-/// A JSON object in the making.
+/// A JSON object under construction.
 #[derive(Debug)]
 pub(super) struct Object(String);
 
@@ -17,8 +18,8 @@ impl Object {
         Self("{".into())
     }
 
-    /// With room for `bytes` of stored text.
-    pub(super) fn with_room(bytes: usize) -> Self {
+    /// With capacity for `bytes` of stored text and its fixed members.
+    pub(super) fn with_capacity(bytes: usize) -> Self {
         let mut text = String::with_capacity(bytes.saturating_add(256));
         text.push('{');
         Self(text)
@@ -26,27 +27,30 @@ impl Object {
 
     /// A member whose value is JSON text.
     pub(super) fn raw(mut self, name: &'static str, json: &str) -> Self {
-        if self.0.len() > 1 {
-            self.0.push(',');
-        }
-        write!(self.0, "\"{name}\":{json}").expect("a string takes what memory holds");
+        self.member(name, json);
         self
     }
 
-    /// A member whose value is shown as a string that needs no escaping: a time, a key that was checked.
-    pub(super) fn plain(self, name: &'static str, value: impl std::fmt::Display) -> Self {
-        self.raw(name, &format!("\"{value}\""))
+    /// A member whose value is a string that needs no escaping: a time, a valid key, a literal.
+    pub(super) fn unescaped(mut self, name: &'static str, value: impl Display) -> Self {
+        self.member(name, format_args!("\"{value}\""));
+        self
     }
 
-    /// A member of any value.
+    /// A member of any value, serialized.
     pub(super) fn value(self, name: &'static str, value: &impl Serialize) -> Self {
-        let json = serde_json::to_string(value).expect("texts, numbers and lists of them are always JSON");
+        let json = serde_json::to_string(value).expect("strings, numbers and lists of them are always JSON");
         self.raw(name, &json)
     }
 
-    pub(super) fn end(mut self) -> String {
+    pub(super) fn finish(mut self) -> String {
         self.0.push('}');
         self.0
+    }
+
+    fn member(&mut self, name: &'static str, json: impl Display) {
+        let comma = if self.0.len() > 1 { "," } else { "" };
+        write!(self.0, "{comma}\"{name}\":{json}").expect("a write to a string does not fail");
     }
 }
 
@@ -55,9 +59,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stored_text_is_spliced_and_other_values_are_escaped() {
-        assert_eq!(Object::new().end(), "{}");
-        let text = Object::new().raw("data", r#"{"n":7.0}"#).value("s", &"a\"b").plain("k", "x").end();
+    fn stored_text_is_copied_and_other_values_are_escaped() {
+        assert_eq!(Object::new().finish(), "{}");
+        let text = Object::new().raw("data", r#"{"n":7.0}"#).value("s", &"a\"b").unescaped("k", "x").finish();
         assert_eq!(text, r#"{"data":{"n":7.0},"s":"a\"b","k":"x"}"#);
     }
 }

@@ -1,19 +1,34 @@
-//! How a caller says it: the route table and the layers around it.
+//! The HTTP interface: routes, requests as typed values, responses; and the listener of calls between nodes.
 //!
-//! | file | what it does |
+//! | where is | file |
 //! |---|---|
-//! | `server` | the listener: connections, their limits, a graceful end |
-//! | `access` | the layer that asks for a key, over everything |
-//! | `extract`, `condition`, `cursor` | keys, query, headers and conditions of a request, typed |
-//! | `intake` | bodies, bounded, and the framework-level refusals of their shape |
-//! | `definitions`, `schema`, `indexes`, `configs`, `patch`, `batch`, `history`, `cluster`, `probes` | the handlers |
-//! | `watch` | the changes as server-sent events |
-//! | `openapi`, `docs` | the interface as a document, and the page that shows it |
-//! | `json`, `reply` | answers; `reply` alone knows status codes |
-//! | `peer` | the other listener's routes: calls between nodes |
+//! | a route; the layer around every request; the standard headers | `mod` (this file) |
+//! | accepting connections, their timeouts, the graceful shutdown | `server` |
+//! | authentication of a request | `access` |
+//! | parsing of keys, query, headers and consistency; idempotency keys | `extract` |
+//! | `If-Match`, `If-None-Match`, headers that may be given once only | `condition` |
+//! | receiving and parsing of bodies, errors of their shape, media types | `body` |
+//! | the parameter `cursor` and the `Link` to the next page | `cursor` |
+//! | definitions and their lists | `definitions` |
+//! | a definition's schema and unique paths | `schema` |
+//! | the states of a definition's indexes | `indexes` |
+//! | configs and their lists; a config as of a revision | `configs` |
+//! | partial updates (`PATCH`) | `patch` |
+//! | several writes as one | `batch` |
+//! | lists of changes; rollback | `history` |
+//! | changes as server-sent events | `watch` |
+//! | cluster status, members, leadership, backup | `cluster` |
+//! | liveness and readiness probes | `probes` |
+//! | the `OpenAPI` document | `openapi` |
+//! | `/openapi.json` and the page at `/docs` | `docs` |
+//! | status codes, error types, response headers | `reply` |
+//! | JSON objects with stored text in them | `json` |
+//! | calls between nodes, on the peer listener | `peer` |
 //!
-//! **Invariant:** every answer passes `attend`, so that the three standard headers are on all of them, on those
-//! of unknown routes and of panics too; and every request passes `access::admit` before anything is said of it.
+//! Imports between these files run one way.
+//!
+//! **Invariants:** every response passes [`handle`], so that the three standard headers are on all of them, those for
+//! unknown paths and for panics included. Every request passes `access::authenticate` before anything is answered.
 
 mod access;
 mod batch;
@@ -42,7 +57,7 @@ use std::{
     panic::AssertUnwindSafe,
 };
 
-/// The routes of a listener, for the room that starts them.
+/// The type of a listener's routes, for `node`, which starts the listeners.
 pub use axum::Router;
 use axum::{
     extract::{Request, State},
@@ -51,17 +66,17 @@ use axum::{
     routing::{MethodRouter, delete, get, post},
 };
 use futures::FutureExt as _;
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use tracing::error;
 use uuid::{Builder, Uuid};
 
 use crate::{model::limits::Limits, service::Service};
-use reply::{NODE, Problem, REVISION, Unshown};
+use reply::{LogOnly, NODE, Problem, STATE_REVISION};
 pub use server::serve;
 
-/// The header that names a request, from caller to log.
-const REQUEST_ID: &str = "x-request-id";
-/// Longest request id that is echoed: trace contexts have 55 characters, joined ids of proxies about 100.
+/// The header with the id of a request, which the log names too.
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// Longest request id that is echoed: a trace context has 55 characters, the joined ids of proxies about 100.
 const REQUEST_ID_BYTES_MAX: usize = 128;
 
 const DEFINITIONS: &str = "/api/v1/config_definition";
@@ -75,29 +90,32 @@ const CONFIG_HISTORY: &str = "/api/v1/config_definition/{definition}/config/{con
 const ROLLBACK: &str = "/api/v1/config_definition/{definition}/config/{config}/rollback";
 const DEFINITION_HISTORY: &str = "/api/v1/config_definition/{definition}/history";
 
-/// The router of the callers' listener.
+/// The routes of the API listener.
 pub fn router(service: Service) -> Router {
     let mut routes = Router::new();
-    for (path, methods) in open(service.limits()) {
+    for (path, methods) in public_routes(service.limits()) {
         routes = routes.route(path, methods);
     }
-    for (path, methods) in resources() {
-        // Both forms are served: a redirect would make some clients repeat a POST as a GET.
+    for (path, methods) in resource_routes() {
+        // Both forms of a path are served: after a redirect some clients repeat a POST as a GET.
         routes = routes.route(path, methods.clone()).route(&format!("{path}/"), methods);
     }
-    let routes = routes.fallback(no_route).method_not_allowed_fallback(no_method).with_state(service.clone());
-    // The layer lies around the whole router and not around each route as `Router::layer` would put it: axum adds
-    // `Allow` outside of those, which would tell of a path before its caller's credential is known.
-    Router::new().fallback_service(routes).layer(from_fn_with_state(service, attend))
+    let routes = routes
+        .fallback(unknown_path)
+        .method_not_allowed_fallback(method_not_allowed)
+        .with_state(service.clone());
+    // The layer is around the whole router and not, as with `Router::layer`, around each route: axum adds `Allow`
+    // outside of the routes' layers, which would reveal that a path exists before the credential is checked.
+    Router::new().fallback_service(routes).layer(from_fn_with_state(service, handle))
 }
 
-/// What needs no key.
-fn open(limits: &Limits) -> Vec<(&'static str, MethodRouter<Service>)> {
+/// The routes that need no key.
+fn public_routes(limits: &Limits) -> Vec<(&'static str, MethodRouter<Service>)> {
     let mut routes = vec![
         ("/", get(probes::root)),
         (docs::DOCUMENT, docs::document(limits)),
         (docs::PAGE, get(docs::page)),
-        ("/docs/", get(docs::page_in_place)),
+        ("/docs/", get(docs::page_with_slash)),
         ("/docs/{file}", get(docs::asset)),
     ];
     routes.extend(probes::LIVE.map(|path| (path, get(probes::live))));
@@ -105,8 +123,8 @@ fn open(limits: &Limits) -> Vec<(&'static str, MethodRouter<Service>)> {
     routes
 }
 
-/// What needs a key. Each entry stands in `openapi` too.
-fn resources() -> Vec<(&'static str, MethodRouter<Service>)> {
+/// The routes that need a key. `openapi` describes each of them.
+fn resource_routes() -> Vec<(&'static str, MethodRouter<Service>)> {
     vec![
         (DEFINITIONS, get(definitions::list).post(definitions::create)),
         (DEFINITION, get(definitions::get).put(definitions::set_indexes).delete(definitions::delete)),
@@ -123,7 +141,7 @@ fn resources() -> Vec<(&'static str, MethodRouter<Service>)> {
         ("/api/v1/cluster", get(cluster::show)),
         ("/api/v1/cluster/init", post(cluster::init)),
         ("/api/v1/cluster/backup", get(cluster::backup)),
-        ("/api/v1/cluster/leader", post(cluster::lead)),
+        ("/api/v1/cluster/leader", post(cluster::transfer_leadership)),
         ("/api/v1/cluster/members", post(cluster::add)),
         ("/api/v1/cluster/members/{id}", delete(cluster::remove)),
         ("/api/v1/cluster/members/{id}/promote", post(cluster::promote)),
@@ -131,46 +149,47 @@ fn resources() -> Vec<(&'static str, MethodRouter<Service>)> {
     ]
 }
 
-fn no_route() -> Ready<Problem> {
-    ready(Problem::NoRoute)
+fn unknown_path() -> Ready<Problem> {
+    ready(Problem::UnknownPath)
 }
 
-fn no_method() -> Ready<Problem> {
-    ready(Problem::NoMethod)
+fn method_not_allowed() -> Ready<Problem> {
+    ready(Problem::MethodNotAllowed)
 }
 
-/// Lets a request in, sees that it is answered whatever happens, and puts the standard headers on the answer and the
-/// text of a violation into the log instead. One layer, because each costs a request two allocations.
-async fn attend(State(service): State<Service>, mut request: Request, next: Next) -> Response {
+/// The layer around every request: authenticates it, answers 500 when its handler panics, logs the text of an internal
+/// error, and adds the standard headers. It is one layer because each layer costs two allocations per request.
+async fn handle(State(service): State<Service>, mut request: Request, next: Next) -> Response {
     let id = request_id(request.headers());
-    let mut response = match access::admit(&service, &mut request) {
+    let mut response = match access::authenticate(&service, &mut request) {
         Ok(()) => AssertUnwindSafe(next.run(request)).catch_unwind().await.unwrap_or_else(reply::panicked),
         Err(problem) => problem.into_response(),
     };
-    if let Some(Unshown(text)) = response.extensions_mut().remove() {
+    if let Some(LogOnly(text)) = response.extensions_mut().remove() {
         error!(request_id = ?id, "a request failed: {text}");
     }
     let headers = response.headers_mut();
     headers.insert(REQUEST_ID, id);
     headers.insert(NODE, service.node_id().into());
-    headers.entry(REVISION).or_insert_with(|| service.revision().into());
+    headers.entry(STATE_REVISION).or_insert_with(|| service.revision().into());
     response
 }
 
-/// The caller's id for the request when it is one, else a new one that sorts by time.
+/// The caller's id of the request if it is valid, else a new one.
 fn request_id(headers: &HeaderMap) -> HeaderValue {
-    let usable = |id: &&HeaderValue| {
+    let is_valid = |id: &&HeaderValue| {
         let bytes = id.as_bytes();
         (1..=REQUEST_ID_BYTES_MAX).contains(&bytes.len()) && bytes.iter().all(u8::is_ascii_graphic)
     };
-    headers.get(REQUEST_ID).filter(usable).cloned().unwrap_or_else(|| {
+    headers.get(&REQUEST_ID).filter(is_valid).cloned().unwrap_or_else(|| {
         let mut text = Uuid::encode_buffer();
         let text = new_request_id().hyphenated().encode_lower(&mut text);
         HeaderValue::from_str(text).expect("a UUID is visible ASCII")
     })
 }
 
-/// An id that sorts by time. It names a request in the log and guards nothing, so its random part needs no system call.
+/// A new id that sorts by time. It names a request in the log and protects nothing, so its random part needs no system
+/// call.
 fn new_request_id() -> Uuid {
     let (seconds, nanos) = uuid::Timestamp::now(uuid::NoContext).to_unix();
     let millis = seconds.saturating_mul(1000).saturating_add(u64::from(nanos) / 1_000_000);
@@ -192,7 +211,7 @@ mod tests {
         };
         assert!(echo("a") && echo("trace/1;x=\"y\"") && echo(&"x".repeat(128)));
         assert!(!echo("") && !echo("a b") && !echo(&"x".repeat(129)));
-        let made = request_id(&HeaderMap::new());
-        assert_eq!(Uuid::parse_str(made.to_str().unwrap()).unwrap().get_version_num(), 7);
+        let new = request_id(&HeaderMap::new());
+        assert_eq!(Uuid::parse_str(new.to_str().unwrap()).unwrap().get_version_num(), 7);
     }
 }

@@ -1,22 +1,23 @@
-//! What other nodes ask of this one: `POST /peer/{kind}` on a listener of its own, with binary bodies.
+//! The server side of calls between nodes: `POST /peer/{name}` on the peer listener, with binary bodies. The calls are
+//! listed in [`crate::peer::call`].
 //!
-//! | kind | who answers |
+//! | calls | answered by |
 //! |---|---|
-//! | `join` | the service; admitted by the secret alone, because the node may have no identity yet |
+//! | `join` | the service; needs only the secret, because the node may have no identity yet |
 //! | `write`, `writes`, `read-index`, `change` | the service, when this node leads |
-//! | `page` | the service, of a state that it holds |
-//! | `snapshot`, `fetch-snapshot` | consensus; the file goes as a stream |
-//! | `stream` | consensus; the connection is upgraded and bears entries from then on |
+//! | `page` | the service, from a state that it holds for cursors |
 //! | `history` | the service, from this node's own disk |
-//! | everything else | consensus |
+//! | `snapshot`, `fetch-snapshot` | consensus; the file is streamed |
+//! | `stream` | consensus; the connection is upgraded and carries log entries |
+//! | all others | consensus |
 //!
-//! **Invariants:** the headers are judged before a byte of the body is read. A 4xx says that nothing was done, by
-//! which the caller tells *not applied* from *unknown*; whatever fails later is a 5xx.
+//! **Invariants:** the headers are checked before a byte of the body is read. A 4xx means that nothing was done, by
+//! which the caller distinguishes *not applied* from *unknown*; every later failure is a 5xx.
 
 use axum::{
     Router,
     body::{Body, to_bytes},
-    extract::{Path, State},
+    extract::State,
     http::{
         HeaderMap, HeaderValue, Request, StatusCode,
         header::{CONNECTION, UPGRADE},
@@ -30,36 +31,42 @@ use hyper_util::rt::TokioIo;
 use tokio_util::io::ReaderStream;
 use tower_http::catch_panic::CatchPanicLayer;
 
-use crate::peer::call::Call;
 use crate::{
     peer::{
         ReceiveError,
-        client::{PROTOCOL, REMOVED_STATUS, SNAPSHOT_HEADER},
+        call::Call,
+        client::{HEAD, LEFT, PROTOCOL},
     },
     raft::Consensus,
     service::Service,
 };
 
-/// Bytes of a call: the longest request body, and the entries that an append takes along.
+/// Bytes of a call's body: a write of the longest request body, or a batch of log entries.
 const CALL_BYTES_MAX: usize = 32 << 20;
-/// Bytes of a piece of a streamed file.
-const PIECE_BYTES: usize = 256 << 10;
+/// Bytes of one chunk of a streamed file.
+const FILE_CHUNK_BYTES: usize = 256 << 10;
+
+/// The path of a call, but for its name.
+const PATH_PREFIX: &str = "/peer/";
 
 /// The routes of the peer listener.
 pub fn peer_router(service: Service) -> Router {
-    Router::new().route("/peer/{name}", post(answer)).layer(CatchPanicLayer::new()).with_state(service)
+    Router::new()
+        .route(&format!("{PATH_PREFIX}{{name}}"), post(handle))
+        .layer(CatchPanicLayer::new())
+        .with_state(service)
 }
 
-/// A refusal of a call; only nodes read it.
-struct Refused(StatusCode, String);
+/// The refusal of a call, which only nodes read.
+struct CallRefusal(StatusCode, String);
 
-impl IntoResponse for Refused {
+impl IntoResponse for CallRefusal {
     fn into_response(self) -> Response {
         (self.0, self.1).into_response()
     }
 }
 
-impl From<ReceiveError> for Refused {
+impl From<ReceiveError> for CallRefusal {
     fn from(error: ReceiveError) -> Self {
         let status = match &error {
             ReceiveError::Malformed(_) => StatusCode::BAD_REQUEST,
@@ -70,21 +77,18 @@ impl From<ReceiveError> for Refused {
     }
 }
 
-async fn answer(
-    State(service): State<Service>,
-    Path(name): Path<String>,
-    request: Request<Body>,
-) -> Result<Response, Refused> {
-    let call = Call::from_name(&name);
+async fn handle(State(service): State<Service>, request: Request<Body>) -> Result<Response, CallRefusal> {
+    let name = request.uri().path().strip_prefix(PATH_PREFIX).unwrap_or_default();
+    let call = Call::from_name(name);
     admit(&service, call, request.headers())?;
-    let call = call.ok_or(ReceiveError::Unknown(name))?;
+    let call = call.ok_or_else(|| ReceiveError::Unknown(name.to_owned()))?;
     let (head, body) = request.into_parts();
     match call {
         Call::Stream => open_stream(consensus(&service)?.clone(), &mut Request::from_parts(head, body)),
-        Call::Snapshot => take_snapshot(consensus(&service)?, &head.headers, body).await,
-        Call::FetchSnapshot => give_snapshot(consensus(&service)?).await,
+        Call::Snapshot => receive_snapshot(consensus(&service)?, &head.headers, body).await,
+        Call::FetchSnapshot => send_snapshot(consensus(&service)?).await,
         Call::Vote | Call::PreVote | Call::Append | Call::Transfer | Call::Digests => {
-            Ok(consensus(&service)?.receive(call, read(body).await?).await?.into_response())
+            Ok(consensus(&service)?.receive(call, read_body(body).await?).await?.into_response())
         }
         Call::ReadIndex
         | Call::Join
@@ -92,12 +96,12 @@ async fn answer(
         | Call::Writes
         | Call::Change
         | Call::History
-        | Call::Page => Ok(serve(&service, call, read(body).await?).await?.into_response()),
+        | Call::Page => Ok(answer(&service, call, read_body(body).await?).await?.into_response()),
     }
 }
 
-/// The calls that the service answers.
-async fn serve(service: &Service, call: Call, body: Bytes) -> Result<Bytes, ReceiveError> {
+/// Passes a call to the service.
+async fn answer(service: &Service, call: Call, body: Bytes) -> Result<Bytes, ReceiveError> {
     match call {
         Call::ReadIndex => Ok(service.answer_read_index().await),
         Call::Join => service.answer_join(body).await,
@@ -117,12 +121,12 @@ async fn serve(service: &Service, call: Call, body: Bytes) -> Result<Bytes, Rece
     }
 }
 
-fn admit(service: &Service, call: Option<Call>, headers: &HeaderMap) -> Result<(), Refused> {
+fn admit(service: &Service, call: Option<Call>, headers: &HeaderMap) -> Result<(), CallRefusal> {
     let admitted = match call {
         Some(Call::Join) => service.peers().admit_secret(headers),
         _ => service.peers().admit(headers).and_then(|from| match service.consensus() {
             Some(consensus) if consensus.has_left(from) => {
-                Err((REMOVED_STATUS, format!("node {from} was taken out of the cluster")))
+                Err((LEFT, format!("node {from} was removed from the cluster")))
             }
             Some(_) | None => Ok(()),
         }),
@@ -130,13 +134,13 @@ fn admit(service: &Service, call: Option<Call>, headers: &HeaderMap) -> Result<(
     admitted.map_err(|(status, text)| {
         let call = call.map_or("unknown", Call::name);
         tracing::warn!(call, status, "refused a call of another node: {text}");
-        Refused(StatusCode::from_u16(status).unwrap_or(StatusCode::FORBIDDEN), text)
+        CallRefusal(StatusCode::from_u16(status).unwrap_or(StatusCode::FORBIDDEN), text)
     })
 }
 
-async fn read(body: Body) -> Result<Bytes, Refused> {
+async fn read_body(body: Body) -> Result<Bytes, CallRefusal> {
     let refused = |error: axum::Error| {
-        Refused(
+        CallRefusal(
             StatusCode::PAYLOAD_TOO_LARGE,
             format!("a call takes at most {CALL_BYTES_MAX} bytes: {error}"),
         )
@@ -144,44 +148,49 @@ async fn read(body: Body) -> Result<Bytes, Refused> {
     to_bytes(body, CALL_BYTES_MAX).await.map_err(refused)
 }
 
-fn consensus(service: &Service) -> Result<&Consensus, Refused> {
-    // 421 as for a wrong address: nothing was done, and another time it may be.
-    let starting = || Refused(StatusCode::MISDIRECTED_REQUEST, "this node is starting".into());
+fn consensus(service: &Service) -> Result<&Consensus, CallRefusal> {
+    // 421 as for a wrong address: nothing was done, and the caller may try again.
+    let starting = || CallRefusal(StatusCode::MISDIRECTED_REQUEST, "this node is starting".into());
     service.consensus().ok_or_else(starting)
 }
 
-/// Answers that the connection bears entries from now on, and serves them once it does.
-fn open_stream(consensus: Consensus, request: &mut Request<Body>) -> Result<Response, Refused> {
+/// Upgrades the connection to a stream of log entries, and serves it.
+fn open_stream(consensus: Consensus, request: &mut Request<Body>) -> Result<Response, CallRefusal> {
     if request.headers().get(UPGRADE).is_none_or(|asked| asked != PROTOCOL) {
         return Err(ReceiveError::Malformed(format!("a stream begins with `Upgrade: {PROTOCOL}`")).into());
     }
     let upgraded = hyper::upgrade::on(request);
-    // It ends with the connection, or with consensus.
+    // The task ends with the connection, or with consensus.
     tokio::spawn(async move {
         match upgraded.await {
             Ok(upgraded) => consensus.serve_stream(TokioIo::new(upgraded)).await,
-            Err(error) => tracing::debug!(%error, "a stream of entries was not begun"),
+            Err(error) => tracing::debug!(%error, "the connection was not upgraded to a stream of entries"),
         }
     });
     let headers = [(CONNECTION, "upgrade"), (UPGRADE, PROTOCOL)];
     Ok((StatusCode::SWITCHING_PROTOCOLS, headers).into_response())
 }
 
-async fn take_snapshot(consensus: &Consensus, headers: &HeaderMap, body: Body) -> Result<Response, Refused> {
-    let missing = || ReceiveError::Malformed(format!("the header `{SNAPSHOT_HEADER}` is missing"));
-    let head = headers.get(SNAPSHOT_HEADER).ok_or_else(missing)?;
+async fn receive_snapshot(
+    consensus: &Consensus,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<Response, CallRefusal> {
+    let missing = || ReceiveError::Malformed(format!("the header `{HEAD}` is missing"));
+    let head = headers.get(HEAD).ok_or_else(missing)?;
     let head = Bytes::copy_from_slice(head.as_bytes());
-    let pieces = body.into_data_stream().map_err(std::io::Error::other);
-    Ok(consensus.receive_snapshot(head, Box::pin(pieces)).await?.into_response())
+    let chunks = body.into_data_stream().map_err(std::io::Error::other);
+    Ok(consensus.receive_snapshot(head, Box::pin(chunks)).await?.into_response())
 }
 
-async fn give_snapshot(consensus: &Consensus) -> Result<Response, Refused> {
-    let none = || Refused(StatusCode::NOT_FOUND, "this node has no snapshot".into());
+async fn send_snapshot(consensus: &Consensus) -> Result<Response, CallRefusal> {
+    let none = || CallRefusal(StatusCode::NOT_FOUND, "this node has no snapshot".into());
     let (head, file) = consensus.current_snapshot().await.ok_or_else(none)?;
-    let head = HeaderValue::from_maybe_shared(head)
-        .map_err(|error| ReceiveError::Failed(format!("the snapshot's head is no header: {error}")))?;
-    let pieces = ReaderStream::with_capacity(file, PIECE_BYTES);
-    Ok(([(SNAPSHOT_HEADER, head)], Body::from_stream(pieces)).into_response())
+    let head = HeaderValue::from_maybe_shared(head).map_err(|error| {
+        ReceiveError::Failed(format!("the snapshot's metadata are no header value: {error}"))
+    })?;
+    let chunks = ReaderStream::with_capacity(file, FILE_CHUNK_BYTES);
+    Ok(([(HEAD, head)], Body::from_stream(chunks)).into_response())
 }
 
 #[cfg(test)]
@@ -209,16 +218,16 @@ mod tests {
         service
     }
 
-    async fn call(kind: &str, headers: &[(&str, &str)], body: Body) -> StatusCode {
-        let mut request = Request::post(format!("/peer/{kind}"));
-        for (name, value) in headers {
-            request = request.header(*name, *value);
+    async fn call(name: &str, headers: &[(&str, &str)], body: Body) -> StatusCode {
+        let mut request = Request::post(format!("{PATH_PREFIX}{name}"));
+        for (header, value) in headers {
+            request = request.header(*header, *value);
         }
         peer_router(node()).oneshot(request.body(body).unwrap()).await.unwrap().status()
     }
 
     #[tokio::test]
-    async fn a_call_is_refused_by_its_headers_before_its_body_is_read() {
+    async fn a_call_is_refused_for_its_headers_before_its_body_is_read() {
         let unread = || Body::from_stream(futures::stream::pending::<Result<Bytes, std::io::Error>>());
         let cluster = CLUSTER_ID.to_string();
         assert_eq!(call("vote", &[], unread()).await, StatusCode::UNAUTHORIZED);
@@ -228,13 +237,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_node_without_consensus_does_nothing_and_says_so() {
+    async fn a_node_without_consensus_refuses_its_calls() {
         let cluster = CLUSTER_ID.to_string();
         let headers = [(SECRET, OURS), (CLUSTER, &cluster), (FROM, "2"), (TO, "1")];
-        for kind in ["vote", "append", "stream", "snapshot", "fetch-snapshot"] {
-            assert_eq!(call(kind, &headers, Body::empty()).await, StatusCode::MISDIRECTED_REQUEST, "{kind}");
+        for name in ["vote", "append", "stream", "snapshot", "fetch-snapshot"] {
+            assert_eq!(call(name, &headers, Body::empty()).await, StatusCode::MISDIRECTED_REQUEST, "{name}");
         }
-        assert_eq!(call("read-index", &headers, Body::empty()).await, StatusCode::OK, "it names nothing");
+        assert_eq!(
+            call("read-index", &headers, Body::empty()).await,
+            StatusCode::OK,
+            "the answer names no leader"
+        );
         assert_eq!(call("write", &headers, Body::from("?")).await, StatusCode::BAD_REQUEST);
         assert_eq!(call("join", &headers[..1], Body::from("?")).await, StatusCode::BAD_REQUEST);
     }

@@ -1,32 +1,32 @@
-//! What those who watch over a node ask it, without a key.
+//! Liveness and readiness probes, and the root path; none needs a key.
 //!
-//! **Invariant:** these answers tell nothing of the data. Liveness does not depend on the cluster: a node
-//! without a quorum must not be restarted for it.
+//! **Invariants:** these answers reveal nothing of the data. Liveness does not depend on the cluster: restarting a node
+//! that has no quorum would not help it.
 
-use std::future::{Ready, ready as now};
+use std::future::{Ready, ready as done};
 
 use axum::extract::State;
 
 use super::reply::{Problem, Reply};
 use crate::service::{Refusal, Service};
 
-/// Paths that ask whether the process answers.
+/// Paths of the liveness probe: the process answers.
 pub(super) const LIVE: [&str; 2] = ["/livez", "/health"];
-/// Paths that ask whether the node is caught up with a live leader.
+/// Paths of the readiness probe: the node is caught up with a live leader.
 pub(super) const READY: [&str; 2] = ["/readyz", "/readiness-probe"];
 
-/// Says what this is.
+/// Names the service and the root of its interface.
 pub(super) fn root() -> Ready<Reply> {
-    now(Reply::done("concord", r#"{"service":"concord","api":"/api/v1"}"#))
+    done(Reply::ok("concord", r#"{"service":"concord","api":"/api/v1"}"#))
 }
 
-/// The process answers.
+/// Liveness.
 pub(super) fn live() -> Ready<Reply> {
-    now(Reply::done("alive", "{}"))
+    done(Reply::ok("alive", "{}"))
 }
 
-/// The node is of use, or why not.
+/// Readiness, or the reason why the node is not ready.
 pub(super) fn ready(State(service): State<Service>) -> Ready<Result<Reply, Problem>> {
-    let answer = service.ready().map(|()| Reply::done("ready", "{}"));
-    now(answer.map_err(|reason| Refusal::Unavailable(reason).into()))
+    let answer = service.ready().map(|()| Reply::ok("ready", "{}"));
+    done(answer.map_err(|reason| Refusal::Unavailable(reason).into()))
 }

@@ -1,10 +1,10 @@
-//! Answers: what was decided, as status, headers and body.
+//! Responses: status, headers and body of every success ([`Reply`]) and every refusal ([`Problem`]).
 //!
-//! The success envelope is `{"status","message","data"}`; a refusal is `{"status","errors":[{"type","msg",
-//! "loc"?}]}`, but a body or query of the wrong shape is `{"detail":[{"loc","msg","type"}]}`.
+//! A success is `{"status","message","data"}`, a refusal `{"status","errors":[{"type","msg","loc"?}]}`; but a body or
+//! query of the wrong shape is answered with `{"detail":[{"loc","msg","type"}]}`.
 //!
-//! **Invariant:** this is the only place that knows status codes. 503 is said only of what certainly has not
-//! happened, 504 of what may have; the text of a violation goes to the log ([`Unshown`]) and never to the caller.
+//! **Invariants:** only this file decides status codes. 503 means that the write was certainly not applied, 504 that it
+//! may have been. The text of an internal error is logged ([`LogOnly`]) and never sent to the caller.
 
 use std::{any::Any, borrow::Cow, convert::Infallible, iter::once};
 
@@ -31,24 +31,24 @@ use crate::{
 };
 
 /// The header with the revision of the state that an answer was made from.
-pub(super) const REVISION: &str = "x-concord-revision";
-/// The header with how far the building of a definition's indexes is: configs done, `/`, all.
-const BUILDING: &str = "x-concord-index-building";
+pub(super) const STATE_REVISION: HeaderName = HeaderName::from_static("x-concord-revision");
+/// The header with the progress of an index build: configs indexed, `/`, all configs.
+const INDEX_BUILDING: HeaderName = HeaderName::from_static("x-concord-index-building");
 /// The header with the id of the node that answers.
-pub(super) const NODE: &str = "x-concord-node";
-/// The header with the number of configs that break a schema.
-pub(super) const BREAKING: &str = "x-concord-breaking-configs";
-/// The header of an answer to a write that was only tried.
-const DRY_RUN: &str = "x-concord-dry-run";
-/// Stored text from which on a page is streamed record by record: a page of the largest records has a gigabyte.
-const PAGE_BYTES_AT_ONCE: usize = 4 << 20;
-/// Seconds after which a refused request may be tried again: an election takes about one.
+pub(super) const NODE: HeaderName = HeaderName::from_static("x-concord-node");
+/// The header with the number of configs that do not fit a schema.
+const BREAKING_CONFIGS: HeaderName = HeaderName::from_static("x-concord-breaking-configs");
+/// The header of an answer to a dry run.
+const DRY_RUN: HeaderName = HeaderName::from_static("x-concord-dry-run");
+/// Bytes of stored text above which a page is streamed record by record: a page of the largest records has 1 GiB.
+const BUFFERED_PAGE_BYTES_MAX: usize = 4 << 20;
+/// Seconds after which a refused request may be sent again: an election takes about one.
 const RETRY_AFTER_S: HeaderValue = HeaderValue::from_static("1");
-/// Bytes of a piece of a streamed file.
-const FILE_BYTES_AT_ONCE: usize = 256 << 10;
-const ACCEPT_PATCH: &str = "accept-patch";
-/// The media types of patches (`patch.rs`).
-const PATCHES: HeaderValue =
+/// Bytes of one chunk of a streamed file.
+const FILE_CHUNK_BYTES: usize = 256 << 10;
+const ACCEPT_PATCH: HeaderName = HeaderName::from_static("accept-patch");
+/// The media types of patches, those of `body::patch_format`.
+const PATCH_TYPES: HeaderValue =
     HeaderValue::from_static("application/merge-patch+json, application/json-patch+json");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
@@ -61,70 +61,71 @@ pub(super) struct Reply {
 }
 
 impl Reply {
-    /// Done, or found.
-    pub(super) fn done(message: &'static str, data: &str) -> Self {
-        let text = Object::with_room(data.len()).raw("status", "\"SUCCESS\"").plain("message", message);
-        Self::json(Body::from(text.raw("data", data).end()))
+    /// Status 200 with a payload.
+    pub(super) fn ok(message: &'static str, data: &str) -> Self {
+        let text =
+            Object::with_capacity(data.len()).raw("status", "\"SUCCESS\"").unescaped("message", message);
+        Self::json(Body::from(text.raw("data", data).finish()))
     }
 
-    /// Done; the data that it made is not known any more.
+    /// Status 200 without a payload, for a write whose result is no longer available.
     pub(super) fn without_data(message: &'static str) -> Self {
-        let text = Object::new().raw("status", "\"SUCCESS\"").plain("message", message);
-        Self::json(Body::from(text.end()))
-            .warning("the record has changed since, so the content that this request made is not shown")
+        let text = Object::new().raw("status", "\"SUCCESS\"").unescaped("message", message);
+        Self::json(Body::from(text.finish()))
+            .warning("the record has changed since, so the data that this request wrote are omitted")
     }
 
-    /// A new resource, and where it is.
+    /// Status 201 with a payload and the path of the new resource.
     pub(super) fn created(message: &'static str, data: &str, location: &str) -> Self {
-        let mut reply = Self::done(message, data);
+        let mut reply = Self::ok(message, data);
         reply.status = StatusCode::CREATED;
-        // Keys are unreserved characters: the path stands in a header as it is.
-        reply.header(header::LOCATION.as_str(), location)
+        // Keys consist of unreserved characters, so the path needs no encoding in a header.
+        reply.header(header::LOCATION, location)
     }
 
-    /// The caller has it already.
+    /// Status 304: the caller has the current version.
     pub(super) fn not_modified() -> Self {
         Self { status: StatusCode::NOT_MODIFIED, headers: HeaderMap::new(), body: Body::empty() }
     }
 
-    /// A page of a list. `size` estimates the bytes of a record that `show` renders.
+    /// A page of a list. `size` estimates the bytes of a record as `render` writes it.
     pub(super) fn page<R: Send + 'static>(
         message: &'static str,
         found: ListPage<R>,
         page: &Page,
         size: fn(&R) -> usize,
-        show: fn(&R) -> String,
+        render: fn(&R) -> String,
     ) -> Self {
         let meta = Object::new().value("page", &page.page).value("limit", &page.limit);
-        let tail = format!("],\"meta\":{}}}}}", meta.value("total", &found.total).end());
+        let tail = format!("],\"meta\":{}}}}}", meta.value("total", &found.total).finish());
         let head = format!("{{\"status\":\"SUCCESS\",\"message\":\"{message}\",\"data\":{{\"results\":[");
         let bytes = found.results.iter().fold(0_usize, |sum, record| sum.saturating_add(size(record)));
-        let records = found.results.into_iter().enumerate().map(move |(place, record)| {
-            let comma = if place == 0 { "" } else { "," };
-            format!("{comma}{}", show(&record))
+        let records = found.results.into_iter().enumerate().map(move |(index, record)| {
+            let comma = if index == 0 { "" } else { "," };
+            format!("{comma}{}", render(&record))
         });
         let parts = once(head).chain(records).chain(once(tail));
-        if bytes <= PAGE_BYTES_AT_ONCE {
+        if bytes <= BUFFERED_PAGE_BYTES_MAX {
             return Self::json(Body::from(parts.collect::<String>()));
         }
         Self::json(Body::from_stream(stream::iter(parts.map(|part| Ok::<_, Infallible>(Bytes::from(part))))))
     }
 
     /// A backup, as a stream.
-    pub(super) fn file(backup: Backup) -> Self {
+    pub(super) fn backup(backup: Backup) -> Self {
         let Backup { revision, bytes, file } = backup;
-        let body = Body::from_stream(ReaderStream::with_capacity(file, FILE_BYTES_AT_ONCE));
+        let body = Body::from_stream(ReaderStream::with_capacity(file, FILE_CHUNK_BYTES));
         let headers = [
             (header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream")),
             (header::CONTENT_LENGTH, bytes.into()),
         ];
         let reply = Self { status: StatusCode::OK, headers: HeaderMap::from_iter(headers), body };
         let name = format!("attachment; filename=\"concord-{revision}.backup\"");
-        reply.header(header::CONTENT_DISPOSITION.as_str(), &name).at(revision)
+        reply.header(header::CONTENT_DISPOSITION, &name).state_revision(revision)
     }
 
-    /// A stream of events, which nobody on the way may keep or hold up.
-    pub(super) fn events(body: Body) -> Self {
+    /// A stream of server-sent events, which no proxy may cache or buffer.
+    pub(super) fn event_stream(body: Body) -> Self {
         let headers = [
             (header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream")),
             (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
@@ -133,80 +134,80 @@ impl Reply {
         Self { status: StatusCode::OK, headers: HeaderMap::from_iter(headers), body }
     }
 
-    /// A file of this binary.
-    pub(super) fn content(kind: &str, bytes: Bytes) -> Self {
+    /// A file embedded in the binary.
+    pub(super) fn asset(kind: &str, bytes: Bytes) -> Self {
         let headers =
             HeaderMap::from_iter([(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"))]);
         let reply = Self { status: StatusCode::OK, headers, body: Body::from(bytes) };
-        reply.header(header::CONTENT_TYPE.as_str(), kind)
+        reply.header(header::CONTENT_TYPE, kind)
     }
 
-    /// A page of this binary, which may fetch nothing from another host and stand in no other page.
-    pub(super) fn page_of_ours(kind: &str, bytes: Bytes) -> Self {
+    /// An HTML page embedded in the binary. It may fetch nothing from another host, and no page may frame it.
+    pub(super) fn html_page(kind: &str, bytes: Bytes) -> Self {
         const POLICY: &str = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; \
                               base-uri 'self'; form-action 'self'; frame-ancestors 'none'";
-        Self::content(kind, bytes).header(header::CONTENT_SECURITY_POLICY.as_str(), POLICY)
+        Self::asset(kind, bytes).header(header::CONTENT_SECURITY_POLICY, POLICY)
     }
 
     /// Names the revision of the state that the answer was made from.
-    pub(super) fn at(mut self, revision: Revision) -> Self {
-        self.headers.insert(REVISION, revision.into());
+    pub(super) fn state_revision(mut self, revision: Revision) -> Self {
+        self.headers.insert(STATE_REVISION, revision.into());
         self
     }
 
-    /// Names the version of the one record that the answer is about.
-    pub(super) fn of(self, revision: Revision, modified: Timestamp) -> Self {
-        self.header(header::ETAG.as_str(), &format!("\"{revision}\""))
-            .header(header::LAST_MODIFIED.as_str(), &modified.to_http_date())
+    /// Names the version of the record that the answer is about.
+    pub(super) fn record_version(self, revision: Revision, modified: Timestamp) -> Self {
+        self.header(header::ETAG, &format!("\"{revision}\""))
+            .header(header::LAST_MODIFIED, &modified.to_http_date())
     }
 
-    /// Tells how far the indexes of the record are, while some are being built.
-    pub(super) fn building(self, progress: Option<String>) -> Self {
+    /// Reports the progress of an index build, while there is one.
+    pub(super) fn index_building(self, progress: Option<String>) -> Self {
         match progress {
-            Some(progress) => self.header(BUILDING, &progress),
+            Some(progress) => self.header(INDEX_BUILDING, &progress),
             None => self,
         }
     }
 
-    /// Names the next page.
-    pub(super) fn next(self, link: Option<&str>) -> Self {
+    /// Links to the next page, where there is one.
+    pub(super) fn next_link(self, link: Option<&str>) -> Self {
         match link {
-            Some(link) => self.header(header::LINK.as_str(), &format!("<{link}>; rel=\"next\"")),
+            Some(link) => self.header(header::LINK, &format!("<{link}>; rel=\"next\"")),
             None => self,
         }
     }
 
-    /// Names what a write made: the record's version and the state that the answer was made from. A dry run makes
-    /// no version.
-    pub(super) fn of_write(self, written: &Written) -> Self {
+    /// The headers of a write: the version of the record that it wrote, and the revision of the state. A dry run
+    /// writes no version.
+    pub(super) fn for_write(self, written: &Written) -> Self {
         let Applied { revision, at, .. } = written.applied;
-        let reply = if written.dry_run { self } else { self.of(revision, at) };
-        reply.of_end(written)
+        let reply = if written.dry_run { self } else { self.record_version(revision, at) };
+        reply.for_write_without_record(written)
     }
 
-    /// The same of a write that leaves no record of which it could name the version.
-    pub(super) fn of_end(self, written: &Written) -> Self {
-        let reply = self.at(written.revision);
-        if written.dry_run { reply.tried() } else { reply }
+    /// The headers of a write that leaves no single record: the revision of the state alone.
+    pub(super) fn for_write_without_record(self, written: &Written) -> Self {
+        let reply = self.state_revision(written.revision);
+        if written.dry_run { reply.dry_run() } else { reply }
     }
 
-    /// Tells that the write was only tried.
-    pub(super) fn tried(self) -> Self {
+    /// Marks the answer to a dry run.
+    pub(super) fn dry_run(self) -> Self {
         self.header(DRY_RUN, "true")
     }
 
-    /// Tells that a part of the request had no effect.
+    /// Warns that a part of the request had no effect, or that the answer is incomplete.
     pub(super) fn warning(self, text: &'static str) -> Self {
-        self.header(header::WARNING.as_str(), &format!("299 - \"{text}\""))
+        self.header(header::WARNING, &format!("299 - \"{text}\""))
     }
 
-    /// Names how many configs break the schema that the answer is about.
-    pub(super) fn breaking(self, count: u64) -> Self {
-        self.header(BREAKING, &count.to_string())
+    /// Reports how many configs do not fit the schema.
+    pub(super) fn breaking_configs(self, count: u64) -> Self {
+        self.header(BREAKING_CONFIGS, &count.to_string())
     }
 
-    fn header(mut self, name: &'static str, value: &str) -> Self {
-        let value = HeaderValue::from_str(value).expect("made of our own texts, numbers and checked keys");
+    fn header(mut self, name: HeaderName, value: &str) -> Self {
+        let value = HeaderValue::from_str(value).expect("made of literals, numbers and valid keys");
         self.headers.insert(name, value);
         self
     }
@@ -222,7 +223,7 @@ impl IntoResponse for Reply {
     }
 }
 
-/// One thing that is wrong with the shape of a body or query.
+/// One error in the shape of a body or query.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Detail {
     pub(super) loc: Vec<LocSegment>,
@@ -230,35 +231,35 @@ pub(super) struct Detail {
     pub(super) kind: &'static str,
 }
 
-/// Why there is no success.
+/// Why a request is refused.
 #[derive(Debug)]
 pub(super) enum Problem {
-    /// No valid credential; the text says what is wrong with it.
+    /// The credential is missing or not valid; the text says which.
     Unauthenticated(&'static str),
-    /// The path is none of ours.
-    NoRoute,
-    /// The path is, the method is not.
-    NoMethod,
-    /// A body or query of the wrong shape.
+    /// No resource has this path.
+    UnknownPath,
+    /// The path exists, but does not take the method.
+    MethodNotAllowed,
+    /// The body or query has the wrong shape.
     Shape(Vec<Detail>),
-    /// The body is no kind of patch that is known here.
-    NoPatch,
-    /// A refusal, and the revision of the state that it was read from, where there is one.
+    /// The body of a `PATCH` has no supported media type.
+    UnsupportedPatch,
+    /// A refusal of the service, with the revision of the state that it was decided from, where there is one.
     Refused(Refusal, Option<Revision>),
 }
 
-/// The text of a violation on its way to the log.
+/// The text of an internal error, which is logged and not sent.
 #[derive(Debug, Clone)]
-pub(super) struct Unshown(pub(super) String);
+pub(super) struct LogOnly(pub(super) String);
 
 impl Problem {
-    /// A refusal for one reason that the request gives.
+    /// A refusal for one violation.
     pub(super) fn violation(violation: Violation) -> Self {
         Refusal::Invalid(violation.into()).into()
     }
 
-    /// What the state that was read says.
-    pub(super) fn read(rejection: Rejection, revision: Revision) -> Self {
+    /// A rejection that follows from the state that was read.
+    pub(super) fn rejected(rejection: Rejection, revision: Revision) -> Self {
         Self::Refused(Refusal::Rejected(rejection), Some(revision))
     }
 }
@@ -293,27 +294,28 @@ impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         match self {
             Self::Unauthenticated(msg) => {
-                let answer = failure(StatusCode::UNAUTHORIZED, "unauthorized_error", &[Violation::new(msg)]);
-                ([(header::WWW_AUTHENTICATE, "Bearer")], answer).into_response()
+                let response =
+                    failure(StatusCode::UNAUTHORIZED, "unauthorized_error", &[Violation::new(msg)]);
+                ([(header::WWW_AUTHENTICATE, "Bearer")], response).into_response()
             }
-            Self::NoRoute => {
+            Self::UnknownPath => {
                 failure(StatusCode::NOT_FOUND, "not_found_error", &[Violation::new("no such path")])
             }
-            Self::NoMethod => {
+            Self::MethodNotAllowed => {
                 let violation = Violation::new("the path does not take this method");
                 failure(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", &[violation])
             }
-            Self::Shape(details) => detail(&details),
-            Self::NoPatch => {
+            Self::Shape(details) => shape_response(&details),
+            Self::UnsupportedPatch => {
                 let msg = "expected a patch of one of the types that the header `accept-patch` names";
-                let wrong =
+                let error =
                     Detail { loc: vec!["body".into()], msg: msg.into(), kind: "model_attributes_type" };
-                ([(ACCEPT_PATCH, PATCHES)], detail(&[wrong])).into_response()
+                ([(ACCEPT_PATCH, PATCH_TYPES)], shape_response(&[error])).into_response()
             }
             Self::Refused(refusal, revision) => {
-                let mut response = refused(refusal);
+                let mut response = refusal_response(refusal);
                 if let Some(revision) = revision {
-                    response.headers_mut().insert(REVISION, revision.into());
+                    response.headers_mut().insert(STATE_REVISION, revision.into());
                 }
                 response
             }
@@ -321,46 +323,46 @@ impl IntoResponse for Problem {
     }
 }
 
-/// The answer to a request whose handler panicked.
+/// The response to a request whose handler panicked.
 pub(super) fn panicked(payload: Box<dyn Any + Send + 'static>) -> Response {
     let text = payload
         .downcast::<String>()
         .map(|text| *text)
         .or_else(|payload| payload.downcast::<&'static str>().map(|text| (*text).to_owned()))
-        .unwrap_or_else(|_| "without a text".to_owned());
-    refused(Refusal::Internal(format!("panic: {text}")))
+        .unwrap_or_else(|_| "no message".to_owned());
+    refusal_response(Refusal::Internal(format!("panic: {text}")))
 }
 
-fn refused(refusal: Refusal) -> Response {
-    let (status, kind) = verdict(&refusal);
+fn refusal_response(refusal: Refusal) -> Response {
+    let (status, kind) = status_and_type(&refusal);
     let breaking = if let Refusal::Breaks(count, _) = &refusal { Some(*count) } else { None };
-    let (violations, unshown) = violations(refusal);
+    let (violations, log_only) = violations(refusal);
     let mut response = failure(status, kind, &violations);
     if let Some(count) = breaking {
-        response.headers_mut().insert(BREAKING, count.into());
+        response.headers_mut().insert(BREAKING_CONFIGS, count.into());
     }
     if matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) {
         response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER_S);
     }
-    if let Some(unshown) = unshown {
-        response.extensions_mut().insert(unshown);
+    if let Some(log_only) = log_only {
+        response.extensions_mut().insert(log_only);
     }
     response
 }
 
-/// A refusal's body where the status was sent before, in the middle of a stream.
+/// The body of a refusal within a stream, whose status has been sent already.
 pub(super) fn refusal_body(refusal: Refusal) -> String {
-    let (_, kind) = verdict(&refusal);
-    let (violations, unshown) = violations(refusal);
-    if let Some(Unshown(text)) = unshown {
+    let (_, kind) = status_and_type(&refusal);
+    let (violations, log_only) = violations(refusal);
+    if let Some(LogOnly(text)) = log_only {
         tracing::error!("a stream failed: {text}");
     }
     failure_body(kind, &violations)
 }
 
-/// What a refusal tells, and what of it is for the log alone.
-fn violations(refusal: Refusal) -> (Vec<Violation>, Option<Unshown>) {
-    let mut unshown = None;
+/// The errors that a refusal sends, and the text that is only logged.
+fn violations(refusal: Refusal) -> (Vec<Violation>, Option<LogOnly>) {
+    let mut log_only = None;
     let violations = match refusal {
         Refusal::Rejected(Rejection::InBatch { index, rejection }) => {
             let loc = vec!["operations".into(), LocSegment::Index(index.into())];
@@ -377,19 +379,19 @@ fn violations(refusal: Refusal) -> (Vec<Violation>, Option<Unshown>) {
         | Refusal::NotThere(text)
         | Refusal::LimitReached(text) => vec![Violation::new(text)],
         Refusal::TestFailed(violation) | Refusal::Invalid(Invalid::TooLargeAt(violation)) => vec![violation],
-        Refusal::NoMember(id) => vec![Violation::new(format!("node {id} is no member of the cluster"))],
+        Refusal::NoMember(id) => vec![Violation::new(format!("node {id} is not a member of the cluster"))],
         Refusal::Breaks(_, violations) => violations,
-        Refusal::Overloaded => vec![Violation::new("this node is working on as many requests as it may")],
+        Refusal::Overloaded => vec![Violation::new("this node is at its limit of concurrent requests")],
         Refusal::Internal(text) => {
-            unshown = Some(Unshown(text));
+            log_only = Some(LogOnly(text));
             vec![Violation::new("unexpected server error")]
         }
     };
-    (violations, unshown)
+    (violations, log_only)
 }
 
 /// The status and error type of each refusal.
-fn verdict(refusal: &Refusal) -> (StatusCode, &'static str) {
+fn status_and_type(refusal: &Refusal) -> (StatusCode, &'static str) {
     const INVALID: (StatusCode, &str) = (StatusCode::UNPROCESSABLE_ENTITY, "validation_error");
     match refusal {
         Refusal::Rejected(rejection) => match rejection {
@@ -402,8 +404,10 @@ fn verdict(refusal: &Refusal) -> (StatusCode, &'static str) {
             Rejection::Precondition { .. } => (StatusCode::PRECONDITION_FAILED, "precondition_failed"),
             Rejection::RequestReused => INVALID,
             Rejection::NotUnique { .. } => (StatusCode::CONFLICT, "conflict_error"),
-            // The step's own, as if it had been asked alone.
-            Rejection::InBatch { rejection, .. } => verdict(&Refusal::Rejected((**rejection).clone())),
+            // That of the operation, as if it had been requested alone.
+            Rejection::InBatch { rejection, .. } => {
+                status_and_type(&Refusal::Rejected((**rejection).clone()))
+            }
         },
         Refusal::Invalid(Invalid::Violations(_)) => INVALID,
         Refusal::Invalid(Invalid::TooLarge(_) | Invalid::TooLargeAt(_)) => {
@@ -431,7 +435,7 @@ fn failure_body(kind: &'static str, violations: &[Violation]) -> String {
         .map(|violation| {
             let mut item = json!({ "type": kind, "msg": violation.msg });
             if !violation.loc.is_empty() {
-                item["loc"] = place(&violation.loc);
+                item["loc"] = loc_json(&violation.loc);
             }
             item
         })
@@ -439,20 +443,20 @@ fn failure_body(kind: &'static str, violations: &[Violation]) -> String {
     json!({ "status": "FAILURE", "errors": items }).to_string()
 }
 
-fn detail(details: &[Detail]) -> Response {
+fn shape_response(details: &[Detail]) -> Response {
     let items: Vec<Value> = details
         .iter()
-        .map(|detail| json!({ "loc": place(&detail.loc), "msg": detail.msg, "type": detail.kind }))
+        .map(|detail| json!({ "loc": loc_json(&detail.loc), "msg": detail.msg, "type": detail.kind }))
         .collect();
     let body = json!({ "detail": items });
     (StatusCode::UNPROCESSABLE_ENTITY, [(header::CONTENT_TYPE, JSON)], body.to_string()).into_response()
 }
 
-/// The way to a place, as JSON.
-pub(super) fn place(loc: &[LocSegment]) -> Value {
-    let step = |step: &LocSegment| match step {
-        LocSegment::Name(name) => Value::from(name.as_str()),
-        LocSegment::Index(place) => Value::from(*place),
+/// A location as JSON.
+pub(super) fn loc_json(loc: &[Step]) -> Value {
+    let step = |step: &Step| match step {
+        Step::Name(name) => Value::from(name.as_str()),
+        Step::Place(place) => Value::from(*place),
     };
     loc.iter().map(step).collect()
 }

@@ -1,8 +1,8 @@
-//! The listener's loop: connections in bounded number, each with a bound on its silence, and a graceful end.
+//! The accept loop of a listener: a bounded number of connections, timeouts for idle ones, and a graceful shutdown.
 //!
-//! `axum::serve` has no time-out on the reading of headers and none on the end, so this is hyper's own server.
+//! `axum::serve` has no timeout for request headers and none for the shutdown, so this drives hyper's server itself.
 //!
-//! **Invariant:** no error of one connection, and no lack of file descriptors, ends the loop or makes it spin.
+//! **Invariant:** neither the error of one connection nor a lack of file descriptors ends the loop or makes it spin.
 
 use std::{
     convert::Infallible,
@@ -34,26 +34,26 @@ use tokio::{
 use tower::ServiceExt;
 use tracing::{debug, error, warn};
 
-/// Connections at once; more wait in the kernel's queue. Each may hold some 100 KB of buffers. Twice the watches that
-/// a node has, so that as many watchers leave room for everybody else.
+/// Concurrent connections; more wait in the kernel's queue. Each may hold some 100 KB of buffers. This is twice the
+/// default limit of watches, so that a node with all its watches open still accepts other callers.
 const CONNECTIONS_MAX: usize = 20_000;
-/// Requests at once on one HTTP/2 connection.
-const STREAMS_MAX: u32 = 256;
-/// How long a connection may be idle between two requests: longer than the pools of common clients keep one, so that
-/// none finds its connection closed under a request. hyper has one timer for this and for the head of the next
-/// request, so from the second request on this bounds both.
-const IDLE_TIME: Duration = Duration::from_secs(75);
-/// How long requests that are under way may take once the end has begun.
-const DRAIN_TIME: Duration = Duration::from_secs(10);
-/// How long to leave the listener alone after a failure of ours, for want of file descriptors as a rule.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// After how much silence the system asks whether a connection's other end is still there.
-const KEEP_TIME: Duration = Duration::from_secs(60);
-/// How often a silent HTTP/2 connection is asked whether it lives, and for how long it may be owing the answer.
-const PING_TIME: Duration = Duration::from_secs(20);
+/// Concurrent requests on one HTTP/2 connection.
+const HTTP2_STREAMS_MAX: u32 = 256;
+/// How long a connection may be idle between two requests: longer than the connection pools of common clients keep
+/// one, so that no client sends a request on a connection that is being closed. hyper has one timer for this and for
+/// the headers of the next request, so from the second request on this bounds both.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
+/// How long the requests in flight may take after a shutdown begins.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// The pause after a failed `accept`, which as a rule is for lack of file descriptors.
+const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(50);
+/// How long a connection is silent before the kernel sends keep-alive probes.
+const TCP_KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+/// The interval of HTTP/2 pings on a silent connection, and how long the answer to one may take.
+const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(20);
 
-/// Serves until `stop` resolves, then takes no more connections and lets those that are busy end.
-/// `header_timeout` bounds the wait for the whole head of a connection's first request.
+/// Serves until `stop` resolves, then accepts no more connections and waits for the requests in flight.
+/// `header_timeout` bounds the wait for all headers of a connection's first request.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
@@ -61,96 +61,101 @@ pub async fn serve(
     stop: impl Future<Output = ()> + Send + 'static,
 ) {
     let builder = Arc::new(builder(header_timeout));
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let graceful = GracefulShutdown::new();
     let mut connections = JoinSet::new();
     let mut stop = pin!(stop);
     loop {
-        let (stream, place) = tokio::select! {
+        let (stream, permit) = tokio::select! {
             biased;
             () = &mut stop => break,
             Some(ended) = connections.join_next() => {
-                report(ended);
+                log_panic(ended);
                 continue;
             }
-            accepted = accept(&listener, &places) => accepted,
+            accepted = accept(&listener, &permits) => accepted,
         };
         let is_used = Arc::new(AtomicBool::new(false));
-        let service = TowerToHyperService::new(mark(router.clone(), is_used.clone()));
+        let service = TowerToHyperService::new(mark_used(router.clone(), is_used.clone()));
         let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();
-        // On the heap by itself: within the task it would take its room twice, before and while it is awaited.
+        // Boxed: as part of the task it would take its space twice, once to be moved in and once to be awaited.
         let connection = Box::pin(graceful.watch(connection));
         connections.spawn(async move {
-            let _place = place;
+            let _permit = permit;
             tokio::select! {
                 ended = connection => {
                     if let Err(error) = ended {
-                        // A client that leaves in the middle is its own affair.
+                        // A client may disconnect at any time: this is no failure of the node.
                         debug!("a connection ended: {error}");
                     }
                 }
-                () = silence(&is_used, header_timeout) => debug!("a connection without a request was closed"),
+                () = no_request(&is_used, header_timeout) => debug!("a connection without a request was closed"),
             }
         });
     }
     drop(listener);
-    if timeout(DRAIN_TIME, graceful.shutdown()).await.is_err() {
-        warn!(connections = connections.len(), "requests were still under way at the end and are cut off");
+    if timeout(DRAIN_TIMEOUT, graceful.shutdown()).await.is_err() {
+        warn!(
+            connections = connections.len(),
+            "requests were still in flight after the shutdown timeout and are aborted"
+        );
     }
     connections.shutdown().await;
 }
 
 fn builder(header_timeout: Duration) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(header_timeout.max(IDLE_TIME));
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(header_timeout.max(IDLE_TIMEOUT));
     builder
         .http2()
         .timer(TokioTimer::new())
-        .max_concurrent_streams(STREAMS_MAX)
-        .keep_alive_interval(PING_TIME)
-        .keep_alive_timeout(PING_TIME);
+        .max_concurrent_streams(HTTP2_STREAMS_MAX)
+        .keep_alive_interval(HTTP2_PING_INTERVAL)
+        .keep_alive_timeout(HTTP2_PING_INTERVAL);
     builder
 }
 
-/// The next connection, once there is a place for it.
-async fn accept(listener: &TcpListener, places: &Arc<Semaphore>) -> (TcpStream, OwnedSemaphorePermit) {
-    let place = places.clone().acquire_owned().await.expect("the semaphore is never closed");
+/// The next connection, once fewer than the maximum are open.
+async fn accept(listener: &TcpListener, permits: &Arc<Semaphore>) -> (TcpStream, OwnedSemaphorePermit) {
+    let permit = permits.clone().acquire_owned().await.expect("the semaphore is never closed");
     let mut is_first_failure = true;
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                if let Err(error) = tune(&stream) {
-                    debug!("a connection stays as the system made it: {error}");
+                if let Err(error) = set_options(&stream) {
+                    debug!("the options of a connection can't be set: {error}");
                 }
-                return (stream, place);
+                return (stream, permit);
             }
-            Err(error) if is_clients(&error) => debug!("a connection was gone before it was taken: {error}"),
+            Err(error) if is_client_error(&error) => {
+                debug!("a connection was closed before it was accepted: {error}");
+            }
             Err(error) => {
                 if is_first_failure {
-                    warn!("connections can't be taken, trying on: {error}");
+                    warn!("connections can't be accepted, trying again: {error}");
                     is_first_failure = false;
                 }
-                sleep(ACCEPT_PAUSE).await;
+                sleep(ACCEPT_RETRY_PAUSE).await;
             }
         }
     }
 }
 
-/// Nothing is held back to be sent with more, and a caller whose machine has vanished is missed: a watch or a stream
-/// of entries may be silent for as long as it likes.
-fn tune(stream: &TcpStream) -> io::Result<()> {
+/// Disables Nagle's algorithm, and enables keep-alive so that a vanished client is detected: a watch or a stream of log
+/// entries may be silent without limit.
+fn set_options(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     sockopt::set_socket_keepalive(stream, true)?;
-    Ok(sockopt::set_tcp_keepidle(stream, KEEP_TIME)?)
+    Ok(sockopt::set_tcp_keepidle(stream, TCP_KEEPALIVE_IDLE)?)
 }
 
-fn is_clients(error: &io::Error) -> bool {
+fn is_client_error(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     [ConnectionAborted, ConnectionRefused, ConnectionReset].contains(&error.kind())
 }
 
-/// The router, with a mark once a request has come in.
-fn mark(
+/// The router, which sets `is_used` with the first request.
+fn mark_used(
     router: Router,
     is_used: Arc<AtomicBool>,
 ) -> impl tower::Service<Request<Incoming>, Response = Response, Error = Infallible, Future: Send> + Clone {
@@ -160,15 +165,15 @@ fn mark(
     })
 }
 
-/// Resolves when no request came in time.
-async fn silence(is_used: &AtomicBool, header_timeout: Duration) {
+/// Resolves after the timeout when no request has arrived on the connection.
+async fn no_request(is_used: &AtomicBool, header_timeout: Duration) {
     sleep(header_timeout).await;
     if is_used.load(Ordering::Relaxed) {
         pending::<()>().await;
     }
 }
 
-fn report(ended: Result<(), tokio::task::JoinError>) {
+fn log_panic(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended {
         error!("a connection's task failed: {error}");
     }
@@ -196,7 +201,7 @@ mod tests {
         (address, stop, tokio::spawn(serve(listener, router, header_timeout, stopped)))
     }
 
-    /// What is read until the server closes the connection.
+    /// Everything that the server sends until it closes the connection.
     async fn rest(mut stream: TcpStream) -> String {
         let mut text = String::new();
         timeout(Duration::from_secs(30), stream.read_to_string(&mut text)).await.unwrap().unwrap();
@@ -204,13 +209,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_under_way_is_answered_before_the_end() {
-        let (entered, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    async fn a_request_in_flight_is_answered_before_the_shutdown() {
+        let (entered, release) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let handler = {
-            let (entered, go_on) = (entered.clone(), go_on.clone());
+            let (entered, release) = (entered.clone(), release.clone());
             move || async move {
                 entered.notify_one();
-                go_on.notified().await;
+                release.notified().await;
                 "done"
             }
         };
@@ -220,14 +225,14 @@ mod tests {
         stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
         entered.notified().await;
         stop.send(()).unwrap();
-        go_on.notify_one();
+        release.notify_one();
         assert!(rest(stream).await.ends_with("done"));
         timeout(Duration::from_secs(30), server).await.unwrap().unwrap();
         assert!(TcpStream::connect(address).await.is_err());
     }
 
     #[tokio::test]
-    async fn a_connection_without_a_whole_head_is_closed() {
+    async fn a_connection_without_complete_headers_is_closed() {
         for beginning in ["", "PRI", "GET / HTTP/1.1\r\nhost:"] {
             let (address, _stop, _server) = start(Router::new(), Duration::from_millis(50)).await;
             let mut stream = TcpStream::connect(address).await.unwrap();

@@ -1,7 +1,7 @@
-//! Backups on the command line: fetched from a node, verified, made the beginning of a new cluster.
+//! The commands `backup`, `verify` and `restore`.
 //!
-//! **Invariant:** what bears the name that was asked for is whole and durable: a file is fetched under another
-//! name, read through, and renamed last.
+//! **Invariant:** a file with the requested name is complete and durable: a backup is downloaded under another name,
+//! verified, and renamed last.
 
 use std::{
     fs::{self, File},
@@ -18,58 +18,58 @@ use crate::{
     store::snapshot::backup::{Summary, inspect},
 };
 
-/// Fetches a backup of the whole cluster from a node and verifies it.
+/// Downloads a backup of the whole cluster from a node and verifies it.
 ///
 /// # Errors
-/// When the node gives none, it is not whole, or the disk refuses.
+/// When the node refuses, the file is not complete, or it can't be written.
 pub(super) async fn fetch(client: &Client, to: &Path) -> Result<Value, String> {
     let failed = |error: io::Error| format!("{}: {error}", to.display());
-    let part = part_of(to);
-    let mut file = File::create(&part).map_err(failed)?;
-    let fetched = client.download("/api/v1/cluster/backup", |piece| file.write_all(piece)).await;
-    let whole = fetched.and_then(|()| {
+    let partial = partial_path(to);
+    let mut file = File::create(&partial).map_err(failed)?;
+    let fetched = client.download("/api/v1/cluster/backup", |chunk| file.write_all(chunk)).await;
+    let verified = fetched.and_then(|()| {
         file.sync_all().map_err(failed)?;
-        inspect(&part).map_err(|error| error.to_string())
+        inspect(&partial).map_err(|error| error.to_string())
     });
-    let summary = match whole {
+    let summary = match verified {
         Ok(summary) => summary,
         Err(error) => {
-            fs::remove_file(&part).map_err(failed)?;
+            fs::remove_file(&partial).map_err(failed)?;
             return Err(error);
         }
     };
-    fs::rename(&part, to).map_err(failed)?;
+    fs::rename(&partial, to).map_err(failed)?;
     let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(parent).and_then(|parent| parent.sync_all()).map_err(failed)?;
-    Ok(show(&summary))
+    Ok(summary_json(&summary))
 }
 
-/// Reads a backup through.
+/// Verifies a backup.
 ///
 /// # Errors
-/// When it is not whole.
+/// When it is not complete.
 pub(super) fn verify(path: &Path) -> Result<Value, String> {
-    inspect(path).map(|summary| show(&summary)).map_err(|error| error.to_string())
+    inspect(path).map(|summary| summary_json(&summary)).map_err(|error| error.to_string())
 }
 
-/// Makes a backup the beginning of a new cluster, whose first member's directory is prepared.
+/// Restores a backup into the data directory of the first member of a new cluster.
 ///
 /// # Errors
-/// When it is not whole, the directory is in use, or the disk refuses.
+/// When the backup is not complete, the directory is in use, or it can't be written.
 pub(super) fn restore(from: &Path, directory: &Path, member: Member) -> Result<Value, String> {
     let (summary, cluster_id) = raft::restore::restore(from, directory, member)?;
-    let mut shown = show(&summary);
-    shown["cluster_id"] = json!(cluster_id);
-    Ok(shown)
+    let mut restored = summary_json(&summary);
+    restored["cluster_id"] = json!(cluster_id);
+    Ok(restored)
 }
 
-fn part_of(path: &Path) -> PathBuf {
+fn partial_path(path: &Path) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".part");
     path.with_file_name(name)
 }
 
-fn show(summary: &Summary) -> Value {
+fn summary_json(summary: &Summary) -> Value {
     json!({
         "revision": summary.revision,
         "definitions": summary.definitions,

@@ -1,20 +1,21 @@
-//! A small client of a node's API, for the command line.
+//! A small client of a node's HTTP interface, for the command line.
 //!
-//! **Invariant:** one call, no retries: who forms a cluster or asks for its status is to see what went wrong.
+//! **Invariant:** each request is sent once, without retries, so that the operator sees what went wrong.
 
-use std::time::Duration;
+use std::{error::Error as _, time::Duration};
 
-use http::Method;
+use http::{Method, StatusCode};
+use reqwest::{RequestBuilder, Response};
 use serde_json::Value;
 
 use crate::settings::Secret;
 
-/// How long a call may take; forming a cluster waits for its first leader.
-const CALL: Duration = Duration::from_secs(60);
-/// How long a file may take: a terabyte on a link of 100 MB/s.
-const DOWNLOAD: Duration = Duration::from_secs(3 * 60 * 60);
-/// How long a connection may take.
-const CONNECT: Duration = Duration::from_secs(3);
+/// How long a request may take; the formation of a cluster waits for its first leader.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a download may take: a terabyte at 100 MB/s.
+const DOWNLOAD_TIMEOUT: Duration = Duration::from_secs(3 * 60 * 60);
+/// How long the connection to a node may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A client of one node.
 #[derive(Debug)]
@@ -28,72 +29,95 @@ impl Client {
     /// A client of the node at `base`, as in `http://127.0.0.1:8101`.
     ///
     /// # Errors
-    /// When the base is no `http` URL.
+    /// When the base is not an `http` URL.
     pub(super) fn new(base: &str, key: Secret) -> Result<Self, String> {
         if !base.starts_with("http://") {
-            return Err(format!("`{base}` is no URL of a node: expected http://host:port"));
+            return Err(format!("`{base}` is not the URL of a node: expected http://host:port"));
         }
         let http = reqwest::Client::builder()
             .no_proxy()
-            .connect_timeout(CONNECT)
-            .timeout(CALL)
+            .connect_timeout(CONNECT_TIMEOUT)
+            .timeout(REQUEST_TIMEOUT)
             .build()
             .map_err(|error| error.to_string())?;
         Ok(Self { http, base: base.trim_end_matches('/').into(), key })
     }
 
-    /// Gives the pieces of the file at a path, in order.
+    /// Downloads the file at a path and passes its chunks to `write`, in order.
     ///
     /// # Errors
-    /// When the node can't be reached, what it refuses with, or when a piece can't be taken.
+    /// When the node can't be reached or refuses, or when a chunk can't be written.
     pub(super) async fn download(
         &self,
         path: &str,
-        mut take: impl FnMut(&[u8]) -> std::io::Result<()>,
+        mut write: impl FnMut(&[u8]) -> std::io::Result<()>,
     ) -> Result<(), String> {
-        let url = format!("{}{path}", self.base);
-        let request = self.http.get(&url).timeout(DOWNLOAD).header("authorization", self.key.expose());
-        let mut answer = request.send().await.map_err(|error| format!("{url}: {}", chain(&error)))?;
-        let status = answer.status();
+        let url = self.url(path);
+        let failed = |error: reqwest::Error| failure(&url, &error);
+        let mut response = self.send(self.http.get(&url).timeout(DOWNLOAD_TIMEOUT)).await.map_err(failed)?;
+        let status = response.status();
         if !status.is_success() {
-            let text = answer.text().await.map_err(|error| format!("{url}: {}", chain(&error)))?;
-            let body = serde_json::from_str(&text).unwrap_or(Value::Null);
-            return Err(format!("{url} answers {status}: {}", refusal(&body).unwrap_or(text)));
+            return Err(refusal(&url, status, &response.text().await.map_err(failed)?));
         }
-        while let Some(piece) = answer.chunk().await.map_err(|error| format!("{url}: {}", chain(&error)))? {
-            take(&piece).map_err(|error| format!("the file can't be written: {error}"))?;
+        while let Some(chunk) = response.chunk().await.map_err(failed)? {
+            write(&chunk).map_err(|error| format!("the file can't be written: {error}"))?;
         }
         Ok(())
     }
 
-    /// Calls a path and gives the `data` of its answer.
+    /// Sends a request and returns the `data` of the answer.
     ///
     /// # Errors
-    /// When the node can't be reached, or what it refuses with.
+    /// When the node can't be reached or refuses.
     pub(super) async fn call(
         &self,
         method: Method,
         path: &str,
         body: Option<&Value>,
     ) -> Result<Value, String> {
-        let url = format!("{}{path}", self.base);
-        let mut request = self.http.request(method, &url).header("authorization", self.key.expose());
-        if let Some(body) = body {
-            request = request.json(body);
+        let url = self.url(path);
+        let failed = |error: reqwest::Error| failure(&url, &error);
+        let request = self.http.request(method, &url);
+        let request = body.into_iter().fold(request, RequestBuilder::json);
+        let response = self.send(request).await.map_err(failed)?;
+        let status = response.status();
+        let text = response.text().await.map_err(failed)?;
+        if !status.is_success() {
+            return Err(refusal(&url, status, &text));
         }
-        let answer = request.send().await.map_err(|error| format!("{url}: {}", chain(&error)))?;
-        let status = answer.status();
-        let text = answer.text().await.map_err(|error| format!("{url}: {}", chain(&error)))?;
-        let body: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
-        if status.is_success() {
-            return body.get("data").cloned().ok_or_else(|| format!("{url} is no node of Concord"));
-        }
-        Err(format!("{url} answers {status}: {}", refusal(&body).unwrap_or(text)))
+        let answer: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
+        answer.get("data").cloned().ok_or_else(|| format!("{url} is not a node of Concord"))
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("{}{path}", self.base)
+    }
+
+    async fn send(&self, request: RequestBuilder) -> reqwest::Result<Response> {
+        request.header("authorization", self.key.expose()).send().await
     }
 }
 
-/// The messages of a refusal, each with its place.
-fn refusal(body: &Value) -> Option<String> {
+/// A request that did not reach the node, or whose answer broke off. The error's own text omits its causes.
+fn failure(url: &str, error: &reqwest::Error) -> String {
+    let mut text = format!("{url}: {error}");
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+/// A refusal: its messages, or its body where that has none.
+fn refusal(url: &str, status: StatusCode, text: &str) -> String {
+    let body = serde_json::from_str(text).unwrap_or(Value::Null);
+    let messages = messages(&body);
+    format!("{url} answers {status}: {}", messages.as_deref().unwrap_or(text))
+}
+
+/// The messages of a refusal, each with its location; `None` where the body has none.
+fn messages(body: &Value) -> Option<String> {
     let errors = body.get("errors").or_else(|| body.get("detail"))?.as_array()?;
     let texts: Vec<String> = errors
         .iter()
@@ -105,17 +129,6 @@ fn refusal(body: &Value) -> Option<String> {
     (!texts.is_empty()).then(|| texts.join("; "))
 }
 
-/// An error with its causes: the HTTP client's own text hides them.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -123,19 +136,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_is_told_with_its_places() {
+    fn a_refusal_is_printed_with_its_locations() {
         let body = json!({"status": "FAILURE", "errors": [
             {"type": "validation_error", "msg": "bad", "loc": ["members", 0, "id"]},
             {"type": "validation_error", "msg": "worse"},
         ]});
-        assert_eq!(refusal(&body).unwrap(), "bad (at [\"members\",0,\"id\"]); worse");
-        assert_eq!(refusal(&json!({"detail": [{"msg": "no"}]})).unwrap(), "no");
-        assert_eq!(refusal(&json!({"errors": []})), None);
-        assert_eq!(refusal(&Value::Null), None);
+        assert_eq!(messages(&body).unwrap(), "bad (at [\"members\",0,\"id\"]); worse");
+        assert_eq!(messages(&json!({"detail": [{"msg": "no"}]})).unwrap(), "no");
+        assert_eq!(messages(&json!({"errors": []})), None);
+        assert_eq!(messages(&Value::Null), None);
     }
 
     #[test]
-    fn only_a_url_of_a_node_is_taken() {
+    fn only_an_http_url_is_accepted() {
         assert!(Client::new("127.0.0.1:8101", Secret::from("k")).is_err());
         assert_eq!(Client::new("http://a:1/", Secret::from("k")).unwrap().base, "http://a:1");
     }

@@ -1,6 +1,14 @@
-//! The command line: `concord serve`, and what an operator asks of running nodes and of backups.
+//! The command line: runs a node, administers a cluster through one of its nodes, and handles backups.
 //!
-//! Exit codes: 0 done, 1 failed, 2 the command line or a setting is wrong.
+//! | where is | file |
+//! |---|---|
+//! | the commands, their options and help; exit codes; the start of the log | `mod` (this file) |
+//! | requests to a node | `client` |
+//! | `backup`, `verify`, `restore` | `backup` |
+//! | the options of `serve` and their checks | `settings` |
+//!
+//! **Invariant:** the exit code is 0 when the command succeeded, 1 when it failed, and 2 when the command line or a
+//! setting is wrong.
 
 mod backup;
 mod client;
@@ -24,8 +32,8 @@ use crate::{
 };
 use client::Client;
 
-/// The exit code of a wrong command line or setting, as clap has it.
-const WRONG: u8 = 2;
+/// The exit code for a wrong command line or setting, the same that clap uses.
+const EXIT_USAGE: u8 = 2;
 
 /// A replicated service for typed configuration.
 #[derive(Debug, Parser)]
@@ -39,58 +47,58 @@ struct Cli {
 enum Command {
     /// Run a node
     Serve(Box<ServeArgs>),
-    /// Form a cluster of nodes that run and belong to none
+    /// Form a cluster of running nodes that belong to none
     Init(InitArgs),
-    /// Show what a node knows of its cluster
+    /// Show the cluster as a node knows it
     Status(NodeArgs),
     /// Add, promote, replace and remove members
     #[command(subcommand)]
     Member(MemberCommand),
-    /// Give leadership to a member
+    /// Transfer leadership to a member
     Transfer(TransferArgs),
-    /// Fetch a file of all that the cluster holds, while it serves
+    /// Download a backup of the whole cluster while it serves
     Backup(BackupArgs),
-    /// Read a backup through and show what it holds
+    /// Verify a backup and show its contents
     Verify {
-        /// The backup
+        /// The backup file
         file: PathBuf,
     },
-    /// Make a backup the data directory of the first member of a new cluster
+    /// Restore a backup into the data directory of the first member of a new cluster
     Restore(RestoreArgs),
 }
 
 #[derive(Debug, Subcommand)]
 enum MemberCommand {
-    /// Add a node that runs and belongs to no cluster; it gets no vote yet
+    /// Add a running node that belongs to no cluster, as a learner without a vote
     Add {
         #[command(flatten)]
         node: NodeArgs,
-        /// The new member; its id must be greater than every id that was used before
+        /// The new member; its id must be greater than all ids used before
         #[arg(value_parser = parse_member, value_name = "ID=API@PEER")]
         member: Member,
     },
-    /// Give a member a vote
+    /// Make a learner a voter
     Promote {
         #[command(flatten)]
         node: NodeArgs,
-        /// The member
+        /// The id of the member
         id: NodeId,
     },
-    /// Put a new node in the place of a member, which may be dead
+    /// Replace a member, which may be down, with a new node
     Replace {
         #[command(flatten)]
         node: NodeArgs,
-        /// The member that goes
+        /// The id of the member to replace
         id: NodeId,
-        /// The member that comes
+        /// The new member
         #[arg(value_parser = parse_member, value_name = "ID=API@PEER")]
         member: Member,
     },
-    /// Take a member out of the cluster
+    /// Remove a member from the cluster
     Remove {
         #[command(flatten)]
         node: NodeArgs,
-        /// The member
+        /// The id of the member
         id: NodeId,
     },
 }
@@ -99,7 +107,7 @@ enum MemberCommand {
 struct TransferArgs {
     #[command(flatten)]
     node: NodeArgs,
-    /// The member that is to lead
+    /// The id of the member that becomes the leader
     #[arg(long, value_name = "ID")]
     to: NodeId,
 }
@@ -108,20 +116,20 @@ struct TransferArgs {
 struct BackupArgs {
     #[command(flatten)]
     node: NodeArgs,
-    /// Where the backup goes
+    /// Where to write the backup
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
 }
 
 #[derive(Debug, Args)]
 struct RestoreArgs {
-    /// The backup
+    /// The backup file
     #[arg(long, value_name = "FILE")]
     from: PathBuf,
-    /// The data directory that is made; empty or missing
+    /// The data directory to create; it must be empty or absent
     #[arg(long, env = "CONCORD_DATA_DIR", value_name = "DIR")]
     data_dir: PathBuf,
-    /// The node that will serve it
+    /// The node that will serve the data
     #[arg(long, value_parser = parse_member, value_name = "ID=API@PEER")]
     member: Member,
 }
@@ -139,104 +147,107 @@ struct NodeArgs {
 struct InitArgs {
     #[command(flatten)]
     node: NodeArgs,
-    /// A member, the asked node included; once for each
+    /// A member of the new cluster; repeat for each, the contacted node included
     #[arg(long = "member", required = true, value_parser = parse_member, value_name = "ID=API@PEER")]
     members: Vec<Member>,
 }
 
-/// Why a command did not do its work.
+/// Why a command failed.
 enum Failure {
     /// The command line or a setting is wrong.
-    Wrong(String),
-    /// It could not be done.
+    Usage(String),
+    /// The command could not be carried out.
     Failed(String),
-    /// It could not be done, and the log says why.
+    /// The command could not be carried out, and the reason is logged.
     Logged,
 }
 
-/// Does what the command line says.
+/// Runs the command line.
 #[must_use]
 pub fn run() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // The help and the version are errors to clap, and not to us. Where nobody listens nothing is lost.
-            let _unheard = error.print();
-            return if error.use_stderr() { ExitCode::from(WRONG) } else { ExitCode::SUCCESS };
+            // clap returns the help and the version as errors. A failure to print has nowhere to be reported.
+            let _ = error.print();
+            return if error.use_stderr() { ExitCode::from(EXIT_USAGE) } else { ExitCode::SUCCESS };
         }
     };
     let done = match cli.command {
         Command::Serve(args) => serve(*args),
         Command::Init(args) => {
-            let members: Vec<Value> = args.members.iter().map(as_json).collect();
+            let members: Vec<Value> = args.members.iter().map(member_json).collect();
             let body = json!({ "members": members });
             call(&args.node, (Method::POST, "/api/v1/cluster/init"), Some(&body))
         }
         Command::Status(args) => call(&args, (Method::GET, "/api/v1/cluster"), None),
-        Command::Member(command) => change(command),
+        Command::Member(command) => change_members(command),
         Command::Transfer(TransferArgs { node, to }) => {
             call(&node, (Method::POST, "/api/v1/cluster/leader"), Some(&json!({ "id": to })))
         }
         Command::Backup(BackupArgs { node, out }) => {
-            ask(&node, async |client| backup::fetch(&client, &out).await)
+            with_client(&node, async |client| backup::fetch(&client, &out).await)
         }
-        Command::Verify { file } => show(backup::verify(&file)),
-        Command::Restore(args) => show(backup::restore(&args.from, &args.data_dir, args.member)),
+        Command::Verify { file } => print(backup::verify(&file)),
+        Command::Restore(args) => print(backup::restore(&args.from, &args.data_dir, args.member)),
     };
     let (text, code) = match done {
         Ok(()) => return ExitCode::SUCCESS,
-        Err(Failure::Wrong(text)) => (text, ExitCode::from(WRONG)),
+        Err(Failure::Usage(text)) => (text, ExitCode::from(EXIT_USAGE)),
         Err(Failure::Failed(text)) => (text, ExitCode::FAILURE),
         Err(Failure::Logged) => return ExitCode::FAILURE,
     };
-    let _unheard = writeln!(io::stderr(), "concord: {text}");
+    let _ = writeln!(io::stderr(), "concord: {text}");
     code
 }
 
 fn serve(args: ServeArgs) -> Result<(), Failure> {
-    start_log(&args.log).map_err(Failure::Wrong)?;
-    let settings = Settings::check(args).map_err(Failure::Wrong)?;
+    start_log(&args.log).map_err(Failure::Usage)?;
+    let settings = Settings::check(args).map_err(Failure::Usage)?;
     node::run(settings).map_err(|reason| {
         tracing::error!("{reason}");
         Failure::Logged
     })
 }
 
-fn change(command: MemberCommand) -> Result<(), Failure> {
+fn change_members(command: MemberCommand) -> Result<(), Failure> {
     const MEMBERS: &str = "/api/v1/cluster/members";
     match command {
-        MemberCommand::Add { node, member } => call(&node, (Method::POST, MEMBERS), Some(&as_json(&member))),
+        MemberCommand::Add { node, member } => {
+            call(&node, (Method::POST, MEMBERS), Some(&member_json(&member)))
+        }
         MemberCommand::Promote { node, id } => {
             call(&node, (Method::POST, &format!("{MEMBERS}/{id}/promote")), None)
         }
         MemberCommand::Replace { node, id, member } => {
-            call(&node, (Method::POST, &format!("{MEMBERS}/{id}/replace")), Some(&as_json(&member)))
+            call(&node, (Method::POST, &format!("{MEMBERS}/{id}/replace")), Some(&member_json(&member)))
         }
         MemberCommand::Remove { node, id } => call(&node, (Method::DELETE, &format!("{MEMBERS}/{id}")), None),
     }
 }
 
 fn call(node: &NodeArgs, (method, path): (Method, &str), body: Option<&Value>) -> Result<(), Failure> {
-    ask(node, async |client| client.call(method, path, body).await)
+    with_client(node, async |client| client.call(method, path, body).await)
 }
 
-/// Asks a node and shows what it says.
-fn ask<F>(node: &NodeArgs, ask: impl FnOnce(Client) -> F) -> Result<(), Failure>
+/// Connects to a node and prints the result of `action`.
+fn with_client<F>(node: &NodeArgs, action: impl FnOnce(Client) -> F) -> Result<(), Failure>
 where
     F: Future<Output = Result<Value, String>>,
 {
-    let client = Client::new(&node.url, node.key.read().map_err(Failure::Wrong)?).map_err(Failure::Wrong)?;
+    let client = Client::new(&node.url, node.key.read().map_err(Failure::Usage)?).map_err(Failure::Usage)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Failure::Failed(format!("no runtime: {error}")))?;
-    show(runtime.block_on(ask(client)))
+    let runtime =
+        runtime.map_err(|error| Failure::Failed(format!("the runtime can't be started: {error}")))?;
+    print(runtime.block_on(action(client)))
 }
 
-fn show(data: Result<Value, String>) -> Result<(), Failure> {
+fn print(data: Result<Value, String>) -> Result<(), Failure> {
     let data = data.map_err(Failure::Failed)?;
     writeln!(io::stdout(), "{data:#}").map_err(|error| Failure::Failed(format!("standard output: {error}")))
 }
 
-fn as_json(member: &Member) -> Value {
+fn member_json(member: &Member) -> Value {
     json!({ "id": member.id, "api_addr": member.api_addr, "peer_addr": member.peer_addr })
 }
 
@@ -257,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_sound() {
+    fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
     }
 
@@ -275,6 +286,6 @@ mod tests {
     fn init_reads_its_members() {
         let line = ["concord", "init", "--member", "1=a:1@b:2", "--member", "2=c:3@d:4"];
         let Command::Init(init) = Cli::try_parse_from(line).unwrap().command else { panic!("not init") };
-        assert_eq!(as_json(&init.members[1]), json!({ "id": 2, "api_addr": "c:3", "peer_addr": "d:4" }));
+        assert_eq!(member_json(&init.members[1]), json!({ "id": 2, "api_addr": "c:3", "peer_addr": "d:4" }));
     }
 }

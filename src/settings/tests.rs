@@ -1,4 +1,4 @@
-//! What a command line means.
+//! The checks of the command line.
 
 use std::io::Write as _;
 
@@ -29,7 +29,7 @@ fn with_secrets(more: &[&str]) -> Result<Settings, String> {
 }
 
 #[test]
-fn the_defaults_are_the_contracts() {
+fn the_defaults_are_the_documented_ones() {
     let settings = with_secrets(&[]).unwrap();
     assert_eq!(settings.limits, Limits::default());
     assert_eq!(settings.write_timeout, Duration::from_secs(10));
@@ -62,14 +62,14 @@ fn secrets_are_read_from_files_and_rotated() {
 }
 
 #[test]
-fn nothing_shows_a_secret() {
+fn debug_shows_no_secret() {
     let settings = with_secrets(&[]).unwrap();
     let shown = format!("{settings:?}");
     assert!(!shown.contains(KEY) && !shown.contains(SECRET), "{shown}");
 }
 
 #[test]
-fn what_is_wrong_is_named_by_its_flag() {
+fn an_error_names_its_flag() {
     for (flags, named) in [
         (&["--node-id", "0"][..], "--node-id"),
         (&["--api-addr", "8101"], "--api-addr"),
@@ -90,7 +90,7 @@ fn what_is_wrong_is_named_by_its_flag() {
 }
 
 #[test]
-fn members_are_read_as_they_are_written() {
+fn members_are_parsed() {
     let member = parse_member("3=10.0.0.3:8101@node3:8201").unwrap();
     assert_eq!(
         (member.id, member.api_addr.as_str(), member.peer_addr.as_str()),
@@ -111,7 +111,7 @@ fn libraries_are_quiet_unless_they_are_named() {
     for log in ["info", "debug"] {
         assert!(shown(log).contains("raft_log=warn") && shown(log).contains(log), "{}", shown(log));
     }
-    // Who asks for less gets no more.
+    // A level below those of the libraries is not raised.
     assert_eq!((shown("error"), shown("off")), ("error".into(), "off".into()));
     assert!(shown("info,raft_log=debug").contains("raft_log=debug"));
     assert!(!shown("info,raft_log=debug").contains("raft_log=warn"));

@@ -1,13 +1,17 @@
-//! The cluster: its view, its members, its backup.
+//! The operations on the cluster: status, formation, members, leadership, backup.
 
 use serde_json::{Value, json};
 use utoipa::openapi::{
+    ArrayBuilder,
     HttpMethod::{Delete, Get, Post},
     KnownFormat, ObjectBuilder, SchemaFormat, Type,
     content::ContentBuilder,
 };
 
-use super::builder::{ASKED, Described, FRESHNESS, READ, WRITE, describe};
+use super::{
+    builder::{Entry, READ_PARAMETERS, READ_REFUSALS, WRITE_PARAMETERS, WRITE_REFUSALS, describe},
+    schemas::{Named, integer, nullable, open, reference, text},
+};
 
 const TAG: &str = "cluster";
 const MEMBERS: &str = "/api/v1/cluster/members";
@@ -30,17 +34,17 @@ fn member() -> Value {
     json!({ "id": 4, "api_addr": "10.0.0.4:8101", "peer_addr": "10.0.0.4:8201" })
 }
 
-/// A change of the members.
-fn change(path: &'static str, id: &str, summary: &str, done: &str) -> Described {
+/// The entry of a change of the members.
+fn change(path: &'static str, id: &str, summary: &str, done: &str) -> Entry {
     describe(Post, path, TAG, id, summary)
-        .takes(ASKED)
-        .answers(200, done, ("Cluster", view()), &[])
-        .refuses(WRITE)
-        .refuses(&[404, 409])
+        .parameters(WRITE_PARAMETERS)
+        .success(200, done, ("Cluster", view()), &[])
+        .refusals(WRITE_REFUSALS)
+        .refusals(&[404, 409])
 }
 
-/// Everything about the cluster.
-pub(super) fn all() -> Vec<Described> {
+/// The operations of this file.
+pub(super) fn operations() -> Vec<Entry> {
     let file = ObjectBuilder::new()
         .schema_type(Type::String)
         .format(Some(SchemaFormat::KnownFormat(KnownFormat::Binary)))
@@ -48,42 +52,87 @@ pub(super) fn all() -> Vec<Described> {
     let file = ContentBuilder::new().schema(Some(file)).build();
     vec![
         describe(Get, "/api/v1/cluster", TAG, "get_cluster", "Show the cluster as this node knows it")
-            .answers(200, "cluster found", ("Cluster", view()), &[]),
+            .success(200, "cluster found", ("Cluster", view()), &[]),
         change("/api/v1/cluster/init", "init_cluster", "Form the cluster", "cluster formed")
-            .about("Idempotent; asked of one of the named nodes.")
+            .description("Idempotent. The request is sent to one of the nodes that it names.")
             .body("NewMembers", json!({ "members": [member()] })),
-        describe(Get, "/api/v1/cluster/backup", TAG, "get_backup", "Download all that the cluster holds")
-            .takes(FRESHNESS)
-            .responds(
+        describe(Get, "/api/v1/cluster/backup", TAG, "get_backup", "Download a backup of the whole cluster")
+            .parameters(READ_PARAMETERS)
+            .response(
                 200,
                 "A file for `concord restore`.",
                 Some(("application/octet-stream", file)),
                 &["Content-Disposition"],
             )
-            .refuses(READ),
-        change("/api/v1/cluster/leader", "move_leadership", "Move leadership", "leadership moved")
+            .refusals(READ_REFUSALS),
+        change("/api/v1/cluster/leader", "move_leadership", "Transfer leadership", "leadership moved")
             .body("MemberId", json!({ "id": 2 })),
-        change(MEMBERS, "add_member", "Add a member, without a vote", "member added")
+        change(MEMBERS, "add_member", "Add a member as a learner, without a vote", "member added")
             .body("NewMember", member())
-            .answers(201, "member added", ("Cluster", view()), &["Location"]),
-        describe(Delete, "/api/v1/cluster/members/{id}", TAG, "remove_member", "Take a member out")
-            .takes(ASKED)
-            .answers(200, "member removed", ("Cluster", view()), &[])
-            .refuses(WRITE)
-            .refuses(&[404, 409]),
+            .success(201, "member added", ("Cluster", view()), &["Location"]),
+        describe(Delete, "/api/v1/cluster/members/{id}", TAG, "remove_member", "Remove a member")
+            .parameters(WRITE_PARAMETERS)
+            .success(200, "member removed", ("Cluster", view()), &[])
+            .refusals(WRITE_REFUSALS)
+            .refusals(&[404, 409]),
         change(
             "/api/v1/cluster/members/{id}/promote",
             "promote_member",
-            "Give a member a vote",
+            "Make a learner a voter",
             "member promoted",
         ),
         change(
             "/api/v1/cluster/members/{id}/replace",
             "replace_member",
-            "Put a new member in the place of another",
+            "Replace a member with a new one",
             "member replaced",
         )
         .body("NewMember", member())
-        .answers(201, "member replaced", ("Cluster", view()), &["Location"]),
+        .success(201, "member replaced", ("Cluster", view()), &["Location"]),
     ]
+}
+
+/// The bodies of its requests.
+pub(super) fn requests() -> Vec<Named> {
+    let id = integer(1).description(Some("an id that no node of the cluster has ever had"));
+    let address = || text().examples([json!("10.0.0.4:8101")]);
+    let member = open(
+        vec![("id", id.into()), ("api_addr", address().into()), ("peer_addr", address().into())],
+        Vec::new(),
+    );
+    let members = ArrayBuilder::new().items(reference("NewMember")).min_items(Some(1));
+    vec![
+        ("MemberId", open(vec![("id", integer(1).into())], Vec::new()).into()),
+        ("NewMember", member.into()),
+        ("NewMembers", open(vec![("members", members.into())], Vec::new()).into()),
+    ]
+}
+
+/// The payload of its answers.
+pub(super) fn payloads() -> Vec<Named> {
+    let lag = nullable(Type::Integer)
+        .description(Some("log entries that the member lacks; known on the leader only"));
+    let member = open(
+        vec![
+            ("id", integer(1).into()),
+            ("role", text().enum_values(Some(["leader", "follower", "learner"])).into()),
+            ("api_addr", text().into()),
+            ("peer_addr", text().into()),
+            ("lag", lag.into()),
+        ],
+        Vec::new(),
+    );
+    let cluster = open(
+        vec![
+            ("cluster_id", nullable(Type::String).into()),
+            ("node_id", integer(1).into()),
+            ("leader_id", nullable(Type::Integer).into()),
+            ("term", integer(0).into()),
+            ("revision", integer(0).into()),
+            ("digest", text().pattern(Some("^[0-9a-f]{32}$")).into()),
+            ("members", ArrayBuilder::new().items(member).into()),
+        ],
+        Vec::new(),
+    );
+    vec![("Cluster", cluster.into())]
 }

@@ -1,73 +1,106 @@
-//! Operations 6 to 10.
+//! The operations on configs, but for patches.
 
 use serde_json::{Value, json};
 use utoipa::openapi::HttpMethod::{Delete, Get, Post, Put};
 
-use super::builder::{Described, FRESHNESS, READ, RECORD, TRIED, WRITE, describe};
+use super::{
+    builder::{
+        DRY_RUN_WRITE_PARAMETERS, Entry, READ_PARAMETERS, READ_REFUSALS, RECORD_HEADERS, WRITE_REFUSALS,
+        describe,
+    },
+    schemas::{Named, closed, json_object, open, page, reference, times},
+};
 
 const ALL: &str = "/api/v1/config_definition/{config_definition_key}/config/";
+/// The path of a config.
 pub(super) const ONE: &str = "/api/v1/config_definition/{config_definition_key}/config/{config_key}";
 
-pub(super) fn data() -> Value {
+/// The data of the examples.
+pub(super) fn example_data() -> Value {
     json!({ "port": 8080 })
 }
 
 fn record() -> Value {
     json!({
         "config_key": "prod",
-        "data": data(),
+        "data": example_data(),
         "created_at": "2026-03-01T12:00:00.000001Z",
         "modified_at": "2026-03-01T12:00:00.000001Z",
     })
 }
 
-/// Everything about configs.
-pub(super) fn all() -> Vec<Described> {
+/// The operations of this file.
+pub(super) fn operations() -> Vec<Entry> {
     let page = json!({ "results": [record()], "meta": { "page": 1, "limit": 10, "total": 1 } });
     let names = json!({ "config_definition_key": "app", "config_key": "prod" });
-    let tried = ["X-Concord-Dry-Run"];
-    let updated = [RECORD, &tried].concat();
+    let dry_run = ["X-Concord-Dry-Run"];
+    let updated = [RECORD_HEADERS, &dry_run].concat();
     let created = [&["Location"], &*updated].concat();
     vec![
         describe(Post, ALL, "configs", "create_config", "Create a config")
-            .takes(TRIED)
-            .takes(&["create_only"])
-            .body("NewConfig", json!({ "config_key": "prod", "data": data() }))
-            .answers(201, "config created", ("Data", data()), &created)
-            .refuses(WRITE)
-            .refuses(&[404, 409, 507]),
+            .parameters(DRY_RUN_WRITE_PARAMETERS)
+            .parameters(&["create_only"])
+            .body("NewConfig", json!({ "config_key": "prod", "data": example_data() }))
+            .success(201, "config created", ("Data", example_data()), &created)
+            .refusals(WRITE_REFUSALS)
+            .refusals(&[404, 409, 507]),
         describe(Get, ALL, "configs", "list_configs", "List configs")
-            .about(
-                "Pages, sorts and filters by indexed paths, never by a scan; `total` counts all that match. \
-                 409 while the index that it needs is built.",
+            .description(
+                "Filters and sorts use indexes, never a scan of all configs. `total` counts all matches. 409 while an index \
+                 that the list needs is being built.",
             )
-            .takes(&["page", "limit", "sort_configs", "sort_order", "search", "cursor", "filters"])
-            .takes(FRESHNESS)
-            .answers(200, "configs found", ("ConfigPage", page), &["Link"])
-            .refuses(READ)
-            .refuses(&[404, 409, 410]),
+            .parameters(&["page", "limit", "sort_configs", "sort_order", "search", "cursor", "filters"])
+            .parameters(READ_PARAMETERS)
+            .success(200, "configs found", ("ConfigPage", page), &["Link"])
+            .refusals(READ_REFUSALS)
+            .refusals(&[404, 409, 410]),
         describe(Get, ONE, "configs", "get_config", "Get a config")
-            .about("With `revision`, as it was then.")
-            .takes(&["If-None-Match", "revision"])
-            .takes(FRESHNESS)
-            .answers(200, "config found", ("ConfigRecord", record()), RECORD)
-            .responds(304, "The caller has this version.", None, RECORD)
-            .refuses(READ)
-            .refuses(&[404, 410, 429]),
+            .description("With `revision`, the config as of that revision.")
+            .parameters(&["If-None-Match", "revision"])
+            .parameters(READ_PARAMETERS)
+            .success(200, "config found", ("ConfigRecord", record()), RECORD_HEADERS)
+            .response(304, "The caller has the current version.", None, RECORD_HEADERS)
+            .refusals(READ_REFUSALS)
+            .refusals(&[404, 410, 429]),
         describe(Put, ONE, "configs", "update_config", "Replace a config's data")
-            .about("With `If-None-Match: *` it creates the config.")
-            .takes(TRIED)
-            .takes(&["If-Match", "create_only"])
-            .body("NewData", json!({ "data": data() }))
-            .answers(200, "config updated", ("Data", data()), &updated)
-            .answers(201, "config created", ("Data", data()), &created)
-            .refuses(WRITE)
-            .refuses(&[404, 409, 412, 507]),
+            .description("With `If-None-Match: *` it creates the config, and fails when the config exists.")
+            .parameters(DRY_RUN_WRITE_PARAMETERS)
+            .parameters(&["If-Match", "create_only"])
+            .body("NewData", json!({ "data": example_data() }))
+            .success(200, "config updated", ("Data", example_data()), &updated)
+            .success(201, "config created", ("Data", example_data()), &created)
+            .refusals(WRITE_REFUSALS)
+            .refusals(&[404, 409, 412, 507]),
         describe(Delete, ONE, "configs", "delete_config", "Delete a config")
-            .takes(TRIED)
-            .takes(&["If-Match"])
-            .answers(200, "config deleted", ("ConfigIdentity", names), &tried)
-            .refuses(WRITE)
-            .refuses(&[404, 412]),
+            .parameters(DRY_RUN_WRITE_PARAMETERS)
+            .parameters(&["If-Match"])
+            .success(200, "config deleted", ("ConfigIdentity", names), &dry_run)
+            .refusals(WRITE_REFUSALS)
+            .refusals(&[404, 412]),
+    ]
+}
+
+/// The bodies of its requests.
+pub(super) fn requests() -> Vec<Named> {
+    let data = || json_object().description(Some("validated against the definition's schema"));
+    vec![
+        (
+            "NewConfig",
+            open(vec![("config_key", reference("Key")), ("data", data().into())], Vec::new()).into(),
+        ),
+        ("NewData", open(vec![("data", data().into())], Vec::new()).into()),
+    ]
+}
+
+/// The payloads of its answers.
+pub(super) fn payloads() -> Vec<Named> {
+    let mut record = vec![("config_key", reference("Key")), ("data", json_object().into())];
+    record.extend(times());
+    let identity = vec![("config_definition_key", reference("Key")), ("config_key", reference("Key"))];
+    vec![
+        ("Data", json_object().description(Some("the data of a config, as they were written")).into()),
+        ("ConfigRecord", closed(record, Vec::new()).into()),
+        ("ConfigPage", page("ConfigRecord").into()),
+        ("ConfigIdentity", closed(identity, Vec::new()).into()),
     ]
 }

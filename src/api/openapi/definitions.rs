@@ -1,9 +1,19 @@
-//! Operations 1 to 5.
+//! The operations on definitions, but for their schemas and unique paths.
 
 use serde_json::{Value, json};
 use utoipa::openapi::HttpMethod::{Delete, Get, Post, Put};
 
-use super::builder::{Described, FRESHNESS, READ, RECORD, TRIED, WRITE, describe};
+use super::{
+    builder::{
+        DRY_RUN_WRITE_PARAMETERS, Entry, READ_PARAMETERS, READ_REFUSALS, RECORD_HEADERS, WRITE_REFUSALS,
+        describe,
+    },
+    schemas::{
+        Field, Named, closed, example_schema, json_object, open, page, paths, reference, schema_or_null,
+        times,
+    },
+};
+use crate::model::limits::Limits;
 
 const ALL: &str = "/api/v1/config_definition/";
 const ONE: &str = "/api/v1/config_definition/{config_definition_key}";
@@ -12,12 +22,8 @@ fn definition() -> Value {
     json!({
         "config_definition_key": "app",
         "indexes": ["port"],
-        "json_schema": schema(),
+        "json_schema": example_schema(),
     })
-}
-
-pub(super) fn schema() -> Value {
-    json!({ "type": "object", "properties": { "port": { "type": "integer" } }, "required": ["port"] })
 }
 
 fn record() -> Value {
@@ -27,48 +33,77 @@ fn record() -> Value {
     record
 }
 
-/// Everything about definitions.
-pub(super) fn all() -> Vec<Described> {
+/// The operations of this file.
+pub(super) fn operations() -> Vec<Entry> {
     let page = json!({ "results": [record()], "meta": { "page": 1, "limit": 10, "total": 1 } });
     let name = json!({ "config_definition_key": "app" });
-    let (tried, building) = (["X-Concord-Dry-Run"], ["X-Concord-Index-Building"]);
-    let created = [&["Location"], RECORD, &tried].concat();
-    let updated = [RECORD, &["Warning"], &tried, &building].concat();
-    let found = [RECORD, &building].concat();
+    let (dry_run, building) = (["X-Concord-Dry-Run"], ["X-Concord-Index-Building"]);
+    let created = [&["Location"], RECORD_HEADERS, &dry_run].concat();
+    let updated = [RECORD_HEADERS, &["Warning"], &dry_run, &building].concat();
+    let found = [RECORD_HEADERS, &building].concat();
     vec![
         describe(Post, ALL, "definitions", "create_definition", "Create a definition")
-            .takes(TRIED)
-            .takes(&["create_only"])
+            .parameters(DRY_RUN_WRITE_PARAMETERS)
+            .parameters(&["create_only"])
             .body("NewDefinition", definition())
-            .answers(201, "config definition created", ("Definition", definition()), &created)
-            .refuses(WRITE)
-            .refuses(&[409, 507]),
+            .success(201, "config definition created", ("Definition", definition()), &created)
+            .refusals(WRITE_REFUSALS)
+            .refusals(&[409, 507]),
         describe(Get, ALL, "definitions", "list_definitions", "List definitions")
-            .takes(&["page", "limit", "sort_definitions", "sort_order", "search", "cursor"])
-            .takes(FRESHNESS)
-            .answers(200, "config definitions found", ("DefinitionPage", page), &["Link"])
-            .refuses(READ)
-            .refuses(&[410]),
+            .parameters(&["page", "limit", "sort_definitions", "sort_order", "search", "cursor"])
+            .parameters(READ_PARAMETERS)
+            .success(200, "config definitions found", ("DefinitionPage", page), &["Link"])
+            .refusals(READ_REFUSALS)
+            .refusals(&[410]),
         describe(Get, ONE, "definitions", "get_definition", "Get a definition")
-            .takes(&["If-None-Match"])
-            .takes(FRESHNESS)
-            .answers(200, "config definition found", ("DefinitionRecord", record()), &found)
-            .responds(304, "The caller has this version.", None, &found)
-            .refuses(READ)
-            .refuses(&[404]),
+            .parameters(&["If-None-Match"])
+            .parameters(READ_PARAMETERS)
+            .success(200, "config definition found", ("DefinitionRecord", record()), &found)
+            .response(304, "The caller has the current version.", None, &found)
+            .refusals(READ_REFUSALS)
+            .refusals(&[404]),
         describe(Put, ONE, "definitions", "update_definition", "Replace the indexed paths")
-            .about("A `json_schema` in the body is ignored, with a `Warning`. Unique paths must stay indexed (409).")
-            .takes(TRIED)
-            .takes(&["If-Match"])
+            .description("A `json_schema` in the body is ignored, with a `Warning`. 409 when a unique path would no longer be indexed.")
+            .parameters(DRY_RUN_WRITE_PARAMETERS)
+            .parameters(&["If-Match"])
             .body("NewIndexes", json!({ "indexes": ["port"] }))
-            .answers(200, "config definition updated", ("Indexes", json!({ "indexes": ["port"] })), &updated)
-            .refuses(WRITE)
-            .refuses(&[404, 409, 412, 507]),
+            .success(200, "config definition updated", ("Indexes", json!({ "indexes": ["port"] })), &updated)
+            .refusals(WRITE_REFUSALS)
+            .refusals(&[404, 409, 412, 507]),
         describe(Delete, ONE, "definitions", "delete_definition", "Delete a definition and all its configs")
-            .takes(TRIED)
-            .takes(&["If-Match", "mode"])
-            .answers(200, "config definition deleted", ("DefinitionIdentity", name), &tried)
-            .refuses(WRITE)
-            .refuses(&[404, 409, 412]),
+            .parameters(DRY_RUN_WRITE_PARAMETERS)
+            .parameters(&["If-Match", "mode"])
+            .success(200, "config definition deleted", ("DefinitionIdentity", name), &dry_run)
+            .refusals(WRITE_REFUSALS)
+            .refusals(&[404, 409, 412]),
+    ]
+}
+
+/// The bodies of its requests.
+pub(super) fn requests(limits: &Limits) -> Vec<Named> {
+    let definition = open(
+        vec![("config_definition_key", reference("Key"))],
+        vec![("indexes", paths(limits).into()), ("json_schema", schema_or_null().into())],
+    );
+    vec![
+        ("NewDefinition", definition.into()),
+        ("NewIndexes", open(vec![("indexes", paths(limits).into())], Vec::new()).into()),
+    ]
+}
+
+/// The payloads of its answers.
+pub(super) fn payloads(limits: &Limits) -> Vec<Named> {
+    let definition = |times: &[Field]| {
+        let fields: [Field; 2] =
+            [("config_definition_key", reference("Key")), ("indexes", paths(limits).into())];
+        let schema = json_object().description(Some("absent when the definition has none"));
+        closed([&fields[..], times].concat(), vec![("json_schema", schema.into())])
+    };
+    vec![
+        ("Definition", definition(&[]).into()),
+        ("DefinitionRecord", definition(&times()).into()),
+        ("DefinitionPage", page("DefinitionRecord").into()),
+        ("Indexes", closed(vec![("indexes", paths(limits).into())], Vec::new()).into()),
+        ("DefinitionIdentity", closed(vec![("config_definition_key", reference("Key"))], Vec::new()).into()),
     ]
 }

@@ -1,75 +1,82 @@
-//! The interface as an `OpenAPI` 3.1 document: what a client generator, a fuzzer and the page at `/docs` read.
+//! The interface as an `OpenAPI` 3.1 document: what client generators, fuzzers and the page at `/docs` read.
 //!
-//! | file | what it holds |
+//! | where is | file |
 //! |---|---|
-//! | `words` | how an operation is described, in one sentence each |
-//! | `schemas` | the bodies |
-//! | `shared` | parameters, headers and refusals that operations have in common |
-//! | `definitions`, `configs`, `cluster`, `open` | the operations, one entry for each method of a path |
-//! | `rules` | the same of schemas, unique paths and the states of indexes, with their bodies |
-//! | `computed` | the same of patches and batches |
-//! | `past` | the same of history and watches |
+//! | the operations on definitions, configs, the cluster; probes and this document; with their bodies | `definitions`, `configs`, `cluster`, `probes` |
+//! | the same for schemas, unique paths and the states of indexes | `schema_and_unique` |
+//! | the same for patches and batches | `batch_and_patch` |
+//! | the same for history, rollback and watches | `history_and_watch` |
+//! | how an operation is described | `builder` |
+//! | parameters that operations share | `parameters` |
+//! | refusals, with their statuses and error types | `refusals` |
+//! | response headers | `headers` |
+//! | building blocks of schemas: keys, times, objects, envelopes | `schemas` |
 //!
-//! A new path takes one entry in one of the lists of operations, its bodies in `schemas`, its parameters and
-//! refusals in `shared`. The handlers read their requests with extractors of their own, which no derive can see,
-//! so the document is written beside them and held to them by tests: the routes of the router and of the document
-//! are the same (`tests`), and every answer that the black-box tests get is checked against it (`tests/harness`).
+//! A new path takes one entry in `operations` of one of the upper files, with its bodies there; parameters, headers and
+//! refusals that are new go into their own files. The handlers read their requests with extractors of their own, from
+//! which no derive can make a document. It is therefore written by hand and checked by tests: the routes of the router
+//! and of the document are the same (`tests`), and every answer to a black-box test is validated against it
+//! (`tests/harness`).
 //!
-//! **Invariants:** every `$ref` resolves; limits stand in the schemas as the node's settings have them; the
-//! document tells of statuses, `reply` decides them.
+//! **Invariants:** every `$ref` resolves. The limits in the schemas are those of the node's settings. `reply` decides
+//! the statuses; the document only describes them.
 
+mod batch_and_patch;
 mod builder;
 mod cluster;
-mod computed;
 mod configs;
 mod definitions;
-mod history;
-mod open;
-mod rules;
+mod headers;
+mod history_and_watch;
+mod parameters;
+mod probes;
+mod refusals;
+mod schema_and_unique;
 mod schemas;
-mod shared;
 #[cfg(test)]
 mod tests;
 
 use utoipa::openapi::{
-    ComponentsBuilder, InfoBuilder, License, OpenApi, OpenApiBuilder, PathItem, Paths, tag::TagBuilder,
+    Components, ComponentsBuilder, InfoBuilder, License, OpenApi, OpenApiBuilder, PathItem, Paths,
+    security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme},
+    tag::TagBuilder,
 };
 
 use crate::model::limits::Limits;
 
 /// The tags of operations, in the order in which a reader meets them.
 const TAGS: [(&str, &str); 7] = [
-    ("definitions", "What configs must look like: a key, a JSON schema, indexed paths."),
+    ("definitions", "The definitions of configs: a key, a JSON schema, indexed paths, unique paths."),
     ("configs", "The configs of a definition."),
     ("batch", "Several writes as one: all of them or none."),
-    ("history", "What was, who changed it and why, and bringing it back."),
-    ("watch", "The changes as they come."),
+    ("history", "Earlier revisions, who made each change and why, and rollback."),
+    ("watch", "Changes as a stream of events."),
     ("cluster", "The nodes: members, leadership, backup."),
-    ("open", "What needs no key: probes and this document."),
+    ("open", "Paths that need no key: probes and this document."),
 ];
 
-const ABOUT: &str = "A replicated service for typed configuration. Every node answers every request: a write is \
-durable on a majority before it is acknowledged, and a read sees every acknowledged write. 503 says that a write \
-was certainly not applied, 504 that its outcome is unknown; with an `Idempotency-Key` it may be sent again. With \
-`dry_run=true` a write of definitions and configs is only tried: its answer has `X-Concord-Dry-Run`, and neither \
-`ETag` nor `Last-Modified`.\n\n\
+const DESCRIPTION: &str = "A replicated service for typed configuration. Every node answers every request: a write \
+is durable on a majority before it is acknowledged, and a read sees every acknowledged write. 503 means that a write \
+was certainly not applied, 504 that its outcome is unknown; with an `Idempotency-Key` it is safe to send again. With \
+`dry_run=true` a write of definitions or configs is validated and answered but not stored: its answer has the header \
+`X-Concord-Dry-Run`, and neither `ETag` nor `Last-Modified`.\n\n\
 The paths of collections end with a slash and those of items do not; both forms of each are served.";
 
 /// The document of a node with these limits.
 #[must_use]
 pub fn document(limits: &Limits) -> OpenApi {
     let mut paths = Paths::new();
-    let lists = [
-        definitions::all(),
-        rules::all(),
-        configs::all(),
-        computed::all(),
-        history::all(),
-        cluster::all(),
-        open::all(),
+    let entries = [
+        definitions::operations(),
+        schema_and_unique::operations(),
+        configs::operations(),
+        batch_and_patch::operations(),
+        history_and_watch::operations(),
+        cluster::operations(),
+        probes::operations(),
     ];
-    for described in lists.into_iter().flatten() {
-        let (path, method, operation) = described.end();
+    for entry in entries.into_iter().flatten() {
+        let (path, method, operation) = entry.build();
         let item = PathItem::new(method, operation);
         match paths.paths.get_mut(path) {
             Some(known) => known.merge_operations(item),
@@ -79,18 +86,63 @@ pub fn document(limits: &Limits) -> OpenApi {
     let mut info = InfoBuilder::new()
         .title("Concord")
         .version(env!("CARGO_PKG_VERSION"))
-        .description(Some(ABOUT))
+        .description(Some(DESCRIPTION))
         .build();
     let mut license = License::new("Apache-2.0");
     license.identifier = Some("Apache-2.0".into());
     info.license = Some(license);
-    let components = shared::components(schemas::components(ComponentsBuilder::new(), limits), limits);
     let tags = TAGS.map(|(name, about)| TagBuilder::new().name(name).description(Some(about)).build());
     OpenApiBuilder::new()
         .info(info)
         .paths(paths)
-        .components(Some(components.build()))
-        .security(Some(shared::credentials()))
+        .components(Some(components(limits)))
+        .security(Some(credentials()))
         .tags(Some(tags))
         .build()
+}
+
+/// Everything that the operations refer to.
+fn components(limits: &Limits) -> Components {
+    let mut components =
+        ComponentsBuilder::new().schema("Key", schemas::key()).schema("ShapeError", refusals::shape_error());
+    let requests = [
+        definitions::requests(limits),
+        schema_and_unique::requests(limits),
+        configs::requests(),
+        batch_and_patch::requests(limits),
+        history_and_watch::requests(),
+        cluster::requests(),
+    ];
+    for (name, body) in requests.into_iter().flatten() {
+        components = components.schema(name, body);
+    }
+    let payloads = [
+        definitions::payloads(limits),
+        schema_and_unique::payloads(limits),
+        configs::payloads(),
+        batch_and_patch::payloads(),
+        history_and_watch::payloads(limits),
+        cluster::payloads(),
+        probes::payloads(),
+    ];
+    for (name, payload) in payloads.into_iter().flatten() {
+        let envelope = schemas::envelope(schemas::reference(name));
+        components = components.schema(name, payload).schema(format!("{name}Answer"), envelope);
+    }
+    components = components.schema("ChangedAnswer", batch_and_patch::changed_answer());
+    components = refusals::add_to(components);
+    components = headers::add_to(components);
+    components = parameters::add_to(components, limits);
+    let key = ApiKeyValue::with_description("Authorization", "The key alone.");
+    let bearer =
+        HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some("`Bearer <key>`.")).build();
+    components
+        .security_scheme("Bearer", SecurityScheme::ApiKey(ApiKey::Header(key)))
+        .security_scheme("BearerToken", SecurityScheme::Http(bearer))
+        .build()
+}
+
+/// Both forms of the credential; either is enough.
+fn credentials() -> [SecurityRequirement; 2] {
+    ["Bearer", "BearerToken"].map(|name| SecurityRequirement::new::<_, [&str; 0], &str>(name, []))
 }

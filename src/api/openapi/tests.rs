@@ -1,4 +1,4 @@
-//! The document is the router's.
+//! The document describes the routes of the router: no more and no fewer.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ async fn the_routes_of_the_router_are_those_of_the_document() {
     let directory = tempfile::tempdir().unwrap();
     let service = service(directory.path(), Limits::default());
     let limits = Limits::default();
-    let routed = api::open(&limits).into_iter().chain(api::resources()).map(|(path, _)| path);
+    let routed = api::public_routes(&limits).into_iter().chain(api::resource_routes()).map(|(path, _)| path);
     let documented = serde_json::to_value(document(&limits)).unwrap();
     let paths = documented["paths"].as_object().unwrap();
     let shapes: BTreeSet<String> = paths.keys().map(|path| shape(path)).collect();
@@ -40,16 +40,16 @@ async fn the_routes_of_the_router_are_those_of_the_document() {
         Method::TRACE,
     ];
     for (path, item) in paths {
-        let asked = shape(path).replace("{}", "1");
-        let asked = if asked.is_empty() { "/" } else { &asked };
+        let target = shape(path).replace("{}", "1");
+        let target = if target.is_empty() { "/" } else { &target };
         for method in &methods {
             let name =
                 if method == Method::HEAD { "get".into() } else { method.as_str().to_ascii_lowercase() };
-            let request = Request::builder().method(method).uri(asked).header(header::AUTHORIZATION, KEY);
+            let request = Request::builder().method(method).uri(target).header(header::AUTHORIZATION, KEY);
             let response =
                 router(service.clone()).oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
             let is_taken = response.status() != StatusCode::METHOD_NOT_ALLOWED;
-            // What a read refuses for HEAD alone says so itself.
+            // A read that refuses HEAD documents 405.
             let has_no_head = method == Method::HEAD && item[&name]["responses"].get("405").is_some();
             let is_documented = item.get(&name).is_some() && !has_no_head;
             assert_eq!(is_taken, is_documented, "{method} {path}");

@@ -1,4 +1,4 @@
-//! Every refusal has its status and type, and every answer its shape.
+//! Every refusal has its status and type, and every response its shape.
 
 use super::*;
 use axum::body::to_bytes;
@@ -8,7 +8,8 @@ async fn body(response: Response) -> Value {
     serde_json::from_slice(&to_bytes(response.into_body(), usize::MAX).await.unwrap()).unwrap()
 }
 
-/// Every refusal there is, with what it is answered; a new one breaks `verdict`, which has no wildcard.
+/// Refusals with their status and type. A new variant does not compile until `status_and_type`, which has no wildcard,
+/// names it.
 fn all() -> Vec<(Refusal, u16, &'static str)> {
     let rejected = Refusal::Rejected;
     let violation = || Violation::new("wrong");
@@ -56,22 +57,22 @@ async fn each_refusal_has_its_status_and_type() {
 }
 
 #[tokio::test]
-async fn the_text_of_a_fault_and_of_a_panic_is_for_the_log_alone() {
+async fn the_text_of_an_internal_error_and_of_a_panic_is_only_logged() {
     for response in [
         Problem::from(Refusal::Internal("secret".into())).into_response(),
         panicked(Box::new("secret")),
         panicked(Box::new(String::from("secret"))),
         panicked(Box::new(1)),
     ] {
-        assert!(response.extensions().get::<Unshown>().is_some());
+        assert!(response.extensions().get::<LogOnly>().is_some());
         let body = body(response).await;
         assert_eq!(body["errors"], json!([{ "type": "server_error", "msg": "unexpected server error" }]));
     }
 }
 
 #[tokio::test]
-async fn places_are_names_and_numbers() {
-    let loc = vec![LocSegment::from("indexes"), LocSegment::Index(1)];
+async fn locations_are_names_and_numbers() {
+    let loc = vec![Step::from("indexes"), Step::Place(1)];
     let response = Problem::violation(Violation::at(loc.clone(), "wrong")).into_response();
     assert_eq!(body(response).await["errors"][0]["loc"], json!(["indexes", 1]));
     let details = vec![Detail { loc, msg: "wrong".into(), kind: "missing" }];
@@ -82,27 +83,31 @@ async fn places_are_names_and_numbers() {
 }
 
 #[tokio::test]
-async fn a_missing_credential_is_asked_for() {
+async fn a_missing_credential_is_answered_with_a_challenge() {
     let response = Problem::Unauthenticated("missing").into_response();
     assert_eq!(
         (response.status().as_u16(), &response.headers()[header::WWW_AUTHENTICATE]),
         (401, &"Bearer".parse().unwrap())
     );
     assert_eq!(body(response).await["errors"][0]["type"], "unauthorized_error");
-    assert_eq!(body(Problem::NoRoute.into_response()).await["errors"][0]["type"], "not_found_error");
-    assert_eq!(body(Problem::NoMethod.into_response()).await["errors"][0]["type"], "method_not_allowed");
+    assert_eq!(body(Problem::UnknownPath.into_response()).await["errors"][0]["type"], "not_found_error");
+    assert_eq!(
+        body(Problem::MethodNotAllowed.into_response()).await["errors"][0]["type"],
+        "method_not_allowed"
+    );
 }
 
 #[tokio::test]
-async fn the_answer_about_a_record_names_its_version() {
-    let reply = Reply::created("made", r#"{"n":1e400}"#, "/a/b").of(7, Timestamp(0)).at(9);
+async fn the_response_about_a_record_names_its_version() {
+    let reply =
+        Reply::created("made", r#"{"n":1e400}"#, "/a/b").record_version(7, Timestamp(0)).state_revision(9);
     let response = reply.into_response();
     assert_eq!(response.status(), 201);
     let expected = [
         ("location", "/a/b"),
         ("etag", "\"7\""),
         ("last-modified", "Thu, 01 Jan 1970 00:00:00 GMT"),
-        (REVISION, "9"),
+        ("x-concord-revision", "9"),
     ];
     for (name, value) in expected {
         assert_eq!(response.headers()[name], value);
@@ -114,8 +119,8 @@ async fn the_answer_about_a_record_names_its_version() {
 #[tokio::test]
 async fn a_page_is_the_same_streamed_or_not() {
     let page = Page { page: u64::MAX, limit: 2, descending: true, search: String::new() };
-    for size in [|_: &u8| 1, |_: &u8| PAGE_BYTES_AT_ONCE] {
-        let found = ListPage { results: vec![1_u8, 2], total: 5 };
+    for size in [|_: &u8| 1, |_: &u8| BUFFERED_PAGE_BYTES_MAX] {
+        let found = Found { results: vec![1_u8, 2], total: 5 };
         let response = Reply::page("found", found, &page, size, u8::to_string).into_response();
         let expected = json!({
             "status": "SUCCESS",
