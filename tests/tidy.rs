@@ -26,7 +26,10 @@ use std::{
 use syntax::{Token, tokens};
 
 /// The Rust files of `src`, read once for all rules.
-static SRC: LazyLock<Vec<Source>> = LazyLock::new(|| sources(&["src"]));
+static SRC: LazyLock<Vec<Source>> = LazyLock::new(|| sources("src"));
+
+/// The Rust files of `tests`.
+static TESTS: LazyLock<Vec<Source>> = LazyLock::new(|| sources("tests"));
 
 /// A Rust file.
 #[derive(Debug)]
@@ -63,11 +66,11 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The files below some folders whose extension is one of these, from the package's root, sorted. A folder that is
-/// absent has none.
-fn files_below(folders: &[&str], extensions: &[&str]) -> Vec<String> {
+/// The files below a folder whose extension is one of these, from the package's root, sorted. A folder that is absent
+/// has none.
+fn files_below(folder: &str, extensions: &[&str]) -> Vec<String> {
     let mut found = Vec::new();
-    let mut pending: Vec<PathBuf> = folders.iter().map(|folder| root().join(folder)).collect();
+    let mut pending: Vec<PathBuf> = vec![root().join(folder)];
     while let Some(folder) = pending.pop() {
         let Ok(entries) = std::fs::read_dir(folder) else { continue };
         for path in entries.map(|entry| entry.unwrap().path()) {
@@ -87,10 +90,9 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap()
 }
 
-/// The Rust files below some folders.
-fn sources(folders: &[&str]) -> Vec<Source> {
-    let found = files_below(folders, &["rs"]);
-    assert!(!found.is_empty(), "{folders:?} hold sources");
+fn sources(folder: &str) -> Vec<Source> {
+    let found = files_below(folder, &["rs"]);
+    assert!(!found.is_empty(), "`{folder}` holds sources");
     found.iter().map(|path| Source::new(path, &read(path))).collect()
 }
 
