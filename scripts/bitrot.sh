@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Bits that flip on the disks: FLIPS=200 SEED=1 scripts/bitrot.sh
+# Bits that flip on disks: FLIPS=200 SEED=1 scripts/bitrot.sh
 #
-# Real processes of a release build; a JSON summary is the last line; exits with 1 when a node served what was
-# altered, lost anything in silence, or refused without naming the file.
+# Real processes of a release build; a JSON summary is the last line; exits with 1 when a node served
+# altered data, lost anything silently, or refused to start without naming the file.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -11,6 +11,6 @@ PROFILE=${PROFILE:-release}
 binary=$(cargo test --locked --profile "$PROFILE" --test it --no-run --message-format=json 2> /dev/null |
     sed -n 's/.*"kind":\["test"\].*"executable":"\([^"]*\)".*/\1/p')
 [[ -x $binary ]] || { echo "bitrot.sh: the tests do not build: cargo test --test it --no-run" >&2; exit 1; }
-"$binary" --exact chaos::bitrot::a_flipped_bit_is_told_or_mended_and_never_served --nocapture |
+"$binary" --exact chaos::bitrot::a_flipped_bit_is_reported_or_repaired_and_never_served --nocapture |
     grep --line-buffered -v '^\(running\|test \|$\)'
 exit "${PIPESTATUS[0]}"

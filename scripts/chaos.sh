@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # The cluster under faults: SEED=… DURATION_S=… HISTORY=file.jsonl scripts/chaos.sh
 #
-# Real processes of a release build, a history that is checked for linearizability, a JSON summary as the last
+# Runs processes of a release build, checks their history for linearizability, and prints a JSON summary as the last
 # line; exits with 1 when a promise was broken. Cuts between nodes need a network namespace of the run's own, slow
-# and failing disks need strace, wrong clocks libfaketime, lost packets iptables; what can't be made is left out,
-# and the run says SKIPPED.
+# and failing disks need strace, wrong clocks libfaketime, lost packets iptables. A fault that can't be made is
+# skipped, and the run says SKIPPED.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,7 +16,7 @@ binary=$(cargo test --locked --profile "$PROFILE" --test it --no-run --message-f
 run=("$binary" --exact chaos::promises_hold_under_faults --nocapture)
 
 if unshare -rn true 2> /dev/null; then
-    # The rule for local addresses goes behind ours, or no rule could cut loopback.
+    # The rule for local addresses gets a lower priority than ours, or no rule could cut loopback.
     # shellcheck disable=SC2016  # the inner shell expands it
     exec unshare -rn bash -c '
         ip link set lo up

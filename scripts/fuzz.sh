@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Fuzzes the interface from its own OpenAPI document: DURATION_S=300 SEED=1 scripts/fuzz.sh
 #
-# Schemathesis makes requests that keep the document and requests that break it, and holds every answer against it;
+# Schemathesis makes requests that keep the document and requests that break it, and validates every answer against it;
 # schemathesis.toml says which answers are right although the document can't say so. A cluster of three nodes is
 # started on free ports, or the node at CONCORD_URL is asked (with CONCORD_API_KEY; its data will be changed).
 # EXAMPLES bounds the requests of each operation, DURATION_S the seconds of all. Exits with 1 on a finding.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# More words for schemathesis.
+# More arguments for schemathesis.
 read -r -a more <<< "${FUZZ_ARGS:-}"
 DURATION_S=${DURATION_S:-60} SEED=${SEED:-1} EXAMPLES=${EXAMPLES:-100}
 BIN=${CONCORD_BIN:-$PWD/target/release/concord}
@@ -58,7 +58,7 @@ start_cluster() {
     [[ -x $BIN ]] || cargo build --locked --release
     local port n members=""
     read -r -a port <<< "$(ports 6)"
-    # No test machine keeps it, and nobody else knows it.
+    # A fresh key for each run: it is stored nowhere.
     CONCORD_API_KEY=$(head -c 16 /dev/urandom | od -An -tx1 | tr -d ' \n')
     export CONCORD_API_KEY
     for n in 1 2 3; do
@@ -90,12 +90,12 @@ if [[ -z ${CONCORD_URL:-} ]]; then start_cluster; fi
 [[ -n ${CONCORD_API_KEY:-} ]] || die "CONCORD_API_KEY is not set"
 
 config=$PWD/schemathesis.toml
-# What it keeps of its runs goes with the run's directory.
+# Its own files are removed with the run's directory.
 cd "$work"
 "$VENV/bin/st" --config-file "$config" run "$CONCORD_URL/openapi.json" --url "$CONCORD_URL" \
     --header "Authorization: $CONCORD_API_KEY" --checks all --seed "$SEED" --max-time "$DURATION_S" \
     --max-examples "$EXAMPLES" --generation-database none --continue-on-failure "${more[@]}"
-# However the requests went, the nodes must have lived through them.
+# Whatever the requests did, the nodes must still run.
 for pid in "${pids[@]}"; do kill -0 "$pid" 2> /dev/null || die "a node ended"; done
 curl -fsS --max-time 20 -o /dev/null "$CONCORD_URL/readyz" || die "the node is not ready any more"
 echo "fuzz.sh: ${DURATION_S} s at most, seed $SEED: no finding"

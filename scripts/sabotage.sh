@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Shows that the checks find what they are for: a build with seeded bugs (src/sabotage.rs), one check for each bug.
+# Shows that the checks find the bugs that they exist for: a build with seeded bugs (src/sabotage.rs), one check each.
 #
 # scripts/sabotage.sh [BUG…]    BASELINE=1 first runs every check without a bug; each must pass.
 # Prints a table; exits with 1 when a bug was not caught.
@@ -27,7 +27,7 @@ digest-ignored           | unit store::tests::sled_that_is_damaged_deleted_or_in
 stale-check-skipped      | unit state::apply::tests::a_command_that_was_checked_against_another_definition_is_stale
 blind-retry              | unit service::retry::tests::an_unknown_outcome_ends_a_request_that_must_not_be_repeated
 precondition-ignored     | chaos 1
-digests-not-compared     | it cluster::rebuild::a_member_whose_state_differs_gives_up_and_rebuilds_it
+digests-not-compared     | it cluster::rebuild::a_member_whose_state_differs_stops_and_rebuilds_it
 batch-torn               | chaos 1
 watch-skips              | chaos 1
 history-returns-current  | chaos 1

@@ -8,7 +8,7 @@ use std::{
 
 use crate::harness::{Cluster, Node};
 
-/// A Python with the library, made once and kept under `target/`.
+/// A Python environment with the library, made once below `target/`.
 static PYTHON: LazyLock<PathBuf> = LazyLock::new(|| {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("tartarus-lib-0.1.1");
     let python = directory.join("bin/python");

@@ -1,6 +1,7 @@
-//! The document itself: it is one of `OpenAPI` 3.1, whole, and its examples are valid.
+//! The `OpenAPI` document: it is valid `OpenAPI` 3.1, complete, and its examples are valid.
 //!
-//! That its paths are the router's is tested beside it, that the answers are its answers by `harness::document`.
+//! A unit test in `src/api/openapi` compares its paths with the router's; `harness::document` validates answers against
+//! it.
 
 use std::collections::BTreeSet;
 
@@ -31,7 +32,7 @@ fn references(value: &Value, found: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn the_document_is_one_of_openapi_3_1() {
+fn the_document_is_valid_openapi_3_1() {
     let meta: Value = serde_json::from_str(META).unwrap();
     let validator = jsonschema::draft202012::new(&meta).unwrap();
     let wrong: Vec<_> =
@@ -61,7 +62,7 @@ fn every_reference_resolves_and_every_component_is_used() {
 }
 
 #[test]
-fn every_operation_has_a_name_of_its_own_and_tells_of_its_faults() {
+fn every_operation_has_a_unique_name_and_lists_its_errors() {
     let mut names = BTreeSet::new();
     for (path, item) in ours()["paths"].as_object().unwrap() {
         for (method, operation) in item.as_object().unwrap() {

@@ -1,8 +1,8 @@
-//! The stored and sent forms, byte for byte, as they were first written.
+//! The stored and sent formats, byte for byte, as they were first written.
 //!
-//! A log that was written by an older version must be read by every newer one. When a test here fails, the form
-//! has changed: bring the old form back and put the new thing at the end of its enum. The literals are changed
-//! never; new ones are added.
+//! A log that was written by an older version must be read by every newer one. When a test here fails, the
+//! format has changed: restore it, and put the new variant at the end of its enum. The literals never change; new ones
+//! are added.
 
 use std::{fmt::Debug, sync::Arc};
 
@@ -47,7 +47,7 @@ fn entry(proposal: &Proposal, expected: &str) {
 }
 
 #[track_caller]
-fn form<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: &T, expected: &str) {
+fn wire<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: &T, expected: &str) {
     let bytes = postcard::to_stdvec(value).unwrap();
     assert_eq!(hex(&bytes), expected, "{value:?}");
     assert_eq!(&postcard::from_bytes::<T>(&bytes).unwrap(), value);
@@ -139,39 +139,39 @@ fn batches() {
 
 #[test]
 fn expectations() {
-    form(&Expect::Any, "00");
-    form(&Expect::Absent, "01");
-    form(&Expect::Present, "02");
-    form(&Expect::At(128), "038001");
-    form(&Expect::None, "04");
-    form(&Expect::Read(None), "0500");
-    form(&Expect::Read(Some(300)), "0501ac02");
+    wire(&Expect::Any, "00");
+    wire(&Expect::Absent, "01");
+    wire(&Expect::Present, "02");
+    wire(&Expect::At(128), "038001");
+    wire(&Expect::None, "04");
+    wire(&Expect::Read(None), "0500");
+    wire(&Expect::Read(Some(300)), "0501ac02");
 }
 
 #[test]
 fn verdicts() {
     let applied = Applied { revision: 7, at: Timestamp(300), created: true };
-    form(&Verdict::Decided(Ok(applied)), "000007ac0201");
+    wire(&Verdict::Decided(Ok(applied)), "000007ac0201");
     let rejected = |rejection: Rejection| Verdict::Decided(Err(rejection));
-    form(&rejected(Rejection::DefinitionExists), "000100");
-    form(&rejected(Rejection::DefinitionNotFound), "000101");
-    form(&rejected(Rejection::DefinitionNotEmpty(3)), "00010203");
-    form(&rejected(Rejection::ConfigExists), "000103");
-    form(&rejected(Rejection::ConfigNotFound), "000104");
-    form(&rejected(Rejection::Precondition { current: 300 }), "000105ac02");
-    form(&rejected(Rejection::RequestReused), "000106");
-    form(&rejected(Rejection::NotUnique { path: "a".into(), by: key("k") }), "0001070161016b");
+    wire(&rejected(Rejection::DefinitionExists), "000100");
+    wire(&rejected(Rejection::DefinitionNotFound), "000101");
+    wire(&rejected(Rejection::DefinitionNotEmpty(3)), "00010203");
+    wire(&rejected(Rejection::ConfigExists), "000103");
+    wire(&rejected(Rejection::ConfigNotFound), "000104");
+    wire(&rejected(Rejection::Precondition { current: 300 }), "000105ac02");
+    wire(&rejected(Rejection::RequestReused), "000106");
+    wire(&rejected(Rejection::NotUnique { path: "a".into(), by: key("k") }), "0001070161016b");
     let rejection = Box::new(Rejection::Precondition { current: 300 });
-    form(&rejected(Rejection::InBatch { index: 200, rejection }), "000108c80105ac02");
-    form(&Verdict::Stale, "01");
+    wire(&rejected(Rejection::InBatch { index: 200, rejection }), "000108c80105ac02");
+    wire(&Verdict::Stale, "01");
 }
 
 #[test]
 fn refusals_between_nodes() {
-    let loc = vec![LocSegment::Name("a".into()), LocSegment::Index(2)];
-    form(&Invalid::Violations(vec![Violation::at(loc, "wrong")]), "00010577726f6e67020001610102");
-    form(&Invalid::TooLarge("big".into()), "0103626967");
-    form(&Invalid::TooLargeAt(Violation::at(vec![LocSegment::Index(2)], "big")), "0203626967010102");
+    let loc = vec![Step::Name("a".into()), Step::Place(2)];
+    wire(&Invalid::Violations(vec![Violation::at(loc, "wrong")]), "00010577726f6e67020001610102");
+    wire(&Invalid::TooLarge("big".into()), "0103626967");
+    wire(&Invalid::TooLargeAt(Violation::at(vec![Step::Place(2)], "big")), "0203626967010102");
 }
 
 #[test]
@@ -189,12 +189,12 @@ fn records() {
         revision: 9,
         unique: vec!["a".into()],
     };
-    form(&definition, "05016401016101117b2274797065223a226f626a656374227d0100010064c80109010161");
+    wire(&definition, "05016401016101117b2274797065223a226f626a656374227d0100010064c80109010161");
     let definition = Definition { schema: None, unique: vec![], ..definition };
-    form(&definition, "050164010161000100010064c8010900");
+    wire(&definition, "050164010161000100010064c8010900");
     let build = Some(Build { begun: 8, slots: vec![300], cursor: Some(key("k")) });
     let indexing = Indexing { slots: vec![300], next: 301, build };
-    form(&Definition { indexing, ..definition }, "0501640101610001ac02ad02010801ac0201016b64c8010900");
+    wire(&Definition { indexing, ..definition }, "0501640101610001ac02ad02010801ac0201016b64c8010900");
     let config = Config {
         key: key("k"),
         data: Arc::from(r#"{"a":1}"#),
@@ -203,20 +203,20 @@ fn records() {
         modified_at,
         revision: 9,
     };
-    form(&config, "016b077b2261223a317d010002010264c80109");
+    wire(&config, "016b077b2261223a317d010002010264c80109");
 }
 
 #[test]
 fn remembered_requests() {
     let stamp = IdempotencyKey { id: [3; 16], fingerprint: [4; 16] };
     let outcome = Ok(Applied { revision: 9, at: Timestamp(200), created: false });
-    form(
-        &RememberedOutcome { request: stamp, at: Timestamp(200), revision: 9, outcome },
+    wire(
+        &Remembered { stamp, at: Timestamp(200), revision: 9, outcome },
         "0303030303030303030303030303030304040404040404040404040404040404c801090009c80100",
     );
     let outcome = Err(Rejection::ConfigExists);
-    form(
-        &RememberedOutcome { request: stamp, at: Timestamp(200), revision: 10, outcome },
+    wire(
+        &Remembered { stamp, at: Timestamp(200), revision: 10, outcome },
         "0303030303030303030303030303030304040404040404040404040404040404c8010a0103",
     );
 }
@@ -240,7 +240,7 @@ fn changes_of_the_history() {
         StoredEdit::ConfigWithBefore { definition: 5, before: config, after: None },
     ];
     let (revision, at, by, reason) = (7, Timestamp(300), "root".into(), Some("why".into()));
-    form(
+    wire(
         &StoredChange { revision, at, by, reason, edits },
         "07ac0204726f6f740103776879050005016401050001050205016b01060004060505016b077b2261223a317d010002010264c8010900",
     );
@@ -248,9 +248,9 @@ fn changes_of_the_history() {
 
 #[test]
 fn places_members_and_identities() {
-    form(&Position { index: 300, raft_meta: vec![1, 2, 3] }, "ac0203010203");
+    wire(&Position { index: 300, stamp: vec![1, 2, 3] }, "ac0203010203");
     let member = Member { id: 2, api_addr: "127.0.0.1:8102".into(), peer_addr: "127.0.0.1:8202".into() };
-    form(&member, "020e3132372e302e302e313a383130320e3132372e302e302e313a38323032");
+    wire(&member, "020e3132372e302e302e313a383130320e3132372e302e302e313a38323032");
     let identity = Identity { cluster_id: uuid::Uuid::from_u128(0x1234), node_id: 2, format: 1 };
     let text = r#"{"cluster_id":"00000000-0000-0000-0000-000000001234","node_id":2,"format":1}"#;
     assert_eq!(serde_json::to_string(&identity).unwrap(), text);

@@ -4,14 +4,15 @@
 //! |---|---|
 //! | `spec` | does the service keep the contract? Black box over HTTP, on the leader and on a follower |
 //! | `cluster` | does the cluster keep its promises? Real processes that are killed, stopped, emptied |
-//! | `chaos` | does it keep them under faults, with every answer on record? |
+//! | `chaos` | does it keep them under faults? Every answer is recorded and checked |
 //! | `client` | does the older service's client library work unchanged? |
-//! | `document` | is the `OpenAPI` document one, and whole? Every answer in all tests is held against it |
-//! | `format` | are the stored bytes the ones that were written before? |
+//! | `document` | is the `OpenAPI` document one, and whole? Every answer in all tests is validated against it |
+//! | `format` | are the stored and sent bytes the ones of earlier versions? |
 //! | `replay` | do the same proposals give the same state, however they are cut into runs? |
 //! | `tidy` | does the source keep its own rules? |
 //!
-//! **Invariant:** no test waits for a time; each waits for a condition, with a deadline that a slow machine keeps.
+//! **Invariant:** no test waits for a fixed time; each waits for a condition, with a deadline that a slow machine
+//! meets.
 
 #[cfg(test)]
 mod chaos;

@@ -1,5 +1,5 @@
-//! The same proposals give the same verdicts and the same state, however they are cut into runs and however often
-//! the state is built anew from its records in between: that is what makes replicas and restarts equal.
+//! The same proposals give the same verdicts and the same state, however they are cut into runs and however often the
+//! state is rebuilt from its records in between. Equal replicas and restarts depend on it.
 
 use std::sync::Arc;
 
@@ -61,12 +61,12 @@ fn write(state: &State, random: &mut Rng) -> (Command, Option<u64>) {
     let (entries, read) = entries(state, &definition, &data);
     let current = state.definition(definition.as_str()).and_then(|found| found.config(config.as_str()));
     let expect = expect(random, current.map_or(1, |config| config.revision));
-    // Now and then the definition has changed since it was read.
+    // Sometimes the definition has changed since it was read.
     let read = if random.u8(0..20) == 0 { read.map(|revision| revision.saturating_sub(1)) } else { read };
     (Command::WriteConfig { definition, key: config, data: data.to_string().into(), entries, expect }, read)
 }
 
-/// Another schema or other unique paths, checked against the configs or not, and now and then too early.
+/// Another schema or other unique paths, validated against the configs or not, sometimes too early.
 fn redefine(state: &State, random: &mut Rng, key: Key) -> (Command, Option<u64>) {
     let found = state.definition(key.as_str()).map(|found| &found.definition);
     let read = found.map(|definition| definition.revision);
@@ -83,7 +83,7 @@ fn redefine(state: &State, random: &mut Rng, key: Key) -> (Command, Option<u64>)
     (command, read)
 }
 
-/// A command that the state would be asked, right or wrong, and what was read for it.
+/// A command for the state, valid or not, and the revision that was read for it.
 fn command(state: &State, random: &mut Rng) -> (Command, Option<u64>) {
     let definition = key("d", DEFINITIONS, random);
     let revision = state.definition(definition.as_str()).map_or(1, |found| found.definition.revision);
@@ -115,7 +115,7 @@ fn command(state: &State, random: &mut Rng) -> (Command, Option<u64>) {
     }
 }
 
-/// Several commands as one, each made on the state that those before it make.
+/// Several commands as one, each made on the state after those before it.
 fn batch(state: &State, random: &mut Rng) -> Command {
     let mut scratch = state.clone();
     let mut steps = Vec::new();
@@ -126,7 +126,7 @@ fn batch(state: &State, random: &mut Rng) -> Command {
                 break (command, read);
             }
         };
-        // Most batches hold only what can be done, as a leader's do.
+        // Most batches hold only commands that can be applied, as a leader's do.
         if scratch.try_step(place, &command).is_ok() || random.u8(0..10) == 0 {
             steps.push(BatchStep { definition_read, command });
         }
@@ -134,7 +134,7 @@ fn batch(state: &State, random: &mut Rng) -> Command {
     Command::Batch(steps)
 }
 
-/// Proposals as a leader would make them, each against the state that the ones before it made.
+/// Proposals as a leader would make them, each on the state after the ones before it.
 fn proposals(seed: u64, count: u64) -> Vec<(u64, Option<Proposal>)> {
     let mut random = Rng::with_seed(seed);
     let mut state = State::new();
@@ -148,7 +148,7 @@ fn proposals(seed: u64, count: u64) -> Vec<(u64, Option<Proposal>)> {
             all.push((revision, None));
             continue;
         }
-        // The clock stands still, goes on, goes back, leaps a day: leaders have different ones.
+        // The clock stops, advances, goes back, jumps a day: each leader has its own.
         at = match random.u8(0..10) {
             0 => at,
             1 => at - 1_000_000,
@@ -167,7 +167,7 @@ fn proposals(seed: u64, count: u64) -> Vec<(u64, Option<Proposal>)> {
     all
 }
 
-/// The same state, built from its records as a start builds it.
+/// The same state, built from its records as at a start.
 fn rebuilt(state: &State) -> State {
     let mut builder = Builder::new();
     for collection in state.definitions() {
@@ -185,7 +185,7 @@ fn rebuilt(state: &State) -> State {
 
 type Trace = Vec<(Verdict, Option<Change>, u128)>;
 
-/// Applies all, building the state anew after each run.
+/// Applies all, rebuilding the state after each run.
 fn replay(all: &[(u64, Option<Proposal>)], run: usize) -> (State, Trace) {
     let mut state = State::new();
     let mut trace = Vec::new();
@@ -195,7 +195,7 @@ fn replay(all: &[(u64, Option<Proposal>)], run: usize) -> (State, Trace) {
                 state.advance(*revision);
                 continue;
             };
-            // As the log carries it.
+            // As the log stores it.
             let proposal = Proposal::from_bytes(&proposal.to_bytes()).unwrap();
             let (verdict, change) = state.apply(*revision, &proposal);
             trace.push((verdict, change, state.digest()));
@@ -254,7 +254,7 @@ fn builds(seed: u64) -> Vec<(u64, Option<Proposal>)> {
             }
             (1200.., 2..=5) if step.is_some() => {
                 let build = step.unwrap();
-                // Now and then one that was taken already.
+                // Sometimes one that was applied already.
                 let cursor = if random.u8(0..5) == 0 { None } else { build.cursor };
                 (Command::BuildIndex { key: definition.clone(), begun: build.begun, cursor }, None)
             }
@@ -274,14 +274,14 @@ fn builds(seed: u64) -> Vec<(u64, Option<Proposal>)> {
 }
 
 #[test]
-fn builds_go_on_behind_a_start_as_if_there_had_been_none() {
+fn index_builds_continue_after_a_restart_as_if_there_had_been_none() {
     for seed in 1..=3 {
         let all = builds(seed);
         let (whole, expected) = replay(&all, all.len());
         let is_step = |change: &Change| change.edits.iter().any(|edit| matches!(edit, Edit::Building { .. }));
         let steps = expected.iter().filter(|(_, change, _)| change.as_ref().is_some_and(is_step)).count();
         assert!(steps > 10, "{steps} steps were taken");
-        // Starts where builds are going on: reading 1200 records anew at every entry would take minutes.
+        // Rebuilds only while indexes are built: rebuilding 1200 records after every entry would take minutes.
         let (first, rest) = all.split_at(1200);
         for run in [5, 64] {
             let (mut state, _) = replay(first, first.len());
@@ -313,19 +313,19 @@ fn different_states_have_different_digests() {
 }
 
 #[test]
-fn a_clone_of_a_state_is_a_picture_that_stays() {
+fn a_clone_of_a_state_is_an_immutable_snapshot() {
     let all = proposals(5, 800);
     let (first, second) = all.split_at(400);
     let (mut state, _) = replay(first, first.len());
-    let picture = state.clone();
-    let (digest, count) = (picture.digest(), picture.config_count());
+    let snapshot = state.clone();
+    let (digest, count) = (snapshot.digest(), snapshot.config_count());
     for (revision, proposal) in second {
         match proposal {
             Some(proposal) => drop(state.apply(*revision, proposal)),
             None => state.advance(*revision),
         }
     }
-    assert_eq!((picture.digest(), picture.config_count()), (digest, count));
-    assert_eq!(rebuilt(&picture).digest(), digest);
+    assert_eq!((snapshot.digest(), snapshot.config_count()), (digest, count));
+    assert_eq!(rebuilt(&snapshot).digest(), digest);
     assert_ne!(state.digest(), digest);
 }

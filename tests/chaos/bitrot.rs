@@ -1,6 +1,6 @@
-//! Bits that change on a disk while a node is down: it says so or mends itself, it never serves what was altered.
+//! Bits that flip on a disk while a node is down: the node reports or repairs them and never serves altered data.
 //!
-//! Every kind of file has its turn. A node that starts must hold every record as the others do; one that refuses
+//! Every kind of file is damaged. A node that starts must have every record as the others do; one that refuses to start
 //! must name the file. `scripts/bitrot.sh` runs it with `FLIPS` and `SEED` from the environment.
 
 use std::{
@@ -17,7 +17,7 @@ use crate::harness::{
     number,
 };
 
-/// Flips of the ordinary run: each kind of file three times or more.
+/// Flips of the short run: each kind of file three times or more.
 const FLIPS: u64 = 20;
 /// Records that are written over and over.
 const RECORDS: usize = 60;
@@ -48,8 +48,8 @@ impl Part {
             Self::LogSeen => return vec![directory.join("log.seen")],
         };
         let mut files = files_below(&directory.join(place));
-        let aside = |file: &PathBuf| file.extension().is_some_and(|end| end == "damaged");
-        files.retain(|file| !aside(file) && std::fs::metadata(file).is_ok_and(|file| file.len() > 0));
+        let is_set_aside = |file: &PathBuf| file.extension().is_some_and(|end| end == "damaged");
+        files.retain(|file| !is_set_aside(file) && std::fs::metadata(file).is_ok_and(|file| file.len() > 0));
         files
     }
 }
@@ -63,21 +63,21 @@ fn blocks(bytes: &[u8]) -> Vec<usize> {
 }
 
 /// A byte of a file; in the log often one of a length or of a record's own head.
-fn place(part: Part, bytes: &[u8], dice: &mut fastrand::Rng) -> usize {
-    let anywhere = dice.usize(..bytes.len());
+fn place(part: Part, bytes: &[u8], rng: &mut fastrand::Rng) -> usize {
+    let anywhere = rng.usize(..bytes.len());
     let blocks = if part == Part::Log { blocks(bytes) } else { Vec::new() };
-    let Some(block) = dice.choice(&blocks).copied() else { return anywhere };
-    match dice.u8(..3) {
-        0 => block + dice.usize(1..5),
-        1 => block.saturating_sub(dice.usize(1..45)),
+    let Some(block) = rng.choice(&blocks).copied() else { return anywhere };
+    match rng.u8(..3) {
+        0 => block + rng.usize(1..5),
+        1 => block.saturating_sub(rng.usize(1..45)),
         _ => anywhere,
     }
 }
 
-/// Whether a refusal names the file; of the log, its directory and the place in it.
+/// Whether a refusal names the file; for the log, its directory and the offset in it.
 fn names(part: Part, file: &Path, text: &str) -> bool {
     let place = if part == Part::Log {
-        file.parent().expect("it lies in a directory").as_os_str()
+        file.parent().expect("it is in a directory").as_os_str()
     } else {
         file.file_name().expect("a file has a name")
     };
@@ -86,7 +86,7 @@ fn names(part: Part, file: &Path, text: &str) -> bool {
     named && (part != Part::Log || text.contains("offset"))
 }
 
-/// What the run has seen.
+/// What the run has counted.
 #[derive(Debug, Default)]
 struct Tally {
     by_part: BTreeMap<String, u64>,
@@ -95,52 +95,52 @@ struct Tally {
     violations: Vec<String>,
 }
 
-struct Rot {
+struct BitrotRun {
     cluster: Cluster,
-    dice: fastrand::Rng,
+    rng: fastrand::Rng,
     expected: BTreeMap<String, Value>,
-    turn: usize,
+    written: usize,
     tally: Tally,
 }
 
-impl Rot {
+impl BitrotRun {
     async fn start(seed: u64) -> Self {
         let options = Options::default().with("CONCORD_SNAPSHOT_LOG_BYTES", "16384");
         let cluster = Cluster::start_with("bitrot", &options).await;
         define(&cluster.client(1), "rot").await;
-        let dice = fastrand::Rng::with_seed(seed);
-        let mut rot = Self { cluster, dice, expected: BTreeMap::new(), turn: 0, tally: Tally::default() };
-        rot.write(2 * RECORDS).await;
-        rot
+        let rng = fastrand::Rng::with_seed(seed);
+        let mut run = Self { cluster, rng, expected: BTreeMap::new(), written: 0, tally: Tally::default() };
+        run.write(2 * RECORDS).await;
+        run
     }
 
     async fn write(&mut self, count: usize) {
         for _ in 0..count {
-            let key = format!("k{}", self.turn % RECORDS);
-            let text: String = (0..400).map(|_| self.dice.alphanumeric()).collect();
-            let data = json!({"turn": self.turn, "text": text});
-            set(&self.cluster.client(1 + self.turn as u64 % 3), "rot", &key, &data).await;
+            let key = format!("k{}", self.written % RECORDS);
+            let text: String = (0..400).map(|_| self.rng.alphanumeric()).collect();
+            let data = json!({"turn": self.written, "text": text});
+            set(&self.cluster.client(1 + self.written as u64 % 3), "rot", &key, &data).await;
             self.expected.insert(key, data);
-            self.turn += 1;
+            self.written += 1;
         }
     }
 
     /// One bit of one file of one node.
     async fn flip(&mut self, part: Part) {
         self.write(3).await;
-        let id = self.dice.u64(1..=3);
-        if self.dice.bool() {
+        let id = self.rng.u64(1..=3);
+        if self.rng.bool() {
             assert!(self.cluster.node(id).stop().await.success());
         } else {
             self.cluster.node(id).kill();
         }
         let files = part.files(&self.cluster.node(id).directory);
-        let Some(file) = self.dice.choice(&files).cloned() else {
+        let Some(file) = self.rng.choice(&files).cloned() else {
             self.cluster.node(id).start().await;
             return;
         };
         let before = std::fs::read(&file).expect("the file is there");
-        let (place, bit) = (place(part, &before, &mut self.dice), self.dice.u8(..8));
+        let (place, bit) = (place(part, &before, &mut self.rng), self.rng.u8(..8));
         let mut after = before.clone();
         after[place] ^= 1 << bit;
         std::fs::write(&file, &after).expect("the file can be written");
@@ -164,7 +164,7 @@ impl Rot {
                 self.compare(id, &what).await;
             }
         }
-        // What it did not look at is as it was for the next turn.
+        // A file that the node did not read is restored for the next flip.
         if std::fs::read(&file).is_ok_and(|now| now == after) && part != Part::Sled && part != Part::Log {
             std::fs::write(&file, &before).expect("the file can be written");
         }
@@ -179,22 +179,22 @@ impl Rot {
             let keys: Vec<_> = differ.map(|(key, _)| key).collect();
             self.tally
                 .violations
-                .push(format!("{what}: node {id} shows {keys:?} otherwise than they were written"));
+                .push(format!("{what}: node {id} shows {keys:?} different from what was written"));
         }
         self.cluster.equal_digests().await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flipped_bit_is_told_or_mended_and_never_served() {
+async fn a_flipped_bit_is_reported_or_repaired_and_never_served() {
     let (flips, seed) = (number("FLIPS").unwrap_or(FLIPS), number("SEED").unwrap_or(1));
-    let mut rot = Rot::start(seed).await;
-    let mut turn = 0;
-    while rot.tally.by_part.values().sum::<u64>() < flips {
-        rot.flip(PARTS[turn % PARTS.len()]).await;
-        turn += 1;
+    let mut run = BitrotRun::start(seed).await;
+    let mut flip = 0;
+    while run.tally.by_part.values().sum::<u64>() < flips {
+        run.flip(PARTS[flip % PARTS.len()]).await;
+        flip += 1;
     }
-    let tally = rot.tally;
+    let tally = run.tally;
     for violation in &tally.violations {
         eprintln!("VIOLATION {violation}");
     }
@@ -213,36 +213,36 @@ async fn a_flipped_bit_is_told_or_mended_and_never_served() {
 
 #[tokio::test]
 async fn a_damaged_newest_snapshot_costs_nothing() {
-    let mut rot = Rot::start(2).await;
-    let kept = |directory: &Path| {
+    let mut run = BitrotRun::start(2).await;
+    let snapshots = |directory: &Path| {
         let mut files = Part::Snapshot.files(directory);
         files.retain(|file| file.extension().is_some_and(|end| end == "concord"));
         files
     };
     for id in 1..=3 {
-        let directory = rot.cluster.node(id).directory.clone();
+        let directory = run.cluster.node(id).directory.clone();
         eventually("a node keeps two snapshots", async || {
-            let files = kept(&directory);
+            let files = snapshots(&directory);
             check(files.len() >= 2, || format!("{files:?}"))
         })
         .await;
     }
-    rot.write(2 * RECORDS).await;
-    let before = rot.cluster.equal_digests().await;
-    // All at once: no node can ask another, so the older snapshot and the log behind it must do.
-    rot.cluster.kill_all();
-    for node in &rot.cluster.nodes {
+    run.write(2 * RECORDS).await;
+    let before = run.cluster.equal_digests().await;
+    // All at once: no node can ask another, so the older snapshot and the log after it must suffice.
+    run.cluster.kill_all();
+    for node in &run.cluster.nodes {
         std::fs::remove_dir_all(node.directory.join("store/sled")).expect("sled's directory is there");
-        let newest = kept(&node.directory).pop().expect("there are two");
+        let newest = snapshots(&node.directory).pop().expect("there are two");
         let mut bytes = std::fs::read(&newest).expect("the file is there");
         let middle = bytes.len() / 2;
         bytes[middle] ^= 4;
         std::fs::write(newest, bytes).expect("the file can be written");
     }
-    rot.cluster.start_all().await;
-    assert_eq!(rot.cluster.equal_digests().await, before);
+    run.cluster.start_all().await;
+    assert_eq!(run.cluster.equal_digests().await, before);
     for id in 1..=3 {
-        rot.compare(id, "the newest snapshot").await;
+        run.compare(id, "the newest snapshot").await;
     }
-    assert!(rot.tally.violations.is_empty(), "{:?}", rot.tally.violations);
+    assert!(run.tally.violations.is_empty(), "{:?}", run.tally.violations);
 }

@@ -1,8 +1,9 @@
-//! The verdict on a history.
+//! Checks the record of a run by itself.
 //!
-//! Two judges that know the answers only; `past.rs` is the one that knows the service's own history. The per-key one is a crate (`todc-utils`: Wing and Gong's search with Lowe's
-//! extension) and knows nothing of revisions beyond equality. The revision judge looks at all keys and lists
-//! together: revisions must follow real time, and a list must be what its revision says.
+//! Two independent checkers that know the answers only; `service_history` knows the service's own history too. The
+//! one per key is a crate (`todc-utils`: Wing and Gong's search with Lowe's extension) and compares revisions for
+//! equality only. The one of revisions reads all keys and lists together: revisions follow real time, and a list shows
+//! what its revision says.
 
 use std::collections::BTreeMap;
 
@@ -15,11 +16,11 @@ use todc_utils::{
 };
 
 use super::{
-    history::{History, Kind, Operation, Sweep},
+    history::{History, Kind, ListRead, Operation},
     workload::group_of,
 };
 
-/// A config as the specification knows it: its value, and its revision where an answer told it.
+/// A config as the specification knows it: its value, and its revision where an answer named it.
 type Cell = Option<(String, Option<u64>)>;
 
 struct ConfigSpec;
@@ -41,8 +42,8 @@ impl Specification for ConfigSpec {
         };
         let written = || operation.value.clone().map(|value| (value, operation.revision));
         if operation.ret == 0 {
-            // Unknown: it did what it could do at its place, or nothing; both are tried, because its place may be
-            // the end.
+            // Unknown: it was applied here, or not at all. Both are tried, because an unknown operation may be
+            // placed at the end.
             let next = match operation.op {
                 Kind::Get => state.clone(),
                 Kind::Create if state.is_none() => written(),
@@ -64,7 +65,7 @@ impl Specification for ConfigSpec {
             (Kind::Create, 201) => (state.is_none(), written()),
             (Kind::Create, 409) => (state.is_some(), state.clone()),
             (Kind::Put | Kind::Patch, 200) => (fits(state), written()),
-            // Its test has found another value.
+            // Its test found another value.
             (Kind::Patch, 409) => (state.as_ref().is_some_and(|(value, _)| !tested(value)), state.clone()),
             (Kind::Delete, 200) => (fits(state), None),
             (Kind::Put | Kind::Patch | Kind::Delete, 412) => {
@@ -78,30 +79,30 @@ impl Specification for ConfigSpec {
     }
 }
 
-/// The status of an operation of a batch that was refused for another one of it.
-pub(crate) const BESIDE: u16 = 424;
+/// The recorded status of an operation whose batch was refused because of another operation.
+pub(crate) const FAILED_DEPENDENCY: u16 = 424;
 
-/// Whether the operation says nothing of the state: refused before it was decided or for what it is, or a read
+/// Whether the operation says nothing of the state: a refusal before a decision or of the request itself, or a read
 /// without an answer.
-fn is_mute(operation: &Operation) -> bool {
-    matches!(operation.status, 422 | BESIDE | 429 | 503 | 507)
+fn says_nothing(operation: &Operation) -> bool {
+    matches!(operation.status, 422 | FAILED_DEPENDENCY | 429 | 503 | 507)
         || (!operation.is_write() && operation.ret == 0)
 }
 
 /// All contradictions of a history by itself, in words.
 pub(crate) fn violations(history: &History) -> Vec<String> {
     let operations = history.operations();
-    let mut found = history.complaints();
+    let mut found = history.contradictions();
     found.extend(per_key(&operations));
-    found.extend(revisions(&operations, &history.sweeps()));
-    found.extend(lists(&operations, &history.sweeps()));
+    found.extend(revisions(&operations, &history.list_reads()));
+    found.extend(lists(&operations, &history.list_reads()));
     found
 }
 
 /// Linearizability of every key by the crate's checker.
 pub(crate) fn per_key(operations: &[Operation]) -> Vec<String> {
     let mut keys: BTreeMap<&str, Vec<&Operation>> = BTreeMap::new();
-    for operation in operations.iter().filter(|operation| !is_mute(operation)) {
+    for operation in operations.iter().filter(|operation| !says_nothing(operation)) {
         keys.entry(&operation.key).or_default().push(operation);
     }
     let mut found = Vec::new();
@@ -130,7 +131,7 @@ fn actions(operations: &[&Operation]) -> Vec<(usize, Action<Operation>)> {
 
 /// Revisions against real time, over all keys: a write that was acknowledged before another began has the lower
 /// revision, no two have the same, and a state that answers is at least as new as every earlier acknowledgement.
-pub(crate) fn revisions(operations: &[Operation], sweeps: &[Sweep]) -> Vec<String> {
+pub(crate) fn revisions(operations: &[Operation], list_reads: &[ListRead]) -> Vec<String> {
     let mut found = Vec::new();
     let acknowledged: Vec<&Operation> = operations.iter().filter(|o| o.is_write() && o.is_done()).collect();
     let mut seen: BTreeMap<u64, &Operation> = BTreeMap::new();
@@ -142,7 +143,7 @@ pub(crate) fn revisions(operations: &[Operation], sweeps: &[Sweep]) -> Vec<Strin
             found.push(format!("revision {revision} was given to {other:?} and to {operation:?}"));
         }
     }
-    // Acknowledgements by their return, with the greatest revision so far.
+    // Acknowledgements in the order of their returns, each with the greatest revision so far.
     let mut returns: Vec<(u64, u64)> =
         acknowledged.iter().filter_map(|o| Some((o.ret, o.revision.or(o.state)?))).collect();
     returns.sort_unstable();
@@ -156,20 +157,20 @@ pub(crate) fn revisions(operations: &[Operation], sweeps: &[Sweep]) -> Vec<Strin
         n => returns[n - 1].1,
     };
     for operation in operations.iter().filter(|o| o.is_done()) {
-        let floor = before(operation.call);
+        let newest_before = before(operation.call);
         let is = if operation.is_write() { operation.revision } else { operation.state };
         if let Some(is) = is
-            && (is < floor || (operation.is_write() && is == floor))
+            && (is < newest_before || (operation.is_write() && is == newest_before))
         {
-            found.push(format!("revision {floor} was acknowledged before this began: {operation:?}"));
+            found.push(format!("revision {newest_before} was acknowledged before this began: {operation:?}"));
         }
     }
-    for sweep in sweeps {
-        let floor = before(sweep.call);
-        if sweep.state < floor {
+    for list in list_reads {
+        let newest_before = before(list.call);
+        if list.state < newest_before {
             found.push(format!(
-                "a list of `{}` at revision {} began after {floor} was acknowledged",
-                sweep.definition, sweep.state
+                "a list of `{}` at revision {} began after {newest_before} was acknowledged",
+                list.definition, list.state
             ));
         }
     }
@@ -178,43 +179,48 @@ pub(crate) fn revisions(operations: &[Operation], sweeps: &[Sweep]) -> Vec<Strin
 
 /// Lists against writes: what a list shows was written, is the newest acknowledged value at its revision, and
 /// nothing that must be there is missing.
-pub(crate) fn lists(operations: &[Operation], sweeps: &[Sweep]) -> Vec<String> {
+pub(crate) fn lists(operations: &[Operation], list_reads: &[ListRead]) -> Vec<String> {
     let mut by_key: BTreeMap<&str, Vec<&Operation>> = BTreeMap::new();
-    for operation in operations.iter().filter(|o| o.is_write() && !is_mute(o)) {
+    for operation in operations.iter().filter(|o| o.is_write() && !says_nothing(o)) {
         by_key.entry(&operation.key).or_default().push(operation);
     }
     let mut found = Vec::new();
-    for sweep in sweeps {
-        let shown: BTreeMap<String, &str> = sweep
+    for list in list_reads {
+        let shown: BTreeMap<String, &str> = list
             .found
             .iter()
-            .map(|(key, value)| (format!("{}/{key}", sweep.definition), value.as_str()))
+            .map(|(key, value)| (format!("{}/{key}", list.definition), value.as_str()))
             .collect();
-        if shown.len() != sweep.found.len() {
-            found.push(format!("a list of `{}` shows a config twice", sweep.definition));
+        if shown.len() != list.found.len() {
+            found.push(format!("a list of `{}` shows a config twice", list.definition));
         }
         for (key, value) in &shown {
-            found.extend(shown_rightly(key, value, sweep, by_key.get(key.as_str())));
+            found.extend(wrongly_shown(key, value, list, by_key.get(key.as_str())));
         }
-        let prefix = format!("{}/", sweep.definition);
+        let prefix = format!("{}/", list.definition);
         for (key, writes) in by_key.range(prefix.as_str()..) {
             if !key.starts_with(&prefix) {
                 break;
             }
             if !shown.contains_key(*key) {
-                found.extend(missing_rightly(key, sweep, writes));
+                found.extend(wrongly_missing(key, list, writes));
             }
         }
     }
     found
 }
 
-fn shown_rightly(key: &str, value: &str, sweep: &Sweep, writes: Option<&Vec<&Operation>>) -> Option<String> {
-    let at = sweep.state;
+fn wrongly_shown(
+    key: &str,
+    value: &str,
+    list: &ListRead,
+    writes: Option<&Vec<&Operation>>,
+) -> Option<String> {
+    let at = list.state;
     let Some(write) = writes.and_then(|all| all.iter().find(|o| o.value.as_deref() == Some(value))) else {
         return Some(format!("a list shows `{key}` with `{value}`, which nobody wrote"));
     };
-    if write.call > sweep.ret {
+    if write.call > list.ret {
         return Some(format!("a list shows `{key}` with `{value}` before it was written"));
     }
     let own = write.revision.filter(|_| write.ret != 0);
@@ -230,15 +236,15 @@ fn shown_rightly(key: &str, value: &str, sweep: &Sweep, writes: Option<&Vec<&Ope
     newer.map(|newer| format!("a list at revision {at} shows `{key}` as of {own}, not as of {newer:?}"))
 }
 
-/// A key that a list lacks: its last acknowledged write up to the list's revision must be no create or put of what
-/// the list is about, unless a write that nobody can place may have come after.
-fn missing_rightly(key: &str, sweep: &Sweep, writes: &[&Operation]) -> Option<String> {
+/// A key that a list lacks: its last acknowledged write up to the list's revision must not be a create or put that the
+/// list would show, unless a write of unknown place may have come after it.
+fn wrongly_missing(key: &str, list: &ListRead, writes: &[&Operation]) -> Option<String> {
     let live = writes
         .iter()
         .filter(|o| o.ret != 0 && o.status < 300 && o.op != Kind::Delete)
-        .filter(|o| o.revision.is_some_and(|revision| revision <= sweep.state))
+        .filter(|o| o.revision.is_some_and(|revision| revision <= list.state))
         .max_by_key(|o| o.revision)?;
-    if sweep
+    if list
         .group
         .as_deref()
         .is_some_and(|group| live.value.as_deref().is_some_and(|is| group_of(is) != group))
@@ -246,12 +252,12 @@ fn missing_rightly(key: &str, sweep: &Sweep, writes: &[&Operation]) -> Option<St
         return None;
     }
     // Another value may be in another group; a whole list would show it.
-    let takes_away = |o: &Operation| o.op == Kind::Delete || sweep.group.is_some();
+    let takes_away = |o: &Operation| o.op == Kind::Delete || list.group.is_some();
     let may_be_gone = writes.iter().any(|o| {
         let unplaced = o.ret == 0 || (o.op == Kind::Delete && o.status < 300 && o.ret > live.call);
-        takes_away(o) && o.call < sweep.ret && unplaced
+        takes_away(o) && o.call < list.ret && unplaced
     });
-    (!may_be_gone).then(|| format!("a list at revision {} lacks `{key}`: {live:?}", sweep.state))
+    (!may_be_gone).then(|| format!("a list at revision {} lacks `{key}`: {live:?}", list.state))
 }
 
 #[cfg(test)]
@@ -289,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stale_read_is_found_by_both_judges() {
+    fn a_stale_read_is_found_by_both_checkers() {
         let history = [write(Kind::Create, "a", 5, 1, 2), write(Kind::Put, "b", 7, 3, 4), read("a", 5, 5, 6)];
         assert_eq!(per_key(&history).len(), 1);
         assert_eq!(revisions(&history, &[]).len(), 1);
@@ -353,7 +359,7 @@ mod tests {
     #[test]
     fn a_list_that_lacks_or_shows_the_wrong_thing_is_found() {
         let writes = [write(Kind::Create, "a", 5, 1, 2), write(Kind::Put, "b", 7, 3, 4)];
-        let sweep = |found: &[(&str, &str)], state| Sweep {
+        let list = |found: &[(&str, &str)], state| ListRead {
             definition: "d".into(),
             group: None,
             call: 5,
@@ -361,10 +367,10 @@ mod tests {
             state,
             found: found.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect(),
         };
-        assert_eq!(lists(&writes, &[sweep(&[("k", "b")], 7)]), Vec::<String>::new());
-        for wrong in [sweep(&[], 7), sweep(&[("k", "a")], 7), sweep(&[("k", "z")], 7)] {
+        assert_eq!(lists(&writes, &[list(&[("k", "b")], 7)]), Vec::<String>::new());
+        for wrong in [list(&[], 7), list(&[("k", "a")], 7), list(&[("k", "z")], 7)] {
             assert_eq!(lists(&writes, std::slice::from_ref(&wrong)).len(), 1, "{wrong:?}");
         }
-        assert_eq!(revisions(&writes, &[sweep(&[("k", "b")], 6)]).len(), 1);
+        assert_eq!(revisions(&writes, &[list(&[("k", "b")], 6)]).len(), 1);
     }
 }

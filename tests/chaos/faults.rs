@@ -1,8 +1,8 @@
-//! What happens to the cluster: a schedule drawn from the seed, a fault about every few seconds, some of them two
-//! at once: a slow disk, a wrong clock, a bad or cut network lasts while another fault is made.
+//! The faults of a run: a schedule drawn from the seed, a fault every few seconds. Sometimes two overlap: a slow disk, a
+//! wrong clock, a lossy or cut network lasts while another fault is made.
 //!
-//! At most a minority is ever without its disk or its process for long; pauses and partitions may take the
-//! majority away for a while, which stops writes but may break no promise. Everything is healed at the end.
+//! **Invariant:** at most a minority is without its disk or its process for long. Pauses and partitions may take the
+//! majority away for a while, which stops writes and must break no promise. All faults end before the checks.
 
 use std::{
     collections::BTreeMap,
@@ -68,7 +68,7 @@ const NETWORK: [Fault; 4] = [Fault::Isolate, Fault::IsolateLeader, Fault::OneWay
 const BACKGROUND: [Fault; 5] =
     [Fault::SlowDisk, Fault::WrongClock, Fault::PacketLoss, Fault::OneWay, Fault::Bridge];
 
-/// How long a node may go on after its disk has failed.
+/// How long a node may run after its disk has failed.
 const STOP_WITHIN: Duration = Duration::from_secs(20);
 
 /// Faults that were made, by kind, and when leaders died (nanoseconds of the history).
@@ -88,16 +88,16 @@ pub(crate) struct Record {
 pub(crate) struct Nemesis<'a> {
     pub(crate) cluster: &'a mut Cluster,
     pub(crate) network: Option<Network>,
-    pub(crate) dice: fastrand::Rng,
+    pub(crate) rng: fastrand::Rng,
     pub(crate) record: Record,
     pub(crate) now: &'a (dyn Fn() -> u64 + Sync),
     pub(crate) tools: Tools,
-    /// See `Board::hurry`.
+    /// `Shared::hurry`.
     pub(crate) hurry: &'a AtomicBool,
 }
 
 impl Nemesis<'_> {
-    /// The kinds that this machine can make; the others are noted.
+    /// The kinds that this machine can make; the others are recorded as skipped.
     pub(crate) fn kinds(&mut self) -> Vec<Fault> {
         let (network, tools) = (self.network.is_some(), &self.tools);
         let mut kinds = LOCAL.to_vec();
@@ -121,23 +121,23 @@ impl Nemesis<'_> {
     pub(crate) fn schedule(&mut self, count: usize) -> Vec<Fault> {
         let kinds = self.kinds();
         let mut all = kinds.clone();
-        self.dice.shuffle(&mut all);
+        self.rng.shuffle(&mut all);
         while all.len() < count {
-            all.push(kinds[self.dice.usize(..kinds.len())]);
+            all.push(kinds[self.rng.usize(..kinds.len())]);
         }
         all.truncate(count);
         all
     }
 
-    /// Makes a fault, now and then while another one lasts.
+    /// Makes a fault, sometimes while another one lasts.
     pub(crate) async fn make(&mut self, fault: Fault) {
         let kinds = self.kinds();
-        let beside: Vec<Fault> =
+        let background: Vec<Fault> =
             BACKGROUND.into_iter().filter(|kind| kinds.contains(kind) && *kind != fault).collect();
-        match self.dice.choice(&beside).copied().filter(|_| self.dice.u8(..3) == 0) {
-            // Two cuts would be healed by the first that ends.
+        match self.rng.choice(&background).copied().filter(|_| self.rng.u8(..3) == 0) {
+            // The first cut that ends would heal both.
             Some(background) if !(NETWORK.contains(&background) && NETWORK.contains(&fault)) => {
-                self.note(background);
+                self.count(background);
                 self.record.overlapping += 1;
                 let lasting = self.begin(background).await;
                 self.make_one(fault).await;
@@ -147,21 +147,21 @@ impl Nemesis<'_> {
         }
     }
 
-    fn note(&mut self, fault: Fault) {
+    fn count(&mut self, fault: Fault) {
         eprintln!("{:>8.1} s  {fault:?}", (self.now)() as f64 / 1e9);
         *self.record.made.entry(format!("{fault:?}")).or_default() += 1;
     }
 
     /// Makes one fault, lets it last, and ends it.
     async fn make_one(&mut self, fault: Fault) {
-        self.note(fault);
-        let lasting = Duration::from_millis(self.dice.u64(300..2500));
+        self.count(fault);
+        let lasting = Duration::from_millis(self.rng.u64(300..2500));
         match fault {
             Fault::KillLeader => self.killed(true, lasting, |_, _| ()).await,
             Fault::KillAny => self.killed(false, lasting, |_, _| ()).await,
             Fault::RestartWithinLease => self.killed(true, Duration::ZERO, |_, _| ()).await,
             Fault::WipeSled | Fault::RotSled | Fault::RotSnapshot | Fault::TornHistory => {
-                self.killed(false, lasting, |directory, dice| damage(fault, directory, dice)).await;
+                self.killed(false, lasting, |directory, rng| damage(fault, directory, rng)).await;
             }
             Fault::KillAll => self.kill_all().await,
             Fault::StopPolitely => self.stop_politely().await,
@@ -183,13 +183,13 @@ impl Nemesis<'_> {
         }
     }
 
-    /// Lets the clients make haste for a moment: the fault that comes now meets writes in flight.
-    async fn haste(&self) {
+    /// Stops the pauses of the clients for a moment, so that writes are in flight when the fault comes.
+    async fn stop_pauses(&self) {
         self.hurry.store(true, Ordering::Relaxed);
         tokio::time::sleep(Duration::from_millis(150)).await;
     }
 
-    fn rest(&self) {
+    fn resume_pauses(&self) {
         self.hurry.store(false, Ordering::Relaxed);
     }
 
@@ -199,11 +199,11 @@ impl Nemesis<'_> {
             self.victim(matches!(fault, Fault::IsolateLeader | Fault::SlowDisk | Fault::WrongClock)).await;
         if fault == Fault::PacketLoss {
             for (from, to) in [(1, 2), (2, 1), (1, 3), (3, 1), (2, 3), (3, 2)] {
-                tools::lose(self.dice.u8(5..25), &Network::host(from), &Network::host(to));
+                tools::lose(self.rng.u8(5..25), &Network::host(from), &Network::host(to));
             }
             Lasting::Loss
         } else if fault == Fault::SlowDisk {
-            let delay = self.dice.u32(20_000..150_000);
+            let delay = self.rng.u32(20_000..150_000);
             tools::tamper(
                 self.cluster.node(id).pid(),
                 &format!("fdatasync,fsync:delay_enter={delay}"),
@@ -223,7 +223,8 @@ impl Nemesis<'_> {
         lasting.end();
     }
 
-    /// A clock that jumps: forward or back, and back to real time when it ends. The node keeps the library.
+    /// A clock that jumps forward or back, and to real time when the fault ends. The node runs with the library from
+    /// then on.
     async fn wrong_clock(&mut self, id: u64) -> Lasting {
         let library = self.tools.faketime.clone().expect("drawn with it only");
         let file = self.cluster.root().join(format!("clock{id}"));
@@ -233,20 +234,20 @@ impl Nemesis<'_> {
             self.cluster.node(id).overrides.extend(tools::clock(&library, &file));
             self.cluster.node(id).start().await;
         }
-        let offset = self.dice.i64(10..7200) * if self.dice.bool() { 1 } else { -1 };
+        let offset = self.rng.i64(10..7200) * if self.rng.bool() { 1 } else { -1 };
         tools::set_clock(&file, offset);
         Lasting::Clock(file)
     }
 
-    /// A disk whose fdatasync fails: the node must stop, for it no longer knows what it holds.
+    /// A disk whose fdatasync fails: the node must stop, because it no longer knows what is durable.
     async fn sync_error(&mut self) {
         let id = self.victim(true).await;
-        self.haste().await;
+        self.stop_pauses().await;
         let pid = self.cluster.node(id).pid();
         let report = self.cluster.root().join("strace.txt");
         let tampered = tools::tamper(pid, "fdatasync:error=EIO", &report);
         let node = self.cluster.node(id);
-        // A node that writes nothing, for it hears of no leader, has nothing to fail with.
+        // A node that hears of no leader writes nothing, so nothing fails.
         let failed = || std::fs::read_to_string(&report).unwrap_or_default().contains(tools::TAMPERED);
         let met = within(STOP_WITHIN, async || {
             let met = node.exited().map(Some).or_else(|| failed().then_some(None));
@@ -257,7 +258,7 @@ impl Nemesis<'_> {
             Ok(None) => within(STOP_WITHIN, async || node.exited().ok_or_else(|| "it runs".to_owned())).await,
             Err(why) => Err(why),
         };
-        self.rest();
+        self.resume_pauses();
         tampered.end();
         match ended {
             Err(_) if !failed() => {
@@ -281,7 +282,7 @@ impl Nemesis<'_> {
         self.cluster.node(id).start().await;
     }
 
-    /// A disk without room: writes are refused, deletes pass, reads go on; and it ends.
+    /// A full disk: writes are refused, deletes and reads are served. It ends with the fault.
     async fn full_disk(&mut self) {
         let id = self.victim(false).await;
         let reserve = "CONCORD_DISK_RESERVE_BYTES";
@@ -289,8 +290,8 @@ impl Nemesis<'_> {
         self.cluster.node(id).overrides.push((reserve.into(), (1_u64 << 60).to_string()));
         self.cluster.node(id).start().await;
         let client = self.cluster.client(id);
-        let path = "/api/v1/config_definition/chaos.a/config/no-room";
-        // The wrong answers; another fault may keep the right ones away.
+        let path = "/api/v1/config_definition/chaos.a/config/no-space";
+        // Only wrong answers count: another fault may prevent the right ones.
         let put = client.put(path, &json!({"data": {"n": 1}})).header("if-none-match", "*").attempt().await;
         let delete = client.delete(path).attempt().await;
         for (what, answer, wrong) in [("put", put, 200..300), ("delete", delete, 507..508)] {
@@ -305,9 +306,9 @@ impl Nemesis<'_> {
         self.cluster.node(id).start().await;
     }
 
-    /// The leader that the nodes name, or some node.
+    /// The leader that the nodes name, or a random node.
     async fn victim(&mut self, leader: bool) -> u64 {
-        let any = self.dice.u64(1..=3);
+        let any = self.rng.u64(1..=3);
         if !leader {
             return any;
         }
@@ -329,22 +330,22 @@ impl Nemesis<'_> {
         damage: impl FnOnce(&Path, &mut fastrand::Rng),
     ) {
         let id = self.victim(leader).await;
-        self.haste().await;
+        self.stop_pauses().await;
         if leader {
             self.record.leader_deaths.push((self.now)());
         }
         self.cluster.node(id).kill();
-        self.rest();
+        self.resume_pauses();
         let directory = self.cluster.node(id).directory.clone();
-        damage(&directory, &mut self.dice);
+        damage(&directory, &mut self.rng);
         tokio::time::sleep(lasting).await;
         self.cluster.node(id).start().await;
     }
 
     async fn kill_all(&mut self) {
-        self.haste().await;
+        self.stop_pauses().await;
         self.cluster.kill_all();
-        self.rest();
+        self.resume_pauses();
         self.cluster.start_all().await;
     }
 
@@ -357,9 +358,9 @@ impl Nemesis<'_> {
 
     async fn pause(&mut self, leader: bool, lasting: Duration) {
         let id = self.victim(leader).await;
-        self.haste().await;
+        self.stop_pauses().await;
         self.cluster.node(id).pause();
-        self.rest();
+        self.resume_pauses();
         tokio::time::sleep(lasting).await;
         self.cluster.node(id).resume();
     }
@@ -378,33 +379,33 @@ impl Nemesis<'_> {
     }
 }
 
-/// What happens to the files of a node that is down.
-fn damage(fault: Fault, directory: &Path, dice: &mut fastrand::Rng) {
+/// Damages the files of a node that is down.
+fn damage(fault: Fault, directory: &Path, rng: &mut fastrand::Rng) {
     let (sled, snapshot) = (directory.join("store/sled"), directory.join("store/snapshot"));
     if fault == Fault::WipeSled {
         std::fs::remove_dir_all(sled).expect("sled's directory is there");
     } else if fault == Fault::TornHistory {
         tear(&directory.join("store/history"));
     } else {
-        rot(if fault == Fault::RotSled { &sled } else { &snapshot }, dice);
+        rot(if fault == Fault::RotSled { &sled } else { &snapshot }, rng);
     }
 }
 
 /// Flips one bit of one file below a directory.
-fn rot(directory: &Path, dice: &mut fastrand::Rng) {
+fn rot(directory: &Path, rng: &mut fastrand::Rng) {
     let mut files = files_below(directory);
     files.retain(|file| std::fs::metadata(file).is_ok_and(|meta| meta.len() > 0));
     if files.is_empty() {
         return;
     }
-    let file = &files[dice.usize(..files.len())];
+    let file = &files[rng.usize(..files.len())];
     let mut bytes = std::fs::read(file).expect("the file is there");
-    let place = dice.usize(..bytes.len());
-    bytes[place] ^= 1 << dice.u8(..8);
+    let place = rng.usize(..bytes.len());
+    bytes[place] ^= 1 << rng.u8(..8);
     std::fs::write(file, bytes).expect("the file can be written");
 }
 
-/// Leaves half a frame behind the newest history segment, as a crash in the middle of a write does.
+/// Leaves half a frame at the end of the newest history segment, as a crash in the middle of a write does.
 fn tear(directory: &Path) {
     let Some(newest) = files_below(directory).into_iter().max() else { return };
     let mut file = std::fs::File::options().append(true).open(newest).expect("the segment is there");

@@ -1,10 +1,10 @@
-//! What the clients did, one operation a line, so that any checker can judge it.
+//! Records what the clients did, one operation a line, so that any checker can read it.
 //!
 //! `{"client":3,"key":"def/cfg","op":"get|create|put|patch|delete","value":…,"expected":…,"tested":…,"batch":…,
 //! "call":ns,"return":ns|0,"status":200,"result":…,"revision":…}`: `return` 0 is an unknown outcome; `value` is
 //! unique per write; `result` is the value that was read; `revision` is the record's for a decided write or a read
-//! that found something. A batch is an operation on each of its keys, with the batch's number. Lists and reads of
-//! the past are kept beside them.
+//! that found something. A batch is an operation on each of its keys, with the batch's number. Lists and
+//! point-in-time reads are recorded apart.
 
 use std::{
     io::Write,
@@ -14,7 +14,7 @@ use std::{
 
 use serde::Serialize;
 
-/// What was asked of one key.
+/// What an operation does to its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Kind {
@@ -37,7 +37,7 @@ pub(crate) struct Operation {
     pub(crate) expected: Option<u64>,
     /// The value that a JSON patch tests for.
     pub(crate) tested: Option<String>,
-    /// The batch that it is a part of.
+    /// The number of the batch that it is a part of.
     pub(crate) batch: Option<u64>,
     pub(crate) call: u64,
     /// 0: unknown.
@@ -51,7 +51,7 @@ pub(crate) struct Operation {
 }
 
 impl Operation {
-    /// One that has no answer yet.
+    /// An operation without an answer.
     pub(crate) fn new(client: usize, key: String, op: Kind, call: u64) -> Self {
         Self {
             client,
@@ -80,18 +80,18 @@ impl Operation {
     }
 }
 
-/// A read of a config as it was at a revision.
+/// A read of a config as of a revision.
 #[derive(Debug, Clone)]
-pub(crate) struct Look {
+pub(crate) struct PointInTimeRead {
     pub(crate) key: String,
     pub(crate) at: u64,
     /// Its revision and its value.
     pub(crate) found: Option<(u64, String)>,
 }
 
-/// A whole list of one definition, taken at one revision.
+/// A list of all configs of one definition, or of one group, at one revision.
 #[derive(Debug, Clone)]
-pub(crate) struct Sweep {
+pub(crate) struct ListRead {
     pub(crate) definition: String,
     /// The group that was asked for, when the list was a query by index.
     pub(crate) group: Option<String>,
@@ -107,10 +107,10 @@ pub(crate) struct Sweep {
 pub(crate) struct History {
     start: Instant,
     operations: Mutex<Vec<Operation>>,
-    sweeps: Mutex<Vec<Sweep>>,
-    looks: Mutex<Vec<Look>>,
-    /// Contradictions that a client saw by itself (a retried request with another answer).
-    complaints: Mutex<Vec<String>>,
+    list_reads: Mutex<Vec<ListRead>>,
+    point_in_time_reads: Mutex<Vec<PointInTimeRead>>,
+    /// Contradictions that one client saw by itself, as when a repeated request got another answer.
+    contradictions: Mutex<Vec<String>>,
 }
 
 impl History {
@@ -118,9 +118,9 @@ impl History {
         Self {
             start: Instant::now(),
             operations: Mutex::default(),
-            sweeps: Mutex::default(),
-            looks: Mutex::default(),
-            complaints: Mutex::default(),
+            list_reads: Mutex::default(),
+            point_in_time_reads: Mutex::default(),
+            contradictions: Mutex::default(),
         }
     }
 
@@ -133,32 +133,32 @@ impl History {
         self.operations.lock().expect("no recorder panics").push(operation);
     }
 
-    pub(crate) fn sweep(&self, sweep: Sweep) {
-        self.sweeps.lock().expect("no recorder panics").push(sweep);
+    pub(crate) fn record_list(&self, list: ListRead) {
+        self.list_reads.lock().expect("no recorder panics").push(list);
     }
 
-    pub(crate) fn look(&self, look: Look) {
-        self.looks.lock().expect("no recorder panics").push(look);
+    pub(crate) fn record_point_in_time(&self, read: PointInTimeRead) {
+        self.point_in_time_reads.lock().expect("no recorder panics").push(read);
     }
 
-    pub(crate) fn complain(&self, text: String) {
-        self.complaints.lock().expect("no recorder panics").push(text);
+    pub(crate) fn contradict(&self, text: String) {
+        self.contradictions.lock().expect("no recorder panics").push(text);
     }
 
     pub(crate) fn operations(&self) -> Vec<Operation> {
         self.operations.lock().expect("no recorder panics").clone()
     }
 
-    pub(crate) fn sweeps(&self) -> Vec<Sweep> {
-        self.sweeps.lock().expect("no recorder panics").clone()
+    pub(crate) fn list_reads(&self) -> Vec<ListRead> {
+        self.list_reads.lock().expect("no recorder panics").clone()
     }
 
-    pub(crate) fn looks(&self) -> Vec<Look> {
-        self.looks.lock().expect("no recorder panics").clone()
+    pub(crate) fn point_in_time_reads(&self) -> Vec<PointInTimeRead> {
+        self.point_in_time_reads.lock().expect("no recorder panics").clone()
     }
 
-    pub(crate) fn complaints(&self) -> Vec<String> {
-        self.complaints.lock().expect("no recorder panics").clone()
+    pub(crate) fn contradictions(&self) -> Vec<String> {
+        self.contradictions.lock().expect("no recorder panics").clone()
     }
 
     /// Writes the operations as JSON lines.

@@ -1,16 +1,27 @@
-//! The cluster under faults: seeded, with many clients, and a history that is judged afterwards.
+//! The cluster under faults: seeded, with many clients, and with a history that is checked afterwards.
 //!
 //! The short run is a test like any other. `scripts/chaos.sh` runs the same with `SEED`, `DURATION_S` and
 //! `HISTORY` from the environment, in a network of its own, and prints a JSON summary as its last line.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `workload`, `requests` | the clients: which operations they choose, how one is sent, sent again, answered |
+//! | `faults`, `network`, `tools` | the faults: the schedule, cuts between nodes, the programs that some need |
+//! | `history` | records what the clients did |
+//! | `check` | checks that record by itself: linearizability of each key, revisions, lists |
+//! | `service_history` | checks it against the service's own history, and the watches too |
+//! | `power`, `bitrot` | runs of their own: power cuts, and bits that flip on a disk |
+//!
+//! **Invariant:** an answer that says nothing of the state proves nothing; every other answer is checked.
 
 mod bitrot;
 mod check;
 mod faults;
 mod history;
 mod network;
-mod past;
 mod power;
 mod requests;
+mod service_history;
 mod tools;
 mod workload;
 
@@ -33,9 +44,9 @@ use crate::harness::{
 use faults::{Nemesis, Record};
 use history::{Kind, Operation};
 use network::Network;
-use past::{Answered, Past};
+use service_history::{Answered, ServiceHistory};
 use tools::Tools;
-use workload::{Board, DEFINITIONS, Worker, read_all};
+use workload::{DEFINITIONS, Shared, Worker, read_all};
 
 /// Clients at once, over all nodes.
 const CLIENTS: usize = 12;
@@ -43,26 +54,26 @@ const CLIENTS: usize = 12;
 const PERIOD: Duration = Duration::from_secs(4);
 /// Quiet between two faults.
 const QUIET: Duration = Duration::from_millis(1500);
-/// Watches that are followed through all of it.
+/// Watches that are followed throughout the run.
 const FOLLOWERS: usize = 4;
 
-/// What a run is asked for.
+/// What a run is to do.
 struct Plan {
-    /// Not the short run of the test command.
-    asked: bool,
+    /// A run of `scripts/chaos.sh`, not the short run of the test command.
+    is_long: bool,
     seed: u64,
     duration: Duration,
     history: Option<String>,
 }
 
 impl Plan {
-    /// `CONCORD_CHAOS=1` marks a run that was asked for; the others are the short one of the test command.
+    /// `CONCORD_CHAOS=1` marks a run of `scripts/chaos.sh`; without it this is the short run of the test command.
     fn read() -> Self {
-        let asked = std::env::var_os("CONCORD_CHAOS").is_some();
+        let is_long = std::env::var_os("CONCORD_CHAOS").is_some();
         Self {
-            asked,
-            seed: number("SEED").unwrap_or_else(|| if asked { history::any_seed() } else { 1 }),
-            duration: Duration::from_secs(number("DURATION_S").filter(|_| asked).unwrap_or(45)),
+            is_long,
+            seed: number("SEED").unwrap_or_else(|| if is_long { history::any_seed() } else { 1 }),
+            duration: Duration::from_secs(number("DURATION_S").filter(|_| is_long).unwrap_or(45)),
             history: std::env::var_os("HISTORY").and_then(|text| text.into_string().ok()),
         }
     }
@@ -78,7 +89,7 @@ async fn promises_hold_under_faults() {
         plan.duration.as_secs(),
         network.is_some()
     );
-    // Snapshots and purges all the time, so that installs happen too.
+    // Frequent snapshots and purges, so that snapshots are installed too.
     let options = Options::default()
         .with("CONCORD_SNAPSHOT_LOG_BYTES", "131072")
         .with("CONCORD_WRITE_TIMEOUT_MS", "5000")
@@ -87,25 +98,25 @@ async fn promises_hold_under_faults() {
         Some(_) => Cluster::start_on_hosts("chaos", &options, Network::host).await,
         None => Cluster::start_with("chaos", &options).await,
     };
-    let board = Arc::new(Board::new());
+    let shared = Arc::new(Shared::new());
     for name in DEFINITIONS {
         let body = json!({"config_definition_key": name, "indexes": ["group"]});
         let post = cluster.client(1).post("/api/v1/config_definition/", &body);
         post.header("idempotency-key", name).insist().await.expect(201);
     }
     let from = cluster.client(1).status().await.expect("a node that has answered")["revision"].as_u64();
-    let follows = Follows::start(&cluster.clients(), from.expect("a revision") + 1);
-    let record = torment(&plan, &mut cluster, network, &board).await;
-    let mut violations = settle(&mut cluster, &board).await;
-    violations.extend(check::violations(&board.history));
-    let (watches, more) = remember(&cluster, &board, follows).await;
+    let followers = Followers::start(&cluster.clients(), from.expect("a revision") + 1);
+    let record = run_under_faults(&plan, &mut cluster, network, &shared).await;
+    let mut violations = check_at_rest(&mut cluster, &shared).await;
+    violations.extend(check::violations(&shared.history));
+    let (watches, more) = check_service_history(&cluster, &shared, followers).await;
     violations.extend(more);
-    violations.extend(logged(&cluster));
+    violations.extend(violations_in_logs(&cluster));
     violations.extend(record.violations.iter().cloned());
     if let Some(path) = &plan.history {
-        board.history.write(path);
+        shared.history.write(path);
     }
-    let mut summary = summary(&plan, &board, &record, &violations);
+    let mut summary = summary(&plan, &shared, &record, &violations);
     summary["watches"] = json!(watches);
     for violation in violations.iter().take(20) {
         eprintln!("VIOLATION {violation}");
@@ -118,20 +129,25 @@ async fn promises_hold_under_faults() {
 }
 
 /// Clients and faults for the duration of the run.
-async fn torment(plan: &Plan, cluster: &mut Cluster, network: Option<Network>, board: &Arc<Board>) -> Record {
-    let mut dice = fastrand::Rng::with_seed(plan.seed);
+async fn run_under_faults(
+    plan: &Plan,
+    cluster: &mut Cluster,
+    network: Option<Network>,
+    shared: &Arc<Shared>,
+) -> Record {
+    let mut rng = fastrand::Rng::with_seed(plan.seed);
     let workers: Vec<_> = (0..CLIENTS)
         .map(|id| {
-            let worker = Worker { id, board: Arc::clone(board), nodes: cluster.clients(), dice: dice.fork() };
+            let worker = Worker { id, shared: Arc::clone(shared), nodes: cluster.clients(), rng: rng.fork() };
             tokio::spawn(worker.run())
         })
         .collect();
     let count = usize::try_from(plan.duration.as_secs() / PERIOD.as_secs()).expect("a run is short").max(10);
-    let now = || board.history.now();
-    let tools = Tools::look(network.is_some());
-    let (record, hurry) = (Record::default(), &board.hurry);
-    let mut nemesis = Nemesis { cluster, network, dice, record, now: &now, tools, hurry };
-    let count = if plan.asked { count.max(nemesis.kinds().len()) } else { count };
+    let now = || shared.history.now();
+    let tools = Tools::find(network.is_some());
+    let (record, hurry) = (Record::default(), &shared.hurry);
+    let mut nemesis = Nemesis { cluster, network, rng, record, now: &now, tools, hurry };
+    let count = if plan.is_long { count.max(nemesis.kinds().len()) } else { count };
     nemesis.kinds();
     for kind in &nemesis.record.skipped {
         eprintln!("chaos: SKIPPED {kind}");
@@ -147,18 +163,18 @@ async fn torment(plan: &Plan, cluster: &mut Cluster, network: Option<Network>, b
         tokio::time::sleep(QUIET).await;
     }
     let record = nemesis.record;
-    board.stop.store(true, Ordering::Relaxed);
+    shared.stop.store(true, Ordering::Relaxed);
     for worker in workers {
         worker.await.expect("no client panics");
     }
     record
 }
 
-/// Everything is well again: every key is read on every node, the digests are equal, the indexes complete.
-async fn settle(cluster: &mut Cluster, board: &Board) -> Vec<String> {
+/// The faults are over: every key is read on every node, the digests are equal, the indexes are complete.
+async fn check_at_rest(cluster: &mut Cluster, shared: &Shared) -> Vec<String> {
     cluster.ready().await;
     for (place, client) in cluster.clients().iter().enumerate() {
-        read_all(board, client, 1000 + place).await;
+        read_all(shared, client, 1000 + place).await;
     }
     cluster.equal_digests().await;
     let mut found = Vec::new();
@@ -170,64 +186,72 @@ async fn settle(cluster: &mut Cluster, board: &Board) -> Vec<String> {
     found
 }
 
-/// Watches of everything from a revision on, on all nodes, that go on at another node when they are cut off.
-struct Follows {
+/// Watches of everything from a revision on, on all nodes, that resume at another node when they are cut off.
+struct Followers {
     from: u64,
     followers: Vec<Follower>,
 }
 
-impl Follows {
+impl Followers {
     fn start(clients: &[Client], from: u64) -> Self {
         let follower = |place: usize| {
             let mut clients = clients.to_vec();
             clients.rotate_left(place % 3);
-            // One leaves nodes that do well, too.
+            // One leaves healthy nodes, too.
             Follower::start(clients, from, if place == 0 { 40 } else { usize::MAX })
         };
         Self { from, followers: (0..FOLLOWERS).map(follower).collect() }
     }
 }
 
-/// The service's own history, the same on every node, against what was answered and what the watches told; and how
-/// often each watch was opened.
-async fn remember(cluster: &Cluster, board: &Board, follows: Follows) -> (Vec<u64>, Vec<String>) {
-    let (keys, clients) = (board.keys(), cluster.clients());
+/// Compares the service's own history, which must be the same on every node, with the answers and with what the
+/// watches received; also returns how often each watch was opened.
+async fn check_service_history(
+    cluster: &Cluster,
+    shared: &Shared,
+    followers: Followers,
+) -> (Vec<u64>, Vec<String>) {
+    let (keys, clients) = (shared.keys(), cluster.clients());
     let mut found = Vec::new();
-    let mut pasts = Vec::new();
+    let mut histories = Vec::new();
     for client in &clients {
-        match Past::told_by(client, &keys).await {
-            Ok(past) => pasts.push(past),
+        match ServiceHistory::read_from(client, &keys).await {
+            Ok(history) => histories.push(history),
             Err(why) => found.push(format!("{}: {why}", client.base)),
         }
     }
-    let Some(past) = pasts.first() else { return (Vec::new(), found) };
-    if pasts.iter().any(|other| other != past) {
-        found.push("the nodes tell different histories".to_owned());
+    let Some(history) = histories.first() else { return (Vec::new(), found) };
+    if histories.iter().any(|other| other != history) {
+        found.push("the nodes have different histories".to_owned());
     }
-    let history = &board.history;
-    let (operations, sweeps, looks) = (history.operations(), history.sweeps(), history.looks());
-    found.extend(past::violations(past, &Answered { operations, sweeps, looks }));
-    // The last change of all, so that each follower knows when it has been told everything.
+    let seen = &shared.history;
+    let (operations, list_reads) = (seen.operations(), seen.list_reads());
+    let point_in_time_reads = seen.point_in_time_reads();
+    found.extend(service_history::violations(
+        history,
+        &Answered { operations, list_reads, point_in_time_reads },
+    ));
+    // The last change of all, so that each follower knows when it has received everything.
     define(&clients[0], "the-end").await;
     let end = clients[0].get(&definition("the-end")).insist().await.expect(200).tag();
     let end: u64 = end.trim_matches('"').parse().expect("a revision");
     let mut opened = Vec::new();
-    for follower in follows.followers {
+    for follower in followers.followers {
         opened.push(follower.opened.load(Ordering::SeqCst));
-        // It panics when a node breaks the form of a watch, or refuses to go on.
-        let told = async {
+        // It panics when an event is malformed or a node refuses to resume.
+        let received = async {
             follower.reaches(end).await;
             follower.end().await
         };
-        match AssertUnwindSafe(told).catch_unwind().await {
-            Ok(told) => found.extend(past::told(past, follows.from, &told)),
+        match AssertUnwindSafe(received).catch_unwind().await {
+            Ok(events) => found.extend(service_history::watched(history, followers.from, &events)),
             Err(_) => found.push("a follower gave up: its panic stands above".to_owned()),
         }
     }
     (opened, found)
 }
 
-/// Every config is found by its group, and nothing else is.
+/// Each group's index finds exactly the configs of the group.
 async fn indexes_are_complete(client: &Client, definition: &str) -> Vec<String> {
     let path = format!("/api/v1/config_definition/{definition}/config/");
     let all = client.get(&path).query(&[("limit", "1000")]).insist().await;
@@ -254,20 +278,22 @@ async fn indexes_are_complete(client: &Client, definition: &str) -> Vec<String> 
 }
 
 /// Panics and broken invariants in the nodes' logs.
-fn logged(cluster: &Cluster) -> Vec<String> {
+fn violations_in_logs(cluster: &Cluster) -> Vec<String> {
     let mut found = Vec::new();
     for node in &cluster.nodes {
         let text = std::fs::read_to_string(&node.log).unwrap_or_default();
         let bad = |line: &&str| line.contains("panicked at") || line.contains("invariant");
-        found.extend(text.lines().filter(bad).map(|line| format!("node {} logged: {line}", node.id)));
+        found.extend(
+            text.lines().filter(bad).map(|line| format!("node {} violations_in_logs: {line}", node.id)),
+        );
     }
     found
 }
 
 /// The last line of a run.
-fn summary(plan: &Plan, board: &Board, record: &Record, violations: &[String]) -> Value {
-    let operations = board.history.operations();
-    let mut acknowledged = board.acknowledged.lock().expect("no client panics").clone();
+fn summary(plan: &Plan, shared: &Shared, record: &Record, violations: &[String]) -> Value {
+    let operations = shared.history.operations();
+    let mut acknowledged = shared.acknowledged.lock().expect("no client panics").clone();
     acknowledged.sort_unstable();
     let done = |of: &dyn Fn(&Operation) -> bool| operations.iter().filter(|o| o.is_done() && of(o)).count();
     let batches: BTreeSet<u64> = operations.iter().filter(|o| o.is_done()).filter_map(|o| o.batch).collect();
@@ -282,14 +308,14 @@ fn summary(plan: &Plan, board: &Board, record: &Record, violations: &[String]) -
     json!({
         "seed": plan.seed,
         "violations": violations.len(),
-        "operations": operations.len() + board.history.sweeps().len() + board.history.looks().len(),
+        "operations": operations.len() + shared.history.list_reads().len() + shared.history.point_in_time_reads().len(),
         "acknowledged_writes": acknowledged.len(),
         "patches": done(&|o| o.op == Kind::Patch),
         "batches": batches.len(),
-        "schema_changes": board.schemas.load(Ordering::Relaxed),
-        "reads_of_the_past": board.history.looks().len(),
+        "schema_changes": shared.schemas.load(Ordering::Relaxed),
+        "point_in_time_reads": shared.history.point_in_time_reads().len(),
         "unknown": operations.iter().filter(|o| o.ret == 0).count(),
-        "keys": board.keys().len(),
+        "keys": shared.keys().len(),
         "faults": record.made,
         "kinds": record.made.len(),
         "overlapping": record.overlapping,

@@ -1,9 +1,9 @@
 //! Cuts between nodes of one machine: each node has an address of 127.0.1.0/24, and a routing rule drops what one
 //! sends to another.
 //!
-//! Needs a network namespace of the run's own, in which the rule for local addresses stands behind ours:
+//! Needs a network namespace of the run's own, in which the rule for local addresses has a lower priority than ours:
 //! `scripts/chaos.sh` makes it (`unshare`) and says so in `CONCORD_CHAOS_NETNS`. Established connections stall and
-//! go on after the cut; new ones fail.
+//! continue after the cut; new ones fail.
 
 use std::process::Command;
 

@@ -1,12 +1,12 @@
-//! Power cuts: each node's data lies on a file system of its own, which is shut down without a last word.
+//! Power cuts: each node's data is on a file system of its own, which is shut down without a flush.
 //!
-//! `EXT4_IOC_SHUTDOWN` with *no log flush* throws away whatever was not synced, as a lost supply does; then the
+//! `EXT4_IOC_SHUTDOWN` with *no log flush* discards whatever was not synced, as a power loss does; then the
 //! node is killed, the volume is mounted anew and the node is started. `scripts/powercut.sh` runs this with the
 //! right to mount, in a mount namespace of its own, so that no mount outlives the run.
 //!
-//! **Invariant:** nobody hears of an `fdatasync` that was made at the very instant of a cut: it may succeed although
-//! its data is gone, which a lost supply can't show. So the node stands still before its volume is shut down, and
-//! only a write that was answered wholly outside a cut counts as acknowledged.
+//! **Invariant:** no process learns of an `fdatasync` that was made at the instant of a cut: it may succeed although its
+//! data is lost, which a power loss can't show. So the node is stopped before its volume is shut down, and only a
+//! write that was answered wholly outside a cut counts as acknowledged.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -22,7 +22,7 @@ use crate::harness::{Cluster, Node, Options, check, eventually, load::Load, numb
 
 /// Bytes of a volume.
 const VOLUME_BYTES: u64 = 96 << 20;
-/// Every so often all nodes are cut at once.
+/// Of so many cuts one takes all nodes at once.
 const ALL_EVERY: u64 = 5;
 /// Shuts down the file systems that a line of its input names, and says so.
 const HELPER: &str = r#"
@@ -36,7 +36,7 @@ for line in sys.stdin:
     print("cut", flush=True)
 "#;
 
-/// Runs a program of the system's; its error is the test's.
+/// Runs a program of the system; the error is what it printed.
 fn run(program: &str, arguments: &[&str]) -> Result<(), String> {
     let output = Command::new(program).args(arguments).output().map_err(|error| error.to_string())?;
     let text = String::from_utf8_lossy(&output.stderr);
@@ -53,7 +53,9 @@ struct Volume {
 impl Volume {
     fn make(root: &Path, id: u64) -> Self {
         let (image, point) = (root.join(format!("volume{id}.img")), root.join(format!("volume{id}")));
-        std::fs::File::create(&image).and_then(|file| file.set_len(VOLUME_BYTES)).expect("room for a volume");
+        std::fs::File::create(&image)
+            .and_then(|file| file.set_len(VOLUME_BYTES))
+            .expect("there is space for a volume");
         std::fs::create_dir(&point).expect("a fresh directory");
         run("mkfs.ext4", &["-q", "-F", &image.to_string_lossy()]).expect("mkfs.ext4 works");
         let volume = Self { image, point };
@@ -64,7 +66,7 @@ impl Volume {
     fn mount(&self) {
         let (image, point) = (self.image.to_string_lossy(), self.point.to_string_lossy());
         run("mount", &["-o", "loop", &image, &point])
-            .expect("scripts/powercut.sh has looked that this works");
+            .expect("scripts/powercut.sh has checked that this works");
     }
 
     /// The killed process may hold its files for a moment.
@@ -73,7 +75,7 @@ impl Volume {
     }
 }
 
-/// The one who cuts. It runs all the time, so that a cut takes no longer than its system calls.
+/// The process that cuts. It runs throughout, so that a cut takes no longer than its system calls.
 struct Cutter {
     process: Child,
     input: ChildStdin,
@@ -106,12 +108,12 @@ impl Drop for Cutter {
     }
 }
 
-/// Stops a process; waits until none of its threads can say anything more. One that is in a system call of the disk
-/// stops when it comes back from there.
+/// Stops a process and waits until none of its threads runs. A thread in a system call of the disk stops when the call
+/// returns.
 async fn freeze(node: &Node) {
     node.pause();
     let tasks = format!("/proc/{}/task", node.pid());
-    eventually("the node stands still", async || {
+    eventually("the node is stopped", async || {
         let mut states = Vec::new();
         for task in std::fs::read_dir(&tasks).map_err(|error| error.to_string())?.flatten() {
             let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
@@ -122,7 +124,7 @@ async fn freeze(node: &Node) {
     .await;
 }
 
-/// A cluster whose nodes lie on volumes. The nodes go first when it is dropped.
+/// A cluster whose nodes are on volumes. The nodes are killed first when it is dropped.
 struct Rig {
     cluster: Cluster,
     volumes: Vec<Volume>,
@@ -131,7 +133,7 @@ struct Rig {
 
 impl Rig {
     async fn start() -> Self {
-        // Snapshots and purges all the time: their renames and removals are what a cut may tear.
+        // Frequent snapshots and purges: a cut may fall between their renames and removals.
         let options = Options::default()
             .with("CONCORD_SNAPSHOT_LOG_BYTES", "65536")
             .with("CONCORD_DISK_RESERVE_BYTES", "1048576")
@@ -150,7 +152,7 @@ impl Rig {
         Self { cluster, volumes, cutter: Cutter::new() }
     }
 
-    /// Cuts the power of these nodes, then brings them back.
+    /// Cuts the power of these nodes, then starts them again.
     async fn cut(&mut self, ids: &[u64], load: &Load) {
         let volumes: Vec<&Volume> = self
             .cluster
@@ -205,23 +207,23 @@ impl Drop for Rig {
 #[ignore = "needs the right to mount: scripts/powercut.sh runs it"]
 async fn power_cuts_lose_nothing_that_was_acknowledged() {
     let (cuts, seed) = (number("CUTS").unwrap_or(ALL_EVERY), number("SEED").unwrap_or(1));
-    let (mut dice, begin) = (fastrand::Rng::with_seed(seed), Instant::now());
+    let (mut rng, begin) = (fastrand::Rng::with_seed(seed), Instant::now());
     let mut rig = Rig::start().await;
     let (mut loads, mut all_at_once, mut leaders) = (Vec::new(), 0_u64, 0_u64);
     let mut violations = Vec::new();
-    for turn in 1..=cuts {
-        let mut load = Load::start(&rig.cluster.clients(), &format!("cut{turn}")).await;
-        load.grows_by(dice.usize(40..160)).await;
-        let ids = if turn % ALL_EVERY == 0 {
+    for number in 1..=cuts {
+        let mut load = Load::start(&rig.cluster.clients(), &format!("cut{number}")).await;
+        load.grows_by(rng.usize(40..160)).await;
+        let ids = if number % ALL_EVERY == 0 {
             all_at_once += 1;
             vec![1, 2, 3]
-        } else if dice.bool() {
+        } else if rng.bool() {
             leaders += 1;
             vec![rig.cluster.leader().await]
         } else {
-            vec![dice.u64(1..=3)]
+            vec![rng.u64(1..=3)]
         };
-        eprintln!("{:>6.1} s  cut {turn} of {ids:?}", begin.elapsed().as_secs_f64());
+        eprintln!("{:>6.1} s  cut {number} of {ids:?}", begin.elapsed().as_secs_f64());
         rig.cut(&ids, &load).await;
         load.grows_by(5).await;
         load.stop().await;
@@ -229,7 +231,7 @@ async fn power_cuts_lose_nothing_that_was_acknowledged() {
         rig.cluster.equal_digests().await;
         loads.push(load);
     }
-    // And nothing of what earlier cuts spared is gone since.
+    // Nothing that survived an earlier cut was lost by a later one.
     for load in &loads {
         violations.extend(rig.losses(load).await);
     }

@@ -1,8 +1,8 @@
-//! How operations are sent, sent again, and what an answer says of them.
+//! How operations are sent and repeated, and what an answer says of them.
 //!
-//! A write with an `Idempotency-Key` is sent again when its outcome is unknown, and now and then when it is known:
-//! then the answer must be the same. A refusal counts as the decision on all tries where the service keeps it; else
-//! it speaks of its own try only, for an earlier one may still be on its way.
+//! A write with an `Idempotency-Key` is repeated when its outcome is unknown, and sometimes when it is known: then the
+//! answer must be the same. A refusal is the decision on all attempts where the service remembers it; else it is about
+//! its own attempt only, because an earlier one may still arrive.
 
 use std::time::Duration;
 
@@ -10,81 +10,83 @@ use http::Method;
 use serde_json::{Value, json};
 
 use super::{
-    check::BESIDE,
+    check::FAILED_DEPENDENCY,
     history::{Kind, Operation},
     workload::{DEFINITIONS, Guard, Worker, changing, data},
 };
 use crate::harness::{Answer, Call, Client, load::config};
 
-/// Whether an answer certainly stands for every try of a stamped request: what was done, and refusals that are kept.
-fn is_final(status: u16, kept: bool) -> bool {
-    status < 300 || (kept && matches!(status, 404 | 409 | 412))
+/// Whether an answer is certainly the one of every attempt with the same idempotency key: a success, or a refusal that
+/// is remembered.
+fn is_final(status: u16, remembered: bool) -> bool {
+    status < 300 || (remembered && matches!(status, 404 | 409 | 412))
 }
 
 impl Worker {
-    /// Sends a request; with a stamp up to four times. `kept` says that the service keeps its refusals, too. None is
-    /// an unknown outcome.
+    /// Sends a request; with an idempotency key up to four times. `remembered` says that the service remembers its
+    /// refusals, too. None is an unknown outcome.
     pub(super) async fn decided(
         &mut self,
         make: impl Fn(&Client) -> Call,
-        stamped: bool,
-        kept: bool,
+        with_key: bool,
+        remembered: bool,
     ) -> Option<Answer> {
-        let stamp = stamped.then(|| format!("{:032x}", self.dice.u128(..)));
-        let make = |node: &Client| match &stamp {
-            Some(stamp) => make(node).header("idempotency-key", stamp),
+        let id = with_key.then(|| format!("{:032x}", self.rng.u128(..)));
+        let make = |node: &Client| match &id {
+            Some(id) => make(node).header("idempotency-key", id),
             None => make(node),
         };
-        let answer = match (self.send(&make).await, stamped) {
-            (Err(()), true) => return self.again(&make, kept).await,
+        let answer = match (self.send(&make).await, with_key) {
+            (Err(()), true) => return self.again(&make, remembered).await,
             (answer, _) => answer.ok()?,
         };
-        if stamped && is_final(answer.status, kept) && self.dice.u8(..4) == 0 {
+        if with_key && is_final(answer.status, remembered) && self.rng.u8(..4) == 0 {
             self.compare(&make, &answer).await;
         }
         Some(answer)
     }
 
-    /// Sends it once to some node; `Err` is an unknown outcome.
+    /// Sends it once to a random node; `Err` is an unknown outcome.
     async fn send(&mut self, make: &impl Fn(&Client) -> Call) -> Result<Answer, ()> {
         let answer = make(&self.node()).attempt().await.map_err(drop)?;
         if answer.status == 504 { Err(()) } else { Ok(answer) }
     }
 
-    /// Up to three more tries elsewhere: whatever the first try did, a final answer is the one decision on all.
-    async fn again(&mut self, make: &impl Fn(&Client) -> Call, kept: bool) -> Option<Answer> {
+    /// Up to three more attempts elsewhere: whatever the first did, a final answer is the decision on all.
+    async fn again(&mut self, make: &impl Fn(&Client) -> Call, remembered: bool) -> Option<Answer> {
         for _ in 0..3 {
             match self.send(make).await {
-                Ok(answer) if is_final(answer.status, kept) => return Some(answer),
-                Ok(_) | Err(()) => tokio::time::sleep(Duration::from_millis(self.dice.u64(50..500))).await,
+                Ok(answer) if is_final(answer.status, remembered) => return Some(answer),
+                Ok(_) | Err(()) => tokio::time::sleep(Duration::from_millis(self.rng.u64(50..500))).await,
             }
         }
         None
     }
 
-    /// A decided, stamped write that is sent once more must be answered the same.
+    /// A decided write that is repeated with its idempotency key must be answered the same.
     async fn compare(&mut self, make: &impl Fn(&Client) -> Call, first: &Answer) {
         let Ok(second) = self.send(make).await else { return };
-        let told = |answer: &Answer| (answer.status, answer.headers.get("etag").cloned(), batch_of(answer));
-        if told(first) != told(&second) && !matches!(second.status, 429 | 503 | 507) {
-            self.board
+        let compared =
+            |answer: &Answer| (answer.status, answer.headers.get("etag").cloned(), batch_of(answer));
+        if compared(first) != compared(&second) && !matches!(second.status, 429 | 503 | 507) {
+            self.shared
                 .history
-                .complain(format!("a repeated request got another answer: {first:?} {second:?}"));
+                .contradict(format!("a repeated request got another answer: {first:?} {second:?}"));
         }
     }
 
-    /// A config of each of some definitions, written at once.
+    /// Writes a config of each of some definitions in one batch.
     pub(super) async fn batch(&mut self) {
         let mut definitions: Vec<usize> = (0..DEFINITIONS.len()).collect();
-        self.dice.shuffle(&mut definitions);
-        definitions.truncate(self.dice.usize(2..=DEFINITIONS.len()));
-        let number = self.board.number();
+        self.rng.shuffle(&mut definitions);
+        definitions.truncate(self.rng.usize(2..=DEFINITIONS.len()));
+        let number = self.shared.number();
         let mut members = Vec::new();
         for definition in definitions {
             let (key, _) = self.key(definition);
-            let (op, guard) = match self.dice.u8(..10) {
-                _ if self.board.seen(&key).is_none() => (Kind::Create, Guard::Nothing),
-                // By the value of its first operation a batch is found.
+            let (op, guard) = match self.rng.u8(..10) {
+                _ if self.shared.seen(&key).is_none() => (Kind::Create, Guard::Nothing),
+                // A batch is found by the value of its first operation, so that is no delete.
                 0..2 if !members.is_empty() => (Kind::Delete, Guard::Nothing),
                 0..5 => (Kind::Put, Guard::Nothing),
                 5..7 => (Kind::Put, Guard::Revision),
@@ -94,13 +96,13 @@ impl Worker {
             members.push(Operation { batch: Some(number), ..self.operation(key, op, guard) });
         }
         let body = json!({"operations": members.iter().map(step).collect::<Vec<_>>()});
-        let stamped = self.dice.bool();
-        let answer = self.decided(|node| node.post("/api/v1/batch", &body), stamped, false).await;
+        let with_key = self.rng.bool();
+        let answer = self.decided(|node| node.post("/api/v1/batch", &body), with_key, false).await;
         if let Some(answer) = answer {
-            let now = self.board.history.now();
+            let now = self.shared.history.now();
             complete_all(&mut members, &answer, now);
         }
-        members.into_iter().for_each(|member| self.board.note(member));
+        members.into_iter().for_each(|member| self.shared.record(member));
     }
 }
 
@@ -130,9 +132,9 @@ pub(super) fn request(node: &Client, operation: &Operation) -> Call {
         Kind::Create => node.post(&config(of, ""), &json!({"config_key": key, "data": data()})),
         Kind::Put => node.put(&path, &json!({"data": data()})),
         Kind::Patch => {
-            let form = if operation.tested.is_some() { "json-patch" } else { "merge-patch" };
+            let kind = if operation.tested.is_some() { "json-patch" } else { "merge-patch" };
             let call = node.call(Method::PATCH, &path);
-            call.text(&format!("application/{form}+json"), &patch(operation).to_string())
+            call.text(&format!("application/{kind}+json"), &patch(operation).to_string())
         }
         Kind::Delete => node.delete(&path),
     };
@@ -192,7 +194,7 @@ fn complete_all(members: &mut [Operation], answer: &Answer, now: u64) {
         if answer.status == 200 && member.op == Kind::Create {
             member.status = 201;
         } else if matches!(answer.status, 404 | 409 | 412) && named != Some(place) {
-            member.status = BESIDE;
+            member.status = FAILED_DEPENDENCY;
         }
     }
 }

@@ -1,12 +1,12 @@
-//! What some kinds of fault need beside processes and files: strace, libfaketime, iptables. Each is looked for
-//! before a run; a kind whose tool is missing is left out, and the run says so.
+//! The programs that some kinds of fault need: strace, libfaketime, iptables. Each is looked up before a run; a kind
+//! whose program is missing is skipped, and the run says so.
 
 use std::{
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
 
-/// Where Debian and its like keep the library for programs with threads.
+/// Where distributions install the library for programs with threads.
 const FAKETIME: [&str; 3] = [
     "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1",
     "/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1",
@@ -23,7 +23,7 @@ pub(super) struct Tools {
 }
 
 impl Tools {
-    pub(super) fn look(own_network: bool) -> Self {
+    pub(super) fn find(own_network: bool) -> Self {
         Self {
             strace: works("strace", &["-o", "/dev/null", "true"]),
             faketime: FAKETIME.iter().map(PathBuf::from).find(|path| path.exists()),
@@ -32,7 +32,7 @@ impl Tools {
     }
 }
 
-/// What strace writes behind a call that it tampered with.
+/// What strace writes after a call that it tampered with.
 pub(super) const TAMPERED: &str = "(INJECTED)";
 
 fn works(program: &str, arguments: &[&str]) -> bool {
@@ -41,7 +41,7 @@ fn works(program: &str, arguments: &[&str]) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Something that lasts until it is ended.
+/// A fault that lasts until it is ended.
 #[derive(Debug)]
 #[must_use]
 pub(super) enum Lasting {
@@ -90,7 +90,7 @@ pub(super) fn clock(library: &Path, file: &Path) -> Vec<(String, String)> {
 
 /// Sets a clock that [`clock`] made; an offset in seconds.
 pub(super) fn set_clock(file: &Path, offset: i64) {
-    // Renamed, so that nobody reads half a file.
+    // Renamed, so that no process reads half a file.
     let fresh = file.with_extension("new");
     std::fs::write(&fresh, format!("{offset:+}\n")).expect("the file can be written");
     std::fs::rename(&fresh, file).expect("the file can be renamed");
@@ -101,7 +101,7 @@ impl Lasting {
     pub(super) fn end(self) {
         match self {
             Self::Tampered(mut strace) => {
-                // Asked to end, strace lets the process go on; a process that has died ended it already.
+                // On SIGTERM strace detaches and the process runs on; the death of the process ends strace.
                 drop(
                     Command::new("kill")
                         .args(["-TERM", &strace.id().to_string()])

@@ -1,7 +1,7 @@
-//! What the clients do: at least ten at once, each on all nodes in turn, on few keys, so that they meet.
+//! What the clients do: at least ten run at once, each on all nodes, on few keys, so that they conflict.
 //!
-//! A key takes at most [`OPERATIONS_PER_KEY`] operations; then its slot goes on under a new key. The checkers'
-//! search grows with the operations of one key.
+//! A key gets at most [`OPERATIONS_PER_KEY`] operations; then its slot gets a new key. The checkers' search grows with
+//! the operations of one key.
 
 use std::{
     collections::BTreeMap,
@@ -15,7 +15,7 @@ use std::{
 use serde_json::{Value, json};
 
 use super::{
-    history::{History, Kind, Look, Operation, Sweep},
+    history::{History, Kind, ListRead, Operation, PointInTimeRead},
     requests::{complete, record_of, request},
 };
 use crate::harness::{Answer, Client, load::definition};
@@ -26,34 +26,34 @@ const OPERATIONS_PER_KEY: u64 = 400;
 const SLOTS: usize = 12;
 /// Definitions whose configs are worked on; these are never deleted.
 pub(crate) const DEFINITIONS: [&str; 4] = ["chaos.a", "chaos.b", "chaos.c", "chaos.d"];
-/// The one whose schema forbids odd values now and then.
+/// The one whose schema forbids odd values at times.
 const STRICT: usize = 3;
-/// Values of the indexed member `group`.
+/// Different values of the indexed member `group`.
 const GROUPS: u64 = 4;
-/// One value of so many is odd: few enough that at times no config has one, and the strict schema is taken.
+/// One value of so many is odd: few enough that at times no config has one and the strict schema is accepted.
 const ODD_EVERY: u64 = 16;
 
-/// What all clients share.
+/// What all clients of a run share.
 #[derive(Debug)]
-pub(crate) struct Board {
+pub(crate) struct Shared {
     pub(crate) history: History,
     /// Operations so far of each slot of the key table.
     slots: Vec<Vec<AtomicU64>>,
-    /// The revision and the value of each config as somebody has seen it last.
+    /// The revision and the value of each config that a client saw last.
     seen: Mutex<BTreeMap<String, (u64, String)>>,
     /// The newest revision that an answer named.
     newest: AtomicU64,
     pub(crate) stop: AtomicBool,
-    /// Clients make no pauses: a fault is to come, and it shall meet writes in flight.
+    /// Clients make no pauses: a fault follows, and writes are to be in flight when it comes.
     pub(crate) hurry: AtomicBool,
     numbers: AtomicU64,
     /// Acknowledged writes: (when, nanoseconds of the history), for the availability windows.
     pub(crate) acknowledged: Mutex<Vec<u64>>,
-    /// Changes of the strict schema that were made.
+    /// Accepted changes of the strict schema.
     pub(crate) schemas: AtomicU64,
 }
 
-impl Board {
+impl Shared {
     pub(crate) fn new() -> Self {
         let slots = || (0..SLOTS).map(|_| AtomicU64::default()).collect();
         Self {
@@ -82,13 +82,13 @@ impl Board {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// What somebody has seen last of a config.
+    /// What a client saw last of a config.
     pub(super) fn seen(&self, key: &str) -> Option<(u64, String)> {
         self.seen.lock().expect("no client panics").get(key).cloned()
     }
 
-    /// Takes down an operation that has ended, or whose end nobody knows.
-    pub(super) fn note(&self, operation: Operation) {
+    /// Records an operation that has ended or whose outcome is unknown.
+    pub(super) fn record(&self, operation: Operation) {
         if let Some(revision) = operation.revision.max(operation.state) {
             self.newest.fetch_max(revision, Ordering::Relaxed);
         }
@@ -111,7 +111,7 @@ impl Board {
     }
 }
 
-/// What a write makes sure of first.
+/// The precondition of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Guard {
     Nothing,
@@ -120,64 +120,64 @@ pub(super) enum Guard {
     Value,
 }
 
-/// One client: an endless loop of operations until the board says stop.
+/// One client: a loop of operations until [`Shared::stop`] is set.
 pub(crate) struct Worker {
     pub(crate) id: usize,
-    pub(crate) board: Arc<Board>,
+    pub(crate) shared: Arc<Shared>,
     pub(crate) nodes: Vec<Client>,
-    pub(crate) dice: fastrand::Rng,
+    pub(crate) rng: fastrand::Rng,
 }
 
 impl Worker {
     pub(crate) async fn run(mut self) {
-        while !self.board.stop.load(Ordering::Relaxed) {
+        while !self.shared.stop.load(Ordering::Relaxed) {
             self.step().await;
             // About 25 operations a second for each client: the machine is shared with the nodes.
-            let pause = Duration::from_millis(self.dice.u64(5..50));
-            if !self.board.hurry.load(Ordering::Relaxed) {
+            let pause = Duration::from_millis(self.rng.u64(5..50));
+            if !self.shared.hurry.load(Ordering::Relaxed) {
                 tokio::time::sleep(pause).await;
             }
         }
     }
 
     async fn step(&mut self) {
-        let definition = self.dice.usize(..DEFINITIONS.len());
+        let definition = self.rng.usize(..DEFINITIONS.len());
         let guards = [Guard::Nothing, Guard::Revision, Guard::Value];
-        let guard = guards[self.dice.usize(..guards.len())];
-        match self.dice.u8(..100) {
+        let guard = guards[self.rng.usize(..guards.len())];
+        match self.rng.u8(..100) {
             0..32 => self.on_key(definition, Kind::Get, Guard::Nothing).await,
             32..44 => self.on_key(definition, Kind::Create, Guard::Nothing).await,
             44..65 => self.on_key(definition, Kind::Put, guard).await,
             65..76 => self.on_key(definition, Kind::Patch, guard).await,
             76..81 => self.on_key(definition, Kind::Delete, Guard::Nothing).await,
             81..86 => self.batch().await,
-            grouped @ 86..93 => self.sweep(definition, grouped > 88).await,
-            93..96 => self.look(definition).await,
+            grouped @ 86..93 => self.read_list(definition, grouped > 88).await,
+            93..96 => self.read_point_in_time(definition).await,
             96 => self.reindex(definition).await,
-            97..99 => self.other_schema().await,
-            _ => self.coming_and_going().await,
+            97..99 => self.change_schema().await,
+            _ => self.create_or_delete_definition().await,
         }
     }
 
     pub(super) fn node(&mut self) -> Client {
-        let turn = self.dice.usize(..self.nodes.len());
-        self.nodes[turn].clone()
+        let place = self.rng.usize(..self.nodes.len());
+        self.nodes[place].clone()
     }
 
     /// The next key of a slot of a definition, and whether this is its last operation.
     pub(super) fn key(&mut self, definition: usize) -> (String, bool) {
-        let place = self.dice.usize(..SLOTS);
-        let turn = self.board.slots[definition][place].fetch_add(1, Ordering::Relaxed);
-        let (generation, turn) = (turn / OPERATIONS_PER_KEY, turn % OPERATIONS_PER_KEY);
-        (format!("{}/k{place}-{generation}", DEFINITIONS[definition]), turn + 1 == OPERATIONS_PER_KEY)
+        let place = self.rng.usize(..SLOTS);
+        let used = self.shared.slots[definition][place].fetch_add(1, Ordering::Relaxed);
+        let (generation, used) = (used / OPERATIONS_PER_KEY, used % OPERATIONS_PER_KEY);
+        (format!("{}/k{place}-{generation}", DEFINITIONS[definition]), used + 1 == OPERATIONS_PER_KEY)
     }
 
     /// An operation that is to be sent, with a value of its own when it writes one.
     pub(super) fn operation(&self, key: String, op: Kind, guard: Guard) -> Operation {
-        let seen = self.board.seen(&key).filter(|_| guard != Guard::Nothing);
-        let mut operation = Operation::new(self.id, key, op, self.board.history.now());
+        let seen = self.shared.seen(&key).filter(|_| guard != Guard::Nothing);
+        let mut operation = Operation::new(self.id, key, op, self.shared.history.now());
         if matches!(op, Kind::Create | Kind::Put | Kind::Patch) {
-            operation.value = Some(format!("v{}", self.board.number()));
+            operation.value = Some(format!("v{}", self.shared.number()));
         }
         match (guard, seen) {
             (Guard::Revision, Some((revision, _))) => operation.expected = Some(revision),
@@ -187,33 +187,33 @@ impl Worker {
         operation
     }
 
-    /// One operation on one key; a write may be sent again with its key when its outcome is unknown.
+    /// One operation on one key. A write with an idempotency key is repeated when its outcome is unknown.
     async fn on_key(&mut self, definition: usize, op: Kind, guard: Guard) {
         let (key, last) = self.key(definition);
-        // What nobody writes any more may not keep the strict schema away for ever.
+        // A key that gets no more writes must not keep the strict schema from being accepted for ever.
         let op = if last && definition == STRICT { Kind::Delete } else { op };
         let guard = if last { Guard::Nothing } else { guard };
         let mut operation = self.operation(key, op, guard);
-        let stamped = op != Kind::Get && self.dice.u8(..100) < 40;
+        let with_key = op != Kind::Get && self.rng.u8(..100) < 40;
         let asked = operation.clone();
-        let kept = matches!(op, Kind::Create | Kind::Put | Kind::Delete);
-        let answer = self.decided(|node| request(node, &asked), stamped, kept).await;
+        let remembered = matches!(op, Kind::Create | Kind::Put | Kind::Delete);
+        let answer = self.decided(|node| request(node, &asked), with_key, remembered).await;
         if let Some(answer) = answer {
-            complete(&mut operation, &answer, self.board.history.now());
+            complete(&mut operation, &answer, self.shared.history.now());
         }
-        self.board.note(operation);
+        self.shared.record(operation);
     }
 
-    /// The whole of a definition, or one group of it by index.
-    async fn sweep(&mut self, definition: usize, grouped: bool) {
+    /// Lists all configs of a definition, or one group of them by index.
+    async fn read_list(&mut self, definition: usize, grouped: bool) {
         let node = self.node();
-        let group = grouped.then(|| format!("g{}", self.dice.u64(..GROUPS)));
+        let group = grouped.then(|| format!("g{}", self.rng.u64(..GROUPS)));
         let path = format!("/api/v1/config_definition/{}/config/", DEFINITIONS[definition]);
         let mut call = node.get(&path).query(&[("limit", "1000")]);
         if let Some(group) = &group {
             call = call.query(&[("group", group)]);
         }
-        let asked = self.board.history.now();
+        let asked = self.shared.history.now();
         let Ok(answer) = call.attempt().await else { return };
         if answer.status != 200 {
             return;
@@ -222,23 +222,23 @@ impl Worker {
         if let Some(group) = &group
             && let Some(stray) = found.iter().find(|(_, value)| &group_of(value) != group)
         {
-            self.board.history.complain(format!("the index finds {stray:?} in `{group}`"));
+            self.shared.history.contradict(format!("the index finds {stray:?} in `{group}`"));
         }
-        let sweep = Sweep {
+        let list = ListRead {
             definition: DEFINITIONS[definition].into(),
             group,
             call: asked,
-            ret: self.board.history.now(),
+            ret: self.shared.history.now(),
             state: answer.revision(),
             found,
         };
-        self.board.history.sweep(sweep);
+        self.shared.history.record_list(list);
     }
 
-    /// A config as it was at some revision.
-    async fn look(&mut self, definition: usize) {
-        let newest = self.board.newest.load(Ordering::Relaxed);
-        let (key, at) = (self.key(definition).0, self.dice.u64(newest / 2..=newest));
+    /// Reads a config as of a random revision.
+    async fn read_point_in_time(&mut self, definition: usize) {
+        let newest = self.shared.newest.load(Ordering::Relaxed);
+        let (key, at) = (self.key(definition).0, self.rng.u64(newest / 2..=newest));
         let node = self.node();
         let call = request(&node, &Operation::new(self.id, key.clone(), Kind::Get, 0));
         let Ok(answer) = call.query(&[("revision", &at.to_string())]).attempt().await else { return };
@@ -246,40 +246,40 @@ impl Worker {
             200 => record_of(&answer),
             404 => None,
             429 | 503 | 504 => return,
-            // Everything is kept, and the revision has been reached.
-            _ => return self.board.history.complain(format!("a read of the past: {answer:?}")),
+            // All history is retained, and the revision is applied.
+            _ => return self.shared.history.contradict(format!("a point-in-time read: {answer:?}")),
         };
-        self.board.history.look(Look { key, at, found });
+        self.shared.history.record_point_in_time(PointInTimeRead { key, at, found });
     }
 
-    /// The schema that forbids odd values, or one that does not.
-    async fn other_schema(&mut self) {
+    /// Sets the schema that forbids odd values, or one that does not.
+    async fn change_schema(&mut self) {
         let node = self.node();
-        let odd = if self.dice.bool() { json!({"const": false}) } else { json!({}) };
+        let odd = if self.rng.bool() { json!({"const": false}) } else { json!({}) };
         let properties = json!({"value": {}, "group": {}, "n": {"type": "integer"}, "odd": odd});
         let path = format!("{}/schema", definition(DEFINITIONS[STRICT]));
         let body = json!({"json_schema": {"type": "object", "properties": properties}});
-        // It is refused while a config is odd; the history tells whether it was taken when nobody answers.
+        // It is refused while a config is odd; when no answer comes, the service's history says whether it was stored.
         if node.put(&path, &body).attempt().await.is_ok_and(|answer| answer.status == 200) {
-            self.board.schemas.fetch_add(1, Ordering::Relaxed);
+            self.shared.schemas.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Other indexes for a definition, `group` always among them.
+    /// Sets other indexes for a definition; `group` is always one of them.
     async fn reindex(&mut self, definition: usize) {
         let node = self.node();
-        let indexes = if self.dice.bool() { json!(["group"]) } else { json!(["value", "group", "n"]) };
+        let indexes = if self.rng.bool() { json!(["group"]) } else { json!(["value", "group", "n"]) };
         let path = format!("/api/v1/config_definition/{}", DEFINITIONS[definition]);
-        // Whatever comes of it, the lists are checked all the same.
+        // The answer does not matter: the lists are checked in any case.
         drop(node.put(&path, &json!({"indexes": indexes})).attempt().await);
     }
 
-    /// A definition that comes and goes beside the others, with a config.
-    async fn coming_and_going(&mut self) {
+    /// Creates a definition with a config, or deletes it.
+    async fn create_or_delete_definition(&mut self) {
         let node = self.node();
-        let name = format!("passing.{}", self.dice.u8(..4));
+        let name = format!("passing.{}", self.rng.u8(..4));
         let path = format!("/api/v1/config_definition/{name}");
-        if self.dice.bool() {
+        if self.rng.bool() {
             drop(node.delete(&path).attempt().await);
             return;
         }
@@ -290,7 +290,7 @@ impl Worker {
     }
 }
 
-/// The data of a value; its group follows from it, so that a reader can tell where the index must find it.
+/// The data of a value; its group followers from it, so that a reader can tell where the index must find it.
 pub(super) fn data(value: &str) -> Value {
     let mut data = changing(value);
     data["padding"] = json!("p".repeat(200));
@@ -322,12 +322,12 @@ fn records(answer: &Answer) -> Vec<(String, String)> {
     results.iter().map(|row| (text(&row["config_key"]), text(&row["data"]["value"]))).collect()
 }
 
-/// Reads every key on a node, as operations of the history: what was acknowledged must be there.
-pub(crate) async fn read_all(board: &Board, node: &Client, client: usize) {
-    for key in board.keys() {
-        let mut operation = Operation::new(client, key, Kind::Get, board.history.now());
+/// Reads every key on a node and records the reads: what was acknowledged must be there.
+pub(crate) async fn read_all(shared: &Shared, node: &Client, client: usize) {
+    for key in shared.keys() {
+        let mut operation = Operation::new(client, key, Kind::Get, shared.history.now());
         let answer = request(node, &operation).insist().await;
-        complete(&mut operation, &answer, board.history.now());
-        board.history.record(operation);
+        complete(&mut operation, &answer, shared.history.now());
+        shared.history.record(operation);
     }
 }

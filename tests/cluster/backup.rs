@@ -1,4 +1,4 @@
-//! A backup is whole, a damaged one is found, and a restored cluster has the same records and goes on above them.
+//! A backup is whole, a damaged one is found, and a restored cluster has the same records and higher revisions.
 
 use std::{
     path::Path,
@@ -32,7 +32,7 @@ fn verify(path: &Path) -> Output {
     concord(&["verify", path.to_str().unwrap()])
 }
 
-/// Calls the binary aside: it talks to nodes whose clients live on this thread.
+/// Runs the binary on a thread for blocking work: it calls nodes whose clients live on this thread.
 async fn command(arguments: Vec<String>) -> Output {
     let called = tokio::task::spawn_blocking(move || {
         concord(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
@@ -74,7 +74,7 @@ async fn a_backup_under_load_is_restored_as_a_new_cluster() {
     let still_shown = shown(&verify(&still));
     assert_eq!(still_shown["configs"], json!(all.len() + fixed.len()));
 
-    // A new cluster of one begins from it, above its revision.
+    // A new cluster of one node starts from it, at a higher revision.
     let settings = cluster.nodes[0].settings.clone();
     let mut first = Node::new(7, cluster.root(), &settings);
     let named = format!("7={}@{}", first.api_addr(), first.peer_addr());
@@ -98,16 +98,19 @@ async fn a_backup_under_load_is_restored_as_a_new_cluster() {
     assert!(view["revision"].as_u64().unwrap() > revision, "{view}");
     assert_eq!(everything(&client, "load").await, all);
     load.is_kept_by(&client).await;
-    // The way to the state is not in the backup.
-    let then = client.get(&config("fixed", "k0")).query(&[("revision", "1")]).insist().await;
-    then.refused(410, "expired_error");
-    let past = client.get(&format!("{}/history", config("fixed", "k0"))).insist().await.expect(200);
-    assert_eq!((&past.data()["results"], &past.data()["meta"]["floor"]), (&json!([]), &json!(revision)));
+    // The backup holds the state, not its history.
+    let earlier = client.get(&config("fixed", "k0")).query(&[("revision", "1")]).insist().await;
+    earlier.refused(410, "expired_error");
+    let history = client.get(&format!("{}/history", config("fixed", "k0"))).insist().await.expect(200);
+    assert_eq!(
+        (&history.data()["results"], &history.data()["meta"]["floor"]),
+        (&json!([]), &json!(revision))
+    );
     set(&client, "fixed", "k0", &json!({"n": "new"})).await;
     let answer = client.get(&config("fixed", "k0")).insist().await;
     assert!(answer.tag().trim_matches('"').parse::<u64>().unwrap() > revision);
 
-    // It grows as any other, and comes back after a kill.
+    // It takes members as any other, and comes back after a kill.
     let mut second = Node::new(8, cluster.root(), &settings);
     second.start_anywhere().await;
     let added = client.post("/api/v1/cluster/members", &second.as_member()).insist().await;

@@ -1,8 +1,8 @@
-//! Batches under a leader that is killed: each is there whole or not at all, on every node, and nobody ever sees a
+//! Batches under a leader that is killed: each is applied whole or not at all, on every node, and no reader ever sees a
 //! part of one.
 //!
-//! The long form does it with `BATCHES` (200) batches of `OPS` (1000) operations, a killed leader for each, at a
-//! moment drawn from `SEED`.
+//! The long test sends `BATCHES` (200) batches of `OPS` (1000) operations and kills a leader during each, at a moment
+//! drawn from `SEED`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,7 +25,7 @@ use crate::harness::{
 
 const DEFINITIONS: usize = 10;
 
-/// How much of it.
+/// The size of a run.
 #[derive(Debug, Clone, Copy)]
 struct Plan {
     kills: usize,
@@ -56,22 +56,25 @@ fn operations(turn: usize, operations: usize) -> Value {
     json!({"operations": operations.collect::<Vec<_>>()})
 }
 
-fn turn_of(data: &Value) -> usize {
-    data["turn"].as_u64().and_then(|turn| usize::try_from(turn).ok()).expect("only turns are written")
+fn batch_of(data: &Value) -> usize {
+    data["turn"]
+        .as_u64()
+        .and_then(|turn| usize::try_from(turn).ok())
+        .expect("each config has the number of its batch")
 }
 
-/// How many configs of each turn a node has.
+/// How many configs of each batch a node has.
 async fn counts(client: &Client) -> BTreeMap<usize, usize> {
     let mut counts = BTreeMap::new();
     for number in 0..DEFINITIONS {
         for (_, data) in everything(client, &name(number)).await {
-            *counts.entry(turn_of(&data)).or_default() += 1;
+            *counts.entry(batch_of(&data)).or_default() += 1;
         }
     }
     counts
 }
 
-/// What was answered to each turn.
+/// The answer to each batch.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Answers {
     acknowledged: BTreeSet<usize>,
@@ -83,7 +86,7 @@ struct Answers {
 }
 
 impl Answers {
-    fn note(&mut self, turn: usize, status: Option<u16>) {
+    fn record(&mut self, turn: usize, status: Option<u16>) {
         let of = match status {
             Some(200) => &mut self.acknowledged,
             Some(429 | 503) => &mut self.refused,
@@ -93,7 +96,7 @@ impl Answers {
         of.insert(turn);
     }
 
-    /// What is wrong with the configs of each turn that a node has, when a whole batch is so many.
+    /// What is wrong with the configs of each batch that a node has, when a whole batch has so many.
     fn contradictions(&self, counts: &BTreeMap<usize, usize>, whole: usize) -> Vec<String> {
         let torn = counts.iter().filter(|(_, count)| **count != whole);
         let torn = torn.map(|(turn, count)| format!("of batch {turn} there are {count} of {whole}"));
@@ -109,7 +112,7 @@ impl Answers {
 #[derive(Debug, Default)]
 struct Reader {
     stop: AtomicBool,
-    /// Turns up to this one may be there.
+    /// Batches up to this one may be applied.
     newest: AtomicUsize,
     whole: AtomicUsize,
     absent: AtomicUsize,
@@ -117,11 +120,11 @@ struct Reader {
 }
 
 impl Reader {
-    async fn run(self: Arc<Self>, clients: Vec<Client>, plan: Plan, mut dice: fastrand::Rng) {
+    async fn run(self: Arc<Self>, clients: Vec<Client>, plan: Plan, mut rng: fastrand::Rng) {
         while !self.stop.load(Ordering::Relaxed) {
             let newest = self.newest.load(Ordering::Relaxed);
-            let turn = newest.saturating_sub(dice.usize(..=plan.at_once));
-            match look(&clients, plan, turn, &mut dice).await {
+            let turn = newest.saturating_sub(rng.usize(..=plan.at_once));
+            match is_applied(&clients, plan, turn, &mut rng).await {
                 Some(Ok(true)) => drop(self.whole.fetch_add(1, Ordering::Relaxed)),
                 Some(Ok(false)) => drop(self.absent.fetch_add(1, Ordering::Relaxed)),
                 Some(Err(torn)) => self.torn.lock().expect("no holder panics").push(torn),
@@ -132,16 +135,17 @@ impl Reader {
     }
 }
 
-/// Whether a batch is there: a list of one definition says it, and what the others held at its revision must agree.
+/// Whether a batch was applied: a list of one definition shows it, and the other definitions as of that revision must
+/// agree.
 /// None without an answer.
-async fn look(
+async fn is_applied(
     clients: &[Client],
     plan: Plan,
     turn: usize,
-    dice: &mut fastrand::Rng,
+    rng: &mut fastrand::Rng,
 ) -> Option<Result<bool, String>> {
-    let first = dice.usize(..DEFINITIONS);
-    let mut node = || clients[dice.usize(..clients.len())].clone();
+    let first = rng.usize(..DEFINITIONS);
+    let mut node = || clients[rng.usize(..clients.len())].clone();
     let list = node().get(&format!("{}/config/", definition(&name(first))));
     let search = format!("t{turn:04}-");
     let list = list.query(&[("search", &search), ("limit", "1")]).attempt().await.ok()?;
@@ -154,8 +158,8 @@ async fn look(
         return Some(Err(format!("{total} of {all} configs of batch {turn} at revision {at}")));
     }
     for number in (0..DEFINITIONS).filter(|number| *number != first) {
-        let then = node().get(&config(&name(number), &key(turn, number))).query(&[("revision", &at)]);
-        match then.attempt().await.ok()?.status {
+        let other = node().get(&config(&name(number), &key(turn, number))).query(&[("revision", &at)]);
+        match other.attempt().await.ok()?.status {
             200 if total == all => {}
             404 if total == 0 => {}
             status @ (200 | 404) => {
@@ -177,7 +181,7 @@ async fn round(cluster: &mut Cluster, plan: Plan, from: usize, moment: Duration,
             tokio::spawn(async move { (turn, client.post("/api/v1/batch", &body).attempt().await) })
         })
         .collect();
-    // One alone meets it at a drawn moment, of several the rest when the first is answered.
+    // A single batch is interrupted at a drawn moment; of several, the rest when the first is answered.
     let end = Instant::now() + moment;
     while Instant::now() < end && (plan.at_once == 1 || !sent.iter().any(JoinHandle::is_finished)) {
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -186,52 +190,52 @@ async fn round(cluster: &mut Cluster, plan: Plan, from: usize, moment: Duration,
     cluster.node(leader).kill();
     for task in sent {
         let (turn, answer) = task.await.expect("a task ends");
-        answers.note(turn, answer.ok().map(|answer| answer.status));
+        answers.record(turn, answer.ok().map(|answer| answer.status));
     }
     cluster.node(leader).start().await;
     cluster.ready().await;
 }
 
-/// What a follower was told of batches: each in one event, once, and the same turns as are there.
-fn told_whole(told: &[(u64, Value)], there: &BTreeSet<usize>, whole: usize) {
+/// Asserts that a follower received each batch in one event, once, and the batches that were applied.
+fn received_whole(events: &[(u64, Value)], there: &BTreeSet<usize>, whole: usize) {
     let mut seen = BTreeSet::new();
-    for (revision, changes) in told {
+    for (revision, changes) in events {
         let changes = changes.as_array().expect("`changes` is a list");
         let turns: Vec<_> = changes
             .iter()
             .filter(|change| change["type"] == "config_created")
-            .map(|change| turn_of(&change["data"]))
+            .map(|change| batch_of(&change["data"]))
             .collect();
         let Some(turn) = turns.first() else { continue };
         assert!(turns.len() == whole && turns.iter().all(|one| one == turn), "a part at revision {revision}");
-        assert!(seen.insert(*turn), "batch {turn} was told twice");
+        assert!(seen.insert(*turn), "batch {turn} was received twice");
     }
-    assert!(seen == *there, "other batches were told than are there");
+    assert!(seen == *there, "other batches were received than were applied");
 }
 
 /// Batches and killed leaders, and a reader meanwhile.
-async fn torment(cluster: &mut Cluster, plan: Plan, reader: &Arc<Reader>) -> Answers {
+async fn run_with_kills(cluster: &mut Cluster, plan: Plan, reader: &Arc<Reader>) -> Answers {
     let (clients, mut answers) = (cluster.clients(), Answers::default());
-    let mut dice = fastrand::Rng::with_seed(plan.seed);
-    let reading = tokio::spawn(Arc::clone(reader).run(clients.clone(), plan, dice.fork()));
-    // The first one is let alone: the leader of the others lives about as long as it takes.
+    let mut rng = fastrand::Rng::with_seed(plan.seed);
+    let reading = tokio::spawn(Arc::clone(reader).run(clients.clone(), plan, rng.fork()));
+    // The first one runs undisturbed: the leader of the others lives about as long as it takes.
     let alone = Instant::now();
     let body = operations(0, plan.operations);
     clients[0].post("/api/v1/batch", &body).header("idempotency-key", "alone").insist().await.expect(200);
     let long = alone.elapsed() * u32::try_from(plan.at_once).expect("few are sent at once");
-    answers.note(0, Some(200));
+    answers.record(0, Some(200));
     for kill in 0..plan.kills {
         let from = 1 + kill * plan.at_once;
         reader.newest.store(from + plan.at_once - 1, Ordering::Relaxed);
-        round(cluster, plan, from, long.mul_f64(dice.f64()), &mut answers).await;
+        round(cluster, plan, from, long.mul_f64(rng.f64()), &mut answers).await;
     }
     reader.stop.store(true, Ordering::Relaxed);
     reading.await.expect("the reader does not panic");
     answers
 }
 
-/// The verdict on all nodes, and once more when all have been killed; the batches that are there.
-async fn judge(cluster: &mut Cluster, plan: Plan, answers: &Answers) -> BTreeSet<usize> {
+/// Checks all nodes, and once more after all were killed; returns the batches that were applied.
+async fn check_all(cluster: &mut Cluster, plan: Plan, answers: &Answers) -> BTreeSet<usize> {
     let mut there = BTreeSet::new();
     for restarted in [false, true] {
         if restarted {
@@ -248,7 +252,7 @@ async fn judge(cluster: &mut Cluster, plan: Plan, answers: &Answers) -> BTreeSet
     there
 }
 
-/// The whole of it. A follower is told everything meanwhile.
+/// The whole run, with a follower of all changes.
 async fn whole_or_absent(plan: Plan) {
     let begin = Instant::now();
     let options = Options::default().with("CONCORD_SNAPSHOT_LOG_BYTES", "4194304");
@@ -260,15 +264,15 @@ async fn whole_or_absent(plan: Plan) {
     let from = client.status().await.unwrap()["revision"].as_u64().unwrap() + 1;
     let follower = Follower::start(cluster.clients(), from, 20);
     let reader = Arc::new(Reader::default());
-    let answers = torment(&mut cluster, plan, &reader).await;
-    let there = judge(&mut cluster, plan, &answers).await;
+    let answers = run_with_kills(&mut cluster, plan, &reader).await;
+    let there = check_all(&mut cluster, plan, &answers).await;
     define(&client, "the-end").await;
     let end = client.get(&definition("the-end")).insist().await.expect(200).tag();
     follower.reaches(end.trim_matches('"').parse().unwrap()).await;
-    told_whole(&follower.end().await, &there, plan.operations);
+    received_whole(&follower.end().await, &there, plan.operations);
     let (whole, absent) = (reader.whole.load(Ordering::Relaxed), reader.absent.load(Ordering::Relaxed));
     eprintln!(
-        "{} batches of {} operations, {} killed leaders, SEED={}: {} had no answer then; {} acknowledged, {} \
+        "{} batches of {} operations, {} killed leaders, SEED={}: {} had no answer at the kill; {} acknowledged, {} \
          refused, {} unknown of which {} are there; a reader saw {whole} whole, {absent} absent; {:.0} s",
         1 + plan.kills * plan.at_once,
         plan.operations,
@@ -299,10 +303,10 @@ async fn long_batches_are_whole_or_absent() {
 }
 
 #[test]
-fn a_torn_a_lost_and_a_refused_batch_are_told_apart() {
+fn a_torn_a_lost_and_a_refused_batch_are_distinguished() {
     let mut answers = Answers::default();
     for (turn, status) in [(1, Some(200)), (2, Some(503)), (3, Some(504)), (4, None)] {
-        answers.note(turn, status);
+        answers.record(turn, status);
     }
     assert_eq!(answers.contradictions(&[(1, 10), (4, 10)].into(), 10), Vec::<String>::new());
     for (wrong, found) in [

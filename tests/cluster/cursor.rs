@@ -1,4 +1,4 @@
-//! A cursor ends with the node that made it, and its caller is told.
+//! A cursor ends with the node that made it, and its caller gets an error that says so.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! The leader goes: what was acknowledged stays, and writes are accepted again.
+//! The leader is lost: what was acknowledged stays, and writes are accepted again.
 
 use std::time::{Duration, Instant};
 
@@ -33,7 +33,7 @@ async fn acknowledged_writes_survive_a_killed_leader_and_writes_go_on() {
 }
 
 #[tokio::test]
-async fn an_answer_with_an_idempotency_key_is_given_again_after_failover_and_restart() {
+async fn an_answer_to_an_idempotency_key_is_repeated_after_failover_and_restart() {
     let mut cluster = Cluster::start("remembered").await;
     let leader = cluster.leader().await;
     define(&cluster.client(leader), "d").await;
@@ -57,7 +57,7 @@ async fn an_answer_with_an_idempotency_key_is_given_again_after_failover_and_res
 }
 
 #[tokio::test]
-async fn a_dead_follower_is_tried_again_at_a_pace() {
+async fn a_dead_follower_is_retried_with_a_backoff() {
     let mut cluster = Cluster::start("dead-follower").await;
     let leader = cluster.leader().await;
     let mut load = Load::start(&[cluster.client(leader)], "d").await;
@@ -65,7 +65,7 @@ async fn a_dead_follower_is_tried_again_at_a_pace() {
     let begin = Instant::now();
     load.grows_by(200).await;
     load.stop().await;
-    // A leader that does not write is idle too.
+    // A leader without writes is idle too.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let log = cluster.node(leader).tail(usize::MAX);
     let tries = log.lines().filter(|line| line.contains("recv RPCError")).count();

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::snapshot::{log_is_cut, overwrite};
+use super::snapshot::{log_is_purged, overwrite};
 use crate::harness::{
     Answer, Call, Client, Cluster, Options, check, eventually,
     load::{config, define, set},
@@ -10,7 +10,7 @@ use crate::harness::{
 
 const FETCHED: &str = "fetched the history that this node was missing";
 
-fn past(client: &Client, key: &str) -> Call {
+fn history_of(client: &Client, key: &str) -> Call {
     client.get(&format!("{}/history", config("d", key))).query(&[("limit", "1000")])
 }
 
@@ -22,7 +22,7 @@ fn at(client: &Client, key: &str, revision: u64) -> Call {
 async fn revisions(client: &Client, key: &str) -> Vec<(u64, Value)> {
     let (mut all, mut before) = (Vec::new(), None::<u64>);
     loop {
-        let mut call = past(client, key);
+        let mut call = history_of(client, key);
         if let Some(before) = before {
             call = call.query(&[("before", &before.to_string())]);
         }
@@ -37,7 +37,7 @@ async fn revisions(client: &Client, key: &str) -> Vec<(u64, Value)> {
     }
 }
 
-/// Waits until a node has said that its history is whole; `times` so far.
+/// Waits until a node has logged that its history is complete, `times` times.
 async fn fetched(cluster: &mut Cluster, id: u64, times: usize) {
     let log = cluster.node(id).log.clone();
     eventually(&format!("node {id} has fetched the history"), async || {
@@ -56,8 +56,8 @@ async fn set_twice(client: &Client) -> u64 {
 }
 
 async fn is_whole(client: &Client, first: u64, expected: &[(u64, Value)]) {
-    let then = at(client, "before", first).insist().await.expect(200);
-    assert_eq!(then.data()["data"], json!({"n": 1}));
+    let read = at(client, "before", first).insist().await.expect(200);
+    assert_eq!(read.data()["data"], json!({"n": 1}));
     let found = revisions(client, "k3").await;
     assert!(found == expected, "{} changes, expected {}", found.len(), expected.len());
 }
@@ -70,11 +70,11 @@ async fn a_node_that_was_given_a_snapshot_has_the_whole_history() {
     let first = set_twice(&cluster.client(1)).await;
     let away = cluster.followers().await[0];
     let others = [away % 3 + 1, (away + 1) % 3 + 1];
-    let behind = cluster.client(away).status().await.unwrap()["revision"].as_u64().unwrap();
+    let missed_from = cluster.client(away).status().await.unwrap()["revision"].as_u64().unwrap();
     cluster.node(away).kill();
     overwrite(&cluster, &others, 0).await;
     for id in others {
-        log_is_cut(&mut cluster, id, behind).await;
+        log_is_purged(&mut cluster, id, missed_from).await;
     }
     let expected = revisions(&cluster.client(others[0]), "k3").await;
     assert!(expected.len() >= 40, "{} changes", expected.len());
@@ -83,7 +83,7 @@ async fn a_node_that_was_given_a_snapshot_has_the_whole_history() {
     // Until it has fetched them it asks another member.
     is_whole(&cluster.client(away), first, &expected).await;
     fetched(&mut cluster, away, 1).await;
-    // A member that comes in the place of another brings no less with it.
+    // A member that replaces another has the whole history too.
     let (gone, stays) = (others[0], others[1]);
     cluster.node(gone).kill();
     let body = cluster.newcomer(4).await;
@@ -94,15 +94,15 @@ async fn a_node_that_was_given_a_snapshot_has_the_whole_history() {
     })
     .await;
     fetched(&mut cluster, 4, 1).await;
-    // What they have fetched is theirs: alone, they tell it from their own disks.
+    // What they have fetched is on their own disks: alone, they serve it.
     let local = [("consistency", "local")];
     cluster.node(stays).kill();
     for (id, other) in [(away, 4), (4, away)] {
         cluster.node(other).kill();
         let client = cluster.client(id);
-        let then = at(&client, "before", first).query(&local).insist().await.expect(200);
-        assert_eq!(then.data()["data"], json!({"n": 1}));
-        let page = past(&client, "k3").query(&local).insist().await.expect(200);
+        let read = at(&client, "before", first).query(&local).insist().await.expect(200);
+        assert_eq!(read.data()["data"], json!({"n": 1}));
+        let page = history_of(&client, "k3").query(&local).insist().await.expect(200);
         let found = page.data()["results"].as_array().unwrap();
         assert_eq!(found[0]["revision"], json!(expected[0].0));
         cluster.node(other).start().await;
@@ -114,18 +114,18 @@ async fn a_node_that_was_given_a_snapshot_has_the_whole_history() {
     }
 }
 
-/// Asks until the floor of a node's history is at least this high.
+/// Asks until the compaction revision of a node's history is at least this high.
 async fn compaction_revision(client: &Client, least: u64) -> Answer {
     eventually("the history is cut", async || {
-        let answer = past(client, "k").insist().await;
-        let floor = answer.body["data"]["meta"]["floor"].as_u64();
-        check(floor.is_some_and(|floor| floor >= least), || format!("{answer:?}")).map(|()| answer)
+        let answer = history_of(client, "k").insist().await;
+        let oldest = answer.body["data"]["meta"]["floor"].as_u64();
+        check(oldest.is_some_and(|oldest| oldest >= least), || format!("{answer:?}")).map(|()| answer)
     })
     .await
 }
 
 #[tokio::test]
-async fn what_is_not_kept_is_expired_on_every_node_and_the_rest_is_right() {
+async fn what_is_not_retained_is_expired_on_every_node_and_the_rest_is_right() {
     let options = Options::default().with("CONCORD_HISTORY_REVISIONS", "40");
     let mut cluster = Cluster::start_with("compacted", &options).await;
     let clients = cluster.clients();
@@ -145,25 +145,25 @@ async fn what_is_not_kept_is_expired_on_every_node_and_the_rest_is_right() {
         }
         for client in &clients {
             let answer = compaction_revision(client, least).await;
-            let floor = answer.data()["meta"]["floor"].as_u64().unwrap();
+            let oldest = answer.data()["meta"]["floor"].as_u64().unwrap();
             let results = answer.data()["results"].as_array().unwrap();
             let found: Vec<u64> = results.iter().map(|item| item["revision"].as_u64().unwrap()).collect();
             let expected: Vec<u64> = written
                 .iter()
                 .rev()
                 .map(|(revision, _)| *revision)
-                .filter(|revision| *revision > floor)
+                .filter(|revision| *revision > oldest)
                 .collect();
-            assert_eq!(found, expected, "floor {floor}");
-            assert!(expected.len() >= 4, "so much is kept: {answer:?}");
+            assert_eq!(found, expected, "compaction revision {oldest}");
+            assert!(expected.len() >= 4, "so much is retained: {answer:?}");
             at(client, "k", written[3].0).insist().await.refused(410, "expired_error");
-            let before = past(client, "k").query(&[("before", "2")]).insist().await;
+            let before = history_of(client, "k").query(&[("before", "2")]).insist().await;
             before.refused(410, "expired_error");
-            for (revision, n) in written.iter().filter(|(revision, _)| *revision >= floor) {
-                let then = at(client, "k", *revision).insist().await;
-                // The floor may have moved on meanwhile.
-                if then.status != 410 {
-                    assert_eq!(then.expect(200).data()["data"], json!({"n": n}));
+            for (revision, n) in written.iter().filter(|(revision, _)| *revision >= oldest) {
+                let read = at(client, "k", *revision).insist().await;
+                // The compaction revision may have risen since.
+                if read.status != 410 {
+                    assert_eq!(read.expect(200).data()["data"], json!({"n": n}));
                 }
             }
         }
@@ -172,7 +172,7 @@ async fn what_is_not_kept_is_expired_on_every_node_and_the_rest_is_right() {
 }
 
 #[tokio::test]
-async fn what_is_too_old_goes_though_nothing_comes_after_it() {
+async fn what_is_too_old_expires_without_a_later_write() {
     let options = Options::default().with("CONCORD_HISTORY_AGE_S", "1");
     let cluster = Cluster::start_with("aged", &options).await;
     define(&cluster.client(1), "d").await;

@@ -1,7 +1,7 @@
-//! Indexes of many configs are built in steps: nothing waits for them, and whoever leads goes on.
+//! Indexes of many configs are built in steps: nothing waits for them, and a new leader continues them.
 //!
-//! How far a build is when something else happens can't be chosen from outside. A turn that came too late is made
-//! again; that it comes in time at all is what the test is about.
+//! How far a build is when something else happens can't be chosen from outside. An attempt that came too late is
+//! repeated; the test needs one that comes in time.
 
 use serde_json::{Value, json};
 
@@ -12,8 +12,8 @@ use crate::harness::{
 
 /// Three times what is indexed at once: a dozen steps.
 const CONFIGS: usize = 3000;
-/// How often a turn may come too late.
-const TURNS: u64 = 10;
+/// How often an attempt may come too late.
+const ATTEMPTS_MAX: u64 = 10;
 
 fn data(n: usize) -> Value {
     json!({"a": n % 7, "b": format!("b{}", n % 5), "tags": ["all", format!("t{}", n % 3)]})
@@ -72,7 +72,7 @@ async fn totals_are_exact(clients: &[Client], extra: u64) {
 }
 
 #[tokio::test]
-async fn writes_go_on_while_indexes_are_built_and_a_new_leader_goes_on_building() {
+async fn writes_continue_while_indexes_are_built_and_a_new_leader_continues_the_build() {
     let mut cluster = Cluster::start("indexing").await;
     let clients = cluster.clients();
     let body = json!({"config_definition_key": "d", "indexes": ["a"]});
@@ -102,15 +102,15 @@ async fn writes_go_on_while_indexes_are_built_and_a_new_leader_goes_on_building(
     cluster.equal_digests().await;
 }
 
-/// Asks and writes while a build is going on; how many configs were written.
+/// Reads and writes during a build; returns how many configs were written.
 async fn writes_during_a_build(clients: &[Client]) -> u64 {
     let mut written = 0;
-    for turn in 0..TURNS {
-        set_indexes(&clients[0], &format!("begin-{turn}"), &["b", "a", "tags"]).await;
+    for attempt in 0..ATTEMPTS_MAX {
+        set_indexes(&clients[0], &format!("begin-{attempt}"), &["b", "a", "tags"]).await;
         let refused = list(&clients[1], "b", "b3").await;
         // A path that was indexed before can be used all the time.
         assert!(list(&clients[1], "a[gte]", "0").await.expect(200).total() >= CONFIGS as u64);
-        set(&clients[2], "d", &format!("new-{turn}"), &json!({"tags": ["new", "new"]})).await;
+        set(&clients[2], "d", &format!("new-{attempt}"), &json!({"tags": ["new", "new"]})).await;
         written += 1;
         let shown = clients[2].get(&definition("d")).insist().await.expect(200);
         if is_building(&clients[2], "linearizable").await {
@@ -121,21 +121,21 @@ async fn writes_during_a_build(clients: &[Client]) -> u64 {
             assert!(refused.text.contains("`b` is being built"), "{refused:?}");
             return written;
         }
-        set_indexes(&clients[0], &format!("back-{turn}"), &["a"]).await;
+        set_indexes(&clients[0], &format!("back-{attempt}"), &["a"]).await;
         built(clients).await;
     }
-    panic!("no write came through while an index was built, {TURNS} times");
+    panic!("no write came through while an index was built, {ATTEMPTS_MAX} times");
 }
 
-/// Kills the leader while a build is going on, and says which node it was.
+/// Kills the leader during a build and returns its id.
 async fn leader_killed_during_a_build(cluster: &mut Cluster) -> u64 {
-    for turn in 0..TURNS {
+    for attempt in 0..ATTEMPTS_MAX {
         let leader = cluster.leader().await;
         let others = [leader % 3 + 1, (leader + 1) % 3 + 1];
         // It has applied what it answers, and without a leader it stays there for as long as an election takes.
         let client = cluster.client(others[0]);
-        set_indexes(&client, &format!("drop-{turn}"), &["a"]).await;
-        set_indexes(&client, &format!("again-{turn}"), &["tags", "b"]).await;
+        set_indexes(&client, &format!("drop-{attempt}"), &["a"]).await;
+        set_indexes(&client, &format!("again-{attempt}"), &["tags", "b"]).await;
         cluster.node(leader).kill();
         let was_building = is_building(&client, "local").await;
         cluster.leader_on(&others).await;
@@ -145,5 +145,5 @@ async fn leader_killed_during_a_build(cluster: &mut Cluster) -> u64 {
         cluster.node(leader).start().await;
         cluster.ready().await;
     }
-    panic!("no leader was killed while an index was built, {TURNS} times");
+    panic!("no leader was killed while an index was built, {ATTEMPTS_MAX} times");
 }

@@ -1,4 +1,4 @@
-//! Members come, get a vote, are replaced and leave, while writes go on.
+//! Members are added, promoted, replaced and removed during writes.
 
 use std::{
     collections::BTreeMap,
@@ -73,9 +73,9 @@ async fn has_left(cluster: &Cluster, id: u64) {
         check(answer.status == 503 && answer.text.contains("taken out"), || format!("{answer:?}"))
     })
     .await;
-    let write = client.put(&config("stamped", "k"), &json!({"data": {}})).attempt().await.unwrap();
+    let write = client.put(&config("idempotent", "k"), &json!({"data": {}})).attempt().await.unwrap();
     write.refused(503, "unavailable_error");
-    client.get(&config("stamped", "k")).attempt().await.unwrap().refused(503, "unavailable_error");
+    client.get(&config("idempotent", "k")).attempt().await.unwrap().refused(503, "unavailable_error");
     assert_eq!(client.bare(Method::GET, "/livez").attempt().await.unwrap().status, 200);
 }
 
@@ -94,15 +94,15 @@ async fn grow(cluster: &mut Cluster, id: u64, (one, two): (u64, u64)) {
     decided(promote).await.expect(200);
 }
 
-/// Writes with idempotency keys, sent again until each is decided, until it is told to stop.
-struct Stamped {
+/// Writes with idempotency keys, each sent again until it is decided, until it is stopped.
+struct IdempotentWrites {
     stop: Arc<AtomicBool>,
     writer: JoinHandle<BTreeMap<String, Value>>,
 }
 
-impl Stamped {
+impl IdempotentWrites {
     async fn start(client: Client) -> Self {
-        define(&client, "stamped").await;
+        define(&client, "idempotent").await;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let writer = tokio::spawn(async move {
@@ -112,7 +112,7 @@ impl Stamped {
                     break;
                 }
                 let (key, data) = (format!("k{turn}"), json!({"turn": turn}));
-                let put = client.put(&config("stamped", &key), &json!({"data": data}));
+                let put = client.put(&config("idempotent", &key), &json!({"data": data}));
                 let put = put.header("if-none-match", "*").header("idempotency-key", &key);
                 // Sent again until its outcome is known: it counts once.
                 let answer = loop {
@@ -138,7 +138,7 @@ impl Stamped {
 #[tokio::test]
 async fn a_cluster_grows_to_five_and_shrinks_to_three_under_load() {
     let mut cluster = Cluster::start("grow").await;
-    let stamped = Stamped::start(cluster.client(3)).await;
+    let idempotent = IdempotentWrites::start(cluster.client(3)).await;
     let clients = [cluster.client(2), cluster.client(3)];
     let mut load = Load::start(&clients, "d").await;
     load.grows_by(50).await;
@@ -147,7 +147,7 @@ async fn a_cluster_grows_to_five_and_shrinks_to_three_under_load() {
     voters_are(&cluster, &[1, 2, 3, 4, 5]).await;
     cluster.ready_on(&[4, 5]).await;
     load.grows_by(50).await;
-    // Leaders and followers go alike.
+    // Leaders and followers are removed alike.
     for id in [1, 2] {
         let removed = decided(cluster.client(4).delete(&member(id, ""))).await;
         assert!(matches!(removed.status, 200 | 404), "{removed:?}");
@@ -156,16 +156,16 @@ async fn a_cluster_grows_to_five_and_shrinks_to_three_under_load() {
     voters_are(&cluster, &[3, 4, 5]).await;
     load.grows_by(50).await;
     load.stop().await;
-    let written = stamped.stop().await;
+    let written = idempotent.stop().await;
     cluster.equal_digests_on(&[3, 4, 5]).await;
     for id in [3, 4, 5] {
         load.is_kept_by(&cluster.client(id)).await;
-        assert_eq!(everything(&cluster.client(id), "stamped").await, written);
+        assert_eq!(everything(&cluster.client(id), "idempotent").await, written);
     }
     // Without the two that have gone a majority of the five would be gone too.
     cluster.node(5).kill();
-    set(&cluster.client(4), "stamped", "last", &json!({})).await;
-    // Who has left stays out, also when it begins anew.
+    set(&cluster.client(4), "idempotent", "last", &json!({})).await;
+    // A removed member stays out, also after a restart.
     cluster.node(1).kill();
     cluster.node(1).start().await;
     has_left(&cluster, 1).await;
@@ -174,8 +174,8 @@ async fn a_cluster_grows_to_five_and_shrinks_to_three_under_load() {
 #[tokio::test]
 async fn a_dead_member_is_replaced_under_a_new_id() {
     let mut cluster = Cluster::start("replace").await;
-    define(&cluster.client(1), "stamped").await;
-    set(&cluster.client(1), "stamped", "k", &json!({"n": 1})).await;
+    define(&cluster.client(1), "idempotent").await;
+    set(&cluster.client(1), "idempotent", "k", &json!({"n": 1})).await;
     let dead = cluster.leader().await;
     cluster.node(dead).kill();
     let (one, two) = (dead % 3 + 1, (dead + 1) % 3 + 1);
@@ -185,10 +185,10 @@ async fn a_dead_member_is_replaced_under_a_new_id() {
     assert!(matches!(replaced.status, 200 | 201), "{replaced:?}");
     voters_are(&cluster, &[one, two, 4]).await;
     decided(replace).await.expect(200);
-    set(&cluster.client(4), "stamped", "k", &json!({"n": 2})).await;
+    set(&cluster.client(4), "idempotent", "k", &json!({"n": 2})).await;
     // The new one counts: with it and one of the old ones there is a majority.
     cluster.node(two).kill();
-    set(&cluster.client(one), "stamped", "k", &json!({"n": 3})).await;
+    set(&cluster.client(one), "idempotent", "k", &json!({"n": 3})).await;
     cluster.equal_digests_on(&[one, 4]).await;
     cluster.node(two).start().await;
     cluster.ready_on(&[one, two, 4]).await;
@@ -197,7 +197,7 @@ async fn a_dead_member_is_replaced_under_a_new_id() {
 }
 
 #[tokio::test]
-async fn one_change_at_a_time_and_only_sound_ones() {
+async fn one_change_at_a_time_and_only_valid_ones() {
     let mut cluster = Cluster::start("changes").await;
     let [one, two, three] = [1, 2, 3].map(|id| cluster.client(id));
     // What is wrong with the request itself.
@@ -252,7 +252,7 @@ async fn one_change_at_a_time_and_only_sound_ones() {
 }
 
 #[tokio::test]
-async fn a_node_of_another_cluster_is_not_taken() {
+async fn a_node_of_another_cluster_is_refused() {
     let (one, mut two) = Cluster::start_two("stranger", &Options::default()).await;
     let body = two.newcomer(4).await;
     let added = decided(two.client(1).post(MEMBERS, &body)).await;
@@ -290,7 +290,7 @@ async fn leadership_moves_to_the_named_member() {
 #[tokio::test]
 async fn a_change_is_completed_when_its_leader_is_lost() {
     let mut cluster = Cluster::start("lost-change").await;
-    define(&cluster.client(1), "stamped").await;
+    define(&cluster.client(1), "idempotent").await;
     let rounds = 2;
     for id in 4..4 + rounds {
         let body = cluster.newcomer(id).await;
@@ -305,10 +305,10 @@ async fn a_change_is_completed_when_its_leader_is_lost() {
                 let change = change.clone();
                 async move { change.attempt().await }
             });
-            // Anywhere in the change: before, between or behind its two entries.
+            // Anywhere in the change: before, between or after its two entries.
             tokio::time::sleep(std::time::Duration::from_millis(fastrand::u64(0..25))).await;
             cluster.node(leader).kill();
-            // Whatever the one who asked first was told, asking again ends it.
+            // Whatever the first caller was answered, asking again completes it.
             drop(begun.await.unwrap());
             let ended = decided(change).await;
             assert!(ended.status == 200 || (verb.is_empty() && ended.status == 404), "{ended:?}");
@@ -316,7 +316,7 @@ async fn a_change_is_completed_when_its_leader_is_lost() {
             cluster.ready_on(&[1, 2, 3]).await;
         }
         voters_are(&cluster, &[1, 2, 3]).await;
-        set(&cluster.client(1), "stamped", "k", &json!({"round": id})).await;
+        set(&cluster.client(1), "idempotent", "k", &json!({"round": id})).await;
     }
     cluster.equal_digests_on(&[1, 2, 3]).await;
 }

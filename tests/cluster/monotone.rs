@@ -1,7 +1,7 @@
-//! No read goes back: a reader never sees less than what was acknowledged or seen anywhere before it asked.
+//! No read goes back: a reader never sees less than what was acknowledged or read anywhere before its request.
 //!
-//! A counter is raised by writes that expect the revision that they read, so a write that was given up can't
-//! come true later and lower it. Then every lower value that a default read gives is a stale read.
+//! A counter is raised by writes that expect the revision that they read, so an abandoned write can't be applied later
+//! and lower it. Every lower value that a default read returns is therefore a stale read.
 
 use std::sync::{
     Arc,
@@ -49,14 +49,14 @@ async fn raise(client: &Client, witness: &Witness) {
     }
 }
 
-async fn look(client: &Client, witness: &Witness, place: usize) {
-    let floor = witness.known.load(Ordering::SeqCst);
+async fn read(client: &Client, witness: &Witness, place: usize) {
+    let known = witness.known.load(Ordering::SeqCst);
     let Ok(read) = client.get(&config("d", "counter")).attempt().await else { return };
     if read.status != 200 {
         return;
     }
     let n = value(&read);
-    assert!(n >= floor, "a read went back from {floor} to {n}: {read:?}");
+    assert!(n >= known, "a read went back from {known} to {n}: {read:?}");
     witness.known.fetch_max(n, Ordering::SeqCst);
     witness.reads[place].fetch_add(1, Ordering::SeqCst);
 }
@@ -75,7 +75,7 @@ impl Watchers {
                 tasks.push(tokio::spawn(async move {
                     while !witness.stop.load(Ordering::SeqCst) {
                         if reads {
-                            look(&client, &witness, place).await;
+                            read(&client, &witness, place).await;
                         } else {
                             raise(&client, &witness).await;
                         }

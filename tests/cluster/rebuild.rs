@@ -1,5 +1,5 @@
-//! sled is never the only copy: without it, or with garbage in it, a node comes back the same. So does a node whose
-//! state in memory is wrong.
+//! sled is never the only copy: without it, or with garbage in it, a node restarts with the same state. So does a node
+//! whose state in memory is wrong.
 
 use std::path::{Path, PathBuf};
 
@@ -106,7 +106,7 @@ async fn a_node_with_a_flipped_bit_in_sled_comes_back_the_same_from_snapshot_and
 /// In a build with seeded bugs only: nothing else makes a node apply another value than the others.
 #[cfg(feature = "sabotage")]
 #[tokio::test]
-async fn a_member_whose_state_differs_gives_up_and_rebuilds_it() {
+async fn a_member_whose_state_differs_stops_and_rebuilds_it() {
     let options = Options::default().with("CONCORD_SNAPSHOT_LOG_BYTES", "16384");
     let mut cluster = Cluster::start_with("differs", &options).await;
     let follower = cluster.followers().await[0];

@@ -1,4 +1,4 @@
-//! What a node refuses to start with; it says why, and its neighbours go on.
+//! What a node refuses to start with: it says why, and the other nodes keep running.
 
 use std::{net::TcpListener, path::Path};
 
@@ -48,13 +48,13 @@ async fn refuse_without(node: &mut Node, name: &str) {
 }
 
 #[tokio::test]
-async fn a_taken_port_is_said_by_its_address() {
+async fn a_taken_port_is_named_by_its_address() {
     let root = fresh_directory("taken-port");
     for peer in [false, true] {
         let mut node = lone(root.path(), &Options::default());
         let port = if peer { node.peer_port } else { node.api_port };
         let holder = TcpListener::bind(("127.0.0.1", port));
-        // When another process has just taken it, it is taken all the same.
+        // If another process took it first, it is taken too.
         refuses(&mut node, &[&port.to_string()]).await;
         drop(holder);
     }

@@ -1,4 +1,4 @@
-//! Nodes end, politely or not, and come back with everything.
+//! Nodes stop, gracefully or not, and come back with everything.
 
 use futures::future::join_all;
 

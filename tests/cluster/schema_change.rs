@@ -1,6 +1,6 @@
-//! A schema flips between two while clients write on all nodes: no config ever breaks the schema of its time.
+//! A schema changes between two while clients write on all nodes: no config ever breaks the schema of its time.
 //!
-//! Both schemas take `both`; each takes one more kind that the other refuses. Writers turn their configs to a
+//! Both schemas take `both`; each takes one more kind that the other refuses. Writers change their configs to a
 //! kind that one schema alone takes, and back. A flip is refused while there is such a config, and a writer is
 //! refused while the other schema holds. A witness follows the changes in the order of the log and sees what holds at
 //! each of them.
@@ -141,8 +141,8 @@ fn breaking(refused: &Answer) -> Vec<String> {
     keys
 }
 
-/// Looks at schema and configs: when the schema was the same before and behind, all configs fit it.
-async fn look(client: &Client, counts: &Counts) -> Option<()> {
+/// Reads schema and configs: when the schema was the same before and after, all configs fit it.
+async fn read_all(client: &Client, counts: &Counts) -> Option<()> {
     let before = client.get(&path()).attempt().await.ok().filter(|answer| answer.status == 200)?;
     let (schema, tag) = (&before.data()["json_schema"], before.tag());
     let path_of_configs = format!("{}/config/", definition("d"));
@@ -189,7 +189,7 @@ async fn fill(clients: &[Client], configs: usize) {
 async fn witness(mut watch: Watch) -> u64 {
     let (mut holds, mut odd, mut changes) = ("y".to_owned(), BTreeMap::new(), 0);
     loop {
-        for (revision, change) in changes_of(&watch.told().await) {
+        for (revision, change) in changes_of(&watch.data_event().await) {
             changes += 1;
             let kinds = &change["json_schema"]["properties"]["kind"]["enum"];
             if let Some(kind) = kinds[0].as_str() {
@@ -237,7 +237,7 @@ async fn flipping(cluster: &Cluster, configs: usize) {
         let counts = Arc::clone(&counts);
         tasks.push(spawn_local(async move {
             while counts.goes_on() {
-                let _unsettled = look(&client, &counts).await.is_none();
+                let _unsettled = read_all(&client, &counts).await.is_none();
             }
         }));
     }
@@ -288,14 +288,18 @@ async fn names_exactly(client: &Client, expected: &[String]) {
 }
 
 /// How long each of some calls took.
-fn told(what: &str, mut times: Vec<Duration>) {
+fn print_times(what: &str, mut times: Vec<Duration>) {
     times.sort_unstable();
     let [first, middle, last] = [0, times.len() / 2, times.len() - 1].map(|place| times[place]);
     println!("  {} {what}: shortest {first:?}, median {middle:?}, longest {last:?}", times.len());
 }
 
-/// Calls the nodes by turns until the time is up.
-async fn by_turns(clients: &[Client], span: Duration, call: impl AsyncFn(&Client, usize)) -> Vec<Duration> {
+/// Calls one node after another until the time is up.
+async fn round_robin(
+    clients: &[Client],
+    span: Duration,
+    call: impl AsyncFn(&Client, usize),
+) -> Vec<Duration> {
     let (begin, mut times) = (Instant::now(), Vec::new());
     for turn in 0.. {
         if begin.elapsed() >= span {
@@ -335,30 +339,30 @@ async fn large_definition_changes_its_schema_while_clients_write() {
         client.put(&path(), &json!({"json_schema": schema})).await.expect(200);
     };
     for _ in 0..2 {
-        let (pace, ()) = writers().beside(tokio::time::sleep(span / 3)).await;
+        let (pace, ()) = writers().during(tokio::time::sleep(span / 3)).await;
         println!("writers alone: {pace}");
-        let (pace, times) = writers().beside(by_turns(&clients, span, change)).await;
-        println!("beside schema changes: {pace}");
-        told("changes", times);
+        let (pace, times) = writers().during(round_robin(&clients, span, change)).await;
+        println!("during schema changes: {pace}");
+        print_times("changes", times);
     }
-    // Whoever only asks what would be takes the places of checks, too.
+    // Dry runs use the same limit of concurrent checks.
     let asker = [cluster.client(cluster.leader().await)];
     let ask = async |client: &Client, _| {
         let body = json!({"json_schema": schema("x")});
         client.put(&path(), &body).query(&[("dry_run", "true")]).await.expect(200);
     };
     let crowd = async {
-        let asked = join_all((0..6).map(|_| by_turns(&asker, span, ask)));
-        join(by_turns(&clients, span, change), asked).await
+        let asked = join_all((0..6).map(|_| round_robin(&asker, span, ask)));
+        join(round_robin(&clients, span, change), asked).await
     };
-    let (pace, (times, asked)) = writers().beside(crowd).await;
-    println!("beside schema changes and dry runs: {pace}");
-    told("changes", times);
-    told("dry runs, six at a time", asked.concat());
+    let (pace, (times, asked)) = writers().during(crowd).await;
+    println!("during schema changes and dry runs: {pace}");
+    print_times("changes", times);
+    print_times("dry runs, six at a time", asked.concat());
     let expected = break_some(&clients).await;
     let refuse = async |client: &Client, _| names_exactly(client, &expected).await;
-    let (pace, times) = writers().beside(by_turns(&clients, span, refuse)).await;
-    println!("beside refused changes: {pace}");
-    told("refusals that named exactly what breaks", times);
+    let (pace, times) = writers().during(round_robin(&clients, span, refuse)).await;
+    println!("during refused changes: {pace}");
+    print_times("refusals that named exactly what breaks", times);
     cluster.equal_digests().await;
 }

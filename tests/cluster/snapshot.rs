@@ -1,4 +1,4 @@
-//! A node that was away for longer than the log reaches back is brought up by a snapshot.
+//! A node that was down for longer than the log covers catches up by a snapshot.
 
 use std::path::Path;
 
@@ -41,24 +41,24 @@ fn snapshots(directory: &Path) -> Vec<u64> {
     found
 }
 
-/// Waits until a node keeps two snapshots that are both newer than a revision: its log is cut behind it.
-pub(super) async fn log_is_cut(cluster: &mut Cluster, id: u64, behind: u64) {
+/// Waits until a node keeps two snapshots that are both newer than a revision: its log is purged up to it.
+pub(super) async fn log_is_purged(cluster: &mut Cluster, id: u64, revision: u64) {
     let directory = cluster.node(id).directory.clone();
     eventually(&format!("node {id} keeps two newer snapshots"), async || {
         let found = snapshots(&directory);
-        check(found.len() >= 2 && found[0] > behind, || format!("{found:?}, expected behind {behind}"))
+        check(found.len() >= 2 && found[0] > revision, || format!("{found:?}, expected more than {revision}"))
     })
     .await;
-    // The snapshots come first: until the log is cut as well, who was away is still served from it.
+    // The snapshots come first: until the log is purged as well, a node that was away is still served from it.
     let log = cluster.node(id).log.clone();
-    eventually(&format!("node {id} has cut its log behind {behind}"), async || {
+    eventually(&format!("node {id} has purged its log up to {revision}"), async || {
         let text = std::fs::read_to_string(&log).map_err(|error| error.to_string())?;
         let cut = |line: &str| {
             let digits = line.split_once("purge_upto: ")?.1.split_once('.')?.1;
             digits.chars().take_while(char::is_ascii_digit).collect::<String>().parse::<u64>().ok()
         };
         let last = text.lines().filter(|line| line.contains("purge log, ")).filter_map(cut).max();
-        check(last.is_some_and(|last| last > behind), || format!("{last:?}, expected behind {behind}"))
+        check(last.is_some_and(|last| last > revision), || format!("{last:?}, expected more than {revision}"))
     })
     .await;
 }
@@ -72,7 +72,7 @@ async fn a_node_that_was_away_too_long_catches_up_by_a_snapshot() {
     let away = cluster.followers().await[0];
     let others = [away % 3 + 1, (away + 1) % 3 + 1];
     for round in 0..2 {
-        let behind = cluster.client(away).status().await.unwrap()["revision"].as_u64().unwrap();
+        let revision = cluster.client(away).status().await.unwrap()["revision"].as_u64().unwrap();
         if round == 0 {
             assert!(cluster.node(away).stop().await.success());
         } else {
@@ -80,7 +80,7 @@ async fn a_node_that_was_away_too_long_catches_up_by_a_snapshot() {
         }
         overwrite(&cluster, &others, round).await;
         for id in others {
-            log_is_cut(&mut cluster, id, behind).await;
+            log_is_purged(&mut cluster, id, revision).await;
         }
         let present = everything(&cluster.client(others[0]), "d").await;
         assert_eq!(present.len(), 9);
@@ -104,7 +104,7 @@ async fn a_cluster_with_a_cut_log_restarts_whole() {
     define(&cluster.client(1), "d").await;
     overwrite(&cluster, &[1, 2, 3], 0).await;
     for id in 1..=3 {
-        log_is_cut(&mut cluster, id, 10).await;
+        log_is_purged(&mut cluster, id, 10).await;
     }
     let present = everything(&cluster.client(1), "d").await;
     cluster.kill_all();

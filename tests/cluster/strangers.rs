@@ -1,4 +1,4 @@
-//! Nodes that do not belong: another secret, another cluster.
+//! Nodes that are no members: another secret, another cluster.
 
 use http::Method;
 use serde_json::json;

@@ -1,5 +1,5 @@
-//! Watches while nodes are killed, stopped and brought up by a snapshot: every follower is told every change
-//! exactly once, in order, wherever it goes on.
+//! Watches while nodes are killed, stopped and caught up by a snapshot: every follower receives every change exactly
+//! once, in order, wherever it resumes.
 
 use std::{
     collections::BTreeMap,
@@ -37,8 +37,8 @@ fn opened(followers: &[Follower]) -> Vec<u64> {
     followers.iter().map(|one| one.opened.load(Ordering::SeqCst)).collect()
 }
 
-/// Ends the followers once they know of the last change, and asserts that they were told the same, each once, and
-/// that it adds up to what is there.
+/// Ends the followers once they have the last change, and asserts that they received the same changes, each once, and
+/// that the changes add up to the stored configs.
 async fn agree(cluster: &Cluster, followers: Vec<Follower>, definitions: &[&str]) {
     let marker = cluster.client(1);
     set(&marker, "d", "the-end", &json!({"n": 1})).await;
@@ -47,28 +47,28 @@ async fn agree(cluster: &Cluster, followers: Vec<Follower>, definitions: &[&str]
     let mut all: Vec<Vec<(u64, Value)>> = Vec::new();
     for follower in followers {
         follower.reaches(last).await;
-        let mut told = follower.end().await;
-        assert!(told.is_sorted_by(|one, two| one.0 < two.0), "a change came twice or out of order");
-        told.retain(|event| event.0 <= last);
-        all.push(told);
+        let mut received = follower.end().await;
+        assert!(received.is_sorted_by(|one, two| one.0 < two.0), "a change came twice or out of order");
+        received.retain(|event| event.0 <= last);
+        all.push(received);
     }
-    for told in &all[1..] {
+    for received in &all[1..] {
         let (one, two): (BTreeMap<_, _>, BTreeMap<_, _>) =
-            (all[0].iter().cloned().collect(), told.iter().cloned().collect());
+            (all[0].iter().cloned().collect(), received.iter().cloned().collect());
         let differing: Vec<_> =
             one.keys().chain(two.keys()).filter(|at| one.get(at) != two.get(at)).collect();
-        assert!(differing.is_empty(), "two followers were told otherwise at {differing:?}");
+        assert!(differing.is_empty(), "two followers received different changes at {differing:?}");
     }
     let mut mirror = Mirror::default();
     for change in all[0].iter().flat_map(|(_, changes)| changes.as_array().unwrap()) {
         mirror.apply(change);
     }
     for key in definitions {
-        assert!(mirror.of(key) == everything(&marker, key).await, "what was told of {key} does not add up");
+        assert!(mirror.of(key) == everything(&marker, key).await, "the changes of {key} do not add up");
     }
 }
 
-/// A few megabytes over few keys, so that the log is cut behind a node that is away.
+/// A few megabytes over few keys, so that the log is purged while a node is away.
 async fn overwrite(clients: &[Client], rounds: u64) {
     let writer = async |key: usize| {
         let mut random = fastrand::Rng::with_seed(key as u64);
@@ -86,7 +86,7 @@ async fn revision(client: &Client) -> u64 {
 }
 
 #[tokio::test]
-async fn followers_are_told_every_change_once_while_leaders_die_and_a_node_gets_a_snapshot() {
+async fn followers_receive_every_change_once_while_leaders_die_and_a_node_gets_a_snapshot() {
     let options = Options::default()
         .with("CONCORD_SNAPSHOT_LOG_BYTES", "65536")
         .with("CONCORD_WATCH_HEARTBEAT_MS", "300");
@@ -101,7 +101,7 @@ async fn followers_are_told_every_change_once_while_leaders_die_and_a_node_gets_
     load.grows_by(40).await;
     cluster.node(leader).start().await;
     cluster.ready().await;
-    // A node that stops lets its watches go at once.
+    // A node that stops ends its watches at once.
     let away = cluster.followers().await[0];
     let begin = Instant::now();
     assert!(cluster.node(away).stop().await.success());
@@ -117,7 +117,7 @@ async fn followers_are_told_every_change_once_while_leaders_die_and_a_node_gets_
 }
 
 #[tokio::test]
-async fn a_node_has_so_many_watches_and_a_stopped_one_ends_them() {
+async fn the_number_of_watches_is_limited_and_a_stopped_node_ends_them() {
     let options = Options::default().with("CONCORD_WATCHES", "3");
     let mut cluster = Cluster::start_with("watches", &options).await;
     let node = cluster.client(2);
@@ -130,7 +130,7 @@ async fn a_node_has_so_many_watches_and_a_stopped_one_ends_them() {
     assert!(refused.text.contains('3'), "the limit is named: {refused:?}");
     refused.refused(429, "rate_limited");
     drop(open.pop());
-    // The node sees that its caller has gone when it sends the next thing, at the latest.
+    // The node notices that its caller is gone when it sends the next event, at the latest.
     open.push(node.watch(&[], None).await);
     let begin = Instant::now();
     assert!(cluster.node(2).stop().await.success());
@@ -143,7 +143,7 @@ async fn a_node_has_so_many_watches_and_a_stopped_one_ends_them() {
 }
 
 #[tokio::test]
-async fn what_was_changed_before_a_restart_is_told_from_the_history() {
+async fn changes_before_a_restart_are_replayed_from_the_history() {
     let mut cluster = Cluster::start("watch-history").await;
     let node = cluster.client(1);
     let from = revision(&node).await + 1;
@@ -153,7 +153,7 @@ async fn what_was_changed_before_a_restart_is_told_from_the_history() {
             set(&node, key, &format!("k{n}"), &json!({"n": n})).await;
         }
     }
-    // The history does not say it of each config, and the definition is there no more.
+    // The history has one record of it, not one of each config, and the definition is gone.
     node.delete("/api/v1/config_definition/one").header("idempotency-key", "end").insist().await.expect(200);
     for id in 1..=3 {
         assert!(cluster.node(id).stop().await.success());
@@ -168,7 +168,7 @@ async fn what_was_changed_before_a_restart_is_told_from_the_history() {
         let of =
             |key: &str| changes.iter().filter(|(_, change)| change["config_definition_key"] == key).count();
         assert_eq!((of("one"), of("two")), (22, 21));
-        // Behind the creation of the definition that has ended since: its key is not told by what comes first.
+        // After the creation of a definition that was deleted since: the first changes that are read do not name it.
         let second = changes[1].0.to_string();
         let mut rest = client.watch(&[("from", &second), ("definition", "one")], None).await;
         let rest = rest.changes(21).await;
@@ -182,7 +182,7 @@ async fn what_was_changed_before_a_restart_is_told_from_the_history() {
 
 #[tokio::test]
 #[ignore = "long: ten followers through DURATION_S (600) seconds and KILLS (5) killed leaders"]
-async fn long_followers_are_told_every_change_once() {
+async fn long_followers_receive_every_change_once() {
     let (seconds, kills) = (number("DURATION_S").unwrap_or(600), number("KILLS").unwrap_or(5));
     let options = Options::default().with("CONCORD_SNAPSHOT_LOG_BYTES", "1048576");
     let mut cluster = Cluster::start_with("watch-long", &options).await;
@@ -208,7 +208,7 @@ async fn long_followers_are_told_every_change_once() {
 }
 
 /// So many open watches, opened some at a time; each names the definition that it is for.
-async fn crowd(client: &Client, watches: usize, definition: impl Fn(usize) -> String) -> Vec<Watch> {
+async fn open_watches(client: &Client, watches: usize, definition: impl Fn(usize) -> String) -> Vec<Watch> {
     let open = stream::iter((0..watches).map(definition)).map(|key| {
         let client = client.clone();
         async move { client.watch(&[("definition", key.as_str())], None).await }
@@ -216,7 +216,7 @@ async fn crowd(client: &Client, watches: usize, definition: impl Fn(usize) -> St
     open.buffered(16).collect().await
 }
 
-/// Who has the files that so many connections take.
+/// Whether this process may open so many files.
 fn has_files(needed: usize) -> bool {
     let text = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("Max open files"));
@@ -226,7 +226,7 @@ fn has_files(needed: usize) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "large: WATCHES (5000) open watches on one node, their memory and what they take from WRITERS (32)"]
-async fn crowd_of_watches_costs_little() {
+async fn many_watches_cost_little() {
     let size = |name, otherwise| number(name).map_or(otherwise, |number| usize::try_from(number).unwrap());
     let (watches, writers) = (size("WATCHES", 5000), size("WRITERS", 32));
     let span = Duration::from_secs(number("SPAN_S").unwrap_or(6));
@@ -242,14 +242,14 @@ async fn crowd_of_watches_costs_little() {
             let key = format!("k{}", (turn * writers + place) % 1000);
             clients[place % clients.len()].put(&config("d", &key), &json!({"data": {"n": turn}}))
         });
-        writers.beside(tokio::time::sleep(span)).await.0
+        writers.during(tokio::time::sleep(span)).await.0
     };
     println!("warm: {}", pace().await);
     for turn in 0..number("TURNS").unwrap_or(3) {
         let alone = pace().await;
         println!("turn {turn}, no watch: {alone}");
         let before = cluster.node(leader).memory_kb();
-        let open = crowd(&client, watches, |n| format!("other{n}")).await;
+        let open = open_watches(&client, watches, |n| format!("other{n}")).await;
         let after = cluster.node(leader).memory_kb();
         let each = after.saturating_sub(before) * 1024 / watches.max(1) as u64;
         println!("{watches} watches: {before} kB, then {after} kB, {each} bytes each");
@@ -257,12 +257,12 @@ async fn crowd_of_watches_costs_little() {
         println!("on other definitions: {beside}, {:.2} of that alone", beside.per_second / alone.per_second);
         drop(open);
         println!("again no watch: {}", pace().await);
-        // One change that all of them are told; then as many as come.
-        let mut open = crowd(&client, watches, |_| "d".to_owned()).await;
+        // One change that all of them receive; then as many as are made.
+        let mut open = open_watches(&client, watches, |_| "d".to_owned()).await;
         let begin = Instant::now();
         set(&client, "d", "k", &json!({"n": "all"})).await;
         join_all(open.iter_mut().map(async |watch| drop(watch.changes(1).await))).await;
-        println!("one change told to {watches} watches within {} ms", begin.elapsed().as_millis());
+        println!("one change sent to {watches} watches within {} ms", begin.elapsed().as_millis());
         let bytes = Arc::new(AtomicU64::new(0));
         let read = |watch: Watch| tokio::spawn(watch.drain(Arc::clone(&bytes)));
         let readers: Vec<JoinHandle<()>> = open.into_iter().map(read).collect();
@@ -271,11 +271,11 @@ async fn crowd_of_watches_costs_little() {
             "on the same definition: {beside}, {:.2} of that alone",
             beside.per_second / alone.per_second
         );
-        let (told, memory) = (bytes.load(Ordering::Relaxed) >> 20, cluster.node(leader).memory_kb());
-        println!("they were told {told} MiB meanwhile; {memory} kB");
+        let (sent, memory) = (bytes.load(Ordering::Relaxed) >> 20, cluster.node(leader).memory_kb());
+        println!("they received {sent} MiB meanwhile; {memory} kB");
         readers.iter().for_each(JoinHandle::abort);
         join_all(readers).await;
-        eventually("the watches are given back", async || {
+        eventually("the watches are released", async || {
             check(client.try_watch(&[("definition", "d")], None).await.is_ok(), String::new)
         })
         .await;

@@ -8,11 +8,11 @@ use serde_json::Value;
 /// Status, headers and body.
 #[derive(Clone)]
 pub(crate) struct Answer {
-    /// What was asked, for messages.
+    /// The request, for messages.
     pub(crate) asked: String,
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,
-    /// The body as it came.
+    /// The body as it was sent.
     pub(crate) text: String,
     /// The body as JSON; null when it is none.
     pub(crate) body: Value,
@@ -134,12 +134,12 @@ pub(crate) fn names(value: &Value) -> Vec<String> {
 
 /// Whether a text is RFC 3339 in UTC with microseconds and `Z`.
 pub(crate) fn is_timestamp(value: &Value) -> bool {
-    let form = "0000-00-00T00:00:00.000000Z";
+    let pattern = "0000-00-00T00:00:00.000000Z";
     value.as_str().is_some_and(|text| {
-        text.len() == form.len()
+        text.len() == pattern.len()
             && text
                 .bytes()
-                .zip(form.bytes())
+                .zip(pattern.bytes())
                 .all(|(b, f)| if f == b'0' { b.is_ascii_digit() } else { b == f })
     })
 }

@@ -1,7 +1,7 @@
 //! A client of one node.
 //!
-//! What a caller may send again is decided by the contract: 503 and 429 were certainly not applied and are sent
-//! again here; after 504 or a lost connection the outcome is unknown, which only the test can deal with.
+//! The contract decides what a caller may send again: a request answered 503 or 429 was certainly not applied and is
+//! sent again here; after 504 or a lost connection the outcome is unknown, which only the test can handle.
 
 use std::{
     future::{Future, IntoFuture},
@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::{Answer, DEADLINE, document};
 
-/// The panic of a test run that met an unknown outcome: such a run proves nothing and is made again.
+/// The panic of a test run with an unknown outcome: such a run proves nothing and is repeated.
 #[derive(Debug)]
 pub(crate) struct Unsettled;
 
@@ -26,7 +26,7 @@ pub(crate) struct Client {
     pub(crate) key: String,
 }
 
-/// A request that is being put together; awaiting it sends it.
+/// A request that is being built; awaiting it sends it.
 #[derive(Debug, Clone)]
 #[must_use]
 pub(crate) struct Call {
@@ -120,7 +120,7 @@ impl Call {
         self.answer(response).await
     }
 
-    /// Sends it once; the body comes for as long as it likes.
+    /// Sends it once; its body is a stream of any length.
     pub(crate) async fn open(&self) -> Result<reqwest::Response, String> {
         let request = self.request().timeout(Duration::from_secs(24 * 60 * 60));
         request.send().await.map_err(|error| self.lost(&error))
@@ -154,7 +154,7 @@ impl Call {
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let path = response.url().path().to_owned();
         let text = response.text().await.map_err(|error| self.lost(&error))?;
-        // Whoever has taken the port of a node that ended is none of ours.
+        // Another process may have taken the port of a node that ended.
         if headers.contains_key("x-concord-node")
             && let Err(why) = document::check(&self.method, &path, status, &headers, &text)
         {
@@ -176,7 +176,7 @@ impl Call {
         }
     }
 
-    /// Sends it until the outcome is known. Only for what may be done twice: reads, and writes with an
+    /// Sends it until the outcome is known. Only for what may be applied twice: reads, and writes with an
     /// `Idempotency-Key`.
     pub(crate) async fn insist(&self) -> Answer {
         super::eventually("an answer", async || {

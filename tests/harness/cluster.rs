@@ -11,7 +11,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{Client, Node, check, eventually, fresh_directory, node};
 
-/// Clusters that run at once besides the shared one: more would starve each other of the processor.
+/// Clusters that run at once besides the shared one: more would take the processor from each other.
 static PLACES: Semaphore = Semaphore::const_new(2);
 
 /// What a test changes of the settings.
@@ -136,7 +136,7 @@ impl Cluster {
     }
 
     /// Starts a node that belongs to no cluster yet, with the settings of the others. It is one of `nodes` from
-    /// now on, wherever it gets to.
+    /// now on, whether it becomes a member or not.
     pub(crate) async fn newcomer(&mut self, id: u64) -> Value {
         let settings = self.nodes[0].settings.clone();
         let mut node = Node::new(id, self.directory.path(), &settings);

@@ -1,6 +1,6 @@
-//! Every answer that a test gets is held against the `OpenAPI` document: its status, its headers and its body.
+//! Validates every answer that a test gets against the `OpenAPI` document: its status, its headers and its body.
 //!
-//! **Invariant:** an answer that the document does not tell of fails the test that got it.
+//! **Invariant:** an answer that the document does not describe fails the test that got it.
 
 use std::{
     collections::BTreeMap,
@@ -20,7 +20,7 @@ static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
 static VALIDATORS: LazyLock<Mutex<BTreeMap<String, Arc<Validator>>>> = LazyLock::new(Mutex::default);
 
 /// The headers that only some answers of an operation have.
-const PERHAPS: [&str; 6] = [
+const OPTIONAL: [&str; 6] = [
     "Link",
     "Warning",
     "Accept-Patch",
@@ -28,10 +28,10 @@ const PERHAPS: [&str; 6] = [
     "X-Concord-Index-Building",
     "X-Concord-Breaking-Configs",
 ];
-/// The headers that only a write that was done has.
-const OF_DONE: [&str; 2] = ["ETag", "Last-Modified"];
+/// The headers that a write has only when it was stored, not as a dry run.
+const OF_STORED: [&str; 2] = ["ETag", "Last-Modified"];
 
-/// Why an answer is none that the document tells of.
+/// Whether the document describes an answer; the error says what it does not.
 pub(crate) fn check(
     method: &Method,
     path: &str,
@@ -40,12 +40,12 @@ pub(crate) fn check(
     text: &str,
 ) -> Result<(), String> {
     let Some(response) = response(method, path, status)? else { return Ok(()) };
-    let is_tried = headers.contains_key("x-concord-dry-run");
+    let is_dry_run = headers.contains_key("x-concord-dry-run");
     for (name, header) in response["headers"].as_object().into_iter().flatten() {
         match headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()) {
             Some(value) => valid(&resolve(header)["schema"], &json!(value), name)?,
-            None if PERHAPS.contains(&name.as_str()) => {}
-            None if is_tried && OF_DONE.contains(&name.as_str()) => {}
+            None if OPTIONAL.contains(&name.as_str()) => {}
+            None if is_dry_run && OF_STORED.contains(&name.as_str()) => {}
             None => return Err(format!("the header `{name}` is missing")),
         }
     }
@@ -93,7 +93,7 @@ fn response(method: &Method, path: &str, status: u16) -> Result<Option<&'static 
     response.map(|response| Some(resolve(response))).ok_or_else(|| "the status is not documented".into())
 }
 
-/// The item of the path whose segments are these; both forms of a path are one.
+/// The item of the path whose segments are these; a path with and without a slash at its end is one.
 fn item(path: &str) -> Option<&'static Value> {
     let segments = |path: &str| -> Vec<String> {
         let has_both = path.starts_with("/api/") || path == "/docs/";
@@ -104,7 +104,7 @@ fn item(path: &str) -> Option<&'static Value> {
     let fits = |template: &str| {
         let template = segments(template);
         let last = asked.len() - 1;
-        // Between two slashes there may be nothing: a key that is refused. At the end that is another path.
+        // A key may be empty between two slashes, and is refused. At the end that is another path.
         let takes =
             |place: usize, t: &str, a: &str| t == a || t.starts_with('{') && (!a.is_empty() || place < last);
         template.len() == asked.len()

@@ -1,4 +1,4 @@
-//! Load whose every outcome is kept: what was acknowledged must be there, what was never sent must not.
+//! Load whose every outcome is recorded: what was acknowledged must be there, what was never sent must not.
 
 use std::{
     collections::BTreeMap,
@@ -36,8 +36,8 @@ pub(crate) async fn define(client: &Client, key: &str) {
 
 static SETS: AtomicU64 = AtomicU64::new(0);
 
-/// Sets a config whatever was there, surely and once: a request that is given up and comes through late is known
-/// by its idempotency key.
+/// Sets a config whether it exists or not, exactly once: an abandoned request that arrives late is recognised by its
+/// idempotency key.
 pub(crate) async fn set(client: &Client, definition: &str, key: &str, data: &Value) {
     let id = SETS.fetch_add(1, Ordering::SeqCst);
     let put = client.put(&config(definition, key), &json!({"data": data}));
@@ -92,7 +92,7 @@ struct Book {
     acknowledged: BTreeMap<String, Value>,
 }
 
-/// Writers that create configs of one definition on all nodes until they are told to stop.
+/// Writers that create configs of one definition on all nodes until they are stopped.
 #[derive(Debug)]
 pub(crate) struct Load {
     definition: String,
@@ -141,7 +141,7 @@ impl Load {
     }
 
     /// From here to [`Self::cut_ends`] the power is being cut: what is in flight in between proves nothing. An
-    /// `fdatasync` at the very instant of a cut may succeed although its data is gone.
+    /// `fdatasync` at the instant of a cut may succeed although its data is lost.
     pub(crate) fn cut_begins(&self) {
         self.cuts.fetch_add(1, Ordering::SeqCst);
     }
@@ -151,7 +151,7 @@ impl Load {
         self.cuts.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Tells the writers to stop and waits for them.
+    /// Stops the writers and waits for them.
     pub(crate) async fn stop(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
         for writer in self.writers.drain(..) {
@@ -192,13 +192,13 @@ async fn write(client: &Client, definition: &str, key: &str, book: &Mutex<Book>,
             }
         }
         Ok(answer) if matches!(answer.status, 429 | 503 | 504) => pause().await,
-        // Created once and sent once: any other answer is wrong. The writer ends, and `stop` tells.
+        // Created once and sent once: any other answer is wrong. The writer panics, and `stop` reports it.
         Ok(answer) => panic!("{answer:?}"),
         Err(_) => pause().await,
     }
 }
 
-/// A dead node refuses at once; without a pause its writers would only burn the processor.
+/// A dead node refuses at once; without a pause its writers would only use up the processor.
 async fn pause() {
     tokio::time::sleep(super::PAUSE).await;
 }

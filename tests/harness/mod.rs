@@ -1,4 +1,4 @@
-//! What the tests stand on: processes, clusters of them, a client, and waiting for a condition.
+//! What the tests share: node processes, clusters of them, a client, and waiting for a condition.
 
 pub(crate) mod answer;
 pub(crate) mod client;
@@ -21,12 +21,12 @@ pub(crate) use client::{Call, Client};
 pub(crate) use cluster::{Cluster, Options};
 pub(crate) use node::Node;
 
-/// How long a condition may take to come true. Far longer than it takes: a busy machine must not fail a test.
+/// How long a condition may take to become true. Far longer than it takes: a busy machine must not fail a test.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
-/// How often a condition is looked at.
+/// The pause between two checks of a condition.
 const PAUSE: Duration = Duration::from_millis(25);
 
-/// Waits until `probe` gives a value; its error says what is still amiss.
+/// Waits until `probe` returns a value; its error says what is still missing.
 pub(crate) async fn eventually<T>(what: &str, probe: impl AsyncFnMut() -> Result<T, String>) -> T {
     match within(DEADLINE, probe).await {
         Ok(value) => value,
@@ -52,7 +52,7 @@ pub(crate) async fn within<T>(
     }
 }
 
-/// A number of a run's own settings.
+/// A number from the environment, a setting of the run.
 pub(crate) fn number(name: &str) -> Option<u64> {
     std::env::var_os(name).and_then(|text| text.to_str()?.parse().ok())
 }
@@ -70,7 +70,7 @@ pub(crate) fn fresh_directory(name: &str) -> tempfile::TempDir {
         .expect("a directory under target/tmp can be made")
 }
 
-/// This process's directory. What killed test processes left behind is removed.
+/// This process's directory. What killed test processes left is removed.
 static ROOT: LazyLock<PathBuf> = LazyLock::new(|| {
     let all = Path::new(env!("CARGO_TARGET_TMPDIR"));
     for entry in std::fs::read_dir(all).into_iter().flatten().flatten() {

@@ -38,8 +38,8 @@ fn spawn(command: Command) -> Child {
     answer.recv().expect("the starter answers").expect("`setpriv` (util-linux) and the binary can be started")
 }
 
-/// The API key of all test clusters' members is made of this and the process id, so that another test process's
-/// node on the same port is recognised as a stranger.
+/// The API key of all test clusters. It holds the process id, so that another test process's node on the same port is
+/// recognised as a stranger.
 pub(crate) fn api_key() -> String {
     format!("test-root-key-{}-0123456789abcdef", std::process::id())
 }
@@ -112,7 +112,7 @@ impl Node {
             || File::options().create(true).append(true).open(&self.log).expect("the log can be written");
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--"]).arg(BINARY.as_path()).arg("serve");
-        // Nothing of the tester's own settings may reach the node.
+        // No setting of the environment of the tests may reach the node.
         for (name, _) in std::env::vars_os() {
             // Only a build with seeded bugs reads the name of one.
             if name.to_string_lossy().starts_with("CONCORD_") && name != "CONCORD_SABOTAGE" {

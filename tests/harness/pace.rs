@@ -1,4 +1,4 @@
-//! Writers whose pace is measured: how many writes a second are acknowledged, and how long each of them took.
+//! Writers whose rate is measured: how many writes a second are acknowledged, and how long each took.
 
 use std::{
     fmt,
@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 
 use super::{Call, PAUSE};
 
-/// Writers that write as fast as they are answered, until they are told to stop.
+/// Writers that write as fast as they are answered, until they are stopped.
 #[derive(Debug)]
 pub(crate) struct Writers {
     begin: Instant,
@@ -22,7 +22,7 @@ pub(crate) struct Writers {
     writers: Vec<JoinHandle<Vec<Duration>>>,
 }
 
-/// What was measured of them.
+/// What was measured.
 #[derive(Debug)]
 pub(crate) struct Pace {
     pub(crate) per_second: f64,
@@ -31,7 +31,7 @@ pub(crate) struct Pace {
 }
 
 impl Writers {
-    /// So many at once; `call` makes what the writer in a place writes in its turn.
+    /// Starts so many at once; `call` makes the request of a writer's place and round.
     pub(crate) fn start(number: usize, call: impl Fn(usize, usize) -> Call + Clone + Send + 'static) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let writer = |place| {
@@ -69,8 +69,8 @@ impl Writers {
         Pace { per_second: times.len() as f64 / span.as_secs_f64(), times }
     }
 
-    /// Their pace as long as something goes on beside them, and what that came to.
-    pub(crate) async fn beside<T>(self, work: impl Future<Output = T>) -> (Pace, T) {
+    /// Their rate while some work runs, and the result of the work.
+    pub(crate) async fn during<T>(self, work: impl Future<Output = T>) -> (Pace, T) {
         let done = work.await;
         (self.stop().await, done)
     }

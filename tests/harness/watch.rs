@@ -1,4 +1,4 @@
-//! A reader of watches: server-sent events as they come, and a follower that goes on at the next node.
+//! A reader of watches: server-sent events as they arrive, and a follower that resumes at the next node.
 
 use std::{
     collections::BTreeMap,
@@ -50,7 +50,7 @@ impl Client {
         Err(call.answer(response).await.ok())
     }
 
-    /// Opens a watch; what a busy node refuses for now is asked again.
+    /// Opens a watch; asks again when a busy node refuses.
     pub(crate) async fn watch(&self, query: &[(&str, &str)], last: Option<u64>) -> Watch {
         eventually("a watch opens", async || match self.try_watch(query, last).await {
             Ok(watch) => Ok(watch),
@@ -89,13 +89,13 @@ impl Watch {
         }
     }
 
-    /// The next event of a stream that goes on.
+    /// The next event of a stream that has not ended.
     pub(crate) async fn event(&mut self) -> Event {
         self.next().await.expect("the stream goes on").expect("the stream has not ended")
     }
 
-    /// The next event that is no heartbeat.
-    pub(crate) async fn told(&mut self) -> Event {
+    /// The next event that is not a heartbeat.
+    pub(crate) async fn data_event(&mut self) -> Event {
         loop {
             let event = self.event().await;
             if event.name != "heartbeat" {
@@ -104,7 +104,7 @@ impl Watch {
         }
     }
 
-    /// Reads to the end without looking; counts the bytes that come.
+    /// Reads to the end without parsing; counts the bytes.
     pub(crate) async fn drain(mut self, bytes: Arc<AtomicU64>) {
         while let Ok(Some(chunk)) = self.response.chunk().await {
             bytes.fetch_add(chunk.len() as u64, Ordering::Relaxed);
@@ -115,13 +115,13 @@ impl Watch {
     pub(crate) async fn changes(&mut self, number: usize) -> Vec<(u64, Value)> {
         let mut found = Vec::new();
         while found.len() < number {
-            found.extend(changes_of(&self.told().await));
+            found.extend(changes_of(&self.data_event().await));
         }
         found
     }
 }
 
-/// `None` for a block that is no event (the time after which to come again).
+/// `None` for a block that is no event (the time after which to reconnect).
 fn event(block: &str) -> Option<Event> {
     let mut event = Event { name: "message".to_owned(), id: None, data: Value::Null };
     let mut data = None;
@@ -138,7 +138,7 @@ fn event(block: &str) -> Option<Event> {
     Some(event)
 }
 
-/// The changes of an event, after asserting its form.
+/// The changes of an event, after asserting its format.
 pub(crate) fn changes_of(event: &Event) -> Vec<(u64, Value)> {
     assert_eq!(event.name, "change", "{event:?}");
     let revision = event.data["revision"].as_u64().expect("a revision");
@@ -148,7 +148,7 @@ pub(crate) fn changes_of(event: &Event) -> Vec<(u64, Value)> {
     changes.iter().map(|change| (revision, change.clone())).collect()
 }
 
-/// What a caller holds who applies what he is told: configs by definition and key.
+/// The configs of a caller that applies the changes that they receive, by definition and key.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub(crate) struct Mirror(pub(crate) BTreeMap<(String, String), Value>);
 
@@ -172,17 +172,11 @@ impl Mirror {
     }
 }
 
-/// What a follower has been told.
-#[derive(Debug, Default)]
-pub(crate) struct Told {
-    /// Revision and changes of each event, in the order in which they came.
-    pub(crate) events: Vec<(u64, Value)>,
-}
-
-/// A caller that follows a watch whatever happens to the nodes: it goes on at the next one behind the last id.
+/// A caller that follows a watch whatever happens to the nodes: it resumes at the next one after the last event id.
 #[derive(Debug)]
 pub(crate) struct Follower {
-    pub(crate) told: Arc<Mutex<Told>>,
+    /// Revision and changes of each event, in the order of arrival.
+    received: Arc<Mutex<Vec<(u64, Value)>>>,
     /// How often it has opened a watch.
     pub(crate) opened: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
@@ -191,12 +185,12 @@ pub(crate) struct Follower {
 
 impl Follower {
     /// Follows from a revision on, at first at the client in the first place. After `patience` events it leaves a
-    /// node that does well, too.
+    /// healthy node, too.
     pub(crate) fn start(clients: Vec<Client>, from: u64, patience: usize) -> Self {
-        let told = Arc::new(Mutex::new(Told::default()));
+        let received = Arc::new(Mutex::new(Vec::new()));
         let (opened, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let task = tokio::spawn({
-            let (told, opened, stop) = (Arc::clone(&told), Arc::clone(&opened), Arc::clone(&stop));
+            let (received, opened, stop) = (Arc::clone(&received), Arc::clone(&opened), Arc::clone(&stop));
             async move {
                 let mut last = None;
                 for client in clients.iter().cycle() {
@@ -208,7 +202,7 @@ impl Follower {
                     match client.try_watch(&query, last).await {
                         Ok(watch) => {
                             opened.fetch_add(1, Ordering::SeqCst);
-                            follow(watch, &told, &mut last, patience, &stop).await;
+                            follow(watch, &received, &mut last, patience, &stop).await;
                         }
                         Err(Some(answer)) if !matches!(answer.status, 429 | 503) => panic!("{answer:?}"),
                         Err(_) => tokio::time::sleep(PAUSE).await,
@@ -216,39 +210,39 @@ impl Follower {
                 }
             }
         });
-        Self { told, opened, stop, task }
+        Self { received, opened, stop, task }
     }
 
-    /// Waits until it has been told of a revision.
+    /// Waits until it has received the changes up to a revision.
     pub(crate) async fn reaches(&self, revision: u64) {
-        eventually("a follower is told of the last change", async || {
+        eventually("a follower receives the last change", async || {
             assert!(!self.task.is_finished(), "a follower has given up");
-            let last = self.told.lock().expect("no holder panics").events.last().map_or(0, |last| last.0);
+            let last = self.received.lock().expect("no holder panics").last().map_or(0, |last| last.0);
             check(last >= revision, || format!("at {last} of {revision}"))
         })
         .await;
     }
 
-    /// Ends it and gives what it was told.
+    /// Ends it and returns what it received.
     pub(crate) async fn end(self) -> Vec<(u64, Value)> {
         self.stop.store(true, Ordering::SeqCst);
         self.task.abort();
         if let Err(error) = self.task.await {
             assert!(error.is_cancelled(), "a follower panicked: {error}");
         }
-        std::mem::take(&mut self.told.lock().expect("no holder panics").events)
+        std::mem::take(&mut self.received.lock().expect("no holder panics"))
     }
 }
 
 async fn follow(
     mut watch: Watch,
-    told: &Mutex<Told>,
+    received: &Mutex<Vec<(u64, Value)>>,
     last: &mut Option<u64>,
     patience: usize,
     stop: &AtomicBool,
 ) {
     let mut number = 0;
-    // A lost connection, an end and a refusal in the middle are alike: it goes on elsewhere.
+    // A lost connection, an end of the stream and an error event are alike: it resumes elsewhere.
     while let Ok(Some(event)) = watch.next().await {
         if event.name == "error" {
             assert_eq!(event.data["errors"][0]["type"], "unavailable_error", "{event:?}");
@@ -256,7 +250,7 @@ async fn follow(
         if event.name == "change" {
             number += 1;
             let revision = event.data["revision"].as_u64().expect("a revision");
-            told.lock().expect("no holder panics").events.push((revision, event.data["changes"].clone()));
+            received.lock().expect("no holder panics").push((revision, event.data["changes"].clone()));
         }
         if let Some(id) = event.id {
             assert!(last.is_none_or(|last| id >= last), "ids never go back: {last:?}, then {event:?}");

@@ -1,4 +1,4 @@
-//! Credentials: both forms, every refusal, and that nothing is said before the credential is known.
+//! Credentials: both notations, every refusal, and that nothing is said before the credential is known.
 
 use http::Method;
 use serde_json::json;
@@ -12,7 +12,7 @@ fn unauthorized(answer: Answer) {
 }
 
 #[tokio::test]
-async fn both_forms_of_the_credential_are_taken() {
+async fn both_notations_of_the_credential_are_accepted() {
     on_leader_and_follower(async |run: Run| {
         let key = run.node.key.clone();
         for value in [key.clone(), format!("Bearer {key}")] {

@@ -120,7 +120,7 @@ async fn one_operation_that_fails_undoes_all_and_is_named() {
 }
 
 #[tokio::test]
-async fn the_violations_of_all_operations_are_told() {
+async fn the_violations_of_all_operations_are_listed() {
     on_leader_and_follower(async |run: Run| {
         let key = run.key("d");
         let config = |name: &str, n: Value| {
@@ -175,7 +175,7 @@ async fn a_thousand_operations_are_one_batch() {
         let configs = format!("{DEFINITIONS}{key}/config/");
         let listed = run.others[0].get(&configs).query(&[("limit", "1")]).await;
         assert_eq!(listed.total(), 999);
-        // Orders by time follow the order of the operations.
+        // Sorting by time follows the order of the operations.
         let last = run.node.get(&configs).query(&[("sort_by", "created_at"), ("sort_order", "desc"), ("limit", "2")]).await;
         assert_eq!(last.config_keys(), ["k998", "k997"]);
     })
@@ -209,7 +209,7 @@ async fn a_batch_that_is_sent_again_is_answered_again() {
 }
 
 #[tokio::test]
-async fn batches_that_patch_the_same_configs_all_get_their_turn() {
+async fn batches_that_patch_the_same_configs_are_all_done() {
     on_leader_and_follower(async |run: Run| {
         let d = run.define_open("d").await;
         d.fill(&[("a", json!({"l": []})), ("b", json!({"l": []}))]).await;

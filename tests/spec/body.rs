@@ -1,4 +1,4 @@
-//! Intake of bodies: syntax, types, all faults at once, content types, sizes.
+//! Bodies: syntax, types, all violations at once, content types, sizes.
 
 use http::Method;
 use serde_json::{Value, json};

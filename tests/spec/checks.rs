@@ -1,4 +1,4 @@
-//! The order of checks: of several faults of one request, which is told.
+//! The order of checks: which of several violations of one request is answered.
 
 use http::Method;
 use serde_json::json;
@@ -90,7 +90,7 @@ async fn existence_comes_before_preconditions_and_preconditions_before_data() {
 }
 
 #[tokio::test]
-async fn a_filter_is_judged_after_the_definition_is_found() {
+async fn a_filter_is_checked_after_the_definition_is_found() {
     on_leader_and_follower(async |run: Run| {
         let absent = format!("{DEFINITIONS}{}/config/", run.key("absent"));
         is(run.node.get(&absent).query(&[("nothing", "1")]).await, NOT_FOUND);

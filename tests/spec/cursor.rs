@@ -30,7 +30,7 @@ async fn filled(run: &Run, name: &str) -> Defined {
     d
 }
 
-/// Follows the links from a first page, on these nodes in turn, with something done before each.
+/// Follows the links from a first page, on these nodes one after another, with something done before each.
 async fn walk(first: Answer, nodes: &[Client], mut meanwhile: impl AsyncFnMut(usize)) -> Vec<Value> {
     let (revision, total) = (first.revision(), first.total());
     let limit = first.data()["meta"]["limit"].clone();

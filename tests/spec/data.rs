@@ -1,4 +1,4 @@
-//! Data is checked against its definition's schema; all violations are told, with their place.
+//! Data is validated against its definition's schema; all violations are listed, each with its location.
 
 use serde_json::{Value, json};
 
@@ -30,7 +30,7 @@ fn names_place(answer: &Answer, place: &Value) -> bool {
 }
 
 #[tokio::test]
-async fn all_violations_are_told_with_their_places() {
+async fn all_violations_are_listed_with_their_locations() {
     on_leader_and_follower(async |run: Run| {
         let d = strict(&run).await;
         let wrong = json!({"name": "far too long", "age": -1, "o": {"list": [1, "x", 2, null]}});

@@ -5,7 +5,7 @@ use http::Method;
 use super::{Run, on_leader_and_follower};
 
 #[tokio::test]
-async fn the_document_is_the_one_that_answers_are_held_against() {
+async fn the_document_is_the_one_that_answers_are_validated_against() {
     on_leader_and_follower(async |run: Run| {
         let answer = run.node.bare(Method::GET, "/openapi.json").await.expect(200);
         let limits = concord::model::limits::Limits::default();

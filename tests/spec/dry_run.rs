@@ -91,7 +91,7 @@ async fn a_dry_run_uses_up_no_idempotency_key_and_no_revision() {
         d.get("k").await.expect(404);
         create().await.expect(201);
         create().await.expect(201);
-        // What was kept is no dry run's answer.
+        // The remembered answer is not the one of the dry run.
         create().query(&DRY).await.refused(409, "conflict_error");
         for bad in ["", "yes", "TRUE", "1"] {
             d.put("k", &json!({})).query(&[("dry_run", bad)]).await.invalid();

@@ -51,7 +51,7 @@ fn tagged(answer: Answer) -> String {
 }
 
 #[tokio::test]
-async fn answers_that_show_one_record_carry_its_tag_and_date() {
+async fn answers_that_show_one_record_have_its_tag_and_date() {
     on_leader_and_follower(async |run: Run| {
         let key = run.key("d");
         let created = tagged(run.ask(&key, &json!([]), &json!(null)).await.expect(201));

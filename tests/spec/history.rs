@@ -1,4 +1,4 @@
-//! The past of a record: its changes, its state at a revision, and its return.
+//! The history of a record: its changes, its state as of a revision, and rollback.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ fn revision(answer: &Answer) -> u64 {
     answer.tag().trim_matches('"').parse().unwrap()
 }
 
-fn past(node: &Client, d: &Defined, key: &str) -> Call {
+fn history_of(node: &Client, d: &Defined, key: &str) -> Call {
     node.get(&format!("{}/history", d.config(key)))
 }
 
@@ -38,13 +38,13 @@ async fn lived(d: &Defined) -> [u64; 3] {
 }
 
 #[tokio::test]
-async fn a_config_tells_its_changes_newest_first_on_every_node() {
+async fn a_config_lists_its_changes_newest_first_on_every_node() {
     on_leader_and_follower(async |run: Run| {
         let d = run.define_open("d").await;
         let [first, second, third] = lived(&d).await;
-        let mut told = Vec::new();
+        let mut answers = Vec::new();
         for node in run.all() {
-            let answer = past(&node, &d, "k").await;
+            let answer = history_of(&node, &d, "k").await;
             assert_eq!(each(&answer, "operation"), ["create", "delete", "update", "create"]);
             assert_eq!(
                 each(&answer, "data"),
@@ -64,11 +64,11 @@ async fn a_config_tells_its_changes_newest_first_on_every_node() {
             assert!(revisions[1].as_u64().unwrap() > second && revisions[1].as_u64().unwrap() < third);
             assert_eq!(answer.data()["meta"], json!({"limit": 10, "next_before": null, "floor": 0}));
             assert!(answer.text.contains("7.0"), "the data is as it was written: {answer:?}");
-            told.push(answer.data().clone());
+            answers.push(answer.data().clone());
         }
-        assert!(told[0] == told[1] && told[1] == told[2]);
-        past(&run.node, &d, "never").await.refused(404, "not_found_error");
-        past(&run.node, &d, "a,b").await.invalid();
+        assert!(answers[0] == answers[1] && answers[1] == answers[2]);
+        history_of(&run.node, &d, "never").await.refused(404, "not_found_error");
+        history_of(&run.node, &d, "a,b").await.invalid();
     })
     .await;
 }
@@ -102,7 +102,7 @@ async fn pages_of_a_history_follow_one_another_while_changes_come() {
         }
         let expected: Vec<Value> = revisions.iter().rev().map(|revision| json!(revision)).collect();
         assert_eq!(seen, expected);
-        let page = |name: &str, value: &str| past(&run.node, &d, "k").query(&[(name, value)]);
+        let page = |name: &str, value: &str| history_of(&run.node, &d, "k").query(&[(name, value)]);
         page("limit", "0").await.invalid();
         page("limit", "1001").await.invalid();
         page("before", "-1").await.invalid();
@@ -113,7 +113,7 @@ async fn pages_of_a_history_follow_one_another_while_changes_come() {
 }
 
 #[tokio::test]
-async fn a_definition_tells_its_changes_across_its_lives() {
+async fn a_definition_lists_its_changes_across_deletes_and_creates() {
     on_leader_and_follower(async |run: Run| {
         let schema = json!({"type": "object", "properties": {"n": {"type": "integer"}}});
         let d = run.define("d", &json!(["n"]), &schema).await;
@@ -123,7 +123,7 @@ async fn a_definition_tells_its_changes_across_its_lives() {
         let path = format!("{}/history", d.path());
         let gone = run.node.get(&path).await;
         assert_eq!(each(&gone, "operation"), ["delete", "update", "create"]);
-        past(&run.node, &d, "k").await.refused(404, "not_found_error");
+        history_of(&run.node, &d, "k").await.refused(404, "not_found_error");
         run.define_open("d").await;
         for node in run.all() {
             let answer = node.get(&path).await;
@@ -134,7 +134,7 @@ async fn a_definition_tells_its_changes_across_its_lives() {
             assert_eq!(each(&answer, "data"), expected);
         }
         // The configs of a definition end with it.
-        past(&run.node, &d, "k").await.refused(404, "not_found_error");
+        history_of(&run.node, &d, "k").await.refused(404, "not_found_error");
         let never = format!("{}/history", crate::harness::load::definition(&run.key("never")));
         run.node.get(&never).await.refused(404, "not_found_error");
     })
@@ -188,7 +188,7 @@ async fn a_rollback_is_a_new_change_and_brings_a_deleted_config_back() {
         assert_eq!(back.data(), &json!({"n": 7.0}));
         assert!(revision(&back) > third);
         assert_eq!(d.get("k").await.tag(), back.tag());
-        let history = past(&run.others[0], &d, "k").query(&[("limit", "1")]).await;
+        let history = history_of(&run.others[0], &d, "k").query(&[("limit", "1")]).await;
         assert_eq!(
             (each(&history, "operation"), each(&history, "reason")),
             (vec![json!("update")], vec![json!("undo")])
@@ -209,7 +209,7 @@ async fn a_rollback_is_a_new_change_and_brings_a_deleted_config_back() {
 }
 
 #[tokio::test]
-async fn a_rollback_keeps_its_conditions_and_is_answered_again() {
+async fn a_rollback_honours_preconditions_and_is_answered_again() {
     on_leader_and_follower(async |run: Run| {
         let d = run.define_open("d").await;
         let [first, second, third] = lived(&d).await;

@@ -57,7 +57,7 @@ async fn every_write_takes_a_key() {
 }
 
 #[tokio::test]
-async fn an_answer_is_kept_even_when_the_record_has_changed_since() {
+async fn an_answer_is_remembered_even_when_the_record_has_changed_since() {
     on_leader_and_follower(async |run: Run| {
         let d = run.define_open("d").await;
         d.create("k", &json!({"n": 0})).await.expect(201);
@@ -104,7 +104,7 @@ async fn a_precondition_belongs_to_the_request() {
 }
 
 #[tokio::test]
-async fn a_decided_rejection_is_kept_too() {
+async fn a_decided_rejection_is_remembered_too() {
     on_leader_and_follower(async |run: Run| {
         let d = run.define_open("d").await;
         d.create("k", &json!({"n": 0})).await.expect(201);
@@ -118,7 +118,7 @@ async fn a_decided_rejection_is_kept_too() {
 }
 
 #[tokio::test]
-async fn an_answer_that_was_not_decided_is_not_kept() {
+async fn an_answer_that_was_not_decided_is_not_remembered() {
     on_leader_and_follower(async |run: Run| {
         let d = run.define("d", &json!([]), &json!({"properties": {"n": {"type": "integer"}}})).await;
         let create =

@@ -21,7 +21,7 @@ async fn an_index_must_resolve_through_the_properties() {
 }
 
 #[tokio::test]
-async fn a_fault_of_an_index_names_its_place() {
+async fn a_violation_of_an_index_names_its_location() {
     on_leader_and_follower(async |run: Run| {
         let schema = json!({"properties": {"a": {}}});
         let answer = run.ask(&run.key("d"), &json!(["a", "x", "y"]), &schema).await.invalid();

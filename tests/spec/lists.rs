@@ -85,7 +85,7 @@ async fn page_and_limit_below_one_are_refused_by_name() {
 }
 
 #[tokio::test]
-async fn a_page_or_limit_that_is_no_integer_is_a_parsing_fault() {
+async fn a_page_or_limit_that_is_no_integer_is_a_parsing_violation() {
     on_leader_and_follower(async |run: Run| {
         let (_, lists) = lists(&run).await;
         for list in &lists {

@@ -1,4 +1,4 @@
-//! The ten operations: statuses, closed bodies, `Location`, both forms of each path.
+//! The ten operations: statuses, closed bodies, `Location`, each path with and without a slash at its end.
 
 use http::Method;
 use serde_json::{Value, json};

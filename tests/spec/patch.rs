@@ -96,7 +96,7 @@ async fn what_is_no_patch_is_refused() {
 }
 
 #[tokio::test]
-async fn the_result_is_held_to_the_schema_and_to_the_limits() {
+async fn the_result_is_validated_against_the_schema_and_the_limits() {
     on_leader_and_follower(async |run: Run| {
         let schema = json!({"properties": {"n": {"type": "integer"}}, "required": ["n"]});
         let d = run.define("d", &json!(["n"]), &schema).await;
@@ -127,7 +127,7 @@ async fn the_result_is_held_to_the_schema_and_to_the_limits() {
 }
 
 #[tokio::test]
-async fn preconditions_are_judged_before_the_patch() {
+async fn preconditions_are_checked_before_the_patch() {
     on_leader_and_follower(async |run: Run| {
         let d = run.define_open("d").await;
         let first = d.create("k", &json!({"n": 1})).await.expect(201).tag();
@@ -209,7 +209,7 @@ async fn four_clients_that_test_and_replace_end_at_eighty() {
 }
 
 #[tokio::test]
-async fn patches_of_a_hot_config_all_get_their_turn_beside_plain_writes() {
+async fn patches_of_a_hot_config_are_all_done_during_plain_writes() {
     on_leader_and_follower(async |run: Run| {
         let d = run.define_open("d").await;
         d.create("k", &json!({"puts": 0})).await.expect(201);

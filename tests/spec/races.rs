@@ -71,7 +71,7 @@ async fn of_equal_requests_with_one_idempotency_key_one_is_done_and_all_are_answ
 }
 
 #[tokio::test]
-async fn a_create_beside_the_delete_of_its_definition_leaves_no_orphan() {
+async fn a_create_during_the_delete_of_its_definition_leaves_no_orphan() {
     on_leader_and_follower(async |run: Run| {
         for round in 0..5 {
             let d = run.define_open(&format!("d{round}")).await;

@@ -123,7 +123,7 @@ async fn a_dry_run_reports_and_stores_nothing() {
 }
 
 #[tokio::test]
-async fn force_stores_a_schema_that_configs_break_and_tells_which() {
+async fn force_stores_a_schema_that_configs_break_and_lists_them() {
     on_leader_and_follower(async |run: Run| {
         let d = run.define_open("d").await;
         d.fill(&[("a", json!({"n": 1})), ("b", json!({"n": "two"}))]).await;
@@ -181,9 +181,9 @@ async fn conditions_and_repeated_requests_hold_for_schemas() {
         let guarded = |tag: &str| change(&d, &integers()).header("if-match", tag);
         let second = guarded(&first).await.expect(200).tag();
         guarded(&first).await.refused(412, "precondition_failed");
-        let stamped = || guarded(&second).header("idempotency-key", &run.key("id"));
-        let one = stamped().await.expect(200);
-        assert_eq!(stamped().await.expect(200).tag(), one.tag());
+        let with_key = || guarded(&second).header("idempotency-key", &run.key("id"));
+        let one = with_key().await.expect(200);
+        assert_eq!(with_key().await.expect(200).tag(), one.tag());
         d.node.get(&format!("{}/schema", d.path())).header("if-none-match", &one.tag()).await.expect(304);
     })
     .await;

@@ -35,7 +35,7 @@ async fn a_schema_must_be_one() {
 }
 
 #[tokio::test]
-async fn a_schema_is_judged_by_its_draft() {
+async fn a_schema_is_validated_by_its_draft() {
     on_leader_and_follower(async |run: Run| {
         // A boolean `exclusiveMaximum` is draft 4's; a list in `items` is the drafts' before 2020-12.
         let four = json!({

@@ -109,7 +109,7 @@ async fn of_sixteen_configs_with_one_value_one_is_done() {
 }
 
 #[tokio::test]
-async fn a_path_becomes_unique_beside_writes_or_a_write_is_refused() {
+async fn a_path_becomes_unique_during_writes_or_a_write_is_refused() {
     on_leader_and_follower(async |run: Run| {
         for round in 0..5 {
             let d = run.define(&format!("d{round}"), &json!(["n"]), &Value::Null).await;

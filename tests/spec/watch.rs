@@ -48,7 +48,7 @@ async fn every_change_comes_once_in_order_with_what_was_written() {
         run.others[1].delete(&d.path()).await.expect(200);
         let mut events = Vec::new();
         while events.len() < 7 {
-            events.push(watch.told().await);
+            events.push(watch.data_event().await);
         }
         let changes: Vec<_> = events.iter().flat_map(changes_of).collect();
         let expected = [
@@ -78,12 +78,12 @@ async fn every_change_comes_once_in_order_with_what_was_written() {
 }
 
 #[tokio::test]
-async fn a_watch_goes_on_at_any_node_behind_what_was_seen() {
+async fn a_watch_resumes_at_any_node_after_the_last_event_seen() {
     on_leader_and_follower(async |run: Run| {
         let d = run.define_open("d").await;
         let mut all: Vec<u64> = Vec::new();
         for n in 0..6 {
-            // Not the state's that the answer was made from: others write beside this.
+            // Not the state's that the answer was made from: others write at the same time.
             let tag = d.create(&format!("k{n}"), &json!({"n": n})).await.expect(201).tag();
             all.push(tag.trim_matches('"').parse().unwrap());
         }
@@ -107,7 +107,7 @@ async fn a_watch_goes_on_at_any_node_behind_what_was_seen() {
 }
 
 #[tokio::test]
-async fn a_watch_may_begin_with_the_state_and_meets_the_changes_behind_it() {
+async fn a_watch_may_begin_with_the_state_and_goes_on_with_later_changes() {
     on_leader_and_follower(async |run: Run| {
         let d = run.define_open("d").await;
         let (other, long) = (run.define_open("other").await, "x".repeat(150_000));
@@ -118,7 +118,7 @@ async fn a_watch_may_begin_with_the_state_and_meets_the_changes_behind_it() {
         let mut watch = open(&run.node, &d.key, &[("initial", "true")]).await;
         let (mut parts, mut keys) = (Vec::new(), Vec::new());
         loop {
-            let part = watch.told().await;
+            let part = watch.data_event().await;
             assert_eq!(part.name, "state", "{part:?}");
             let is_last = part.data["complete"] == true;
             assert_eq!(part.id.is_some(), is_last, "only the last part has an id");
@@ -139,7 +139,7 @@ async fn a_watch_may_begin_with_the_state_and_meets_the_changes_behind_it() {
         assert_eq!(parts.last().unwrap().id, revision);
         d.remove("a").await.expect(200);
         assert_eq!(brief(&watch.changes(1).await), ["config_deleted a"]);
-        // Who comes again with what he has seen has the state already.
+        // A caller that resumes with the last event that they have seen has the state already.
         let query = [("definition", d.key.as_str()), ("initial", "true")];
         let mut again = run.others[0].watch(&query, revision).await;
         assert_eq!(brief(&again.changes(1).await), ["config_deleted a"]);
@@ -157,7 +157,7 @@ async fn a_filtered_watch_holds_what_the_filtered_list_shows() {
         let from = d.get("in").await.expect(200).tag();
         let from = from.trim_matches('"');
         let mut live = open(&run.node, &d.key, &[filter[0], filter[1], ("initial", "true")]).await;
-        let state = live.told().await;
+        let state = live.data_event().await;
         assert_eq!(state.data["configs"].as_array().unwrap().len(), 1, "{state:?}");
         d.put("out", &json!({"n": 9})).await.expect(200);
         d.put("in", &json!({"n": 2})).await.expect(200);
@@ -189,7 +189,7 @@ async fn a_filtered_watch_holds_what_the_filtered_list_shows() {
         assert_eq!(keys, d.found(&[("n[gte]", "5")]).await);
         d.node.put(&d.path(), &json!({"indexes": ["tags"]})).await.expect(200);
         assert_eq!(brief(&live.changes(1).await), ["definition_updated "]);
-        let end = live.told().await;
+        let end = live.data_event().await;
         assert_eq!((end.name.as_str(), end.id), ("error", None));
         assert_eq!(end.data["errors"][0]["type"], "validation_error", "its path is indexed no longer");
         assert_eq!(live.next().await, Ok(None));
@@ -198,7 +198,7 @@ async fn a_filtered_watch_holds_what_the_filtered_list_shows() {
 }
 
 #[tokio::test]
-async fn a_watch_of_configs_is_told_of_them_and_of_their_definition() {
+async fn a_watch_of_configs_gets_their_changes_and_those_of_their_definition() {
     on_leader_and_follower(async |run: Run| {
         let d = run.define_open("d").await;
         let mut watch = open(&run.node, &d.key, &[("config_key", "a"), ("config_key", "c")]).await;
@@ -214,7 +214,7 @@ async fn a_watch_of_configs_is_told_of_them_and_of_their_definition() {
 }
 
 #[tokio::test]
-async fn a_quiet_watch_is_told_how_far_it_has_been_told_everything() {
+async fn a_quiet_watch_gets_the_revision_up_to_which_it_is_complete() {
     on_leader_and_follower(async |run: Run| {
         let mut watch = open(&run.node, &run.key("nothing"), &[]).await;
         let d = run.define_open("d").await;

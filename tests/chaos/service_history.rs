@@ -1,27 +1,26 @@
-//! The verdict by the service's own history: what it tells of the past is what it answered, and what it answered is
-//! what it tells of the past.
+//! Checks the answers against the service's own history, and the history against the answers.
 //!
-//! The history of every config, as each node tells it at the end, says what was there at every revision. So each
-//! answer that names its revision is held against that: reads, lists, reads of the past. A write must be in it once
-//! when it was acknowledged, at most once when its outcome is unknown, and never when it was refused; a batch as a
-//! whole at one revision; a watch must have told exactly this; and no config may break the schema of its time.
+//! The history of every config, read from each node at the end of a run, says what existed at every revision. Each
+//! answer that names its revision is compared with it: reads, lists, point-in-time reads. A write is in the history
+//! once when it was acknowledged, at most once when its outcome is unknown, and never when it was refused; a batch is
+//! there as a whole at one revision; a watch received exactly these changes; no config breaks the schema of its time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
 use super::{
-    history::{Kind, Look, Operation, Sweep},
+    history::{Kind, ListRead, Operation, PointInTimeRead},
     workload::{DEFINITIONS, group_of, is_odd},
 };
 use crate::harness::{Client, load::definition};
 
-/// One change of a config: revision, key (`def/cfg`), and the value that it had then.
+/// One change of a config: revision, key (`def/cfg`), and the value that it had from then on.
 type Step = (u64, String, Option<String>);
 
-/// What was there at every revision.
+/// What existed at every revision.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Past {
+pub(crate) struct ServiceHistory {
     configs: BTreeMap<String, BTreeMap<u64, Option<String>>>,
     /// Of each definition: from which revision on odd values were forbidden, or were not.
     strict: BTreeMap<String, BTreeMap<u64, bool>>,
@@ -39,7 +38,7 @@ async fn items(client: &Client, path: &str) -> Result<Vec<Value>, String> {
         let answer = call.insist().await;
         match answer.status {
             200 => {}
-            // Nobody ever made it.
+            // It was never created.
             404 if items.is_empty() => return Ok(items),
             _ => return Err(format!("a history: {answer:?}")),
         }
@@ -56,31 +55,31 @@ fn value_of(data: &Value) -> Option<String> {
     data["value"].as_str().map(str::to_owned)
 }
 
-impl Past {
-    /// As a node tells it; the error says what is wrong with that.
-    pub(crate) async fn told_by(client: &Client, keys: &[String]) -> Result<Self, String> {
-        let mut past = Self::default();
+impl ServiceHistory {
+    /// Reads it from a node; the error says what is wrong with it.
+    pub(crate) async fn read_from(client: &Client, keys: &[String]) -> Result<Self, String> {
+        let mut history = Self::default();
         for key in keys {
             let (of, config) = key.split_once('/').expect("keys are def/cfg");
             for item in items(client, &format!("{}/config/{config}", definition(of))).await? {
                 let revision = item["revision"].as_u64().expect("an item has a revision");
-                past.add(key, revision, value_of(&item["data"]))?;
+                history.add(key, revision, value_of(&item["data"]))?;
             }
         }
         for key in DEFINITIONS {
             for item in items(client, &definition(key)).await? {
                 let revision = item["revision"].as_u64().expect("an item has a revision");
                 let strict = item["data"]["json_schema"]["properties"]["odd"]["const"] == false;
-                past.strict.entry(key.to_owned()).or_default().insert(revision, strict);
+                history.strict.entry(key.to_owned()).or_default().insert(revision, strict);
             }
         }
-        Ok(past)
+        Ok(history)
     }
 
     fn add(&mut self, key: &str, revision: u64, value: Option<String>) -> Result<(), String> {
         match self.configs.entry(key.to_owned()).or_default().insert(revision, value) {
             None => Ok(()),
-            Some(_) => Err(format!("the history of `{key}` tells revision {revision} twice")),
+            Some(_) => Err(format!("the history of `{key}` has revision {revision} twice")),
         }
     }
 
@@ -99,29 +98,29 @@ impl Past {
     }
 }
 
-/// Everything that was answered.
+/// All answers.
 #[derive(Debug, Default)]
 pub(crate) struct Answered {
     pub(crate) operations: Vec<Operation>,
-    pub(crate) sweeps: Vec<Sweep>,
-    pub(crate) looks: Vec<Look>,
+    pub(crate) list_reads: Vec<ListRead>,
+    pub(crate) point_in_time_reads: Vec<PointInTimeRead>,
 }
 
-/// All contradictions between the past and the answers, in words.
-pub(crate) fn violations(past: &Past, answered: &Answered) -> Vec<String> {
-    let mut found = writes(past, &answered.operations);
-    found.extend(deletes(past, &answered.operations));
-    found.extend(batches(past, &answered.operations));
-    found.extend(reads(past, answered));
-    found.extend(lists(past, &answered.sweeps));
-    found.extend(schemas(past));
+/// All contradictions between the history and the answers, in words.
+pub(crate) fn violations(history: &ServiceHistory, answered: &Answered) -> Vec<String> {
+    let mut found = writes(history, &answered.operations);
+    found.extend(deletes(history, &answered.operations));
+    found.extend(batches(history, &answered.operations));
+    found.extend(reads(history, answered));
+    found.extend(lists(history, &answered.list_reads));
+    found.extend(schemas(history));
     found
 }
 
-/// Each value is in the past as often as its write says.
-fn writes(past: &Past, operations: &[Operation]) -> Vec<String> {
+/// Each value is in the history as often as its write says.
+fn writes(history: &ServiceHistory, operations: &[Operation]) -> Vec<String> {
     let mut places: BTreeMap<(&str, &str), Vec<u64>> = BTreeMap::new();
-    for (key, all) in &past.configs {
+    for (key, all) in &history.configs {
         for (revision, value) in all.iter().filter_map(|(at, value)| Some((at, value.as_deref()?))) {
             places.entry((key, value)).or_default().push(*revision);
         }
@@ -148,7 +147,7 @@ fn writes(past: &Past, operations: &[Operation]) -> Vec<String> {
 }
 
 /// Each config was deleted as often as was acknowledged, and no more often than was tried.
-fn deletes(past: &Past, operations: &[Operation]) -> Vec<String> {
+fn deletes(history: &ServiceHistory, operations: &[Operation]) -> Vec<String> {
     let mut counts: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
     for operation in operations.iter().filter(|o| o.op == Kind::Delete) {
         let (least, most) = counts.entry(&operation.key).or_default();
@@ -157,10 +156,10 @@ fn deletes(past: &Past, operations: &[Operation]) -> Vec<String> {
     }
     let empty = BTreeMap::new();
     let keys: BTreeSet<&str> =
-        counts.keys().copied().chain(past.configs.keys().map(String::as_str)).collect();
+        counts.keys().copied().chain(history.configs.keys().map(String::as_str)).collect();
     let wrong = keys.into_iter().filter_map(|key| {
         let (least, most) = counts.get(key).copied().unwrap_or_default();
-        let is = past.configs.get(key).unwrap_or(&empty).values().filter(|value| value.is_none()).count();
+        let is = history.configs.get(key).unwrap_or(&empty).values().filter(|value| value.is_none()).count();
         (is < least || is > most)
             .then(|| format!("`{key}` was deleted {is} times, not {least} to {most} times"))
     });
@@ -168,7 +167,7 @@ fn deletes(past: &Past, operations: &[Operation]) -> Vec<String> {
 }
 
 /// Each batch is there whole, at one revision, or not at all.
-fn batches(past: &Past, operations: &[Operation]) -> Vec<String> {
+fn batches(history: &ServiceHistory, operations: &[Operation]) -> Vec<String> {
     let mut by_number: BTreeMap<u64, Vec<&Operation>> = BTreeMap::new();
     for operation in operations {
         if let Some(number) = operation.batch {
@@ -176,7 +175,7 @@ fn batches(past: &Past, operations: &[Operation]) -> Vec<String> {
         }
     }
     let place = |operation: &Operation| {
-        let all = past.configs.get(&operation.key)?;
+        let all = history.configs.get(&operation.key)?;
         let (revision, _) = all.iter().find(|(_, value)| value.is_some() && **value == operation.value)?;
         Some(*revision)
     };
@@ -184,7 +183,7 @@ fn batches(past: &Past, operations: &[Operation]) -> Vec<String> {
     for (number, members) in by_number {
         let Some(revision) = members.iter().find_map(|member| place(member)) else { continue };
         let there = |member: &&&Operation| {
-            past.configs.get(&member.key).and_then(|all| all.get(&revision)) == Some(&member.value)
+            history.configs.get(&member.key).and_then(|all| all.get(&revision)) == Some(&member.value)
         };
         let count = members.iter().filter(there).count();
         if count != members.len() {
@@ -197,8 +196,8 @@ fn batches(past: &Past, operations: &[Operation]) -> Vec<String> {
     found
 }
 
-/// Each read says what was there at the revision that it names.
-fn reads(past: &Past, answered: &Answered) -> Vec<String> {
+/// Each read shows what existed at the revision that it names.
+fn reads(history: &ServiceHistory, answered: &Answered) -> Vec<String> {
     let mut found = Vec::new();
     for operation in answered.operations.iter().filter(|o| !o.is_write() && matches!(o.status, 200 | 404)) {
         let Some(state) = operation.state else {
@@ -206,38 +205,39 @@ fn reads(past: &Past, answered: &Answered) -> Vec<String> {
             continue;
         };
         let is = operation.revision.zip(operation.result.as_deref());
-        if past.at(&operation.key, state) != is {
-            found.push(format!("at {state} there was {:?}: {operation:?}", past.at(&operation.key, state)));
+        if history.at(&operation.key, state) != is {
+            found
+                .push(format!("at {state} there was {:?}: {operation:?}", history.at(&operation.key, state)));
         }
     }
-    for look in &answered.looks {
-        let is = look.found.as_ref().map(|(revision, value)| (*revision, value.as_str()));
-        if past.at(&look.key, look.at) != is {
-            found.push(format!("at {} there was {:?}: {look:?}", look.at, past.at(&look.key, look.at)));
+    for read in &answered.point_in_time_reads {
+        let is = read.found.as_ref().map(|(revision, value)| (*revision, value.as_str()));
+        if history.at(&read.key, read.at) != is {
+            found.push(format!("at {} there was {:?}: {read:?}", read.at, history.at(&read.key, read.at)));
         }
     }
     found
 }
 
-/// Each list shows exactly what was there at its revision.
-fn lists(past: &Past, sweeps: &[Sweep]) -> Vec<String> {
+/// Each list shows exactly what existed at its revision.
+fn lists(history: &ServiceHistory, list_reads: &[ListRead]) -> Vec<String> {
     let mut found = Vec::new();
-    for sweep in sweeps {
-        let prefix = format!("{}/", sweep.definition);
-        let there = past.configs.keys().filter_map(|key| {
+    for list in list_reads {
+        let prefix = format!("{}/", list.definition);
+        let there = history.configs.keys().filter_map(|key| {
             let config = key.strip_prefix(&prefix)?;
-            let (_, value) = past.at(key, sweep.state)?;
-            let asked = sweep.group.as_ref().is_none_or(|group| *group == group_of(value));
+            let (_, value) = history.at(key, list.state)?;
+            let asked = list.group.as_ref().is_none_or(|group| *group == group_of(value));
             asked.then_some((config, value))
         });
         let there: BTreeSet<(&str, &str)> = there.collect();
         let shown: BTreeSet<(&str, &str)> =
-            sweep.found.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+            list.found.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
         if there != shown {
             let differ: Vec<_> = there.symmetric_difference(&shown).collect();
             found.push(format!(
                 "a list of `{}` ({:?}) at revision {} differs from what was there in {differ:?}",
-                sweep.definition, sweep.group, sweep.state
+                list.definition, list.group, list.state
             ));
         }
     }
@@ -245,29 +245,29 @@ fn lists(past: &Past, sweeps: &[Sweep]) -> Vec<String> {
 }
 
 /// No config breaks the schema of its time.
-fn schemas(past: &Past) -> Vec<String> {
+fn schemas(history: &ServiceHistory) -> Vec<String> {
     let odd = |value: &Option<String>| value.as_deref().is_some_and(is_odd);
     let mut found = Vec::new();
-    for (key, all) in &past.configs {
+    for (key, all) in &history.configs {
         let of = key.split_once('/').expect("keys are def/cfg").0;
-        let strict = past.strict.get(of).cloned().unwrap_or_default();
+        let strict = history.strict.get(of).cloned().unwrap_or_default();
         let forbids = |at: u64| strict.range(..=at).next_back().is_some_and(|(_, strict)| *strict);
         let written = all.iter().filter(|(at, value)| odd(value) && forbids(**at)).map(|(at, _)| *at);
         let begun = strict.iter().filter(|(_, strict)| **strict).map(|(at, _)| *at);
-        let kept = begun.filter(|at| past.at(key, *at).is_some_and(|(_, value)| is_odd(value)));
-        found.extend(written.chain(kept).map(|at| format!("`{key}` breaks its schema at revision {at}")));
+        let existing = begun.filter(|at| history.at(key, *at).is_some_and(|(_, value)| is_odd(value)));
+        found.extend(written.chain(existing).map(|at| format!("`{key}` breaks its schema at revision {at}")));
     }
     found
 }
 
-/// What a follower was told of the configs, held against the past from a revision on.
-pub(crate) fn told(past: &Past, from: u64, told: &[(u64, Value)]) -> Vec<String> {
+/// Compares the changes of configs that a follower received with the history from a revision on.
+pub(crate) fn watched(history: &ServiceHistory, from: u64, events: &[(u64, Value)]) -> Vec<String> {
     let mut found = Vec::new();
-    if !told.is_sorted_by(|one, two| one.0 < two.0) {
-        found.push("a follower was told a revision twice or out of order".to_owned());
+    if !events.is_sorted_by(|one, two| one.0 < two.0) {
+        found.push("a follower received a revision twice or out of order".to_owned());
     }
     let mut steps = BTreeSet::new();
-    for (revision, changes) in told {
+    for (revision, changes) in events {
         for change in changes.as_array().into_iter().flatten() {
             let text = |name: &str| change[name].as_str().unwrap_or_default();
             let of = text("config_definition_key");
@@ -276,14 +276,14 @@ pub(crate) fn told(past: &Past, from: u64, told: &[(u64, Value)]) -> Vec<String>
             }
             let key = format!("{of}/{}", text("config_key"));
             if !steps.insert((*revision, key.clone(), value_of(&change["data"]))) {
-                found.push(format!("a follower was told of `{key}` at revision {revision} twice"));
+                found.push(format!("a follower received the change of `{key}` at revision {revision} twice"));
             }
         }
     }
-    let all = past.steps().split_off(&(from, String::new(), None));
+    let all = history.steps().split_off(&(from, String::new(), None));
     let differ: Vec<_> = all.symmetric_difference(&steps).take(5).collect();
     if !differ.is_empty() {
-        found.push(format!("a follower was told otherwise than the history says: {differ:?}"));
+        found.push(format!("a follower received other changes than the history has: {differ:?}"));
     }
     found
 }
@@ -297,17 +297,17 @@ mod tests {
     const A: &str = "chaos.a/k";
     const D: &str = "chaos.d/k";
 
-    fn past(steps: &[(&str, u64, Option<&str>)]) -> Past {
-        let mut past = Past::default();
+    fn history(steps: &[(&str, u64, Option<&str>)]) -> ServiceHistory {
+        let mut history = ServiceHistory::default();
         for (key, revision, value) in steps {
-            past.add(key, *revision, value.map(str::to_owned)).unwrap();
+            history.add(key, *revision, value.map(str::to_owned)).unwrap();
         }
-        past
+        history
     }
 
     /// Created at 5, changed at 7 in one batch with another, deleted at 9.
-    fn right() -> Past {
-        past(&[(A, 5, Some("v1")), (A, 7, Some("v2")), (A, 9, None), (D, 7, Some("v3"))])
+    fn right() -> ServiceHistory {
+        history(&[(A, 5, Some("v1")), (A, 7, Some("v2")), (A, 9, None), (D, 7, Some("v3"))])
     }
 
     fn write(key: &str, op: Kind, value: Option<&str>, revision: Option<u64>) -> Operation {
@@ -325,50 +325,53 @@ mod tests {
         ]
     }
 
-    fn judged(past: &Past, operations: Vec<Operation>) -> usize {
-        violations(past, &Answered { operations, ..Answered::default() }).len()
+    fn violation_count(history: &ServiceHistory, operations: Vec<Operation>) -> usize {
+        violations(history, &Answered { operations, ..Answered::default() }).len()
     }
 
     #[test]
-    fn a_write_that_is_lost_done_twice_moved_or_not_asked_for_is_found() {
-        assert_eq!(judged(&right(), operations()), 0);
+    fn a_write_that_is_lost_repeated_moved_or_invented_is_found() {
+        assert_eq!(violation_count(&right(), operations()), 0);
         let mut twice = right();
         twice.add(A, 11, Some("v1".into())).unwrap();
-        assert_eq!(judged(&twice, operations()), 1);
+        assert_eq!(violation_count(&twice, operations()), 1);
         let unknown = |ret| Operation { ret, status: 503, ..operations()[0].clone() };
         let with = |first: Operation| [&[first], &operations()[1..]].concat();
-        assert_eq!(judged(&right(), with(unknown(0))), 0);
-        assert_eq!(judged(&right(), with(unknown(2))), 1, "it was refused");
-        assert_eq!(judged(&twice, with(unknown(0))), 1, "at most once");
+        assert_eq!(violation_count(&right(), with(unknown(0))), 0);
+        assert_eq!(violation_count(&right(), with(unknown(2))), 1, "it was refused");
+        assert_eq!(violation_count(&twice, with(unknown(0))), 1, "at most once");
         let moved = Operation { revision: Some(6), ..operations()[0].clone() };
-        assert_eq!(judged(&right(), with(moved)), 1);
-        assert_eq!(judged(&right(), operations()[1..].to_vec()), 1, "nobody wrote `v1`");
+        assert_eq!(violation_count(&right(), with(moved)), 1);
+        assert_eq!(violation_count(&right(), operations()[1..].to_vec()), 1, "nobody wrote `v1`");
         let lost = write(A, Kind::Put, Some("v9"), Some(8));
-        assert_eq!(judged(&right(), [operations(), vec![lost]].concat()), 1);
-        assert_eq!(judged(&right(), operations()[..3].to_vec()), 1, "nobody deleted it");
-        assert_eq!(judged(&right(), [operations(), operations()[3..].to_vec()].concat()), 1);
+        assert_eq!(violation_count(&right(), [operations(), vec![lost]].concat()), 1);
+        assert_eq!(violation_count(&right(), operations()[..3].to_vec()), 1, "nobody deleted it");
+        assert_eq!(violation_count(&right(), [operations(), operations()[3..].to_vec()].concat()), 1);
         assert!(right().add(A, 5, None).is_err());
     }
 
     #[test]
     fn a_torn_batch_is_found() {
-        let of = |one, two| past(&[(A, one, Some("v2")), (D, two, Some("v3"))]);
+        let of = |one, two| history(&[(A, one, Some("v2")), (D, two, Some("v3"))]);
         let unknown = |operation: &Operation| Operation { ret: 0, status: 0, ..operation.clone() };
         let batch: Vec<_> = operations()[1..3].iter().map(unknown).collect();
-        assert_eq!(judged(&of(7, 7), batch.clone()), 0);
-        assert_eq!(judged(&Past::default(), batch.clone()), 0);
-        assert_eq!(judged(&past(&[(A, 7, Some("v2"))]), batch.clone()), 1);
-        assert_eq!(judged(&past(&[(D, 7, Some("v3"))]), batch.clone()), 1);
-        assert_eq!(judged(&of(7, 8), batch.clone()), 1);
+        assert_eq!(violation_count(&of(7, 7), batch.clone()), 0);
+        assert_eq!(violation_count(&ServiceHistory::default(), batch.clone()), 0);
+        assert_eq!(violation_count(&history(&[(A, 7, Some("v2"))]), batch.clone()), 1);
+        assert_eq!(violation_count(&history(&[(D, 7, Some("v3"))]), batch.clone()), 1);
+        assert_eq!(violation_count(&of(7, 8), batch.clone()), 1);
         let delete = unknown(&Operation { batch: Some(1), ..write("chaos.b/k", Kind::Delete, None, None) });
-        assert_eq!(judged(&of(7, 7), [batch, vec![delete]].concat()), 1, "the delete is not there");
+        assert_eq!(violation_count(&of(7, 7), [batch, vec![delete]].concat()), 1, "the delete is not there");
     }
 
     #[test]
     fn an_answer_that_is_not_of_its_revision_is_found() {
         let look = |at, found: Option<(u64, &str)>| {
             let found = found.map(|(revision, value)| (revision, value.to_owned()));
-            let answered = Answered { looks: vec![Look { key: A.into(), at, found }], ..Answered::default() };
+            let answered = Answered {
+                point_in_time_reads: vec![PointInTimeRead { key: A.into(), at, found }],
+                ..Answered::default()
+            };
             reads(&right(), &answered).len()
         };
         for (at, found) in
@@ -394,7 +397,7 @@ mod tests {
         let list = |state, group: Option<&str>, found: &[(&str, &str)]| {
             let found = found.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
             let (definition, group) = ("chaos.a".into(), group.map(str::to_owned));
-            lists(&right(), &[Sweep { definition, group, call: 1, ret: 2, state, found }]).len()
+            lists(&right(), &[ListRead { definition, group, call: 1, ret: 2, state, found }]).len()
         };
         assert_eq!(list(6, None, &[("k", "v1")]), 0);
         assert_eq!(list(6, Some("g1"), &[("k", "v1")]), 0);
@@ -412,9 +415,9 @@ mod tests {
     fn a_config_that_breaks_its_schema_is_found() {
         let odd = (0..).map(|number| format!("v{number}")).find(|value| is_odd(value)).unwrap();
         let with = |changes: &[(u64, bool)]| {
-            let mut past = past(&[(D, 5, Some(&odd)), (D, 7, Some("v1"))]);
-            past.strict.insert("chaos.d".into(), changes.iter().copied().collect());
-            schemas(&past).len()
+            let mut history = history(&[(D, 5, Some(&odd)), (D, 7, Some("v1"))]);
+            history.strict.insert("chaos.d".into(), changes.iter().copied().collect());
+            schemas(&history).len()
         };
         assert_eq!(with(&[(3, false)]), 0);
         assert_eq!(with(&[(3, true), (4, false), (8, true)]), 0);
@@ -423,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn a_follower_that_misses_a_change_or_is_told_one_twice_is_found() {
+    fn a_follower_that_misses_a_change_or_receives_one_twice_is_found() {
         let change = |key: &str, value: Option<&str>| {
             let (of, config) = key.split_once('/').unwrap();
             let kind = if value.is_some() { "config_updated" } else { "config_deleted" };
@@ -435,13 +438,13 @@ mod tests {
         };
         let both = json!([change(D, Some("v3")), change(A, Some("v2"))]);
         let all = [(5, json!([change(A, Some("v1"))])), (7, both.clone()), (9, json!([change(A, None)]))];
-        let judged = |events: &[(u64, Value)]| told(&right(), 5, events).len();
-        assert_eq!(judged(&all), 0);
-        assert_eq!(told(&right(), 6, &all[1..]).len(), 0);
-        assert_eq!(judged(&all[1..]), 1);
-        assert_eq!(judged(&[&all[..], &all[2..]].concat()), 2, "again, and not in order");
-        assert_eq!(judged(&[all[1].clone(), all[0].clone(), all[2].clone()]), 1);
-        assert_eq!(judged(&[all[0].clone(), (7, json!([both[0]])), all[2].clone()]), 1);
-        assert_eq!(judged(&[all[0].clone(), (8, both), all[2].clone()]), 1);
+        let violation_count = |events: &[(u64, Value)]| watched(&right(), 5, events).len();
+        assert_eq!(violation_count(&all), 0);
+        assert_eq!(watched(&right(), 6, &all[1..]).len(), 0);
+        assert_eq!(violation_count(&all[1..]), 1);
+        assert_eq!(violation_count(&[&all[..], &all[2..]].concat()), 2, "again, and not in order");
+        assert_eq!(violation_count(&[all[1].clone(), all[0].clone(), all[2].clone()]), 1);
+        assert_eq!(violation_count(&[all[0].clone(), (7, json!([both[0]])), all[2].clone()]), 1);
+        assert_eq!(violation_count(&[all[0].clone(), (8, both), all[2].clone()]), 1);
     }
 }
