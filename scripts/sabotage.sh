@@ -21,8 +21,8 @@ clock-in-apply           | chaos 1
 sled-beyond-log          | unit store::tests::sled_never_holds_what_the_log_does_not
 state-ahead-of-log       | unit store::tests::a_state_newer_than_the_log_is_refused
 damaged-log-accepted     | unit raft::codec::tests::every_flipped_bit_of_a_payload_is_damage_and_never_an_early_end
-purge-past-snapshot      | it chaos::bitrot::a_damaged_newest_snapshot_costs_nothing
-unknown-told-as-503      | chaos 1
+purge-beyond-snapshot    | it chaos::bitrot::a_damaged_newest_snapshot_costs_nothing
+unknown-as-503           | chaos 1
 digest-ignored           | unit store::tests::sled_that_is_damaged_deleted_or_incomplete_is_rebuilt
 stale-check-skipped      | unit state::apply::tests::a_command_that_was_checked_against_another_definition_is_stale
 blind-retry              | unit service::retry::tests::an_unknown_outcome_ends_a_request_that_must_not_be_repeated

@@ -168,10 +168,10 @@ fn verdicts() {
 
 #[test]
 fn refusals_between_nodes() {
-    let loc = vec![Step::Name("a".into()), Step::Place(2)];
+    let loc = vec![LocSegment::Name("a".into()), LocSegment::Index(2)];
     wire(&Invalid::Violations(vec![Violation::at(loc, "wrong")]), "00010577726f6e67020001610102");
     wire(&Invalid::TooLarge("big".into()), "0103626967");
-    wire(&Invalid::TooLargeAt(Violation::at(vec![Step::Place(2)], "big")), "0203626967010102");
+    wire(&Invalid::TooLargeAt(Violation::at(vec![LocSegment::Index(2)], "big")), "0203626967010102");
 }
 
 #[test]
@@ -211,12 +211,12 @@ fn remembered_requests() {
     let stamp = IdempotencyKey { id: [3; 16], fingerprint: [4; 16] };
     let outcome = Ok(Applied { revision: 9, at: Timestamp(200), created: false });
     wire(
-        &Remembered { stamp, at: Timestamp(200), revision: 9, outcome },
+        &RememberedOutcome { request: stamp, at: Timestamp(200), revision: 9, outcome },
         "0303030303030303030303030303030304040404040404040404040404040404c801090009c80100",
     );
     let outcome = Err(Rejection::ConfigExists);
     wire(
-        &Remembered { stamp, at: Timestamp(200), revision: 10, outcome },
+        &RememberedOutcome { request: stamp, at: Timestamp(200), revision: 10, outcome },
         "0303030303030303030303030303030304040404040404040404040404040404c8010a0103",
     );
 }
@@ -248,7 +248,7 @@ fn changes_of_the_history() {
 
 #[test]
 fn places_members_and_identities() {
-    wire(&Position { index: 300, stamp: vec![1, 2, 3] }, "ac0203010203");
+    wire(&Position { index: 300, raft_meta: vec![1, 2, 3] }, "ac0203010203");
     let member = Member { id: 2, api_addr: "127.0.0.1:8102".into(), peer_addr: "127.0.0.1:8202".into() };
     wire(&member, "020e3132372e302e302e313a383130320e3132372e302e302e313a38323032");
     let identity = Identity { cluster_id: uuid::Uuid::from_u128(0x1234), node_id: 2, format: 1 };

@@ -102,7 +102,7 @@ fn parse(body: Value) -> Result<Vec<Write>, Problem> {
             fields.errors.push(not_an_object(loc));
             continue;
         };
-        let violations_loc = vec![OPERATIONS.into(), Step::Place(index)];
+        let violations_loc = vec![OPERATIONS.into(), LocSegment::Index(index)];
         let errors = std::mem::take(&mut fields.errors);
         let mut operation = Operation { fields: Fields { object, loc, errors }, violations, violations_loc };
         writes.extend(operation.parse());
@@ -121,7 +121,7 @@ struct Operation {
     fields: Fields,
     violations: Vec<Violation>,
     /// The location of its violations.
-    violations_loc: Vec<Step>,
+    violations_loc: Vec<LocSegment>,
 }
 
 impl Operation {
@@ -183,15 +183,15 @@ impl Operation {
     /// The patch: a list is a JSON Patch, anything else is read as a JSON Merge Patch.
     fn patch(&mut self) -> Patch {
         let value = self.fields.take("patch").unwrap_or_default();
-        let format = if value.is_array() { PatchForm::Json } else { PatchForm::Merge };
+        let format = if value.is_array() { PatchFormat::Json } else { PatchFormat::Merge };
         let shape_loc = self.fields.loc_of("patch");
-        let loc: Vec<Step> = self.violations_loc.iter().cloned().chain(["patch".into()]).collect();
+        let loc: Vec<LocSegment> = self.violations_loc.iter().cloned().chain(["patch".into()]).collect();
         if !self.fields.errors.iter().any(|detail| detail.loc == shape_loc) {
             let (details, violations) = patch::errors(format, &value, &shape_loc, &loc);
             self.fields.errors.extend(details);
             self.violations.extend(violations);
         }
-        Patch { form: format, document: Document::new(value) }
+        Patch { format: format, document: Document::new(value) }
     }
 
     fn restrict(&mut self) -> bool {
@@ -268,7 +268,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn errors(operations: Value) -> (Vec<Vec<Step>>, Vec<Vec<Step>>) {
+    fn errors(operations: Value) -> (Vec<Vec<LocSegment>>, Vec<Vec<LocSegment>>) {
         match parse(json!({"operations": operations})) {
             Err(Problem::Shape(details)) => (details.into_iter().map(|detail| detail.loc).collect(), vec![]),
             Err(Problem::Refused(Refusal::Invalid(Invalid::Violations(violations)), None)) => {
@@ -278,11 +278,11 @@ mod tests {
         }
     }
 
-    fn at(index: u64, name: &str) -> Vec<Step> {
-        vec!["operations".into(), Step::Place(index), name.into()]
+    fn at(index: u64, name: &str) -> Vec<LocSegment> {
+        vec!["operations".into(), LocSegment::Index(index), name.into()]
     }
 
-    fn in_body(index: u64, name: &str) -> Vec<Step> {
+    fn in_body(index: u64, name: &str) -> Vec<LocSegment> {
         [vec!["body".into()], at(index, name)].concat()
     }
 

@@ -18,8 +18,8 @@ use super::reply::{Detail, Problem};
 use crate::{
     model::{
         document::{self, Document, DocumentError},
-        error::{Invalid, Step, Violation},
-        patch::PatchForm,
+        error::{Invalid, LocSegment, Violation},
+        patch::PatchFormat,
         record::Revision,
     },
     peer::{Member, NodeId},
@@ -35,8 +35,10 @@ const DISCARD_BYTES_MAX: usize = 64 << 20;
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The media types of patches.
-const PATCH_TYPES: [(&str, PatchForm); 2] =
-    [("application/merge-patch+json", PatchForm::Merge), ("application/json-patch+json", PatchForm::Json)];
+const PATCH_TYPES: [(&str, PatchFormat); 2] = [
+    ("application/merge-patch+json", PatchFormat::Merge),
+    ("application/json-patch+json", PatchFormat::Json),
+];
 
 /// Receives a body of at most `limit` bytes.
 pub(super) async fn receive(headers: &HeaderMap, mut body: Body, limit: usize) -> Result<Bytes, Problem> {
@@ -106,7 +108,7 @@ pub(super) fn check_type(headers: &HeaderMap) -> Result<(), Problem> {
 }
 
 /// The format of the patch in a body, by its media type.
-pub(super) fn patch_format(headers: &HeaderMap) -> Option<PatchForm> {
+pub(super) fn patch_format(headers: &HeaderMap) -> Option<PatchFormat> {
     let value = headers.get(header::CONTENT_TYPE)?.to_str().ok()?;
     let essence = value.split(';').next().unwrap_or_default().trim();
     PATCH_TYPES.iter().find(|(name, _)| name.eq_ignore_ascii_case(essence)).map(|(_, format)| *format)
@@ -252,7 +254,7 @@ pub(super) fn member_id(body: Value) -> Result<NodeId, Problem> {
 /// [`Fields::finish`] refuses the body.
 pub(super) struct Fields {
     pub(super) object: Map<String, Value>,
-    pub(super) loc: Vec<Step>,
+    pub(super) loc: Vec<LocSegment>,
     pub(super) errors: Vec<Detail>,
 }
 
@@ -275,7 +277,7 @@ impl Fields {
         self.object.get(name).is_some_and(Value::is_null)
     }
 
-    pub(super) fn loc_of(&self, name: &str) -> Vec<Step> {
+    pub(super) fn loc_of(&self, name: &str) -> Vec<LocSegment> {
         self.loc.iter().cloned().chain([name.into()]).collect()
     }
 
@@ -327,11 +329,11 @@ impl Fields {
     }
 
     /// The elements of a list, each with its location.
-    pub(super) fn list(&mut self, name: &str) -> Vec<(Vec<Step>, Value)> {
+    pub(super) fn list(&mut self, name: &str) -> Vec<(Vec<LocSegment>, Value)> {
         match self.take(name) {
             Some(Value::Array(items)) => {
                 let loc = self.loc_of(name);
-                let at = |number| loc.iter().cloned().chain([Step::Place(number)]).collect();
+                let at = |number| loc.iter().cloned().chain([LocSegment::Index(number)]).collect();
                 (0..).map(at).zip(items).collect()
             }
             Some(_) => {
@@ -376,9 +378,9 @@ mod tests {
     /// The locations and types of the errors in the shape of a body.
     fn shape_errors<T: std::fmt::Debug>(made: Result<T, Problem>) -> Vec<(String, &'static str)> {
         let Err(Problem::Shape(details)) = made else { panic!("{made:?} is not a refusal of a shape") };
-        let name = |step: &Step| match step {
-            Step::Name(name) => name.clone(),
-            Step::Place(place) => place.to_string(),
+        let name = |step: &LocSegment| match step {
+            LocSegment::Name(name) => name.clone(),
+            LocSegment::Index(place) => place.to_string(),
         };
         let place = |loc: &[LocSegment]| loc.iter().map(name).collect::<Vec<_>>().join("/");
         details.iter().map(|detail| (place(&detail.loc), detail.kind)).collect()
@@ -481,8 +483,8 @@ mod tests {
         let format_of = |value: &str| {
             patch_format(&HeaderMap::from_iter([(header::CONTENT_TYPE, value.parse().unwrap())]))
         };
-        assert_eq!(format_of("application/merge-patch+json"), Some(PatchForm::Merge));
-        assert_eq!(format_of("Application/JSON-Patch+json; charset=utf-8"), Some(PatchForm::Json));
+        assert_eq!(format_of("application/merge-patch+json"), Some(PatchFormat::Merge));
+        assert_eq!(format_of("Application/JSON-Patch+json; charset=utf-8"), Some(PatchFormat::Json));
         for other in ["", "application/json", "application/patch+json", "text/plain"] {
             assert_eq!(format_of(other), None, "{other}");
         }

@@ -108,7 +108,7 @@ pub(super) fn single<'a>(
 
 /// The refusal of a header.
 pub(super) fn header_problem(name: &HeaderName, msg: &str) -> Problem {
-    let loc = vec!["header".into(), Step::Name(name.to_string())];
+    let loc = vec!["header".into(), LocSegment::Name(name.to_string())];
     Problem::violation(Violation::at(loc, format!("header `{name}`: {msg}")))
 }
 

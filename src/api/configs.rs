@@ -24,7 +24,7 @@ use crate::{
         record::{Config, Revision},
     },
     service::{Consistency, Service, Write},
-    state::query::Found,
+    state::query::ListPage,
 };
 
 /// The name of the path's second parameter, and of the field of a record.

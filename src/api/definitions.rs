@@ -131,7 +131,7 @@ pub(super) fn identity(key: &str) -> Object {
 pub(super) fn build_progress(collection: &Collection) -> Option<String> {
     let build = collection.definition.indexing.build.as_ref();
     build.filter(|build: &&Build| !build.slots.is_empty())?;
-    collection.progress().map(|progress| format!("{}/{}", progress.done, progress.of))
+    collection.progress().map(|progress| format!("{}/{}", progress.done, progress.total))
 }
 
 /// A definition as JSON.

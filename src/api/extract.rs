@@ -243,7 +243,7 @@ pub(super) struct WriteRequest {
     pub(super) condition: Condition,
     pub(super) caller: Caller,
     /// The format of the patch in the body of a `PATCH`.
-    pub(super) patch_format: Option<PatchForm>,
+    pub(super) patch_format: Option<PatchFormat>,
     body: Bytes,
 }
 
@@ -290,7 +290,7 @@ impl FromRequest<Service> for WriteRequest {
             keys: Keys::from_uri(&parts.uri),
             params,
             condition: Condition::from_headers(&parts.headers)?,
-            caller: Caller { principal, reason, request, dry_run },
+            caller: Caller { principal, reason, idempotency_key: request, dry_run },
             patch_format,
             body,
         })
@@ -316,16 +316,16 @@ fn idempotency_key(
 ) -> Result<Option<IdempotencyKey>, Problem> {
     let Some(key) = single(&parts.headers, &IDEMPOTENCY_KEY)? else { return Ok(None) };
     let key = key.as_bytes();
-    if !(1..=REQUEST_KEY_BYTES_MAX).contains(&key.len()) || !key.iter().all(u8::is_ascii_graphic) {
-        let msg = format!("expected 1 to {REQUEST_KEY_BYTES_MAX} visible ASCII characters");
+    if !(1..=IDEMPOTENCY_KEY_BYTES_MAX).contains(&key.len()) || !key.iter().all(u8::is_ascii_graphic) {
+        let msg = format!("expected 1 to {IDEMPOTENCY_KEY_BYTES_MAX} visible ASCII characters");
         return Err(header_problem(&IDEMPOTENCY_KEY, &msg));
     }
     let header = |name| parts.headers.get(name).map_or(&b""[..], http::HeaderValue::as_bytes);
     let path = parts.uri.path();
     // The media type decides how a patch is read; the meaning of other bodies does not depend on it.
     let format = match body::patch_format(&parts.headers).filter(|_| parts.method == Method::PATCH) {
-        Some(PatchForm::Merge) => "merge",
-        Some(PatchForm::Json) => "json",
+        Some(PatchFormat::Merge) => "merge",
+        Some(PatchFormat::Json) => "json",
         None => "",
     };
     let fingerprint = [
@@ -426,7 +426,7 @@ mod tests {
         let rest = QueryError::NotIntegers(vec!["page".into()]);
         let made = read("min_revision=&max_staleness_ms=1.5&consistency=x", Err(rest));
         let Err(Problem::Shape(details)) = made else { panic!("{made:?}") };
-        let loc = |name: &str| vec![Step::from("query"), name.into()];
+        let loc = |name: &str| vec![LocSegment::from("query"), name.into()];
         let locs: Vec<_> = details.iter().map(|Detail { loc, .. }| loc.clone()).collect();
         assert_eq!(locs, [loc("page"), loc("max_staleness_ms"), loc("min_revision")]);
         assert!(details.iter().all(|detail| detail.kind == "int_parsing"));

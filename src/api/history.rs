@@ -16,7 +16,7 @@ use super::{
 use crate::{
     model::{limits::Limits, query::QueryError, record::Revision},
     service::Service,
-    store::{Left, Operation, Past, PastPage},
+    store::{AfterImage, HistoryEntry, HistoryPage, Operation},
 };
 
 /// Changes of a page where the caller sets no `limit`.
@@ -87,7 +87,7 @@ fn page_range(params: &Params, limits: &Limits) -> Result<(Option<Revision>, usi
     }
 }
 
-fn page_reply(page: &PastPage, limit: usize, path: &str) -> Reply {
+fn page_reply(page: &HistoryPage, limit: usize, path: &str) -> Reply {
     let items: Vec<String> = page.items.iter().map(item).collect();
     let meta = Object::new().value("limit", &limit).value("next_before", &page.next_before);
     let meta = meta.value("floor", &page.compaction_revision).finish();
@@ -97,16 +97,16 @@ fn page_reply(page: &PastPage, limit: usize, path: &str) -> Reply {
 }
 
 /// A change as JSON.
-fn item(change: &Past) -> String {
+fn item(change: &HistoryEntry) -> String {
     let operation = match change.operation {
         Operation::Create => "create",
         Operation::Update => "update",
         Operation::Delete => "delete",
     };
-    let data = match &change.left {
-        Left::Nothing => "null".to_owned(),
-        Left::Config(config) => config.data.to_string(),
-        Left::Definition(definition) => {
+    let data = match &change.after {
+        AfterImage::Deleted => "null".to_owned(),
+        AfterImage::Config(config) => config.data.to_string(),
+        AfterImage::Definition(definition) => {
             let text = Object::new().value("indexes", &definition.indexes);
             definition.schema.iter().fold(text, |text, schema| text.raw("json_schema", schema)).finish()
         }
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_deletion_has_null_data_and_texts_are_escaped() {
-        let deletion = Past {
+        let deletion = HistoryEntry {
             revision: 7,
             at: Timestamp(1),
             by: "root".into(),

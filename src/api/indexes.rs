@@ -50,7 +50,7 @@ fn states(collection: &Collection) -> String {
 pub(super) fn query_problem(error: QueryError, collection: &Collection, revision: Revision) -> Problem {
     let QueryError::Building(path) = error else { return error.into() };
     let progress = collection.progress().map_or_else(String::new, |progress| {
-        format!(" ({} of {} configs are indexed)", progress.done, progress.of)
+        format!(" ({} of {} configs are indexed)", progress.done, progress.total)
     });
     let text =
         format!("the index of `{path}` is being built{progress}; send the request again when it is ready");

@@ -38,7 +38,12 @@ pub(super) async fn patch(State(service): State<Service>, request: WriteRequest)
 }
 
 /// Checks a patch. `shape_loc` is its place in errors of shape, `loc` its place in violations.
-fn parse(format: PatchForm, value: Value, shape_loc: &[Step], loc: &[Step]) -> Result<Patch, Problem> {
+fn parse(
+    format: PatchFormat,
+    value: Value,
+    shape_loc: &[LocSegment],
+    loc: &[LocSegment],
+) -> Result<Patch, Problem> {
     let (details, violations) = errors(format, &value, shape_loc, loc);
     if !details.is_empty() {
         return Err(Problem::Shape(details));
@@ -46,25 +51,25 @@ fn parse(format: PatchForm, value: Value, shape_loc: &[Step], loc: &[Step]) -> R
     if !violations.is_empty() {
         return Err(Refusal::Invalid(Invalid::Violations(violations)).into());
     }
-    Ok(Patch { form: format, document: Document::new(value) })
+    Ok(Patch { format: format, document: Document::new(value) })
 }
 
 /// The errors in the shape of a patch, and its violations of the rules of its format.
 pub(super) fn errors(
-    format: PatchForm,
+    format: PatchFormat,
     value: &Value,
-    shape_loc: &[Step],
-    loc: &[Step],
+    shape_loc: &[LocSegment],
+    loc: &[LocSegment],
 ) -> (Vec<Detail>, Vec<Violation>) {
     let (mut details, mut violations) = (Vec::new(), Vec::new());
-    for misshape in Patch::misshapes(format, value) {
-        let below = |base: &[Step]| base.iter().cloned().chain(misshape.loc.iter().cloned()).collect();
+    for misshape in Patch::check_shape(format, value) {
+        let below = |base: &[LocSegment]| base.iter().cloned().chain(misshape.loc.iter().cloned()).collect();
         let (msg, kind) = match &misshape.kind {
-            MisshapeKind::Missing => ("field required", "missing"),
-            MisshapeKind::NotText => ("input should be a valid string", "string_type"),
-            MisshapeKind::NotList => ("input should be a valid list", "list_type"),
-            MisshapeKind::NotObject => ("input should be a valid object", "model_attributes_type"),
-            MisshapeKind::Wrong(msg) => {
+            ShapeErrorKind::Missing => ("field required", "missing"),
+            ShapeErrorKind::NotText => ("input should be a valid string", "string_type"),
+            ShapeErrorKind::NotList => ("input should be a valid list", "list_type"),
+            ShapeErrorKind::NotObject => ("input should be a valid object", "model_attributes_type"),
+            ShapeErrorKind::Wrong(msg) => {
                 violations.push(Violation::at(below(loc), msg.clone()));
                 continue;
             }

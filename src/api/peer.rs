@@ -35,7 +35,7 @@ use crate::{
     peer::{
         ReceiveError,
         call::Call,
-        client::{HEAD, LEFT, PROTOCOL},
+        client::{PROTOCOL, REMOVED_STATUS, SNAPSHOT_HEADER},
     },
     raft::Consensus,
     service::Service,
@@ -126,7 +126,7 @@ fn admit(service: &Service, call: Option<Call>, headers: &HeaderMap) -> Result<(
         Some(Call::Join) => service.peers().admit_secret(headers),
         _ => service.peers().admit(headers).and_then(|from| match service.consensus() {
             Some(consensus) if consensus.has_left(from) => {
-                Err((LEFT, format!("node {from} was removed from the cluster")))
+                Err((REMOVED_STATUS, format!("node {from} was removed from the cluster")))
             }
             Some(_) | None => Ok(()),
         }),
@@ -176,8 +176,8 @@ async fn receive_snapshot(
     headers: &HeaderMap,
     body: Body,
 ) -> Result<Response, CallRefusal> {
-    let missing = || ReceiveError::Malformed(format!("the header `{HEAD}` is missing"));
-    let head = headers.get(HEAD).ok_or_else(missing)?;
+    let missing = || ReceiveError::Malformed(format!("the header `{SNAPSHOT_HEADER}` is missing"));
+    let head = headers.get(SNAPSHOT_HEADER).ok_or_else(missing)?;
     let head = Bytes::copy_from_slice(head.as_bytes());
     let chunks = body.into_data_stream().map_err(std::io::Error::other);
     Ok(consensus.receive_snapshot(head, Box::pin(chunks)).await?.into_response())
@@ -190,7 +190,7 @@ async fn send_snapshot(consensus: &Consensus) -> Result<Response, CallRefusal> {
         ReceiveError::Failed(format!("the snapshot's metadata are no header value: {error}"))
     })?;
     let chunks = ReaderStream::with_capacity(file, FILE_CHUNK_BYTES);
-    Ok(([(HEAD, head)], Body::from_stream(chunks)).into_response())
+    Ok(([(SNAPSHOT_HEADER, head)], Body::from_stream(chunks)).into_response())
 }
 
 #[cfg(test)]

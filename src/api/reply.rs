@@ -453,10 +453,10 @@ fn shape_response(details: &[Detail]) -> Response {
 }
 
 /// A location as JSON.
-pub(super) fn loc_json(loc: &[Step]) -> Value {
-    let step = |step: &Step| match step {
-        Step::Name(name) => Value::from(name.as_str()),
-        Step::Place(place) => Value::from(*place),
+pub(super) fn loc_json(loc: &[LocSegment]) -> Value {
+    let step = |step: &LocSegment| match step {
+        LocSegment::Name(name) => Value::from(name.as_str()),
+        LocSegment::Index(place) => Value::from(*place),
     };
     loc.iter().map(step).collect()
 }

@@ -28,7 +28,7 @@ use super::{
     reply::{Problem, Reply, refusal_body},
 };
 use crate::{
-    feed::{Before, Event, Item},
+    feed::{Before, Event, RecordChange},
     model::{
         key::Key,
         query::QueryError,
@@ -85,7 +85,7 @@ pub(super) async fn open(
         definitions: all("definition"),
         configs: all("config_key"),
         filters: request.params.0.iter().filter(is_filter).cloned().collect(),
-        begin,
+        start: begin,
         consistency,
     };
     let watch = service.watch(wanted).await?;
@@ -110,7 +110,7 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
 }
 
 /// Where the watch begins. `Last-Event-ID` wins over the parameters, which an `EventSource` repeats.
-fn begin(params: &Params, last: Option<u64>) -> Result<Begin, QueryError> {
+fn begin(params: &Params, last: Option<u64>) -> Result<WatchStart, QueryError> {
     let mut errors = QueryErrors::default();
     let is_initial = match params.get("initial") {
         None | Some("false") => false,
@@ -126,10 +126,10 @@ fn begin(params: &Params, last: Option<u64>) -> Result<Begin, QueryError> {
         errors.violations.push(query_violation("initial", msg));
     }
     errors.finish(Some(match (last, from, is_initial) {
-        (Some(seen), _, _) => Begin::Behind(seen),
-        (None, Some(from), _) => Begin::Behind(from.saturating_sub(1)),
-        (None, None, true) => Begin::State,
-        (None, None, false) => Begin::Now,
+        (Some(seen), _, _) => WatchStart::After(seen),
+        (None, Some(from), _) => WatchStart::After(from.saturating_sub(1)),
+        (None, None, true) => WatchStart::InitialState,
+        (None, None, false) => WatchStart::Now,
     }))
 }
 
@@ -137,11 +137,11 @@ fn begin(params: &Params, last: Option<u64>) -> Result<Begin, QueryError> {
 /// than one that does not.
 fn with_ready_events(first: Bytes, watch: &mut Watch) -> Bytes {
     let may_grow = first.len() < CHUNK_BYTES;
-    let Some(second) = may_grow.then(|| watch.at_hand()).flatten() else { return first };
+    let Some(second) = may_grow.then(|| watch.try_next()).flatten() else { return first };
     let mut all = BytesMut::from(first);
     all.extend_from_slice(&render(second));
     while all.len() < CHUNK_BYTES
-        && let Some(notice) = watch.at_hand()
+        && let Some(notice) = watch.try_next()
     {
         all.extend_from_slice(&render(notice));
     }
@@ -154,14 +154,14 @@ fn render(notice: Notice) -> Bytes {
             let id = part.is_last.then_some(part.revision);
             sse_event("state", id, &state_json(&part)).into()
         }
-        Notice::Changes(event, Picked::All) => event
+        Notice::Changes(event, Selected::All) => event
             .rendered
             .get_or_init(|| {
                 let items = event.items.iter().map(|item| change_json(item, false));
                 sse_event("change", Some(event.revision), &changes_json(&event, items)).into()
             })
             .clone(),
-        Notice::Changes(event, Picked::Some(places)) => {
+        Notice::Changes(event, Selected::Items(places)) => {
             let items = places.iter().filter_map(|(place, has_left)| {
                 event.items.get(*place).map(|item| change_json(item, *has_left))
             });
@@ -192,7 +192,7 @@ fn changes_json(event: &Event, items: impl Iterator<Item = String>) -> String {
         .finish()
 }
 
-fn change_json(item: &Item, has_left: bool) -> String {
+fn change_json(item: &RecordChange, has_left: bool) -> String {
     match item {
         RecordChange::Definition { key, is_new, after } => match after {
             Some(definition) => {
@@ -222,7 +222,7 @@ fn change_json(item: &Item, has_left: bool) -> String {
     }
 }
 
-fn state_json(part: &Part) -> String {
+fn state_json(part: &InitialChunk) -> String {
     let definitions: Vec<String> = part
         .definitions
         .iter()
@@ -265,18 +265,18 @@ mod tests {
     use super::*;
     use crate::feed::tests::event;
 
-    fn begin_of(query: &str, last: Option<u64>) -> Result<Begin, QueryError> {
+    fn begin_of(query: &str, last: Option<u64>) -> Result<WatchStart, QueryError> {
         begin(&Params::from_uri(&format!("/?{query}").parse().unwrap()), last)
     }
 
     #[test]
     fn the_last_event_id_wins_over_the_parameters() {
-        assert_eq!(begin_of("", None), Ok(Begin::Now));
-        assert_eq!(begin_of("initial=true", None), Ok(Begin::State));
-        assert_eq!(begin_of("initial=true", Some(9)), Ok(Begin::Behind(9)));
-        assert_eq!(begin_of("from=5", None), Ok(Begin::Behind(4)));
-        assert_eq!(begin_of("from=5", Some(9)), Ok(Begin::Behind(9)));
-        assert_eq!(begin_of("from=0&initial=false", None), Ok(Begin::Behind(0)));
+        assert_eq!(begin_of("", None), Ok(WatchStart::Now));
+        assert_eq!(begin_of("initial=true", None), Ok(WatchStart::InitialState));
+        assert_eq!(begin_of("initial=true", Some(9)), Ok(WatchStart::After(9)));
+        assert_eq!(begin_of("from=5", None), Ok(WatchStart::After(4)));
+        assert_eq!(begin_of("from=5", Some(9)), Ok(WatchStart::After(9)));
+        assert_eq!(begin_of("from=0&initial=false", None), Ok(WatchStart::After(0)));
         for bad in ["initial=1", "from=-1", "initial=true&from=3"] {
             assert!(
                 matches!(begin_of(bad, None), Err(QueryError::Violations(violations)) if violations.len() == 1),
@@ -289,8 +289,8 @@ mod tests {
     #[test]
     fn an_unfiltered_event_is_rendered_once_and_shared() {
         let event = event(7, "d", "k", r#"{"n":1e400}"#);
-        let one = render(Notice::Changes(event.clone(), Picked::All));
-        let two = render(Notice::Changes(event.clone(), Picked::All));
+        let one = render(Notice::Changes(event.clone(), Selected::All));
+        let two = render(Notice::Changes(event.clone(), Selected::All));
         assert_eq!(one.as_ptr(), two.as_ptr());
         let expected = concat!(
             "event: change\nid: 7\ndata: {\"revision\":7,\"at\":\"1970-01-01T00:00:00.000007Z\",\"by\":\"root\",",
@@ -299,7 +299,7 @@ mod tests {
             "\"modified_at\":\"1970-01-01T00:00:00.000007Z\"}]}\n\n"
         );
         assert_eq!(one, expected);
-        let left = render(Notice::Changes(event, Picked::Some(vec![(0, true)])));
+        let left = render(Notice::Changes(event, Selected::Items(vec![(0, true)])));
         let left = String::from_utf8(left.to_vec()).unwrap();
         assert!(left.contains(r#"{"type":"config_unmatched","config_definition_key":"d","config_key":"k"}"#));
         assert_eq!(render(Notice::Progress(3)), "event: heartbeat\nid: 3\ndata: {\"revision\":3}\n\n");

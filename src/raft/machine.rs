@@ -89,7 +89,7 @@ impl AppliedState {
     /// Its place in the log, as the store records it.
     pub(super) fn position(&self) -> Position {
         let index = self.last_log_id.map_or(0, |id| id.index);
-        Position { index, stamp: StateMetadata::encode_with(self.last_log_id, &self.membership.encoded) }
+        Position { index, raft_meta: StateMetadata::encode_with(self.last_log_id, &self.membership.encoded) }
     }
 }
 
@@ -138,7 +138,7 @@ pub(super) struct Machine {
 impl Machine {
     /// A state machine that goes on from the store's state.
     pub(super) fn new(state: State, position: &Position, store: Store, log: Log) -> io::Result<Self> {
-        let metadata = StateMetadata::decode(&position.stamp).map_err(io::Error::other)?;
+        let metadata = StateMetadata::decode(&position.raft_meta).map_err(io::Error::other)?;
         let greatest_id = metadata.membership.greatest_id();
         let (last_log_id, membership) = metadata.into_raft().map_err(io::Error::other)?;
         let membership = Arc::new(AppliedMembership::new(membership, greatest_id));
@@ -225,7 +225,8 @@ impl Machine {
         let events = feed::events(&changes, &self.state);
         // Before the revision is announced: the announcement wakes the readers of the feed.
         self.publisher.feed.publish(events, self.state.revision(), self.store.figures().history);
-        let position = self.publish(changes.iter().flat_map(|change| &change.edits).any(Edit::frees_much));
+        let position =
+            self.publish(changes.iter().flat_map(|change| &change.edits).any(Edit::is_costly_to_free));
         for (responder, response) in responses {
             if let Some(responder) = responder {
                 responder.send(response);
@@ -307,7 +308,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
         let installed = tokio::task::spawn_blocking(move || install(&store, &file)).await;
         let (state, file) = installed.map_err(io::Error::other)?.map_err(|error| self.fail(error))?;
         let invalid = |error: String| self.fail(format!("the snapshot's metadata: {error}"));
-        let metadata = StateMetadata::decode(&file.position.stamp).map_err(invalid)?;
+        let metadata = StateMetadata::decode(&file.position.raft_meta).map_err(invalid)?;
         let greatest_id = self.membership.greatest_id.max(metadata.membership.greatest_id());
         let (last_log_id, stored) = metadata.into_raft().map_err(invalid)?;
         self.state = state;
@@ -340,7 +341,7 @@ fn install(store: &Store, file: &SnapshotFile) -> Result<(State, SnapshotFile), 
 
 /// A snapshot file as openraft's type.
 pub(super) fn snapshot_of(file: SnapshotFile) -> io::Result<Snapshot> {
-    let (last_log_id, last_membership) = StateMetadata::decode(&file.position.stamp)
+    let (last_log_id, last_membership) = StateMetadata::decode(&file.position.raft_meta)
         .and_then(StateMetadata::into_raft)
         .map_err(io::Error::other)?;
     Ok(Snapshot { meta: SnapshotMeta { last_log_id, last_membership }, snapshot: file })

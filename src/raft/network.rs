@@ -194,7 +194,7 @@ impl MemberClient {
         let header = SnapshotHeader {
             vote: Some(WireVote::from(&vote)),
             index: file.position.index,
-            metadata: file.position.stamp.clone(),
+            metadata: file.position.raft_meta.clone(),
             bytes: file.bytes,
             digest: file.digest,
         };

@@ -105,7 +105,7 @@ impl Consensus {
         let opened = tokio::fs::File::open(&file.path).await;
         let opened =
             opened.inspect_err(|error| tracing::error!(%error, "the newest snapshot can't be read")).ok()?;
-        let (index, metadata) = (file.position.index, file.position.stamp);
+        let (index, metadata) = (file.position.index, file.position.raft_meta);
         let header = SnapshotHeader { vote: None, index, metadata, bytes: file.bytes, digest: file.digest };
         Some((header.to_header().into_bytes().into(), opened))
     }

@@ -37,13 +37,13 @@ pub(crate) fn restore(
 ) -> Result<(Summary, uuid::Uuid), String> {
     require_empty(directory)?;
     let summary = backup::inspect(from).map_err(|error| error.to_string())?;
-    let metadata = StateMetadata::decode(&summary.position.stamp)?;
+    let metadata = StateMetadata::decode(&summary.position.raft_meta)?;
     let last = metadata.last_log_id.ok_or("the backup is of a cluster that was not formed yet")?;
     // The entry keeps its index and its term; its leader is now the new cluster's only member.
     let last = WireLogId { node: member.id, ..last };
     let identity = Identity { cluster_id: uuid::Uuid::new_v4(), node_id: member.id, format: FORMAT };
     let metadata = wire::to_bytes(&StateMetadata::of_first_member(last, member));
-    let position = Position { index: last.index, stamp: metadata };
+    let position = Position { index: last.index, raft_meta: metadata };
     backup::restore(from, &directory.join(STORE_DIRECTORY), &position).map_err(|error| error.to_string())?;
     create_log(&directory.join(LOG_DIRECTORY), &identity, last)
         .map_err(|error| format!("the log in {} can't be created: {error}", directory.display()))?;

@@ -150,7 +150,7 @@ pub(super) async fn receive(
     body: BoxStream<'static, io::Result<Bytes>>,
 ) -> Result<SnapshotFile, ReceiveError> {
     let path = store.incoming().map_err(|error| ReceiveError::Failed(error.to_string()))?;
-    let position = Position { index: header.index, stamp: header.metadata.clone() };
+    let position = Position { index: header.index, raft_meta: header.metadata.clone() };
     let file = SnapshotFile { path, position, bytes: header.bytes, digest: header.digest };
     let written = write(&file, body).await;
     let verified = match written {

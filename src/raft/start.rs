@@ -83,7 +83,7 @@ impl Consensus {
                 let mut sources = blocking(move || log_of_members.members()).await?.map_err(failed)?;
                 sources.extend(rescue);
                 let noted =
-                    store.distrust_note().and_then(|note| wire::from_bytes::<Vec<Member>>(&note).ok());
+                    store.invalidation_note().and_then(|note| wire::from_bytes::<Vec<Member>>(&note).ok());
                 sources.extend(noted.unwrap_or_default());
                 sources.retain(|member| member.id != me.node_id);
                 let recovery =
@@ -91,7 +91,7 @@ impl Consensus {
                 recovery.run(&sources).await?
             }
         };
-        let metadata = StateMetadata::decode(&position.stamp).map_err(StartError::Refused)?;
+        let metadata = StateMetadata::decode(&position.raft_meta).map_err(StartError::Refused)?;
         if let Some(applied) = metadata.last_log_id {
             log.reconcile(applied).await.map_err(failed)?;
         }

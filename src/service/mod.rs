@@ -118,7 +118,7 @@ struct Inner {
     /// One permit for each write in progress.
     admission: Semaphore,
     /// One permit for each read of the history.
-    lookups: Semaphore,
+    history_reads: Semaphore,
     validators: write::validators::Validators,
     record_locks: write::record_locks::RecordLocks,
     forwarding: Arc<forward::batching::Batcher>,
@@ -128,7 +128,7 @@ struct Inner {
     scans: Arc<Semaphore>,
     read_index: Arc<read::SharedReadIndex>,
     hub: Arc<watch::Hub>,
-    pins: Arc<read::cursor::Pins>,
+    pinned_states: Arc<read::pinned::PinnedStates>,
     /// A moment such that this node's state contains every write that was acknowledged before it.
     fresh_since: Mutex<Option<Instant>>,
     stopping: CancellationToken,
@@ -264,7 +264,7 @@ impl Service {
         revision: Revision,
         deadline: Instant,
     ) -> Result<(), Refusal> {
-        timeout_at(deadline, consensus.applied(revision)).await.map_err(|_| {
+        timeout_at(deadline, consensus.wait_applied(revision)).await.map_err(|_| {
             let applied = consensus.state().revision();
             Refusal::Undecided(format!("this node has applied revision {applied}, not yet {revision}"))
         })

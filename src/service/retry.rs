@@ -110,7 +110,7 @@ impl Service {
 pub(super) async fn confirm_leadership(consensus: &Consensus, deadline: Instant) -> Attempt<()> {
     let confirmed = async {
         let index = consensus.read_index().await?;
-        consensus.applied(index).await;
+        consensus.wait_applied(index).await;
         Ok::<(), ReadError>(())
     };
     match timeout_at(deadline, confirmed).await {
@@ -179,7 +179,7 @@ impl Retry {
     fn take_unknown(&mut self, text: String) -> Option<Refusal> {
         match self.on_unknown {
             OnUnknown::Ignore => self.reason = text,
-            OnUnknown::Stop | OnUnknown::Repeat if crate::sabotage::is("unknown-told-as-503") => {
+            OnUnknown::Stop | OnUnknown::Repeat if crate::sabotage::is("unknown-as-503") => {
                 return Some(Refusal::Unavailable(text));
             }
             OnUnknown::Stop if !crate::sabotage::is("blind-retry") => return Some(Refusal::Undecided(text)),

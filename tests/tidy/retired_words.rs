@@ -69,7 +69,7 @@ const RETIRED: [Retired; 26] = [
     retired(Code, "stamped", "with an idempotency key"),
     retired(Name, "Turn, Turns", "waiter, page, step"),
     retired(Name, "Told", "HistoryResponse"),
-    retired(Name, "Was, Past", "AsOf, history"),
+    retired(Name, "AsOf, Past", "AsOf, history"),
     retired(Name, "Kept", "Retained"),
     retired(Name, "Form", "wire format, encoding"),
     retired(Name, "Reach", "applied mark, high-water mark"),
@@ -223,7 +223,7 @@ fn a_retired_word_is_found() {
         "// it runs on `aside`",
         "struct Turn;",
         "const SOON: u8 = 1;",
-        "match was { Was::Then => 1 }",
+        "match was { AsOf::Value => 1 }",
         "let x = state.floor;",
         "// a trailing index",
     ] {

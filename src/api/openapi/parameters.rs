@@ -10,7 +10,7 @@ use utoipa::openapi::{
 };
 
 use super::schemas::{integer, key, text};
-use crate::model::limits::{Limits, REASON_BYTES_MAX, REQUEST_KEY_BYTES_MAX, WATCH_KEYS_MAX};
+use crate::model::limits::{IDEMPOTENCY_KEY_BYTES_MAX, Limits, REASON_BYTES_MAX, WATCH_KEYS_MAX};
 
 /// Adds all parameters to the components.
 pub(super) fn add_to(mut components: ComponentsBuilder, limits: &Limits) -> ComponentsBuilder {
@@ -188,7 +188,7 @@ fn header_parameters() -> Vec<(&'static str, Parameter)> {
             "Idempotency-Key",
             "Makes the request safe to send again: the first answer is remembered and repeated. 422 when another request \
              had the same key.",
-            visible(REQUEST_KEY_BYTES_MAX),
+            visible(IDEMPOTENCY_KEY_BYTES_MAX),
         ),
         header(
             "Last-Event-ID",

@@ -72,7 +72,7 @@ async fn the_text_of_an_internal_error_and_of_a_panic_is_only_logged() {
 
 #[tokio::test]
 async fn locations_are_names_and_numbers() {
-    let loc = vec![Step::from("indexes"), Step::Place(1)];
+    let loc = vec![LocSegment::from("indexes"), LocSegment::Index(1)];
     let response = Problem::violation(Violation::at(loc.clone(), "wrong")).into_response();
     assert_eq!(body(response).await["errors"][0]["loc"], json!(["indexes", 1]));
     let details = vec![Detail { loc, msg: "wrong".into(), kind: "missing" }];
@@ -120,7 +120,7 @@ async fn the_response_about_a_record_names_its_version() {
 async fn a_page_is_the_same_streamed_or_not() {
     let page = Page { page: u64::MAX, limit: 2, descending: true, search: String::new() };
     for size in [|_: &u8| 1, |_: &u8| BUFFERED_PAGE_BYTES_MAX] {
-        let found = Found { results: vec![1_u8, 2], total: 5 };
+        let found = ListPage { results: vec![1_u8, 2], total: 5 };
         let response = Reply::page("found", found, &page, size, u8::to_string).into_response();
         let expected = json!({
             "status": "SUCCESS",

@@ -14,7 +14,7 @@ use crate::{
     model::{
         command::{Applied, Expect, IdempotencyKey, Outcome},
         document::{self, Document, DocumentError},
-        patch::{Patch, PatchForm},
+        patch::{Patch, PatchFormat},
         record::Revision,
     },
     peer::ReceiveError,
@@ -55,7 +55,7 @@ enum WireWrite<'a> {
     Batch(Vec<WireWrite<'a>>),
 }
 
-/// The wire format of [`PatchForm`]. New variants go to the end.
+/// The wire format of [`PatchFormat`]. New variants go to the end.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 enum WirePatchForm {
     Merge,
@@ -156,9 +156,9 @@ impl<'a> WireWrite<'a> {
             Write::PatchConfig { definition, key, patch, expect } => Self::PatchConfig {
                 definition: text(definition),
                 key: text(key),
-                form: match patch.form {
-                    PatchForm::Merge => WirePatchForm::Merge,
-                    PatchForm::Json => WirePatchForm::Json,
+                form: match patch.format {
+                    PatchFormat::Merge => WirePatchForm::Merge,
+                    PatchFormat::Json => WirePatchForm::Json,
                 },
                 patch: json(&patch.document),
                 expect: *expect,
@@ -210,10 +210,10 @@ impl<'a> WireWrite<'a> {
             }
             Self::PatchConfig { definition, key, form, patch, expect } => {
                 let form = match form {
-                    WirePatchForm::Merge => PatchForm::Merge,
-                    WirePatchForm::Json => PatchForm::Json,
+                    WirePatchForm::Merge => PatchFormat::Merge,
+                    WirePatchForm::Json => PatchFormat::Json,
                 };
-                let patch = Patch { form, document: parse(patch)? };
+                let patch = Patch { format: form, document: parse(patch)? };
                 Write::PatchConfig {
                     definition: definition.into_owned(),
                     key: key.into_owned(),

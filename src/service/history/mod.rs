@@ -22,7 +22,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout_at};
 
-use super::{Consistency, Refusal, Service, read::wait_until_applied, write::run_blocking};
+use super::{Consistency, Refusal, Service, read::wait_until_applied, run_blocking};
 use crate::{
     model::{
         error::{Invalid, Rejection, Violation},
@@ -64,8 +64,8 @@ enum HistoryRequest {
 /// The response of a node's history. Sent between nodes: new variants go to the end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 enum HistoryResponse {
-    Page(PastPage),
-    AsOf(Was),
+    Page(HistoryPage),
+    AsOf(AsOf),
     WrittenAt(Arc<Config>),
     Transfer(Vec<u8>),
     /// No node retains it; the compaction revision.
@@ -146,7 +146,8 @@ impl Service {
         let state = consensus.state();
         let gone =
             || Refusal::Expired(format!("what was written at revision {revision} is no longer retained"));
-        let found = state.definition(definition).filter(|found| found.definition.born() <= revision);
+        let found =
+            state.definition(definition).filter(|found| found.definition.created_revision() <= revision);
         let found = found.ok_or_else(gone)?;
         if let Some(config) = found.config(key).filter(|config| config.revision == revision) {
             return Ok(Arc::clone(config));
@@ -212,11 +213,11 @@ impl Service {
             return Ok(Arc::clone(current));
         }
         match self.read_history(HistoryRequest::AsOf { subject, at, upto: now }).await? {
-            HistoryResponse::AsOf(Was::Then(Some(config))) => Ok(config),
-            HistoryResponse::AsOf(Was::Then(None)) => Err(absent()),
+            HistoryResponse::AsOf(AsOf::Value(Some(config))) => Ok(config),
+            HistoryResponse::AsOf(AsOf::Value(None)) => Err(absent()),
             // It does not exist now, and has not changed since.
-            HistoryResponse::AsOf(Was::Unchanged) if current.is_none() => Err(absent()),
-            other @ (HistoryResponse::AsOf(Was::Unchanged)
+            HistoryResponse::AsOf(AsOf::Unchanged) if current.is_none() => Err(absent()),
+            other @ (HistoryResponse::AsOf(AsOf::Unchanged)
             | HistoryResponse::Page(_)
             | HistoryResponse::WrittenAt(_)
             | HistoryResponse::Transfer(_)
@@ -306,23 +307,23 @@ fn read(store: &Store, request: &HistoryRequest) -> HistoryResponse {
         | HistoryRequest::Transfer { upto, .. } => *upto,
         HistoryRequest::WrittenAt { revision, .. } => *revision,
     };
-    if !store.history_reaches(needed, CATCH_UP_TIMEOUT) {
+    if !store.wait_for_history(needed, CATCH_UP_TIMEOUT) {
         let text = format!("the history is not written up to revision {needed} yet");
         return HistoryResponse::Unavailable(text);
     }
     let response = match request {
         HistoryRequest::Page { subject, upto, limit } => {
             let limit = usize::try_from(*limit).unwrap_or(usize::MAX);
-            store.history_page(subject, *upto, limit).map(HistoryResponse::Page)
+            store.history().page(subject, *upto, limit).map(HistoryResponse::Page)
         }
         HistoryRequest::AsOf { subject, at, upto } => {
-            store.config_at(subject, *at, *upto).map(HistoryResponse::AsOf)
+            store.history().config_as_of(subject, *at, *upto).map(HistoryResponse::AsOf)
         }
         HistoryRequest::WrittenAt { subject, revision } => {
-            store.config_of(subject, *revision).map(HistoryResponse::WrittenAt)
+            store.history().config_written_at(subject, *revision).map(HistoryResponse::WrittenAt)
         }
         HistoryRequest::Transfer { after, upto } => {
-            store.history_piece(*after, *upto).map(HistoryResponse::Transfer)
+            store.history().export(*after, *upto).map(HistoryResponse::Transfer)
         }
     };
     response.unwrap_or_else(|error| match error {
@@ -375,11 +376,11 @@ mod tests {
         ] {
             assert_eq!(decode::<HistoryRequest>(&encode(&request)).unwrap(), request);
         }
-        let page = PastPage { items: Vec::new(), next_before: Some(3), compaction_revision: 1 };
+        let page = HistoryPage { items: Vec::new(), next_before: Some(3), compaction_revision: 1 };
         for response in [
             HistoryResponse::Page(page),
-            HistoryResponse::AsOf(Was::Unchanged),
-            HistoryResponse::AsOf(Was::Then(None)),
+            HistoryResponse::AsOf(AsOf::Unchanged),
+            HistoryResponse::AsOf(AsOf::Value(None)),
             HistoryResponse::Transfer(vec![1, 2]),
             HistoryResponse::Compacted(7),
             HistoryResponse::Unavailable("a gap".into()),

@@ -105,7 +105,7 @@ impl Service {
         let command = Command::Compact { compaction_revision };
         let (by, at) = (AUTHOR.to_owned(), now());
         let proposal = Proposal { at, by, reason: None, request: None, definition_read: None, command };
-        match timeout(COMPACT_TIMEOUT, consensus.write(Arc::new(proposal))).await {
+        match timeout(COMPACT_TIMEOUT, consensus.write(proposal)).await {
             Ok(Ok(_)) => tracing::info!(
                 compaction_revision,
                 "the history is retained from revision {compaction_revision} on"
@@ -127,8 +127,8 @@ impl Service {
     ) -> Revision {
         let Some(limits) = retention.age_limits(now()) else { return 0 };
         let store = consensus.store().clone();
-        let found = run_blocking(move || match store.history_until(limits.start) {
-            Ok(revision) if revision > compaction_revision => store.history_until(limits.remove),
+        let found = run_blocking(move || match store.history().last_revision_at(limits.start) {
+            Ok(revision) if revision > compaction_revision => store.history().last_revision_at(limits.remove),
             other => other.map(|_| 0),
         });
         match found.await {
@@ -148,13 +148,13 @@ impl Service {
     async fn fill_gaps(&self) -> bool {
         let Some(consensus) = self.consensus() else { return true };
         let mut parts = 0;
-        while let Some((after, upto)) = consensus.store().history_gap() {
+        while let Some((after, upto)) = consensus.store().history().first_gap() {
             if self.inner.stopping.is_cancelled() || self.has_left() {
                 return false;
             }
             let Some(part) = self.fetch_history(consensus, after, upto).await else { return false };
             let store = consensus.store().clone();
-            match run_blocking(move || store.adopt_history(after, &part)).await {
+            match run_blocking(move || store.history().import(after, &part)).await {
                 Ok(Ok(filled_upto)) => {
                     parts += 1;
                     tracing::debug!(after, filled_upto, "fetched a part of the history");

@@ -14,7 +14,7 @@ use crate::{
         error::Rejection,
         record::{Config, Revision},
     },
-    service::{Caller, Consistency, Level, Refusal, Service, Write, Written, write::run_blocking},
+    service::{Caller, Consistency, Level, Refusal, Service, Write, Written, run_blocking},
     state::State,
 };
 
@@ -74,8 +74,8 @@ impl Service {
 
 /// The outcome that the log decided for the same request before.
 fn remembered_outcome(state: &State, caller: &Caller) -> Option<Outcome> {
-    let request = caller.request?;
+    let request = caller.idempotency_key?;
     let known = state.remembered(&request.id)?;
-    let is_same = known.stamp.fingerprint == request.fingerprint;
+    let is_same = known.request.fingerprint == request.fingerprint;
     Some(if is_same { known.outcome.clone() } else { Err(Rejection::RequestReused) })
 }

@@ -133,7 +133,7 @@ impl Service {
             let reason = match result {
                 Ok(ChangeMade { created, revision }) => {
                     // A node that was removed never applies the change, and shows what it knows.
-                    let _timed_out = timeout(APPLY_TIMEOUT, consensus.applied(revision)).await.is_err();
+                    let _timed_out = timeout(APPLY_TIMEOUT, consensus.wait_applied(revision)).await.is_err();
                     return Ok(Changed { created, view: self.cluster() });
                 }
                 Err(NotMade::Refused(refusal)) => return Err(refusal),
@@ -249,7 +249,8 @@ impl Service {
 fn check(change: &Change) -> Result<(), Invalid> {
     let (Change::Add(member) | Change::Replace { new: member, .. }) = change else { return Ok(()) };
     let mut violations = Vec::new();
-    let mut add = |name: &str, text: String| violations.push(Violation::at(vec![Step::from(name)], text));
+    let mut add =
+        |name: &str, text: String| violations.push(Violation::at(vec![LocSegment::from(name)], text));
     if member.id == 0 {
         add("id", "a node id is at least 1".into());
     }

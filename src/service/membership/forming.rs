@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use super::{MEMBERS_MAX, check_address};
 use crate::{
-    model::error::{Invalid, Step, Violation},
+    model::error::{Invalid, LocSegment, Violation},
     peer::{
         Member, NodeId, ReceiveError,
         call::Call,
@@ -220,7 +220,8 @@ fn check_members(members: &[Member], me: NodeId) -> Result<(), Invalid> {
     let mut ids = BTreeSet::new();
     let mut addresses = BTreeSet::new();
     for (member, place) in members.iter().zip(0..) {
-        let loc = |name: &str| vec![Step::from("members"), Step::Place(place), Step::from(name)];
+        let loc =
+            |name: &str| vec![LocSegment::from("members"), LocSegment::Index(place), LocSegment::from(name)];
         if member.id == 0 || !ids.insert(member.id) {
             violations.push(Violation::at(loc("id"), "a node id is at least 1 and named once"));
         }

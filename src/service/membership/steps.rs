@@ -136,7 +136,7 @@ impl MembershipChange<'_> {
         }
         if id != self.service.node_id() {
             self.expect_caught_up(id).await?;
-            self.consensus.hand_over_to(id).await?;
+            self.consensus.transfer_leadership_to(id).await?;
         }
         Ok(self.unchanged())
     }
@@ -217,7 +217,7 @@ impl MembershipChange<'_> {
 
     /// Waits briefly for a member that should have caught up already.
     async fn expect_caught_up(&self, id: NodeId) -> Result<(), NotMade> {
-        self.consensus.caught_up(id, CAUGHT_UP_TIMEOUT).await.map_err(conflict)
+        self.consensus.wait_caught_up(id, CAUGHT_UP_TIMEOUT).await.map_err(conflict)
     }
 
     async fn change_voters(
@@ -247,7 +247,7 @@ impl MembershipChange<'_> {
         if id != self.service.node_id() {
             return Ok(());
         }
-        if self.consensus.hand_over().await {
+        if self.consensus.transfer_leadership().await {
             Err(NotMade::Retry(format!("node {id} leads, and hands leadership over first")))
         } else {
             Err(NotMade::Retry("no other voter is alive to lead".into()))

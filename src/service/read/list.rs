@@ -29,7 +29,7 @@ use crate::{
         record::Revision,
     },
     peer::codec::encode,
-    service::{Consistency, Refusal, Service, write::run_blocking},
+    service::{Consistency, Refusal, Service, run_blocking},
     state::{Collection, State},
 };
 
@@ -211,7 +211,7 @@ impl<'a> Query<'a> {
     fn is_walk(&self) -> bool {
         match self {
             Self::Definitions(_, query) => query.page.search.is_empty(),
-            Self::Configs(collection, query) => collection.is_walked(query),
+            Self::Configs(collection, query) => collection.is_positional(query),
         }
     }
 
@@ -234,7 +234,7 @@ impl<'a> Query<'a> {
 
 fn being_built(path: &str, collection: &Collection) -> Refusal {
     let progress = collection.progress().map_or_else(String::new, |progress| {
-        format!(" ({} of {} configs are done)", progress.done, progress.of)
+        format!(" ({} of {} configs are done)", progress.done, progress.total)
     });
     Refusal::Conflict(format!(
         "the index of `{path}` is being built{progress}; the list can be had when it is ready"

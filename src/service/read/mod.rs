@@ -91,7 +91,7 @@ impl Service {
         let requested_at = Instant::now();
         let service = self.clone();
         let index = self.inner.read_index.get(move || service.clone().fetch_read_index()).await?;
-        consensus.applied(index).await;
+        consensus.wait_applied(index).await;
         let mut fresh_since = self.inner.fresh_since.lock().unwrap_or_else(PoisonError::into_inner);
         *fresh_since = (*fresh_since).max(Some(requested_at));
         Ok(())
@@ -160,7 +160,7 @@ impl Service {
 pub(super) async fn confirm_leadership(consensus: &Consensus, deadline: Instant) -> Result<(), String> {
     let confirmed = timeout_at(deadline, async {
         let index = consensus.read_index().await?;
-        consensus.applied(index).await;
+        consensus.wait_applied(index).await;
         Ok(())
     });
     match confirmed.await {
@@ -177,7 +177,7 @@ pub(super) async fn wait_until_applied(
     revision: Revision,
     deadline: Instant,
 ) -> Result<(), Refusal> {
-    timeout_at(deadline, consensus.applied(revision)).await.map_err(|_| {
+    timeout_at(deadline, consensus.wait_applied(revision)).await.map_err(|_| {
         let applied = consensus.state().revision();
         Refusal::Undecided(format!("this node has applied revision {applied}, not yet {revision}"))
     })

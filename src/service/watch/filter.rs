@@ -51,10 +51,10 @@ impl Scope {
         }
     }
 
-    pub(super) fn contains(&self, item: &Item) -> bool {
+    pub(super) fn contains(&self, item: &RecordChange) -> bool {
         match item {
-            Item::Definition { key, .. } => self.contains_definition(key),
-            Item::Config { definition, key, .. } => match self {
+            RecordChange::Definition { key, .. } => self.contains_definition(key),
+            RecordChange::Config { definition, key, .. } => match self {
                 Self::Configs(of, keys) => of == definition && keys.contains(key),
                 Self::All | Self::Definitions(_) => self.contains_definition(definition),
             },
@@ -139,16 +139,16 @@ impl Filter {
     }
 
     /// Whether an item is returned; if so, whether because its config no longer matches.
-    fn select(&self, item: &Item, (before, after): &BeforeAndAfter) -> Option<bool> {
+    fn select(&self, item: &RecordChange, (before, after): &BeforeAndAfter) -> Option<bool> {
         if after.as_ref().is_some_and(|config| finds(&self.query, config)) {
             return Some(false);
         }
         let matched_before = match item {
-            Item::Definition { .. } => return Some(false),
-            Item::Config { before: Before::Nothing, .. } => false,
+            RecordChange::Definition { .. } => return Some(false),
+            RecordChange::Config { before: Before::Nothing, .. } => false,
             // It may have matched. For a caller that does not have the config, the notice changes nothing.
-            Item::Config { before: Before::Unknown, .. } => true,
-            Item::Config { before: Before::Known(_), .. } => {
+            RecordChange::Config { before: Before::Unknown, .. } => true,
+            RecordChange::Config { before: Before::Known(_), .. } => {
                 before.as_ref().is_some_and(|config| finds(&self.query, config))
             }
         };

@@ -33,9 +33,9 @@ use crate::{
 /// Revisions that a topic lists: as many events as one read returns.
 const TOPIC_REVISIONS_MAX: usize = READ_MAX.events;
 /// What a watch reads at once, and so the most that a slow caller holds in memory.
-pub(super) const READ_MAX: Most = Most { events: 256, bytes: 256 << 10 };
+pub(super) const READ_MAX: EventPageMax = EventPageMax { events: 256, bytes: 256 << 10 };
 /// What the task records at once, under the lock.
-const RECORD_MAX: Most = Most { events: 1024, bytes: usize::MAX };
+const RECORD_MAX: EventPageMax = EventPageMax { events: 1024, bytes: usize::MAX };
 /// Watches that are woken before other tasks run: thousands woken at once would delay every write.
 const WAKE_BATCH: usize = 32;
 /// Watches that read the history at once: more would only make each other slow.
@@ -139,7 +139,7 @@ impl Hub {
     pub(super) fn start(self: &Arc<Self>, feed: Arc<Feed>, revisions: watch::Receiver<Revision>) -> bool {
         let is_first = !self.is_running.swap(true, Ordering::Relaxed);
         if is_first {
-            self.topics().recorded_upto = feed.reach();
+            self.topics().recorded_upto = feed.applied_revision();
             drop(tokio::spawn(Arc::clone(self).follow(feed, revisions)));
         }
         is_first
@@ -191,7 +191,7 @@ impl Hub {
 
 impl Topics {
     /// Records which topics a piece of the feed touches; returns their watches.
-    fn record(&mut self, piece: &Piece, compaction_revision: Revision) -> Vec<Arc<Notify>> {
+    fn record(&mut self, piece: &EventPage, compaction_revision: Revision) -> Vec<Arc<Notify>> {
         self.recorded_upto = self.recorded_upto.max(piece.upto);
         if self.by_topic.is_empty() {
             return Vec::new();
@@ -255,10 +255,12 @@ fn watches<'a>(topics: impl Iterator<Item = &'a TopicState>) -> Vec<Arc<Notify>>
 }
 
 /// The topics of an item, apart from [`Topic::All`].
-fn topics_of(item: &Item) -> [Topic; 2] {
+fn topics_of(item: &RecordChange) -> [Topic; 2] {
     match item {
-        Item::Definition { key, .. } => [Topic::Definition(key.clone()), Topic::DefinitionAlone(key.clone())],
-        Item::Config { definition, key, .. } => {
+        RecordChange::Definition { key, .. } => {
+            [Topic::Definition(key.clone()), Topic::DefinitionAlone(key.clone())]
+        }
+        RecordChange::Config { definition, key, .. } => {
             [Topic::Definition(definition.clone()), Topic::Config(definition.clone(), key.clone())]
         }
     }
@@ -284,7 +286,7 @@ impl TopicState {
 impl Registration {
     /// Events after a position that may concern the watch; `None` when the feed does not reach back to the position.
     /// Events of other topics may be among them.
-    pub(super) fn read(&self, feed: &Feed, position: Revision) -> Option<Piece> {
+    pub(super) fn read(&self, feed: &Feed, position: Revision) -> Option<EventPage> {
         if self.topics != [Topic::All] {
             let compaction_revision = feed.compaction_revision();
             let mut topics = self.hub.topics();
@@ -295,7 +297,7 @@ impl Registration {
                 let events = feed.pick(&revisions, READ_MAX.bytes)?;
                 let last = events.last().map_or(position, |event: &Arc<Event>| event.revision);
                 let upto = if is_all && events.len() == revisions.len() { recorded_upto } else { last };
-                return Some(Piece { events, upto });
+                return Some(EventPage { events, upto });
             }
         }
         feed.after(position, READ_MAX)

@@ -36,7 +36,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Consistency, Inner, Level, Refusal, Service};
 use crate::{
-    feed::{Event, Feed, Piece},
+    feed::{Event, EventPage, Feed},
     model::{error::Violation, key::Key, limits::WATCH_KEYS_MAX, record::Revision},
     raft::Consensus,
     store::HistoryError,
@@ -129,7 +129,10 @@ impl Service {
         let scope = scope(&request.definitions, &request.configs)?;
         let hub = &self.inner.hub;
         let permit = Arc::clone(&hub.permits).try_acquire_owned().map_err(|_| {
-            Refusal::Crowded(format!("this node has {} watches open, as many as it may", hub.watches_max()))
+            Refusal::LimitReached(format!(
+                "this node has {} watches open, as many as it may",
+                hub.watches_max()
+            ))
         })?;
         let requested_at = Instant::now();
         let state = self.view(request.consistency).await?;
@@ -381,7 +384,7 @@ impl Watch {
         Ok(true)
     }
 
-    async fn read_history(&mut self, replay: Replay) -> Result<Piece, Refusal> {
+    async fn read_history(&mut self, replay: Replay) -> Result<EventPage, Refusal> {
         let closed = |_| Refusal::Internal("the readers of the history are never closed".into());
         let permit = self.service.inner.hub.history_readers.acquire().await.map_err(closed)?;
         let read = tokio::task::spawn_blocking(move || replay.read()).await;

@@ -48,16 +48,16 @@ impl Replay {
     }
 
     /// The next piece, and the reader of what follows; `None` when that was all. Blocking.
-    pub(super) fn read(mut self) -> Result<(Piece, Option<Self>), HistoryError> {
+    pub(super) fn read(mut self) -> Result<(EventPage, Option<Self>), HistoryError> {
         let mut changes = match self.changes.take() {
             Some(changes) => changes,
             None => {
                 // Read before the history is opened: everything up to this revision is in what is opened.
                 self.history_upto = self.history_upto.max(self.consensus.figures().history);
-                self.consensus.store().history_from(self.start.saturating_add(1))?
+                self.consensus.store().history().changes_from(self.start.saturating_add(1))?
             }
         };
-        let mut piece = Piece { events: Vec::new(), upto: self.start };
+        let mut piece = EventPage { events: Vec::new(), upto: self.start };
         let mut bytes = 0;
         for _ in 0..CHANGES_PER_READ_MAX {
             let Some(change) = changes.next().transpose()? else {
@@ -87,17 +87,22 @@ impl Replay {
             match edit {
                 StoredEdit::Definition { id, key, before, after } => {
                     self.definitions.insert(id, key.clone());
-                    items.push(Item::Definition { key, is_new: before.is_none(), after });
+                    items.push(RecordChange::Definition { key, is_new: before.is_none(), after });
                 }
                 StoredEdit::Config { definition, key, before, after } => {
                     let before = before.map_or(Before::Nothing, |_| Before::Unknown);
                     let definition = self.definition_key(definition, change.revision)?;
-                    items.push(Item::Config { definition, key, before, after });
+                    items.push(RecordChange::Config { definition, key, before, after });
                 }
-                StoredEdit::ConfigOver { definition, before, after } => {
+                StoredEdit::ConfigWithBefore { definition, before, after } => {
                     let definition = self.definition_key(definition, change.revision)?;
                     let key = before.key.clone();
-                    items.push(Item::Config { definition, key, before: Before::Known(before), after });
+                    items.push(RecordChange::Config {
+                        definition,
+                        key,
+                        before: Before::Known(before),
+                        after,
+                    });
                 }
                 StoredEdit::Reindexed { .. } | StoredEdit::Remember(_) | StoredEdit::Forget(_) => {}
             }
@@ -121,7 +126,7 @@ impl Replay {
 
     /// The key in the change that deleted the definition.
     fn deleted_definition_key(&self, sought: Revision, at: Revision) -> Result<Key, HistoryError> {
-        for change in self.consensus.store().history_from(at)? {
+        for change in self.consensus.store().history().changes_from(at)? {
             let found = change?.edits.into_iter().find_map(|edit| match edit {
                 StoredEdit::Definition { id, key, .. } if id == sought => Some(key),
                 StoredEdit::Definition { .. }

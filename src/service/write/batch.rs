@@ -115,6 +115,6 @@ fn at_operation(invalid: Invalid, place: u32) -> Invalid {
 
 /// The violation of one operation as a violation of the batch.
 fn violation_at(mut violation: Violation, place: u32) -> Violation {
-    violation.loc.splice(0..0, [Step::from("operations"), Step::Place(place.into())]);
+    violation.loc.splice(0..0, [LocSegment::from("operations"), LocSegment::Index(place.into())]);
     violation
 }

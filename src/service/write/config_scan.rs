@@ -103,7 +103,7 @@ impl Scan {
         };
         let constraint = match write {
             Write::SetSchema(NewSchema { schema: None, .. }) => Constraint::Object,
-            Write::SetSchema(NewSchema { schema: Some(schema), .. }) if takes_all(&schema.value) => {
+            Write::SetSchema(NewSchema { schema: Some(schema), .. }) if accepts_any(&schema.value) => {
                 Constraint::None
             }
             Write::SetSchema(NewSchema { schema: Some(schema), compiled, .. }) => {
@@ -144,7 +144,8 @@ impl Scan {
             self.breaking.clear();
         }
         let since = self.revision;
-        let written = found.orders().by_modified.back_from(u64::MAX).map(|written| found.named(&written.of));
+        let written =
+            found.indexes().by_modified.back_from(u64::MAX).map(|written| found.config_of(&written.of));
         let mut new_configs = 0;
         match self.constraint {
             Constraint::None => {}
@@ -177,7 +178,7 @@ impl Scan {
             Constraint::Schema(schema) => data(config).is_some_and(|data| schema.accepts(&data)),
             Constraint::Unique(paths) => {
                 let duplicate = paths.iter().find_map(|path| {
-                    let other = found.shared(path, config.key.as_str(), &config.entries)?;
+                    let other = found.other_with_value(path, config.key.as_str(), &config.entries)?;
                     Some((path.clone(), other.clone(), config.key.clone()))
                 });
                 self.duplicate = self.duplicate.take().or(duplicate);
@@ -289,9 +290,9 @@ fn is_object(config: &Config) -> bool {
 
 /// A violation with its location, on one line.
 fn on_one_line(violation: &Violation) -> String {
-    let step = |step: &Step| match step {
-        Step::Name(name) => name.clone(),
-        Step::Place(place) => place.to_string(),
+    let step = |step: &LocSegment| match step {
+        LocSegment::Name(name) => name.clone(),
+        LocSegment::Index(place) => place.to_string(),
     };
     let place = violation.loc.iter().map(step).collect::<Vec<_>>().join(".");
     format!("{place}: {}", violation.msg)

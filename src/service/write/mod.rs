@@ -80,7 +80,7 @@ impl Service {
             return Ok(Written { applied, revision: applied.revision, dry_run: true, content });
         }
         // Callers read their own writes on this node. Where that takes too long, the write succeeds all the same.
-        let _late = timeout(APPLY_TIMEOUT, consensus.applied(applied.revision)).await.is_err();
+        let _late = timeout(APPLY_TIMEOUT, consensus.wait_applied(applied.revision)).await.is_err();
         let state = consensus.state();
         let mut content = content.or_else(|| content_at(&state, &request.write, applied.revision));
         if content.is_none()
@@ -88,7 +88,7 @@ impl Service {
             && let Target::Config { definition, key } = request.write.target()
         {
             // The record was written again since: the retained history has the content that this request gave it.
-            let earlier = self.config_of(definition, key, applied.revision).await;
+            let earlier = self.config_written_at(definition, key, applied.revision).await;
             content = earlier.ok().map(|config| Arc::clone(&config.data));
         }
         Ok(Written { applied, revision: state.revision(), dry_run: false, content })
@@ -151,7 +151,7 @@ impl Service {
                 return retry("the time was up before the write was proposed");
             }
             let proposal = request.proposal(command, definition_read);
-            match timeout_at(deadline, consensus.write(Arc::new(proposal))).await {
+            match timeout_at(deadline, consensus.write(proposal)).await {
                 Err(_) => {
                     let text = "the write was proposed, but not decided in time";
                     return Err(AttemptError::Unknown(text.into()));

@@ -256,7 +256,7 @@ fn write_config(
     // A plain PUT of an absent config is refused for its data first.
     let entries = if expect == Expect::Present { checked? } else { rejection_first(&precondition, checked)? };
     if precondition.is_ok()
-        && let Some(taken) = found.taken(key.as_str(), &entries)
+        && let Some(taken) = found.unique_conflict(key.as_str(), &entries)
     {
         precondition = Err(taken);
     }

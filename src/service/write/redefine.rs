@@ -29,10 +29,10 @@ use super::{
 use crate::{
     model::{
         command::Command,
-        error::{Invalid, Step, Violation},
+        error::{Invalid, LocSegment, Violation},
         index,
         record::{Definition, Revision},
-        schema::takes_all,
+        schema::accepts_any,
     },
     raft::Consensus,
     service::{
@@ -74,7 +74,7 @@ pub(super) fn set_schema(found: &Collection, new: &NewSchema) -> Result<Prepared
             index::check_paths(indexes, value, indexes.len()).map_err(Invalid::Violations)
         });
     rejection_first(&precondition, checked)?;
-    let fits = new.force || precondition.is_err() || value.is_some_and(takes_all);
+    let fits = new.force || precondition.is_err() || value.is_some_and(accepts_any);
     let command = Command::SetSchema {
         key: found.definition.key.clone(),
         schema: new.schema.as_ref().map(|schema| Arc::clone(&schema.text)),

@@ -40,7 +40,7 @@ impl Service {
         let state = self.view(Consistency::LINEARIZABLE).await?;
         if let Some(outcome) = decided_before(&state, &caller) {
             let applied = outcome?;
-            let config = self.config_of(definition, key, applied.revision).await?;
+            let config = self.config_written_at(definition, key, applied.revision).await?;
             let written = Written { applied, revision: state.revision(), dry_run: false, content: None };
             return Ok((written, config));
         }

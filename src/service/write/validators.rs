@@ -78,7 +78,7 @@ fn broken(definition: &Definition, what: &str) -> Refusal {
 /// The violations of a part as violations of the whole; `name` is the member that holds the part.
 pub(super) fn within(name: &str, mut violations: Vec<Violation>) -> Vec<Violation> {
     for violation in &mut violations {
-        violation.loc.insert(0, Step::from(name));
+        violation.loc.insert(0, LocSegment::from(name));
     }
     violations
 }

@@ -90,7 +90,7 @@ pub enum StoredEdit {
         after: Option<Arc<Config>>,
     },
     /// The outcome of a request is retained from now on.
-    Remember(Remembered),
+    Remember(RememberedOutcome),
     /// The outcome of the request that made this revision is no longer retained.
     Forget(Revision),
     /// As `Config`, when the replaced record is not in the same segment.

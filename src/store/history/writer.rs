@@ -87,7 +87,7 @@ impl HistoryWriter {
 
     /// Appends a change, unless the history covers it already or keeps none of its edits.
     pub(crate) fn write(&mut self, change: &Change) -> Result<(), StoreError> {
-        if change.revision <= self.applied || !change.edits.iter().any(Edit::is_told) {
+        if change.revision <= self.applied || !change.edits.iter().any(Edit::is_in_history) {
             return Ok(());
         }
         let failed = self.failed();

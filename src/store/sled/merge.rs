@@ -113,7 +113,7 @@ impl Rows {
         }
     }
 
-    pub(super) fn remember(&mut self, request: &Remembered) {
+    pub(super) fn remember(&mut self, request: &RememberedOutcome) {
         self.put(Table::Requests, keys::request(request.revision).to_vec(), keys::encode(request));
     }
 
@@ -180,7 +180,7 @@ pub(super) struct Merge {
     deleted: VecDeque<Revision>,
     definitions: BTreeMap<Revision, Update<Definition>>,
     configs: BTreeMap<(Revision, Key), Update<Config>>,
-    requests: BTreeMap<Revision, Option<Remembered>>,
+    requests: BTreeMap<Revision, Option<RememberedOutcome>>,
     /// Collections that are written whole, and how many configs of each are written.
     collections: VecDeque<(Arc<Collection>, u64)>,
     /// The weight of what was added, without what it replaced.

@@ -34,7 +34,7 @@ use crate::{
         time::Timestamp,
     },
     state::{
-        Remembered, State,
+        RememberedOutcome, State,
         builder::{BuildError, Builder},
     },
     store::{Position, StoreError, files},

@@ -59,7 +59,7 @@ pub fn inspect(path: &Path) -> Result<Summary, StoreError> {
 pub fn restore(path: &Path, directory: &Path, position: &Position) -> Result<(), StoreError> {
     let (state, _) = file::read(path)?;
     // A backup does not hold the history of its state.
-    let state = state.without_past();
+    let state = state.without_history();
     let snapshots = directory.join("snapshot");
     files::make_directory(&snapshots)?;
     let to = snapshots.join(format!("snapshot-{:020}.concord", position.index));

@@ -386,7 +386,7 @@ fn an_index_build_is_mirrored_step_by_step_and_continues_after_a_restart() {
         assert_eq!(fixture.revisions_when_written(), before, "no step is in the history");
         fixture.check();
     }
-    assert_eq!(fixture.state.definition("d").unwrap().orders().by_slot[1].len(), 1100);
+    assert_eq!(fixture.state.definition("d").unwrap().indexes().by_slot[1].len(), 1100);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     model::{
-        error::{Invalid, Rejection, Step, Violation},
+        error::{Invalid, LocSegment, Rejection, Violation},
         time::Timestamp,
     },
     peer::codec::{decode, encode},
@@ -54,7 +54,7 @@ fn writes() -> Vec<Write> {
         Write::PatchConfig {
             definition: key,
             key: "db".into(),
-            patch: Patch { form: PatchForm::Json, document: document("[]") },
+            patch: Patch { format: PatchFormat::Json, document: document("[]") },
             expect: Expect::At(3),
         },
     ]
@@ -98,7 +98,7 @@ fn every_write_is_encoded_as_recorded_and_decoded_as_it_was() {
 #[test]
 fn every_answer_is_encoded_as_recorded_and_decoded_as_it_was() {
     let applied = Applied { revision: 7, at: Timestamp(8), created: false };
-    let violations = vec![Violation::at(vec![Step::from("data"), Step::Place(2)], "bad")];
+    let violations = vec![Violation::at(vec![LocSegment::from("data"), LocSegment::Index(2)], "bad")];
     for (attempt, recorded) in [
         (Ok(Decision::new(Ok(applied), None)), "010000070800"),
         (Ok(Decision::new(Err(Rejection::Precondition { current: 5 }), None)), "0100010505"),

@@ -60,7 +60,7 @@ fn items(places: &[(usize, bool)]) -> Selected {
 
 #[test]
 fn a_scope_contains_its_definitions_and_configs() {
-    let deleted = |name: &str| Item::Definition { key: key(name), is_new: false, after: None };
+    let deleted = |name: &str| RecordChange::Definition { key: key(name), is_new: false, after: None };
     let all = event(vec![
         item("d", Before::Nothing, Some("{}")),
         item("e", Before::Nothing, Some("{}")),

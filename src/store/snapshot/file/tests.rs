@@ -30,9 +30,9 @@ pub(crate) fn config(key: &str, revision: Revision, data: &str) -> Config {
     }
 }
 
-pub(crate) fn remembered(revision: Revision) -> Remembered {
-    Remembered {
-        stamp: IdempotencyKey { id: [1; 16], fingerprint: [2; 16] },
+pub(crate) fn remembered(revision: Revision) -> RememberedOutcome {
+    RememberedOutcome {
+        request: IdempotencyKey { id: [1; 16], fingerprint: [2; 16] },
         at: Timestamp(revision),
         revision,
         outcome: Err(Rejection::ConfigNotFound),
