@@ -12,7 +12,6 @@ use super::{
     cursor,
     definitions::{self, find},
     extract::{ReadRequest, WriteRequest, check_key},
-    indexes,
     json::Object,
     reply::{Problem, Reply},
 };
@@ -24,7 +23,7 @@ use crate::{
         record::{Config, Revision},
     },
     service::{Consistency, Service, Write},
-    state::query::ListPage,
+    state::query::QueryResult,
 };
 
 /// The name of the path's second parameter, and of the field of a record.
@@ -43,29 +42,14 @@ pub(super) async fn create(State(service): State<Service>, request: WriteRequest
 
 /// Lists the configs of a definition.
 pub(super) async fn list(State(service): State<Service>, request: ReadRequest) -> Result<Reply, Problem> {
-    let limits = service.limits();
-    let shape = query::configs_shape(&request.params.0, limits);
-    let (consistency, shape) = request.params.with_consistency(shape)?;
-    let cursor = cursor::parse(&request.params)?;
+    let shape = query::configs_shape(&request.params.0, service.limits());
+    let (consistency, page) = request.params.with_consistency(shape)?;
+    let source = cursor::source(&request.params, consistency)?;
     check_key(&request.keys.definition, definitions::KEY)?;
-    let list = cursor::listed(&request, Some(&request.keys.definition));
-    if let Some(cursor) = cursor {
-        let answer = service.turn_configs(cursor, list, shape).await?;
-        let reply =
-            page(answer.found, &answer.page).next_link(cursor::link(&request, answer.next).as_deref());
-        return Ok(reply.state_revision(answer.revision));
-    }
-    let state = service.view(consistency).await?;
-    let collection = find(&state, &request.keys.definition)?;
-    let query = query::configs(&request.params.0, &collection.definition, limits)
-        .map_err(|error| indexes::query_problem(error, collection, state.revision()))?;
-    let found = collection.list(&query);
-    let next = service.next(&state, &list, &query.page, found.total);
-    let reply = page(found, &query.page).next_link(cursor::link(&request, next).as_deref());
-    Ok(reply.state_revision(state.revision()))
+    cursor::list(&service, &request, Some(&request.keys.definition), page, source).await
 }
 
-fn page(found: ListPage<Arc<Config>>, page: &Page) -> Reply {
+pub(super) fn page(found: QueryResult<Arc<Config>>, page: &Page) -> Reply {
     let size = |config: &Arc<Config>| config.data.len();
     let render = |config: &Arc<Config>| record(config);
     Reply::page("configs found", found, page, size, render)

@@ -1,38 +1,65 @@
-//! Cursors in the interface: the parameter `cursor`, and the `Link` header that names the next page.
+//! Lists in the interface: the parameter `cursor`, and the `Link` header that names the next page.
 //!
 //! **Invariant:** a link repeats the parameters of its page, so that a caller only has to follow it.
 
 use form_urlencoded::Serializer;
 
 use super::{
+    configs, definitions,
     extract::{Params, ReadRequest, query_violation},
-    reply::Problem,
+    reply::{Problem, Reply},
 };
-use crate::service::read::{
-    cursor::Cursor,
-    page::{ASIDE, Listed},
+use crate::{
+    model::query::Page,
+    service::{
+        Consistency, Service,
+        read::{
+            cursor::Cursor,
+            list::{ListPage, ListRequest, PLACE_PARAMETERS, PageSource},
+            records::ListRecords,
+        },
+    },
+    state::query::QueryResult,
 };
 
-/// The cursor of a request for a list, where it has one.
-pub(super) fn parse(params: &Params) -> Result<Option<Cursor>, Problem> {
+/// Where the requested page comes from: the state that a cursor names, or one that is as fresh as requested.
+pub(super) fn source(params: &Params, consistency: Consistency) -> Result<PageSource, Problem> {
     // An empty parameter counts as absent, as an empty `search` does.
-    let Some(text) = params.get("cursor").filter(|text| !text.is_empty()) else { return Ok(None) };
+    let Some(text) = params.get("cursor").filter(|text| !text.is_empty()) else {
+        return Ok(PageSource::Fresh(consistency));
+    };
     let refused = |msg: &str| Problem::violation(query_violation("cursor", msg));
     if params.get("page").is_some() {
         return Err(refused("`cursor` names its page, so `page` must be absent"));
     }
-    Cursor::parse(text).map(Some).ok_or_else(|| refused("`cursor` is not one that this service issued"))
+    let cursor =
+        Cursor::parse(text).ok_or_else(|| refused("`cursor` is not one that this service issued"))?;
+    Ok(PageSource::Cursor(cursor))
 }
 
-/// The list that a request names: the configs of a definition, or the definitions.
-pub(super) fn listed(request: &ReadRequest, definition: Option<&str>) -> Listed {
-    Listed { definition: definition.map(str::to_owned), params: request.params.0.clone() }
+/// Answers a list: of a definition's configs, or of definitions. `page` is what the parameters say of pages.
+pub(super) async fn list(
+    service: &Service,
+    request: &ReadRequest,
+    definition: Option<&str>,
+    page: Page,
+    source: PageSource,
+) -> Result<Reply, Problem> {
+    let list = ListRequest { definition: definition.map(str::to_owned), params: request.params.0.clone() };
+    let listed = service.list(list, page, source).await;
+    let ListPage { records, total, page, revision, next } =
+        listed.map_err(|error| Problem::Refused(error.refusal, error.revision))?;
+    let reply = match records {
+        ListRecords::Definitions(results) => definitions::page(QueryResult { results, total }, &page),
+        ListRecords::Configs(results) => configs::page(QueryResult { results, total }, &page),
+    };
+    Ok(reply.next_link(next.map(|next| link(request, next)).as_deref()).state_revision(revision))
 }
 
 /// The path and query of the page that a cursor names.
-pub(super) fn link(request: &ReadRequest, cursor: Option<Cursor>) -> Option<String> {
-    let params = request.params.0.iter().filter(|(name, _)| !ASIDE.contains(&name.as_str()));
+fn link(request: &ReadRequest, cursor: Cursor) -> String {
+    let params = request.params.0.iter().filter(|(name, _)| !PLACE_PARAMETERS.contains(&name.as_str()));
     let mut query = Serializer::new(String::new());
-    query.extend_pairs(params).append_pair("cursor", &cursor?.text());
-    Some(format!("{}?{}", request.path, query.finish()))
+    query.extend_pairs(params).append_pair("cursor", &cursor.text());
+    format!("{}?{}", request.path, query.finish())
 }

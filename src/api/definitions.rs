@@ -22,7 +22,7 @@ use crate::{
         record::Definition,
     },
     service::{Service, Write},
-    state::{self, Collection, query::ListPage},
+    state::{self, Collection, query::QueryResult},
 };
 
 /// The name of the path's first parameter, and of the field of a record.
@@ -43,21 +43,11 @@ pub(super) async fn create(State(service): State<Service>, request: WriteRequest
 pub(super) async fn list(State(service): State<Service>, request: ReadRequest) -> Result<Reply, Problem> {
     let query = query::definitions(&request.params.0, service.limits());
     let (consistency, query) = request.params.with_consistency(query)?;
-    let list = cursor::listed(&request, None);
-    if let Some(cursor) = cursor::parse(&request.params)? {
-        let answer = service.turn_definitions(cursor, list).await?;
-        let reply =
-            page(answer.found, &answer.page).next_link(cursor::link(&request, answer.next).as_deref());
-        return Ok(reply.state_revision(answer.revision));
-    }
-    let state = service.view(consistency).await?;
-    let found = state.list(&query);
-    let next = service.next(&state, &list, &query.page, found.total);
-    let reply = page(found, &query.page).next_link(cursor::link(&request, next).as_deref());
-    Ok(reply.state_revision(state.revision()))
+    let source = cursor::source(&request.params, consistency)?;
+    cursor::list(&service, &request, None, query.page, source).await
 }
 
-fn page(found: ListPage<Arc<Definition>>, page: &Page) -> Reply {
+pub(super) fn page(found: QueryResult<Arc<Definition>>, page: &Page) -> Reply {
     let size = |definition: &Arc<Definition>| definition.schema.as_ref().map_or(0, |text| text.len());
     let render = |definition: &Arc<Definition>| record(definition);
     Reply::page("config definitions found", found, page, size, render)

@@ -14,11 +14,7 @@ use super::{
     json::Object,
     reply::{Problem, Reply},
 };
-use crate::{
-    model::{query::QueryError, record::Revision},
-    service::{Refusal, Service},
-    state::Collection,
-};
+use crate::{service::Service, state::Collection};
 
 /// Lists the indexes of a definition: whether each can be used, and how many configs it holds.
 pub(super) async fn show(State(service): State<Service>, request: ReadRequest) -> Result<Reply, Problem> {
@@ -44,15 +40,4 @@ fn states(collection: &Collection) -> String {
     };
     let items: Vec<String> = definition.indexes.iter().zip(&definition.indexing.slots).map(item).collect();
     Object::new().raw("indexes", &format!("[{}]", items.join(","))).finish()
-}
-
-/// The refusal of a list of configs; one that needs an index under construction reports its progress.
-pub(super) fn query_problem(error: QueryError, collection: &Collection, revision: Revision) -> Problem {
-    let QueryError::Building(path) = error else { return error.into() };
-    let progress = collection.progress().map_or_else(String::new, |progress| {
-        format!(" ({} of {} configs are indexed)", progress.done, progress.total)
-    });
-    let text =
-        format!("the index of `{path}` is being built{progress}; send the request again when it is ready");
-    Problem::Refused(Refusal::Conflict(text), Some(revision))
 }

@@ -27,7 +27,7 @@ use crate::{
         time::Timestamp,
     },
     service::{Backup, Refusal, Written},
-    state::query::ListPage,
+    state::query::QueryResult,
 };
 
 /// The header with the revision of the state that an answer was made from.
@@ -91,7 +91,7 @@ impl Reply {
     /// A page of a list. `size` estimates the bytes of a record as `render` writes it.
     pub(super) fn page<R: Send + 'static>(
         message: &'static str,
-        found: ListPage<R>,
+        found: QueryResult<R>,
         page: &Page,
         size: fn(&R) -> usize,
         render: fn(&R) -> String,

@@ -191,6 +191,12 @@ impl Consensus {
         self.inner.leader.borrow().clone()
     }
 
+    /// The id of [`Self::leader`].
+    #[must_use]
+    pub fn leader_id(&self) -> Option<NodeId> {
+        self.inner.leader.borrow().as_ref().map(|leader| leader.id)
+    }
+
     /// Waits until the known leader changes.
     pub async fn leader_changed(&self) {
         let mut leader = self.inner.leader.clone();

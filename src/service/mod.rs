@@ -257,18 +257,6 @@ impl Service {
     fn leads(&self, consensus: &Consensus) -> bool {
         consensus.leader_id() == Some(self.node_id())
     }
-
-    /// Waits until this node has applied a revision.
-    async fn wait_applied(
-        consensus: &Consensus,
-        revision: Revision,
-        deadline: Instant,
-    ) -> Result<(), Refusal> {
-        timeout_at(deadline, consensus.wait_applied(revision)).await.map_err(|_| {
-            let applied = consensus.state().revision();
-            Refusal::Undecided(format!("this node has applied revision {applied}, not yet {revision}"))
-        })
-    }
 }
 
 /// Runs work that takes long on a thread for blocking work.

@@ -95,13 +95,13 @@ pub struct RememberedOutcome {
     pub outcome: Outcome,
 }
 
-impl Remembered {
+impl RememberedOutcome {
     /// The answer to a request that bears the same idempotency key.
     ///
     /// # Errors
     /// The rejection that was remembered, or the one of another request under the same key.
     pub fn answer_to(&self, request: &IdempotencyKey) -> Outcome {
-        let same = self.stamp.fingerprint == request.fingerprint;
+        let same = self.request.fingerprint == request.fingerprint;
         if same { self.outcome.clone() } else { Err(Rejection::RequestReused) }
     }
 }

@@ -22,7 +22,7 @@ use crate::model::{
 
 /// A page and the number of all records that match.
 #[derive(Debug)]
-pub struct ListPage<T> {
+pub struct QueryResult<T> {
     /// The records of the page.
     pub results: Vec<T>,
     /// The number of records of all pages.
@@ -38,7 +38,7 @@ const STRING_TAG: &[u8] = &[0x40];
 impl State {
     /// A page of definitions.
     #[must_use]
-    pub fn list(&self, query: &DefinitionQuery) -> ListPage<Arc<Definition>> {
+    pub fn list(&self, query: &DefinitionQuery) -> QueryResult<Arc<Definition>> {
         let page = &query.page;
         let matches = |definition: &Arc<Definition>| contains(definition.key.as_str(), &page.search);
         match query.sort {
@@ -70,7 +70,7 @@ fn page_of_index<'a, T: tree::Item, R: Clone + 'a>(
     page: &Page,
     record: impl Fn(&'a T) -> &'a R,
     matches: impl Fn(&R) -> bool,
-) -> ListPage<R> {
+) -> QueryResult<R> {
     let (skip, limit) = (skip(page), page.limit);
     if page.search.is_empty() {
         let total = index.len();
@@ -79,7 +79,7 @@ fn page_of_index<'a, T: tree::Item, R: Clone + 'a>(
         } else {
             index.from(skip).take(size(limit)).map(|item| record(item).clone()).collect()
         };
-        return ListPage { results, total };
+        return QueryResult { results, total };
     }
     if page.descending {
         scan(index.back_from(index.len()).map(record), skip, limit, matches)
@@ -98,8 +98,8 @@ fn scan<'a, R: Clone + 'a>(
     skip: u64,
     limit: u64,
     matches: impl Fn(&R) -> bool,
-) -> ListPage<R> {
-    let mut found = ListPage { results: Vec::new(), total: 0 };
+) -> QueryResult<R> {
+    let mut found = QueryResult { results: Vec::new(), total: 0 };
     for record in records.filter(|record| matches(record)) {
         if found.total >= skip && (found.results.len() as u64) < limit {
             found.results.push(record.clone());
@@ -112,7 +112,7 @@ fn scan<'a, R: Clone + 'a>(
 impl Collection {
     /// A page of configs.
     #[must_use]
-    pub fn list(&self, query: &ConfigQuery) -> ListPage<Arc<Config>> {
+    pub fn list(&self, query: &ConfigQuery) -> QueryResult<Arc<Config>> {
         let page = &query.page;
         let matches = |config: &Arc<Config>| finds(query, config);
         if query.filters.is_empty() {
@@ -136,7 +136,7 @@ impl Collection {
         index: &Tree<ByTime<Key>>,
         page: &Page,
         matches: impl Fn(&Arc<Config>) -> bool,
-    ) -> ListPage<Arc<Config>> {
+    ) -> QueryResult<Arc<Config>> {
         page_of_index(index, page, |item| self.config_of(&item.of), matches)
     }
 
@@ -156,13 +156,13 @@ impl Collection {
     }
 
     /// Sorts the candidates, removes duplicates and returns the page.
-    fn page_of(all: &mut Vec<Arc<Config>>, sort: ConfigSort, page: &Page) -> ListPage<Arc<Config>> {
+    fn page_of(all: &mut Vec<Arc<Config>>, sort: ConfigSort, page: &Page) -> QueryResult<Arc<Config>> {
         all.sort_unstable_by(|a, b| compare(a, b, sort, page.descending));
         // A config with an array may have been found by several elements.
         all.dedup_by(|a, b| a.key == b.key);
         let from = size(skip(page)).min(all.len());
         let to = from.saturating_add(size(page.limit)).min(all.len());
-        ListPage { results: all[from..to].to_vec(), total: all.len() as u64 }
+        QueryResult { results: all[from..to].to_vec(), total: all.len() as u64 }
     }
 
     /// A page sorted by a slot, without filters.
@@ -171,7 +171,7 @@ impl Collection {
         slot: u16,
         page: &Page,
         matches: impl Fn(&Arc<Config>) -> bool,
-    ) -> ListPage<Arc<Config>> {
+    ) -> QueryResult<Arc<Config>> {
         let index = self.index(slot);
         // An array has several entries in the index, so positions in the index are not positions in the list.
         let is_plain = page.search.is_empty() && self.repeated(slot) == 0;
@@ -190,7 +190,7 @@ impl Collection {
             let without = self.configs().filter(|config| sort_value(config, slot).is_none());
             results.extend(without.skip(skipped).take(limit - results.len()).cloned());
         }
-        ListPage { results, total: self.by_key.len() }
+        QueryResult { results, total: self.by_key.len() }
     }
 
     /// The records that the most selective filter finds, perhaps more than once; `None` when a scan is needed or cheaper.

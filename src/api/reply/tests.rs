@@ -120,7 +120,7 @@ async fn the_response_about_a_record_names_its_version() {
 async fn a_page_is_the_same_streamed_or_not() {
     let page = Page { page: u64::MAX, limit: 2, descending: true, search: String::new() };
     for size in [|_: &u8| 1, |_: &u8| BUFFERED_PAGE_BYTES_MAX] {
-        let found = ListPage { results: vec![1_u8, 2], total: 5 };
+        let found = QueryResult { results: vec![1_u8, 2], total: 5 };
         let response = Reply::page("found", found, &page, size, u8::to_string).into_response();
         let expected = json!({
             "status": "SUCCESS",

@@ -3,7 +3,6 @@
 //! | question | file |
 //! |---|---|
 //! | What is read, from which node, and what does a caller get? | this one |
-//! | How is an earlier revision brought back? | `rollback` |
 //! | How long is the history retained, and how are gaps filled? | `retention` |
 //!
 //! The history is on each node's disk. A member that was given a snapshot has a gap until the gap is filled; what it
@@ -14,7 +13,6 @@
 //! node's disk still has it.
 
 pub(super) mod retention;
-mod rollback;
 
 use std::{sync::Arc, time::Duration};
 
@@ -39,7 +37,6 @@ use crate::{
     state::State,
     store::{AsOf, HistoryError, HistoryPage, Store, Subject},
 };
-pub use rollback::Rollback;
 
 /// Reads of the history that run on this node at once: each holds a thread and may hold some megabytes.
 pub(super) const CONCURRENT_READS_MAX: usize = 16;
@@ -183,7 +180,7 @@ impl Service {
     }
 
     /// A config as of a revision, according to a state. `part`: the part of the request that names the revision.
-    pub(super) async fn config_as_of(
+    pub(in crate::service) async fn config_as_of(
         &self,
         state: &State,
         (definition, key): (&str, &str),

@@ -25,11 +25,15 @@ use crate::{
     peer::{
         Member, NodeId, ReceiveError,
         call::Call,
-        client::{CallError, Lane},
+        client::Lane,
         codec::{decode, encode},
     },
     raft::{ChangeError, Consensus},
-    service::{ClusterView, Refusal, Service, read::confirm_leadership, write::Pauses},
+    service::{
+        Service,
+        request::{ClusterView, Refusal},
+        retry::{Attempt, AttemptError, Leader, OnUnknown, Retry, confirm_leadership},
+    },
 };
 
 /// How long a change may take in all; less than the timeout of the command line. A new member that needs longer to
@@ -91,18 +95,7 @@ pub(super) struct ChangeMade {
     pub(super) revision: Revision,
 }
 
-/// Why the leader did not make a change. New variants go to the end.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum NotMade {
-    /// Certainly not made.
-    Refused(Refusal),
-    /// Certainly not made; another try may succeed.
-    Retry(String),
-    /// It may be made, or half made.
-    Unknown(String),
-}
-
-impl From<ChangeError> for NotMade {
+impl From<ChangeError> for AttemptError {
     fn from(error: ChangeError) -> Self {
         match error {
             ChangeError::NotYet(text) => Self::Retry(text),
@@ -121,29 +114,15 @@ impl Service {
         check(&change)?;
         let consensus = self.consensus_or_refusal()?;
         let deadline = Instant::now() + CHANGE_TIMEOUT;
-        let mut pauses = Pauses::until(deadline);
-        loop {
-            let result = match consensus.leader() {
-                None => Err(NotMade::Retry("no leader is known".into())),
-                Some(leader) if leader.id == self.node_id() => {
-                    self.change_as_leader(change.clone(), deadline).await
-                }
-                Some(leader) => self.forward_change(consensus, &change, &leader, deadline).await,
-            };
-            let reason = match result {
-                Ok(ChangeMade { created, revision }) => {
-                    // A node that was removed never applies the change, and shows what it knows.
-                    let _timed_out = timeout(APPLY_TIMEOUT, consensus.wait_applied(revision)).await.is_err();
-                    return Ok(Changed { created, view: self.cluster() });
-                }
-                Err(NotMade::Refused(refusal)) => return Err(refusal),
-                Err(NotMade::Unknown(text)) => return Err(Refusal::Undecided(text)),
-                Err(NotMade::Retry(text)) => text,
-            };
-            if !pauses.pause(consensus.leader_changed()).await {
-                return Err(Refusal::Unavailable(format!("no leader took the change in time: {reason}")));
-            }
-        }
+        let retry = Retry::until(deadline, OnUnknown::Stop, "no leader took the change in time");
+        let attempt = async || match self.known_leader(consensus)? {
+            Leader::ThisNode => self.change_as_leader(change.clone(), deadline).await,
+            Leader::Other(leader) => self.forward_change(consensus, &change, &leader, deadline).await,
+        };
+        let ChangeMade { created, revision } = retry.run(consensus, attempt).await?;
+        // A node that was removed never applies the change, and shows what it knows.
+        let _timed_out = timeout(APPLY_TIMEOUT, consensus.wait_applied(revision)).await.is_err();
+        Ok(Changed { created, view: self.cluster() })
     }
 
     async fn forward_change(
@@ -152,7 +131,7 @@ impl Service {
         change: &Change,
         leader: &Member,
         deadline: Instant,
-    ) -> Result<ChangeMade, NotMade> {
+    ) -> Attempt<ChangeMade> {
         let remaining = deadline.saturating_duration_since(Instant::now());
         let remaining_ms = u64::try_from(remaining.as_millis()).unwrap_or(u64::MAX);
         let body = encode(&ForwardedChange { change: change.clone(), remaining_ms });
@@ -165,16 +144,14 @@ impl Service {
         let response = tokio::select! {
             response = call => response,
             () = leader_lost => {
-                return Err(NotMade::Unknown("the leader changed while the change was under way".into()));
+                return Err(AttemptError::Unknown("the leader changed while the change was under way".into()));
             }
         };
         match response {
-            Ok(body) => decode::<Result<ChangeMade, NotMade>>(&body)
-                .unwrap_or_else(|error| Err(NotMade::Unknown(format!("the leader's answer is {error}")))),
-            Err(error @ (CallError::NotSent(_) | CallError::Refused { .. })) => {
-                Err(NotMade::Retry(format!("the leader: {error}")))
-            }
-            Err(error @ CallError::Unknown(_)) => Err(NotMade::Unknown(format!("the leader: {error}"))),
+            Ok(body) => decode::<Attempt<ChangeMade>>(&body).unwrap_or_else(|error| {
+                Err(AttemptError::Unknown(format!("the leader's answer is {error}")))
+            }),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -190,24 +167,23 @@ impl Service {
 
     /// Makes a change if this node leads. It runs as a task of its own: a caller that disconnects must not leave the
     /// change half-way.
-    async fn change_as_leader(&self, change: Change, deadline: Instant) -> Result<ChangeMade, NotMade> {
+    async fn change_as_leader(&self, change: Change, deadline: Instant) -> Attempt<ChangeMade> {
         let service = self.clone();
         let task = tokio::spawn(async move {
             let Some(consensus) = service.consensus() else {
-                return Err(NotMade::Retry(service.absence()));
+                return Err(AttemptError::Retry(service.absence()));
             };
             if !service.leads(consensus) {
-                return Err(NotMade::Retry(format!("node {} does not lead", service.node_id())));
+                return Err(AttemptError::Retry(format!("node {} does not lead", service.node_id())));
             }
             let Ok(_one_at_a_time) = timeout(LOCK_TIMEOUT, service.inner.changing.lock()).await else {
                 if consensus.is_joint() {
                     // Perhaps this very change: a lost leader left it half made, and this node is completing it.
-                    return Err(NotMade::Retry("a change of the members is being completed".into()));
+                    return Err(AttemptError::Retry("a change of the members is being completed".into()));
                 }
                 return Err(conflict("another change of the cluster is under way"));
             };
-            let confirmed = confirm_leadership(consensus, Instant::now() + LEADERSHIP_TIMEOUT).await;
-            confirmed.map_err(NotMade::Retry)?;
+            confirm_leadership(consensus, Instant::now() + LEADERSHIP_TIMEOUT).await?;
             if consensus.is_joint() {
                 // A lost leader's change comes first: the requested change may be the remainder of it.
                 consensus.complete_change().await?;
@@ -221,7 +197,7 @@ impl Service {
             }
             result
         });
-        task.await.unwrap_or_else(|error| Err(NotMade::Unknown(format!("the change ended: {error}"))))
+        task.await.unwrap_or_else(|error| Err(AttemptError::Unknown(format!("the change ended: {error}"))))
     }
 
     /// On the leader: completes a change that a lost leader has left half made, as a task of its own.
@@ -294,13 +270,13 @@ mod tests {
             let forwarded = ForwardedChange { change, remaining_ms: 9 };
             assert_eq!(decode::<ForwardedChange>(&encode(&forwarded)).unwrap(), forwarded);
         }
-        let responses: [Result<ChangeMade, NotMade>; 3] = [
+        let responses: [Attempt<ChangeMade>; 3] = [
             Ok(ChangeMade { created: true, revision: 7 }),
             Err(conflict("no")),
-            Err(NotMade::Refused(Refusal::NoMember(4))),
+            Err(AttemptError::Refused(Refusal::NoMember(4))),
         ];
         for response in responses {
-            assert_eq!(decode::<Result<ChangeMade, NotMade>>(&encode(&response)).unwrap(), response);
+            assert_eq!(decode::<Attempt<ChangeMade>>(&encode(&response)).unwrap(), response);
         }
     }
 }

@@ -21,14 +21,18 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{
     MEMBERS_MAX,
-    change::{Change, ChangeMade, NotMade},
+    change::{Change, ChangeMade},
     forming::JoinRequest,
 };
 use crate::{
     model::error::Invalid,
     peer::{Member, NodeId},
     raft::Consensus,
-    service::{Refusal, Service},
+    service::{
+        Service,
+        request::Refusal,
+        retry::{Attempt, AttemptError},
+    },
 };
 
 /// How long to wait for a member that should have caught up already.
@@ -62,7 +66,7 @@ pub(super) struct MembershipChange<'a> {
 }
 
 impl MembershipChange<'_> {
-    pub(super) async fn make(&self, change: &Change) -> Result<ChangeMade, NotMade> {
+    pub(super) async fn make(&self, change: &Change) -> Attempt<ChangeMade> {
         match change {
             Change::Add(member) => self.add(member).await,
             Change::Promote(id) => self.promote(*id).await,
@@ -72,13 +76,13 @@ impl MembershipChange<'_> {
         }
     }
 
-    async fn add(&self, member: &Member) -> Result<ChangeMade, NotMade> {
+    async fn add(&self, member: &Member) -> Attempt<ChangeMade> {
         let made = self.add_learner(member, None).await?;
         self.wait_until_caught_up(member.id).await?;
         Ok(made)
     }
 
-    async fn promote(&self, id: NodeId) -> Result<ChangeMade, NotMade> {
+    async fn promote(&self, id: NodeId) -> Attempt<ChangeMade> {
         self.check_member(id)?;
         if self.before.voters.contains(&id) {
             return Ok(self.unchanged());
@@ -87,7 +91,7 @@ impl MembershipChange<'_> {
         self.change_voters(BTreeSet::from([id]), BTreeSet::new()).await
     }
 
-    async fn remove(&self, id: NodeId) -> Result<ChangeMade, NotMade> {
+    async fn remove(&self, id: NodeId) -> Attempt<ChangeMade> {
         self.check_member(id)?;
         if !self.before.voters.contains(&id) {
             let revision = self.consensus.remove_learner(id).await?;
@@ -101,7 +105,7 @@ impl MembershipChange<'_> {
         self.change_voters(BTreeSet::new(), BTreeSet::from([id])).await
     }
 
-    async fn replace(&self, old: NodeId, new: &Member) -> Result<ChangeMade, NotMade> {
+    async fn replace(&self, old: NodeId, new: &Member) -> Attempt<ChangeMade> {
         if old == new.id {
             return Err(conflict("a node id is never used twice: the new member needs another one"));
         }
@@ -112,7 +116,7 @@ impl MembershipChange<'_> {
             return if is_made {
                 Ok(self.unchanged())
             } else {
-                Err(NotMade::Refused(Refusal::NoMember(old)))
+                Err(AttemptError::Refused(Refusal::NoMember(old)))
             };
         }
         let old_votes = self.before.voters.contains(&old);
@@ -130,7 +134,7 @@ impl MembershipChange<'_> {
         Ok(ChangeMade { created, revision })
     }
 
-    async fn transfer_leadership(&self, id: NodeId) -> Result<ChangeMade, NotMade> {
+    async fn transfer_leadership(&self, id: NodeId) -> Attempt<ChangeMade> {
         if !self.before.voters.contains(&id) {
             return Err(conflict(format!("node {id} does not vote, so it can't lead")));
         }
@@ -146,13 +150,13 @@ impl MembershipChange<'_> {
         ChangeMade { created: false, revision: self.consensus.state().revision() }
     }
 
-    fn check_member(&self, id: NodeId) -> Result<(), NotMade> {
+    fn check_member(&self, id: NodeId) -> Attempt<()> {
         let is_member = self.before.members.contains_key(&id);
-        if is_member { Ok(()) } else { Err(NotMade::Refused(Refusal::NoMember(id))) }
+        if is_member { Ok(()) } else { Err(AttemptError::Refused(Refusal::NoMember(id))) }
     }
 
     /// Makes a node a member without a vote, unless it is a member already.
-    async fn add_learner(&self, member: &Member, replaced: Option<NodeId>) -> Result<ChangeMade, NotMade> {
+    async fn add_learner(&self, member: &Member, replaced: Option<NodeId>) -> Attempt<ChangeMade> {
         match self.before.members.get(&member.id) {
             Some(present) if present == member => return Ok(self.unchanged()),
             Some(_) => return Err(conflict(format!("node {} is a member at other addresses", member.id))),
@@ -164,7 +168,7 @@ impl MembershipChange<'_> {
         Ok(ChangeMade { created: true, revision })
     }
 
-    fn check_new_member(&self, member: &Member, replaced: Option<NodeId>) -> Result<(), NotMade> {
+    fn check_new_member(&self, member: &Member, replaced: Option<NodeId>) -> Attempt<()> {
         let greatest = self.consensus.greatest_id();
         if member.id <= greatest {
             return Err(conflict(format!(
@@ -185,10 +189,10 @@ impl MembershipChange<'_> {
     }
 
     /// Gives a node that belongs to no cluster the identity of a member of this one.
-    async fn give_identity(&self, member: &Member) -> Result<(), NotMade> {
+    async fn give_identity(&self, member: &Member) -> Attempt<()> {
         let id = member.id;
         let own = self.service.inner.peers.me.get().map(|me| me.cluster_id);
-        let cluster_id = own.ok_or_else(|| NotMade::Retry(self.service.absence()))?;
+        let cluster_id = own.ok_or_else(|| AttemptError::Retry(self.service.absence()))?;
         let found = self.service.request_join(member, &JoinRequest::Identify).await.map_err(not_joined)?;
         if found.node_id != id {
             return Err(conflict(format!(
@@ -204,7 +208,7 @@ impl MembershipChange<'_> {
     }
 
     /// Waits for a new member until the deadline of the change.
-    async fn wait_until_caught_up(&self, id: NodeId) -> Result<(), NotMade> {
+    async fn wait_until_caught_up(&self, id: NodeId) -> Attempt<()> {
         let within = self.deadline.saturating_duration_since(Instant::now());
         let caught_up = timeout_at(self.deadline, self.consensus.wait_caught_up(id, within)).await;
         let why = match caught_up {
@@ -212,19 +216,15 @@ impl MembershipChange<'_> {
             Ok(Err(why)) => why,
             Err(_) => "the time is up".into(),
         };
-        Err(NotMade::Unknown(format!("node {id} is a learner, but has not caught up: {why}; ask again")))
+        Err(AttemptError::Unknown(format!("node {id} is a learner, but has not caught up: {why}; ask again")))
     }
 
     /// Waits briefly for a member that should have caught up already.
-    async fn expect_caught_up(&self, id: NodeId) -> Result<(), NotMade> {
+    async fn expect_caught_up(&self, id: NodeId) -> Attempt<()> {
         self.consensus.wait_caught_up(id, CAUGHT_UP_TIMEOUT).await.map_err(conflict)
     }
 
-    async fn change_voters(
-        &self,
-        add: BTreeSet<NodeId>,
-        remove: BTreeSet<NodeId>,
-    ) -> Result<ChangeMade, NotMade> {
+    async fn change_voters(&self, add: BTreeSet<NodeId>, remove: BTreeSet<NodeId>) -> Attempt<ChangeMade> {
         self.check_majority(&add, &remove)?;
         let revision = self.consensus.change_voters(add, remove).await?;
         Ok(ChangeMade { created: false, revision })
@@ -232,7 +232,7 @@ impl MembershipChange<'_> {
 
     /// Checks that a majority of the new voters is alive. A voter that is added counts as alive: the change waits
     /// until it has caught up.
-    fn check_majority(&self, add: &BTreeSet<NodeId>, remove: &BTreeSet<NodeId>) -> Result<(), NotMade> {
+    fn check_majority(&self, add: &BTreeSet<NodeId>, remove: &BTreeSet<NodeId>) -> Attempt<()> {
         let stay: BTreeSet<NodeId> = self.before.voters.difference(remove).copied().collect();
         let added = add.difference(&stay).count();
         let (voters, live) = (stay.len() + added, self.consensus.count_live(&stay) + added);
@@ -243,27 +243,27 @@ impl MembershipChange<'_> {
     }
 
     /// When the member that is removed is this leader: transfers leadership. The next leader makes the change.
-    async fn step_down(&self, id: NodeId) -> Result<(), NotMade> {
+    async fn step_down(&self, id: NodeId) -> Attempt<()> {
         if id != self.service.node_id() {
             return Ok(());
         }
         if self.consensus.transfer_leadership().await {
-            Err(NotMade::Retry(format!("node {id} leads, and hands leadership over first")))
+            Err(AttemptError::Retry(format!("node {id} leads, and hands leadership over first")))
         } else {
-            Err(NotMade::Retry("no other voter is alive to lead".into()))
+            Err(AttemptError::Retry("no other voter is alive to lead".into()))
         }
     }
 }
 
-pub(super) fn conflict(text: impl Into<String>) -> NotMade {
-    NotMade::Refused(Refusal::Conflict(text.into()))
+pub(super) fn conflict(text: impl Into<String>) -> AttemptError {
+    AttemptError::Refused(Refusal::Conflict(text.into()))
 }
 
 /// Why a node does not join: what is wrong with its identity is a conflict with the cluster.
-fn not_joined(refusal: Refusal) -> NotMade {
+fn not_joined(refusal: Refusal) -> AttemptError {
     if let Refusal::Invalid(Invalid::Violations(violations)) = refusal {
         let texts: Vec<_> = violations.into_iter().map(|violation| violation.msg).collect();
         return conflict(texts.join("; "));
     }
-    NotMade::Refused(refusal)
+    AttemptError::Refused(refusal)
 }

@@ -32,7 +32,11 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout_at};
 
-use super::{Consistency, Level, Refusal, Service, write::Pauses};
+use super::{
+    Service,
+    request::{Consistency, Level, Refusal},
+    retry::{AttemptError, OnUnknown, Retry},
+};
 use crate::{
     model::record::Revision,
     peer::{
@@ -103,18 +107,18 @@ impl Service {
         consensus: &Consensus,
         deadline: Instant,
     ) -> Result<(), Refusal> {
-        let mut pauses = Pauses::until(deadline);
-        loop {
+        // A confirmation stores nothing, so no outcome of it is uncertain.
+        let retry = Retry::until(deadline, OnUnknown::Ignore, "the read was not confirmed in time");
+        let confirm = async || {
             let reason = match timeout_at(deadline, self.confirm(consensus)).await {
                 Ok(Ok(())) => return Ok(()),
                 Ok(Err(ReadError::NotLeader(_))) => "no leader is known".into(),
                 Ok(Err(ReadError::NoQuorum(text))) => text,
                 Err(_) => "this node has not caught up with the leader".into(),
             };
-            if !pauses.pause(consensus.leader_changed()).await {
-                return Err(Refusal::Unavailable(format!("the read was not confirmed in time: {reason}")));
-            }
-        }
+            Err(AttemptError::Retry(reason))
+        };
+        retry.run(consensus, confirm).await
     }
 
     /// One read index: of this node when it leads, otherwise of the leader.
@@ -150,24 +154,6 @@ impl Service {
             None => ReadIndexResponse::NotLeader,
         };
         encode(&response)
-    }
-}
-
-/// Confirms that this node leads, and waits until it has applied everything that was committed before the call.
-///
-/// # Errors
-/// Why it is not confirmed: then nothing is known of the leader.
-pub(super) async fn confirm_leadership(consensus: &Consensus, deadline: Instant) -> Result<(), String> {
-    let confirmed = timeout_at(deadline, async {
-        let index = consensus.read_index().await?;
-        consensus.wait_applied(index).await;
-        Ok(())
-    });
-    match confirmed.await {
-        Ok(Ok(())) => Ok(()),
-        Ok(Err(ReadError::NotLeader(_))) => Err("this node does not lead any more".into()),
-        Ok(Err(ReadError::NoQuorum(text))) => Err(text),
-        Err(_) => Err("a quorum did not confirm the leader in time".into()),
     }
 }
 

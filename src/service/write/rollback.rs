@@ -44,7 +44,7 @@ impl Service {
             let written = Written { applied, revision: state.revision(), dry_run: false, content: None };
             return Ok((written, config));
         }
-        let config = self.config_then(&state, (definition, key), to, "body").await?;
+        let config = self.config_as_of(&state, (definition, key), to, "body").await?;
         let found = state.definition(definition).ok_or(Rejection::DefinitionNotFound)?;
         let text = Arc::clone(&config.data);
         let data = run_blocking(move || {
