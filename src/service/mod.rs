@@ -46,7 +46,7 @@ use std::{
 
 use tokio::{
     sync::{Semaphore, SetOnce},
-    time::{Instant, timeout_at},
+    time::Instant,
 };
 use tokio_util::sync::CancellationToken;
 
