@@ -10,7 +10,7 @@
 //! |---|---|
 //! | [`cli`] | the command line: starts a node, queries running nodes, handles backups |
 //! | [`node`], [`settings`] | the life of a node, from its settings to an orderly shutdown |
-//! | [`api`] | HTTP: requests, responses, status codes, the OpenAPI document (axum) |
+//! | [`api`] | HTTP: requests, responses, status codes, the description of the interface (axum) |
 //! | [`service`] | the operations: access, writes, reads, history, watches, membership; reads the clock |
 //! | [`raft`] | consensus: openraft, the log, replication, snapshots between nodes |
 //! | [`peer`] | the protocol between nodes: call names, encoding, client, node identity |

@@ -30,7 +30,7 @@ pub const VIOLATIONS_MAX: usize = 1000;
 /// Bytes of one violation's text. The validator quotes the data, which may be a megabyte. Fixed.
 pub const VIOLATION_TEXT_BYTES_MAX: usize = 300;
 /// Operations of a batch, as far as `--batch-operations` can be raised: the ids of the definitions that one log
-/// entry creates leave this many places (`record::STEP_BITS`). Fixed.
+/// entry creates allow this many (`record::STEP_BITS`). Fixed.
 pub const BATCH_STEPS_MAX: usize = 1024;
 
 // Lists and watches.
@@ -67,7 +67,7 @@ pub const BUILD_STEP_BYTES_MAX: usize = 512 << 10;
 /// Cost of one JSON Patch: roughly the bytes that it copies and the elements that it moves. Some 100 ms at worst.
 /// Fixed.
 pub const PATCH_COST_MAX: usize = 32 << 20;
-/// Levels of nesting that an operation of a patch may make: what recursive functions bear on a thread's stack. The
+/// Levels of nesting that an operation of a patch may make: what recursive functions can nest on a thread's stack. The
 /// limit of the data, `--json-depth`, is lower and applies to the result. Fixed.
 pub const PATCH_DEPTH_MAX: usize = 256;
 /// Violations of one patch's shape after which the check ends: enough to mend it. Fixed.

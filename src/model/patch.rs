@@ -91,7 +91,7 @@ impl Patch {
         match (format, value) {
             (PatchFormat::Merge, Value::Object(_)) => {}
             (PatchFormat::Merge, _) => {
-                errors.push(ShapeError { loc: vec![], kind: ShapeErrorKind::NotObject })
+                errors.push(ShapeError { loc: vec![], kind: ShapeErrorKind::NotObject });
             }
             (PatchFormat::Json, Value::Array(operations)) => {
                 for (index, operation) in (0..).zip(operations) {

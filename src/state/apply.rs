@@ -275,7 +275,7 @@ impl State {
         Some(old)
     }
 
-    /// Forgets the answers that are too old or too many, and an old one of the same request.
+    /// Forgets the outcomes that are expired or too many, and an expired one of the same request.
     fn forget(&mut self, context: EntryContext, id: &[u8; 16], edits: &mut Vec<Edit>) {
         if let Some(old) = self.remembered(id).cloned() {
             self.forget_one(old, edits);

@@ -199,8 +199,8 @@ mod tests {
         let schema = json!({"properties": {"a": {"properties": {"b": {"type": "string"}}}}});
         assert!(check_paths(&texts(&["a", "a.b"]), Some(&schema), 64).is_ok());
         let violations = check_paths(&texts(&["a.b", "a.c", "a.b", "a..b"]), Some(&schema), 64).unwrap_err();
-        let places: Vec<_> = violations.iter().map(|violation| violation.loc[1].clone()).collect();
-        assert_eq!(places, [LocSegment::Index(1), LocSegment::Index(2), LocSegment::Index(3)]);
+        let positions: Vec<_> = violations.iter().map(|violation| violation.loc[1].clone()).collect();
+        assert_eq!(positions, [LocSegment::Index(1), LocSegment::Index(2), LocSegment::Index(3)]);
         assert!(check_paths(&texts(&["a", "b"]), None, 1).is_err());
         assert!(check_paths(&texts(&["any.path"]), None, 64).is_ok());
     }

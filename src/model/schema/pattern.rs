@@ -97,12 +97,10 @@ fn refusal(pattern: &str) -> String {
     let shown: String = pattern.chars().take(100).collect();
     match Parser::new().parse(pattern).err().map(|error| error.kind().clone()) {
         Some(ErrorKind::UnsupportedLookAround) => format!(
-            "the pattern `{shown}` looks around ((?=, (?!, (?<), which a match in linear time has no room for"
+            "the pattern `{shown}` looks around ((?=, (?!, (?<), which can't be matched in linear time"
         ),
         Some(ErrorKind::UnsupportedBackreference) => {
-            format!(
-                "the pattern `{shown}` refers back to a group, which a match in linear time has no room for"
-            )
+            format!("the pattern `{shown}` refers back to a group, which can't be matched in linear time")
         }
         Some(kind) => format!("the pattern `{shown}` is no regular expression: {kind}"),
         None => format!("the pattern `{shown}` takes more than {} KiB", PATTERN_BYTES_MAX >> 10),

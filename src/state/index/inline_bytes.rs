@@ -57,9 +57,9 @@ mod tests {
         assert_eq!(size_of::<InlineBytes>(), 24);
         let bytes: Vec<u8> = (0..=255).cycle().take(600).collect();
         for len in 0..bytes.len() {
-            let made = InlineBytes::from(&bytes[..len]);
-            assert_eq!(&*made.clone(), &bytes[..len]);
-            assert_eq!(matches!(made.0, Repr::Inline { .. }), len <= INLINE_BYTES_MAX);
+            let inline = InlineBytes::from(&bytes[..len]);
+            assert_eq!(&*inline.clone(), &bytes[..len]);
+            assert_eq!(matches!(inline.0, Repr::Inline { .. }), len <= INLINE_BYTES_MAX);
         }
     }
 }
