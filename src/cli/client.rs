@@ -98,7 +98,7 @@ impl Client {
     }
 }
 
-/// A request that did not reach the node, or whose answer broke off. The error's own text omits its causes.
+/// A request that did not reach the node, or whose answer is incomplete. The error's own text omits its causes.
 fn failure(url: &str, error: &reqwest::Error) -> String {
     let mut text = format!("{url}: {error}");
     let mut cause = error.source();
