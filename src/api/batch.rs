@@ -191,7 +191,7 @@ impl Operation {
             self.fields.errors.extend(details);
             self.violations.extend(violations);
         }
-        Patch { format: format, document: Document::new(value) }
+        Patch { format, document: Document::new(value) }
     }
 
     fn restrict(&mut self) -> bool {

@@ -51,7 +51,7 @@ fn parse(
     if !violations.is_empty() {
         return Err(Refusal::Invalid(Invalid::Violations(violations)).into());
     }
-    Ok(Patch { format: format, document: Document::new(value) })
+    Ok(Patch { format, document: Document::new(value) })
 }
 
 /// The errors in the shape of a patch, and its violations of the rules of its format.

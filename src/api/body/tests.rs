@@ -6,11 +6,11 @@ use serde_json::json;
 /// The locations and types of the errors in the shape of a body.
 fn shape_errors<T: std::fmt::Debug>(made: Result<T, Problem>) -> Vec<(String, &'static str)> {
     let Err(Problem::Shape(details)) = made else { panic!("{made:?} is not a refusal of a shape") };
-    let name = |step: &Step| match step {
-        Step::Name(name) => name.clone(),
-        Step::Place(place) => place.to_string(),
+    let name = |step: &LocSegment| match step {
+        LocSegment::Name(name) => name.clone(),
+        LocSegment::Index(place) => place.to_string(),
     };
-    let place = |loc: &[Step]| loc.iter().map(name).collect::<Vec<_>>().join("/");
+    let place = |loc: &[LocSegment]| loc.iter().map(name).collect::<Vec<_>>().join("/");
     details.iter().map(|detail| (place(&detail.loc), detail.kind)).collect()
 }
 
@@ -108,8 +108,8 @@ fn only_json_media_types_or_none_are_accepted() {
 fn only_the_two_media_types_are_patches() {
     let format_of =
         |value: &str| patch_format(&HeaderMap::from_iter([(header::CONTENT_TYPE, value.parse().unwrap())]));
-    assert_eq!(format_of("application/merge-patch+json"), Some(PatchForm::Merge));
-    assert_eq!(format_of("Application/JSON-Patch+json; charset=utf-8"), Some(PatchForm::Json));
+    assert_eq!(format_of("application/merge-patch+json"), Some(PatchFormat::Merge));
+    assert_eq!(format_of("Application/JSON-Patch+json; charset=utf-8"), Some(PatchFormat::Json));
     for other in ["", "application/json", "application/patch+json", "text/plain"] {
         assert_eq!(format_of(other), None, "{other}");
     }
