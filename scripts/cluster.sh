@@ -1,39 +1,43 @@
 #!/usr/bin/env bash
 # A Concord cluster on this machine, as cluster/*.env describes it: each cluster/node<N>.env is a node that `up`
-# starts, each cluster/extra<N>.env one that may be added later.
+# starts, each cluster/extra<N>.env one that can be added later.
 #
-# Every call may be repeated: what is done already is not done again. Calls for different nodes may run at once.
+# Every command is idempotent. Commands for different nodes may run at the same time.
+#
+# `up` builds with the profile `quick`, whose compile time is less than half of `release`. CONCORD_BIN names a binary
+# of another profile.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
 DATA=${CONCORD_DATA:-$PWD/cluster/data}
-BIN=${CONCORD_BIN:-$PWD/target/release/concord}
+BIN=${CONCORD_BIN:-$(realpath -m "${CARGO_TARGET_DIR:-target}")/quick/concord}
 WAIT_S=${CONCORD_WAIT_S:-120}
 
 usage() {
     cat <<TEXT
-usage: scripts/cluster.sh up          build if needed, start every node, form the cluster, wait until it serves
+usage: scripts/cluster.sh up          build if needed, start every node, form the cluster, wait until it is ready
        scripts/cluster.sh down        stop every node
-       scripts/cluster.sh status      what each node says of itself
-       scripts/cluster.sh start N     start node N; returns when it answers
-       scripts/cluster.sh stop N      SIGTERM: hands leadership over, drains, exits
+       scripts/cluster.sh status      print the status of each node
+       scripts/cluster.sh start N     start node N and wait until it is live
+       scripts/cluster.sh stop N      SIGTERM: transfer leadership, finish requests, exit
        scripts/cluster.sh kill N      SIGKILL
        scripts/cluster.sh pause N     SIGSTOP
        scripts/cluster.sh resume N    SIGCONT
        scripts/cluster.sh logs N      follow the log of node N
-       scripts/cluster.sh add N       start the extra node N, make it a member, give it a vote
-       scripts/cluster.sh remove N    take node N out of the cluster and stop it; its id is used up
+       scripts/cluster.sh add N       start the extra node N, add it as a member, make it a voter
+       scripts/cluster.sh remove N    remove node N from the cluster and stop it; its id is not used again
        scripts/cluster.sh wipe        stop every node and delete all data
 
-CONCORD_DATA     where the data is kept       (now $DATA)
+CONCORD_DATA     the directory of the data    (now $DATA)
 CONCORD_BIN      the binary to run            (now $BIN)
-CONCORD_API_KEY  the root key; made at random and kept in \$CONCORD_DATA/root.key when it is not set
+CONCORD_API_KEY  the root key; without it a random one is written to \$CONCORD_DATA/root.key
+CONCORD_WAIT_S   seconds until a step fails   (now $WAIT_S)
 TEXT
 }
 
 die() { echo "cluster.sh: $*" >&2; exit 1; }
 
-# The nodes that \`up\` starts, and those among the extra ones that were added and not removed.
+# The nodes that `up` starts; the extra nodes that were added.
 nodes() { for file in cluster/node*.env; do file=${file#cluster/node}; echo "${file%.env}"; done; }
 extras() {
     local file n
@@ -43,7 +47,7 @@ extras() {
     done
 }
 all() { nodes; extras; }
-# The nodes that take part: all but those that were removed.
+# The members: all nodes but the removed ones.
 members() { local n; for n in $(all); do if [[ ! -e $DATA/node$n/removed ]]; then echo "$n"; fi; done; }
 
 env_file() { if [[ -f cluster/node$1.env ]]; then echo "cluster/node$1.env"; else echo "cluster/extra$1.env"; fi; }
@@ -55,11 +59,11 @@ known() {
 }
 extra() { [[ "${1:-}" =~ ^[0-9]+$ && -f cluster/extra$1.env ]] || die "there is no cluster/extra${1:-N}.env"; }
 
-# setting N NAME: the value of a line of the node's file.
+# setting N NAME: the value of a setting in the node's file.
 setting() { sed -n "s/^$2=//p" "$(env_file "$1")" | tail -n 1; }
 url() { echo "http://$(setting "$1" CONCORD_API_ADDR)"; }
 
-# The secrets of this cluster, made once. `set -C` lets one of two callers win.
+# The secrets of this cluster, generated once. With `set -C` only one of two concurrent callers writes the file.
 secret() {
     local file=$DATA/$1
     if [[ ! -s $file ]]; then
@@ -70,10 +74,10 @@ secret() {
 }
 root_key() { if [[ -n ${CONCORD_API_KEY:-} ]]; then echo "$CONCORD_API_KEY"; else secret root.key; fi; }
 
-# alive PID: the process is there and not dead already.
+# alive PID: the process exists and is no zombie.
 alive() { [[ -r /proc/$1/status ]] && ! grep -q '^State:[[:space:]]*Z' "/proc/$1/status" 2>/dev/null; }
 
-# pid N: the process of the node, if it runs. A process id that now belongs to another program does not count.
+# pid N: the process of the node, if it runs. A process id that was reused by another program does not count.
 pid() {
     local file=$DATA/node$1/pid pid
     [[ -s $file ]] || return 1
@@ -92,7 +96,7 @@ start() {
     mkdir -p "$home"
     key=$(root_key)
     cluster_secret=${CONCORD_CLUSTER_SECRET:-$(secret cluster.secret)}
-    # shellcheck disable=SC2030  # the settings of one node are for its process alone
+    # shellcheck disable=SC2030  # the settings of a node are set in the environment of its process only
     (
         set -a
         # shellcheck disable=SC1091
@@ -105,7 +109,7 @@ start() {
         echo $! > "$home/pid"
     )
     local until=$((SECONDS + WAIT_S))
-    # Another process on the node's port would answer in its place while ours ends: it must be there afterwards.
+    # If another process has the node's port, that one answers while ours exits: ours must be alive afterwards.
     until alive "$(<"$home/pid")" && answers "$n" /livez && sleep 0.1 && alive "$(<"$home/pid")"; do
         if ! alive "$(<"$home/pid")"; then
             tail -n 5 "$home/log" >&2
@@ -117,14 +121,14 @@ start() {
     echo "node $n: $(url "$n")"
 }
 
-# stop N SIGNAL: sends it and waits until the process is gone.
+# stop N SIGNAL: sends the signal and waits until the process has exited.
 stop() {
     local n=$1 pid until=$((SECONDS + WAIT_S))
     if ! pid=$(pid "$n"); then echo "node $n does not run"; return; fi
     kill "-$2" "$pid" 2>/dev/null || true
     [[ $2 == KILL ]] || kill -CONT "$pid" 2>/dev/null || true
     while pid "$n" > /dev/null; do
-        ((SECONDS < until)) || die "node $n (process $pid) is still there after $WAIT_S s"
+        ((SECONDS < until)) || die "node $n (process $pid) has not exited after $WAIT_S s"
         sleep 0.05
     done
     rm -f "$DATA/node$n/pid"
@@ -140,7 +144,7 @@ signal() {
 build() {
     [[ -n ${CONCORD_BIN:-} ]] && return
     command -v cargo > /dev/null || die "cargo is not installed; see https://rustup.rs"
-    cargo build --release --locked --bin concord
+    cargo build --profile quick --locked --bin concord
 }
 
 up() {
@@ -150,7 +154,7 @@ up() {
     for n in $(nodes); do root_key > /dev/null; secret cluster.secret > /dev/null; break; done
     for n in $(members); do start "$n" & starts+=($!); done
     for n in "${starts[@]}"; do wait "$n" || die "not every node started"; done
-    # Where members were added or removed the cluster was formed long ago.
+    # If members were added or removed, the cluster is formed already.
     if [[ $(members) == "$(nodes)" ]]; then
         local list=()
         for n in $(nodes); do list+=(--member "$(member "$n")"); done
@@ -170,8 +174,8 @@ up() {
     else echo "the root key is in $DATA/root.key"; fi
 }
 
-# ask PROBE ARGUMENT...: the command line on the first member whose probe answers. One that is just starting is alive,
-# but refuses with 503.
+# ask PROBE ARGUMENT...: runs the command line against the first member whose probe succeeds. A member that is starting
+# is live, but not ready.
 ask() {
     local probe=$1 n until=$((SECONDS + WAIT_S))
     shift
@@ -181,7 +185,7 @@ ask() {
             CONCORD_API_KEY=$(root_key) CONCORD_URL=$(url "$n") "$BIN" "$@"
             return
         done
-        # Nothing is asked of a cluster that does not run.
+        # Without a running node no probe will ever succeed.
         for n in $(members) none; do if [[ $n == none ]] || pid "$n" > /dev/null; then break; fi; done
         [[ $n != none ]] || die "no node runs"
         ((SECONDS < until)) || die "no node answers $probe after $WAIT_S s"

@@ -7,24 +7,18 @@
 # EXAMPLES bounds the requests of each operation, DURATION_S the seconds of all. Exits with 1 on a finding.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/tools.sh
 
 # More arguments for schemathesis.
 read -r -a more <<< "${FUZZ_ARGS:-}"
 DURATION_S=${DURATION_S:-60} SEED=${SEED:-1} EXAMPLES=${EXAMPLES:-100}
 BIN=${CONCORD_BIN:-$PWD/target/release/concord}
-VERSION=4.32.5
-VENV=$PWD/target/fuzz/schemathesis-$VERSION
 
 die() { echo "fuzz.sh: $*" >&2; exit 1; }
 skip() { echo "fuzz.sh: SKIPPED, nothing was fuzzed: $*" >&2; exit 0; }
 
-if [[ ! -e $VENV/installed ]]; then
-    mkdir -p target/fuzz
-    python3 -m venv --clear "$VENV" || skip "python3 can't make a virtual environment"
-    "$VENV/bin/pip" install --quiet --disable-pip-version-check --retries 3 "schemathesis==$VERSION" ||
-        skip "schemathesis can't be installed"
-    touch "$VENV/installed"
-fi
+schemathesis=$(pip_tool schemathesis 4.32.5 st) || skip "schemathesis can't be installed"
+mkdir -p target/fuzz
 
 work=$(mktemp -d "$PWD/target/fuzz/run-XXXXXX")
 pids=()
@@ -92,7 +86,7 @@ if [[ -z ${CONCORD_URL:-} ]]; then start_cluster; fi
 config=$PWD/schemathesis.toml
 # Its own files are removed with the run's directory.
 cd "$work"
-"$VENV/bin/st" --config-file "$config" run "$CONCORD_URL/openapi.json" --url "$CONCORD_URL" \
+"$schemathesis" --config-file "$config" run "$CONCORD_URL/openapi.json" --url "$CONCORD_URL" \
     --header "Authorization: $CONCORD_API_KEY" --checks all --seed "$SEED" --max-time "$DURATION_S" \
     --max-examples "$EXAMPLES" --generation-database none --continue-on-failure "${more[@]}"
 # Whatever the requests did, the nodes must still run.

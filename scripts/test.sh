@@ -1,25 +1,40 @@
 #!/usr/bin/env bash
-# Every test, on a fresh machine as on a warm one: checks, unit tests, black-box tests, the README's commands.
+# The tests. Installs the tools that they need.
+#
+#   scripts/test.sh          all of them: checks, unit tests, tests over HTTP and of clusters, a short run with power cuts,
+#                            a short run of the fuzzer, the commands of the documents
+#   scripts/test.sh --fast   checks, unit tests, the contract of the interface and the stored formats; less than 3 minutes
+#                            once the tests are built
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/tools.sh
 
 say() { printf '\n== %s (%d s)\n' "$*" "$SECONDS"; }
 
-# What the tests use beside cargo: curl for the README, a Python with venv for the older service's client and the fuzzer.
-install() {
-    local missing=() tool
-    for tool in curl python3 shellcheck setpriv; do command -v "$tool" > /dev/null || missing+=("$tool"); done
-    python3 -c 'import ensurepip' 2> /dev/null || missing+=(python3-venv)
-    ((${#missing[@]} == 0)) && return
-    missing=("${missing[@]/setpriv/util-linux}")
-    local apt=(apt-get)
-    ((EUID == 0)) || apt=(sudo apt-get)
-    "${apt[@]}" update -qq && "${apt[@]}" install -y -qq "${missing[@]}" > /dev/null \
-        || echo "test.sh: could not install ${missing[*]}; what needs it will fail or be skipped" >&2
-}
+case ${1:-} in
+    '' | --fast) ;;
+    *) sed -n '2,/^set -/{/^set -/!s/^# \{0,1\}//p}' "$0" >&2; exit 2 ;;
+esac
+
+if [[ ${1:-} == --fast ]]; then
+    say "checks"
+    scripts/check.sh
+    say "unit tests"
+    cargo test --locked --lib
+    say "contract and stored formats"
+    cargo test --locked --test it -- spec:: document:: format:: replay:: tidy::
+    say "done"
+    exit
+fi
 
 say "tools"
-install
+# What a test can't find it skips, or it fails and says what is missing.
+for tool in curl python3 "setpriv util-linux"; do
+    # shellcheck disable=SC2086  # a command and the package that has it
+    install_deb $tool || true
+done
+if ! python3 -c 'import ensurepip' 2> /dev/null; then install_deb ensurepip python3-venv || true; fi
+
 say "checks"
 scripts/check.sh
 say "tests"

@@ -120,6 +120,17 @@ pub(crate) fn json(rows: &[Row]) -> Value {
     json!({ "rows": main, "more": more })
 }
 
+/// A file of sections with one more: what introduces them, the new section, the older ones.
+pub(crate) fn newest_first(text: &str, section: &str) -> String {
+    let section = section.trim_end();
+    let heading_at =
+        if text.starts_with("## ") { Some(0) } else { text.find("\n## ").map(|place| place + 1) };
+    let (introduction, older) = text.split_at(heading_at.unwrap_or(text.len()));
+    let parts = [introduction.trim_end(), section, older.trim_end()];
+    let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+    parts.join("\n\n") + "\n"
+}
+
 fn first_line(command: &str, args: &[&str]) -> String {
     let output = Command::new(command).args(args).output().map(|output| output.stdout).unwrap_or_default();
     String::from_utf8_lossy(&output).lines().next_back().unwrap_or_default().trim().to_owned()
@@ -154,4 +165,17 @@ pub(crate) fn machine(data: &Path) -> String {
 /// The day and the time of the run, in UTC.
 pub(crate) fn now() -> String {
     first_line("date", &["-u", "+%Y-%m-%d %H:%M UTC"])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::newest_first;
+
+    #[test]
+    fn a_section_goes_before_the_older_ones() {
+        assert_eq!(newest_first("", "## b\n\nrow\n"), "## b\n\nrow\n");
+        assert_eq!(newest_first("# Title\n\nHow to read.\n", "## b\n"), "# Title\n\nHow to read.\n\n## b\n");
+        assert_eq!(newest_first("# Title\n\n## a\n\nrow\n", "## b\n"), "# Title\n\n## b\n\n## a\n\nrow\n");
+        assert_eq!(newest_first("## a\n\n### of a\n", "## b\n"), "## b\n\n## a\n\n### of a\n");
+    }
 }

@@ -18,8 +18,8 @@ mod work;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs::OpenOptions,
-    io::Write as _,
+    fs,
+    io::{ErrorKind, Write as _},
     path::{Path, PathBuf},
     process::ExitCode,
     sync::{Arc, atomic::AtomicUsize},
@@ -54,7 +54,7 @@ struct Args {
     /// Where both keep their data
     #[arg(long)]
     data: PathBuf,
-    /// The file that the table is appended to
+    /// The file that gets the table as its first section
     #[arg(long)]
     results: Option<PathBuf>,
     /// The file that gets the rows as JSON
@@ -235,10 +235,16 @@ impl Bench {
     }
 }
 
-fn append(path: &Path, text: &str) -> Result<(), String> {
-    let file = OpenOptions::new().create(true).append(true).open(path);
-    let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
-    written.map_err(|error| format!("{}: {error}", path.display()))
+/// Puts a section before the others of a file, behind what introduces them. The file is replaced as a whole.
+fn record(path: &Path, section: &str) -> Result<(), String> {
+    let before = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+        Err(error) => return Err(format!("{}: {error}", path.display())),
+    };
+    let next = path.with_extension("md.tmp");
+    let written = fs::write(&next, report::newest_first(&before, section));
+    written.and_then(|()| fs::rename(&next, path)).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 /// The loads of the table; the section's text and its JSON.
@@ -277,19 +283,19 @@ fn compare(args: &Args) -> Result<(String, Value), String> {
     Ok((text, report::json(&rows)))
 }
 
-/// Measures one section, prints it and appends it; its members of the file of `--json`.
+/// Measures one section, prints it and records it; its members of the file of `--json`.
 fn section(
     args: &Args,
-    (title, kept): (&str, bool),
+    (title, is_recorded): (&str, bool),
     measure: impl FnOnce() -> Result<(String, Value), String>,
 ) -> Result<Value, String> {
-    let head = format!("\n## {}{title}\n\n{}. ", report::now(), report::machine(&args.data));
+    let head = format!("## {}{title}\n\n{}. ", report::now(), report::machine(&args.data));
     let (text, json) = measure()?;
     let text = head + &text;
     let mut out = std::io::stdout();
     out.write_all(text.as_bytes()).map_err(|error| format!("standard output: {error}"))?;
-    if let Some(path) = args.results.as_ref().filter(|_| kept) {
-        append(path, &text)?;
+    if let Some(path) = args.results.as_ref().filter(|_| is_recorded) {
+        record(path, &text)?;
     }
     Ok(json)
 }
@@ -315,11 +321,11 @@ fn bench(args: &Args) -> Result<(), String> {
     }
     if !(args.work || args.big || args.long || args.floor) {
         let title = if args.quick { ", quick" } else { "" };
-        let kept = args.etcd.is_some() && !args.alone;
-        json = section(args, (title, kept), || compare(args))?;
+        let is_recorded = args.etcd.is_some() && !args.alone;
+        json = section(args, (title, is_recorded), || compare(args))?;
     }
     let Some(path) = &args.json else { return Ok(()) };
-    std::fs::write(path, format!("{json:#}\n")).map_err(|error| format!("{}: {error}", path.display()))
+    fs::write(path, format!("{json:#}\n")).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 fn main() -> ExitCode {

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# The binary that is distributed: scripts/package.sh
+#
+# Builds the profile `dist` and writes target/package/concord, without symbols, and target/package/concord.debug, which
+# holds them. gdb, addr2line and perf find the second by the name that the first has of it, if both are in one directory.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+command -v objcopy > /dev/null || { echo "package.sh: there is no objcopy: install binutils" >&2; exit 1; }
+out=target/package
+mkdir -p "$out"
+# The build of its own keeps the symbols, and is not the one that `cargo build --profile dist` strips.
+CARGO_PROFILE_DIST_STRIP=none cargo build --profile dist --locked --bin concord --target-dir "$out/build"
+objcopy --only-keep-debug "$out/build/dist/concord" "$out/concord.debug"
+objcopy --strip-all "$out/build/dist/concord" "$out/concord"
+(cd "$out" && objcopy --add-gnu-debuglink=concord.debug concord)
+ls -lh "$out/concord" "$out/concord.debug"

