@@ -43,6 +43,6 @@ say "power cuts"
 CUTS=3 PROFILE=dev scripts/powercut.sh
 say "fuzzing"
 DURATION_S=45 SEED=1 CONCORD_BIN=$PWD/target/debug/concord scripts/fuzz.sh
-say "the README's commands"
-CONCORD_BIN=$PWD/target/debug/concord python3 scripts/readme-test.py
+say "the documents"
+CONCORD_BIN=$PWD/target/debug/concord python3 scripts/docs-test.py
 say "done"
