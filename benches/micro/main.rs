@@ -4,9 +4,9 @@
 //! the same public items; where that is another crate's (`log`), set up in the same way.
 
 mod answer;
-mod carry;
 mod data;
 mod log;
+mod mirror;
 mod request;
 mod state;
 

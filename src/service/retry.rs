@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_call_says_whether_the_request_may_have_been_carried_out() {
+    fn a_failed_call_says_whether_the_request_may_have_been_applied() {
         let refused = CallError::Refused { status: 421, text: "no".into() };
         assert!(matches!(CallError::NotSent("refused".into()).into(), AttemptError::Retry(_)));
         assert!(matches!(refused.into(), AttemptError::Retry(_)));

@@ -44,7 +44,7 @@ impl Retired {
     }
 }
 
-const RETIRED: [Retired; 26] = [
+const RETIRED: [Retired; 25] = [
     retired(Anywhere, "picture, pictures", "snapshot, state"),
     retired(Anywhere, "convoy, convoys", "forwarding batch"),
     retired(Anywhere, "trailing", "deferred index updates").but(
@@ -69,10 +69,9 @@ const RETIRED: [Retired; 26] = [
     retired(Code, "stamped", "with an idempotency key"),
     retired(Name, "Turn, Turns", "waiter, page, step"),
     retired(Name, "Told", "HistoryResponse"),
-    retired(Name, "AsOf, Past", "AsOf, history"),
+    retired(Name, "Was, Past", "AsOf, history"),
     retired(Name, "Kept", "Retained"),
-    retired(Name, "Form", "wire format, encoding"),
-    retired(Name, "Reach", "applied mark, high-water mark"),
+        retired(Name, "Reach", "applied mark, high-water mark"),
     retired(Name, "Notes, Queues", "pending updates; record locks"),
     retired(Name, "SOON, FEW, MANY, NEARLY, LOOK", "the quantity with its unit"),
 ];
@@ -191,6 +190,10 @@ fn breaches(path: &str, text: &str) -> Vec<String> {
         found.extend(lines.into_iter().map(|(line, word)| (line, word, retired.instead)));
     }
     found.sort();
+    // What a machine allows at most is a floor in the benchmark, too.
+    if path.starts_with("benches/load/") {
+        found.retain(|(_, word, _)| word != "floor");
+    }
     let shown = |(line, word, instead)| format!("{path}:{line} says `{word}`; the term is: {instead}");
     found.into_iter().map(shown).collect()
 }
@@ -223,7 +226,7 @@ fn a_retired_word_is_found() {
         "// it runs on `aside`",
         "struct Turn;",
         "const SOON: u8 = 1;",
-        "match was { AsOf::Value => 1 }",
+        "match was { Was::Then => 1 }",
         "let x = state.floor;",
         "// a trailing index",
     ] {

@@ -25,7 +25,7 @@ use crate::{
 const CLIENTS: usize = 64;
 const VALUE_BYTES: usize = 300;
 const MINUTE: Duration = Duration::from_secs(60);
-const LOOK: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// One minute.
 struct Minute {
@@ -42,7 +42,7 @@ fn minute(cluster: &Cluster, clients: &Clients) -> Result<Minute, String> {
     let (begin, flushes) = (Instant::now(), disk_flushes());
     let (mut weight, mut silent) = (Weight::default(), Duration::ZERO);
     while begin.elapsed() < MINUTE {
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
         for node in &cluster.nodes {
             weight = weight.most(Weight::of(&node.home));
             silent = silent.max(silent_for(&node.home, "store/sled").unwrap_or_default());

@@ -38,7 +38,7 @@ const QUIET_MIN: Duration = Duration::from_secs(8);
 /// A snapshot is due after so much log, or its own weight if that is more: every ten seconds or so of this load.
 const SNAPSHOT_LOG_BYTES: usize = 8 << 20;
 /// How often it is looked what is going on.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// What follows a snapshot, as cutting the log, counts as a part of it.
 const TAIL: Duration = Duration::from_millis(200);
 const WORK_MAX: Duration = Duration::from_secs(120);
@@ -104,7 +104,7 @@ impl Watch {
                 let before = usize::from(phase.swap(now, Relaxed));
                 seconds[before] += looked.elapsed().as_secs_f64();
                 looked = Instant::now();
-                thread::sleep(LOOK);
+                thread::sleep(POLL_INTERVAL);
             }
             phase.store(ELSE, Relaxed);
             seconds
@@ -158,7 +158,7 @@ fn until(what: &str, mut is: impl FnMut() -> Result<bool, String>) -> Result<(),
         if Instant::now() > end {
             return Err(format!("{what}: not within {} s", WORK_MAX.as_secs()));
         }
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
     Ok(())
 }
@@ -243,7 +243,7 @@ fn building(world: &mut World, watch: &Watch) -> Result<String, String> {
             let indexes = indexes["data"]["indexes"].as_array().cloned().unwrap_or_default();
             let ready = indexes.len() == 3 && indexes.iter().all(|index| index["state"] == "ready");
             steps += usize::from(!ready);
-            thread::sleep(LOOK * 4);
+            thread::sleep(POLL_INTERVAL * 4);
             Ok(ready)
         })?;
         if steps < 10 {

@@ -14,7 +14,7 @@ const CONFIGS: u64 = 1000;
 const WRITES: u64 = 2000;
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// A store with configs in it, all of them carried.
+/// A store with configs in it, all of them mirrored.
 struct Filled {
     _directory: tempfile::TempDir,
     store: Store,
@@ -61,9 +61,9 @@ fn position(index: u64) -> Position {
     Position { index, raft_meta: vec![0; 64] }
 }
 
-/// Two writes of each config, handed over, and the stop, which carries everything and makes it durable.
+/// Two writes of each config, enqueued, and the stop, which mirrors everything and makes it durable.
 #[divan::bench(sample_count = 10, sample_size = 1)]
-fn carry(bencher: Bencher<'_, '_>) {
+fn mirror(bencher: Bencher<'_, '_>) {
     bencher.counter(ItemsCount::new(WRITES)).with_inputs(Filled::new).bench_local_values(|mut filled| {
         filled.write(WRITES, 1);
         filled.store.close();
