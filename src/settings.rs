@@ -83,7 +83,7 @@ pub struct LogArgs {
 }
 
 impl LogArgs {
-    /// The filter, preceded by [`LIBRARY_LEVELS`] unless it is a single level that logs less than `warn`, which those
+    /// The filter, preceded by `LIBRARY_LEVELS` unless it is a single level that logs less than `warn`, which those
     /// would raise.
     #[must_use]
     pub fn filter(&self) -> String {

@@ -27,7 +27,7 @@
 //!
 //! Imports between these files run one way.
 //!
-//! **Invariants:** every response passes [`handle`], so that the three standard headers are on all of them, those for
+//! **Invariants:** every response passes `handle`, so that the three standard headers are on all of them, those for
 //! unknown paths and for panics included. Every request passes `access::authenticate` before anything is answered.
 
 mod access;

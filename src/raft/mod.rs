@@ -148,7 +148,7 @@ pub enum WriteError {
     NotLeader(Option<NodeId>),
     /// It may or may not be decided: openraft discarded the entry or stopped.
     Undecided(String),
-    /// Longer than [`ENTRY_BYTES_MAX`]. Not appended.
+    /// Longer than `ENTRY_BYTES_MAX`. Not appended.
     TooLarge,
 }
 
