@@ -102,6 +102,9 @@ pub const LISTED_EVALUATIONS_MAX: u64 = 500_000;
 pub const CHECK_STACK_MAX: usize = 1_500;
 /// Bytes of one compiled pattern: far above what common patterns take. Fixed.
 pub const PATTERN_BYTES_MAX: usize = 256 << 10;
+/// Bytes that the translation of a schema's patterns may parse. Each `\s`, `\d`, `\w` and `\cX` costs a parse of its
+/// whole pattern, so a text of thousands of them takes minutes; the limit takes some ten milliseconds. Fixed.
+pub const PATTERN_TRANSLATION_BYTES_MAX: usize = 2 << 20;
 /// Bytes of all compiled patterns of a schema, which is cached with others. Fixed.
 pub const PATTERNS_BYTES_MAX: usize = 16 << 20;
 

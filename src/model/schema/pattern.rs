@@ -2,7 +2,8 @@
 //!
 //! The engine is `regex`: it has no look-around and no back-references, because both can make a match take
 //! exponential time. A pattern without them can still be large (`a{1000}{1000}`, `\p{L}{500}`), so the compiled size of
-//! each pattern is limited, and that of all patterns of a schema.
+//! each pattern is limited, and that of all patterns of a schema. The translation into the engine's syntax is limited
+//! too, before it begins: it parses the pattern once for each character class.
 //!
 //! **Invariant:** a pattern that is accepted here compiles in the validator, which uses the same options.
 
@@ -15,11 +16,14 @@ use serde_json::{Map, Value};
 use super::graph::Graph;
 use crate::model::{
     error::{LocSegment, Violation},
-    limits::{PATTERN_BYTES_MAX, PATTERNS_BYTES_MAX},
+    limits::{PATTERN_BYTES_MAX, PATTERN_TRANSLATION_BYTES_MAX, PATTERNS_BYTES_MAX},
 };
 
 /// Size limits in bytes that are tried in ascending order to estimate the size of a compiled pattern.
 const SIZE_TIERS_BYTES: [usize; 4] = [4 << 10, 16 << 10, 64 << 10, PATTERN_BYTES_MAX];
+/// Bytes that the translation writes for `\s`, a class of ten ranges, and for the other character classes.
+const TRANSLATED_SPACE_BYTES: usize = 160;
+const TRANSLATED_CLASS_BYTES: usize = 16;
 /// Bytes of the automaton states that a match caches; when they are used up, the match continues more slowly.
 const MATCH_CACHE_BYTES_MAX: usize = 1 << 20;
 
@@ -36,7 +40,8 @@ pub(super) fn engine() -> PatternOptions<Regex> {
 /// Checks the patterns of all subschemas. Plain data (a `default`, for example) has none, unless a reference points into
 /// it.
 pub(super) fn check(graph: &Graph<'_>, draft: Draft) -> Vec<Violation> {
-    let mut patterns = Patterns { draft, sizes: BTreeMap::new(), bytes: 0, violations: Vec::new() };
+    let mut patterns =
+        Patterns { draft, sizes: BTreeMap::new(), bytes: 0, translation_bytes: 0, violations: Vec::new() };
     for (map, loc) in graph.subschemas() {
         if let Some(Value::String(pattern)) = map.get("pattern") {
             patterns.check(pattern, || [loc(), vec!["pattern".into()]].concat());
@@ -56,15 +61,26 @@ struct Patterns<'s> {
     draft: Draft,
     sizes: BTreeMap<&'s str, Option<usize>>,
     bytes: usize,
+    /// What the translation of all of them parses.
+    translation_bytes: usize,
     violations: Vec<Violation>,
 }
 
 impl<'s> Patterns<'s> {
     fn check(&mut self, pattern: &'s str, loc: impl Fn() -> Vec<LocSegment>) {
-        if self.bytes > PATTERNS_BYTES_MAX {
+        if self.bytes > PATTERNS_BYTES_MAX || self.translation_bytes > PATTERN_TRANSLATION_BYTES_MAX {
             return;
         }
         let is_new = !self.sizes.contains_key(pattern);
+        if is_new {
+            self.translation_bytes = self.translation_bytes.saturating_add(translation_bytes(pattern));
+            if self.translation_bytes > PATTERN_TRANSLATION_BYTES_MAX {
+                let msg = "the patterns of the schema have too many character classes (`\\s`, `\\d`, `\\w`, `\\cX`) up \
+                           to this one; write `[0-9]` for `\\d`, or `{n}` for a repetition";
+                self.violations.push(Violation::at(loc(), msg));
+                return;
+            }
+        }
         let size = *self.sizes.entry(pattern).or_insert_with(|| size_of(pattern, self.draft));
         match size {
             None => self.violations.push(Violation::at(loc(), refusal(pattern))),
@@ -81,6 +97,22 @@ impl<'s> Patterns<'s> {
             Some(_) => {}
         }
     }
+}
+
+/// The bytes that the translation of a pattern parses: all of it, once more for each character class, and it grows.
+fn translation_bytes(pattern: &str) -> usize {
+    let (mut classes, mut grown, mut is_escaped) = (0_usize, pattern.len(), false);
+    for byte in pattern.bytes() {
+        let translated = match byte {
+            b's' | b'S' if is_escaped => TRANSLATED_SPACE_BYTES,
+            b'd' | b'D' | b'w' | b'W' | b'c' if is_escaped => TRANSLATED_CLASS_BYTES,
+            _ => 0,
+        };
+        classes += usize::from(translated > 0);
+        grown += translated;
+        is_escaped = !is_escaped && byte == b'\\';
+    }
+    grown.saturating_mul(classes + 1)
 }
 
 /// The approximate size of the compiled pattern; `None` when it does not compile within the limit.

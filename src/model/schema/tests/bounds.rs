@@ -189,3 +189,33 @@ fn the_deepest_data_and_schemas_fit_on_a_small_stack() {
     let schema = (0..31).fold(json!({"type": "integer"}), |inner, _| json!({"properties": {"a": inner}}));
     assert!(compiled(&schema).check(&deep(31)).is_ok());
 }
+
+#[test]
+fn patterns_whose_translation_would_take_long_are_refused_before_it_begins() {
+    for pattern in [
+        r"\s".repeat(12_000),
+        r"\cA".repeat(50_000),
+        r"\d\w".repeat(20_000),
+        "[a]".to_owned() + &r"\S".repeat(5_000),
+    ] {
+        let (place, msg) = refused(&json!({"pattern": pattern}));
+        assert!(msg.contains("too many character classes"), "{place} {msg}");
+        assert_eq!(place, "/pattern");
+        refused(&json!({"patternProperties": {&pattern: true}}));
+    }
+    // Together they are as costly as one of them.
+    let many = |count: usize| {
+        let patterns =
+            (0..count).map(|n| (format!("p{n}"), json!({"pattern": r"\s".repeat(30) + &n.to_string()})));
+        json!({"properties": serde_json::Map::from_iter(patterns)})
+    };
+    let (_, msg) = refused(&many(200));
+    assert!(msg.contains("too many character classes"), "{msg}");
+    compiled(&many(10));
+    // What people write stays far below the limit, and an escaped backslash begins no class.
+    let usual =
+        (0..300).map(|n| (format!("p{n}"), json!({"pattern": format!(r"^\d{{4}}-\d{{2}}-\w+\s*{n}$")})));
+    compiled(&json!({"properties": serde_json::Map::from_iter(usual)}));
+    compiled(&json!({"pattern": r"\s".repeat(100)}));
+    compiled(&json!({"pattern": r"\\s".repeat(2_000)}));
+}
