@@ -4,6 +4,9 @@
 //!
 //! **Invariant:** neither the error of one connection nor a lack of file descriptors ends the loop or makes it spin.
 
+use crate::model::limits::{
+    CONNECTION_IDLE_TIMEOUT, CONNECTIONS_MAX, HTTP2_STREAMS_MAX, SHUTDOWN_DRAIN_TIMEOUT,
+};
 use std::{
     convert::Infallible,
     future::{Future, pending},
@@ -34,17 +37,6 @@ use tokio::{
 use tower::ServiceExt;
 use tracing::{debug, error, warn};
 
-/// Concurrent connections; more wait in the kernel's queue. Each may hold some 100 KB of buffers. This is twice the
-/// default limit of watches, so that a node with all its watches open still accepts other callers.
-const CONNECTIONS_MAX: usize = 20_000;
-/// Concurrent requests on one HTTP/2 connection.
-const HTTP2_STREAMS_MAX: u32 = 256;
-/// How long a connection may be idle between two requests: longer than the connection pools of common clients keep
-/// one, so that no client sends a request on a connection that is being closed. hyper has one timer for this and for
-/// the headers of the next request, so from the second request on this bounds both.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
-/// How long the requests in flight may take after a shutdown begins.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// The pause after a failed `accept`, which as a rule is for lack of file descriptors.
 const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(50);
 /// How long a connection is silent before the kernel sends keep-alive probes.
@@ -94,7 +86,7 @@ pub async fn serve(
         });
     }
     drop(listener);
-    if timeout(DRAIN_TIMEOUT, graceful.shutdown()).await.is_err() {
+    if timeout(SHUTDOWN_DRAIN_TIMEOUT, graceful.shutdown()).await.is_err() {
         warn!(
             connections = connections.len(),
             "requests were still in flight after the shutdown timeout and are aborted"
@@ -105,7 +97,7 @@ pub async fn serve(
 
 fn builder(header_timeout: Duration) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(header_timeout.max(IDLE_TIMEOUT));
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(header_timeout.max(CONNECTION_IDLE_TIMEOUT));
     builder
         .http2()
         .timer(TokioTimer::new())
