@@ -114,7 +114,10 @@ pub const PATTERNS_BYTES_MAX: usize = 16 << 20;
 
 /// Concurrent connections; more wait in the kernel's queue. Each may hold some 100 KB of buffers. This is twice the
 /// default limit of watches, so that a node with all its watches open still accepts other callers. Fixed.
+/// Where the process may open fewer files, the listeners share what those leave beside [`OPEN_FILES_RESERVE`].
 pub const CONNECTIONS_MAX: usize = 20_000;
+/// Open files that connections leave to log, history, snapshots, sled and the connections to other members. Fixed.
+pub const OPEN_FILES_RESERVE: usize = 256;
 /// Concurrent requests on one HTTP/2 connection. Fixed.
 pub const HTTP2_STREAMS_MAX: u32 = 256;
 /// How long a connection may be idle between two requests: longer than the connection pools of common clients keep
