@@ -19,6 +19,7 @@ use std::{
     time::Duration,
 };
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::{
     net::TcpListener,
     signal::unix::{Signal, SignalKind, signal},
@@ -28,7 +29,8 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    api,
+    api::{self, server::ServeOptions},
+    model::limits::{CONNECTIONS_MAX, OPEN_FILES_RESERVE},
     peer::client::{Peers, Secrets},
     service::{Access, Options, Service},
     settings::Settings,
@@ -54,13 +56,14 @@ pub fn run(settings: Settings) -> Result<(), String> {
     log_panics();
     let _lock = lock_directory(&settings.data_dir)?;
     minimize_timer_slack();
+    let open_files_max = raise_open_files_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(settings.worker_threads)
         .thread_name("concord")
         .enable_all()
         .build()
         .map_err(|error| format!("no runtime: {error}"))?;
-    let result = runtime.block_on(serve(settings));
+    let result = runtime.block_on(serve(settings, open_files_max));
     runtime.shutdown_timeout(FAILED_SHUTDOWN_TIMEOUT);
     result
 }
@@ -74,13 +77,35 @@ fn minimize_timer_slack() {
     }
 }
 
-async fn serve(settings: Settings) -> Result<(), String> {
+/// Raises the process's limit of open files as far as the system allows, and returns it. Shells and containers often
+/// begin with 1024, which a few hundred watches use up.
+fn raise_open_files_limit() -> usize {
+    let mut limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => limit.current = limit.maximum,
+        Err(error) => tracing::warn!(%error, "the limit of open files could not be raised"),
+    }
+    limit.current.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX))
+}
+
+/// The connections that callers and peers may have open at once: three quarters and one quarter of what the limit of
+/// open files leaves.
+fn connections_max(open_files_max: usize) -> (usize, usize) {
+    let rest = open_files_max.saturating_sub(OPEN_FILES_RESERVE);
+    let share = |quarters: usize| (rest / 4 * quarters).clamp(8, CONNECTIONS_MAX);
+    (share(3), share(1))
+}
+
+async fn serve(settings: Settings, open_files_max: usize) -> Result<(), String> {
     let signals = ShutdownSignals::listen()?;
     let api = Listener::bind(&settings.api_addr).await?;
     let peer = Listener::bind(&settings.peer_addr).await?;
     let service = make_service(&settings);
-    let api = api.serve(api::router(service.clone()), settings.header_timeout);
-    let peer = peer.serve(api::peer::peer_router(service.clone()), settings.header_timeout);
+    let (api_max, peer_max) = connections_max(open_files_max);
+    let options = |connections_max| ServeOptions { connections_max, header_timeout: settings.header_timeout };
+    let api = api.serve(api::router(service.clone()), options(api_max));
+    let peer = peer.serve(api::peer::peer_router(service.clone()), options(peer_max));
     let (node, directory) = (settings.node_id, settings.data_dir.display());
     tracing::info!(node, api = settings.api_addr, peer = settings.peer_addr, %directory, "listening");
     let result = tokio::select! {
@@ -184,10 +209,10 @@ impl Listener {
         })
     }
 
-    fn serve(self, router: api::Router, header_timeout: Duration) -> Server {
+    fn serve(self, router: api::Router, options: ServeOptions) -> Server {
         let stop = CancellationToken::new();
         let stopped = stop.clone().cancelled_owned();
-        Server { task: tokio::spawn(api::server::serve(self.0, router, header_timeout, stopped)), stop }
+        Server { task: tokio::spawn(api::server::serve(self.0, router, options, stopped)), stop }
     }
 }
 
@@ -259,6 +284,16 @@ fn log_panics() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn connections_leave_files_for_the_log() {
+        for files in [0, 256, 1024, 4096, 65_536, usize::MAX] {
+            let (callers, peers) = connections_max(files);
+            assert!(callers >= peers && peers >= 8 && callers <= CONNECTIONS_MAX, "{files}");
+            assert!(files < 300 || callers + peers + OPEN_FILES_RESERVE <= files, "{files}");
+        }
+        assert_eq!(connections_max(1024), (576, 192));
+    }
 
     #[test]
     fn a_directory_is_locked_by_one_process() {

@@ -19,6 +19,7 @@ use crate::{
     model::{
         document::{self, Document, DocumentError},
         error::{Invalid, LocSegment, Violation},
+        limits::BODY_TIMEOUT,
         patch::PatchFormat,
         record::Revision,
     },
@@ -26,8 +27,6 @@ use crate::{
     service::Refusal,
 };
 
-/// How long a body may take to arrive: one of the default limit (8 MiB) then needs 70 KB/s.
-const BODY_TIMEOUT: Duration = Duration::from_secs(120);
 /// How much of a refused body is still read and discarded: a client that still sends when its connection is closed
 /// loses the refusal.
 const DISCARD_BYTES_MAX: usize = 64 << 20;

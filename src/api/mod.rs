@@ -70,14 +70,15 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use tracing::error;
 use uuid::{Builder, Uuid};
 
-use crate::{model::limits::Limits, service::Service};
+use crate::{
+    model::limits::{Limits, REQUEST_ID_BYTES_MAX},
+    service::Service,
+};
 use reply::{LogOnly, NODE, Problem, STATE_REVISION};
 pub use server::serve;
 
 /// The header with the id of a request, which the log names too.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// Longest request id that is echoed: a trace context has 55 characters, the joined ids of proxies about 100.
-const REQUEST_ID_BYTES_MAX: usize = 128;
 
 const DEFINITIONS: &str = "/api/v1/config_definition";
 const DEFINITION: &str = "/api/v1/config_definition/{definition}";

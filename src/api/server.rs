@@ -2,9 +2,13 @@
 //!
 //! `axum::serve` has no timeout for request headers and none for the shutdown, so this drives hyper's server itself.
 //!
+//! When all connections are taken, a new one takes the place of the one that has waited longest without a request: a
+//! stranger who opens connections and stays silent delays nobody.
+//!
 //! **Invariant:** neither the error of one connection nor a lack of file descriptors ends the loop or makes it spin.
 
 use std::{
+    collections::VecDeque,
     convert::Infallible,
     future::{Future, pending},
     io,
@@ -27,24 +31,15 @@ use hyper_util::{
 use rustix::net::sockopt;
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore},
+    sync::{Notify, Semaphore},
     task::JoinSet,
     time::{sleep, timeout},
 };
 use tower::ServiceExt;
 use tracing::{debug, error, warn};
 
-/// Concurrent connections; more wait in the kernel's queue. Each may hold some 100 KB of buffers. This is twice the
-/// default limit of watches, so that a node with all its watches open still accepts other callers.
-const CONNECTIONS_MAX: usize = 20_000;
-/// Concurrent requests on one HTTP/2 connection.
-const HTTP2_STREAMS_MAX: u32 = 256;
-/// How long a connection may be idle between two requests: longer than the connection pools of common clients keep
-/// one, so that no client sends a request on a connection that is being closed. hyper has one timer for this and for
-/// the headers of the next request, so from the second request on this bounds both.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
-/// How long the requests in flight may take after a shutdown begins.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+use crate::model::limits::{CONNECTION_IDLE_TIMEOUT, HTTP2_STREAMS_MAX, SHUTDOWN_DRAIN_TIMEOUT};
+
 /// The pause after a failed `accept`, which as a rule is for lack of file descriptors.
 const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(50);
 /// How long a connection is silent before the kernel sends keep-alive probes.
@@ -52,49 +47,108 @@ const TCP_KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 /// The interval of HTTP/2 pings on a silent connection, and how long the answer to one may take.
 const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(20);
 
+/// How a listener serves.
+#[derive(Debug, Clone, Copy)]
+pub struct ServeOptions {
+    /// Connections that are open at once.
+    pub connections_max: usize,
+    /// Bounds the wait for all headers of a connection's first request.
+    pub header_timeout: Duration,
+}
+
+/// What the accept loop knows of a connection.
+#[derive(Debug, Default)]
+struct Connection {
+    /// A request has arrived.
+    is_used: AtomicBool,
+    /// Its place is needed.
+    evicted: Notify,
+}
+
+/// The connections without a request, the oldest first; among them some that have ended or got one since.
+#[derive(Debug, Default)]
+struct Unused(VecDeque<Arc<Connection>>);
+
+impl Unused {
+    fn push(&mut self, connection: Arc<Connection>) {
+        self.skip_used();
+        self.0.push_back(connection);
+    }
+
+    /// Closes the connection that has waited longest without a request, if there is one.
+    fn evict_oldest(&mut self) {
+        self.skip_used();
+        if let Some(connection) = self.0.pop_front() {
+            connection.evicted.notify_one();
+        }
+    }
+
+    /// Forgets those at the front that have ended or got a request. An unused one leaves the front after the header
+    /// timeout at the latest, so the queue holds no more than what is accepted in that time.
+    fn skip_used(&mut self) {
+        let is_unused = |connection: &Arc<Connection>| {
+            !connection.is_used.load(Ordering::Relaxed) && Arc::strong_count(connection) > 1
+        };
+        while self.0.front().is_some_and(|connection| !is_unused(connection)) {
+            self.0.pop_front();
+        }
+    }
+}
+
 /// Serves until `stop` resolves, then accepts no more connections and waits for the requests in flight.
-/// `header_timeout` bounds the wait for all headers of a connection's first request.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
-    header_timeout: Duration,
+    options: ServeOptions,
     stop: impl Future<Output = ()> + Send + 'static,
 ) {
-    let builder = Arc::new(builder(header_timeout));
-    let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let builder = Arc::new(builder(options.header_timeout));
+    let permits = Arc::new(Semaphore::new(options.connections_max));
     let graceful = GracefulShutdown::new();
     let mut connections = JoinSet::new();
+    let mut unused = Unused::default();
     let mut stop = pin!(stop);
     loop {
-        let (stream, permit) = tokio::select! {
+        let stream = tokio::select! {
             biased;
             () = &mut stop => break,
             Some(ended) = connections.join_next() => {
                 log_panic(ended);
                 continue;
             }
-            accepted = accept(&listener, &permits) => accepted,
+            accepted = accept(&listener) => accepted,
         };
-        let is_used = Arc::new(AtomicBool::new(false));
-        let service = TowerToHyperService::new(mark_used(router.clone(), is_used.clone()));
-        let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();
+        if permits.available_permits() == 0 {
+            unused.evict_oldest();
+        }
+        let permit = tokio::select! {
+            biased;
+            () = &mut stop => break,
+            permit = permits.clone().acquire_owned() => permit.expect("the semaphore is never closed"),
+        };
+        let connection = Arc::new(Connection::default());
+        unused.push(connection.clone());
+        let service = TowerToHyperService::new(mark_used(router.clone(), connection.clone()));
+        let served = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();
         // Boxed: as part of the task it would take its space twice, once to be moved in and once to be awaited.
-        let connection = Box::pin(graceful.watch(connection));
+        let served = Box::pin(graceful.watch(served));
         connections.spawn(async move {
             let _permit = permit;
             tokio::select! {
-                ended = connection => {
+                ended = served => {
                     if let Err(error) = ended {
                         // A client may disconnect at any time: this is no failure of the node.
                         debug!("a connection ended: {error}");
                     }
                 }
-                () = no_request(&is_used, header_timeout) => debug!("a connection without a request was closed"),
+                () = no_request(&connection, options.header_timeout) => {
+                    debug!("a connection without a request was closed");
+                }
             }
         });
     }
     drop(listener);
-    if timeout(DRAIN_TIMEOUT, graceful.shutdown()).await.is_err() {
+    if timeout(SHUTDOWN_DRAIN_TIMEOUT, graceful.shutdown()).await.is_err() {
         warn!(
             connections = connections.len(),
             "requests were still in flight after the shutdown timeout and are aborted"
@@ -105,7 +159,7 @@ pub async fn serve(
 
 fn builder(header_timeout: Duration) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(header_timeout.max(IDLE_TIMEOUT));
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(header_timeout.max(CONNECTION_IDLE_TIMEOUT));
     builder
         .http2()
         .timer(TokioTimer::new())
@@ -115,9 +169,8 @@ fn builder(header_timeout: Duration) -> Builder<TokioExecutor> {
     builder
 }
 
-/// The next connection, once fewer than the maximum are open.
-async fn accept(listener: &TcpListener, permits: &Arc<Semaphore>) -> (TcpStream, OwnedSemaphorePermit) {
-    let permit = permits.clone().acquire_owned().await.expect("the semaphore is never closed");
+/// The next connection.
+async fn accept(listener: &TcpListener) -> TcpStream {
     let mut is_first_failure = true;
     loop {
         match listener.accept().await {
@@ -125,7 +178,7 @@ async fn accept(listener: &TcpListener, permits: &Arc<Semaphore>) -> (TcpStream,
                 if let Err(error) = set_options(&stream) {
                     debug!("the options of a connection can't be set: {error}");
                 }
-                return (stream, permit);
+                return stream;
             }
             Err(error) if is_client_error(&error) => {
                 debug!("a connection was closed before it was accepted: {error}");
@@ -154,21 +207,24 @@ fn is_client_error(error: &io::Error) -> bool {
     [ConnectionAborted, ConnectionRefused, ConnectionReset].contains(&error.kind())
 }
 
-/// The router, which sets `is_used` with the first request.
+/// The router, which marks the connection as used with the first request.
 fn mark_used(
     router: Router,
-    is_used: Arc<AtomicBool>,
+    connection: Arc<Connection>,
 ) -> impl tower::Service<Request<Incoming>, Response = Response, Error = Infallible, Future: Send> + Clone {
     router.map_request(move |request: Request<Incoming>| {
-        is_used.store(true, Ordering::Relaxed);
+        connection.is_used.store(true, Ordering::Relaxed);
         request
     })
 }
 
-/// Resolves after the timeout when no request has arrived on the connection.
-async fn no_request(is_used: &AtomicBool, header_timeout: Duration) {
-    sleep(header_timeout).await;
-    if is_used.load(Ordering::Relaxed) {
+/// Resolves after the timeout, or when the connection's place is needed, unless a request has arrived.
+async fn no_request(connection: &Connection, header_timeout: Duration) {
+    tokio::select! {
+        () = sleep(header_timeout) => {}
+        () = connection.evicted.notified() => {}
+    }
+    if connection.is_used.load(Ordering::Relaxed) {
         pending::<()>().await;
     }
 }
@@ -186,7 +242,7 @@ mod tests {
     use std::net::SocketAddr;
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
-        sync::{Notify, oneshot},
+        sync::oneshot,
         task::JoinHandle,
     };
 
@@ -194,11 +250,18 @@ mod tests {
         router: Router,
         header_timeout: Duration,
     ) -> (SocketAddr, oneshot::Sender<()>, JoinHandle<()>) {
+        start_with(router, ServeOptions { connections_max: 100, header_timeout }).await
+    }
+
+    async fn start_with(
+        router: Router,
+        options: ServeOptions,
+    ) -> (SocketAddr, oneshot::Sender<()>, JoinHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
         let stopped = async move { stopped.await.unwrap_or(()) };
-        (address, stop, tokio::spawn(serve(listener, router, header_timeout, stopped)))
+        (address, stop, tokio::spawn(serve(listener, router, options, stopped)))
     }
 
     /// Everything that the server sends until it closes the connection.
@@ -239,5 +302,32 @@ mod tests {
             stream.write_all(beginning.as_bytes()).await.unwrap();
             assert!(!rest(stream).await.contains("200"), "{beginning:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn silent_connections_keep_nobody_waiting() {
+        let options = ServeOptions { connections_max: 4, header_timeout: Duration::from_secs(600) };
+        let router = Router::new().route("/", get(async || "here"));
+        let (address, _stop, _server) = start_with(router, options).await;
+        let request = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
+        // It has made a request and stays open: its place is not taken.
+        let mut used = TcpStream::connect(address).await.unwrap();
+        used.write_all(request).await.unwrap();
+        let mut answer = [0; 12];
+        used.read_exact(&mut answer).await.unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 200");
+        let mut silent = Vec::new();
+        for _ in 0..20 {
+            silent.push(TcpStream::connect(address).await.unwrap());
+        }
+        for _ in 0..5 {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await.unwrap();
+            assert!(rest(stream).await.ends_with("here"));
+        }
+        // The oldest of the silent ones were closed.
+        assert_eq!(rest(silent.remove(0)).await, "");
+        used.write_all(request).await.unwrap();
+        used.read_exact(&mut answer).await.unwrap();
     }
 }

@@ -9,6 +9,8 @@
 //! decided is never refused later, so nodes with different settings agree all the same. The fixed limits that
 //! `state` applies (remembered requests, build steps) decide what an entry does and are the same on every node.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 // Requests.
@@ -107,6 +109,72 @@ pub const PATTERN_BYTES_MAX: usize = 256 << 10;
 pub const PATTERN_TRANSLATION_BYTES_MAX: usize = 2 << 20;
 /// Bytes of all compiled patterns of a schema, which is cached with others. Fixed.
 pub const PATTERNS_BYTES_MAX: usize = 16 << 20;
+
+// Connections and bodies.
+
+/// Concurrent connections; more wait in the kernel's queue. Each may hold some 100 KB of buffers. This is twice the
+/// default limit of watches, so that a node with all its watches open still accepts other callers. Fixed.
+/// Where the process may open fewer files, the listeners share what those leave beside [`OPEN_FILES_RESERVE`].
+pub const CONNECTIONS_MAX: usize = 20_000;
+/// Open files that connections leave to log, history, snapshots, sled and the connections to other members. Fixed.
+pub const OPEN_FILES_RESERVE: usize = 256;
+/// Concurrent requests on one HTTP/2 connection. Fixed.
+pub const HTTP2_STREAMS_MAX: u32 = 256;
+/// How long a connection may be idle between two requests: longer than the connection pools of common clients keep
+/// one, so that no client sends a request on a connection that is being closed. hyper has one timer for this and for
+/// the headers of the next request, so from the second request on this bounds both. Fixed.
+pub const CONNECTION_IDLE_TIMEOUT: Duration = Duration::from_secs(75);
+/// How long the requests in flight may take after a shutdown begins. Fixed.
+pub const SHUTDOWN_DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a body may take to arrive: one of the default limit (8 MiB) then needs 70 KB/s. Fixed.
+pub const BODY_TIMEOUT: Duration = Duration::from_secs(120);
+/// Longest request id that is echoed: a trace context has 55 characters, the joined ids of proxies about 100. Fixed.
+pub const REQUEST_ID_BYTES_MAX: usize = 128;
+
+// Log entries and members.
+
+/// Most bytes of an entry: twice the default body, and far below the log's limit. Fixed.
+pub const ENTRY_BYTES_MAX: usize = 16 << 20;
+/// Members of a cluster: more voters make every write slower and nothing safer. Fixed.
+pub const MEMBERS_MAX: usize = 31;
+/// How long a change may take in all; less than the timeout of the command line. A new member that needs longer to
+/// catch up stays a learner, and the change is requested again. Fixed.
+pub const MEMBER_CHANGE_TIMEOUT: Duration = Duration::from_secs(50);
+/// How long a confirmation makes the node ready: longer than a failed election. Fixed.
+pub const READY_STALENESS_MAX: Duration = Duration::from_secs(2);
+
+// Cursors, history, watches.
+
+/// How long a state is retained unused: long enough for a person who reads a page and for a job that processes one. Fixed.
+pub const CURSOR_IDLE_MAX: Duration = Duration::from_secs(5 * 60);
+/// Pinned states of a node. Fixed.
+pub const PINNED_STATES_MAX: usize = 1024;
+/// Estimated bytes that all pins keep from being freed. Fixed.
+pub const PINNED_BYTES_MAX: u64 = 256 << 20;
+/// Sorted matches that are retained for one list with conditions. A longer list is computed again for each page. Fixed.
+pub const PINNED_MATCHES_MAX: usize = 1 << 20;
+/// Reads of the history that run on this node at once: each holds a thread and may hold some megabytes. Fixed.
+pub const HISTORY_READS_MAX: usize = 16;
+/// Bytes of record text after which a page ends early: a page of the largest records would have a gigabyte. Fixed.
+pub const HISTORY_PAGE_BYTES_MAX: usize = 4 << 20;
+/// How long a node that has lost the cluster continues its watches: long enough for elections, short enough that a
+/// caller does not mistake its silence for an idle cluster. Fixed.
+pub const WATCH_UNCONFIRMED_MAX: Duration = Duration::from_secs(30);
+/// How long a snapshot is retained for a caller. Fixed.
+pub const WATCH_INITIAL_TIMEOUT: Duration = Duration::from_secs(300);
+/// Watches that read the history at once: more would only make each other slow. Fixed.
+pub const WATCH_REPLAYS_MAX: usize = 4;
+
+// Changes of a schema or of unique paths.
+
+/// Scans that run on a node at once; each keeps a processor busy. More wait. Fixed.
+pub const CONFIG_SCANS_MAX: usize = 2;
+/// Configs that a report lists. Fixed.
+pub const REPORTED_CONFIGS_MAX: usize = 100;
+/// Violations that it lists of each. Fixed.
+pub const REPORTED_VIOLATIONS_MAX: usize = 10;
+/// How long it may take otherwise; a million of them take some seconds. Fixed.
+pub const CONFIG_CHECK_TIMEOUT: Duration = Duration::from_secs(50);
 
 /// The limits that a node's settings may change. Each refusal names the limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -32,6 +32,7 @@ use super::{
 };
 use crate::{
     feed::Feed,
+    model::limits::ENTRY_BYTES_MAX,
     model::{
         command::{Proposal, Verdict},
         record::Revision,
@@ -41,8 +42,6 @@ use crate::{
     store::{Figures, Store},
 };
 
-/// Most bytes of an entry: twice the default body, and far below the log's limit.
-pub(crate) const ENTRY_BYTES_MAX: usize = 16 << 20;
 /// How long forming a cluster may take: the members elect a leader and commit the membership.
 const FORM_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long openraft may take to stop before log and store are closed all the same.

@@ -54,7 +54,6 @@ use crate::{
     peer::{Member, NodeId, client::Peers, identity::Identity},
     store,
 };
-pub(crate) use consensus::ENTRY_BYTES_MAX;
 
 /// The directory of the log, in the data directory.
 const LOG_DIRECTORY: &str = "log";

@@ -1,7 +1,7 @@
 //! The whole layer on the real log, state machine and store: openraft's own storage suite, which does not test
 //! reopening, and a cluster of one node that is stopped and started.
 
-use std::{path::Path, sync::Arc};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use openraft::{
     StorageError,
@@ -70,7 +70,8 @@ async fn start(directory: &Path) -> Result<Consensus, StartError> {
         directory: directory.into(),
         store: Options::default(),
         peers: Arc::new(Peers::new(Secrets(vec!["secret".into()]))),
-        timers: Timers { heartbeat_ms: 20, election_min_ms: 60, election_max_ms: 90 },
+        // A lease that a busy machine's pauses do not outlast.
+        timers: Timers { heartbeat_ms: 50, election_min_ms: 500, election_max_ms: 700 },
         snapshot_log_bytes: 1 << 20,
         rescue: Vec::new(),
     })
@@ -90,9 +91,22 @@ async fn write(consensus: &Consensus, number: u64) -> u64 {
             Ok(Verdict::Decided(Ok(applied))) => return applied.revision,
             Ok(verdict) => panic!("{verdict:?}"),
             // A new leader has no lease yet.
-            Err(_) => consensus.wait_applied(consensus.read_index().await.unwrap_or(0)).await,
+            Err(_) => consensus.wait_applied(read_index(consensus).await).await,
         }
     }
+}
+
+/// A read index, once this node leads and has its lease.
+async fn read_index(consensus: &Consensus) -> u64 {
+    let confirmed = async {
+        loop {
+            match consensus.read_index().await {
+                Ok(index) => return index,
+                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), confirmed).await.expect("a node alone elects itself")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -108,7 +122,7 @@ async fn a_cluster_of_one_keeps_its_writes_over_a_stop_and_refuses_an_emptied_lo
     for number in 1..=20 {
         last = write(&consensus, number).await;
     }
-    assert!(consensus.read_index().await.unwrap() >= last);
+    assert!(read_index(&consensus).await >= last);
     let digest = consensus.state().digest();
     consensus.shutdown().await;
 

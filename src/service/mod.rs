@@ -51,7 +51,11 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    model::{limits::Limits, record::Revision, time::Timestamp},
+    model::{
+        limits::{CONFIG_SCANS_MAX, HISTORY_READS_MAX, Limits},
+        record::Revision,
+        time::Timestamp,
+    },
     peer::{Member, NodeId, client::Peers},
     raft::{Consensus, Timers},
     state::State,
@@ -145,7 +149,7 @@ impl Service {
             forming: tokio::sync::Mutex::new(()),
             changing: tokio::sync::Mutex::new(()),
             admission: Semaphore::new(options.limits.writes_in_flight),
-            history_reads: Semaphore::new(history::CONCURRENT_READS_MAX),
+            history_reads: Semaphore::new(HISTORY_READS_MAX),
             validators: write::validators::Validators::default(),
             record_locks: write::record_locks::RecordLocks::default(),
             forwarding: Arc::default(),
@@ -154,7 +158,7 @@ impl Service {
                 options.disk_reserve_bytes,
             ),
             write_barriers: Arc::default(),
-            scans: Arc::new(Semaphore::new(write::config_scan::SCANS_MAX)),
+            scans: Arc::new(Semaphore::new(CONFIG_SCANS_MAX)),
             read_index: Arc::default(),
             hub: Arc::new(watch::Hub::new(options.limits.watches)),
             pinned_states: Arc::default(),

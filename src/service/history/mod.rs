@@ -38,8 +38,6 @@ use crate::{
     store::{AsOf, HistoryError, HistoryPage, Store, Subject},
 };
 
-/// Reads of the history that run on this node at once: each holds a thread and may hold some megabytes.
-pub(super) const CONCURRENT_READS_MAX: usize = 16;
 /// How long a read waits until the history holds what this node has applied: milliseconds while the disk works.
 const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long another member may take to answer.

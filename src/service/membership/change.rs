@@ -20,6 +20,7 @@ use super::{
 use crate::{
     model::{
         error::{Invalid, LocSegment, Violation},
+        limits::MEMBER_CHANGE_TIMEOUT,
         record::Revision,
     },
     peer::{
@@ -36,9 +37,6 @@ use crate::{
     },
 };
 
-/// How long a change may take in all; less than the timeout of the command line. A new member that needs longer to
-/// catch up stays a learner, and the change is requested again.
-const CHANGE_TIMEOUT: Duration = Duration::from_secs(50);
 /// The part of that time which the leader leaves for its response to arrive.
 const RESPONSE_TIME: Duration = Duration::from_millis(500);
 /// How long the old leader may still answer after another node leads: it is the one that answers a transfer.
@@ -113,7 +111,7 @@ impl Service {
     pub async fn change(&self, change: Change) -> Result<Changed, Refusal> {
         check(&change)?;
         let consensus = self.consensus_or_refusal()?;
-        let deadline = Instant::now() + CHANGE_TIMEOUT;
+        let deadline = Instant::now() + MEMBER_CHANGE_TIMEOUT;
         let retry = Retry::until(deadline, OnUnknown::Stop, "no leader took the change in time");
         let attempt = async || match self.known_leader(consensus)? {
             Leader::ThisNode => self.change_as_leader(change.clone(), deadline).await,
@@ -161,7 +159,8 @@ impl Service {
     /// When the body is not one of this version. Everything else is a response.
     pub(crate) async fn answer_change(&self, body: Bytes) -> Result<Bytes, ReceiveError> {
         let ForwardedChange { change, remaining_ms } = decode(&body)?;
-        let time = Duration::from_millis(remaining_ms).saturating_sub(RESPONSE_TIME).min(CHANGE_TIMEOUT);
+        let time =
+            Duration::from_millis(remaining_ms).saturating_sub(RESPONSE_TIME).min(MEMBER_CHANGE_TIMEOUT);
         Ok(encode(&self.change_as_leader(change, Instant::now() + time).await))
     }
 

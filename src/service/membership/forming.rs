@@ -14,9 +14,12 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::{MEMBERS_MAX, check_address};
+use super::check_address;
 use crate::{
-    model::error::{Invalid, LocSegment, Violation},
+    model::{
+        error::{Invalid, LocSegment, Violation},
+        limits::MEMBERS_MAX,
+    },
     peer::{
         Member, NodeId, ReceiveError,
         call::Call,

@@ -23,8 +23,6 @@ use crate::{
 
 /// The directory of the log within the data directory, as [`Consensus`] names it.
 const LOG_DIRECTORY: &str = "log";
-/// Members of a cluster: more voters make every write slower and nothing safer.
-const MEMBERS_MAX: usize = 31;
 
 impl Service {
     /// Starts this node's part in consensus when the directory has an identity.

@@ -7,14 +7,12 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::service::Service;
+use crate::{model::limits::READY_STALENESS_MAX, service::Service};
 
 /// How often this node confirms that it has caught up.
 const READINESS_INTERVAL: Duration = Duration::from_millis(250);
 /// How long one confirmation may take.
 const READINESS_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a confirmation makes the node ready: longer than a failed election.
-const READY_STALENESS_MAX: Duration = Duration::from_secs(2);
 
 impl Service {
     /// Whether this node has caught up with a live leader.

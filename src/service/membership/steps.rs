@@ -20,12 +20,11 @@ use std::{
 use tokio::time::{Instant, timeout_at};
 
 use super::{
-    MEMBERS_MAX,
     change::{Change, ChangeMade},
     forming::JoinRequest,
 };
 use crate::{
-    model::error::Invalid,
+    model::{error::Invalid, limits::MEMBERS_MAX},
     peer::{Member, NodeId},
     raft::Consensus,
     service::{

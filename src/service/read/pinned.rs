@@ -7,34 +7,31 @@
 //! least recently used pin of which no cursor was ever used is released first: most callers of a list never request
 //! its second page, and those who do must not lose their state because of them.
 //!
-//! **Invariant:** a state is retained at most `IDLE_MAX` (and a tenth of it) after its last use, whether or not there
+//! **Invariant:** a state is retained at most `CURSOR_IDLE_MAX` (and a tenth of it) after its last use, whether or not there
 //! are any requests.
 
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
 };
 
 use tokio::time::Instant;
 
 use super::{cursor::Fingerprint, records::ListRecords};
-use crate::{model::record::Revision, state::State};
+use crate::{
+    model::{
+        limits::{CURSOR_IDLE_MAX, PINNED_BYTES_MAX, PINNED_MATCHES_MAX, PINNED_STATES_MAX},
+        record::Revision,
+    },
+    state::State,
+};
 
-/// How long a state is retained unused: long enough for a person who reads a page and for a job that processes one.
-const IDLE_MAX: Duration = Duration::from_secs(5 * 60);
-/// Pinned states of a node.
-const PINS_MAX: usize = 1024;
-/// Estimated bytes that all pins keep from being freed.
-const PINNED_BYTES_MAX: u64 = 256 << 20;
 /// Estimated bytes that an entry of the log replaces: the nodes on its path in four indexes, and the old record.
 const REPLACED_BYTES_PER_ENTRY: u64 = 16 << 10;
 /// Estimated bytes of a record in all indexes: its share of four leaves, and the record.
 const BYTES_PER_RECORD: u64 = 512;
 /// Bytes of one retained match: a pointer.
 const BYTES_PER_MATCH: u64 = 8;
-/// Sorted matches that are retained for one list with conditions. A longer list is computed again for each page.
-const MATCHES_MAX: usize = 1 << 20;
 /// Lists of one pin whose matches are retained. The matches of more lists are computed again for each page.
 const LISTS_PER_PIN_MAX: usize = 16;
 
@@ -93,7 +90,7 @@ impl PinnedStates {
     pub(super) fn retain_matches(&self, revision: Revision, list: Fingerprint, matches: Arc<ListRecords>) {
         let mut pins = self.lock();
         let Some(pin) = pins.by_revision.get_mut(&revision) else { return };
-        if matches.len() <= MATCHES_MAX && pin.lists.len() < LISTS_PER_PIN_MAX {
+        if matches.len() <= PINNED_MATCHES_MAX && pin.lists.len() < LISTS_PER_PIN_MAX {
             pin.lists.insert(list, matches);
             pins.enforce_limits(revision);
         }
@@ -102,7 +99,7 @@ impl PinnedStates {
     /// Releases unused pins until there are none.
     async fn sweep(self: Arc<Self>) {
         loop {
-            tokio::time::sleep(IDLE_MAX / 10).await;
+            tokio::time::sleep(CURSOR_IDLE_MAX / 10).await;
             let mut pins = self.lock();
             pins.release_unused(Instant::now());
             if pins.by_revision.is_empty() {
@@ -138,7 +135,7 @@ impl Pins {
     }
 
     fn release_unused(&mut self, now: Instant) {
-        self.by_revision.retain(|_, pin| now.saturating_duration_since(pin.last_used) < IDLE_MAX);
+        self.by_revision.retain(|_, pin| now.saturating_duration_since(pin.last_used) < CURSOR_IDLE_MAX);
     }
 
     /// Estimated bytes that the pins keep from being freed.
@@ -157,7 +154,7 @@ impl Pins {
 
     /// Releases pins until the limits hold; never the one of `except`.
     fn enforce_limits(&mut self, except: Revision) {
-        while self.by_revision.len() > PINS_MAX || self.pinned_bytes() > PINNED_BYTES_MAX {
+        while self.by_revision.len() > PINNED_STATES_MAX || self.pinned_bytes() > PINNED_BYTES_MAX {
             let others = self.by_revision.iter().filter(|(revision, _)| **revision != except);
             let first = others.min_by_key(|(_, pin)| (pin.is_followed, pin.last_used));
             let Some(first) = first.map(|(revision, _)| *revision) else { return };
@@ -168,6 +165,8 @@ impl Pins {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::{
         model::{
@@ -187,7 +186,7 @@ mod tests {
     #[test]
     fn the_oldest_pin_that_nobody_has_followed_is_released_first() {
         let (mut pins, now) = (Pins::default(), Instant::now());
-        for revision in 1..=PINS_MAX as u64 {
+        for revision in 1..=PINNED_STATES_MAX as u64 {
             pins.pin(&state(revision), now + Duration::from_millis(revision));
         }
         assert!(pins.follow(1, now).is_some());
@@ -197,7 +196,7 @@ mod tests {
         pins.pin(&state(3), now + Duration::from_secs(9));
         pins.pin(&state(5001), now);
         assert!(has(&pins, 3) && !has(&pins, 5000), "a state that is pinned again counts as used");
-        assert_eq!(pins.by_revision.len(), PINS_MAX);
+        assert_eq!(pins.by_revision.len(), PINNED_STATES_MAX);
     }
 
     #[test]
@@ -205,10 +204,10 @@ mod tests {
         let (mut pins, now) = (Pins::default(), Instant::now());
         pins.pin(&state(1), now);
         pins.pin(&state(2), now);
-        assert!(pins.follow(2, now + IDLE_MAX / 2).is_some());
-        pins.release_unused(now + IDLE_MAX);
+        assert!(pins.follow(2, now + CURSOR_IDLE_MAX / 2).is_some());
+        pins.release_unused(now + CURSOR_IDLE_MAX);
         assert_eq!(pins.by_revision.keys().copied().collect::<Vec<_>>(), [2]);
-        pins.release_unused(now + IDLE_MAX + IDLE_MAX / 2);
+        pins.release_unused(now + CURSOR_IDLE_MAX + CURSOR_IDLE_MAX / 2);
         assert!(pins.by_revision.is_empty());
         assert!(pins.follow(2, now).is_none());
     }

@@ -27,7 +27,7 @@ use tokio::{
 
 use crate::{
     feed::{Event, EventPage, EventPageMax, Feed, RecordChange},
-    model::{key::Key, record::Revision},
+    model::{key::Key, limits::WATCH_REPLAYS_MAX, record::Revision},
 };
 
 /// Revisions that a topic lists: as many events as one read returns.
@@ -38,8 +38,6 @@ pub(super) const READ_MAX: EventPageMax = EventPageMax { events: 256, bytes: 256
 const RECORD_MAX: EventPageMax = EventPageMax { events: 1024, bytes: usize::MAX };
 /// Watches that are woken before other tasks run: thousands woken at once would delay every write.
 const WAKE_BATCH: usize = 32;
-/// Watches that read the history at once: more would only make each other slow.
-const HISTORY_READERS_MAX: usize = 4;
 
 /// What a watch waits for.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -105,7 +103,7 @@ impl Hub {
             watches_max,
             confirmed: Mutex::new(Instant::now()),
             permits: Arc::new(Semaphore::new(watches_max)),
-            history_readers: Semaphore::new(HISTORY_READERS_MAX),
+            history_readers: Semaphore::new(WATCH_REPLAYS_MAX),
         }
     }
 

@@ -5,10 +5,7 @@
 //!
 //! **Invariant:** all chunks are of one revision, and together they are everything of it that was requested, once.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::task::AbortHandle;
 
@@ -16,13 +13,12 @@ use super::filter::{Scope, Selection};
 use crate::{
     model::{
         key::Key,
+        limits::WATCH_INITIAL_TIMEOUT,
         record::{Config, Definition, Revision},
     },
     state::{Collection, State},
 };
 
-/// How long a snapshot is retained for a caller.
-const RETAINED_MAX: Duration = Duration::from_secs(300);
 /// Records of a chunk.
 const CHUNK_RECORDS_MAX: usize = 500;
 /// Bytes of a chunk after which no record is added.
@@ -66,7 +62,7 @@ impl Initial {
         let state = Arc::new(Mutex::new(Some(state)));
         let weak = Arc::downgrade(&state);
         let release = tokio::spawn(async move {
-            tokio::time::sleep(RETAINED_MAX).await;
+            tokio::time::sleep(WATCH_INITIAL_TIMEOUT).await;
             if let Some(state) = weak.upgrade() {
                 state.lock().unwrap_or_else(PoisonError::into_inner).take();
             }

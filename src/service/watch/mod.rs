@@ -37,6 +37,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Consistency, Inner, Level, Refusal, Service};
 use crate::{
     feed::{Event, EventPage, Feed},
+    model::limits::WATCH_UNCONFIRMED_MAX,
     model::{error::Violation, key::Key, limits::WATCH_KEYS_MAX, record::Revision},
     raft::Consensus,
     store::HistoryError,
@@ -51,9 +52,6 @@ use replay::Replay;
 
 /// How often a node with watches confirms that it follows the cluster: one read index for all of them.
 const WATCH_CONFIRM_INTERVAL: Duration = Duration::from_secs(10);
-/// How long a node that has lost the cluster continues its watches: long enough for elections, short enough that a
-/// caller does not mistake its silence for an idle cluster.
-const UNCONFIRMED_MAX: Duration = Duration::from_secs(30);
 
 /// Where a watch begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -320,7 +318,7 @@ impl Watch {
                 return Ok(self.stop());
             }
             if Instant::now() >= heartbeat_due {
-                if !self.is_local && self.service.inner.hub.unconfirmed() > UNCONFIRMED_MAX {
+                if !self.is_local && self.service.inner.hub.unconfirmed() > WATCH_UNCONFIRMED_MAX {
                     return Err(Refusal::Unavailable(
                         "this node has lost the cluster; go on at another".into(),
                     ));

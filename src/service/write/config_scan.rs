@@ -18,6 +18,7 @@ use crate::{
     model::{
         error::{LocSegment, Violation},
         key::Key,
+        limits::{REPORTED_CONFIGS_MAX, REPORTED_VIOLATIONS_MAX},
         record::{Config, Revision},
         schema::{Schema, accepts_any},
     },
@@ -25,12 +26,6 @@ use crate::{
     state::{Collection, State},
 };
 
-/// Scans that run on a node at once; each keeps a processor busy. More wait.
-pub(in crate::service) const SCANS_MAX: usize = 2;
-/// Configs that a report lists.
-const REPORTED_CONFIGS_MAX: usize = 100;
-/// Violations that it lists of each.
-const REPORTED_VIOLATIONS_MAX: usize = 10;
 /// Configs between two checks for cancellation.
 const CANCEL_CHECK_CONFIGS: u64 = 256;
 

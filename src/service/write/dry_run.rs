@@ -18,9 +18,9 @@ use super::{
 use crate::{
     model::{
         command::{Applied, Verdict},
-        limits::Limits,
+        limits::{ENTRY_BYTES_MAX, Limits},
     },
-    raft::{Consensus, ENTRY_BYTES_MAX, WriteError},
+    raft::{Consensus, WriteError},
     service::{
         Service,
         request::{Decision, WriteRequest},

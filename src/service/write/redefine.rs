@@ -31,6 +31,7 @@ use crate::{
         command::Command,
         error::{Invalid, LocSegment, Violation},
         index,
+        limits::CONFIG_CHECK_TIMEOUT,
         record::{Definition, Revision},
         schema::accepts_any,
     },
@@ -46,8 +47,6 @@ use crate::{
 
 /// Configs up to which a change that checks them all has no more time than any other write: they take some 10 ms.
 const ORDINARY_TIME_CONFIGS_MAX: u64 = 10_000;
-/// How long it may take otherwise; a million of them take some seconds.
-const CONFIG_CHECK_TIMEOUT: Duration = Duration::from_secs(50);
 /// New configs of a pass up to which the write barrier is raised for the next one: milliseconds of work.
 const BARRIER_CONFIGS_MAX: u64 = 1000;
 /// Passes after which the write barrier is raised in any case.

@@ -23,6 +23,7 @@ use super::{
 };
 use crate::{
     model::{
+        limits::HISTORY_PAGE_BYTES_MAX,
         record::{Config, Definition, Revision, STEP_BITS},
         time::Timestamp,
     },
@@ -32,8 +33,6 @@ use crate::{
     },
 };
 
-/// Bytes of record text after which a page ends early: a page of the largest records would have a gigabyte.
-const PAGE_BYTES_SOFT_MAX: usize = 4 << 20;
 /// Offsets that are taken from an index at once.
 const LOOKUP_BATCH: usize = 64;
 
@@ -287,7 +286,7 @@ impl PageBuilder {
     /// Adds the next older change; `false` when the page is full without it.
     fn add(&mut self, entry: HistoryEntry) -> bool {
         let last = self.page.items.last().map(|last| last.revision);
-        if self.page.items.len() >= self.limit || (self.bytes > PAGE_BYTES_SOFT_MAX && last.is_some()) {
+        if self.page.items.len() >= self.limit || (self.bytes > HISTORY_PAGE_BYTES_MAX && last.is_some()) {
             self.page.next_before = last;
             return false;
         }
