@@ -1,6 +1,6 @@
 //! Concord: a replicated service for typed configuration.
 //!
-//! Each layer calls only the layers below it:
+//! Each layer calls only the layers to its right; `peer` calls none of `store`, `feed` and `state`:
 //!
 //! ```text
 //! cli → node → api → service → raft → peer → store → feed → state → model
@@ -26,7 +26,7 @@
 //! 2. Nothing in `model`, in `state` or on the path that applies log entries reads a clock, draws a random number or
 //!    depends on hash order. The time, the idempotency key and the revision of the definition that the data were
 //!    validated against are part of the [`model::command::Proposal`].
-//! 3. A verdict ([`model::error::Rejection`]) is replicated and the same on all nodes. A failure belongs to one node: an
+//! 3. A rejection ([`model::error::Rejection`]) is replicated and the same on all nodes. A failure belongs to one node: an
 //!    error of the log, of a snapshot or of the history stops that node and is never skipped; sled is rebuilt.
 //! 4. If a write may have been applied, the caller is told so (504, *undecided*); 503 means that it certainly was not.
 //! 5. Only `api/reply.rs` knows status codes. A handler awaits the service once.

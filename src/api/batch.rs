@@ -151,13 +151,13 @@ impl Operation {
                 let restrict = self.restrict();
                 Some(Write::DeleteDefinition { key: definition, expect: self.for_change(), restrict })
             }
-            _ => Some(self.parse_config(&name, definition)),
+            _ => self.parse_config(&name, definition),
         }
     }
 
-    fn parse_config(&mut self, name: &str, definition: String) -> Write {
+    fn parse_config(&mut self, name: &str, definition: String) -> Option<Write> {
         let key = self.fields.string(configs::KEY);
-        match name {
+        Some(match name {
             CREATE_CONFIG => {
                 let data = Document::new(self.fields.object("data"));
                 self.for_create();
@@ -171,8 +171,13 @@ impl Operation {
                 let patch = self.patch();
                 Write::PatchConfig { definition, key, patch, expect: self.for_change() }
             }
-            _ => Write::DeleteConfig { definition, key, expect: self.for_change() },
-        }
+            DELETE_CONFIG => Write::DeleteConfig { definition, key, expect: self.for_change() },
+            // A name that `NAMES` has and no arm reads: refused, never taken for another operation.
+            _ => {
+                self.violation("op", "`op` can't be part of a batch");
+                return None;
+            }
+        })
     }
 
     fn violation(&mut self, name: &str, msg: &str) {

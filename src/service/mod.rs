@@ -21,7 +21,7 @@
 //! A node has no log and no consensus before it has an identity. [`Service::init`] writes it, on this node or through a
 //! call from another.
 //!
-//! **Invariants:** the clock is read here and nowhere else. The units depend on each other in one direction only.
+//! **Invariants:** the wall clock is read here and nowhere else; timeouts use the monotonic one. The units depend on each other in one direction only.
 //! *Unavailable* is answered only when a write has certainly not been proposed; whatever may have been applied is
 //! *undecided*, and stays so through every retry.
 
