@@ -5,6 +5,7 @@
 //! | `spec` | does the service keep the contract? Black box over HTTP, on the leader and on a follower |
 //! | `cluster` | does the cluster keep its promises? Real processes that are killed, stopped, emptied |
 //! | `chaos` | does it keep them under faults? Every answer is recorded and checked |
+//! | `hostile` | does it serve a good client beside callers, strangers, disks and clocks that are not good? |
 //! | `client` | does the older service's client library work unchanged? |
 //! | `document` | is the `OpenAPI` document one, and whole? Every answer in all tests is validated against it |
 //! | `format` | are the stored and sent bytes the ones of earlier versions? |
@@ -26,6 +27,8 @@ mod document;
 mod format;
 #[cfg(test)]
 mod harness;
+#[cfg(test)]
+mod hostile;
 #[cfg(test)]
 mod replay;
 #[cfg(test)]

@@ -15,6 +15,7 @@
 //! | the file that holds the whole state | `backup` |
 //! | the owner of a credential | `access` |
 //! | the free space that writes leave on the disk | `disk_reserve` |
+//! | threads for work that takes longer than about a millisecond | `cpu_pool` |
 //!
 //! This file is the [`Service`] that they all extend: its options, the state that they share, its life.
 //!
@@ -27,6 +28,7 @@
 
 pub mod access;
 mod backup;
+mod cpu_pool;
 mod disk_reserve;
 pub(crate) mod forward;
 pub(crate) mod history;
@@ -128,6 +130,8 @@ struct Inner {
     forwarding: Arc<forward::batching::Batcher>,
     disk_reserve: disk_reserve::DiskReserve,
     write_barriers: Arc<write::write_barrier::WriteBarriers>,
+    /// Where work runs that takes longer than about a millisecond.
+    cpu_pool: cpu_pool::CpuPool,
     /// One permit for each scan of all configs of a definition.
     scans: Arc<Semaphore>,
     read_index: Arc<read::SharedReadIndex>,
@@ -158,6 +162,7 @@ impl Service {
                 options.disk_reserve_bytes,
             ),
             write_barriers: Arc::default(),
+            cpu_pool: cpu_pool::CpuPool::new(),
             scans: Arc::new(Semaphore::new(CONFIG_SCANS_MAX)),
             read_index: Arc::default(),
             hub: Arc::new(watch::Hub::new(options.limits.watches)),

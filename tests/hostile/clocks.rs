@@ -1,0 +1,1 @@
+//! What clocks that jump do to the cluster.

@@ -1,0 +1,1 @@
+//! What disks that are full, slow, hung or failing do to the cluster.

@@ -1,0 +1,37 @@
+//! What callers, strangers, disks, clocks and upgrades do to a cluster, beside a client that only wants to be served.
+//!
+//! | module | question |
+//! |---|---|
+//! | `clocks` | do clocks that jump change what is kept? |
+//! | `disks` | do full, slow, hung or failing disks stop the others? |
+//! | `good_client` | the client that writes and reads on every node, and what it saw |
+//! | `reads` | what do expensive reads with a valid key do? |
+//! | `strangers` | what do callers without a key, and slow connections, do? |
+//! | `upgrades` | do two versions serve one cluster, forward and back? |
+//! | `writes` | what do expensive writes with a valid key do? |
+//!
+//! Each test attacks real processes and asserts what the attacker is answered, what the good client saw, and that the
+//! leader stayed. How fast the good client was is printed; `scripts/hostile.sh` runs the same tests with a release
+//! build and a bound for it, because a bound in time proves nothing on a busy machine.
+
+mod clocks;
+mod disks;
+mod good_client;
+mod reads;
+mod strangers;
+mod upgrades;
+mod writes;
+
+pub(crate) use good_client::GoodClient;
+
+use std::time::Duration;
+
+use crate::harness::Cluster;
+
+#[tokio::test]
+async fn without_an_attack_the_good_client_is_served() {
+    let cluster = Cluster::start("hostile-none").await;
+    let good = GoodClient::start(&cluster).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    good.stop(&cluster, "no attack").await.is_unhurt().memory_within(512);
+}

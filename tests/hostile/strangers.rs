@@ -1,0 +1,1 @@
+//! What callers without a key, and slow connections do to the cluster.

@@ -1,0 +1,1 @@
+//! What two versions in one cluster do to the cluster.
