@@ -194,8 +194,7 @@ where
         if let Some(next) = self.in_flight.front() {
             self.deadline = Instant::now() + next.timeout;
         }
-        let result =
-            AppendEntriesResponse::from(response).into_stream_result(request.previous, request.last.clone());
+        let result = AppendEntriesResponse::from(response).into_stream_result(request.previous, request.last);
         let is_ambiguous = result.is_ok() && self.in_flight.iter().any(|later| later.last == request.last);
         Ok(if is_ambiguous { None } else { Some(result) })
     }
