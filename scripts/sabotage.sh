@@ -31,6 +31,7 @@ digests-not-compared     | it cluster::rebuild::a_member_whose_state_differs_sto
 batch-torn               | chaos 1
 watch-skips              | chaos 1
 history-returns-current  | chaos 1
+task-end-ignored         | unit raft::supervisor::tests::a_panic_or_an_error_of_a_task_is_the_node_s_end
 unique-ignored           | unit state::apply::tests::redefine::a_value_of_a_unique_path_is_one_configs
 '
 

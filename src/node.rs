@@ -104,29 +104,33 @@ async fn serve(settings: Settings, open_files_max: usize) -> Result<(), String> 
     let service = make_service(&settings);
     let (api_max, peer_max) = connections_max(open_files_max);
     let options = |connections_max| ServeOptions { connections_max, header_timeout: settings.header_timeout };
-    let api = api.serve(api::router(service.clone()), options(api_max));
-    let peer = peer.serve(api::peer::peer_router(service.clone()), options(peer_max));
+    let mut api = api.serve(api::router(service.clone()), options(api_max));
+    let mut peer = peer.serve(api::peer::peer_router(service.clone()), options(peer_max));
     let (node, directory) = (settings.node_id, settings.data_dir.display());
     tracing::info!(node, api = settings.api_addr, peer = settings.peer_addr, %directory, "listening");
     let result = tokio::select! {
         reason = participate(&service) => Err(reason),
+        reason = api.failed("callers") => Err(reason),
+        reason = peer.failed("peers") => Err(reason),
         () = signals.received() => Ok(()),
     };
+    shut_down(&service, api, peer, result.is_err()).await;
+    tracing::info!(node, "ended");
+    result
+}
+
+/// Ends a node in order. A failed node has nothing to wait for: its callers see that their connections end.
+async fn shut_down(service: &Service, api: Server, peer: Server, has_failed: bool) {
     service.stop();
-    if result.is_ok() {
-        bounded(TRANSFER_TIMEOUT, service.hand_over(), "the transfer of leadership").await;
-    }
-    // A failed node has nothing to wait for: its callers see that their connections end.
-    let (drain, close) = if result.is_ok() {
-        (DRAIN_TIMEOUT, CLOSE_TIMEOUT)
-    } else {
+    let (drain, close) = if has_failed {
         (FAILED_SHUTDOWN_TIMEOUT, FAILED_SHUTDOWN_TIMEOUT)
+    } else {
+        bounded(TRANSFER_TIMEOUT, service.hand_over(), "the transfer of leadership").await;
+        (DRAIN_TIMEOUT, CLOSE_TIMEOUT)
     };
     api.close("callers", drain).await;
     peer.close("peers", drain).await;
     bounded(close, service.shutdown(), "closing log and store").await;
-    tracing::info!(node, "ended");
-    result
 }
 
 /// Takes part in the cluster until the node fails; returns the reason.
@@ -217,9 +221,23 @@ impl Listener {
 }
 
 impl Server {
+    /// Waits until the server ends although nobody stopped it; the reason. A node that accepts no connections can't
+    /// go on.
+    async fn failed(&mut self, clients: &str) -> String {
+        let why = match (&mut self.task).await {
+            Ok(()) => "it has ended".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        format!("the server for {clients} has failed: {why}")
+    }
+
     /// Accepts no more connections and waits for the requests in flight.
     async fn close(mut self, clients: &str, drain: Duration) {
         self.stop.cancel();
+        // One that has failed was awaited already.
+        if self.task.is_finished() {
+            return;
+        }
         match timeout(drain, &mut self.task).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::error!("the server for {clients} has failed: {error}"),

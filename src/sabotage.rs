@@ -29,6 +29,7 @@
 //! | `batch-torn` | only the first operation of some batches is applied |
 //! | `watch-skips` | at times a watch omits a change |
 //! | `history-returns-current` | a read of the history returns the current state |
+//! | `task-end-ignored` | a node goes on although one of its tasks has panicked |
 //! | `unique-ignored` | a value of a unique path is accepted twice |
 //!
 //! **Invariant:** without the feature this file is one constant.

@@ -20,7 +20,7 @@ use openraft::{
     async_runtime::WatchReceiver,
     errors::{ClientWriteError, ForwardReason, ForwardToLeader, LinearizableReadError, RaftError},
 };
-use tokio::{sync::watch, task::AbortHandle, time::timeout};
+use tokio::{sync::watch, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -59,7 +59,6 @@ pub(super) struct Inner {
     /// The leader that openraft knows. It is copied here because reading openraft's metrics clones all of them.
     pub(super) leader: watch::Receiver<Option<Member>>,
     pub(super) stopping: Arc<AtomicBool>,
-    pub(super) tasks: Vec<AbortHandle>,
 }
 
 impl fmt::Debug for Inner {
@@ -70,9 +69,7 @@ impl fmt::Debug for Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        for task in &self.tasks {
-            task.abort();
-        }
+        self.publisher.supervisor.stop();
     }
 }
 
@@ -245,9 +242,7 @@ impl Consensus {
             Ok(Err(error)) => tracing::error!(%error, "openraft has not stopped cleanly"),
             Err(_) => tracing::error!("openraft has not stopped within {STOP_TIMEOUT:?}"),
         }
-        for task in &self.inner.tasks {
-            task.abort();
-        }
+        self.inner.publisher.supervisor.stop();
         // A batch of entries may still be applied; the store must have it before it is closed.
         if timeout(STOP_TIMEOUT, self.inner.machine_dropped.cancelled()).await.is_err() {
             tracing::error!("entries are still being applied after {STOP_TIMEOUT:?}");
@@ -263,18 +258,20 @@ impl Consensus {
         }
     }
 
-    /// Waits until this node can't go on, because its storage has failed or applying has panicked. The process must
-    /// end then.
+    /// Runs a task that lives as long as this node; its panic or error is the node's end.
+    pub(crate) fn supervise(
+        &self,
+        name: &'static str,
+        task: impl Future<Output = Result<(), String>> + Send + 'static,
+    ) {
+        self.inner.publisher.supervisor.spawn(name, task);
+    }
+
+    /// Waits until this node can't go on, because its storage, the applying of entries or one of its tasks has failed.
+    /// The process must end then.
     pub async fn failed(&self) -> String {
-        let mut failure = self.inner.publisher.failure.subscribe();
-        let raft = async {
-            match failure.wait_for(Option::is_some).await {
-                Ok(why) => why.clone().unwrap_or_default(),
-                Err(_) => std::future::pending().await,
-            }
-        };
         tokio::select! {
-            why = raft => why,
+            why = self.inner.publisher.supervisor.failed() => why,
             why = self.inner.store.failed() => why,
         }
     }
@@ -294,16 +291,15 @@ impl Consensus {
     }
 }
 
-/// Publishes the leader that openraft knows, and the failure that ends openraft.
+/// Publishes the leader that openraft knows; ends with the failure that ends openraft.
 ///
 /// It watches openraft's server metrics only. The other metrics change with each entry, and waking this task for
 /// them would cost every write a thread switch.
 pub(super) async fn follow_metrics(
     raft: Raft,
-    publisher: Arc<AppliedPublisher>,
     leader: watch::Sender<Option<Member>>,
     stopping: Arc<AtomicBool>,
-) {
+) -> Result<(), String> {
     let (mut server, metrics) = (raft.server_metrics(), raft.metrics());
     drop(raft);
     loop {
@@ -325,7 +321,5 @@ pub(super) async fn follow_metrics(
         Err(fatal) => format!("openraft has stopped: {fatal}"),
         Ok(()) => "openraft has ended".to_owned(),
     };
-    if !stopping.load(Ordering::Relaxed) {
-        publisher.fail(ended);
-    }
+    if stopping.load(Ordering::Relaxed) { Ok(()) } else { Err(ended) }
 }

@@ -74,8 +74,8 @@ pub(super) struct DivergenceDetector {
 }
 
 impl DivergenceDetector {
-    /// Runs until this node's state has diverged.
-    pub(super) async fn run(self) {
+    /// Runs until this node's state has diverged; the error says where.
+    pub(super) async fn run(self) -> Result<(), String> {
         loop {
             tokio::time::sleep(COMPARE_INTERVAL).await;
             let Some(revision) = self.diverged_at().await else { continue };
@@ -95,8 +95,7 @@ impl DivergenceDetector {
                 Ok(Err(error)) => tracing::error!(%error, "the state could not be marked"),
                 Err(error) => tracing::error!(%error, "the state could not be marked"),
             }
-            self.publisher.fail(why);
-            return;
+            return Err(why);
         }
     }
 

@@ -34,6 +34,7 @@ use super::{
     applied_waiters::AppliedWaiters,
     divergence::Digests,
     log::Log,
+    supervisor::Supervisor,
     types::{ApplyResponse, Entry, LogId, Snapshot, SnapshotMeta, StoredMembership, TypeConfig},
     wire::{self, MembershipMetadata, StateMetadata, WireLogId},
 };
@@ -101,25 +102,14 @@ pub(super) struct AppliedPublisher {
     pub(super) waiters: AppliedWaiters,
     /// The applied revision, for those who follow each new one.
     pub(super) revision: watch::Sender<Revision>,
-    /// Set once, when this node can't go on.
-    pub(super) failure: watch::Sender<Option<String>>,
+    /// Owns this node's tasks, and knows why it can't go on.
+    pub(super) supervisor: Supervisor,
     /// Bytes of proposals applied since the process started.
     pub(super) applied_bytes: AtomicU64,
     /// Digests of recent states, to compare with the other members'.
     pub(super) digests: Digests,
     /// The recent changes, for watchers.
     pub(super) feed: Arc<Feed>,
-}
-
-impl AppliedPublisher {
-    /// Records why this node can't go on. The first reason stays.
-    pub(super) fn fail(&self, why: String) {
-        self.failure.send_if_modified(|failure| {
-            let is_first = failure.is_none();
-            failure.get_or_insert(why);
-            is_first
-        });
-    }
 }
 
 /// openraft's state machine.
@@ -148,7 +138,7 @@ impl Machine {
             applied: ArcSwap::from_pointee(applied),
             waiters: AppliedWaiters::new(state.revision()),
             revision: watch::Sender::new(state.revision()),
-            failure: watch::Sender::new(None),
+            supervisor: Supervisor::default(),
             applied_bytes: AtomicU64::new(0),
             digests: Digests::default(),
             feed: Arc::new(Feed::new(state.revision())),
@@ -254,7 +244,7 @@ impl Machine {
 
     fn fail(&self, why: String) -> io::Error {
         tracing::error!(%why, "applying has failed");
-        self.publisher.fail(why.clone());
+        self.publisher.supervisor.fail(why.clone());
         io::Error::other(why)
     }
 }

@@ -17,6 +17,7 @@
 //! | the answers to those calls | `receive`, `stream` (append) |
 //! | when a snapshot is built and the log purged; how a snapshot is received | `snapshot` |
 //! | changes of the membership, transfer of leadership | `membership` |
+//! | the tasks that live as long as the node, and what their end means | `supervisor` |
 //! | the comparison of this node's state with the other members' | `divergence` |
 //! | the start of a new cluster from a backup | `restore` |
 //! | openraft's types as this layer uses them, and the types that are encoded in their place | `types`, `wire` |
@@ -44,6 +45,7 @@ mod start;
 mod stream;
 #[cfg(test)]
 mod suite;
+mod supervisor;
 mod types;
 mod wire;
 

@@ -55,8 +55,8 @@ pub(super) struct SnapshotScheduler {
 }
 
 impl SnapshotScheduler {
-    /// Runs until openraft stops.
-    pub(super) async fn run(self) {
+    /// Runs until openraft stops, whose reason another task reports.
+    pub(super) async fn run(self) -> Result<(), String> {
         // Entries that the log held at start may not be in the newest snapshot; its files are at least as large.
         let mut log_bytes_at_start = self.log.bytes();
         // The counter of applied bytes at the last snapshot.
@@ -76,7 +76,7 @@ impl SnapshotScheduler {
                 Ok(()) => {
                     (log_bytes_at_start, applied_bytes_before) = (0, applied_bytes);
                     if !self.purge().await {
-                        return;
+                        return Ok(());
                     }
                 }
                 Err(error) => {

@@ -245,12 +245,7 @@ impl Parts {
 
         let stopping = Arc::new(AtomicBool::new(false));
         let (leader_sender, leader) = watch::channel(None);
-        let follow_metrics = consensus::follow_metrics(
-            raft.clone(),
-            Arc::clone(&publisher),
-            leader_sender,
-            Arc::clone(&stopping),
-        );
+        let follow_metrics = consensus::follow_metrics(raft.clone(), leader_sender, Arc::clone(&stopping));
         let snapshots = SnapshotScheduler {
             raft: raft.clone(),
             publisher: Arc::clone(&publisher),
@@ -264,19 +259,19 @@ impl Parts {
         let trigger = raft.clone();
         let end_back_off = async move {
             while let Some(member) = recovered_members.recv().await {
+                // An error means that openraft has ended, which `follow-metrics` reports with the reason.
                 if trigger.trigger().reset_backoff([member]).await.is_err() {
-                    return;
+                    break;
                 }
             }
+            Ok(())
         };
-        let tasks = vec![
-            tokio::spawn(follow_metrics).abort_handle(),
-            tokio::spawn(snapshots.run()).abort_handle(),
-            tokio::spawn(end_back_off).abort_handle(),
-            tokio::spawn(divergence.run()).abort_handle(),
-        ];
-        let inner =
-            Inner { id, raft, publisher, machine_dropped, store, log, timers, leader, stopping, tasks };
+        let supervisor = &publisher.supervisor;
+        supervisor.spawn("follow-metrics", follow_metrics);
+        supervisor.spawn("snapshots", snapshots.run());
+        supervisor.spawn("end-back-off", end_back_off);
+        supervisor.spawn("compare-states", divergence.run());
+        let inner = Inner { id, raft, publisher, machine_dropped, store, log, timers, leader, stopping };
         Ok(Consensus { inner: Arc::new(inner) })
     }
 }

@@ -11,6 +11,11 @@
 //!    after anything else openraft starts over at once.
 //! 2. A connection is not used again after any failure, nor while a response on it is outstanding.
 //! 3. A member is unreachable once it has not answered within the timeout of the oldest request.
+//! 4. A response confirms the request that it answers and no later one. openraft matches responses with requests by
+//!    their last log id alone (`InflightAppendQueue::drain_acked`): of several requests in flight with the same last
+//!    id, the first response would count as the answer to the newest, and a read index that was asked for in between
+//!    would be confirmed by a member that has since elected another leader. So of responses to such requests only the
+//!    last is handed on.
 
 use std::{
     collections::VecDeque,
@@ -139,9 +144,11 @@ where
             tokio::select! {
                 biased;
                 // Also while no response is outstanding: a lost connection is found before the next write.
-                response = next_frame(self.frames.as_mut()) => {
-                    return Some(self.accept(response).map_err(unreachable));
-                }
+                response = next_frame(self.frames.as_mut()) => match self.accept(response) {
+                    Ok(Some(response)) => return Some(Ok(response)),
+                    Ok(None) => {}
+                    Err(error) => return Some(Err(unreachable(error))),
+                },
                 () = sleep_until(self.deadline), if !self.in_flight.is_empty() => {
                     return Some(Err(unreachable(io::Error::from(io::ErrorKind::TimedOut))));
                 }
@@ -175,18 +182,21 @@ where
         sent.map_err(unreachable)?.map_err(unreachable)
     }
 
-    /// Matches a response with the oldest request in flight.
+    /// Matches a response with the oldest request in flight. `None` when openraft would take it for the response to a
+    /// later request: the response to that one says the same and more.
     fn accept(
         &mut self,
         frame: Option<io::Result<bytes::BytesMut>>,
-    ) -> io::Result<StreamAppendResult<TypeConfig>> {
+    ) -> io::Result<Option<StreamAppendResult<TypeConfig>>> {
         let frame = frame.unwrap_or_else(|| Err(io::ErrorKind::UnexpectedEof.into()))?;
         let response: WireAppendResponse = wire::from_bytes(&frame).map_err(io::Error::other)?;
         let request = self.in_flight.pop_front().ok_or(io::ErrorKind::InvalidData)?;
         if let Some(next) = self.in_flight.front() {
             self.deadline = Instant::now() + next.timeout;
         }
-        Ok(AppendEntriesResponse::from(response).into_stream_result(request.previous, request.last))
+        let result = AppendEntriesResponse::from(response).into_stream_result(request.previous, request.last);
+        let is_ambiguous = result.is_ok() && self.in_flight.iter().any(|later| later.last == request.last);
+        Ok(if is_ambiguous { None } else { Some(result) })
     }
 }
 
@@ -318,8 +328,39 @@ mod tests {
         };
         let (responses, _member) = tokio::join!(responses.collect::<Vec<_>>(), member);
         let acknowledged: Vec<_> = responses.into_iter().map(|response| response.unwrap().unwrap()).collect();
-        assert_eq!(acknowledged, [3, 3, 3, 4].map(|index| Some(id(index))));
+        // Two requests with the last id 3 are in flight at once: one response is handed on for both.
+        assert_eq!(acknowledged, [3, 3, 4].map(|index| Some(id(index))));
         assert!(idle.is_some());
+    }
+
+    #[tokio::test]
+    async fn a_response_does_not_confirm_a_later_request_with_the_same_last_id() {
+        let (leader, mut member) = connection();
+        let mut idle = None;
+        let input = stream::iter([request(4, 3), request(4, 3), request(4, 3)]).chain(stream::pending());
+        let mut responses =
+            AppendPipeline::new(&mut idle, ready(leader), Box::pin(input), one_minute).responses();
+        assert!(responses.next().now_or_never().is_none());
+        for _ in 0..2 {
+            respond(&mut member, WireAppendResponse::Success).await;
+            assert!(responses.next().now_or_never().is_none(), "a later request is unanswered");
+        }
+        respond(&mut member, WireAppendResponse::Success).await;
+        assert_eq!(responses.next().await.unwrap().unwrap().unwrap(), Some(id(3)));
+        assert!(responses.next().now_or_never().is_none());
+    }
+
+    #[tokio::test]
+    async fn a_rejection_is_handed_on_although_a_later_request_has_the_same_last_id() {
+        let (leader, mut member) = connection();
+        let mut idle = None;
+        let input = stream::iter([request(4, 3), request(4, 3)]).chain(stream::pending());
+        let mut responses =
+            AppendPipeline::new(&mut idle, ready(leader), Box::pin(input), one_minute).responses();
+        assert!(responses.next().now_or_never().is_none());
+        respond(&mut member, WireAppendResponse::Conflict).await;
+        assert!(responses.next().await.unwrap().unwrap().is_err());
+        assert!(responses.next().await.is_none());
     }
 
     #[tokio::test]

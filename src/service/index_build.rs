@@ -29,8 +29,8 @@ const PAUSE_MIN: Duration = Duration::from_millis(2);
 
 impl Service {
     /// Runs until the node stops.
-    pub(super) async fn keep_building(self) {
-        let Some(consensus) = self.consensus() else { return };
+    pub(super) async fn keep_building(self) -> Result<(), String> {
+        let Some(consensus) = self.consensus() else { return Ok(()) };
         let mut last_built = None;
         while !self.inner.stopping.is_cancelled() && !self.has_left() {
             let pause = self.build_step(consensus, &mut last_built).await.unwrap_or(POLL_INTERVAL);
@@ -39,6 +39,7 @@ impl Service {
                 () = sleep(pause) => {}
             }
         }
+        Ok(())
     }
 
     /// Makes one step if this node leads and there is one; how long to pause after it.

@@ -28,6 +28,7 @@
 
 pub mod access;
 mod backup;
+#[cfg_attr(not(test), expect(dead_code, reason = "used from the next change on"))]
 mod cpu_pool;
 mod disk_reserve;
 pub(crate) mod forward;
@@ -131,6 +132,7 @@ struct Inner {
     disk_reserve: disk_reserve::DiskReserve,
     write_barriers: Arc<write::write_barrier::WriteBarriers>,
     /// Where work runs that takes longer than about a millisecond.
+    #[expect(dead_code, reason = "used from the next change on")]
     cpu_pool: cpu_pool::CpuPool,
     /// One permit for each scan of all configs of a definition.
     scans: Arc<Semaphore>,

@@ -80,14 +80,14 @@ impl Retention {
 
 impl Service {
     /// Compacts the history and fills its gaps until this node stops.
-    pub(in crate::service) async fn maintain_history(self) {
+    pub(in crate::service) async fn maintain_history(self) -> Result<(), String> {
         loop {
             let is_complete = self.fill_gaps().await;
             self.compact().await;
             let pause = if is_complete { CHECK_INTERVAL } else { TRANSFER_RETRY_PAUSE };
             tokio::select! {
                 () = sleep(pause) => {}
-                () = self.inner.stopping.cancelled() => return,
+                () = self.inner.stopping.cancelled() => return Ok(()),
             }
         }
     }

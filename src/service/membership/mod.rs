@@ -71,10 +71,10 @@ impl Service {
             rescue: options.rescue.clone(),
         })
         .await?;
-        if self.inner.consensus.set(consensus).is_ok() {
-            tokio::spawn(self.clone().monitor_readiness());
-            tokio::spawn(self.clone().maintain_history());
-            tokio::spawn(self.clone().keep_building());
+        if self.inner.consensus.set(consensus.clone()).is_ok() {
+            consensus.supervise("monitor-readiness", self.clone().monitor_readiness());
+            consensus.supervise("maintain-history", self.clone().maintain_history());
+            consensus.supervise("build-indexes", self.clone().keep_building());
         }
         Ok(())
     }

@@ -37,14 +37,14 @@ impl Service {
 
     /// Confirms periodically that this node has caught up, as a read does, and logs when its readiness changes. On the
     /// leader it also completes the change of members that a lost leader has left half made.
-    pub(super) async fn monitor_readiness(self) {
-        let Some(consensus) = self.consensus() else { return };
+    pub(super) async fn monitor_readiness(self) -> Result<(), String> {
+        let Some(consensus) = self.consensus() else { return Ok(()) };
         let (mut was_ready, mut since) = (false, Instant::now());
         while !self.inner.stopping.is_cancelled() {
             if self.has_left() {
                 consensus.retire();
                 tracing::warn!("this node was taken out of the cluster and takes no part any more");
-                return;
+                return Ok(());
             }
             self.complete_change(consensus);
             let confirmed = timeout(READINESS_TIMEOUT, self.confirm(consensus)).await;
@@ -68,5 +68,6 @@ impl Service {
                 () = sleep(READINESS_INTERVAL) => {}
             }
         }
+        Ok(())
     }
 }

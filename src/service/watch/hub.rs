@@ -133,17 +133,21 @@ impl Hub {
         self.topics.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts the task that wakes watches, once; it ends with the feed's node. Whether this call started it.
-    pub(super) fn start(self: &Arc<Self>, feed: Arc<Feed>, revisions: watch::Receiver<Revision>) -> bool {
+    /// Begins to record the feed, once. Whether this call began it: then the caller runs [`Self::follow`].
+    pub(super) fn begin(&self, feed: &Feed) -> bool {
         let is_first = !self.is_running.swap(true, Ordering::Relaxed);
         if is_first {
             self.topics().recorded_upto = feed.applied_revision();
-            drop(tokio::spawn(Arc::clone(self).follow(feed, revisions)));
         }
         is_first
     }
 
-    async fn follow(self: Arc<Self>, feed: Arc<Feed>, mut revisions: watch::Receiver<Revision>) {
+    /// Wakes watches until the feed's node ends.
+    pub(super) async fn follow(
+        self: Arc<Self>,
+        feed: Arc<Feed>,
+        mut revisions: watch::Receiver<Revision>,
+    ) -> Result<(), String> {
         while revisions.changed().await.is_ok() {
             loop {
                 let (woken, has_more) = self.record_next(&feed);
@@ -156,6 +160,7 @@ impl Hub {
                 }
             }
         }
+        Ok(())
     }
 
     /// Records the next events of the feed; returns the watches to wake, and whether there may be more events.

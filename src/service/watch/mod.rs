@@ -140,11 +140,11 @@ impl Service {
         }
         let selection = Selection::new(scope, request.filters, &state, self.limits())?;
         let feed = consensus.feed();
-        if hub.start(Arc::clone(&feed), consensus.revisions()) {
-            drop(tokio::spawn(confirm_periodically(
-                Arc::downgrade(&self.inner),
-                self.inner.stopping.clone(),
-            )));
+        if hub.begin(&feed) {
+            let confirm = confirm_periodically(Arc::downgrade(&self.inner), self.inner.stopping.clone());
+            consensus.supervise("confirm-watches", confirm);
+            consensus
+                .supervise("wake-watches", Arc::clone(hub).follow(Arc::clone(&feed), consensus.revisions()));
         }
         let is_local = matches!(request.consistency.level, Level::Local { .. });
         if !is_local {
@@ -190,9 +190,9 @@ impl Service {
 }
 
 /// Confirms periodically, while there is a watch, that this node still follows the cluster.
-async fn confirm_periodically(inner: Weak<Inner>, stopping: CancellationToken) {
+async fn confirm_periodically(inner: Weak<Inner>, stopping: CancellationToken) -> Result<(), String> {
     loop {
-        let Some(service) = inner.upgrade().map(|inner| Service { inner }) else { return };
+        let Some(service) = inner.upgrade().map(|inner| Service { inner }) else { return Ok(()) };
         let (hub, requested_at) = (&service.inner.hub, Instant::now());
         let is_confirmed = match service.consensus() {
             Some(consensus) if hub.has_watches() => {
@@ -206,7 +206,7 @@ async fn confirm_periodically(inner: Weak<Inner>, stopping: CancellationToken) {
         drop(service);
         tokio::select! {
             () = sleep(WATCH_CONFIRM_INTERVAL) => {}
-            () = stopping.cancelled() => return,
+            () = stopping.cancelled() => return Ok(()),
         }
     }
 }

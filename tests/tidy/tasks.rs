@@ -1,0 +1,52 @@
+//! Each task has an owner: one that lives as long as the node is supervised (`src/raft/supervisor.rs`), and what else is
+//! spawned stands in a list that says when it ends and who learns of its panic.
+
+use super::{SRC, Source, assert_none};
+
+/// Files that spawn tasks of their own: when these end, and what follows from a panic.
+const SPAWNS: [(&str, &str); 11] = [
+    ("src/api/body.rs", "ends at its time-out; a panic only leaves a rest of a body unread"),
+    ("src/api/peer.rs", "ends with its connection, which a panic closes: the leader opens another"),
+    ("src/node.rs", "a listener's task: its end is the node's end"),
+    ("src/raft/consensus.rs", "a seeded bug only"),
+    ("src/raft/supervisor.rs", "the supervised tasks"),
+    ("src/service/forward/batching.rs", "ends when no write waits; a panic answers its writes as unknown"),
+    ("src/service/membership/change.rs", "ends with its change; the caller awaits it"),
+    ("src/service/membership/forming.rs", "ends with the forming; the caller awaits it"),
+    ("src/service/read/pinned.rs", "ends when nothing is pinned; it locks, compares and removes"),
+    (
+        "src/service/read/shared_index.rs",
+        "ends when no reader waits; a panic refuses them, and the next starts anew",
+    ),
+    ("src/service/watch/initial.rs", "ends at its time-out; it only drops a state"),
+];
+
+fn spawns(source: &Source) -> bool {
+    let tested = super::syntax::test_lines(&source.tokens);
+    source.tokens.windows(3).any(|three| {
+        let names: Vec<&str> = three.iter().map(|token| token.text.as_str()).collect();
+        let is_tested = tested.iter().any(|lines| lines.contains(&three[0].line));
+        !is_tested && names == ["tokio", "::", "spawn"]
+    })
+}
+
+#[test]
+fn only_listed_files_spawn_tasks_of_their_own() {
+    let own = |path: &str| SPAWNS.iter().any(|(file, _)| *file == path);
+    let found: Vec<&Source> = SRC.iter().filter(|source| !source.is_test() && spawns(source)).collect();
+    let breaches: Vec<String> =
+        found.iter().filter(|source| !own(&source.path)).map(|source| source.path.clone()).collect();
+    assert_none("a long task is supervised, another stands in a list with its end", &breaches);
+    for (path, reason) in SPAWNS {
+        assert!(found.iter().any(|source| source.path == path), "{path} spawns no task any more: {reason}");
+    }
+}
+
+#[test]
+fn a_spawned_task_is_found() {
+    let source = |text| Source::new("src/raft/x.rs", text);
+    assert!(spawns(&source("fn f() {\n    drop(tokio::spawn(async {}));\n}")));
+    assert!(!spawns(&source(
+        "fn f() { pool.spawn(1) }\n#[cfg(test)]\nmod tests {\n fn g() { tokio::spawn(x); }\n}"
+    )));
+}
