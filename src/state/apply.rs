@@ -116,7 +116,8 @@ impl State {
             | Command::DeleteDefinition { .. }
             | Command::Compact { .. }
             | Command::BuildIndex { .. }
-            | Command::Batch(_) => return false,
+            | Command::Batch(_)
+            | Command::RaiseFeatureLevel { .. } => return false,
         };
         let Some(found) = self.definition(definition.as_str()) else { return false };
         let current = found.definition.revision;
@@ -207,6 +208,10 @@ impl State {
             }
             Command::BuildIndex { key, begun, cursor } => {
                 self.build_index(key, *begun, cursor.as_ref(), edits);
+                Ok(applied(context, false))
+            }
+            Command::RaiseFeatureLevel { to } => {
+                self.raise_feature_level(*to);
                 Ok(applied(context, false))
             }
             // `decide_batch` handles these; a batch contains none.
