@@ -272,7 +272,7 @@ async fn an_entry_of_an_unknown_level_is_not_appended_and_refuses_the_start_with
 }
 
 /// The files of a directory with their bytes.
-fn files(directory: &Path) -> Vec<(std::path::PathBuf, Vec<u8>)> {
+fn files(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let paths = std::fs::read_dir(directory).unwrap().map(|file| file.unwrap().path());
     let mut files: Vec<_> = paths.map(|path| (path.clone(), std::fs::read(path).unwrap())).collect();
     files.sort();

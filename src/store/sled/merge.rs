@@ -388,7 +388,7 @@ mod tests {
             last_at: Timestamp(revision),
             digest: 0,
             compaction_revision: 0,
-            level: Level::default(),
+            level: Default::default(),
         };
         Pending { checkpoint, changes: vec![Arc::new(change(revision))], state: None }
     }
