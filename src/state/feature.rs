@@ -3,8 +3,11 @@
 //! **Invariant:** the level rises by one at a time and never falls. A state of level 1 has the digest that a version
 //! computes which knows no levels.
 
-use super::State;
-use crate::model::feature::{LEVEL_MAX, LEVEL_MIN};
+use super::{State, apply::EntryContext};
+use crate::model::{
+    command::Applied,
+    feature::{LEVEL_MAX, LEVEL_MIN},
+};
 
 /// The level; [`LEVEL_MIN`] in a state that nothing has raised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,10 +27,11 @@ impl State {
     }
 
     /// Raises the level when `to` is the next one. Whoever proposed it late finds it done.
-    pub(super) fn raise_feature_level(&mut self, to: u32) {
+    pub(super) fn raise_feature_level(&mut self, context: EntryContext, to: u32) -> Applied {
         if to <= LEVEL_MAX && to == self.feature_level.0 + 1 {
             self.feature_level = FeatureLevel(to);
         }
+        Applied { revision: context.revision, at: context.at, created: false }
     }
 }
 
