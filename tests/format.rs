@@ -8,8 +8,11 @@ use std::{fmt::Debug, sync::Arc};
 
 use concord::{
     model::{
-        command::{Applied, BatchStep, Command, Expect, IdempotencyKey, Proposal, THIS_ENTRY, Verdict},
+        command::{
+            Applied, BatchStep, Command, DecodeError, Expect, IdempotencyKey, Proposal, THIS_ENTRY, Verdict,
+        },
         error::{Invalid, LocSegment, Rejection, Violation},
+        feature::LEVEL_MAX,
         index::{Build, Indexing},
         key::Key,
         record::{Config, Definition, Entry},
@@ -135,6 +138,15 @@ fn batches() {
          01ffffffffffffffffff01040164016b0501ffffffffffffffffff01\
          00040164016b0309",
     );
+}
+
+#[test]
+fn entries_that_raise_the_feature_level() {
+    let raise = |to| plain(Command::RaiseFeatureLevel { to });
+    entry(&raise(2), "02e4e0f4e586ee900304726f6f740000000a02");
+    // An older version reads the first byte and refuses the entry.
+    let later = raise(LEVEL_MAX + 1).to_bytes();
+    assert_eq!(Proposal::from_bytes(&later), Err(DecodeError::Unknown(LEVEL_MAX + 1)));
 }
 
 #[test]

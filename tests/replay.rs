@@ -6,6 +6,7 @@ use std::sync::Arc;
 use concord::{
     model::{
         command::{BatchStep, Command, Expect, IdempotencyKey, Proposal, Verdict},
+        feature::LEVEL_MAX,
         index,
         key::Key,
         record::Entries,
@@ -87,7 +88,8 @@ fn redefine(state: &State, random: &mut Rng, key: Key) -> (Command, Option<u64>)
 fn command(state: &State, random: &mut Rng) -> (Command, Option<u64>) {
     let definition = key("d", DEFINITIONS, random);
     let revision = state.definition(definition.as_str()).map_or(1, |found| found.definition.revision);
-    match random.u8(0..21) {
+    match random.u8(0..22) {
+        21 => (Command::RaiseFeatureLevel { to: random.u32(0..=LEVEL_MAX) }, None),
         20 => (Command::Compact { compaction_revision: random.u64(0..=state.revision() + 3) }, None),
         0..=2 => {
             let schema = random.bool().then(|| Arc::from(r#"{"type":"object"}"#));
@@ -180,6 +182,7 @@ fn rebuilt(state: &State) -> State {
         builder.request(request.clone()).unwrap();
     }
     builder.compaction_revision(state.compaction_revision());
+    builder.feature_level(state.feature_level());
     builder.finish(state.revision(), state.last_at()).unwrap()
 }
 

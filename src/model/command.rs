@@ -12,13 +12,11 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     error::Rejection,
+    feature::{LEVEL_MAX, LEVEL_MIN},
     key::Key,
     record::{Entries, Revision},
     time::Timestamp,
 };
-
-/// The format version of a stored proposal: its first byte.
-const FORMAT_VERSION: u8 = 1;
 
 /// The precondition of a write: the state of the record that it replaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -131,6 +129,35 @@ pub enum Command {
     },
     /// Several changes as one: all are applied, in order, or none.
     Batch(Vec<BatchStep>),
+    /// Raises the feature level of the cluster by one; proposed by the leader itself once every member knows the level.
+    /// It does nothing when the level is not the next one.
+    RaiseFeatureLevel {
+        /// The level after it.
+        to: u32,
+    },
+}
+
+impl Command {
+    /// The feature level that a node must know to apply the command: it is proposed only in a cluster of that level, but
+    /// for the command that raises the level to it.
+    #[must_use]
+    pub fn feature_level(&self) -> u32 {
+        match self {
+            Self::CreateDefinition { .. }
+            | Self::SetIndexes { .. }
+            | Self::DeleteDefinition { .. }
+            | Self::WriteConfig { .. }
+            | Self::DeleteConfig { .. }
+            | Self::Compact { .. }
+            | Self::SetSchema { .. }
+            | Self::SetUnique { .. }
+            | Self::BuildIndex { .. } => LEVEL_MIN,
+            Self::Batch(steps) => {
+                steps.iter().map(|step| step.command.feature_level()).max().unwrap_or(LEVEL_MIN)
+            }
+            Self::RaiseFeatureLevel { to } => *to,
+        }
+    }
 }
 
 /// The revision that a step of a batch names when it read what an earlier step of the same batch wrote: the entry has
@@ -197,10 +224,18 @@ pub enum Verdict {
 }
 
 impl Proposal {
-    /// The bytes that an entry of the log holds.
+    /// The bytes that an entry of the log holds. The first is the feature level that a node must know to apply it, so that
+    /// a node which does not know it finds out without decoding the rest.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        postcard::to_extend(self, vec![FORMAT_VERSION]).expect("a proposal is plain data and memory grows")
+        let level = u8::try_from(self.command.feature_level()).unwrap_or(u8::MAX);
+        postcard::to_extend(self, vec![level]).expect("a proposal is plain data and memory grows")
+    }
+
+    /// The feature level that a node must know to apply these bytes of [`Self::to_bytes`].
+    #[must_use]
+    pub fn feature_level_of(bytes: &[u8]) -> u32 {
+        bytes.first().copied().map_or(LEVEL_MIN, u32::from)
     }
 
     /// Decodes the bytes of [`Self::to_bytes`].
@@ -208,12 +243,14 @@ impl Proposal {
     /// # Errors
     /// When the bytes have a newer format or are damaged.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, DecodeError> {
-        let (version, rest) = bytes.split_first().ok_or(DecodeError::Damaged)?;
-        if *version != FORMAT_VERSION {
-            return Err(DecodeError::Unknown(*version));
+        let (_, rest) = bytes.split_first().ok_or(DecodeError::Damaged)?;
+        let level = Self::feature_level_of(bytes);
+        if level > LEVEL_MAX {
+            return Err(DecodeError::Unknown(level));
         }
-        let (proposal, rest) = postcard::take_from_bytes(rest).map_err(|_| DecodeError::Damaged)?;
-        if rest.is_empty() { Ok(proposal) } else { Err(DecodeError::Damaged) }
+        let (proposal, rest) = postcard::take_from_bytes::<Self>(rest).map_err(|_| DecodeError::Damaged)?;
+        let is_whole = rest.is_empty() && proposal.command.feature_level() == level;
+        if is_whole { Ok(proposal) } else { Err(DecodeError::Damaged) }
     }
 }
 
@@ -230,6 +267,7 @@ impl fmt::Display for Proposal {
             Command::SetUnique { key, .. } => ("set unique paths", key, None),
             Command::BuildIndex { key, .. } => ("build index", key, None),
             Command::Batch(steps) => return write!(f, "batch of {}", steps.len()),
+            Command::RaiseFeatureLevel { to } => return write!(f, "raise the feature level to {to}"),
         };
         write!(f, "{verb} `{definition}`")?;
         key.map_or(Ok(()), |key| write!(f, " `{key}`"))
@@ -240,8 +278,8 @@ impl fmt::Display for Proposal {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// Written by a newer version.
-    #[error("written in format {0}, which this version does not know")]
-    Unknown(u8),
+    #[error("written at feature level {0}, and this version knows {LEVEL_MAX}; start a newer version")]
+    Unknown(u32),
     /// The bytes are not those that were written.
     #[error("damaged")]
     Damaged,
@@ -271,5 +309,8 @@ mod tests {
         assert_eq!(Proposal::from_bytes(&bytes), Err(DecodeError::Damaged));
         bytes[0] = 9;
         assert_eq!(Proposal::from_bytes(&bytes), Err(DecodeError::Unknown(9)));
+        bytes.pop();
+        bytes[0] = 2;
+        assert_eq!(Proposal::from_bytes(&bytes), Err(DecodeError::Damaged), "this command is one of level 1");
     }
 }

@@ -10,7 +10,16 @@
 //!    [`CallError::Unknown`].
 //! 2. Secrets are compared as digests in constant time and never logged.
 
-use std::{future::Future, io, net::IpAddr, sync::OnceLock, time::Duration};
+use std::{
+    future::Future,
+    io,
+    net::IpAddr,
+    sync::{
+        OnceLock,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
 
 use bytes::{Bytes, BytesMut};
 use futures::{StreamExt, TryStreamExt, stream::BoxStream};
@@ -23,6 +32,7 @@ use subtle::{Choice, ConstantTimeEq};
 use tokio_util::sync::CancellationToken;
 
 use super::{NodeId, call::Call, identity::Identity};
+use crate::model::feature::LEVEL_MIN;
 
 /// The header with the cluster's id.
 pub const CLUSTER: &str = "x-concord-cluster";
@@ -105,6 +115,8 @@ pub struct Peers {
     pub me: OnceLock<Identity>,
     /// Cancelled once a member has refused a call because this node was removed from the cluster.
     pub left: CancellationToken,
+    /// The feature level of the cluster, as this node has applied it.
+    feature_level: AtomicU32,
     secrets: Secrets,
     /// The digests of the secrets, for comparing.
     secret_digests: Vec<[u8; 32]>,
@@ -128,6 +140,7 @@ impl Peers {
         Self {
             me: OnceLock::new(),
             left: CancellationToken::new(),
+            feature_level: AtomicU32::new(LEVEL_MIN),
             secret_digests: secrets.0.iter().map(|secret| Sha256::digest(secret.as_bytes()).into()).collect(),
             secrets,
             heartbeat: client(source),
@@ -135,6 +148,18 @@ impl Peers {
             forward: client(source),
             bulk: client(source),
         }
+    }
+
+    /// The feature level of the cluster: 1 until this node has a state. Only this decides what other members are sent
+    /// that a version before it does not know.
+    #[must_use]
+    pub fn feature_level(&self) -> u32 {
+        self.feature_level.load(Ordering::Relaxed)
+    }
+
+    /// Called by consensus when it publishes a state.
+    pub(crate) fn set_feature_level(&self, level: u32) {
+        self.feature_level.store(level, Ordering::Relaxed);
     }
 
     /// Calls a node and waits for its response at most `timeout`.

@@ -1,6 +1,7 @@
 //! The identity of a data directory: the cluster and the member that it belongs to.
 //!
-//! `identity.json` is written once, by `init` or by joining, before there is a log. The file `log.seen` is added
+//! `identity.json` is written by `init` or by joining, before there is a log; later only its format is raised
+//! (`raft/directory_format.rs`). The file `log.seen` is added
 //! once the log's header names the same identity. A log that is missing afterwards was lost, and with it this
 //! member's vote: it could vote twice in one term. Such a member must not rejoin under its old id.
 //!
@@ -14,8 +15,10 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-/// The format version of a data directory. A directory of a newer format is refused.
-pub const FORMAT: u32 = 1;
+use crate::model::feature::{LEVEL_MAX, LEVEL_MIN};
+
+/// The format of a new data directory.
+pub const FORMAT: u32 = LEVEL_MIN;
 
 const IDENTITY_FILE: &str = "identity.json";
 const LOG_SEEN_FILE: &str = "log.seen";
@@ -27,7 +30,8 @@ pub struct Identity {
     pub cluster_id: uuid::Uuid,
     /// This member's id. Ids are never reused.
     pub node_id: u64,
-    /// The format version of the directory.
+    /// The format of the directory: the feature level that a version must know to use it. A directory of a higher one is
+    /// refused.
     pub format: u32,
 }
 
@@ -45,9 +49,9 @@ impl Identity {
         };
         let identity: Self =
             serde_json::from_slice(&bytes).map_err(|error| format!("{}: {error}", path.display()))?;
-        if identity.format > FORMAT {
+        if identity.format > LEVEL_MAX {
             return Err(format!(
-                "{}: the directory has format {}, this version knows {FORMAT}; start a newer version",
+                "{}: the directory has format {}, this version knows {LEVEL_MAX}; start a newer version",
                 path.display(),
                 identity.format
             ));
@@ -61,7 +65,7 @@ impl Identity {
     /// When the directory has another identity or can't be written.
     pub fn write(&self, directory: &Path) -> Result<(), String> {
         if let Some(present) = Self::read(directory)? {
-            return if present == *self {
+            return if (present.cluster_id, present.node_id) == (self.cluster_id, self.node_id) {
                 Ok(())
             } else {
                 Err(format!(
@@ -72,10 +76,27 @@ impl Identity {
                 ))
             };
         }
-        let mut bytes = serde_json::to_vec_pretty(self).map_err(|error| error.to_string())?;
-        bytes.push(b'\n');
-        write_durably(directory, IDENTITY_FILE, &bytes)
+        self.to_bytes()
+            .and_then(|bytes| write_durably(directory, IDENTITY_FILE, &bytes))
             .map_err(|error| format!("{}: {error}", directory.display()))
+    }
+
+    /// Raises the format that a directory's identity names, durably. A higher one stays.
+    pub(crate) fn raise_format(directory: &Path, format: u32) -> io::Result<()> {
+        let present = Self::read(directory).map_err(io::Error::other)?;
+        let present = present
+            .ok_or_else(|| io::Error::other(format!("{} has no {IDENTITY_FILE}", directory.display())))?;
+        if present.format >= format {
+            return Ok(());
+        }
+        tracing::info!(format, "the data directory has format {format} from now on");
+        write_durably(directory, IDENTITY_FILE, &Self { format, ..present }.to_bytes()?)
+    }
+
+    fn to_bytes(&self) -> io::Result<Vec<u8>> {
+        let mut bytes = serde_json::to_vec_pretty(self)?;
+        bytes.push(b'\n');
+        Ok(bytes)
     }
 
     /// Whether a log of this identity has existed in a directory.
@@ -122,7 +143,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join(IDENTITY_FILE), b"{").unwrap();
         assert!(Identity::read(directory.path()).is_err());
-        let newer = Identity { format: FORMAT + 1, ..identity(1) };
+        let newer = Identity { format: LEVEL_MAX + 1, ..identity(1) };
         fs::write(directory.path().join(IDENTITY_FILE), serde_json::to_vec(&newer).unwrap()).unwrap();
         assert!(Identity::read(directory.path()).unwrap_err().contains("newer version"));
     }

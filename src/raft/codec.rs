@@ -12,7 +12,7 @@
 //! another type: hence the checksum after the length and the tag before everything else.
 //!
 //! **Invariant:** damage is [`io::ErrorKind::InvalidData`]; [`io::ErrorKind::UnexpectedEof`] means that the file
-//! ends.
+//! ends; [`io::ErrorKind::Unsupported`] is a whole entry of a feature level that this version does not know.
 
 use std::io::{self, Read, Write};
 
@@ -21,8 +21,13 @@ use raft_log::codeq::{Decode, Encode};
 use serde::{Deserialize, Serialize};
 
 use super::{
+    directory_format::unknown_level,
     types::Payload,
     wire::{self, WireLogId, WireMembership, WirePayload, WireVote},
+};
+use crate::model::{
+    command::Proposal,
+    feature::{LEVEL_MAX, LEVEL_MIN},
 };
 
 const ID: u8 = 0xA1;
@@ -40,6 +45,13 @@ const BLOCK_BYTES_MAX: u32 = 64 << 20;
 pub(super) struct LogPayload {
     tag: u8,
     pub(super) bytes: Bytes,
+}
+
+impl LogPayload {
+    /// The feature level that a node must know to apply it.
+    pub(super) fn feature_level(&self) -> u32 {
+        if self.tag == PROPOSAL { Proposal::feature_level_of(&self.bytes) } else { LEVEL_MIN }
+    }
 }
 
 /// The log's header: the member that it belongs to, and the snapshot that is being installed.
@@ -173,7 +185,11 @@ impl Encode for LogPayload {
 impl Decode for LogPayload {
     fn decode<R: Read>(from: R) -> io::Result<Self> {
         let (tag, bytes) = read_block(from, &[BLANK, PROPOSAL, MEMBERSHIP])?;
-        Ok(Self { tag, bytes: bytes.into() })
+        let payload = Self { tag, bytes: bytes.into() };
+        match payload.feature_level() {
+            level if level > LEVEL_MAX => Err(unknown_level(level)),
+            _ => Ok(payload),
+        }
     }
 }
 
@@ -218,7 +234,7 @@ mod tests {
         };
         vec![
             (&Payload::Blank).into(),
-            (&Payload::Normal(EncodedProposal(Bytes::from(vec![7; 300])))).into(),
+            (&Payload::Normal(EncodedProposal(Bytes::from(vec![1; 300])))).into(),
             (&Payload::Membership(members.try_into().unwrap())).into(),
         ]
     }

@@ -28,6 +28,7 @@ use tokio::sync::oneshot;
 
 use super::{
     codec::{LogHeader, LogPayload},
+    directory_format::DirectoryFormat,
     types::{Entry, LogId, LogReader, TypeConfig, Vote},
     wire::{WireLogId, WireVote},
 };
@@ -169,9 +170,9 @@ impl Wal {
         LogRange { purged: index(state.purged()), last: index(state.last()).max(index(installing.as_ref())) }
     }
 
-    /// The log with its listener.
-    pub(super) fn with_listener(self, listener: Arc<dyn LogListener>) -> Log {
-        Log { wal: Arc::new(RwLock::new(Some(self.0))), listener }
+    /// The log with its listener and the format of the directory that it is in.
+    pub(super) fn with_listener(self, listener: Arc<dyn LogListener>, format: DirectoryFormat) -> Log {
+        Log { wal: Arc::new(RwLock::new(Some(self.0))), listener, format }
     }
 }
 
@@ -181,6 +182,7 @@ pub(super) struct Log {
     /// `None` once it is closed. No guard is held across an await.
     wal: Arc<RwLock<Option<RaftLog<WalTypes>>>>,
     listener: Arc<dyn LogListener>,
+    format: DirectoryFormat,
 }
 
 impl fmt::Debug for Log {
@@ -212,6 +214,11 @@ impl Log {
             wal.flush(true, Some(FlushCallback::Waiter(sender)))
         })?;
         flushed.await.unwrap_or_else(|_| Err(io::Error::other("the log's writer has stopped")))
+    }
+
+    /// The format of the data directory.
+    pub(super) fn format(&self) -> &DirectoryFormat {
+        &self.format
     }
 
     /// Records durably which snapshot is about to replace the state.
@@ -413,6 +420,7 @@ impl RaftLogStorage<TypeConfig> for Log {
     {
         let entry = |entry: Entry| (WireLogId::from(entry.log_id), LogPayload::from(&entry.payload));
         let entries: Vec<_> = entries.into_iter().map(entry).collect();
+        self.format.require(entries.iter().map(|(_, payload)| payload.feature_level()).max().unwrap_or(0))?;
         let last = entries.last().map(|(id, _)| id.index);
         let listener = Arc::clone(&self.listener);
         self.change(|wal| {

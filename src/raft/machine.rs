@@ -32,6 +32,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
     applied_waiters::AppliedWaiters,
+    directory_format::DirectoryFormat,
     divergence::Digests,
     log::Log,
     supervisor::Supervisor,
@@ -41,7 +42,7 @@ use super::{
 use crate::{
     feed::{self, Feed},
     model::{command::Proposal, record::Revision},
-    peer::{Member, NodeId},
+    peer::{Member, NodeId, client::Peers},
     state::{Change, Edit, State},
     store::{Batch, Position, SnapshotFile, Store},
 };
@@ -121,13 +122,22 @@ pub(super) struct Machine {
     publisher: Arc<AppliedPublisher>,
     store: Store,
     log: Log,
+    /// Is told the feature level: what is sent to other members depends on it.
+    peers: Arc<Peers>,
     /// Cancels its token when openraft drops the machine: from then on nothing is applied.
     drop_guard: DropGuard,
 }
 
 impl Machine {
     /// A state machine that goes on from the store's state.
-    pub(super) fn new(state: State, position: &Position, store: Store, log: Log) -> io::Result<Self> {
+    pub(super) fn new(
+        state: State,
+        position: &Position,
+        store: Store,
+        log: Log,
+        peers: Arc<Peers>,
+    ) -> io::Result<Self> {
+        peers.set_feature_level(state.feature_level());
         let metadata = StateMetadata::decode(&position.raft_meta).map_err(io::Error::other)?;
         let greatest_id = metadata.membership.greatest_id();
         let (last_log_id, membership) = metadata.into_raft().map_err(io::Error::other)?;
@@ -144,7 +154,7 @@ impl Machine {
             feed: Arc::new(Feed::new(state.revision())),
         });
         let drop_guard = CancellationToken::new().drop_guard();
-        Ok(Self { state, last_log_id, membership, publisher, store, log, drop_guard })
+        Ok(Self { state, last_log_id, membership, publisher, store, log, peers, drop_guard })
     }
 
     pub(super) fn publisher(&self) -> Arc<AppliedPublisher> {
@@ -231,6 +241,7 @@ impl Machine {
         let membership = Arc::clone(&self.membership);
         let applied = AppliedState { state, last_log_id: self.last_log_id, membership };
         let position = applied.position();
+        self.peers.set_feature_level(self.state.feature_level());
         let previous = self.publisher.applied.swap(Arc::new(applied));
         let revision = self.state.revision();
         self.publisher.waiters.advance(revision);
@@ -295,7 +306,8 @@ impl RaftStateMachine<TypeConfig> for Machine {
         let (store, log) = (self.store.clone(), self.log.clone());
         // From here on the state may be ahead of the log. The log records that first, in case the power fails.
         log.set_installing(meta.last_log_id.map(WireLogId::from)).await?;
-        let installed = tokio::task::spawn_blocking(move || install(&store, &file)).await;
+        let format = log.format().clone();
+        let installed = tokio::task::spawn_blocking(move || install(&store, &format, &file)).await;
         let (state, file) = installed.map_err(io::Error::other)?.map_err(|error| self.fail(error))?;
         let invalid = |error: String| self.fail(format!("the snapshot's metadata: {error}"));
         let metadata = StateMetadata::decode(&file.position.raft_meta).map_err(invalid)?;
@@ -315,7 +327,13 @@ impl RaftStateMachine<TypeConfig> for Machine {
 }
 
 /// Installs a snapshot. The store's own one is copied first: installing moves the file. Blocking.
-fn install(store: &Store, file: &SnapshotFile) -> Result<(State, SnapshotFile), String> {
+fn install(
+    store: &Store,
+    format: &DirectoryFormat,
+    file: &SnapshotFile,
+) -> Result<(State, SnapshotFile), String> {
+    let level = store.feature_level_of(&file.path).map_err(|error| error.to_string())?;
+    format.require(level).map_err(|error| error.to_string())?;
     let is_own = store.current_snapshot().is_some_and(|own| own.path == file.path);
     let path = if is_own {
         let copy = store.incoming().map_err(|error| error.to_string())?;

@@ -12,6 +12,7 @@
 //! | how a node opens log and store and starts openraft | `start` |
 //! | openraft's log storage: append, vote, truncate, purge | `log`; its records' bytes in `codec` |
 //! | openraft's state machine: applying entries, publishing the state | `machine` |
+//! | the mark that keeps older versions out of a data directory | `directory_format` |
 //! | the wait until this node has applied a revision | `applied_waiters` |
 //! | openraft's calls to other members: heartbeat, vote, append, snapshot | `network`, `stream` (append) |
 //! | the answers to those calls | `receive`, `stream` (append) |
@@ -33,6 +34,7 @@
 mod applied_waiters;
 mod codec;
 mod consensus;
+mod directory_format;
 mod divergence;
 mod log;
 mod machine;

@@ -16,10 +16,7 @@ use super::{
     wire::{self, StateMetadata, WireLogId, WireVote},
 };
 use crate::{
-    peer::{
-        Member,
-        identity::{FORMAT, Identity},
-    },
+    peer::{Member, identity::Identity},
     store::{
         Position,
         snapshot::backup::{self, Summary},
@@ -41,7 +38,8 @@ pub(crate) fn restore(
     let last = metadata.last_log_id.ok_or("the backup is of a cluster that was not formed yet")?;
     // The entry keeps its index and its term; its leader is now the new cluster's only member.
     let last = WireLogId { node: member.id, ..last };
-    let identity = Identity { cluster_id: uuid::Uuid::new_v4(), node_id: member.id, format: FORMAT };
+    let identity =
+        Identity { cluster_id: uuid::Uuid::new_v4(), node_id: member.id, format: summary.feature_level };
     let metadata = wire::to_bytes(&StateMetadata::of_first_member(last, member));
     let position = Position { index: last.index, raft_meta: metadata };
     backup::restore(from, &directory.join(STORE_DIRECTORY), &position).map_err(|error| error.to_string())?;

@@ -27,6 +27,7 @@ use super::{
     Consensus, LOG_DIRECTORY, STORE_DIRECTORY, Start, StartError, Timers,
     codec::LogHeader,
     consensus::{self, Inner},
+    directory_format::DirectoryFormat,
     divergence::DivergenceDetector,
     log::{Log, Wal},
     machine::Machine,
@@ -38,7 +39,7 @@ use super::{
 use crate::{
     peer::{Member, NodeId, client::Peers, identity::Identity},
     state::State,
-    store::{Loaded, LogRange, Options, Position, Store},
+    store::{Loaded, LogRange, Options, Position, Store, StoreError},
 };
 
 /// Most entries of one append; the log's reader bounds the bytes.
@@ -75,7 +76,7 @@ impl Consensus {
         let wal = blocking(move || open_log(&opening.0, &opening.1)).await??;
         let range = wal.range();
         let (store, loaded) = open_store(&directory, store, range).await?;
-        let log = wal.with_listener(Arc::new(store.clone()));
+        let log = wal.with_listener(Arc::new(store.clone()), DirectoryFormat::new(&directory, me.format));
         let (state, position) = match loaded {
             Loaded::State(state, position) => (state, position),
             Loaded::Nothing => {
@@ -95,7 +96,8 @@ impl Consensus {
         if let Some(applied) = metadata.last_log_id {
             log.reconcile(applied).await.map_err(failed)?;
         }
-        let machine = Machine::new(state, &position, store.clone(), log.clone()).map_err(failed)?;
+        let machine = Machine::new(state, &position, store.clone(), log.clone(), Arc::clone(&peers));
+        let machine = machine.map_err(failed)?;
         Parts { id: me.node_id, store, log, machine, timers, snapshot_log_bytes }.start(peers).await
     }
 }
@@ -113,7 +115,9 @@ fn open_log(me: &Identity, directory: &Path) -> Result<Wal, StartError> {
     let path = directory.join(LOG_DIRECTORY);
     let mut wal = Wal::open(&path).map_err(|error| {
         let text = format!("the log in {} can't be opened: {error}", path.display());
-        if error.kind() == io::ErrorKind::InvalidData {
+        if error.kind() == io::ErrorKind::Unsupported {
+            StartError::Refused(text)
+        } else if error.kind() == io::ErrorKind::InvalidData {
             StartError::Refused(format!(
                 "{text}. It is damaged and may lack votes and entries that were acknowledged: \
                  remove this member and let it rejoin under a new id"
@@ -208,8 +212,13 @@ impl StateRecovery<'_> {
         let metadata = StateMetadata::decode(&header.metadata)?;
         let file = snapshot::receive(self.store, &header, body).await.map_err(|error| error.to_string())?;
         self.log.set_installing(metadata.last_log_id).await.map_err(|error| error.to_string())?;
-        let store = self.store.clone();
-        let installed = tokio::task::spawn_blocking(move || store.install(&file.path)).await;
+        let (store, format) = (self.store.clone(), self.log.format().clone());
+        let installed = tokio::task::spawn_blocking(move || {
+            let level = store.feature_level_of(&file.path)?;
+            format.require(level).map_err(|error| StoreError::Newer(error.to_string()))?;
+            store.install(&file.path)
+        });
+        let installed = installed.await;
         let (state, file) =
             installed.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
         tracing::info!(member = source.id, revision = file.position.index, "installed a snapshot");

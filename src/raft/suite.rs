@@ -11,6 +11,7 @@ use tempfile::TempDir;
 
 use super::{
     Consensus, Start, StartError, Timers,
+    directory_format::DirectoryFormat,
     log::{Log, Wal},
     machine::Machine,
     types::TypeConfig,
@@ -52,8 +53,15 @@ impl StoreBuilder<TypeConfig, Log, Machine, Guard> for Builder {
         let (store, Loaded::State(state, position)) = opened else {
             panic!("a fresh store has a whole state")
         };
-        let log = wal.with_listener(Arc::new(store.clone()));
-        let machine = Machine::new(state, &position, store.clone(), log.clone()).unwrap();
+        let log = wal.with_listener(Arc::new(store.clone()), DirectoryFormat::new(directory.path(), FORMAT));
+        let machine = Machine::new(
+            state,
+            &position,
+            store.clone(),
+            log.clone(),
+            Arc::new(Peers::new(Secrets(Vec::new()))),
+        )
+        .unwrap();
         Ok((Guard { _directory: directory, store }, log, machine))
     }
 }

@@ -116,7 +116,8 @@ impl State {
             | Command::DeleteDefinition { .. }
             | Command::Compact { .. }
             | Command::BuildIndex { .. }
-            | Command::Batch(_) => return false,
+            | Command::Batch(_)
+            | Command::RaiseFeatureLevel { .. } => return false,
         };
         let Some(found) = self.definition(definition.as_str()) else { return false };
         let current = found.definition.revision;
@@ -189,10 +190,6 @@ impl State {
                 self.edit_config(definition, Some(before), None, edits);
                 Ok(applied(context, false))
             }
-            Command::Compact { compaction_revision } => {
-                self.raise_compaction_revision(*compaction_revision);
-                Ok(applied(context, false))
-            }
             Command::SetSchema { key, schema, expect, .. } => {
                 self.expect_definition(key, *expect)?;
                 let schema = schema.clone();
@@ -205,10 +202,16 @@ impl State {
                 self.redefine(context, key, |old| Definition { unique, ..old }, edits);
                 Ok(applied(context, false))
             }
+            // What a leader proposes itself has no precondition.
+            Command::Compact { compaction_revision } => {
+                self.raise_compaction_revision(*compaction_revision);
+                Ok(applied(context, false))
+            }
             Command::BuildIndex { key, begun, cursor } => {
                 self.build_index(key, *begun, cursor.as_ref(), edits);
                 Ok(applied(context, false))
             }
+            Command::RaiseFeatureLevel { to } => Ok(self.raise_feature_level(context, *to)),
             // `decide_batch` handles these; a batch contains none.
             Command::Batch(_) => Ok(applied(context, false)),
         }

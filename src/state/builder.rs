@@ -7,6 +7,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
     ByKey, BySlot, ByTime, Collection, Indexes, RememberedOutcome, State, digest,
+    feature::FeatureLevel,
     index::{deferred::DeferredIndexes, tree::Tree},
 };
 use crate::model::{
@@ -86,6 +87,11 @@ impl Builder {
     pub fn compaction_revision(&mut self, compaction_revision: Revision) {
         self.newest = self.newest.max(compaction_revision);
         self.state.compaction_revision = compaction_revision;
+    }
+
+    /// Sets the feature level; without it the level is the first one.
+    pub fn feature_level(&mut self, level: u32) {
+        self.state.feature_level = FeatureLevel(level);
     }
 
     /// The state at this revision.

@@ -4,8 +4,8 @@
 //! of the state, and a deleted definition is one subtraction. It detects errors, not forgeries: the nodes trust each
 //! other.
 //!
-//! **Invariant:** the digest covers every record with all its members and the time of the last change, and nothing else;
-//! an entry that changes nothing does not change it.
+//! **Invariant:** the digest covers every record with all its members, the time of the last change and the feature level,
+//! and nothing else; an entry that changes none of them does not change it.
 
 use std::cell::RefCell;
 
@@ -13,7 +13,10 @@ use serde::Serialize;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::{Collection, RememberedOutcome, State};
-use crate::model::record::{Config, Definition, Revision};
+use crate::model::{
+    feature::LEVEL_MIN,
+    record::{Config, Definition, Revision},
+};
 
 /// Bytes of the buffer that a thread keeps for the next record: more than most records have.
 const BUFFER_BYTES_MAX: usize = 16 << 10;
@@ -25,6 +28,7 @@ enum Row<'a> {
     Config(Revision, &'a Config),
     Request(&'a RememberedOutcome),
     LastAt(u64),
+    FeatureLevel(u32),
 }
 
 thread_local! {
@@ -59,7 +63,12 @@ impl State {
     /// The digest of all stored records.
     #[must_use]
     pub fn digest(&self) -> u128 {
-        self.sum.wrapping_add(hash(&Row::LastAt(self.last_at.0)))
+        let level = match self.feature_level() {
+            // Versions that know no levels compute this digest, too.
+            LEVEL_MIN => 0,
+            level => hash(&Row::FeatureLevel(level)),
+        };
+        self.sum.wrapping_add(hash(&Row::LastAt(self.last_at.0))).wrapping_add(level)
     }
 }
 

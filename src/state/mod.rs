@@ -12,6 +12,7 @@
 //! | [`builder`] | a state from stored records: at start and from a received snapshot |
 //! | [`digest`] | one number by which two nodes compare what they hold |
 //! | [`compaction`] | the oldest revision whose state is available |
+//! | [`feature`] | the feature level of the cluster |
 //!
 //! Shared memory: snapshots of a definition share a cache of applied index updates, with a `Mutex` around two words and
 //! an `AtomicU64` that numbers the updates of the process (`index/deferred.rs`). Neither affects a result: the numbers are
@@ -25,6 +26,7 @@ pub mod apply;
 pub mod builder;
 pub mod compaction;
 pub mod digest;
+pub mod feature;
 pub mod index;
 pub mod query;
 
@@ -39,6 +41,7 @@ use crate::model::{
     record::{Config, Definition, Revision},
     time::Timestamp,
 };
+use feature::FeatureLevel;
 use index::{
     deferred::DeferredIndexes,
     tree::{Item, Tree},
@@ -64,6 +67,7 @@ pub struct State {
     /// The sum of the hashes of all records (`digest.rs`).
     sum: u128,
     compaction_revision: Revision,
+    feature_level: FeatureLevel,
 }
 
 /// A definition with its configs and their indexes.

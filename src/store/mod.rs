@@ -33,6 +33,7 @@ mod writer;
 
 use std::{
     io,
+    ops::RangeInclusive,
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError,
@@ -51,7 +52,7 @@ use snapshot::retained::RetainedSnapshots;
 use writer::Shared;
 
 use crate::{
-    model::record::Revision,
+    model::{feature::LEVEL_MAX, record::Revision},
     state::{Change, State},
 };
 
@@ -123,9 +124,28 @@ pub enum StoreError {
     /// A file does not hold what was written.
     #[error("{0}")]
     Damaged(String),
+    /// A file is whole, and a newer version of this program wrote it. Nothing was changed.
+    #[error("{0}")]
+    Newer(String),
     /// sled or a snapshot is newer than the log: the log was lost.
     #[error("{0}")]
     LogLost(String),
+}
+
+impl StoreError {
+    fn unknown_format(name: &str, format: u16, known: RangeInclusive<u16>) -> Self {
+        Self::Newer(format!(
+            "{name} has format {format}, and this version knows the formats {} to {}; start a newer version",
+            known.start(),
+            known.end()
+        ))
+    }
+
+    fn unknown_level(name: &str, level: u32) -> Self {
+        Self::Newer(format!(
+            "{name} has feature level {level}, and this version knows {LEVEL_MAX}; start a newer version"
+        ))
+    }
 }
 
 /// A whole snapshot on this node's disk.
@@ -283,6 +303,14 @@ impl Store {
         let (state, file) = self.inner.snapshots.install(path, self.inner.shared.log_durable())?;
         self.inner.shared.installed(state.clone(), file.position.clone());
         Ok((state, file))
+    }
+
+    /// The feature level of the state in a snapshot file. Blocking.
+    ///
+    /// # Errors
+    /// When its header is damaged or not known, or the disk fails.
+    pub fn feature_level_of(&self, path: &Path) -> Result<u32, StoreError> {
+        snapshot::file::feature_level_of(path)
     }
 
     /// Reads a snapshot file through and compares its checksums. Blocking.

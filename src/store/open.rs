@@ -15,8 +15,9 @@ use super::{
     LogRange, Options, Position, StoreError, files,
     history::writer::HistoryWriter,
     sled::{
+        checkpoint::Checkpoint,
         mirror::MirrorStart,
-        trees::{Checkpoint, DatabaseDir, TreeError, Trees},
+        trees::{DatabaseDir, TreeError, Trees},
     },
     snapshot::{file, retained::RetainedSnapshots},
 };
@@ -113,6 +114,7 @@ fn load_sled(
                 source: std::io::Error::other(error.text),
             });
         }
+        Err(error) if error.newer => return Err(StoreError::Newer(error.text)),
         Err(error) => return Ok((true, discard(databases, None, error))),
     };
     let index = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.position.index);

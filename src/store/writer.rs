@@ -17,8 +17,8 @@ use super::{
     Batch, Figures, Position, Store, StoreError,
     history::writer::HistoryWriter,
     sled::{
+        checkpoint::Checkpoint,
         mirror::{Mirror, MirrorStart, Progress, StepContext},
-        trees::Checkpoint,
     },
 };
 use crate::{

@@ -5,10 +5,12 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
+use bytes::Bytes;
 use openraft::storage::RaftLogStorageExt;
 
 use super::*;
 use crate::{
+    model::feature::LEVEL_MAX,
     peer::Member,
     raft::types::{EncodedProposal, Membership, Payload},
 };
@@ -31,7 +33,10 @@ impl LogListener for RecordingListener {
 
 fn open(directory: &Path) -> (Log, Arc<RecordingListener>) {
     let listener = Arc::new(RecordingListener::default());
-    (Wal::open(directory).unwrap().with_listener(listener.clone()), listener)
+    (
+        Wal::open(directory).unwrap().with_listener(listener.clone(), DirectoryFormat::new(directory, 1)),
+        listener,
+    )
 }
 
 fn id(term: u64, index: u64) -> LogId {
@@ -39,8 +44,10 @@ fn id(term: u64, index: u64) -> LogId {
 }
 
 fn entry(term: u64, index: u64, bytes: usize) -> Entry {
-    let byte = u8::try_from(index % 251).unwrap();
-    Entry { log_id: id(term, index), payload: Payload::Normal(EncodedProposal(vec![byte; bytes].into())) }
+    let mut data = vec![u8::try_from(index % 251).unwrap(); bytes];
+    // The feature level that every version knows.
+    data[0] = 1;
+    Entry { log_id: id(term, index), payload: Payload::Normal(EncodedProposal(data.into())) }
 }
 
 fn members() -> Entry {
@@ -133,7 +140,10 @@ async fn a_flipped_bit_never_shortens_the_log_silently() {
         flipped[bit / 8] ^= 1 << (bit % 8);
         std::fs::write(&path, &flipped).unwrap();
         if let Ok(wal) = Wal::open(directory.path()) {
-            let mut log = wal.with_listener(Arc::new(RecordingListener::default()));
+            let mut log = wal.with_listener(
+                Arc::new(RecordingListener::default()),
+                DirectoryFormat::new(directory.path(), 1),
+            );
             assert_eq!(contents(&mut log).await.unwrap(), held, "bit {bit} of {}", bytes.len() * 8);
             harmless += 1;
         }
@@ -222,7 +232,8 @@ async fn an_installing_snapshot_counts_for_the_range_until_the_log_is_purged_up_
     log.close();
     let wal = Wal::open(directory.path()).unwrap();
     assert_eq!((wal.range().purged, wal.range().last), (0, 10));
-    let mut log = wal.with_listener(Arc::new(RecordingListener::default()));
+    let mut log =
+        wal.with_listener(Arc::new(RecordingListener::default()), DirectoryFormat::new(directory.path(), 1));
     log.purge(id(2, 10)).await.unwrap();
     log.close();
     let wal = Wal::open(directory.path()).unwrap();
@@ -238,4 +249,32 @@ async fn the_newest_membership_of_the_log_is_found() {
     log.blocking_append([members(), entry(1, 1, 3)]).await.unwrap();
     let ids: Vec<_> = log.members().unwrap().iter().map(|member| member.id).collect();
     assert_eq!(ids, [1, 2]);
+}
+
+#[tokio::test]
+async fn an_entry_of_an_unknown_level_is_not_appended_and_refuses_the_start_without_a_change() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = Bytes::from(vec![u8::try_from(LEVEL_MAX + 1).unwrap(), 7, 7]);
+    let unknown = Entry { log_id: id(1, 2), payload: Payload::Normal(EncodedProposal(data)) };
+    let (mut log, _) = open(directory.path());
+    log.blocking_append([entry(1, 1, 100)]).await.unwrap();
+    let refused = log.append([unknown.clone()], IOFlushed::noop()).await.unwrap_err();
+    assert!(refused.to_string().contains("start a newer version"), "{refused}");
+    // What a newer version would have appended.
+    let record = (WireLogId::from(unknown.log_id), LogPayload::from(&unknown.payload));
+    log.change_durably(|wal| wal.append([record]).map(drop)).await.unwrap();
+    log.close();
+    drop(log);
+    let before = files(directory.path());
+    let error = Wal::open(directory.path()).err().unwrap();
+    assert_eq!(error.kind(), io::ErrorKind::Unsupported, "{error}");
+    assert_eq!(files(directory.path()), before);
+}
+
+/// The files of a directory with their bytes.
+fn files(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let paths = std::fs::read_dir(directory).unwrap().map(|file| file.unwrap().path());
+    let mut files: Vec<_> = paths.map(|path| (path.clone(), std::fs::read(path).unwrap())).collect();
+    files.sort();
+    files
 }

@@ -231,6 +231,7 @@ fn content_of(command: &Command) -> Option<Arc<str>> {
         | Command::DeleteDefinition { .. }
         | Command::DeleteConfig { .. }
         | Command::Compact { .. }
+        | Command::RaiseFeatureLevel { .. }
         | Command::SetSchema { .. }
         | Command::SetUnique { .. }
         | Command::BuildIndex { .. }

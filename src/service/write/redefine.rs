@@ -145,6 +145,7 @@ pub(super) fn needs_config_check(command: &Command) -> bool {
         | Command::WriteConfig { .. }
         | Command::DeleteConfig { .. }
         | Command::Compact { .. }
+        | Command::RaiseFeatureLevel { .. }
         | Command::BuildIndex { .. }
         | Command::Batch(_) => false,
     }

@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{keys, trees::Checkpoint};
+use super::{checkpoint::Checkpoint, keys};
 use crate::{
     model::{
         key::Key,
@@ -388,6 +388,7 @@ mod tests {
             last_at: Timestamp(revision),
             digest: 0,
             compaction_revision: 0,
+            level: Default::default(),
         };
         Pending { checkpoint, changes: vec![Arc::new(change(revision))], state: None }
     }

@@ -20,8 +20,9 @@ use std::{
 };
 
 use super::{
+    checkpoint::Checkpoint,
     merge::{Merge, Pending, Step},
-    trees::{Checkpoint, DatabaseDir, TreeError, Trees},
+    trees::{DatabaseDir, TreeError, Trees},
 };
 use crate::{
     model::record::Revision,

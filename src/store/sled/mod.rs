@@ -14,11 +14,13 @@
 //! | `mirror` | decides when changes are merged, written or the database is rebuilt |
 //! | `merge` | merges changes by key and turns them into rows |
 //! | `trees` | one sled database and the directory of databases |
+//! | `checkpoint` | what all trees hold together: its place in the log and its digest |
 //! | `keys` | the layout of keys and rows |
 //!
 //! **Invariants:** sled never holds what the local log does not hold durably. It is loaded only if no merge
 //! was interrupted and its records have the digest of its checkpoint. An error of sled never stops the node.
 
+pub(super) mod checkpoint;
 pub(super) mod keys;
 mod merge;
 pub(super) mod mirror;

@@ -21,23 +21,21 @@ use std::{
     time::Duration,
 };
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use sled::{Batch, Db, Tree};
 
 use super::{
+    checkpoint::Checkpoint,
     keys,
     merge::{Row, Rows, Table},
 };
 use crate::{
-    model::{
-        record::{Config, Definition, Revision},
-        time::Timestamp,
-    },
+    model::record::{Config, Definition, Revision},
     state::{
         RememberedOutcome, State,
         builder::{BuildError, Builder},
     },
-    store::{Position, StoreError, files},
+    store::{StoreError, files},
 };
 
 /// How often and how long to wait until sled has released its file after it was closed: ten seconds in all, a
@@ -45,39 +43,24 @@ use crate::{
 const CLOSE_ATTEMPTS: u32 = 2000;
 const CLOSE_RETRY_PAUSE: Duration = Duration::from_millis(5);
 
-/// What all trees hold together, in `meta`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Checkpoint {
-    pub(crate) position: Position,
-    pub(crate) revision: Revision,
-    pub(crate) last_at: Timestamp,
-    pub(crate) digest: u128,
-    pub(crate) compaction_revision: Revision,
-}
-
-impl Checkpoint {
-    pub(crate) fn of(state: &State, position: &Position) -> Self {
-        Self {
-            position: position.clone(),
-            revision: state.revision(),
-            last_at: state.last_at(),
-            digest: state.digest(),
-            compaction_revision: state.compaction_revision(),
-        }
-    }
-}
-
 /// Why a database can't be used any more.
 #[derive(Debug)]
 pub(crate) struct TreeError {
     pub(crate) text: String,
     /// sled's locks may be held forever: the database must not be used again, not even dropped.
     pub(crate) panicked: bool,
+    /// The content is whole, and a newer version of this program wrote it: it must not be removed.
+    pub(crate) newer: bool,
 }
 
 impl TreeError {
     pub(crate) fn new(text: impl Into<String>) -> Self {
-        Self { text: text.into(), panicked: false }
+        Self { text: text.into(), panicked: false, newer: false }
+    }
+
+    /// A newer version wrote the content.
+    pub(super) fn newer(text: impl Into<String>) -> Self {
+        Self { newer: true, ..Self::new(text) }
     }
 }
 
@@ -96,7 +79,7 @@ impl From<sled::Error> for TreeError {
 /// Runs calls of sled; a panic becomes an error.
 pub(super) fn catch_panic<T>(calls: impl FnOnce() -> Result<T, TreeError>) -> Result<T, TreeError> {
     panic::catch_unwind(AssertUnwindSafe(calls))
-        .unwrap_or_else(|_| Err(TreeError { text: "sled panicked".into(), panicked: true }))
+        .unwrap_or_else(|_| Err(TreeError { panicked: true, ..TreeError::new("sled panicked") }))
 }
 
 /// An open database.
@@ -139,21 +122,25 @@ impl Trees {
 
     /// The checkpoint of the trees; `None` when they are new.
     pub(crate) fn checkpoint(&self) -> Result<Option<Checkpoint>, TreeError> {
-        self.meta_record(keys::POSITION)
+        match self.meta_record(keys::POSITION)? {
+            Some(bytes) => Checkpoint::from_bytes(&bytes).map(Some),
+            None => Ok(None),
+        }
     }
 
     /// The log entry that an interrupted merge was to end at.
     pub(crate) fn merge_target(&self) -> Result<Option<Revision>, TreeError> {
-        self.meta_record(keys::MERGE_TARGET)
+        let Some(bytes) = self.meta_record(keys::MERGE_TARGET)? else { return Ok(None) };
+        keys::decode(&bytes).map(Some).ok_or_else(|| damaged_meta(keys::MERGE_TARGET))
     }
 
-    fn meta_record<T: for<'de> Deserialize<'de>>(&self, name: &str) -> Result<Option<T>, TreeError> {
+    /// The bytes of a record of `meta`, whose checksum is right.
+    fn meta_record(&self, name: &str) -> Result<Option<Vec<u8>>, TreeError> {
         let Some(bytes) = catch_panic(|| Ok(self.meta.get(name)?))? else { return Ok(None) };
-        let valid = bytes.split_last_chunk::<4>().and_then(|(bytes, check)| {
-            let intact = crc32c::crc32c(bytes) == u32::from_le_bytes(*check);
-            intact.then(|| keys::decode(bytes)).flatten()
+        let intact = bytes.split_last_chunk::<4>().and_then(|(bytes, check)| {
+            (crc32c::crc32c(bytes) == u32::from_le_bytes(*check)).then(|| bytes.to_vec())
         });
-        valid.map(Some).ok_or_else(|| TreeError::new(format!("`{name}` of sled is damaged")))
+        intact.map(Some).ok_or_else(|| damaged_meta(name))
     }
 
     /// Puts and removes rows, one by one: during a merge, or in trees that are not current yet.
@@ -177,13 +164,15 @@ impl Trees {
 
     /// Begins to write a merge: until [`Self::commit`] the trees are between two checkpoints.
     pub(crate) fn begin_merge(&self, target: Revision) -> Result<(), TreeError> {
-        catch_panic(|| Ok(self.meta.insert(keys::MERGE_TARGET, meta_bytes(&target)).map(drop)?))
+        catch_panic(|| {
+            Ok(self.meta.insert(keys::MERGE_TARGET, meta_bytes(keys::encode(&target))).map(drop)?)
+        })
     }
 
     /// Ends a merge: the trees hold a checkpoint again.
     pub(super) fn commit(&self, checkpoint: &Checkpoint) -> Result<(), TreeError> {
         catch_panic(|| {
-            self.meta.insert(keys::POSITION, meta_bytes(checkpoint))?;
+            self.meta.insert(keys::POSITION, meta_bytes(checkpoint.to_bytes()))?;
             self.meta.remove(keys::MERGE_TARGET)?;
             // An empty batch makes sled write its buffer, without waiting for it. As long as the removal of
             // the target is only in memory, a crash would leave the target.
@@ -268,6 +257,7 @@ impl Trees {
             }
             let logical = rows.bytes;
             rows.builder.compaction_revision(checkpoint.compaction_revision);
+            rows.builder.feature_level(checkpoint.level.feature_level);
             let state = rows
                 .builder
                 .finish(checkpoint.revision, checkpoint.last_at)
@@ -338,9 +328,12 @@ fn damaged_row() -> TreeError {
     TreeError::new("a row of sled is damaged")
 }
 
+fn damaged_meta(name: &str) -> TreeError {
+    TreeError::new(format!("`{name}` of sled is damaged"))
+}
+
 /// sled does not detect a damaged value. What decides about loading the rest has a checksum of its own.
-fn meta_bytes<T: Serialize>(record: &T) -> Vec<u8> {
-    let mut bytes = keys::encode(record);
+fn meta_bytes(mut bytes: Vec<u8>) -> Vec<u8> {
     let check = crc32c::crc32c(&bytes);
     bytes.extend_from_slice(&check.to_le_bytes());
     bytes

@@ -27,6 +27,8 @@ pub struct Summary {
     pub requests: u64,
     /// The digest of its state.
     pub digest: u128,
+    /// The feature level of the cluster that made it.
+    pub feature_level: u32,
     /// The file's length.
     pub bytes: u64,
     /// The place of its state in the log of the cluster that made it.
@@ -37,8 +39,10 @@ impl Summary {
     fn of(header: Header, path: &Path) -> Result<Self, StoreError> {
         let metadata =
             fs::metadata(path).map_err(io(format!("can't read the size of {}", path.display())))?;
-        let Header { position, revision, definitions, configs, requests, digest, .. } = header;
-        Ok(Self { revision, definitions, configs, requests, digest, bytes: metadata.len(), position })
+        let Header { position, revision, definitions, configs, requests, digest, level, .. } = header;
+        let feature_level = level.feature_level;
+        let bytes = metadata.len();
+        Ok(Self { revision, definitions, configs, requests, digest, feature_level, bytes, position })
     }
 }
 

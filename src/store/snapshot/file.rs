@@ -1,11 +1,14 @@
 //! The format of a snapshot file: one whole state, in blocks with a checksum each.
 //!
 //! ```text
-//! frame 0          `CONCSNAP` · header (postcard): format, position, revision, time, counts, digest, compaction revision
+//! frame 0          `CONCSNAP` · header (postcard): format, position, revision, time, counts, digest, compaction
+//!                  revision; in format 3 also the feature level
 //! frames 1..n      01 · length of the block `u32le` · the block, compressed; a block holds whole records:
 //!                  a definition, then its configs ascending by key; after all of them the requests, oldest first
 //! last frame       02 · blocks `u64le` · records `u64le` · checksum of the blocks' checksums `u32le`
 //! ```
+//!
+//! A state of feature level 1 is written in format 2, which the first version reads; any other in format 3.
 //!
 //! The order of the records is fixed, so that equal states at one position give equal files.
 //!
@@ -23,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use super::paced::Paced;
 use crate::{
     model::{
+        feature::{LEVEL_MAX, LEVEL_MIN},
         record::{Config, Definition, Revision},
         time::Timestamp,
     },
@@ -34,7 +38,10 @@ use crate::{
 };
 
 const MAGIC: &[u8; 8] = b"CONCSNAP";
-const FORMAT: u16 = 2;
+/// The format of a state of feature level 1.
+const FORMAT_LEVEL_1: u16 = 2;
+/// The format since feature level 2: the header goes on with [`LevelHeader`].
+const FORMAT: u16 = 3;
 const BLOCK: u8 = 1;
 const FOOTER: u8 = 2;
 /// A block exceeds its setting by one record at most; a longer one is damage and must not be allocated.
@@ -52,12 +59,27 @@ pub(crate) struct Header {
     pub(super) requests: u64,
     pub(super) digest: u128,
     pub(super) compaction_revision: Revision,
+    #[serde(skip)]
+    pub(super) level: LevelHeader,
+}
+
+/// What follows the header in format 3: what the state has since feature level 2.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LevelHeader {
+    pub(super) feature_level: u32,
+}
+
+impl Default for LevelHeader {
+    /// That of a state of format 2.
+    fn default() -> Self {
+        Self { feature_level: LEVEL_MIN }
+    }
 }
 
 impl Header {
     fn of(state: &State, position: &Position) -> Self {
         Self {
-            format: FORMAT,
+            format: if state.feature_level() == LEVEL_MIN { FORMAT_LEVEL_1 } else { FORMAT },
             position: position.clone(),
             revision: state.revision(),
             last_at: state.last_at(),
@@ -66,6 +88,17 @@ impl Header {
             requests: state.requests().count() as u64,
             digest: state.digest(),
             compaction_revision: state.compaction_revision(),
+            level: LevelHeader { feature_level: state.feature_level() },
+        }
+    }
+
+    fn to_bytes(&self) -> Vec<u8> {
+        let expected = "a header is plain data";
+        let bytes = postcard::to_extend(self, MAGIC.to_vec()).expect(expected);
+        if self.format == FORMAT_LEVEL_1 {
+            bytes
+        } else {
+            postcard::to_extend(&self.level, bytes).expect(expected)
         }
     }
 
@@ -132,8 +165,7 @@ impl Writer {
             block_bytes,
             totals: Totals::default(),
         };
-        let header = postcard::to_extend(header, MAGIC.to_vec()).expect("a header is plain data");
-        writer.frame(&header)?;
+        writer.frame(&header.to_bytes())?;
         Ok(writer)
     }
 
@@ -195,7 +227,7 @@ impl Reader {
         let mut file = BufReader::with_capacity(256 << 10, file);
         let damaged = |what: &str| StoreError::Damaged(format!("{name} is damaged: {what}"));
         let header = match files::read_frame(&mut file).map_err(io(format!("can't read {name}")))? {
-            Frame::Whole(bytes, _) => header(&bytes).map_err(|what| damaged(&what))?,
+            Frame::Whole(bytes, _) => header(&bytes, &name)?,
             Frame::End => return Err(damaged("it is empty")),
             Frame::Damaged(what) => return Err(damaged(what)),
         };
@@ -288,13 +320,26 @@ impl Reader {
     }
 }
 
-fn header(bytes: &[u8]) -> Result<Header, String> {
-    let rest = bytes.strip_prefix(MAGIC).ok_or("it is not a snapshot")?;
-    let (format, _) = postcard::take_from_bytes::<u16>(rest).map_err(|_| "its header has no format")?;
-    if format != FORMAT {
-        return Err(format!("it has format {format}, which this version does not know"));
+/// Decodes the first frame, whose checksum is right.
+fn header(bytes: &[u8], name: &str) -> Result<Header, StoreError> {
+    let damaged = |what: &str| StoreError::Damaged(format!("{name} is damaged: {what}"));
+    let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| damaged("it is not a snapshot"))?;
+    let (format, _) =
+        postcard::take_from_bytes::<u16>(rest).map_err(|_| damaged("its header has no format"))?;
+    if !(FORMAT_LEVEL_1..=FORMAT).contains(&format) {
+        return Err(StoreError::unknown_format(name, format, FORMAT_LEVEL_1..=FORMAT));
     }
-    postcard::from_bytes(rest).map_err(|_| "its header can't be decoded".into())
+    let (header, rest) =
+        postcard::take_from_bytes::<Header>(rest).map_err(|_| damaged("its header can't be decoded"))?;
+    if format == FORMAT_LEVEL_1 {
+        return Ok(header);
+    }
+    let level: LevelHeader =
+        postcard::from_bytes(rest).map_err(|_| damaged("its header can't be decoded"))?;
+    if level.feature_level > LEVEL_MAX {
+        return Err(StoreError::unknown_level(name, level.feature_level));
+    }
+    Ok(Header { level, ..header })
 }
 
 /// Writes a state to a file and returns its header. The caller renames the file and makes its name durable.
@@ -337,7 +382,13 @@ fn without_requests(state: &State) -> Option<State> {
         }
     }
     builder.compaction_revision(state.compaction_revision());
+    builder.feature_level(state.feature_level());
     builder.finish(state.revision(), state.last_at()).ok()
+}
+
+/// The feature level of the state in a file.
+pub(crate) fn feature_level_of(path: &Path) -> Result<u32, StoreError> {
+    Ok(Reader::open(path)?.header.level.feature_level)
 }
 
 /// Reads the state of a file, validated by the digest that the header names.
@@ -361,6 +412,7 @@ pub(crate) fn read(path: &Path) -> Result<(State, Header), StoreError> {
     }
     let header = reader.header.clone();
     builder.compaction_revision(header.compaction_revision);
+    builder.feature_level(header.level.feature_level);
     let state = builder.finish(header.revision, header.last_at).map_err(|error| reader.damaged(&error.0))?;
     if state.digest() != header.digest {
         return Err(reader.damaged("its records have another digest than its header"));

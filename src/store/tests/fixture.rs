@@ -240,6 +240,7 @@ pub(super) fn proposal(state: &State, revision: Revision, command: Command) -> P
         | Command::DeleteDefinition { .. }
         | Command::DeleteConfig { .. }
         | Command::Compact { .. }
+        | Command::RaiseFeatureLevel { .. }
         | Command::SetSchema { .. }
         | Command::SetUnique { .. }
         | Command::BuildIndex { .. }

@@ -11,7 +11,14 @@ use crate::{
 
 fn checkpoint(index: Revision) -> Checkpoint {
     let position = Position { index, raft_meta: Vec::new() };
-    Checkpoint { position, revision: index, last_at: Timestamp(index), digest: 0, compaction_revision: 0 }
+    Checkpoint {
+        position,
+        revision: index,
+        last_at: Timestamp(index),
+        digest: 0,
+        compaction_revision: 0,
+        level: Default::default(),
+    }
 }
 
 /// A mirror whose first rebuild is complete.

@@ -1,0 +1,23 @@
+//! Feature levels: what a version of this program can read, apply and write.
+//!
+//! The level of a cluster is part of its state (`State::feature_level`). It rises only by an entry of the log
+//! ([`Command::RaiseFeatureLevel`](super::command::Command::RaiseFeatureLevel)), and the leader proposes that entry only
+//! when every member can. Until then a newer version behaves, byte for byte, as the version before it does, so an upgrade
+//! can be undone node by node.
+//!
+//! | level | the versions that know it | what it adds |
+//! |---|---|---|
+//! | 1 | 0.1 | everything that is not named below |
+//! | 2 | this one | the level itself: in the state, in its digest, in snapshots (format 3) and in sled |
+//!
+//! A command, a change of what applying does and a change of a stored or sent byte each follow a level: they are used
+//! when `state.feature_level()` is at least that. Until a level is released, more may be added to it.
+//!
+//! **Invariant:** what a level means never changes once a version that knows it was released. The level of a cluster
+//! rises by one at a time and never falls.
+
+/// The level of a cluster that was never raised.
+pub const LEVEL_MIN: u32 = 1;
+
+/// The highest level that this version knows.
+pub const LEVEL_MAX: u32 = 2;
