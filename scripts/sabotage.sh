@@ -33,6 +33,7 @@ watch-skips              | chaos 1
 history-returns-current  | chaos 1
 task-end-ignored         | unit raft::supervisor::tests::a_panic_or_an_error_of_a_task_is_the_node_s_end
 unique-ignored           | unit state::apply::tests::redefine::a_value_of_a_unique_path_is_one_configs
+wall-clock-trusted       | it hostile::clocks::a_clock_that_jumps_by_33_days_deletes_and_forgets_nothing
 '
 
 # binary KIND: builds the tests and names the executable (`lib` or `it`).

@@ -33,6 +33,10 @@ for tool in curl python3 "setpriv util-linux"; do
     # shellcheck disable=SC2086  # a command and the package that has it
     install_deb $tool || true
 done
+# A library and no command: the tests of wrong clocks preload it.
+if ! compgen -G '/usr/lib*/*/faketime/libfaketimeMT.so.1' /usr/lib64/faketime/libfaketimeMT.so.1 > /dev/null; then
+    install_deb libfaketimeMT.so.1 libfaketime || true
+fi
 if ! python3 -c 'import ensurepip' 2> /dev/null; then install_deb ensurepip python3-venv || true; fi
 
 say "checks"

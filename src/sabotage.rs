@@ -31,6 +31,7 @@
 //! | `history-returns-current` | a read of the history returns the current state |
 //! | `task-end-ignored` | a node goes on although one of its tasks has panicked |
 //! | `unique-ignored` | a value of a unique path is accepted twice |
+//! | `wall-clock-trusted` | the leader's wall clock alone is the time of the log |
 //!
 //! **Invariant:** without the feature this file is one constant.
 

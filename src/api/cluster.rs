@@ -15,7 +15,7 @@ use super::{
 use crate::{
     model::error::Violation,
     peer::NodeId,
-    service::{Change, Changed, ClusterView, MemberView, Service},
+    service::{Alarm, Change, Changed, ClusterView, MemberView, Service},
 };
 
 /// Shows the cluster as this node knows it; asks no other node.
@@ -108,6 +108,7 @@ fn view_json(view: &ClusterView) -> String {
         "revision": view.revision,
         "digest": format!("{:032x}", view.digest),
         "members": view.members.iter().map(member_json).collect::<Vec<_>>(),
+        "alarms": view.alarms.iter().map(alarm_json).collect::<Vec<_>>(),
     })
     .to_string()
 }
@@ -120,6 +121,10 @@ fn member_json(member: &MemberView) -> Value {
         "peer_addr": member.peer_addr,
         "lag": member.lag,
     })
+}
+
+fn alarm_json(alarm: &Alarm) -> Value {
+    json!({ "type": alarm.kind, "node_id": alarm.node_id, "message": alarm.message })
 }
 
 #[cfg(test)]
@@ -142,8 +147,9 @@ mod tests {
                 peer_addr: "a:2".into(),
                 lag: None,
             }],
+            alarms: vec![Alarm { kind: "log_time", node_id: None, message: "m".into() }],
         };
-        let expected = r#"{"cluster_id":null,"node_id":1,"leader_id":null,"term":2,"revision":3,"digest":"000000000000000000000000000000ff","members":[{"id":1,"role":"follower","api_addr":"a:1","peer_addr":"a:2","lag":null}]}"#;
+        let expected = r#"{"cluster_id":null,"node_id":1,"leader_id":null,"term":2,"revision":3,"digest":"000000000000000000000000000000ff","members":[{"id":1,"role":"follower","api_addr":"a:1","peer_addr":"a:2","lag":null}],"alarms":[{"type":"log_time","node_id":null,"message":"m"}]}"#;
         assert_eq!(view_json(&view), expected);
     }
 }

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `join` | the service; needs only the secret, because the node may have no identity yet |
 //! | `write`, `writes`, `read-index`, `change` | the service, when this node leads |
+//! | `clock` | the service |
 //! | `page` | the service, from a state that it holds for cursors |
 //! | `history` | the service, from this node's own disk |
 //! | `snapshot`, `fetch-snapshot` | consensus; the file is streamed |
@@ -91,6 +92,7 @@ async fn handle(State(service): State<Service>, request: Request<Body>) -> Resul
             Ok(consensus(&service)?.receive(call, read_body(body).await?).await?.into_response())
         }
         Call::ReadIndex
+        | Call::Clock
         | Call::Join
         | Call::Write
         | Call::Writes
@@ -104,6 +106,7 @@ async fn handle(State(service): State<Service>, request: Request<Body>) -> Resul
 async fn answer(service: &Service, call: Call, body: Bytes) -> Result<Bytes, ReceiveError> {
     match call {
         Call::ReadIndex => Ok(service.answer_read_index().await),
+        Call::Clock => Ok(Service::answer_clock()),
         Call::Join => service.answer_join(body).await,
         Call::Write => service.answer_write(body).await,
         Call::Writes => service.answer_writes(body).await,

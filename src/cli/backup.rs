@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::client::Client;
 use crate::{
     peer::Member,
-    raft,
+    raft, service,
     store::snapshot::backup::{Summary, inspect},
 };
 
@@ -57,7 +57,7 @@ pub(super) fn verify(path: &Path) -> Result<Value, String> {
 /// # Errors
 /// When the backup is not complete, the directory is in use, or it can't be written.
 pub(super) fn restore(from: &Path, directory: &Path, member: Member) -> Result<Value, String> {
-    let (summary, cluster_id) = raft::restore::restore(from, directory, member)?;
+    let (summary, cluster_id) = raft::restore::restore(from, directory, member, service::now())?;
     let mut restored = summary_json(&summary);
     restored["cluster_id"] = json!(cluster_id);
     Ok(restored)

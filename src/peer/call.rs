@@ -18,6 +18,7 @@
 //! | `page` | a cursor and a list | a part of that page | the service of the node that pins the cursor's state | answers 503 |
 //! | `history` | a query of the history | a part of the history | the service, from its own disk | asks the next member |
 //! | `change` | a change of the membership | the entry that makes it | the leader's service | retries until the time is up: certainly not done |
+//! | `clock` | none | the node's wall clock | the service | counts the node's clock as not known |
 //! | `join` | none, or the identity that a node without one is to take | the node's identity, whether it has a log | the service; admitted by the secret alone | – |
 //!
 //! **Invariant:** nodes of all versions use these names, so none is ever renamed or reused.
@@ -55,11 +56,13 @@ pub enum Call {
     Change,
     /// Asks a node for its identity, or gives it one.
     Join,
+    /// Asks a member for its wall clock.
+    Clock,
 }
 
 impl Call {
     /// All calls.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Vote,
         Self::PreVote,
         Self::Append,
@@ -75,6 +78,7 @@ impl Call {
         Self::History,
         Self::Change,
         Self::Join,
+        Self::Clock,
     ];
 
     /// The last segment of the path.
@@ -96,6 +100,7 @@ impl Call {
             Self::History => "history",
             Self::Change => "change",
             Self::Join => "join",
+            Self::Clock => "clock",
         }
     }
 

@@ -21,7 +21,7 @@ use tokio::time::timeout;
 
 use super::{
     ChangeError, Consensus,
-    types::{Metrics, TypeConfig},
+    types::{Metrics, StoredMembership, TypeConfig},
 };
 use crate::{
     model::record::Revision,
@@ -86,7 +86,10 @@ impl Consensus {
     }
 
     async fn change(&self, change: ChangeMembers<NodeId, Member>) -> Result<Revision, ChangeError> {
-        revision_of(timeout(CHANGE_TIMEOUT, self.inner.raft.change_membership(change, false)).await)
+        let before = self.metrics();
+        let made = timeout(CHANGE_TIMEOUT, self.inner.raft.change_membership(change, false)).await;
+        revision_of(made)
+            .map_err(|error| begun(error, &before.membership_config, &self.metrics().membership_config))
     }
 
     /// Waits until a member has all that this leader's log has now.
@@ -218,6 +221,28 @@ fn revision_of(written: Result<WriteResult, tokio::time::error::Elapsed>) -> Res
     })
 }
 
+/// openraft gives the error of the second entry as it gives that of the first. When the membership has changed since
+/// the change was asked for, the first is in the log: then no error means that nothing was done. Another leader's
+/// change looks the same, and is reported as uncertain, too.
+fn begun(error: ChangeError, before: &StoredMembership, after: &StoredMembership) -> ChangeError {
+    match error {
+        ChangeError::NotYet(text) | ChangeError::Refused(text) if before.log_id() != after.log_id() => {
+            let voters: Vec<String> =
+                after.membership().get_joint_config().iter().map(|set| format!("{set:?}")).collect();
+            let index = after.log_id().map_or(0, |id| id.index);
+            ChangeError::Begun(format!(
+                "the change was begun and its completion is not confirmed: since revision {index} the voters are {}; \
+                 what is half made the leader completes ({text})",
+                voters.join(" and ")
+            ))
+        }
+        ChangeError::NotYet(_)
+        | ChangeError::Refused(_)
+        | ChangeError::Undecided(_)
+        | ChangeError::Begun(_) => error,
+    }
+}
+
 /// The index of the last entry of this leader's log that a member has.
 fn matched_index(metrics: &Metrics, id: NodeId) -> Option<u64> {
     if id == metrics.id {
@@ -246,4 +271,32 @@ pub(super) fn lag(metrics: &Metrics, id: NodeId) -> Option<u64> {
     let last = end(metrics.last_log_index);
     let has = if id == metrics.id { last } else { end(logs.get(&id)?.map(|id| id.index)) };
     Some(last.saturating_sub(has))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::raft::types::{LogId, Membership};
+
+    fn stored(index: u64, voters: &[&[NodeId]]) -> StoredMembership {
+        let id: LogId = crate::raft::wire::WireLogId { index, term: 1, node: 1 }.into();
+        let sets: Vec<BTreeSet<NodeId>> = voters.iter().map(|set| set.iter().copied().collect()).collect();
+        let member = |id| Member { id, api_addr: format!("a:{id}"), peer_addr: format!("b:{id}") };
+        let nodes: std::collections::BTreeMap<NodeId, Member> = (1..=4).map(|id| (id, member(id))).collect();
+        StoredMembership::new(Some(id), Membership::new(sets, nodes).expect("every voter is a node"))
+    }
+
+    #[test]
+    fn a_change_whose_first_entry_is_in_the_log_is_begun_whatever_the_error_says() {
+        let before = stored(5, &[&[1, 2, 3]]);
+        let joint = stored(9, &[&[1, 2, 3], &[1, 2, 4]]);
+        let not_yet = || ChangeError::NotYet("does not lead".into());
+        assert_eq!(begun(not_yet(), &before, &before), not_yet());
+        let ChangeError::Begun(text) = begun(not_yet(), &before, &joint) else { panic!("begun") };
+        assert!(text.contains("since revision 9 the voters are {1, 2, 3} and {1, 2, 4}"), "{text}");
+        let refused = ChangeError::Refused("another one is in progress".into());
+        assert!(matches!(begun(refused, &before, &joint), ChangeError::Begun(_)));
+        let undecided = ChangeError::Undecided("lost".into());
+        assert_eq!(begun(undecided.clone(), &before, &joint), undecided);
+    }
 }

@@ -164,6 +164,8 @@ pub enum ChangeError {
     Refused(String),
     /// It may or may not be done.
     Undecided(String),
+    /// The first of its two entries is in the log, the second is not: a leader completes it.
+    Begun(String),
 }
 
 /// Why a linearizable read can't be confirmed.

@@ -66,7 +66,8 @@ impl Consensus {
             | Call::Page
             | Call::History
             | Call::Change
-            | Call::Join => return Err(ReceiveError::Unknown(call.to_string())),
+            | Call::Join
+            | Call::Clock => return Err(ReceiveError::Unknown(call.to_string())),
         };
         Ok(response.into())
     }

@@ -10,12 +10,13 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{Service, now};
+use super::Service;
 use crate::{
     model::{
         command::{Command, Proposal},
         key::Key,
         record::Definition,
+        time::Timestamp,
     },
     raft::Consensus,
 };
@@ -48,10 +49,12 @@ impl Service {
         if !self.leads(consensus) || self.inner.disk_reserve.check().is_err() {
             return None;
         }
-        let next = consensus.state().building_after(last_built.as_ref()).cloned()?;
+        let state = consensus.state();
+        let next = state.building_after(last_built.as_ref()).cloned()?;
+        let at = self.stamp(&state);
         *last_built = Some(next.key.clone());
         let began = Instant::now();
-        let written = timeout(self.inner.options.write_timeout, consensus.write(step(&next)?)).await;
+        let written = timeout(self.inner.options.write_timeout, consensus.write(step(&next, at)?)).await;
         match written {
             Ok(Ok(_)) => Some(began.elapsed().max(PAUSE_MIN)),
             // The state shows at the next poll whether the step was applied.
@@ -65,11 +68,11 @@ impl Service {
 }
 
 /// The next step of a definition's build.
-fn step(definition: &Definition) -> Option<Proposal> {
+fn step(definition: &Definition, at: Timestamp) -> Option<Proposal> {
     let build = definition.indexing.build.as_ref()?;
     let (key, begun, cursor) = (definition.key.clone(), build.begun, build.cursor.clone());
     Some(Proposal {
-        at: now(),
+        at,
         by: AUTHOR.into(),
         reason: None,
         request: None,

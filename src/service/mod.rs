@@ -6,6 +6,7 @@
 //! | what a caller asks and how it can be refused | `request` |
 //! | a write on its way: validation, locks, batches, patches, dry runs, changes of a schema | `write` |
 //! | how a write reaches the leader, alone or in a forwarding batch | `forward` |
+//! | the time of the log, from the clocks of the members | `clock` |
 //! | how an attempt is repeated through changes of the leader | `retry` |
 //! | linearizable reads, cursors and pages | `read` |
 //! | earlier revisions, their retention | `history` |
@@ -22,12 +23,13 @@
 //! A node has no log and no consensus before it has an identity. [`Service::init`] writes it, on this node or through a
 //! call from another.
 //!
-//! **Invariants:** the wall clock is read here and nowhere else; timeouts use the monotonic one. The units depend on each other in one direction only.
+//! **Invariants:** the wall clock is read here and nowhere else, for `clock` alone; timeouts use the monotonic one. The units depend on each other in one direction only.
 //! *Unavailable* is answered only when a write has certainly not been proposed; whatever may have been applied is
 //! *undecided*, and stays so through every retry.
 
 pub mod access;
 mod backup;
+mod clock;
 #[cfg_attr(not(test), expect(dead_code, reason = "used from the next change on"))]
 mod cpu_pool;
 mod disk_reserve;
@@ -69,8 +71,8 @@ pub use backup::Backup;
 pub use history::retention::Retention;
 pub use membership::change::{Change, Changed};
 pub use request::{
-    Caller, ClusterView, Compiled, Consistency, Level, MemberView, NewSchema, NewUnique, Refusal, Rollback,
-    Write, Written,
+    Alarm, Caller, ClusterView, Compiled, Consistency, Level, MemberView, NewSchema, NewUnique, Refusal,
+    Rollback, Write, Written,
 };
 pub use write::{
     config_scan::{Breaking, Report},
@@ -130,6 +132,8 @@ struct Inner {
     record_locks: write::record_locks::RecordLocks,
     forwarding: Arc<forward::batching::Batcher>,
     disk_reserve: disk_reserve::DiskReserve,
+    /// The time of the log, as this node computes it.
+    clock: clock::Clock,
     write_barriers: Arc<write::write_barrier::WriteBarriers>,
     /// Where work runs that takes longer than about a millisecond.
     #[expect(dead_code, reason = "used from the next change on")]
@@ -163,6 +167,7 @@ impl Service {
                 options.directory.clone(),
                 options.disk_reserve_bytes,
             ),
+            clock: clock::Clock::new(),
             write_barriers: Arc::default(),
             cpu_pool: cpu_pool::CpuPool::new(),
             scans: Arc::new(Semaphore::new(CONFIG_SCANS_MAX)),
@@ -277,13 +282,10 @@ async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stat
         .map_err(|error| Refusal::Internal(format!("blocking work ended early: {error}")))
 }
 
-/// The only clock whose readings are stored in records.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the leader's clock, read once for each proposal and stored in it"
-)]
-fn now() -> Timestamp {
-    // A clock before 1970 reads as 0: the log's timestamps ascend without it.
+/// This machine's wall clock, right or wrong.
+#[expect(clippy::disallowed_methods, reason = "the one place that reads it, for the time of the log")]
+pub(crate) fn now() -> Timestamp {
+    // A clock before 1970 reads as 0: it is wrong by so much that it can't matter by how much.
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
 }

@@ -416,6 +416,19 @@ pub struct ClusterView {
     pub digest: u128,
     /// All members.
     pub members: Vec<MemberView>,
+    /// What is wrong, as far as this node knows.
+    pub alarms: Vec<Alarm>,
+}
+
+/// Something that an operator must see to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Alarm {
+    /// What it is about; programs tell alarms apart by it.
+    pub kind: &'static str,
+    /// The member that it is about; `None` for the whole cluster.
+    pub node_id: Option<NodeId>,
+    /// For people.
+    pub message: String,
 }
 
 /// A member as the view shows it.

@@ -5,6 +5,7 @@
 //! run ─ attempt ─┬─ Ok                      → the answer
 //!                ├─ Refused                 → the refusal
 //!                ├─ Retry                   → pause (random, growing; cut short when the leader changes), again
+//!                ├─ Begun                   → again; only a decision ends the uncertainty
 //!                └─ Unknown ─┬ Stop         → undecided
 //!                            ├ Repeat       → again; only a decision ends the uncertainty
 //!                            └ Ignore       → again
@@ -45,6 +46,8 @@ pub(super) enum AttemptError {
     Retry(String),
     /// It may be done, or half done.
     Unknown(String),
+    /// A part of it is done, and another attempt continues it.
+    Begun(String),
 }
 
 impl From<Refusal> for AttemptError {
@@ -172,6 +175,11 @@ impl Retry {
                 self.reason = text;
                 None
             }
+            Err(AttemptError::Begun(text)) => {
+                self.reason.clone_from(&text);
+                self.unknown = Some(text);
+                None
+            }
             Err(AttemptError::Unknown(text)) => self.take_unknown(text).map(Err),
         }
     }
@@ -259,6 +267,22 @@ mod tests {
         let mut three = retry(OnUnknown::Repeat);
         assert_eq!(three.take(unknown()), None);
         assert_eq!(three.out_of_time(), Refusal::Undecided("lost".into()));
+    }
+
+    #[test]
+    fn what_was_begun_is_continued_and_never_called_unavailable() {
+        let begun = || Err::<u8, _>(AttemptError::Begun("half done".into()));
+        let mut one = retry(OnUnknown::Stop);
+        assert_eq!((one.take(begun()), one.take(later())), (None, None));
+        assert_eq!(one.out_of_time(), Refusal::Undecided("half done".into()));
+
+        let mut two = retry(OnUnknown::Stop);
+        assert_eq!(two.take(begun()), None);
+        let refused = Err(AttemptError::Refused(Refusal::Conflict("no majority".into())));
+        assert_eq!(two.take::<u8>(refused), Some(Err(Refusal::Undecided("half done".into()))));
+
+        let mut three = retry(OnUnknown::Stop);
+        assert_eq!((three.take(begun()), three.take(Ok(7))), (None, Some(Ok(7))));
     }
 
     #[test]

@@ -20,9 +20,10 @@ impl State {
         self.compaction_revision = self.compaction_revision.max(compaction_revision.min(self.revision));
     }
 
-    /// The same state without its history: the first state of a restored cluster.
+    /// The same records at a later revision and without their history: the first state of a restored cluster.
     #[must_use]
-    pub fn without_history(mut self) -> Self {
+    pub fn restored_at(mut self, revision: Revision) -> Self {
+        self.revision = self.revision.max(revision);
         self.raise_compaction_revision(self.revision);
         self
     }
@@ -49,6 +50,7 @@ mod tests {
         }
         assert_eq!(state.digest(), digest);
         state.advance(9);
-        assert_eq!(state.without_history().compaction_revision(), 9);
+        assert_eq!(state.clone().restored_at(20).compaction_revision(), 20);
+        assert_eq!(state.restored_at(20).revision(), 20);
     }
 }

@@ -99,6 +99,11 @@ async fn a_backup_under_load_is_restored_as_a_new_cluster() {
     assert_eq!(everything(&client, "load").await, all);
     load.is_kept_by(&client).await;
     // The backup holds the state, not its history.
+    // Whatever the old cluster did after the backup, its revisions are none of the new one's.
+    assert!(revision > still_shown["revision"].as_u64().unwrap() + 1_000_000, "{restored}");
+    let old_watch =
+        client.get("/api/v1/watch").query(&[("from", &(known + 1_000_000).to_string())]).insist().await;
+    old_watch.refused(410, "expired_error");
     let earlier = client.get(&config("fixed", "k0")).query(&[("revision", "1")]).insist().await;
     earlier.refused(410, "expired_error");
     let history = client.get(&format!("{}/history", config("fixed", "k0"))).insist().await.expect(200);

@@ -2,6 +2,7 @@
 
 pub(crate) mod answer;
 pub(crate) mod client;
+pub(crate) mod clock;
 pub(crate) mod cluster;
 pub(crate) mod document;
 pub(crate) mod load;

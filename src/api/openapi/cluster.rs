@@ -27,6 +27,9 @@ fn view() -> Value {
         "members": [
             { "id": 1, "role": "leader", "api_addr": "10.0.0.1:8101", "peer_addr": "10.0.0.1:8201", "lag": 0 },
         ],
+        "alarms": [
+            { "type": "clock", "node_id": 3, "message": "the clock of node 3 is 2851200 s ahead of the log's time" },
+        ],
     })
 }
 
@@ -122,6 +125,16 @@ pub(super) fn payloads() -> Vec<Named> {
         ],
         Vec::new(),
     );
+    let about =
+        nullable(Type::Integer).description(Some("the member that it is about; null for the whole cluster"));
+    let alarm = open(
+        vec![
+            ("type", text().description(Some("`clock`, `log_time`; later versions may add others")).into()),
+            ("node_id", about.into()),
+            ("message", text().into()),
+        ],
+        Vec::new(),
+    );
     let cluster = open(
         vec![
             ("cluster_id", nullable(Type::String).into()),
@@ -131,6 +144,7 @@ pub(super) fn payloads() -> Vec<Named> {
             ("revision", integer(0).into()),
             ("digest", text().pattern(Some("^[0-9a-f]{32}$")).into()),
             ("members", ArrayBuilder::new().items(member).into()),
+            ("alarms", ArrayBuilder::new().items(alarm).into()),
         ],
         Vec::new(),
     );

@@ -80,7 +80,7 @@ impl From<Attempt<Decision>> for WireAnswer {
             Ok(Decision { outcome, .. }) => Self::Decided(outcome),
             Err(AttemptError::Refused(refusal)) => Self::Refused(refusal),
             Err(AttemptError::Retry(text)) => Self::Retry(text),
-            Err(AttemptError::Unknown(text)) => Self::Unknown(text),
+            Err(AttemptError::Unknown(text) | AttemptError::Begun(text)) => Self::Unknown(text),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! How long the history is retained, and how gaps in it are filled.
 //!
 //! The leader proposes the compaction revision (`Command::Compact`), and every node's store removes what is below it.
+//! It judges age by the time of the log, and only while the members' clocks agree.
 //! It advances in steps, so that an idle cluster writes nothing for it. A member that was given a snapshot fetches
 //! the history before the snapshot from other members, part by part, with the lowest priority.
 //!
@@ -19,7 +20,7 @@ use crate::{
     },
     peer::client::Lane,
     raft::Consensus,
-    service::{Service, now, run_blocking},
+    service::{Service, run_blocking},
 };
 
 /// How often the task checks whether there is something to do.
@@ -34,6 +35,9 @@ const TRANSFER_RETRY_PAUSE: Duration = Duration::from_secs(5);
 const STEPS_OF_RETAINED: u64 = 16;
 /// The compaction revision advances by at least so many revisions: the entry that says so is one itself.
 const STEP_REVISIONS_MIN: u64 = 16;
+/// How long a majority of the members must agree on the time before the history is judged by it, for a long age. The
+/// step that the compaction revision waits for is longer.
+const CONFIRM_MAX: Duration = Duration::from_secs(600);
 /// The author of a compaction revision in the log.
 const AUTHOR: &str = "cluster";
 
@@ -103,7 +107,7 @@ impl Service {
             return;
         }
         let command = Command::Compact { compaction_revision };
-        let (by, at) = (AUTHOR.to_owned(), now());
+        let (by, at) = (AUTHOR.to_owned(), self.stamp(&state));
         let proposal = Proposal { at, by, reason: None, request: None, definition_read: None, command };
         match timeout(COMPACT_TIMEOUT, consensus.write(proposal)).await {
             Ok(Ok(_)) => tracing::info!(
@@ -125,7 +129,7 @@ impl Service {
         retention: Retention,
         compaction_revision: Revision,
     ) -> Revision {
-        let Some(limits) = retention.age_limits(now()) else { return 0 };
+        let Some(limits) = self.age_limits(retention) else { return 0 };
         let store = consensus.store().clone();
         let found = run_blocking(move || match store.history().last_revision_at(limits.start) {
             Ok(revision) if revision > compaction_revision => store.history().last_revision_at(limits.remove),
@@ -142,6 +146,14 @@ impl Service {
                 0
             }
         }
+    }
+
+    /// The limits by a time that a majority of the members has agreed on for long enough: a wrong clock must not
+    /// delete the history.
+    fn age_limits(&self, retention: Retention) -> Option<AgeLimits> {
+        let age = retention.age?;
+        let confirm = (age / u32::try_from(STEPS_OF_RETAINED).unwrap_or(1)).min(CONFIRM_MAX);
+        retention.age_limits(self.confirmed_time(confirm)?)
     }
 
     /// Fills the gaps of this node's history; `false` when one remains.

@@ -5,7 +5,8 @@
 //!
 //! `steps` makes a change on the leader.
 //!
-//! **Invariant:** *unavailable* and *conflict* are answered only when the members have certainly not been changed.
+//! **Invariant:** *unavailable* and *conflict* are answered only when the members have certainly not been changed, not
+//! even in part. A change that is half made when the time is up is *undecided*, with what is made in the text.
 
 use std::time::Duration;
 
@@ -99,6 +100,7 @@ impl From<ChangeError> for AttemptError {
             ChangeError::NotYet(text) => Self::Retry(text),
             ChangeError::Refused(text) => conflict(text),
             ChangeError::Undecided(text) => Self::Unknown(text),
+            ChangeError::Begun(text) => Self::Begun(text),
         }
     }
 }

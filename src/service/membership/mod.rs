@@ -75,6 +75,7 @@ impl Service {
             consensus.supervise("monitor-readiness", self.clone().monitor_readiness());
             consensus.supervise("maintain-history", self.clone().maintain_history());
             consensus.supervise("build-indexes", self.clone().keep_building());
+            consensus.supervise("keep-clock", self.clone().keep_clock());
         }
         Ok(())
     }
@@ -90,6 +91,7 @@ impl Service {
             revision: 0,
             digest: 0,
             members: Vec::new(),
+            alarms: Vec::new(),
         };
         if let Some(consensus) = self.consensus() {
             let (status, state) = (consensus.status(), consensus.state());
@@ -99,6 +101,7 @@ impl Service {
             view.digest = state.digest();
             let members = status.members.into_iter();
             view.members = members.map(|member| member_view(member, status.leader_id)).collect();
+            view.alarms = self.clock_alarms();
         }
         view
     }

@@ -125,11 +125,12 @@ impl MembershipChange<'_> {
         self.step_down(old).await?;
         let ChangeMade { created, .. } = self.add_learner(new, Some(old)).await?;
         self.wait_until_caught_up(new.id).await?;
-        let revision = if old_votes {
-            self.consensus.change_voters(BTreeSet::from([new.id]), BTreeSet::from([old])).await?
+        let replaced = if old_votes {
+            self.consensus.change_voters(BTreeSet::from([new.id]), BTreeSet::from([old])).await
         } else {
-            self.consensus.remove_learner(old).await?
+            self.consensus.remove_learner(old).await
         };
+        let revision = replaced.map_err(|error| half_made(error.into(), old, new.id))?;
         Ok(ChangeMade { created, revision })
     }
 
@@ -252,6 +253,18 @@ impl MembershipChange<'_> {
             Err(AttemptError::Retry("no other voter is alive to lead".into()))
         }
     }
+}
+
+/// A replacement that failed after the new node had become a member: that much is done.
+fn half_made(error: AttemptError, old: NodeId, new: NodeId) -> AttemptError {
+    let why = match error {
+        AttemptError::Retry(text)
+        | AttemptError::Refused(Refusal::Conflict(text) | Refusal::Unavailable(text)) => text,
+        other @ (AttemptError::Refused(_) | AttemptError::Unknown(_) | AttemptError::Begun(_)) => {
+            return other;
+        }
+    };
+    AttemptError::Begun(format!("node {new} is a learner now, but it has not replaced node {old}: {why}"))
 }
 
 pub(super) fn conflict(text: impl Into<String>) -> AttemptError {

@@ -12,13 +12,13 @@ use tokio::time::Instant;
 
 use super::{
     content_of,
-    prepare::{Prepared, prepare},
-    validators::Validators,
+    prepare::{Prepared, Rules, prepare},
 };
 use crate::{
     model::{
         command::{Applied, Verdict},
-        limits::{ENTRY_BYTES_MAX, Limits},
+        limits::ENTRY_BYTES_MAX,
+        time::Timestamp,
     },
     raft::{Consensus, WriteError},
     service::{
@@ -40,24 +40,23 @@ impl Service {
     ) -> Attempt<Decision> {
         confirm_leadership(consensus, deadline).await?;
         let (service, request, state) = (self.clone(), Arc::clone(request), consensus.state());
-        run_blocking(move || try_on(&state, &request, &service.inner.validators, service.limits())).await?
+        let rules = move || {
+            let at = service.stamp(&state);
+            try_on(&state, &request, at, (&service.inner.validators, service.limits()))
+        };
+        run_blocking(rules).await?
     }
 }
 
 /// Decides a write on a clone of the state.
-fn try_on(
-    state: &State,
-    request: &WriteRequest,
-    validators: &Validators,
-    limits: &Limits,
-) -> Attempt<Decision> {
+fn try_on(state: &State, request: &WriteRequest, at: Timestamp, rules: Rules<'_>) -> Attempt<Decision> {
     let found = state.definition(request.write.definition());
-    let (command, definition_read) = match prepare(state, found, request, (validators, limits))? {
+    let (command, definition_read) = match prepare(state, found, request, rules)? {
         Prepared::Propose { command, definition_read } => (command, definition_read),
         Prepared::Known(outcome) => return Ok(Decision::new(outcome, None)),
     };
     let content = content_of(&command);
-    let proposal = request.proposal(command, definition_read);
+    let proposal = request.proposal(at, command, definition_read);
     if proposal.to_bytes().len() > ENTRY_BYTES_MAX {
         return Err(WriteError::TooLarge.into());
     }

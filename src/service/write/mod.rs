@@ -124,6 +124,7 @@ impl Service {
         let locks = &self.inner.record_locks;
         let is_computed = request.write.is_computed();
         let needed = if is_computed || locks.any_held() { lock_set(&request.write) } else { <_>::default() };
+        self.clock_set(deadline).await;
         let Some(_locks) = locks.acquire(needed, deadline).await else {
             return retry("other writes of this config were decided first, and the time was up");
         };
@@ -150,7 +151,8 @@ impl Service {
                 // If it were proposed now, its outcome would be unknown.
                 return retry("the time was up before the write was proposed");
             }
-            let proposal = request.proposal(command, definition_read);
+            let at = self.stamp(&consensus.state());
+            let proposal = request.proposal(at, command, definition_read);
             match timeout_at(deadline, consensus.write(proposal)).await {
                 Err(_) => {
                     let text = "the write was proposed, but not decided in time";

@@ -31,11 +31,9 @@ use crate::{
         limits::Limits,
         record::Revision,
         schema::Schema,
+        time::Timestamp,
     },
-    service::{
-        now,
-        request::{Caller, Effect, Refusal, Rollback, Write, WriteRequest},
-    },
+    service::request::{Caller, Effect, Refusal, Rollback, Write, WriteRequest},
     state::{Collection, State},
 };
 
@@ -45,10 +43,15 @@ const INLINE_DATA_BYTES_MAX: usize = 64 << 10;
 const INLINE_SCHEMA_BYTES_MAX: usize = 8 << 10;
 
 impl WriteRequest {
-    /// The entry for the log, with the time of now.
-    pub(super) fn proposal(&self, command: Command, definition_read: Option<Revision>) -> Proposal {
+    /// The entry for the log.
+    pub(super) fn proposal(
+        &self,
+        at: Timestamp,
+        command: Command,
+        definition_read: Option<Revision>,
+    ) -> Proposal {
         Proposal {
-            at: now(),
+            at,
             by: self.caller.principal.id.clone(),
             reason: self.caller.reason.clone(),
             request: self.caller.idempotency_key,

@@ -63,7 +63,7 @@ pub fn inspect(path: &Path) -> Result<Summary, StoreError> {
 pub fn restore(path: &Path, directory: &Path, position: &Position) -> Result<(), StoreError> {
     let (state, _) = file::read(path)?;
     // A backup does not hold the history of its state.
-    let state = state.without_history();
+    let state = state.restored_at(position.index);
     let snapshots = directory.join("snapshot");
     files::make_directory(&snapshots)?;
     let to = snapshots.join(format!("snapshot-{:020}.concord", position.index));
@@ -82,13 +82,16 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (from, to) = (directory.path().join("backup"), directory.path().join("store"));
         let mut state = State::new();
-        state.advance(7);
-        file::write(&from, &state, &Position { index: 7, raft_meta: vec![1] }, 100).unwrap();
+        state.advance(3);
+        file::write(&from, &state, &Position { index: 3, raft_meta: vec![1] }, 100).unwrap();
         let before = inspect(&from).unwrap();
         restore(&from, &to, &Position { index: 7, raft_meta: vec![2, 3] }).unwrap();
         let after = inspect(&to.join("snapshot/snapshot-00000000000000000007.concord")).unwrap();
         assert_eq!(after.position.raft_meta, [2, 3]);
-        assert_eq!(Summary { bytes: after.bytes, position: after.position.clone(), ..before }, after);
+        assert_eq!(
+            Summary { bytes: after.bytes, position: after.position.clone(), revision: 7, ..before },
+            after
+        );
         assert_eq!((after.revision, after.digest), (7, state.digest()));
         let (restored, _) = file::read(&to.join("snapshot/snapshot-00000000000000000007.concord")).unwrap();
         assert_eq!((state.compaction_revision(), restored.compaction_revision()), (0, 7));

@@ -34,7 +34,7 @@ fn apply(state: &mut State, revision: Revision, request: &WriteRequest) -> Verdi
     let Prepared::Propose { command, definition_read } = prepared(state, request).unwrap() else {
         panic!("decided before")
     };
-    let proposal = Proposal { at: Timestamp(1), ..request.proposal(command, definition_read) };
+    let proposal = request.proposal(Timestamp(1), command, definition_read);
     state.apply(revision, &proposal).0
 }
 

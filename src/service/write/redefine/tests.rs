@@ -10,6 +10,7 @@ use crate::{
         command::{Expect, Verdict},
         document::Document,
         limits::Limits,
+        time::Timestamp,
     },
     service::{
         Principal,
@@ -45,7 +46,8 @@ fn read(state: &State, request: &WriteRequest) -> Option<Revision> {
 
 fn apply(state: &mut State, request: &WriteRequest) {
     let Prepared::Propose { command, definition_read } = prepared(state, request).unwrap() else { panic!() };
-    let (verdict, _) = state.apply(state.revision() + 1, &request.proposal(command, definition_read));
+    let (verdict, _) =
+        state.apply(state.revision() + 1, &request.proposal(Timestamp(1), command, definition_read));
     assert!(matches!(verdict, Verdict::Decided(Ok(_))), "{verdict:?}");
 }
 
