@@ -141,9 +141,10 @@ fn batches() {
 }
 
 #[test]
-fn entries_that_raise_the_feature_level() {
+fn entries_of_the_second_feature_level() {
     let raise = |to| plain(Command::RaiseFeatureLevel { to });
     entry(&raise(2), "02e4e0f4e586ee900304726f6f740000000a02");
+    entry(&plain(Command::Forget { upto: 300 }), "02e4e0f4e586ee900304726f6f740000000bac02");
     // An older version reads the first byte and refuses the entry.
     let later = raise(LEVEL_MAX + 1).to_bytes();
     assert_eq!(Proposal::from_bytes(&later), Err(DecodeError::Unknown(LEVEL_MAX + 1)));

@@ -88,7 +88,8 @@ fn redefine(state: &State, random: &mut Rng, key: Key) -> (Command, Option<u64>)
 fn command(state: &State, random: &mut Rng) -> (Command, Option<u64>) {
     let definition = key("d", DEFINITIONS, random);
     let revision = state.definition(definition.as_str()).map_or(1, |found| found.definition.revision);
-    match random.u8(0..22) {
+    match random.u8(0..23) {
+        22 => (Command::Forget { upto: random.u64(0..=state.revision() + 3) }, None),
         21 => (Command::RaiseFeatureLevel { to: random.u32(0..=LEVEL_MAX) }, None),
         20 => (Command::Compact { compaction_revision: random.u64(0..=state.revision() + 3) }, None),
         0..=2 => {

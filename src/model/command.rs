@@ -135,6 +135,12 @@ pub enum Command {
         /// The level after it.
         to: u32,
     },
+    /// Forgets the oldest outcomes of requests, up to a revision; proposed by the leader itself. An entry forgets a
+    /// bounded number of them.
+    Forget {
+        /// The newest entry whose outcome is forgotten.
+        upto: Revision,
+    },
 }
 
 impl Command {
@@ -156,6 +162,7 @@ impl Command {
                 steps.iter().map(|step| step.command.feature_level()).max().unwrap_or(LEVEL_MIN)
             }
             Self::RaiseFeatureLevel { to } => *to,
+            Self::Forget { .. } => 2,
         }
     }
 }
@@ -268,6 +275,7 @@ impl fmt::Display for Proposal {
             Command::BuildIndex { key, .. } => ("build index", key, None),
             Command::Batch(steps) => return write!(f, "batch of {}", steps.len()),
             Command::RaiseFeatureLevel { to } => return write!(f, "raise the feature level to {to}"),
+            Command::Forget { upto } => return write!(f, "forget outcomes up to {upto}"),
         };
         write!(f, "{verb} `{definition}`")?;
         key.map_or(Ok(()), |key| write!(f, " `{key}`"))

@@ -21,9 +21,20 @@ pub const KEY_BYTES_MAX: usize = 255;
 pub const REASON_BYTES_MAX: usize = 1024;
 /// Bytes of an idempotency key. A UUID has 36, a digest in hex 64. Fixed.
 pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
-/// Outcomes of requests with an idempotency key that the cluster remembers, about 100 bytes each. The oldest is
-/// forgotten first. Fixed: it is part of the state.
+/// Outcomes of requests with an idempotency key that a cluster of feature level 1 remembers, about 100 bytes each. The
+/// oldest is forgotten first. Fixed: it is part of the state.
 pub const REMEMBERED_REQUESTS_MAX: usize = 100_000;
+/// The same from level 2 on, about 200 bytes each in memory. The oldest is forgotten first, but none younger than
+/// [`REMEMBERED_AT_LEAST_US`]: while there is none to forget, requests with a key get 429. Fixed: as above.
+pub const REMEMBERED_MAX: u64 = 200_000;
+/// How long a node sends a request with an idempotency key again by itself after it came in; when it was not answered
+/// by then, the caller gets 504. Fixed: [`REMEMBERED_AT_LEAST_US`] rests on it.
+pub const RESEND_TIME_MAX: Duration = Duration::from_secs(30);
+/// Microseconds of the log's time for which an outcome is remembered at least, however many there are:
+/// [`RESEND_TIME_MAX`], and what the log's time may advance at once. Fixed: as above.
+pub const REMEMBERED_AT_LEAST_US: u64 = 45 * 1_000_000;
+/// Outcomes that one entry forgets at most because they are too old: a millisecond of work. Fixed: as above.
+pub const FORGOTTEN_PER_ENTRY_MAX: usize = 256;
 /// Microseconds for which such an outcome is remembered, by the log's time: a day, as payment services do. Fixed: it
 /// is part of the state.
 pub const REMEMBERED_REQUEST_AGE_US: u64 = 24 * 60 * 60 * 1_000_000;

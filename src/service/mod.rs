@@ -7,6 +7,7 @@
 //! | a write on its way: validation, locks, batches, patches, dry runs, changes of a schema | `write` |
 //! | how a write reaches the leader, alone or in a forwarding batch | `forward` |
 //! | the time of the log, from the clocks of the members | `clock` |
+//! | when an idempotency key is forgotten | `forgetting` |
 //! | how an attempt is repeated through changes of the leader | `retry` |
 //! | linearizable reads, cursors and pages | `read` |
 //! | earlier revisions, their retention | `history` |
@@ -33,6 +34,7 @@ mod clock;
 #[cfg_attr(not(test), expect(dead_code, reason = "used from the next change on"))]
 mod cpu_pool;
 mod disk_reserve;
+mod forgetting;
 pub(crate) mod forward;
 pub(crate) mod history;
 mod index_build;

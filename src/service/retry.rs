@@ -24,7 +24,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{Service, request::Refusal};
 use crate::{
-    model::error::Invalid,
+    model::{error::Invalid, limits::RESEND_TIME_MAX},
     peer::{Member, client::CallError},
     raft::{Consensus, ReadError, WriteError},
 };
@@ -133,6 +133,8 @@ pub(super) struct Retry {
     on_unknown: OnUnknown,
     /// What a caller is told when the time is up before anything was done; the last attempt's reason follows it.
     timed_out: &'static str,
+    /// An attempt that repeats one of unknown outcome ends by then: until then the log surely decides both as one.
+    repeat_until: Instant,
     /// Set once an attempt may have been applied.
     unknown: Option<String>,
     /// Why the last attempt came to nothing.
@@ -142,26 +144,41 @@ pub(super) struct Retry {
 
 impl Retry {
     pub(super) fn until(deadline: Instant, on_unknown: OnUnknown, timed_out: &'static str) -> Self {
-        Self { deadline, on_unknown, timed_out, unknown: None, reason: String::new(), pauses: 0 }
+        let repeat_until = Instant::now() + RESEND_TIME_MAX;
+        Self {
+            deadline,
+            on_unknown,
+            timed_out,
+            repeat_until,
+            unknown: None,
+            reason: String::new(),
+            pauses: 0,
+        }
     }
 
-    /// Makes attempts until there is an answer, a refusal, or no time left.
+    /// Makes attempts until there is an answer, a refusal, or no time left. Each is given its deadline.
     pub(super) async fn run<T, F>(
         mut self,
         consensus: &Consensus,
-        mut attempt: impl FnMut() -> F,
+        mut attempt: impl FnMut(Instant) -> F,
     ) -> Result<T, Refusal>
     where
         F: Future<Output = Attempt<T>>,
     {
         loop {
-            if let Some(end) = self.take(attempt().await) {
+            if let Some(end) = self.take(attempt(self.deadline()).await) {
                 return end;
             }
             if !self.pause(consensus.leader_changed()).await {
                 return Err(self.out_of_time());
             }
         }
+    }
+
+    /// The deadline of the next attempt.
+    fn deadline(&self) -> Instant {
+        let repeats = self.unknown.is_some() && self.on_unknown == OnUnknown::Repeat;
+        if repeats { self.deadline.min(self.repeat_until) } else { self.deadline }
     }
 
     /// Takes the result of an attempt; `Some` when it ends the request.
@@ -209,7 +226,7 @@ impl Retry {
         let longest_ms = FIRST_PAUSE_MS << self.pauses.min(PAUSE_DOUBLINGS_MAX);
         let pause = Duration::from_millis(fastrand::u64(longest_ms / 2..=longest_ms));
         self.pauses = self.pauses.saturating_add(1);
-        if Instant::now() + pause >= self.deadline {
+        if Instant::now() + pause >= self.deadline() {
             return false;
         }
         tokio::select! {
@@ -298,6 +315,19 @@ mod tests {
         assert!(matches!(CallError::NotSent("refused".into()).into(), AttemptError::Retry(_)));
         assert!(matches!(refused.into(), AttemptError::Retry(_)));
         assert!(matches!(CallError::Unknown("time-out".into()).into(), AttemptError::Unknown(_)));
+    }
+
+    #[tokio::test]
+    async fn a_request_is_repeated_only_while_its_outcome_is_surely_remembered() {
+        let hour = Instant::now() + Duration::from_secs(3600);
+        let mut retry = Retry::until(hour, OnUnknown::Repeat, "no leader in time");
+        assert_eq!(retry.deadline(), hour);
+        assert_eq!(retry.take(unknown()), None);
+        assert!(retry.deadline() <= Instant::now() + RESEND_TIME_MAX);
+        assert!(retry.pause(std::future::pending()).await);
+        retry.repeat_until = Instant::now();
+        assert!(!retry.pause(std::future::pending()).await);
+        assert_eq!(retry.out_of_time(), Refusal::Undecided("lost".into()));
     }
 
     #[tokio::test]

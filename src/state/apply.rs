@@ -9,24 +9,22 @@
 
 mod batch;
 mod redefine;
+mod remember;
 #[cfg(test)]
 pub(super) mod tests;
 
 use std::sync::Arc;
 
-use super::{ByAge, ById, ByKey, ByTime, Change, Collection, Edit, RememberedOutcome, State, digest};
+use super::{ByKey, ByTime, Change, Collection, Edit, RememberedOutcome, State, digest};
 use crate::model::{
     command::{Applied, Command, Expect, Outcome, Proposal, THIS_ENTRY, Verdict},
     error::Rejection,
     index::Indexing,
     key::Key,
-    limits::{BATCH_STEPS_MAX, REMEMBERED_REQUEST_AGE_US, REMEMBERED_REQUESTS_MAX},
+    limits::BATCH_STEPS_MAX,
     record::{Config, Definition, Revision, STEP_BITS},
     time::Timestamp,
 };
-
-/// Outcomes that one entry forgets at most, so that no entry is expensive. An entry adds one, so the surplus drains.
-const FORGOTTEN_PER_ENTRY_MAX: usize = 16;
 
 /// The revision, time and batch step of the change that is being applied.
 #[derive(Clone, Copy)]
@@ -53,7 +51,7 @@ impl State {
 
     /// Decides a proposal at its revision. The change is `None` when no stored record changes.
     ///
-    /// A request that was decided before gets the same outcome again; one whose outcome has expired counts as new.
+    /// A request that was decided before gets the same outcome again; one whose outcome is forgotten counts as new.
     pub fn apply(&mut self, revision: Revision, proposal: &Proposal) -> (Verdict, Option<Change>) {
         self.revision = revision;
         // The time is used only when a record is stored with it: an entry without effect does not change `last_at`.
@@ -61,7 +59,7 @@ impl State {
         if let Some(request) = &proposal.request
             && let Some(known) = self.remembered(&request.id)
             && !crate::sabotage::is("retry-twice")
-            && context.at.0.saturating_sub(known.at.0) <= REMEMBERED_REQUEST_AGE_US
+            && self.still_counts(known, context.at)
         {
             let is_same = known.request.fingerprint == request.fingerprint;
             let outcome = if is_same { known.outcome.clone() } else { Err(Rejection::RequestReused) };
@@ -80,7 +78,7 @@ impl State {
         let context =
             EntryContext { at: outcome.as_ref().map_or(context.at, |applied| applied.at), ..context };
         if let Some(request) = proposal.request {
-            self.forget(context, &request.id, &mut edits);
+            self.make_room(context.at, &request.id, &mut edits);
             let remembered =
                 RememberedOutcome { request, at: context.at, revision, outcome: outcome.clone() };
             self.remember(remembered.clone());
@@ -117,7 +115,8 @@ impl State {
             | Command::Compact { .. }
             | Command::BuildIndex { .. }
             | Command::Batch(_)
-            | Command::RaiseFeatureLevel { .. } => return false,
+            | Command::RaiseFeatureLevel { .. }
+            | Command::Forget { .. } => return false,
         };
         let Some(found) = self.definition(definition.as_str()) else { return false };
         let current = found.definition.revision;
@@ -192,8 +191,7 @@ impl State {
             }
             Command::SetSchema { key, schema, expect, .. } => {
                 self.expect_definition(key, *expect)?;
-                let schema = schema.clone();
-                self.redefine(context, key, |old| Definition { schema, ..old }, edits);
+                self.redefine(context, key, |old| Definition { schema: schema.clone(), ..old }, edits);
                 Ok(applied(context, false))
             }
             Command::SetUnique { key, paths, expect, .. } => {
@@ -212,6 +210,7 @@ impl State {
                 Ok(applied(context, false))
             }
             Command::RaiseFeatureLevel { to } => Ok(self.raise_feature_level(context, *to)),
+            Command::Forget { upto } => Ok(self.forget_upto(context, *upto, edits)),
             // `decide_batch` handles these; a batch contains none.
             Command::Batch(_) => Ok(applied(context, false)),
         }
@@ -276,36 +275,6 @@ impl State {
         self.sum = self.sum.wrapping_sub(digest::of_definition(definition)).wrapping_sub(old.sum);
         self.configs -= old.by_key.len();
         Some(old)
-    }
-
-    /// Forgets the outcomes that are expired or too many, and an expired one of the same request.
-    fn forget(&mut self, context: EntryContext, id: &[u8; 16], edits: &mut Vec<Edit>) {
-        if let Some(old) = self.remembered(id).cloned() {
-            self.forget_one(old, edits);
-        }
-        for _ in 0..FORGOTTEN_PER_ENTRY_MAX {
-            let Some(oldest) = self.requests_by_age.at(0).map(|oldest| &oldest.0) else { return };
-            let is_expired = context.at.0.saturating_sub(oldest.at.0) > REMEMBERED_REQUEST_AGE_US;
-            if !is_expired && self.requests.len() < REMEMBERED_REQUESTS_MAX as u64 {
-                return;
-            }
-            let oldest = (**oldest).clone();
-            self.forget_one(oldest, edits);
-        }
-    }
-
-    fn forget_one(&mut self, old: RememberedOutcome, edits: &mut Vec<Edit>) {
-        self.requests.remove(&old.request.id);
-        self.requests_by_age.remove(old.revision);
-        self.sum = self.sum.wrapping_sub(digest::of_request(&old));
-        edits.push(Edit::Forget(old));
-    }
-
-    pub(super) fn remember(&mut self, remembered: RememberedOutcome) {
-        self.sum = self.sum.wrapping_add(digest::of_request(&remembered));
-        let remembered = Arc::new(remembered);
-        self.requests.insert(ById(Arc::clone(&remembered)));
-        self.requests_by_age.insert(ByAge(remembered));
     }
 }
 

@@ -115,7 +115,7 @@ impl Service {
         let consensus = self.consensus_or_refusal()?;
         let deadline = Instant::now() + MEMBER_CHANGE_TIMEOUT;
         let retry = Retry::until(deadline, OnUnknown::Stop, "no leader took the change in time");
-        let attempt = async || match self.known_leader(consensus)? {
+        let attempt = async |deadline| match self.known_leader(consensus)? {
             Leader::ThisNode => self.change_as_leader(change.clone(), deadline).await,
             Leader::Other(leader) => self.forward_change(consensus, &change, &leader, deadline).await,
         };

@@ -75,6 +75,7 @@ impl Service {
             consensus.supervise("monitor-readiness", self.clone().monitor_readiness());
             consensus.supervise("maintain-history", self.clone().maintain_history());
             consensus.supervise("build-indexes", self.clone().keep_building());
+            consensus.supervise("forget-outcomes", self.clone().forget_outcomes());
             consensus.supervise("keep-clock", self.clone().keep_clock());
         }
         Ok(())

@@ -109,7 +109,7 @@ impl Service {
     ) -> Result<(), Refusal> {
         // A confirmation stores nothing, so no outcome of it is uncertain.
         let retry = Retry::until(deadline, OnUnknown::Ignore, "the read was not confirmed in time");
-        let confirm = async || {
+        let confirm = async |deadline| {
             let reason = match timeout_at(deadline, self.confirm(consensus)).await {
                 Ok(Ok(())) => return Ok(()),
                 Ok(Err(ReadError::NotLeader(_))) => "no leader is known".into(),

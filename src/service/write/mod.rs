@@ -46,7 +46,10 @@ use super::{
     run_blocking,
 };
 use crate::{
-    model::command::{Command, Outcome, Verdict},
+    model::{
+        command::{Command, Outcome, Verdict},
+        time::Timestamp,
+    },
     raft::Consensus,
     state::State,
 };
@@ -73,7 +76,7 @@ impl Service {
         let deadline = Instant::now() + self.time_for(&write);
         let request = Arc::new(WriteRequest { caller, write });
         let retry = Retry::until(deadline, on_unknown(&request.caller), "no leader took the request in time");
-        let decided = retry.run(consensus, || self.attempt(consensus, &request, deadline)).await?;
+        let decided = retry.run(consensus, |deadline| self.attempt(consensus, &request, deadline)).await?;
         let Decision { outcome, content } = decided;
         let applied = outcome?;
         if request.caller.dry_run {
@@ -152,6 +155,7 @@ impl Service {
                 return retry("the time was up before the write was proposed");
             }
             let at = self.stamp(&consensus.state());
+            check_room(&consensus.state(), &request.caller, at)?;
             let proposal = request.proposal(at, command, definition_read);
             match timeout_at(deadline, consensus.write(proposal)).await {
                 Err(_) => {
@@ -210,6 +214,18 @@ fn on_unknown(caller: &Caller) -> OnUnknown {
     }
 }
 
+/// Refuses a request with an idempotency key while its outcome could be remembered only in place of one that is needed.
+fn check_room(state: &State, caller: &Caller, at: Timestamp) -> Attempt<()> {
+    if caller.idempotency_key.is_none() || state.has_room_to_remember(at) {
+        return Ok(());
+    }
+    let text = format!(
+        "the cluster remembers {} recent requests with an idempotency key, the most that it can: wait, or send without one",
+        state.request_count()
+    );
+    Err(AttemptError::Refused(Refusal::LimitReached(text)))
+}
+
 fn retry<T>(reason: &str) -> Attempt<T> {
     Err(AttemptError::Retry(reason.into()))
 }
@@ -234,6 +250,7 @@ fn content_of(command: &Command) -> Option<Arc<str>> {
         | Command::DeleteConfig { .. }
         | Command::Compact { .. }
         | Command::RaiseFeatureLevel { .. }
+        | Command::Forget { .. }
         | Command::SetSchema { .. }
         | Command::SetUnique { .. }
         | Command::BuildIndex { .. }

@@ -146,6 +146,7 @@ pub(super) fn needs_config_check(command: &Command) -> bool {
         | Command::DeleteConfig { .. }
         | Command::Compact { .. }
         | Command::RaiseFeatureLevel { .. }
+        | Command::Forget { .. }
         | Command::BuildIndex { .. }
         | Command::Batch(_) => false,
     }

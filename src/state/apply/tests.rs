@@ -169,7 +169,7 @@ fn a_request_that_is_sent_again_gets_its_first_outcome() {
     decide(&mut state, &delete("k", Expect::Any)).unwrap();
     assert_eq!(decide(&mut state, &refused), Err(Rejection::ConfigExists), "rejections are remembered, too");
     same(&state, &rebuilt(&state));
-    let late = Timestamp(REMEMBERED_REQUEST_AGE_US + 10_000);
+    let late = Timestamp(crate::model::limits::REMEMBERED_REQUEST_AGE_US + 10_000);
     let late = Proposal { at: late, ..first };
     assert!(decide(&mut state, &late).is_ok(), "an expired outcome counts as none");
     assert_eq!(state.request_count(), 1);

@@ -241,6 +241,7 @@ pub(super) fn proposal(state: &State, revision: Revision, command: Command) -> P
         | Command::DeleteConfig { .. }
         | Command::Compact { .. }
         | Command::RaiseFeatureLevel { .. }
+        | Command::Forget { .. }
         | Command::SetSchema { .. }
         | Command::SetUnique { .. }
         | Command::BuildIndex { .. }
