@@ -58,6 +58,8 @@ pub(crate) struct Node {
     pub(crate) settings: BTreeMap<String, String>,
     /// Settings that win over everything else, the addresses included.
     pub(crate) overrides: Vec<(String, String)>,
+    /// The binary that it runs from its next start on, when it is not the one under test.
+    pub(crate) binary: Option<PathBuf>,
     child: Option<Child>,
 }
 
@@ -78,6 +80,7 @@ impl Node {
             peer_port: 0,
             settings: settings.clone(),
             overrides: Vec::new(),
+            binary: None,
             child: None,
         };
         node.take_new_ports();
@@ -111,7 +114,7 @@ impl Node {
         let log =
             || File::options().create(true).append(true).open(&self.log).expect("the log can be written");
         let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL", "--"]).arg(BINARY.as_path()).arg("serve");
+        command.args(["--pdeathsig", "KILL", "--"]).arg(self.binary.as_ref().unwrap_or(&BINARY)).arg("serve");
         // No setting of the environment of the tests may reach the node.
         for (name, _) in std::env::vars_os() {
             // Only a build with seeded bugs reads the name of one.
@@ -207,6 +210,11 @@ impl Node {
             self.child = None;
         }
         status
+    }
+
+    /// Whether the process runs.
+    pub(crate) fn runs(&mut self) -> bool {
+        self.exited().is_none() && self.child.is_some()
     }
 
     /// Waits until the process ends by itself.
