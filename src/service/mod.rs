@@ -18,6 +18,7 @@
 //! | the owner of a credential | `access` |
 //! | the free space that writes leave on the disk | `disk_reserve` |
 //! | threads for work that takes longer than about a millisecond | `cpu_pool` |
+//! | targets of the fuzzer | `fuzz` |
 //!
 //! This file is the [`Service`] that they all extend: its options, the state that they share, its life.
 //!
@@ -36,6 +37,8 @@ mod cpu_pool;
 mod disk_reserve;
 mod forgetting;
 pub(crate) mod forward;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzz;
 pub(crate) mod history;
 mod index_build;
 pub(crate) mod membership;
