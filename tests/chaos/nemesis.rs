@@ -5,7 +5,11 @@
 //! take the majority away for a while, which stops writes and must break no promise. A recovery waits for the nodes that
 //! no other fault holds, and for all of them only when all faults have ended. All faults end before the checks.
 
-use std::{path::Path, sync::atomic::Ordering, time::Duration};
+use std::{
+    path::Path,
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
 
 use serde_json::json;
 
@@ -17,7 +21,7 @@ use super::{
     volumes::Volume,
     workload::Shared,
 };
-use crate::harness::{Cluster, Node, load::config, within};
+use crate::harness::{Cluster, DEADLINE, Node, load::config, within};
 
 /// How long a node may run after its disk has failed.
 const STOP_WITHIN: Duration = Duration::from_secs(20);
@@ -199,18 +203,30 @@ impl Nemesis<'_> {
         in_force.lasting.end();
     }
 
-    /// When no fault is in force: starts the nodes that have ended by themselves.
+    /// When no fault is in force: starts the nodes that have ended by themselves. A node that a fault ends may do so some
+    /// time after the fault, so after such a one this waits until each is ready or was started again.
     async fn revive(&mut self, may_have_ended: bool) {
-        for node in &mut self.cluster.nodes {
-            if node.runs() {
-                continue;
+        let begin = Instant::now();
+        loop {
+            let mut ready = true;
+            for node in &mut self.cluster.nodes {
+                if !node.runs() {
+                    let text = format!("node {} has ended: {}", node.id, node.tail(1));
+                    self.shared.history.record_fault(&text);
+                    self.record.ended += 1;
+                    if !may_have_ended {
+                        self.record.violations.push(format!("node {} ended by itself", node.id));
+                    }
+                    node.start().await;
+                }
+                let probe = node.client().bare(http::Method::GET, "/readyz").attempt().await;
+                ready &= probe.is_ok_and(|answer| answer.status == 200);
             }
-            self.shared.history.record_fault(&format!("node {} has ended: {}", node.id, node.tail(1)));
-            self.record.ended += 1;
-            if !may_have_ended {
-                self.record.violations.push(format!("node {} ended by itself", node.id));
+            if ready || !may_have_ended {
+                return;
             }
-            node.start().await;
+            assert!(begin.elapsed() < DEADLINE, "no node is held any more, and not all are ready");
+            tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
 

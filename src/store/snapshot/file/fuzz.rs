@@ -16,7 +16,7 @@ pub(in crate::store) fn framed(parts: &[&[u8]]) -> Vec<u8> {
         let frame = [&[BLOCK][..], &length, &lz4_flex::block::compress(block)].concat();
         totals.block(files::write_frame(&mut bytes, &frame).expect("memory grows"));
     }
-    totals.records = header(head).map_or(0, |header| header.records());
+    totals.records = header(head, "this file").map_or(0, |header| header.records());
     files::write_frame(&mut bytes, &totals.to_bytes()).expect("memory grows");
     bytes
 }
