@@ -5,8 +5,8 @@
 #   scripts/cargo-fuzz.sh patch 600     one target, ten minutes
 #   scripts/cargo-fuzz.sh list          their names
 #
-# Starts from the corpus in fuzz/corpus; what a run finds beyond it stays under target/cargo-fuzz. A finding is kept in
-# fuzz/artifacts, and the script exits with 1: once it is mended, the input goes into the corpus, which the unit tests
+# Starts from the corpus in fuzz/corpus. What a run finds beyond it stays under target/cargo-fuzz, also the input of a
+# finding, after which the script exits with 1: once it is mended, that input goes into the corpus, which the unit tests
 # run. The sanitizer needs an unstable flag of the compiler, which RUSTC_BOOTSTRAP=1 allows for this build alone.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -34,13 +34,13 @@ export RUSTC_BOOTSTRAP=1 CARGO_TARGET_DIR=$PWD/target/cargo-fuzz/build
 found=0
 for target in "${targets[@]}"; do
     corpus=$PWD/target/cargo-fuzz/corpus/$target
-    mkdir -p "$corpus" "fuzz/artifacts/$target"
+    mkdir -p "$corpus" "target/cargo-fuzz/artifacts/$target"
     # What a schema costs is bounded, but not to milliseconds; memory is.
     if ! FUZZ_TARGET=$target "$cargo_fuzz" run --fuzz-dir fuzz any "$corpus" "fuzz/corpus/$target" -- \
         -max_total_time="$seconds" -max_len=4096 -timeout=20 -rss_limit_mb=2048 -print_final_stats=1 \
-        -artifact_prefix="fuzz/artifacts/$target/" > "target/cargo-fuzz/$target.txt" 2>&1; then
+        -artifact_prefix="target/cargo-fuzz/artifacts/$target/" > "target/cargo-fuzz/$target.txt" 2>&1; then
         found=$((found + 1))
-        echo "cargo-fuzz.sh: $target: a finding; its input is in fuzz/artifacts/$target" >&2
+        echo "cargo-fuzz.sh: $target: a finding; its input is in target/cargo-fuzz/artifacts/$target" >&2
         tail -n 30 "target/cargo-fuzz/$target.txt" >&2
         continue
     fi

@@ -55,6 +55,7 @@ inside='ip link set lo up
     ip rule add pref 1000 from all lookup local && ip rule del pref 0
     export CONCORD_CHAOS_NETNS=1
     exec "$@"'
+# shellcheck disable=SC2016
 mounts() {
     unshare -nm bash -c '
         point=$(mktemp -d) && truncate -s 16M "$point.img" && mkfs.ext4 -q -F "$point.img" && mount -o loop "$point.img" "$point"

@@ -154,6 +154,11 @@ async fn start(plan: &Plan, tools: &Tools) -> (Cluster, Vec<Volume>) {
         .with("CONCORD_DISK_RESERVE_BYTES", &RESERVE_BYTES.to_string())
         .with("CONCORD_WRITE_TIMEOUT_MS", "5000")
         .with("CONCORD_READ_TIMEOUT_MS", "3000");
+    let options = match &tools.old {
+        // Else the cluster would rise to a level that the other version does not know.
+        Some(_) => options.with("CONCORD_FEATURE_LEVEL_MAX", "1"),
+        None => options,
+    };
     let host = if tools.network { Network::host } else { |_| "127.0.0.1".to_owned() };
     let mut volumes = Vec::new();
     let prepare = |root: &Path, nodes: &mut [Node]| {

@@ -21,7 +21,7 @@ use super::{
     volumes::Volume,
     workload::Shared,
 };
-use crate::harness::{Cluster, DEADLINE, Node, load::config, within};
+use crate::harness::{Cluster, DEADLINE, Node, load::config, node::BINARY, within};
 
 /// How long a node may run after its disk has failed.
 const STOP_WITHIN: Duration = Duration::from_secs(20);
@@ -154,7 +154,8 @@ impl Nemesis<'_> {
             }
             // Longer than it lasts: its end is the end of the delay, too.
             Fault::HungDisk => {
-                let victim = if self.rng.bool() { id } else { others[0] };
+                let follower = self.rng.bool() && self.cluster.node(others[0]).runs();
+                let victim = if follower { others[0] } else { id };
                 (self.delay_disk(victim, 120_000_000), vec![victim])
             }
             Fault::FullFollowers => {
@@ -358,8 +359,17 @@ impl Nemesis<'_> {
         }
     }
 
-    /// The leader that the nodes name, or a random node.
+    /// The leader that the nodes name, or a random node; one that runs, although a fault in force may have ended others.
     async fn victim(&mut self, leader: bool) -> u64 {
+        let id = self.leader_or_any(leader).await;
+        if self.cluster.node(id).runs() {
+            return id;
+        }
+        let running = self.cluster.nodes.iter_mut().find_map(|node| node.runs().then_some(node.id));
+        running.expect("no fault ends all nodes and leaves them so")
+    }
+
+    async fn leader_or_any(&mut self, leader: bool) -> u64 {
         let any = self.rng.u64(1..=3);
         if !leader {
             return any;
@@ -418,9 +428,9 @@ impl Nemesis<'_> {
             assert!(status.success(), "a node that is asked to stop exits with 0, not {status}");
         }
         if switch {
-            let old = self.tools.old.clone();
+            let old = self.tools.old.clone().expect("drawn with it only");
             let node = self.cluster.node(id);
-            node.binary = if node.binary.is_some() { None } else { old };
+            node.binary = if node.binary == old { BINARY.clone() } else { old };
         }
         self.start(id).await;
     }
