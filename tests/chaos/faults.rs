@@ -38,7 +38,7 @@ pub(crate) enum Fault {
 
 /// What a kind changes, or needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Means {
+pub(crate) enum Means {
     /// Processes and files only.
     Processes,
     /// Routing rules, in a network of the run's own.
@@ -96,7 +96,8 @@ const BACKGROUND: [Fault; 8] = [
 ];
 
 impl Fault {
-    fn means(self) -> Means {
+    /// By what it is made.
+    pub(crate) fn means(self) -> Means {
         match self {
             Self::Isolate | Self::IsolateLeader | Self::OneWay | Self::Bridge => Means::Routes,
             Self::PacketLoss => Means::Filters,

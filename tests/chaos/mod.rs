@@ -89,12 +89,17 @@ impl Plan {
         Self {
             is_long,
             seed,
-            retention: seed % 2 == 0,
+            retention: seed.is_multiple_of(2),
             duration: Duration::from_secs(number("DURATION_S").filter(|_| is_long).unwrap_or(45)),
-            history: std::env::var_os("HISTORY").and_then(|text| text.into_string().ok()),
-            only: std::env::var("FAULTS").ok().filter(|_| is_long),
+            history: text("HISTORY"),
+            only: text("FAULTS").filter(|_| is_long),
         }
     }
+}
+
+/// A text from the environment, a setting of the run.
+fn text(name: &str) -> Option<String> {
+    std::env::var_os(name)?.into_string().ok()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -125,7 +130,17 @@ async fn promises_hold_under_faults() {
     let from = cluster.client(1).status().await.expect("a node that has answered")["revision"].as_u64();
     let followers = Followers::start(&cluster.clients(), from.expect("a revision") + 1);
     let mut record = Record { skipped, ..Record::default() };
-    let run = run_under_faults(&plan, &kinds, tools, (&mut cluster, &volumes), &shared, &mut record);
+    let nemesis = Nemesis {
+        cluster: &mut cluster,
+        network: Network::own(),
+        volumes: &volumes,
+        rng: fastrand::Rng::with_seed(plan.seed),
+        record: &mut record,
+        shared: &shared,
+        tools,
+        in_force: Vec::new(),
+    };
+    let run = run_under_faults(&plan, &kinds, nemesis, &shared);
     if let Err(panic) = AssertUnwindSafe(run).catch_unwind().await {
         report_of_a_dead_run(&plan, &shared, &record);
         std::panic::resume_unwind(panic);
@@ -175,25 +190,16 @@ async fn start(plan: &Plan, tools: &Tools) -> (Cluster, Vec<Volume>) {
 }
 
 /// Clients and faults for the duration of the run.
-async fn run_under_faults(
-    plan: &Plan,
-    kinds: &[Fault],
-    tools: Tools,
-    (cluster, volumes): (&mut Cluster, &[Volume]),
-    shared: &Arc<Shared>,
-    record: &mut Record,
-) {
-    let mut rng = fastrand::Rng::with_seed(plan.seed);
+async fn run_under_faults(plan: &Plan, kinds: &[Fault], mut nemesis: Nemesis<'_>, shared: &Arc<Shared>) {
     let workers: Vec<_> = (0..CLIENTS)
         .map(|id| {
-            let worker = Worker { id, shared: Arc::clone(shared), nodes: cluster.clients(), rng: rng.fork() };
+            let (nodes, rng) = (nemesis.cluster.clients(), nemesis.rng.fork());
+            let worker = Worker { id, shared: Arc::clone(shared), nodes, rng };
             tokio::spawn(worker.run())
         })
         .collect();
     let count = usize::try_from(plan.duration.as_secs() / PERIOD.as_secs()).expect("a run is short").max(10);
     let count = if plan.is_long { count.max(kinds.len()) } else { count };
-    let network = Network::own();
-    let mut nemesis = Nemesis { cluster, network, volumes, rng, record, shared, tools, in_force: Vec::new() };
     let begin = Instant::now();
     for fault in nemesis.schedule(kinds, count) {
         nemesis.make(fault, kinds).await;
@@ -230,7 +236,7 @@ fn print_violations(violations: &[String]) {
 #[test]
 #[ignore = "needs HISTORY: scripts/chaos.sh check FILE"]
 fn a_history_file_has_no_violation() {
-    let path = std::env::var("HISTORY").expect("HISTORY names the file");
+    let path = text("HISTORY").expect("HISTORY names the file");
     let history = History::read(&path).unwrap_or_else(|why| panic!("{why}"));
     let violations = check::violations(&history);
     print_violations(&violations);

@@ -14,7 +14,7 @@ use std::{
 use serde_json::json;
 
 use super::{
-    faults::{self, Fault, InForce, Record},
+    faults::{self, Fault, InForce, Means, Record},
     files::damage,
     network::Network,
     tools::{self, Lasting, Tools},
@@ -95,6 +95,12 @@ impl Nemesis<'_> {
             self.finish(begun);
             return may_end;
         }
+        self.make_now(fault, lasting).await;
+        false
+    }
+
+    /// Makes a fault that is over when this returns.
+    async fn make_now(&mut self, fault: Fault, lasting: Duration) {
         self.count(fault);
         match fault {
             Fault::KillLeader => self.killed(true, lasting, |_, _| ()).await,
@@ -121,7 +127,6 @@ impl Nemesis<'_> {
             | Fault::WrongClock
             | Fault::ClockJump => self.killed(false, lasting, |_, _| ()).await,
         }
-        false
     }
 
     /// Stops the pauses of the clients for a moment, so that writes are in flight when the fault comes.
@@ -140,25 +145,25 @@ impl Nemesis<'_> {
         let at_leader = !matches!(fault, Fault::Isolate | Fault::OneWay | Fault::Bridge);
         let id = self.victim(at_leader).await;
         let others: Vec<u64> = (1..=3).filter(|other| *other != id).collect();
-        let (lasting, holds) = match fault {
-            Fault::PacketLoss => {
+        let (lasting, holds) = match fault.means() {
+            Means::Filters => {
                 for (from, to) in [(1, 2), (2, 1), (1, 3), (3, 1), (2, 3), (3, 2)] {
                     tools::lose(self.rng.u8(5..25), &Network::host(from), &Network::host(to));
                 }
                 // Elections may fail again and again.
                 (Lasting::Loss, vec![1, 2, 3])
             }
-            Fault::SlowDisk => {
+            Means::Strace if fault == Fault::SlowDisk => {
                 let delay = self.rng.u32(20_000..150_000);
                 (self.delay_disk(id, delay), Vec::new())
             }
             // Longer than it lasts: its end is the end of the delay, too.
-            Fault::HungDisk => {
+            Means::Strace => {
                 let follower = self.rng.bool() && self.cluster.node(others[0]).runs();
                 let victim = if follower { others[0] } else { id };
                 (self.delay_disk(victim, 120_000_000), vec![victim])
             }
-            Fault::FullFollowers => {
+            Means::Volumes => {
                 let left = if self.rng.bool() { RESERVE_BYTES / 2 } else { 64 << 10 };
                 for other in &others {
                     self.volume(*other).fill(left);
@@ -166,7 +171,7 @@ impl Nemesis<'_> {
                 // The leader has room, but nothing is agreed on.
                 (Lasting::Full(others), vec![1, 2, 3])
             }
-            Fault::WrongClock | Fault::ClockJump => {
+            Means::Clock => {
                 let offset = if fault == Fault::ClockJump {
                     self.rng.i64(DAY..40 * DAY)
                 } else {
@@ -175,12 +180,16 @@ impl Nemesis<'_> {
                 let sign = if self.rng.bool() { 1 } else { -1 };
                 (self.wrong_clock(id, offset * sign).await, Vec::new())
             }
-            _ => self.cut(fault, id, &others),
+            Means::Routes | Means::Processes | Means::Versions => self.cut(fault, id, &others),
         };
-        let process = match fault {
-            Fault::SlowDisk => Some(id),
-            Fault::HungDisk => holds.first().copied(),
-            _ => None,
+        let process = match fault.means() {
+            Means::Strace => Some(holds.first().copied().unwrap_or(id)),
+            Means::Processes
+            | Means::Routes
+            | Means::Filters
+            | Means::Clock
+            | Means::Volumes
+            | Means::Versions => None,
         };
         self.in_force.push(InForce { fault, process, holds: holds.into_iter().collect(), lasting });
     }
