@@ -8,6 +8,7 @@
 //! | how a write reaches the leader, alone or in a forwarding batch | `forward` |
 //! | the time of the log, from the clocks of the members | `clock` |
 //! | when an idempotency key is forgotten | `forgetting` |
+//! | targets of the fuzzer | `fuzz` |
 //! | how an attempt is repeated through changes of the leader | `retry` |
 //! | linearizable reads, cursors and pages | `read` |
 //! | earlier revisions, their retention | `history` |
@@ -18,7 +19,6 @@
 //! | the owner of a credential | `access` |
 //! | the free space that writes leave on the disk | `disk_reserve` |
 //! | threads for work that takes longer than about a millisecond | `cpu_pool` |
-//! | targets of the fuzzer | `fuzz` |
 //!
 //! This file is the [`Service`] that they all extend: its options, the state that they share, its life.
 //!
