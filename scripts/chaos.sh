@@ -1,30 +1,81 @@
 #!/usr/bin/env bash
 # The cluster under faults: SEED=… DURATION_S=… HISTORY=file.jsonl scripts/chaos.sh
 #
-# Runs processes of a release build, checks their history for linearizability, and prints a JSON summary as the last
-# line; exits with 1 when a promise was broken. Cuts between nodes need a network namespace of the run's own, slow
-# and failing disks need strace, wrong clocks libfaketime, lost packets iptables. A fault that can't be made is
-# skipped, and the run says SKIPPED.
+#   scripts/chaos.sh               runs processes of a release build, checks their history for linearizability, and prints
+#                                  a JSON summary as the last line; exits with 1 when a promise was broken
+#   scripts/chaos.sh check FILE    checks the history that a run has left
+#
+# FAULTS=KillLeader,Bridge makes only these kinds. The history is written as it goes, to HISTORY or to a file under
+# target/chaos, so that a run that dies keeps it. Cuts between nodes need a network namespace of the run's own, full disks of some nodes root (for ext4 on loop devices),
+# slow, hung and failing disks strace, wrong clocks libfaketime, lost packets iptables: what is missing is installed.
+# CONCORD_OLD_BIN names a binary of the previous version, between which and this one nodes are switched. A fault that
+# can't be made is skipped, and the run says SKIPPED.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/tools.sh
 
-export CONCORD_CHAOS=1 DURATION_S=${DURATION_S:-60}
 PROFILE=${PROFILE:-release}
-binary=$(cargo test --locked --profile "$PROFILE" --test it --no-run --message-format=json 2> /dev/null |
-    sed -n 's/.*"kind":\["test"\].*"executable":"\([^"]*\)".*/\1/p')
+binary=${CHAOS_BINARY:-$(cargo test --locked --profile "$PROFILE" --test it --no-run --message-format=json 2> /dev/null |
+    sed -n 's/.*"kind":\["test"\].*"executable":"\([^"]*\)".*/\1/p')}
 [[ -x $binary ]] || { echo "chaos.sh: the tests do not build: cargo test --test it --no-run" >&2; exit 1; }
-run=("$binary" --exact chaos::promises_hold_under_faults --nocapture)
 
-if unshare -rn true 2> /dev/null; then
-    # The rule for local addresses gets a lower priority than ours, or no rule could cut loopback.
-    # shellcheck disable=SC2016  # the inner shell expands it
-    exec unshare -rn bash -c '
-        ip link set lo up
-        ip rule add pref 1000 from all lookup local && ip rule del pref 0
-        export CONCORD_CHAOS_NETNS=1
-        "$@" | grep --line-buffered -v "^\(running\|test \|$\)"
-        exit "${PIPESTATUS[0]}"' chaos "${run[@]}"
+# run TEST [COMMAND…]: runs one test, by a command that runs its arguments.
+run() {
+    local name=$1 status=0
+    shift
+    "$@" "$binary" --exact "chaos::$name" --include-ignored --nocapture |
+        grep --line-buffered -v '^\(running\|test \|$\)' || status=${PIPESTATUS[0]}
+    return "$status"
+}
+
+case ${1:-} in
+    '') ;;
+    check)
+        export HISTORY=${2:?chaos.sh check needs the file}
+        run a_history_file_has_no_violation
+        exit
+        ;;
+    *) sed -n '2,/^set -/{/^set -/!s/^# \{0,1\}//p}' "$0" >&2; exit 2 ;;
+esac
+
+# Each says why it could not be installed; the run skips what needs it.
+install_deb faketime || true
+install_deb iptables || true
+install_deb strace || true
+install_deb ip iproute2 || true
+
+export CONCORD_CHAOS=1 DURATION_S=${DURATION_S:-60} SEED=${SEED:-$(date +%s)}
+export HISTORY=${HISTORY:-$PWD/target/chaos/seed-$SEED.jsonl}
+mkdir -p "$(dirname "$HISTORY")"
+
+# In a network namespace of its own the rule for local addresses gets a lower priority than ours, or no rule could cut
+# loopback. In a mount namespace of its own no mount outlives the run; file systems on loop devices need root itself.
+# shellcheck disable=SC2016  # the inner shell expands it
+inside='ip link set lo up
+    ip rule add pref 1000 from all lookup local && ip rule del pref 0
+    export CONCORD_CHAOS_NETNS=1
+    exec "$@"'
+# shellcheck disable=SC2016
+mounts() {
+    unshare -nm bash -c '
+        point=$(mktemp -d) && truncate -s 16M "$point.img" && mkfs.ext4 -q -F "$point.img" && mount -o loop "$point.img" "$point"
+        status=$?
+        umount -l "$point" 2> /dev/null
+        rm -rf "$point" "$point.img"
+        exit $status' 2> /dev/null
+}
+
+status=0
+if ((EUID == 0)) && mounts; then
+    export CONCORD_CHAOS_MOUNTS=1
+    run promises_hold_under_faults unshare -nm bash -c "$inside" chaos || status=$?
+elif unshare -rn true 2> /dev/null; then
+    run promises_hold_under_faults unshare -rn bash -c "$inside" chaos || status=$?
+else
+    echo "chaos.sh: SKIPPED network faults: no right to make a network namespace (unshare -rn)" >&2
+    run promises_hold_under_faults || status=$?
 fi
-echo "chaos.sh: SKIPPED network faults: no right to make a network namespace (unshare -rn)" >&2
-"${run[@]}" | grep --line-buffered -v '^\(running\|test \|$\)'
-exit "${PIPESTATUS[0]}"
+if ((status != 0)); then
+    echo "chaos.sh: the history of this run is in $HISTORY (scripts/chaos.sh check FILE)" >&2
+fi
+exit "$status"

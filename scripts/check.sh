@@ -8,17 +8,20 @@ cd "$(dirname "$0")/.."
 . scripts/tools.sh
 
 LOAD=(--manifest-path benches/load/Cargo.toml)
+FUZZ=(--manifest-path fuzz/Cargo.toml)
 
 fix() {
     cargo clippy --locked --all-targets --fix --allow-dirty --allow-staged
     cargo fmt
     cargo fmt "${LOAD[@]}"
+    cargo fmt "${FUZZ[@]}"
 }
 
 check() {
     local shellcheck deny
     cargo fmt --check
     cargo fmt --check "${LOAD[@]}"
+    cargo fmt --check "${FUZZ[@]}"
     cargo clippy --locked --all-targets -- -D warnings
     RUSTDOCFLAGS='-D warnings' cargo doc --locked --no-deps --document-private-items --quiet
 

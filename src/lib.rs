@@ -19,6 +19,7 @@
 //! | [`state`] | what the cluster has agreed on, as one immutable value; the transition function. Pure |
 //! | [`model`] | the data: keys, records, schemas, index values, queries, commands, limits. Pure |
 //! | `sabotage` | seeded bugs, in builds that verify the tests only |
+//! | `fuzz_targets` | what reads foreign bytes, for fuzzers; in test builds and with the feature `fuzzing` only |
 //!
 //! **Invariants**
 //! 1. [`state::State::apply`] is the only function that decides a change, and its result depends on the state and its
@@ -37,6 +38,8 @@
 pub mod api;
 pub mod cli;
 pub mod feed;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz_targets;
 pub mod model;
 pub mod node;
 pub mod peer;

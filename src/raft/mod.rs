@@ -22,6 +22,7 @@
 //! | the comparison of this node's state with the other members' | `divergence` |
 //! | the start of a new cluster from a backup | `restore` |
 //! | openraft's types as this layer uses them, and the types that are encoded in their place | `types`, `wire` |
+//! | targets of the fuzzer | `fuzz` |
 //! | openraft's storage suite, run on log, machine and store | `suite` |
 //!
 //! The calls themselves are in `peer`, the recent changes for watchers in `feed`.
@@ -36,6 +37,8 @@ mod codec;
 mod consensus;
 mod directory_format;
 mod divergence;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzz;
 mod log;
 mod machine;
 mod membership;

@@ -8,6 +8,7 @@
 //! | how a write reaches the leader, alone or in a forwarding batch | `forward` |
 //! | the time of the log, from the clocks of the members | `clock` |
 //! | when an idempotency key is forgotten | `forgetting` |
+//! | targets of the fuzzer | `fuzz` |
 //! | how an attempt is repeated through changes of the leader | `retry` |
 //! | linearizable reads, cursors and pages | `read` |
 //! | earlier revisions, their retention | `history` |
@@ -36,6 +37,8 @@ mod cpu_pool;
 mod disk_reserve;
 mod forgetting;
 pub(crate) mod forward;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzz;
 pub(crate) mod history;
 mod index_build;
 pub(crate) mod membership;

@@ -17,12 +17,15 @@
 //! | [`snapshot`] | snapshot files: their format, the two that are retained, backups |
 //! | `history` | every change by revision: written, queried, fetched from another member |
 //! | `sled` | the mirror of the state in sled trees |
+//! | `fuzz` | targets of the fuzzer |
 //! | `files` | files that survive a power failure, and the frame of every block |
 //!
 //! **Invariants:** a snapshot counts only once the history up to it is durable. sled never holds what the log
 //! does not hold durably, and is never the only copy. Enqueueing what was applied never waits for a disk.
 
 mod files;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzz;
 mod history;
 mod open;
 mod sled;

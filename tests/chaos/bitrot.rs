@@ -10,7 +10,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::faults::files_below;
+use super::files::files_below;
 use crate::harness::{
     Cluster, Options, check, eventually,
     load::{define, everything, set},

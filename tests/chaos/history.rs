@@ -1,21 +1,37 @@
-//! Records what the clients did, one operation a line, so that any checker can read it.
+//! Records what the clients did, as it happens, so that a run that dies leaves what it has seen.
 //!
-//! `{"client":3,"key":"def/cfg","op":"get|create|put|patch|delete","value":…,"expected":…,"tested":…,"batch":…,
-//! "call":ns,"return":ns|0,"status":200,"result":…,"revision":…}`: `return` 0 is an unknown outcome; `value` is
-//! unique per write; `result` is the value that was read; `revision` is the record's for a decided write or a read
-//! that found something. A batch is an operation on each of its keys, with the batch's number. Lists and
-//! point-in-time reads are recorded apart.
+//! With a file each record is a line of it, written when it is made, so that any checker can read it:
+//!
+//! | line | what |
+//! |---|---|
+//! | `{"begin":{…}}` | an operation on one key that is sent now |
+//! | `{"end":{…}}` | the same with its answer; a `begin` without an `end` has an unknown outcome |
+//! | `{"list":{…}}`, `{"point_in_time":{…}}` | a read that was answered |
+//! | `{"contradiction":"…"}` | what one client saw to be wrong by itself |
+//! | `{"fault":{"at":ns,"text":"…"}}` | a fault begins or ends |
+//!
+//! An operation is `{"number":7,"client":3,"key":"def/cfg","op":"get|create|put|patch|delete","value":…,"expected":…,
+//! "tested":…,"batch":…,"call":ns,"return":ns|0,"status":200,"result":…,"revision":…,"state":…}`: `return` 0 is an unknown
+//! outcome; `value` is unique per write; `result` is the value that was read; `revision` is the record's for a decided
+//! write or a read that found something. A batch is an operation on each of its keys, with the batch's number.
+//!
+//! **Invariant:** an operation is in the file before its request is sent.
 
 use std::{
+    collections::BTreeMap,
+    fs::File,
     io::Write,
-    sync::Mutex,
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Instant, SystemTime},
 };
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What an operation does to its key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Kind {
     Get,
@@ -27,8 +43,10 @@ pub(crate) enum Kind {
 }
 
 /// One operation on one key.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Operation {
+    /// Joins the end to the begin.
+    pub(crate) number: u64,
     pub(crate) client: usize,
     pub(crate) key: String,
     pub(crate) op: Kind,
@@ -54,6 +72,7 @@ impl Operation {
     /// An operation without an answer.
     pub(crate) fn new(client: usize, key: String, op: Kind, call: u64) -> Self {
         Self {
+            number: 0,
             client,
             key,
             op,
@@ -81,16 +100,18 @@ impl Operation {
 }
 
 /// A read of a config as of a revision.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct PointInTimeRead {
     pub(crate) key: String,
     pub(crate) at: u64,
+    /// The answer was that this revision is not retained any more.
+    pub(crate) is_gone: bool,
     /// Its revision and its value.
     pub(crate) found: Option<(u64, String)>,
 }
 
 /// A list of all configs of one definition, or of one group, at one revision.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct ListRead {
     pub(crate) definition: String,
     /// The group that was asked for, when the list was a query by index.
@@ -102,10 +123,26 @@ pub(crate) struct ListRead {
     pub(crate) found: Vec<(String, String)>,
 }
 
+/// A line of the file.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Line {
+    Begin(Operation),
+    End(Operation),
+    List(ListRead),
+    PointInTime(PointInTimeRead),
+    Contradiction(String),
+    Fault { at: u64, text: String },
+}
+
 /// Everything that was recorded.
 #[derive(Debug)]
 pub(crate) struct History {
     start: Instant,
+    file: Option<Mutex<File>>,
+    numbers: AtomicU64,
+    /// Operations that were sent and have not ended, by number.
+    in_flight: Mutex<BTreeMap<u64, Operation>>,
     operations: Mutex<Vec<Operation>>,
     list_reads: Mutex<Vec<ListRead>>,
     point_in_time_reads: Mutex<Vec<PointInTimeRead>>,
@@ -114,9 +151,13 @@ pub(crate) struct History {
 }
 
 impl History {
-    pub(crate) fn new() -> Self {
+    /// A record that is also written to a file, if one is named.
+    pub(crate) fn new(path: Option<&str>) -> Self {
         Self {
             start: Instant::now(),
+            file: path.map(|path| Mutex::new(File::create(path).expect("HISTORY can be created"))),
+            numbers: AtomicU64::new(1),
+            in_flight: Mutex::default(),
             operations: Mutex::default(),
             list_reads: Mutex::default(),
             point_in_time_reads: Mutex::default(),
@@ -124,56 +165,141 @@ impl History {
         }
     }
 
+    /// What a run has left in a file. Its last line may be torn.
+    pub(crate) fn read(path: &str) -> Result<Self, String> {
+        let text = std::fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
+        let (history, lines) = (Self::new(None), text.lines().collect::<Vec<_>>());
+        for (place, line) in lines.iter().enumerate() {
+            match serde_json::from_str(line) {
+                Ok(line) => history.add(line),
+                Err(_) if place + 1 == lines.len() && !text.ends_with('\n') => {}
+                Err(error) => return Err(format!("line {} of {path}: {error}", place + 1)),
+            }
+        }
+        Ok(history)
+    }
+
+    fn add(&self, line: Line) {
+        match line {
+            Line::Begin(operation) => drop(locked(&self.in_flight).insert(operation.number, operation)),
+            Line::End(operation) => {
+                locked(&self.in_flight).remove(&operation.number);
+                locked(&self.operations).push(operation);
+            }
+            Line::List(list) => locked(&self.list_reads).push(list),
+            Line::PointInTime(read) => locked(&self.point_in_time_reads).push(read),
+            Line::Contradiction(text) => locked(&self.contradictions).push(text),
+            Line::Fault { .. } => {}
+        }
+    }
+
+    /// Writes a line with one system call, so that it is whole in the file when the process dies after it.
+    fn keep(&self, line: Line) {
+        if let Some(file) = &self.file {
+            let mut bytes = serde_json::to_vec(&line).expect("a line is plain data");
+            bytes.push(b'\n');
+            locked(file).write_all(&bytes).expect("HISTORY can be written");
+        }
+        self.add(line);
+    }
+
     /// Nanoseconds since the start; never 0.
     pub(crate) fn now(&self) -> u64 {
         u64::try_from(self.start.elapsed().as_nanos()).expect("a run is shorter than centuries") + 1
     }
 
+    /// Notes an operation that is about to be sent, and gives it its number.
+    pub(crate) fn begin(&self, operation: &mut Operation) {
+        operation.number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        self.keep(Line::Begin(operation.clone()));
+    }
+
+    /// Notes what became of an operation that was begun.
     pub(crate) fn record(&self, operation: Operation) {
-        self.operations.lock().expect("no recorder panics").push(operation);
+        self.keep(Line::End(operation));
     }
 
     pub(crate) fn record_list(&self, list: ListRead) {
-        self.list_reads.lock().expect("no recorder panics").push(list);
+        self.keep(Line::List(list));
     }
 
     pub(crate) fn record_point_in_time(&self, read: PointInTimeRead) {
-        self.point_in_time_reads.lock().expect("no recorder panics").push(read);
+        self.keep(Line::PointInTime(read));
+    }
+
+    pub(crate) fn record_fault(&self, text: &str) {
+        eprintln!("{:>8.1} s  {text}", self.now() as f64 / 1e9);
+        self.keep(Line::Fault { at: self.now(), text: text.to_owned() });
     }
 
     pub(crate) fn contradict(&self, text: String) {
-        self.contradictions.lock().expect("no recorder panics").push(text);
+        self.keep(Line::Contradiction(text));
     }
 
+    /// The operations that have ended, and those in flight, whose outcome is unknown.
     pub(crate) fn operations(&self) -> Vec<Operation> {
-        self.operations.lock().expect("no recorder panics").clone()
+        let in_flight: Vec<Operation> = locked(&self.in_flight).values().cloned().collect();
+        [locked(&self.operations).clone(), in_flight].concat()
     }
 
     pub(crate) fn list_reads(&self) -> Vec<ListRead> {
-        self.list_reads.lock().expect("no recorder panics").clone()
+        locked(&self.list_reads).clone()
     }
 
     pub(crate) fn point_in_time_reads(&self) -> Vec<PointInTimeRead> {
-        self.point_in_time_reads.lock().expect("no recorder panics").clone()
+        locked(&self.point_in_time_reads).clone()
     }
 
     pub(crate) fn contradictions(&self) -> Vec<String> {
-        self.contradictions.lock().expect("no recorder panics").clone()
+        locked(&self.contradictions).clone()
     }
+}
 
-    /// Writes the operations as JSON lines.
-    pub(crate) fn write(&self, path: &str) {
-        let mut file = std::io::BufWriter::new(std::fs::File::create(path).expect("HISTORY can be created"));
-        for operation in self.operations() {
-            serde_json::to_writer(&mut file, &operation).expect("an operation is plain data");
-            file.write_all(b"\n").expect("HISTORY can be written");
-        }
-        file.flush().expect("HISTORY can be written");
-    }
+fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().expect("no recorder panics")
 }
 
 /// A seed for a run that names none.
 #[expect(clippy::disallowed_methods, reason = "a seed is no input of the service; it is printed")]
 pub(crate) fn any_seed() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(1, |time| time.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_that_dies_leaves_what_it_has_seen_and_what_was_in_flight() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("history.jsonl");
+        let path = path.to_str().unwrap();
+        let history = History::new(Some(path));
+        let mut ended = Operation::new(1, "d/k".into(), Kind::Create, 5);
+        let mut flying =
+            Operation { value: Some("v2".into()), ..Operation::new(2, "d/k".into(), Kind::Put, 8) };
+        history.begin(&mut ended);
+        history.begin(&mut flying);
+        (ended.ret, ended.status, ended.revision) = (7, 201, Some(u64::MAX));
+        history.record(ended.clone());
+        history.record_point_in_time(PointInTimeRead {
+            key: "d/k".into(),
+            at: 3,
+            is_gone: false,
+            found: Some((2, "v1".into())),
+        });
+        history.record_fault("KillAll");
+        history.contradict("wrong".into());
+        // The record is not closed in any way: what is in the file is what a killed process leaves there.
+        let read = History::read(path).unwrap();
+        assert_eq!(read.operations(), [ended.clone(), flying]);
+        assert_eq!(read.point_in_time_reads()[0].found, Some((2, "v1".into())));
+        assert_eq!(read.contradictions(), ["wrong"]);
+        let whole = std::fs::read(path).unwrap();
+        std::fs::write(path, &whole[..whole.len() - 3]).unwrap();
+        assert_eq!(History::read(path).unwrap().operations().len(), 2, "a torn last line is left out");
+        std::fs::write(path, [b"{\n".as_slice(), &whole].concat()).unwrap();
+        assert!(History::read(path).unwrap_err().contains("line 1"));
+        drop(history);
+    }
 }

@@ -6,8 +6,10 @@
 //! | file | what it does |
 //! |---|---|
 //! | `workload`, `requests` | the clients: which operations they choose, how one is sent, sent again, answered |
-//! | `faults`, `network`, `tools` | the faults: the schedule, cuts between nodes, the programs that some need |
-//! | `history` | records what the clients did |
+//! | `expensive` | operations of the clients that cost much: schemas, lists, dry runs |
+//! | `faults`, `nemesis` | the faults: which there are and which nodes each holds; the schedule, and making them |
+//! | `network`, `volumes`, `files`, `tools` | cuts between nodes, full disks, damaged files, the programs that some need |
+//! | `history` | records what the clients did, as it happens |
 //! | `check` | checks that record by itself: linearizability of each key, revisions, lists |
 //! | `service_history` | checks it against the service's own history, and the watches too |
 //! | `power`, `bitrot` | runs of their own: power cuts, and bits that flip on a disk |
@@ -16,18 +18,23 @@
 
 mod bitrot;
 mod check;
+mod expensive;
 mod faults;
+mod files;
 mod history;
+mod nemesis;
 mod network;
 mod power;
 mod requests;
 mod service_history;
-mod tools;
+pub(crate) mod tools;
+mod volumes;
 mod workload;
 
 use std::{
     collections::BTreeSet,
     panic::AssertUnwindSafe,
+    path::Path,
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
@@ -36,17 +43,19 @@ use futures::FutureExt;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Client, Cluster, Options,
+    Client, Cluster, Node, Options,
     load::{define, definition},
     number,
     watch::Follower,
 };
-use faults::{Nemesis, Record};
-use history::{Kind, Operation};
+use faults::{Fault, Record};
+use history::{History, Kind, Operation};
+use nemesis::{Nemesis, RESERVE_BYTES, ROOM};
 use network::Network;
 use service_history::{Answered, ServiceHistory};
 use tools::Tools;
-use workload::{DEFINITIONS, Shared, Worker, read_all};
+use volumes::Volume;
+use workload::{DEFINITIONS, Shared, Worker, is_large, read_all};
 
 /// Clients at once, over all nodes.
 const CLIENTS: usize = 12;
@@ -56,6 +65,8 @@ const PERIOD: Duration = Duration::from_secs(4);
 const QUIET: Duration = Duration::from_millis(1500);
 /// Watches that are followed throughout the run.
 const FOLLOWERS: usize = 4;
+/// Revisions of history that two of the nodes retain, in a run with retention.
+const RETAINED: [u64; 2] = [1500, 3000];
 
 /// What a run is to do.
 struct Plan {
@@ -64,110 +75,183 @@ struct Plan {
     seed: u64,
     duration: Duration,
     history: Option<String>,
+    /// The kinds of faults that are made, with commas between them; all of them where none is named.
+    only: Option<String>,
+    /// Some nodes retain little of the history. Drawn from the seed: without it more of the history can be checked.
+    retention: bool,
 }
 
 impl Plan {
     /// `CONCORD_CHAOS=1` marks a run of `scripts/chaos.sh`; without it this is the short run of the test command.
     fn read() -> Self {
         let is_long = std::env::var_os("CONCORD_CHAOS").is_some();
+        let seed = number("SEED").unwrap_or_else(|| if is_long { history::any_seed() } else { 1 });
         Self {
             is_long,
-            seed: number("SEED").unwrap_or_else(|| if is_long { history::any_seed() } else { 1 }),
+            seed,
+            retention: seed.is_multiple_of(2),
             duration: Duration::from_secs(number("DURATION_S").filter(|_| is_long).unwrap_or(45)),
-            history: std::env::var_os("HISTORY").and_then(|text| text.into_string().ok()),
+            history: text("HISTORY"),
+            only: text("FAULTS").filter(|_| is_long),
         }
     }
+}
+
+/// A text from the environment, a setting of the run.
+fn text(name: &str) -> Option<String> {
+    std::env::var_os(name)?.into_string().ok()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn promises_hold_under_faults() {
     let plan = Plan::read();
-    let network = Network::own();
+    let tools = Tools::find(Network::own().is_some(), volumes::possible());
+    let (kinds, skipped) = Fault::possible(&tools, plan.only.as_deref());
+    assert!(!kinds.is_empty(), "none of the faults that FAULTS names can be made: {skipped:?}");
     eprintln!(
-        "chaos: SEED={} for {} s, network faults: {}",
+        "chaos: SEED={} for {} s, {} kinds of faults, retention: {}",
         plan.seed,
         plan.duration.as_secs(),
-        network.is_some()
+        kinds.len(),
+        plan.retention
     );
-    // Frequent snapshots and purges, so that snapshots are installed too.
-    let options = Options::default()
-        .with("CONCORD_SNAPSHOT_LOG_BYTES", "131072")
-        .with("CONCORD_WRITE_TIMEOUT_MS", "5000")
-        .with("CONCORD_READ_TIMEOUT_MS", "3000");
-    let mut cluster = match network {
-        Some(_) => Cluster::start_on_hosts("chaos", &options, Network::host).await,
-        None => Cluster::start_with("chaos", &options).await,
-    };
-    let shared = Arc::new(Shared::new());
+    for kind in &skipped {
+        eprintln!("chaos: SKIPPED {kind}");
+    }
+    let (mut cluster, volumes) = start(&plan, &tools).await;
+    let shared = Arc::new(Shared::new(plan.history.as_deref()));
     for name in DEFINITIONS {
         let body = json!({"config_definition_key": name, "indexes": ["group"]});
         let post = cluster.client(1).post("/api/v1/config_definition/", &body);
         post.header("idempotency-key", name).insist().await.expect(201);
     }
+    define(&cluster.client(1), ROOM).await;
+    expensive::prepare(&cluster.client(1)).await;
     let from = cluster.client(1).status().await.expect("a node that has answered")["revision"].as_u64();
     let followers = Followers::start(&cluster.clients(), from.expect("a revision") + 1);
-    let record = run_under_faults(&plan, &mut cluster, network, &shared).await;
+    let mut record = Record { skipped, ..Record::default() };
+    let nemesis = Nemesis {
+        cluster: &mut cluster,
+        network: Network::own(),
+        volumes: &volumes,
+        rng: fastrand::Rng::with_seed(plan.seed),
+        record: &mut record,
+        shared: &shared,
+        tools,
+        in_force: Vec::new(),
+    };
+    let run = run_under_faults(&plan, &kinds, nemesis, &shared);
+    if let Err(panic) = AssertUnwindSafe(run).catch_unwind().await {
+        report_of_a_dead_run(&plan, &shared, &record);
+        std::panic::resume_unwind(panic);
+    }
     let mut violations = check_at_rest(&mut cluster, &shared).await;
     violations.extend(check::violations(&shared.history));
-    let (watches, more) = check_service_history(&cluster, &shared, followers).await;
+    let (watches, compaction_revision, more) = check_service_history(&cluster, &shared, followers).await;
     violations.extend(more);
     violations.extend(violations_in_logs(&cluster));
     violations.extend(record.violations.iter().cloned());
-    if let Some(path) = &plan.history {
-        shared.history.write(path);
-    }
     let mut summary = summary(&plan, &shared, &record, &violations);
     summary["watches"] = json!(watches);
-    for violation in violations.iter().take(20) {
-        eprintln!("VIOLATION {violation}");
-    }
+    summary["compaction_revision"] = json!(compaction_revision);
+    print_violations(&violations);
     println!("{summary}");
     assert!(violations.is_empty(), "{} violations with SEED={}", violations.len(), plan.seed);
-    let kinds = record.made.len();
-    let made: u64 = record.made.values().sum();
-    assert!(made >= 10 && kinds >= 5, "only {made} faults of {kinds} kinds were made");
+    let (is, made) = (record.made.len(), record.made.values().sum::<u64>());
+    assert!(made >= 10 && is >= kinds.len().min(5), "only {made} faults of {is} kinds were made");
+}
+
+/// A cluster, on an address and a volume of its own for each node where the machine has them.
+async fn start(plan: &Plan, tools: &Tools) -> (Cluster, Vec<Volume>) {
+    // Frequent snapshots and purges, so that snapshots are installed too.
+    let options = Options::default()
+        .with("CONCORD_SNAPSHOT_LOG_BYTES", "131072")
+        .with("CONCORD_DISK_RESERVE_BYTES", &RESERVE_BYTES.to_string())
+        .with("CONCORD_WRITE_TIMEOUT_MS", "5000")
+        .with("CONCORD_READ_TIMEOUT_MS", "3000");
+    let options = match &tools.old {
+        // Else the cluster would rise to a level that the other version does not know.
+        Some(_) => options.with("CONCORD_FEATURE_LEVEL_MAX", "1"),
+        None => options,
+    };
+    let host = if tools.network { Network::host } else { |_| "127.0.0.1".to_owned() };
+    let mut volumes = Vec::new();
+    let prepare = |root: &Path, nodes: &mut [Node]| {
+        if tools.volumes {
+            volumes.extend(nodes.iter_mut().map(|node| Volume::for_node(root, node)));
+        }
+        if plan.retention {
+            for (node, retained) in nodes[1..].iter_mut().zip(RETAINED) {
+                node.overrides.push(("CONCORD_HISTORY_REVISIONS".into(), retained.to_string()));
+            }
+        }
+    };
+    (Cluster::start_on_hosts("chaos", &options, host, prepare).await, volumes)
 }
 
 /// Clients and faults for the duration of the run.
-async fn run_under_faults(
-    plan: &Plan,
-    cluster: &mut Cluster,
-    network: Option<Network>,
-    shared: &Arc<Shared>,
-) -> Record {
-    let mut rng = fastrand::Rng::with_seed(plan.seed);
+async fn run_under_faults(plan: &Plan, kinds: &[Fault], mut nemesis: Nemesis<'_>, shared: &Arc<Shared>) {
     let workers: Vec<_> = (0..CLIENTS)
         .map(|id| {
-            let worker = Worker { id, shared: Arc::clone(shared), nodes: cluster.clients(), rng: rng.fork() };
+            let (nodes, rng) = (nemesis.cluster.clients(), nemesis.rng.fork());
+            let worker = Worker { id, shared: Arc::clone(shared), nodes, rng };
             tokio::spawn(worker.run())
         })
         .collect();
     let count = usize::try_from(plan.duration.as_secs() / PERIOD.as_secs()).expect("a run is short").max(10);
-    let now = || shared.history.now();
-    let tools = Tools::find(network.is_some());
-    let (record, hurry) = (Record::default(), &shared.hurry);
-    let mut nemesis = Nemesis { cluster, network, rng, record, now: &now, tools, hurry };
-    let count = if plan.is_long { count.max(nemesis.kinds().len()) } else { count };
-    nemesis.kinds();
-    for kind in &nemesis.record.skipped {
-        eprintln!("chaos: SKIPPED {kind}");
-    }
+    let count = if plan.is_long { count.max(kinds.len()) } else { count };
     let begin = Instant::now();
-    for fault in nemesis.schedule(count) {
-        nemesis.make(fault).await;
+    for fault in nemesis.schedule(kinds, count) {
+        nemesis.make(fault, kinds).await;
         tokio::time::sleep(QUIET).await;
     }
     while begin.elapsed() < plan.duration {
-        let [fault] = nemesis.schedule(1)[..] else { break };
-        nemesis.make(fault).await;
+        let [fault] = nemesis.schedule(kinds, 1)[..] else { break };
+        nemesis.make(fault, kinds).await;
         tokio::time::sleep(QUIET).await;
     }
-    let record = nemesis.record;
     shared.stop.store(true, Ordering::Relaxed);
     for worker in workers {
         worker.await.expect("no client panics");
     }
-    record
+}
+
+/// The harness itself failed in the middle of a run: what was recorded until then is checked all the same.
+fn report_of_a_dead_run(plan: &Plan, shared: &Shared, record: &Record) {
+    shared.stop.store(true, Ordering::Relaxed);
+    let violations = [check::violations(&shared.history), record.violations.clone()].concat();
+    print_violations(&violations);
+    let mut summary = summary(plan, shared, record, &violations);
+    summary["died"] = json!(true);
+    eprintln!("chaos: the run died; until then: {summary}");
+}
+
+fn print_violations(violations: &[String]) {
+    for violation in violations.iter().take(20) {
+        eprintln!("VIOLATION {violation}");
+    }
+}
+
+/// Checks the file that a run has left, by itself.
+#[test]
+#[ignore = "needs HISTORY: scripts/chaos.sh check FILE"]
+fn a_history_file_has_no_violation() {
+    let path = text("HISTORY").expect("HISTORY names the file");
+    let history = History::read(&path).unwrap_or_else(|why| panic!("{why}"));
+    let violations = check::violations(&history);
+    print_violations(&violations);
+    let operations = history.operations();
+    let unknown = operations.iter().filter(|operation| operation.ret == 0).count();
+    println!(
+        "{}",
+        json!({
+            "file": path,
+            "violations": violations.len(),
+            "operations": operations.len() + history.list_reads().len() + history.point_in_time_reads().len(),
+            "unknown": unknown,
+        })
+    );
+    assert!(violations.is_empty(), "{} violations", violations.len());
 }
 
 /// The faults are over: every key is read on every node, the digests are equal, the indexes are complete.
@@ -205,14 +289,32 @@ impl Followers {
 }
 
 /// Compares the service's own history, which must be the same on every node, with the answers and with what the
-/// watches received; also returns how often each watch was opened.
+/// watches received; also returns how often each watch was opened, and the compaction revision.
 async fn check_service_history(
     cluster: &Cluster,
     shared: &Shared,
     followers: Followers,
-) -> (Vec<u64>, Vec<String>) {
+) -> (Vec<u64>, u64, Vec<String>) {
     let (keys, clients) = (shared.keys(), cluster.clients());
     let mut found = Vec::new();
+    // The last change of all, so that each follower knows when it has received everything.
+    define(&clients[0], "the-end").await;
+    let end = clients[0].get(&definition("the-end")).insist().await.expect(200).tag();
+    let end: u64 = end.trim_matches('"').parse().expect("a revision");
+    let from = followers.from;
+    let (mut opened, mut received) = (Vec::new(), Vec::new());
+    for follower in followers.followers {
+        opened.push(follower.opened.load(Ordering::SeqCst));
+        // It panics when an event is malformed or a node refuses to resume.
+        let events = async {
+            follower.reaches(end).await;
+            follower.end().await
+        };
+        match AssertUnwindSafe(events).catch_unwind().await {
+            Ok(events) => received.push(events),
+            Err(_) => found.push("a follower gave up: its panic stands above".to_owned()),
+        }
+    }
     let mut histories = Vec::new();
     for client in &clients {
         match ServiceHistory::read_from(client, &keys).await {
@@ -220,7 +322,12 @@ async fn check_service_history(
             Err(why) => found.push(format!("{}: {why}", client.base)),
         }
     }
-    let Some(history) = histories.first() else { return (Vec::new(), found) };
+    // What the nodes do not retain any more is known from a follower; the others are compared with it.
+    let compacted = histories.iter().map(|history| history.compaction_revision).max().unwrap_or(0);
+    let past = received.first().map(|events| ServiceHistory::of_events(events)).unwrap_or_default();
+    let histories: Vec<_> =
+        histories.into_iter().map(|history| history.with_past(compacted, &past)).collect();
+    let Some(history) = histories.first() else { return (opened, compacted, found) };
     if histories.iter().any(|other| other != history) {
         found.push("the nodes have different histories".to_owned());
     }
@@ -231,24 +338,10 @@ async fn check_service_history(
         history,
         &Answered { operations, list_reads, point_in_time_reads },
     ));
-    // The last change of all, so that each follower knows when it has received everything.
-    define(&clients[0], "the-end").await;
-    let end = clients[0].get(&definition("the-end")).insist().await.expect(200).tag();
-    let end: u64 = end.trim_matches('"').parse().expect("a revision");
-    let mut opened = Vec::new();
-    for follower in followers.followers {
-        opened.push(follower.opened.load(Ordering::SeqCst));
-        // It panics when an event is malformed or a node refuses to resume.
-        let received = async {
-            follower.reaches(end).await;
-            follower.end().await
-        };
-        match AssertUnwindSafe(received).catch_unwind().await {
-            Ok(events) => found.extend(service_history::watched(history, followers.from, &events)),
-            Err(_) => found.push("a follower gave up: its panic stands above".to_owned()),
-        }
+    for events in received {
+        found.extend(service_history::watched(history, from, &events));
     }
-    (opened, found)
+    (opened, compacted, found)
 }
 
 /// Each group's index finds exactly the configs of the group.
@@ -313,12 +406,16 @@ fn summary(plan: &Plan, shared: &Shared, record: &Record, violations: &[String])
         "patches": done(&|o| o.op == Kind::Patch),
         "batches": batches.len(),
         "schema_changes": shared.schemas.load(Ordering::Relaxed),
+        "large_writes": done(&|o| o.is_write() && o.value.as_deref().is_some_and(is_large)),
+        "expensive": shared.expensive.counts(),
+        "retention": plan.retention,
         "point_in_time_reads": shared.history.point_in_time_reads().len(),
         "unknown": operations.iter().filter(|o| o.ret == 0).count(),
         "keys": shared.keys().len(),
         "faults": record.made,
         "kinds": record.made.len(),
         "overlapping": record.overlapping,
+        "ended_by_themselves": record.ended,
         "skipped": record.skipped,
         "worst_gap_s": seconds(worst),
         "leader_death_to_write_median_s": recoveries.get(recoveries.len() / 2),

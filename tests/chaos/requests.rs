@@ -93,7 +93,7 @@ impl Worker {
                 7..9 => (Kind::Patch, Guard::Nothing),
                 _ => (Kind::Patch, Guard::Value),
             };
-            members.push(Operation { batch: Some(number), ..self.operation(key, op, guard) });
+            members.push(self.operation(key, op, guard, Some(number)));
         }
         let body = json!({"operations": members.iter().map(step).collect::<Vec<_>>()});
         let with_key = self.rng.bool();

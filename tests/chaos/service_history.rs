@@ -24,11 +24,13 @@ pub(crate) struct ServiceHistory {
     configs: BTreeMap<String, BTreeMap<u64, Option<String>>>,
     /// Of each definition: from which revision on odd values were forbidden, or were not.
     strict: BTreeMap<String, BTreeMap<u64, bool>>,
+    /// The node that was asked retains what came after this revision.
+    pub(crate) compaction_revision: u64,
 }
 
-/// All items of a history, newest first; the error says what is wrong with it.
-async fn items(client: &Client, path: &str) -> Result<Vec<Value>, String> {
-    let (mut items, mut before) = (Vec::new(), u64::MAX);
+/// All items of a history, newest first, and the compaction revision; the error says what is wrong with it.
+async fn items(client: &Client, path: &str) -> Result<(Vec<Value>, u64), String> {
+    let (mut items, mut before, mut compacted) = (Vec::new(), u64::MAX, 0);
     loop {
         let (page, limit) = (before.to_string(), ("limit", "1000"));
         let mut call = client.get(&format!("{path}/history")).query(&[limit]);
@@ -39,16 +41,35 @@ async fn items(client: &Client, path: &str) -> Result<Vec<Value>, String> {
         match answer.status {
             200 => {}
             // It was never created.
-            404 if items.is_empty() => return Ok(items),
+            404 if items.is_empty() => return Ok((items, compacted)),
             _ => return Err(format!("a history: {answer:?}")),
         }
         items.extend(answer.data()["results"].as_array().cloned().unwrap_or_default());
+        compacted = compacted.max(answer.data()["meta"]["floor"].as_u64().unwrap_or(0));
         match answer.data()["meta"]["next_before"].as_u64() {
             Some(next) if next < before => before = next,
             Some(next) => return Err(format!("the page before {before} is followed by that before {next}")),
-            None => return Ok(items),
+            None => return Ok((items, compacted)),
         }
     }
+}
+
+/// Whether a definition's schema forbids odd values.
+fn is_strict(definition: &Value) -> bool {
+    definition["json_schema"]["properties"]["odd"]["const"] == false
+}
+
+type ByRevision<T> = BTreeMap<String, BTreeMap<u64, T>>;
+
+fn replace_past<T: Clone>(of: &mut ByRevision<T>, upto: u64, past: &ByRevision<T>) {
+    for all in of.values_mut() {
+        *all = all.split_off(&(upto + 1));
+    }
+    for (key, all) in past {
+        let old = all.range(..=upto).map(|(revision, one)| (*revision, one.clone()));
+        of.entry(key.clone()).or_default().extend(old);
+    }
+    of.retain(|_, all| !all.is_empty());
 }
 
 fn value_of(data: &Value) -> Option<String> {
@@ -61,19 +82,52 @@ impl ServiceHistory {
         let mut history = Self::default();
         for key in keys {
             let (of, config) = key.split_once('/').expect("keys are def/cfg");
-            for item in items(client, &format!("{}/config/{config}", definition(of))).await? {
+            let (items, compacted) = items(client, &format!("{}/config/{config}", definition(of))).await?;
+            history.compaction_revision = history.compaction_revision.max(compacted);
+            for item in items {
                 let revision = item["revision"].as_u64().expect("an item has a revision");
                 history.add(key, revision, value_of(&item["data"]))?;
             }
         }
         for key in DEFINITIONS {
-            for item in items(client, &definition(key)).await? {
+            let (items, compacted) = items(client, &definition(key)).await?;
+            history.compaction_revision = history.compaction_revision.max(compacted);
+            for item in items {
                 let revision = item["revision"].as_u64().expect("an item has a revision");
-                let strict = item["data"]["json_schema"]["properties"]["odd"]["const"] == false;
+                let strict = is_strict(&item["data"]);
                 history.strict.entry(key.to_owned()).or_default().insert(revision, strict);
             }
         }
         Ok(history)
+    }
+
+    /// What a follower received of the configs and the schemas.
+    pub(crate) fn of_events(events: &[(u64, Value)]) -> Self {
+        let mut history = Self::default();
+        for (revision, changes) in events {
+            for change in changes.as_array().into_iter().flatten() {
+                let text = |name: &str| change[name].as_str().unwrap_or_default();
+                let of = text("config_definition_key");
+                if !DEFINITIONS.contains(&of) {
+                    continue;
+                }
+                if text("type").starts_with("config_") {
+                    let key = format!("{of}/{}", text("config_key"));
+                    history.configs.entry(key).or_default().insert(*revision, value_of(&change["data"]));
+                } else {
+                    history.strict.entry(of.to_owned()).or_default().insert(*revision, is_strict(change));
+                }
+            }
+        }
+        history
+    }
+
+    /// Takes what came up to a revision from another history, because the nodes need not retain it.
+    pub(crate) fn with_past(mut self, upto: u64, past: &Self) -> Self {
+        replace_past(&mut self.configs, upto, &past.configs);
+        replace_past(&mut self.strict, upto, &past.strict);
+        self.compaction_revision = upto;
+        self
     }
 
     fn add(&mut self, key: &str, revision: u64, value: Option<String>) -> Result<(), String> {
@@ -211,6 +265,12 @@ fn reads(history: &ServiceHistory, answered: &Answered) -> Vec<String> {
         }
     }
     for read in &answered.point_in_time_reads {
+        if read.is_gone {
+            if read.at >= history.compaction_revision {
+                found.push(format!("the history begins at {}: {read:?}", history.compaction_revision));
+            }
+            continue;
+        }
         let is = read.found.as_ref().map(|(revision, value)| (*revision, value.as_str()));
         if history.at(&read.key, read.at) != is {
             found.push(format!("at {} there was {:?}: {read:?}", read.at, history.at(&read.key, read.at)));
@@ -289,162 +349,4 @@ pub(crate) fn watched(history: &ServiceHistory, from: u64, events: &[(u64, Value
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    const A: &str = "chaos.a/k";
-    const D: &str = "chaos.d/k";
-
-    fn history(steps: &[(&str, u64, Option<&str>)]) -> ServiceHistory {
-        let mut history = ServiceHistory::default();
-        for (key, revision, value) in steps {
-            history.add(key, *revision, value.map(str::to_owned)).unwrap();
-        }
-        history
-    }
-
-    /// Created at 5, changed at 7 in one batch with another, deleted at 9.
-    fn right() -> ServiceHistory {
-        history(&[(A, 5, Some("v1")), (A, 7, Some("v2")), (A, 9, None), (D, 7, Some("v3"))])
-    }
-
-    fn write(key: &str, op: Kind, value: Option<&str>, revision: Option<u64>) -> Operation {
-        let value = value.map(str::to_owned);
-        Operation { value, revision, ret: 2, status: 200, ..Operation::new(0, key.into(), op, 1) }
-    }
-
-    fn operations() -> Vec<Operation> {
-        let batched = |operation| Operation { batch: Some(1), ..operation };
-        vec![
-            write(A, Kind::Create, Some("v1"), Some(5)),
-            batched(write(A, Kind::Patch, Some("v2"), Some(7))),
-            batched(write(D, Kind::Put, Some("v3"), Some(7))),
-            write(A, Kind::Delete, None, None),
-        ]
-    }
-
-    fn violation_count(history: &ServiceHistory, operations: Vec<Operation>) -> usize {
-        violations(history, &Answered { operations, ..Answered::default() }).len()
-    }
-
-    #[test]
-    fn a_write_that_is_lost_repeated_moved_or_invented_is_found() {
-        assert_eq!(violation_count(&right(), operations()), 0);
-        let mut twice = right();
-        twice.add(A, 11, Some("v1".into())).unwrap();
-        assert_eq!(violation_count(&twice, operations()), 1);
-        let unknown = |ret| Operation { ret, status: 503, ..operations()[0].clone() };
-        let with = |first: Operation| [&[first], &operations()[1..]].concat();
-        assert_eq!(violation_count(&right(), with(unknown(0))), 0);
-        assert_eq!(violation_count(&right(), with(unknown(2))), 1, "it was refused");
-        assert_eq!(violation_count(&twice, with(unknown(0))), 1, "at most once");
-        let moved = Operation { revision: Some(6), ..operations()[0].clone() };
-        assert_eq!(violation_count(&right(), with(moved)), 1);
-        assert_eq!(violation_count(&right(), operations()[1..].to_vec()), 1, "nobody wrote `v1`");
-        let lost = write(A, Kind::Put, Some("v9"), Some(8));
-        assert_eq!(violation_count(&right(), [operations(), vec![lost]].concat()), 1);
-        assert_eq!(violation_count(&right(), operations()[..3].to_vec()), 1, "nobody deleted it");
-        assert_eq!(violation_count(&right(), [operations(), operations()[3..].to_vec()].concat()), 1);
-        assert!(right().add(A, 5, None).is_err());
-    }
-
-    #[test]
-    fn a_torn_batch_is_found() {
-        let of = |one, two| history(&[(A, one, Some("v2")), (D, two, Some("v3"))]);
-        let unknown = |operation: &Operation| Operation { ret: 0, status: 0, ..operation.clone() };
-        let batch: Vec<_> = operations()[1..3].iter().map(unknown).collect();
-        assert_eq!(violation_count(&of(7, 7), batch.clone()), 0);
-        assert_eq!(violation_count(&ServiceHistory::default(), batch.clone()), 0);
-        assert_eq!(violation_count(&history(&[(A, 7, Some("v2"))]), batch.clone()), 1);
-        assert_eq!(violation_count(&history(&[(D, 7, Some("v3"))]), batch.clone()), 1);
-        assert_eq!(violation_count(&of(7, 8), batch.clone()), 1);
-        let delete = unknown(&Operation { batch: Some(1), ..write("chaos.b/k", Kind::Delete, None, None) });
-        assert_eq!(violation_count(&of(7, 7), [batch, vec![delete]].concat()), 1, "the delete is not there");
-    }
-
-    #[test]
-    fn an_answer_that_is_not_of_its_revision_is_found() {
-        let look = |at, found: Option<(u64, &str)>| {
-            let found = found.map(|(revision, value)| (revision, value.to_owned()));
-            let answered = Answered {
-                point_in_time_reads: vec![PointInTimeRead { key: A.into(), at, found }],
-                ..Answered::default()
-            };
-            reads(&right(), &answered).len()
-        };
-        for (at, found) in
-            [(4, None), (5, Some((5, "v1"))), (6, Some((5, "v1"))), (8, Some((7, "v2"))), (9, None)]
-        {
-            assert_eq!(look(at, found), 0);
-        }
-        for (at, found) in [(4, Some((5, "v1"))), (6, None), (7, Some((5, "v1"))), (8, Some((8, "v2")))] {
-            assert_eq!(look(at, found), 1);
-        }
-        let read = |state, value: &str, revision| {
-            let answer =
-                Operation { state, result: Some(value.into()), ..write(A, Kind::Get, None, revision) };
-            reads(&right(), &Answered { operations: vec![answer], ..Answered::default() }).len()
-        };
-        assert_eq!(read(Some(8), "v2", Some(7)), 0);
-        assert_eq!(read(Some(6), "v2", Some(7)), 1);
-        assert_eq!(read(None, "v2", Some(7)), 1);
-    }
-
-    #[test]
-    fn a_list_that_mixes_two_revisions_is_found() {
-        let list = |state, group: Option<&str>, found: &[(&str, &str)]| {
-            let found = found.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
-            let (definition, group) = ("chaos.a".into(), group.map(str::to_owned));
-            lists(&right(), &[ListRead { definition, group, call: 1, ret: 2, state, found }]).len()
-        };
-        assert_eq!(list(6, None, &[("k", "v1")]), 0);
-        assert_eq!(list(6, Some("g1"), &[("k", "v1")]), 0);
-        assert_eq!(list(6, Some("g2"), &[]), 0);
-        assert_eq!(list(9, None, &[]), 0);
-        for (state, group, wrong) in
-            [(7, None, "v1"), (6, None, "v2"), (9, None, "v2"), (6, Some("g2"), "v1")]
-        {
-            assert_eq!(list(state, group, &[("k", wrong)]), 1, "{state} {wrong}");
-        }
-        assert_eq!(list(6, Some("g1"), &[]), 1);
-    }
-
-    #[test]
-    fn a_config_that_breaks_its_schema_is_found() {
-        let odd = (0..).map(|number| format!("v{number}")).find(|value| is_odd(value)).unwrap();
-        let with = |changes: &[(u64, bool)]| {
-            let mut history = history(&[(D, 5, Some(&odd)), (D, 7, Some("v1"))]);
-            history.strict.insert("chaos.d".into(), changes.iter().copied().collect());
-            schemas(&history).len()
-        };
-        assert_eq!(with(&[(3, false)]), 0);
-        assert_eq!(with(&[(3, true), (4, false), (8, true)]), 0);
-        assert_eq!(with(&[(3, true), (8, false)]), 1, "it was written then");
-        assert_eq!(with(&[(3, false), (6, true)]), 1, "it was there");
-    }
-
-    #[test]
-    fn a_follower_that_misses_a_change_or_receives_one_twice_is_found() {
-        let change = |key: &str, value: Option<&str>| {
-            let (of, config) = key.split_once('/').unwrap();
-            let kind = if value.is_some() { "config_updated" } else { "config_deleted" };
-            let mut change = json!({"type": kind, "config_definition_key": of, "config_key": config});
-            if let Some(value) = value {
-                change["data"] = json!({"value": value});
-            }
-            change
-        };
-        let both = json!([change(D, Some("v3")), change(A, Some("v2"))]);
-        let all = [(5, json!([change(A, Some("v1"))])), (7, both.clone()), (9, json!([change(A, None)]))];
-        let violation_count = |events: &[(u64, Value)]| watched(&right(), 5, events).len();
-        assert_eq!(violation_count(&all), 0);
-        assert_eq!(watched(&right(), 6, &all[1..]).len(), 0);
-        assert_eq!(violation_count(&all[1..]), 1);
-        assert_eq!(violation_count(&[&all[..], &all[2..]].concat()), 2, "again, and not in order");
-        assert_eq!(violation_count(&[all[1].clone(), all[0].clone(), all[2].clone()]), 1);
-        assert_eq!(violation_count(&[all[0].clone(), (7, json!([both[0]])), all[2].clone()]), 1);
-        assert_eq!(violation_count(&[all[0].clone(), (8, both), all[2].clone()]), 1);
-    }
-}
+mod tests;

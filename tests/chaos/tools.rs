@@ -1,5 +1,5 @@
-//! The programs that some kinds of fault need: strace, libfaketime, iptables. Each is looked up before a run; a kind
-//! whose program is missing is skipped, and the run says so.
+//! What some kinds of fault need: strace, libfaketime, iptables, namespaces of the run's own, another version of the
+//! binary. Each is looked up before a run; a kind whose means are missing is skipped, and the run says so.
 
 use std::{
     path::{Path, PathBuf},
@@ -18,22 +18,39 @@ const FAKETIME: [&str; 3] = [
 pub(super) struct Tools {
     pub(super) strace: bool,
     pub(super) faketime: Option<PathBuf>,
+    /// A network of the run's own.
+    pub(super) network: bool,
     /// In the run's own network only.
     pub(super) iptables: bool,
+    /// A volume for each node, which can be filled.
+    pub(super) volumes: bool,
+    /// The binary of the previous version.
+    pub(super) old: Option<PathBuf>,
 }
 
 impl Tools {
-    pub(super) fn find(own_network: bool) -> Self {
+    pub(super) fn find(network: bool, volumes: bool) -> Self {
         Self {
-            strace: works("strace", &["-o", "/dev/null", "true"]),
+            strace: strace_works(),
             faketime: FAKETIME.iter().map(PathBuf::from).find(|path| path.exists()),
-            iptables: own_network && works("iptables", &["-F", "INPUT"]),
+            network,
+            iptables: network && works("iptables", &["-F", "INPUT"]),
+            volumes,
+            old: std::env::var_os("CONCORD_OLD_BIN").map(PathBuf::from).filter(|path| path.exists()),
         }
     }
 }
 
+/// The calls by which a process waits for a disk.
+pub(crate) const SYNCS: &str = "fdatasync,fsync,sync_file_range";
+
 /// What strace writes after a call that it tampered with.
 pub(super) const TAMPERED: &str = "(INJECTED)";
+
+/// Whether strace can be used.
+pub(crate) fn strace_works() -> bool {
+    works("strace", &["-o", "/dev/null", "true"])
+}
 
 fn works(program: &str, arguments: &[&str]) -> bool {
     let mut command = Command::new(program);
@@ -44,7 +61,7 @@ fn works(program: &str, arguments: &[&str]) -> bool {
 /// A fault that lasts until it is ended.
 #[derive(Debug)]
 #[must_use]
-pub(super) enum Lasting {
+pub(crate) enum Lasting {
     /// System calls of a process are tampered with.
     Tampered(Child),
     /// Packets are dropped.
@@ -53,11 +70,13 @@ pub(super) enum Lasting {
     Clock(PathBuf),
     /// The network is cut.
     Cut,
+    /// The volumes of these nodes are full.
+    Full(Vec<u64>),
 }
 
 /// Tampers with system calls of a running process: `what` is strace's `inject`. Each call that was tampered with is
 /// a line of the report with [`TAMPERED`] in it.
-pub(super) fn tamper(pid: u32, what: &str, report: &Path) -> Lasting {
+pub(crate) fn tamper(pid: u32, what: &str, report: &Path) -> Lasting {
     let calls = what.split(':').next().unwrap_or(what);
     let mut command = Command::new("strace");
     command.arg("-f").arg("-qq").arg("-o").arg(report).args(["-p", &pid.to_string()]);
@@ -82,6 +101,8 @@ pub(super) fn clock(library: &Path, file: &Path) -> Vec<(String, String)> {
         ("LD_PRELOAD", library),
         ("FAKETIME_TIMESTAMP_FILE", file),
         ("FAKETIME_NO_CACHE", Path::new("1")),
+        // The newer name and the older one.
+        ("FAKETIME_DONT_FAKE_MONOTONIC", Path::new("1")),
         ("DONT_FAKE_MONOTONIC", Path::new("1")),
     ]
     .map(|(name, value)| (name.to_owned(), value.to_string_lossy().into_owned()))
@@ -97,8 +118,8 @@ pub(super) fn set_clock(file: &Path, offset: i64) {
 }
 
 impl Lasting {
-    /// Ends all but a cut, which the network heals itself.
-    pub(super) fn end(self) {
+    /// Ends all but a cut and full volumes, which are ended by what made them.
+    pub(crate) fn end(self) {
         match self {
             Self::Tampered(mut strace) => {
                 // On SIGTERM strace detaches and the process runs on; the death of the process ends strace.
@@ -112,7 +133,7 @@ impl Lasting {
             }
             Self::Loss => assert!(works("iptables", &["-F", "INPUT"]), "iptables has run before"),
             Self::Clock(file) => set_clock(&file, 0),
-            Self::Cut => {}
+            Self::Cut | Self::Full(_) => {}
         }
     }
 }

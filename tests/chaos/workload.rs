@@ -15,6 +15,7 @@ use std::{
 use serde_json::{Value, json};
 
 use super::{
+    expensive::Expensive,
     history::{History, Kind, ListRead, Operation, PointInTimeRead},
     requests::{complete, record_of, request},
 };
@@ -32,6 +33,10 @@ const STRICT: usize = 3;
 const GROUPS: u64 = 4;
 /// One value of so many is odd: few enough that at times no config has one and the strict schema is accepted.
 const ODD_EVERY: u64 = 16;
+/// One value of so many is written with much padding.
+const LARGE_EVERY: u64 = 256;
+/// The padding of a large record.
+const LARGE_BYTES: usize = 300_000;
 
 /// What all clients of a run share.
 #[derive(Debug)]
@@ -51,13 +56,15 @@ pub(crate) struct Shared {
     pub(crate) acknowledged: Mutex<Vec<u64>>,
     /// Accepted changes of the strict schema.
     pub(crate) schemas: AtomicU64,
+    pub(crate) expensive: Expensive,
 }
 
 impl Shared {
-    pub(crate) fn new() -> Self {
+    /// With the file that the history is written to, if there is one.
+    pub(crate) fn new(history: Option<&str>) -> Self {
         let slots = || (0..SLOTS).map(|_| AtomicU64::default()).collect();
         Self {
-            history: History::new(),
+            history: History::new(history),
             slots: DEFINITIONS.iter().map(|_| slots()).collect(),
             seen: Mutex::default(),
             newest: AtomicU64::new(0),
@@ -66,6 +73,7 @@ impl Shared {
             numbers: AtomicU64::new(0),
             acknowledged: Mutex::default(),
             schemas: AtomicU64::new(0),
+            expensive: Expensive::default(),
         }
     }
 
@@ -144,6 +152,9 @@ impl Worker {
         let definition = self.rng.usize(..DEFINITIONS.len());
         let guards = [Guard::Nothing, Guard::Revision, Guard::Value];
         let guard = guards[self.rng.usize(..guards.len())];
+        if self.rng.u8(..100) == 0 {
+            return self.expensive().await;
+        }
         match self.rng.u8(..100) {
             0..32 => self.on_key(definition, Kind::Get, Guard::Nothing).await,
             32..44 => self.on_key(definition, Kind::Create, Guard::Nothing).await,
@@ -172,10 +183,11 @@ impl Worker {
         (format!("{}/k{place}-{generation}", DEFINITIONS[definition]), used + 1 == OPERATIONS_PER_KEY)
     }
 
-    /// An operation that is to be sent, with a value of its own when it writes one.
-    pub(super) fn operation(&self, key: String, op: Kind, guard: Guard) -> Operation {
+    /// An operation that is about to be sent, with a value of its own when it writes one.
+    pub(super) fn operation(&self, key: String, op: Kind, guard: Guard, batch: Option<u64>) -> Operation {
         let seen = self.shared.seen(&key).filter(|_| guard != Guard::Nothing);
-        let mut operation = Operation::new(self.id, key, op, self.shared.history.now());
+        let mut operation =
+            Operation { batch, ..Operation::new(self.id, key, op, self.shared.history.now()) };
         if matches!(op, Kind::Create | Kind::Put | Kind::Patch) {
             operation.value = Some(format!("v{}", self.shared.number()));
         }
@@ -184,6 +196,7 @@ impl Worker {
             (Guard::Value, Some((_, value))) if op == Kind::Patch => operation.tested = Some(value),
             _ => {}
         }
+        self.shared.history.begin(&mut operation);
         operation
     }
 
@@ -193,7 +206,7 @@ impl Worker {
         // A key that gets no more writes must not keep the strict schema from being accepted for ever.
         let op = if last && definition == STRICT { Kind::Delete } else { op };
         let guard = if last { Guard::Nothing } else { guard };
-        let mut operation = self.operation(key, op, guard);
+        let mut operation = self.operation(key, op, guard, None);
         let with_key = op != Kind::Get && self.rng.u8(..100) < 40;
         let asked = operation.clone();
         let remembered = matches!(op, Kind::Create | Kind::Put | Kind::Delete);
@@ -244,12 +257,14 @@ impl Worker {
         let Ok(answer) = call.query(&[("revision", &at.to_string())]).attempt().await else { return };
         let found = match answer.status {
             200 => record_of(&answer),
-            404 => None,
+            // Whether it is retained is checked at the end.
+            404 | 410 => None,
             429 | 503 | 504 => return,
-            // All history is retained, and the revision is applied.
+            // The revision is applied.
             _ => return self.shared.history.contradict(format!("a point-in-time read: {answer:?}")),
         };
-        self.shared.history.record_point_in_time(PointInTimeRead { key, at, found });
+        let is_gone = answer.status == 410;
+        self.shared.history.record_point_in_time(PointInTimeRead { key, at, is_gone, found });
     }
 
     /// Sets the schema that forbids odd values, or one that does not.
@@ -293,7 +308,7 @@ impl Worker {
 /// The data of a value; its group followers from it, so that a reader can tell where the index must find it.
 pub(super) fn data(value: &str) -> Value {
     let mut data = changing(value);
-    data["padding"] = json!("p".repeat(200));
+    data["padding"] = json!("p".repeat(if is_large(value) { LARGE_BYTES } else { 200 }));
     data
 }
 
@@ -308,6 +323,11 @@ fn number_of(value: &str) -> u64 {
 
 pub(super) fn group_of(value: &str) -> String {
     format!("g{}", number_of(value) % GROUPS)
+}
+
+/// Whether a record that is created or put with it is large.
+pub(super) fn is_large(value: &str) -> bool {
+    number_of(value) % LARGE_EVERY == LARGE_EVERY / 2
 }
 
 /// Whether the strict schema forbids it.
@@ -326,6 +346,7 @@ fn records(answer: &Answer) -> Vec<(String, String)> {
 pub(crate) async fn read_all(shared: &Shared, node: &Client, client: usize) {
     for key in shared.keys() {
         let mut operation = Operation::new(client, key, Kind::Get, shared.history.now());
+        shared.history.begin(&mut operation);
         let answer = request(node, &operation).insist().await;
         complete(&mut operation, &answer, shared.history.now());
         shared.history.record(operation);

@@ -69,23 +69,25 @@ impl Cluster {
         cluster
     }
 
-    /// The same with an address of its own for each node, so that the network between two can be cut.
-    pub(crate) async fn start_on_hosts(name: &str, options: &Options, host: fn(u64) -> String) -> Self {
-        let place = PLACES.acquire().await.expect("never closed");
-        let mut cluster = Self::unformed_on(name, options, Some(place), host).await;
-        cluster.form().await;
-        cluster
-    }
-
     /// The same after something was done to the nodes that do not run yet.
     pub(crate) async fn start_prepared(
         name: &str,
         options: &Options,
         prepare: impl FnOnce(&Path, &mut [Node]),
     ) -> Self {
+        Self::start_on_hosts(name, options, |_| "127.0.0.1".to_owned(), prepare).await
+    }
+
+    /// The same with an address of its own for each node, so that the network between two can be cut.
+    pub(crate) async fn start_on_hosts(
+        name: &str,
+        options: &Options,
+        host: fn(u64) -> String,
+        prepare: impl FnOnce(&Path, &mut [Node]),
+    ) -> Self {
         let place = PLACES.acquire().await.expect("never closed");
         let directory = fresh_directory(name);
-        let node = |id| Node::new(id, directory.path(), &options.settings);
+        let node = |id| Node::on_host(id, directory.path(), &options.settings, host(id));
         let mut nodes: Vec<Node> = (1..=3).map(node).collect();
         prepare(directory.path(), &mut nodes);
         join_all(nodes.iter_mut().map(Node::start_anywhere)).await;
@@ -119,18 +121,9 @@ impl Cluster {
     }
 
     async fn unformed(name: &str, options: &Options, place: Option<SemaphorePermit<'static>>) -> Self {
-        Self::unformed_on(name, options, place, |_| "127.0.0.1".to_owned()).await
-    }
-
-    async fn unformed_on(
-        name: &str,
-        options: &Options,
-        place: Option<SemaphorePermit<'static>>,
-        host: fn(u64) -> String,
-    ) -> Self {
         let directory = fresh_directory(name);
         let mut nodes: Vec<Node> =
-            (1..=3).map(|id| Node::on_host(id, directory.path(), &options.settings, host(id))).collect();
+            (1..=3).map(|id| Node::new(id, directory.path(), &options.settings)).collect();
         join_all(nodes.iter_mut().map(Node::start_anywhere)).await;
         Self { nodes, directory, _place: place }
     }

@@ -18,7 +18,7 @@ use super::{Client, eventually, ports};
 type Start = (Command, mpsc::SyncSender<std::io::Result<Child>>);
 
 /// The binary under test: the one that was built with the tests, or that of `CONCORD_BIN`.
-static BINARY: LazyLock<PathBuf> =
+pub(crate) static BINARY: LazyLock<PathBuf> =
     LazyLock::new(|| std::env::var_os("CONCORD_BIN").unwrap_or(env!("CARGO_BIN_EXE_concord").into()).into());
 
 static STARTER: LazyLock<Mutex<mpsc::SyncSender<Start>>> = LazyLock::new(|| {
@@ -54,6 +54,8 @@ pub(crate) struct Node {
     pub(crate) host: String,
     pub(crate) api_port: u16,
     pub(crate) peer_port: u16,
+    /// The program: another version where a test says so.
+    pub(crate) binary: PathBuf,
     /// Every setting, by the name of its environment variable.
     pub(crate) settings: BTreeMap<String, String>,
     /// Settings that win over everything else, the addresses included.
@@ -76,6 +78,7 @@ impl Node {
             host,
             api_port: 0,
             peer_port: 0,
+            binary: BINARY.clone(),
             settings: settings.clone(),
             overrides: Vec::new(),
             child: None,
@@ -111,7 +114,7 @@ impl Node {
         let log =
             || File::options().create(true).append(true).open(&self.log).expect("the log can be written");
         let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL", "--"]).arg(BINARY.as_path()).arg("serve");
+        command.args(["--pdeathsig", "KILL", "--"]).arg(&self.binary).arg("serve");
         // No setting of the environment of the tests may reach the node.
         for (name, _) in std::env::vars_os() {
             // Only a build with seeded bugs reads the name of one.
@@ -207,6 +210,11 @@ impl Node {
             self.child = None;
         }
         status
+    }
+
+    /// Whether the process runs.
+    pub(crate) fn runs(&mut self) -> bool {
+        self.exited().is_none() && self.child.is_some()
     }
 
     /// Waits until the process ends by itself.

@@ -8,8 +8,8 @@ const LAYERS: [&str; 8] = ["model", "state", "feed", "store", "peer", "raft", "s
 /// What is above all layers. No layer names it.
 const ABOVE: [&str; 3] = ["node", "cli", "main"];
 
-/// What belongs to no layer: the settings, the seeded bugs, and the crate's list of modules.
-const BESIDE: [&str; 3] = ["settings", "sabotage", "lib"];
+/// What belongs to no layer: the settings, the seeded bugs, the functions for fuzzers, and the crate's list of modules.
+const BESIDE: [&str; 4] = ["settings", "sabotage", "fuzz_targets", "lib"];
 
 /// Pairs that the order of the layers would allow: the calls between nodes know nothing of what they carry.
 const APART: [(&str, &str); 3] = [("peer", "state"), ("peer", "feed"), ("peer", "store")];

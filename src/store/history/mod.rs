@@ -17,6 +17,7 @@
 //! | `reader` | reads one segment frame by frame |
 //! | `query` | the changes of one record, a config as of a revision |
 //! | `changes` | all changes from a revision on, in order |
+//! | `fuzz` | segments for the fuzzer |
 //! | `transfer` | segments that fill a gap in the history of another member |
 //!
 //! **Invariants:** a change is written once, in the order of revisions. A reader gets every change of its
@@ -24,6 +25,8 @@
 
 mod changes;
 pub(super) mod format;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) mod fuzz;
 mod query;
 mod reader;
 mod segment_index;

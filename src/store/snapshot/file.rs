@@ -46,6 +46,8 @@ const BLOCK: u8 = 1;
 const FOOTER: u8 = 2;
 /// A block exceeds its setting by one record at most; a longer one is damage and must not be allocated.
 const BLOCK_BYTES_MAX: usize = 1 << 30;
+/// No bytes compress to less than a part in so many: one byte of LZ4 repeats at most 255 bytes.
+const COMPRESSION_MAX: usize = 256;
 
 /// The first frame: what the file holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -274,7 +276,8 @@ impl Reader {
             .and_then(|rest| rest.split_first_chunk::<4>())
             .ok_or_else(|| self.damaged("a block has no length"))?;
         let length = u32::from_le_bytes(*length) as usize;
-        if length > BLOCK_BYTES_MAX {
+        // What can't be is not allocated: a checksum shows damage, but not who wrote the file.
+        if length > BLOCK_BYTES_MAX || length > compressed.len().saturating_mul(COMPRESSION_MAX) {
             return Err(self.damaged("a block is too long"));
         }
         self.block = lz4_flex::block::decompress(compressed, length)
@@ -343,7 +346,7 @@ fn header(bytes: &[u8], name: &str) -> Result<Header, StoreError> {
 }
 
 /// Writes a state to a file and returns its header. The caller renames the file and makes its name durable.
-pub(super) fn write(
+pub(in crate::store) fn write(
     path: &Path,
     state: &State,
     position: &Position,
@@ -420,5 +423,7 @@ pub(crate) fn read(path: &Path) -> Result<(State, Header), StoreError> {
     Ok((state, header))
 }
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(in crate::store) mod fuzz;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -1,0 +1,65 @@
+//! Segments for the fuzzer: scanned, put into frames, taken out of them.
+
+use super::{
+    format::{Encoder, SegmentFrame, StoredChange},
+    reader::scan_from,
+    segment_index::Index,
+};
+use crate::{
+    fuzz_targets::join,
+    state::Change,
+    store::files::{self, Frame},
+};
+
+/// Scans a segment, and again what the scan found to be whole. Whether all of it is.
+pub(in crate::store) fn scan(bytes: &[u8]) -> bool {
+    // The revision that the segment itself says it begins after.
+    let mut rest = bytes;
+    let after = match files::read_frame(&mut rest).expect("memory is read") {
+        Frame::Whole(frame, _) => match SegmentFrame::parse(&frame) {
+            Some(SegmentFrame::Header(after)) => after,
+            _ => 0,
+        },
+        Frame::End | Frame::Damaged(_) => 0,
+    };
+    let scan = scan_from(bytes, after).expect("memory is read");
+    let whole = usize::try_from(scan.bytes).expect("no more than there is");
+    assert!(whole <= bytes.len(), "a scan finds no more than there is");
+    let again = scan_from(&bytes[..whole], after).expect("memory is read");
+    assert_eq!((again.totals, again.bytes, again.sealed), (scan.totals, scan.bytes, scan.sealed));
+    assert!(again.damage.is_none(), "what is whole has no damage");
+    scan.damage.is_none()
+}
+
+pub(in crate::store) fn framed(parts: &[&[u8]]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for part in parts {
+        files::write_frame(&mut bytes, part).expect("memory grows");
+    }
+    bytes
+}
+
+/// The parts of which [`framed`] makes the bytes again.
+pub(in crate::store) fn unframed(mut bytes: &[u8]) -> Vec<u8> {
+    let mut frames = Vec::new();
+    while let Frame::Whole(frame, _) = files::read_frame(&mut bytes).expect("memory is read") {
+        frames.push(frame);
+    }
+    join(&frames.iter().map(Vec::as_slice).collect::<Vec<_>>())
+}
+
+/// A sealed segment with these changes, and an open one.
+pub(in crate::store) fn segments(changes: &[Change]) -> [Vec<u8>; 2] {
+    let write = |sealed| {
+        let mut encoder = Encoder::new(Vec::new(), 0).expect("memory grows");
+        let mut index = Index::default();
+        for change in changes {
+            let change = StoredChange::of(change, 0);
+            index.add(&change, encoder.bytes);
+            encoder.change(&change).expect("memory grows");
+        }
+        encoder.applied_mark(encoder.upto() + 3).expect("memory grows");
+        if sealed { encoder.seal(&index).expect("memory grows") } else { encoder.to }
+    };
+    [write(true), write(false)]
+}
