@@ -4,7 +4,7 @@
 //! | calls | answered by |
 //! |---|---|
 //! | `join` | the service; needs only the secret, because the node may have no identity yet |
-//! | `write`, `writes`, `read-index`, `change` | the service, when this node leads |
+//! | `write`, `writes`, `writes-each`, `read-index`, `change` | the service, when this node leads |
 //! | `clock` | the service |
 //! | `page` | the service, from a state that it holds for cursors |
 //! | `history` | the service, from this node's own disk |
@@ -14,6 +14,8 @@
 //!
 //! **Invariants:** the headers are checked before a byte of the body is read. A 4xx means that nothing was done, by
 //! which the caller distinguishes *not applied* from *unknown*; every later failure is a 5xx.
+
+use std::convert::Infallible;
 
 use axum::{
     Router,
@@ -27,7 +29,7 @@ use axum::{
     routing::post,
 };
 use bytes::Bytes;
-use futures::TryStreamExt as _;
+use futures::{StreamExt as _, TryStreamExt as _};
 use hyper_util::rt::TokioIo;
 use tokio_util::io::ReaderStream;
 use tower_http::catch_panic::CatchPanicLayer;
@@ -39,7 +41,7 @@ use crate::{
         client::{PROTOCOL, REMOVED_STATUS, SNAPSHOT_HEADER},
     },
     raft::Consensus,
-    service::Service,
+    service::{Parts, Service},
 };
 
 /// Bytes of a call's body: a write of the longest request body, or a batch of log entries.
@@ -91,6 +93,17 @@ async fn handle(State(service): State<Service>, request: Request<Body>) -> Resul
         Call::Vote | Call::PreVote | Call::Append | Call::Transfer | Call::Digests => {
             Ok(consensus(&service)?.receive(call, read_body(body).await?).await?.into_response())
         }
+        Call::WritesEach => {
+            let Parts { first, others } = service.answer_writes_each(read_body(body).await?).await?;
+            Ok(match others {
+                None => first.into_response(),
+                Some(others) => {
+                    let first = futures::stream::iter([first]);
+                    let parts = first.chain(others).map(Ok::<_, Infallible>);
+                    Body::from_stream(parts).into_response()
+                }
+            })
+        }
         Call::ReadIndex
         | Call::Clock
         | Call::Join
@@ -120,6 +133,7 @@ async fn answer(service: &Service, call: Call, body: Bytes) -> Result<Bytes, Rec
         | Call::Transfer
         | Call::Snapshot
         | Call::FetchSnapshot
+        | Call::WritesEach
         | Call::Digests => Err(ReceiveError::Unknown(call.to_string())),
     }
 }

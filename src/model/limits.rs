@@ -67,13 +67,27 @@ pub const INDEX_ENTRIES_MAX: usize = 10_000;
 /// Subschemas that are visited to resolve one member of an indexed path through `$ref` and `allOf`: far more than an
 /// accepted schema needs, and an end for references in a circle. Fixed.
 pub const PATH_SUBSCHEMAS_MAX: usize = 1000;
+/// Bytes of an indexed path. Each of its members is looked up in the schema, through up to
+/// [`PATH_SUBSCHEMAS_MAX`] subschemas. Fixed.
+pub const INDEX_PATH_BYTES_MAX: usize = 1024;
 /// Configs up to which a definition is reindexed in the one log entry that changes its paths: some 10 ms. A larger one
-/// is reindexed in steps, and until then queries on its new paths are refused. Fixed: every node must decide the same.
+/// is reindexed in steps, and until then queries on its new paths are refused. The definitions of a batch share it.
+/// Fixed: every node must decide the same.
 pub const REINDEX_CONFIGS_MAX: u64 = 1000;
+/// Bytes of data likewise, from feature level 2 on: they are parsed, some 10 ms. Fixed: as above.
+pub const REINDEX_BYTES_MAX: usize = 1 << 20;
 /// Configs of one step of an index build: some 5 ms, in which no other write is decided. Fixed: as above.
 pub const BUILD_STEP_CONFIGS_MAX: usize = 250;
 /// Bytes of data after which a step of an index build ends, because the data are parsed. Fixed: as above.
 pub const BUILD_STEP_BYTES_MAX: usize = 512 << 10;
+
+// Batches.
+
+/// Evaluations of schemas that all operations of one batch may take together, as [`CHECK_EVALUATIONS_MAX`] counts
+/// them; compiling a byte of a schema counts 20. From a quarter of a second to some seconds. Fixed.
+pub const BATCH_EVALUATIONS_MAX: u64 = 100_000_000;
+/// Cost of all patches of one batch, as [`PATCH_COST_MAX`] counts it: half a second. Fixed.
+pub const BATCH_PATCH_COST_MAX: usize = 4 * PATCH_COST_MAX;
 
 // Patches.
 
@@ -120,6 +134,8 @@ pub const PATTERN_BYTES_MAX: usize = 256 << 10;
 pub const PATTERN_TRANSLATION_BYTES_MAX: usize = 2 << 20;
 /// Bytes of all compiled patterns of a schema, which is cached with others. Fixed.
 pub const PATTERNS_BYTES_MAX: usize = 16 << 20;
+/// Approximate bytes of the compiled schemas that a node keeps for the next write; a heavier one is kept alone. Fixed.
+pub const CACHED_SCHEMAS_BYTES_MAX: usize = 64 << 20;
 
 // Connections and bodies.
 
@@ -178,7 +194,7 @@ pub const WATCH_REPLAYS_MAX: usize = 4;
 
 // Changes of a schema or of unique paths.
 
-/// Scans that run on a node at once; each keeps a processor busy. More wait. Fixed.
+/// Scans that run on a node at once; each keeps a processor busy, and one is left to other long work. More wait. Fixed.
 pub const CONFIG_SCANS_MAX: usize = 2;
 /// Configs that a report lists. Fixed.
 pub const REPORTED_CONFIGS_MAX: usize = 100;

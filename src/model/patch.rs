@@ -5,8 +5,8 @@
 //! document as often as the patch says. Here members keep their order, numbers are compared by value, and the cost of
 //! a patch is bounded.
 //!
-//! **Invariant:** the result of a patch depends on the patch and its target alone, and costs at most
-//! [`PATCH_COST_MAX`].
+//! **Invariant:** the result of a patch depends on the patch and its target alone, and costs no more than
+//! it may, at most [`PATCH_COST_MAX`](super::limits::PATCH_COST_MAX).
 
 use serde_json::{Map, Value};
 
@@ -14,7 +14,7 @@ use super::{
     document::Document,
     error::{LocSegment, Violation},
     index,
-    limits::{PATCH_COST_MAX, PATCH_DEPTH_MAX, PATCH_VIOLATIONS_MAX},
+    limits::{PATCH_DEPTH_MAX, PATCH_VIOLATIONS_MAX},
 };
 
 /// The format of a patch.
@@ -66,6 +66,8 @@ pub enum PatchError {
     Violation(Violation),
     /// A `test` found another value.
     TestFailed(Violation),
+    /// It costs more than it may.
+    TooCostly(Violation),
 }
 
 /// One operation of a JSON Patch.
@@ -107,15 +109,15 @@ impl Patch {
         errors
     }
 
-    /// Applies the patch to a target and returns the result.
+    /// Applies the patch to a target within a cost. Returns the result and what it cost.
     ///
     /// # Errors
     /// When an operation can't be applied.
-    pub fn apply(&self, mut target: Value) -> Result<Value, PatchError> {
+    pub fn apply(&self, mut target: Value, cost_max: usize) -> Result<(Value, usize), PatchError> {
+        let mut budget = Budget(cost_max);
         match (self.format, &self.document.value) {
             (PatchFormat::Merge, patch) => merge(&mut target, patch),
             (PatchFormat::Json, Value::Array(operations)) => {
-                let mut budget = Budget(PATCH_COST_MAX);
                 for (index, operation) in (0..).zip(operations) {
                     let at = |error: OperationError| error.at(index);
                     let operation = Operation::parse(operation, index, &mut Vec::new());
@@ -126,7 +128,7 @@ impl Patch {
             }
             (PatchFormat::Json, _) => return Err(OperationError::Violation("a JSON Patch is a list").at(0)),
         }
-        Ok(target)
+        Ok((target, cost_max - budget.0))
     }
 }
 
@@ -135,6 +137,7 @@ impl Patch {
 enum OperationError {
     Violation(&'static str),
     TestFailed,
+    TooCostly,
 }
 
 impl OperationError {
@@ -148,6 +151,10 @@ impl OperationError {
                 let text = format!("operation {index}: the value is not the one that `test` names");
                 PatchError::TestFailed(Violation::at(loc, text))
             }
+            Self::TooCostly => {
+                let text = format!("operation {index}: the patch as a whole costs too much");
+                PatchError::TooCostly(Violation::at(loc, text))
+            }
         }
     }
 }
@@ -160,10 +167,7 @@ struct Budget(usize);
 
 impl Budget {
     fn spend(&mut self, cost: usize) -> Result<(), OperationError> {
-        self.0 = self
-            .0
-            .checked_sub(cost)
-            .ok_or(OperationError::Violation("the patch as a whole costs too much"))?;
+        self.0 = self.0.checked_sub(cost).ok_or(OperationError::TooCostly)?;
         Ok(())
     }
 }

@@ -15,6 +15,7 @@
 //! | `read-index` | none | the index that a linearizable read waits for | the leader's service | – |
 //! | `write` | one write | its outcome | the leader's service | – |
 //! | `writes` | several small writes | the outcome of each | the leader's service | retries until the time is up: certainly not applied |
+//! | `writes-each` | several small writes | the outcome of each as soon as it is decided, in frames | the leader's service | calls `writes` |
 //! | `page` | a cursor and a list | a part of that page | the service of the node that pins the cursor's state | answers 503 |
 //! | `history` | a query of the history | a part of the history | the service, from its own disk | asks the next member |
 //! | `change` | a change of the membership | the entry that makes it | the leader's service | retries until the time is up: certainly not done |
@@ -46,8 +47,10 @@ pub enum Call {
     ReadIndex,
     /// Forwards a write.
     Write,
-    /// Forwards several small writes.
+    /// Forwards several small writes, whose answers are batched.
     Writes,
+    /// Forwards several small writes, each of which is answered when it is decided.
+    WritesEach,
     /// Fetches the page of a cursor.
     Page,
     /// Fetches a part of the history.
@@ -62,7 +65,7 @@ pub enum Call {
 
 impl Call {
     /// All calls.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Vote,
         Self::PreVote,
         Self::Append,
@@ -74,6 +77,7 @@ impl Call {
         Self::ReadIndex,
         Self::Write,
         Self::Writes,
+        Self::WritesEach,
         Self::Page,
         Self::History,
         Self::Change,
@@ -96,6 +100,7 @@ impl Call {
             Self::ReadIndex => "read-index",
             Self::Write => "write",
             Self::Writes => "writes",
+            Self::WritesEach => "writes-each",
             Self::Page => "page",
             Self::History => "history",
             Self::Change => "change",

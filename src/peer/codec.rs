@@ -3,7 +3,7 @@
 //! **Invariant:** bytes of another version are refused, and so are bytes after the value.
 
 use bytes::Bytes;
-use serde::{Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::ReceiveError;
 
@@ -29,6 +29,17 @@ pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ReceiveErro
     if rest.is_empty() { Ok(value) } else { Err(malformed("bytes after the value")) }
 }
 
+/// Decodes the first fields of what [`encode`] has encoded, and ignores what follows.
+///
+/// # Errors
+/// When the bytes begin with anything else.
+pub(crate) fn decode_head<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, ReceiveError> {
+    let malformed = |text: &str| ReceiveError::Malformed(text.into());
+    let rest = bytes.strip_prefix(&[VERSION]).ok_or_else(|| malformed("of an unknown encoding"))?;
+    let (value, _) = postcard::take_from_bytes(rest).map_err(|error| malformed(&error.to_string()))?;
+    Ok(value)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -39,6 +50,8 @@ mod tests {
         assert_eq!(decode::<String>(&bytes).unwrap(), "no");
         assert!(decode::<String>(&[]).is_err());
         assert!(decode::<String>(&bytes[..bytes.len() - 1]).is_err());
+        assert_eq!(decode_head::<&str>(&encode(&("no", 7u8, vec![1; 9]))).unwrap(), "no");
+        assert!(decode_head::<&str>(&[]).is_err());
         bytes.push(0);
         assert!(decode::<String>(&bytes).is_err());
         bytes.pop();

@@ -63,6 +63,7 @@ impl Consensus {
             | Call::ReadIndex
             | Call::Write
             | Call::Writes
+            | Call::WritesEach
             | Call::Page
             | Call::History
             | Call::Change

@@ -12,7 +12,7 @@ use std::{sync::Arc, thread::available_parallelism};
 
 use tokio::{
     runtime::{Builder, Runtime},
-    sync::Semaphore,
+    sync::{OwnedSemaphorePermit, Semaphore},
     time::{Instant, timeout_at},
 };
 use tokio_util::sync::CancellationToken;
@@ -28,7 +28,14 @@ const NICENESS: i32 = 10;
 pub(super) struct CpuPool {
     /// Owns the threads and nothing else: no task runs on it.
     runtime: Option<Runtime>,
+    threads: usize,
     turns: Arc<Semaphore>,
+}
+
+/// The right to run on one of the threads.
+#[derive(Debug)]
+pub(super) struct PoolPermit {
+    _place: OwnedSemaphorePermit,
 }
 
 /// Tells a piece of work when nobody waits for it any more. Long work looks at it at least every few milliseconds.
@@ -60,7 +67,12 @@ impl CpuPool {
             .on_thread_start(lower_priority)
             .build();
         let runtime = runtime.expect("a runtime without drivers needs nothing that could be missing");
-        Self { runtime: Some(runtime), turns: Arc::new(Semaphore::new(threads)) }
+        Self { runtime: Some(runtime), threads, turns: Arc::new(Semaphore::new(threads)) }
+    }
+
+    /// How many pieces of work run at once.
+    pub(super) fn threads(&self) -> usize {
+        self.threads
     }
 
     /// Waits for a turn and runs `work` on one of the threads.
@@ -73,23 +85,52 @@ impl CpuPool {
         deadline: Instant,
         work: impl FnOnce(&Cancel) -> T + Send + 'static,
     ) -> Result<T, Refusal> {
+        let turn = self.turn(deadline).await?;
+        self.run_in(turn, deadline, work).await.map(|(_turn, result)| result)
+    }
+
+    /// Waits for a turn, for work in several parts that must not wait for others in between.
+    ///
+    /// # Errors
+    /// [`Refusal::Unavailable`] when the deadline passes before.
+    pub(super) async fn turn(&self, deadline: Instant) -> Result<PoolPermit, Refusal> {
         let late = |_| Refusal::Unavailable("the processors were busy until the time was up".into());
         let turn = timeout_at(deadline, Arc::clone(&self.turns).acquire_owned()).await.map_err(late)?;
+        turn.map(|place| PoolPermit { _place: place })
+            .map_err(|_| Refusal::Unavailable("this node is stopping".into()))
+    }
+
+    /// Runs `work` in a turn that was waited for, and returns the turn with the result.
+    ///
+    /// # Errors
+    /// As for [`Self::run`].
+    pub(super) async fn run_in<T: Send + 'static>(
+        &self,
+        turn: PoolPermit,
+        deadline: Instant,
+        work: impl FnOnce(&Cancel) -> T + Send + 'static,
+    ) -> Result<(PoolPermit, T), Refusal> {
         let caller_gone = CancellationToken::new();
         let cancel = Cancel::new(caller_gone.clone(), deadline);
         let _gone_when_dropped = caller_gone.drop_guard();
         let running = self.runtime.as_ref().map(|runtime| {
             runtime.spawn_blocking(move || {
+                // The turn ends with the work, however long after its caller.
                 let result = work(&cancel);
-                drop(turn);
-                result
+                (turn, result)
             })
         });
         let running = running.expect("the runtime is there until the pool is dropped");
         let ended = timeout_at(deadline, running).await;
-        let late = |_| Refusal::Unavailable("the work was not done when the time was up".into());
-        ended.map_err(late)?.map_err(|error| Refusal::Internal(format!("long work ended early: {error}")))
+        ended
+            .map_err(|_| late())?
+            .map_err(|error| Refusal::Internal(format!("long work ended early: {error}")))
     }
+}
+
+/// The refusal of work that was not done in time: certainly without effect.
+pub(super) fn late() -> Refusal {
+    Refusal::Unavailable("the work was not done when the time was up".into())
 }
 
 impl Drop for CpuPool {

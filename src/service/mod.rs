@@ -32,7 +32,6 @@
 pub mod access;
 mod backup;
 mod clock;
-#[cfg_attr(not(test), expect(dead_code, reason = "used from the next change on"))]
 mod cpu_pool;
 mod disk_reserve;
 mod forgetting;
@@ -79,6 +78,7 @@ pub use request::{
     Alarm, Caller, ClusterView, Compiled, Consistency, Level, MemberView, NewSchema, NewUnique, Refusal,
     Rollback, Write, Written,
 };
+pub(crate) use write::forwarded::Parts;
 pub use write::{
     config_scan::{Breaking, Report},
     redefine::Tried,
@@ -141,7 +141,6 @@ struct Inner {
     clock: clock::Clock,
     write_barriers: Arc<write::write_barrier::WriteBarriers>,
     /// Where work runs that takes longer than about a millisecond.
-    #[expect(dead_code, reason = "used from the next change on")]
     cpu_pool: cpu_pool::CpuPool,
     /// One permit for each scan of all configs of a definition.
     scans: Arc<Semaphore>,
@@ -157,6 +156,8 @@ impl Service {
     /// A service without consensus; [`Self::start`] starts it when the directory has an identity.
     #[must_use]
     pub fn new(options: Options, access: Access, peers: Arc<Peers>) -> Self {
+        let cpu_pool = cpu_pool::CpuPool::new();
+        let scans_max = CONFIG_SCANS_MAX.min(cpu_pool.threads() - 1);
         let inner = Inner {
             access,
             peers,
@@ -174,8 +175,8 @@ impl Service {
             ),
             clock: clock::Clock::new(),
             write_barriers: Arc::default(),
-            cpu_pool: cpu_pool::CpuPool::new(),
-            scans: Arc::new(Semaphore::new(CONFIG_SCANS_MAX)),
+            cpu_pool,
+            scans: Arc::new(Semaphore::new(scans_max)),
             read_index: Arc::default(),
             hub: Arc::new(watch::Hub::new(options.limits.watches)),
             pinned_states: Arc::default(),

@@ -264,11 +264,6 @@ impl Write {
         }
     }
 
-    /// The key of its config; `None` for a write of a definition and for a batch.
-    pub(super) fn config_key(&self) -> Option<&str> {
-        if let Target::Config { key, .. } = self.target() { Some(key) } else { None }
-    }
-
     /// The keys of its definitions, each once, in their order.
     pub(super) fn definitions(&self) -> BTreeSet<&str> {
         self.operations().iter().map(Self::definition).collect()

@@ -43,6 +43,7 @@ use crate::model::{
 };
 use feature::FeatureLevel;
 use index::{
+    backfill::Reindexed,
     deferred::DeferredIndexes,
     tree::{Item, Tree},
 };
@@ -68,6 +69,8 @@ pub struct State {
     sum: u128,
     compaction_revision: Revision,
     feature_level: FeatureLevel,
+    /// What the entry that is being applied has reindexed so far.
+    reindexed: Reindexed,
 }
 
 /// A definition with its configs and their indexes.

@@ -105,6 +105,7 @@ impl Default for Options {
 
 /// What a start loaded.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "one value for each start, moved once")]
 pub enum Loaded {
     /// A whole state (perhaps the empty one at index 0); the log after it has to be applied.
     State(State, Position),

@@ -4,7 +4,7 @@
 use super::{SRC, Source, assert_none};
 
 /// Files that spawn tasks of their own: when these end, and what follows from a panic.
-const SPAWNS: [(&str, &str); 11] = [
+const SPAWNS: [(&str, &str); 12] = [
     ("src/api/body.rs", "ends at its time-out; a panic only leaves a rest of a body unread"),
     ("src/api/peer.rs", "ends with its connection, which a panic closes: the leader opens another"),
     ("src/node.rs", "a listener's task: its end is the node's end"),
@@ -17,6 +17,10 @@ const SPAWNS: [(&str, &str); 11] = [
     (
         "src/service/read/shared_index.rs",
         "ends when no reader waits; a panic refuses them, and the next starts anew",
+    ),
+    (
+        "src/service/write/forwarded.rs",
+        "ends with the time of its writes, or with the call; a panic cuts the answer off",
     ),
     ("src/service/watch/initial.rs", "ends at its time-out; it only drops a state"),
 ];

@@ -25,7 +25,7 @@ pub use value::{encode, kind_bounds};
 
 use super::{
     error::{LocSegment, Violation},
-    limits::INDEX_ENTRIES_MAX,
+    limits::{INDEX_ENTRIES_MAX, INDEX_PATH_BYTES_MAX},
     record::{Definition, Entries, Entry},
 };
 
@@ -111,6 +111,11 @@ pub fn check_paths(
     }
     for (position, text) in (0u64..).zip(texts) {
         let loc = vec!["indexes".into(), LocSegment::Index(position)];
+        if text.len() > INDEX_PATH_BYTES_MAX {
+            let msg = format!("an index path has at most {INDEX_PATH_BYTES_MAX} bytes, not {}", text.len());
+            violations.push(Violation::at(loc, msg));
+            continue;
+        }
         match IndexPath::parse(text) {
             Err(violation) => violations.push(Violation::at(loc, violation.msg)),
             Ok(path) if paths.iter().any(|other| other.segments == path.segments) => {
@@ -202,6 +207,8 @@ mod tests {
         let positions: Vec<_> = violations.iter().map(|violation| violation.loc[1].clone()).collect();
         assert_eq!(positions, [LocSegment::Index(1), LocSegment::Index(2), LocSegment::Index(3)]);
         assert!(check_paths(&texts(&["a", "b"]), None, 1).is_err());
+        assert!(check_paths(&["a".repeat(INDEX_PATH_BYTES_MAX)], None, 1).is_ok());
+        assert!(check_paths(&["a".repeat(INDEX_PATH_BYTES_MAX + 1)], None, 1).is_err());
         assert!(check_paths(&texts(&["any.path"]), None, 64).is_ok());
     }
 

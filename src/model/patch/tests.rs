@@ -1,7 +1,7 @@
 //! The examples of both RFCs, and what is specific here: member order, numbers, bounded cost.
 
 use super::*;
-use crate::model::document::parse;
+use crate::model::{document::parse, limits::PATCH_COST_MAX};
 
 fn value(text: &str) -> Value {
     parse(text.as_bytes(), 64).unwrap()
@@ -14,7 +14,9 @@ fn patch(format: PatchFormat, text: &str) -> Patch {
 }
 
 fn json(target: &str, operations: &str) -> Result<String, PatchError> {
-    patch(PatchFormat::Json, operations).apply(value(target)).map(|made| made.to_string())
+    patch(PatchFormat::Json, operations)
+        .apply(value(target), PATCH_COST_MAX)
+        .map(|(made, _)| made.to_string())
 }
 
 #[test]
@@ -33,7 +35,7 @@ fn the_examples_of_merge_patch() {
         (r"[1,2]", r#"{"a":"b","c":null}"#, r#"{"a":"b"}"#),
         ("{}", r#"{"a":{"bb":{"ccc":null}}}"#, r#"{"a":{"bb":{}}}"#),
     ] {
-        let made = patch(PatchFormat::Merge, merged).apply(value(target)).unwrap();
+        let made = patch(PatchFormat::Merge, merged).apply(value(target), PATCH_COST_MAX).unwrap().0;
         assert_eq!(made.to_string(), expected, "{target} {merged}");
     }
 }
@@ -92,7 +94,7 @@ fn members_keep_their_order_and_numbers_their_digits() {
     let target = r#"{"a":123456789012345678901234567890,"b":7.0,"c":-0.0,"d":1e+400}"#;
     let removed = json(target, r#"[{"op":"remove","path":"/a"}]"#).unwrap();
     assert_eq!(removed, r#"{"b":7.0,"c":-0.0,"d":1e+400}"#);
-    let merged = patch(PatchFormat::Merge, r#"{"b":null,"e":0.10}"#).apply(value(target)).unwrap();
+    let merged = patch(PatchFormat::Merge, r#"{"b":null,"e":0.10}"#).apply(value(target), 0).unwrap().0;
     assert_eq!(merged.to_string(), r#"{"a":123456789012345678901234567890,"c":-0.0,"d":1e+400,"e":0.10}"#);
 }
 
@@ -182,11 +184,11 @@ fn a_patch_that_would_cost_too_much_is_refused() {
     let double = r#"{"op":"copy","from":"/a","path":"/a/-"}"#;
     let operations = format!("[{}]", vec![double; 40].join(","));
     let made = json(&target, &operations);
-    assert!(matches!(made, Err(PatchError::Violation(_))), "doubled forty times");
+    assert!(matches!(made, Err(PatchError::TooCostly(_))), "doubled forty times");
     let long = format!("[{}]", vec!["0"; 200_000].join(","));
     let shift = r#"{"op":"add","path":"/0","value":1}"#;
     let operations = format!("[{}]", vec![shift; 1000].join(","));
-    assert!(matches!(json(&long, &operations), Err(PatchError::Violation(_))), "moves 200 million elements");
+    assert!(matches!(json(&long, &operations), Err(PatchError::TooCostly(_))), "moves 200 million elements");
     let deepen = r#"{"op":"copy","from":"","path":"/a"}"#;
     let operations = format!("[{}]", vec![deepen; 300].join(","));
     assert!(

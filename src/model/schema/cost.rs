@@ -28,19 +28,27 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use serde_json::{Number, Value};
+use serde_json::Value;
 
-use super::graph::{Graph, Node};
+use super::{
+    graph::{Graph, Node},
+    size::{arithmetic, measure, size_of},
+};
 use crate::model::{
     error::Violation,
     limits::{
-        CHECK_EVALUATIONS_MAX, CHECK_STACK_MAX, LISTED_EVALUATIONS_MAX, PLACE_CHAIN_MAX,
-        PLACE_EVALUATIONS_MAX, SCHEMA_COST_STEPS_MAX,
+        CHECK_EVALUATIONS_MAX, CHECK_STACK_MAX, PLACE_CHAIN_MAX, PLACE_EVALUATIONS_MAX, SCHEMA_COST_STEPS_MAX,
     },
 };
 
 /// Levels of data: `serde_json` parses no more than 127.
 const DEPTH_MAX: usize = 128;
+/// Cost up to which an estimate is enough: above it the cost decides where and whether the check runs.
+const ROUGH_EVALUATIONS_MAX: u64 = 10_000;
+/// Positions of a pattern that are followed at a byte of a text, for one evaluation.
+const POSITIONS_PER_EVALUATION: u64 = 16;
+/// Approximate bytes of a transition: a name and its target in a map.
+const TRANSITION_BYTES: usize = 96;
 
 /// The automaton: what is evaluated at each kind of place. The root is the first state.
 #[derive(Debug)]
@@ -51,6 +59,8 @@ pub(super) struct Costs {
     cost: u64,
     /// The highest cost of a number's comparisons in a state.
     numeric: u64,
+    /// The highest number of pattern positions in a state, also of those that names are matched with.
+    positions: u64,
     /// The longest chain of a state.
     chain: usize,
 }
@@ -62,6 +72,8 @@ struct State {
     cost: u64,
     /// The cost of comparisons there when the value is a number.
     numeric: u64,
+    /// The positions of the patterns that a text there is matched with.
+    positions: u64,
     /// The longest chain of applications there.
     chain: usize,
     /// The index of its transitions. Kinds of place that differ only in subschemas without children share them.
@@ -71,8 +83,9 @@ struct State {
 /// The states one level below: of named and other members, of the first and the other elements.
 #[derive(Debug, Default)]
 struct Transitions {
-    /// The cost of each member's name.
+    /// The cost of each member's name, and the positions of the patterns that it is matched with.
     name_cost: u64,
+    name_positions: u64,
     properties: BTreeMap<Box<str>, Option<usize>>,
     other_properties: Option<usize>,
     prefix_items: Vec<Option<usize>>,
@@ -129,20 +142,30 @@ impl Costs {
         let full = |state: &State| state.cost.saturating_add(transitions[state.transitions].name_cost);
         let cost = states.iter().map(full).max().unwrap_or(0);
         let numeric = states.iter().map(|state| state.numeric).max().unwrap_or(0);
+        let of_state = states.iter().map(|state| state.positions);
+        let positions = of_state.chain(transitions.iter().map(|next| next.name_positions)).max().unwrap_or(0);
         let chain = states.iter().map(|state| state.chain).max().unwrap_or(0);
-        Ok(Self { states, transitions, cost, numeric, chain })
+        Ok(Self { states, transitions, cost, numeric, positions, chain })
     }
 
-    /// The highest cost that a check of `data` can have.
+    /// Approximate bytes of the automaton.
+    pub(super) fn weight_bytes(&self) -> usize {
+        let places = self.transitions.iter().map(|next| next.properties.len() + next.prefix_items.len() + 2);
+        self.states.len() * std::mem::size_of::<State>() + places.sum::<usize>() * TRANSITION_BYTES
+    }
+
+    /// The highest cost that a check of `data` can have: an estimate while that is small, computed place by place
+    /// above.
     ///
     /// # Errors
     /// When it exceeds a limit; the text names the limit.
     pub(super) fn check_budget(&self, data: &Value) -> Result<u64, Violation> {
-        // Nearly all data pass this estimate, which ignores names.
+        // Most data pass this estimate, which ignores names.
         let (size, depth) = measure(data);
         let cost = size.plain.saturating_mul(self.cost);
         let cost = cost.saturating_add(size.numeric.saturating_mul(self.numeric));
-        if cost <= LISTED_EVALUATIONS_MAX && depth.saturating_mul(self.chain) <= CHECK_STACK_MAX {
+        let cost = cost.saturating_add(matching(self.positions, size.text));
+        if cost <= ROUGH_EVALUATIONS_MAX && depth.saturating_mul(self.chain) <= CHECK_STACK_MAX {
             return Ok(cost);
         }
         let mut cost = 0;
@@ -159,10 +182,15 @@ impl Costs {
         };
         let members = data.as_object().map_or(0, |map| map.len() as u64);
         let numeric = data.as_number().map_or(0, arithmetic);
+        let text = data.as_str().map_or(0, |text| text.len() as u64);
+        let named = data.as_object().filter(|_| transitions.name_positions > 0);
+        let names = named.map_or(0, |map| map.keys().map(|name| name.len() as u64).sum());
         *cost = cost
             .saturating_add(state.cost.saturating_mul(size_of(data)))
             .saturating_add(state.numeric.saturating_mul(numeric))
-            .saturating_add(transitions.name_cost.saturating_mul(members));
+            .saturating_add(matching(state.positions, text))
+            .saturating_add(transitions.name_cost.saturating_mul(members))
+            .saturating_add(matching(transitions.name_positions, names));
         if *cost > CHECK_EVALUATIONS_MAX {
             let msg = format!(
                 "a check of the data takes more than {CHECK_EVALUATIONS_MAX} evaluations of this schema's parts"
@@ -303,6 +331,7 @@ impl Builder<'_, '_> {
             let (node, chain) = self.ranking.at(*rank);
             state.cost = state.cost.saturating_add(times.saturating_mul(node.weight));
             state.numeric = state.numeric.saturating_add(times.saturating_mul(node.numeric));
+            state.positions = state.positions.saturating_add(times.saturating_mul(node.positions));
             state.chain = state.chain.max(chain);
         }
         set.retain(|(rank, _)| self.ranking.at(*rank).0.descends());
@@ -346,9 +375,17 @@ impl Builder<'_, '_> {
                 }
             }
         }
-        let name_cost =
-            self.ranking.expand(&names)?.iter().fold(0_u64, |sum, (_, times)| sum.saturating_add(*times));
+        let (mut name_cost, mut name_positions) = (0_u64, 0_u64);
+        for (rank, times) in self.ranking.expand(&names)? {
+            name_cost = name_cost.saturating_add(times);
+            let positions = self.ranking.at(rank).0.positions;
+            name_positions = name_positions.saturating_add(times.saturating_mul(positions));
+        }
+        for (node, _, times) in &parts {
+            name_positions = name_positions.saturating_add(times.saturating_mul(node.name_positions));
+        }
         self.transitions[transitions].name_cost = name_cost;
+        self.transitions[transitions].name_positions = name_positions;
 
         let unnamed: Vec<_> = parts
             .iter()
@@ -397,6 +434,11 @@ impl Builder<'_, '_> {
     }
 }
 
+/// The cost of matching texts of this many bytes with patterns of this many positions.
+fn matching(positions: u64, bytes: u64) -> u64 {
+    positions.saturating_mul(bytes) / POSITIONS_PER_EVALUATION
+}
+
 /// What a node or a coverage node applies at its own place.
 fn applied(graph: &Graph<'_>, node: usize) -> Vec<usize> {
     let count = graph.nodes.len();
@@ -422,59 +464,4 @@ fn union(one: Multiset, other: Multiset) -> Multiset {
         *max = times.max(*max);
     }
     all.into_iter().collect()
-}
-
-/// The total size of the data: of all values, and of the numbers.
-#[derive(Default)]
-struct Size {
-    plain: u64,
-    numeric: u64,
-}
-
-/// The size of the data, and their depth.
-fn measure(data: &Value) -> (Size, usize) {
-    let inner = |(sum, depth): (Size, usize), value: &Value| {
-        let (more, deeper) = measure(value);
-        let sum = Size {
-            plain: sum.plain.saturating_add(more.plain),
-            numeric: sum.numeric.saturating_add(more.numeric),
-        };
-        (sum, depth.max(deeper))
-    };
-    let (mut size, depth) = match data {
-        Value::Array(items) => items.iter().fold((Size::default(), 0), inner),
-        Value::Object(map) => map.values().fold((Size::default(), 0), inner),
-        Value::Number(number) => (Size { plain: 0, numeric: arithmetic(number) }, 0),
-        Value::Null | Value::Bool(_) | Value::String(_) => (Size::default(), 0),
-    };
-    size.plain = size.plain.saturating_add(size_of(data));
-    (size, depth + 1)
-}
-
-/// The cost of evaluating this value alone, relative to an ordinary one.
-fn size_of(data: &Value) -> u64 {
-    match data {
-        Value::String(text) => 1 + text.len() as u64 / 256,
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => 1,
-    }
-}
-
-/// The cost of a comparison with this number, in evaluations. Beyond a double the arithmetic uses fractions, and its
-/// cost grows with the square of the expanded digits; beyond ten thousand digits the validator uses the text.
-fn arithmetic(number: &Number) -> u64 {
-    let text = number.as_str();
-    let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
-    let exponent = exponent.trim_start_matches(['+', '-']).parse().unwrap_or(10_000_u64);
-    let digits = (mantissa.len() as u64).saturating_add(exponent).min(10_000);
-    if digits <= 20 { 1 } else { 4 * digits + digits * digits / 64 }
-}
-
-/// The cost of comparing an ordinary number with all numbers of a keyword's value; a longer number multiplies it.
-pub(super) fn numbers(value: &Value) -> u64 {
-    match value {
-        Value::Number(number) => arithmetic(number),
-        Value::Array(items) => items.iter().map(numbers).fold(0, u64::saturating_add),
-        Value::Object(map) => map.values().map(numbers).fold(0, u64::saturating_add),
-        Value::Null | Value::Bool(_) | Value::String(_) => 0,
-    }
 }

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jsonschema::{Draft, Registry, Retrieve, Uri, uri};
 use serde_json::{Map, Value};
 
+use super::pattern::costly_positions;
 use crate::model::{
     error::{LocSegment, Violation},
     limits::{LARGE_SCHEMA_CYCLE_REFS_MAX, LARGE_SCHEMA_SUBSCHEMAS, SCHEMA_CYCLE_REFS_MAX, SUBSCHEMAS_MAX},
@@ -35,6 +36,9 @@ pub(super) struct Node<'s> {
     pub(super) weight: u64,
     /// The cost of comparing a number of the data: one for each number of a numeric keyword, more for a long one.
     pub(super) numeric: u64,
+    /// The positions of its `pattern`, and of its `patternProperties`, as far as they cost more than an evaluation.
+    pub(super) positions: u64,
+    pub(super) name_positions: u64,
     /// Applied at the same place by an applicator (`allOf`, `not`, …).
     pub(super) in_place: Vec<usize>,
     /// Applied at the same place by a reference.
@@ -321,12 +325,16 @@ impl<'s> Node<'s> {
         let numeric = NUMERIC_KEYWORDS
             .iter()
             .filter_map(|keyword| value.get(keyword))
-            .map(super::cost::numbers)
+            .map(super::size::numbers)
             .sum::<u64>();
         // Whether `1e9999` is an integer is decided by expanding it.
         let integer = value.get("type").is_some_and(|kind| kind == "integer" || kind.is_array());
         let numeric = numeric + u64::from(integer);
-        Self { address: address(value), weight: 1 + extra as u64, numeric, ..Self::default() }
+        let positions = value.get("pattern").and_then(Value::as_str).map_or(0, costly_positions);
+        let names = value.get("patternProperties").and_then(Value::as_object);
+        let name_positions = names.map_or(0, |names| names.keys().map(|name| costly_positions(name)).sum());
+        let (address, weight) = (address(value), 1 + extra as u64);
+        Self { address, weight, numeric, positions, name_positions, ..Self::default() }
     }
 
     /// Whether it evaluates anything one level below.

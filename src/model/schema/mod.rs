@@ -7,6 +7,7 @@
 //! | `graph` | the subschemas and references of a document; nothing is fetched |
 //! | `pattern` | patterns match in linear time and bounded memory |
 //! | `cost` | the cost of a check is bounded before it begins, because a check that has begun can't be stopped |
+//! | `size` | the size of data, as the cost counts it |
 //! | `unique` | `uniqueItems` in O(n log n) |
 //!
 //! **Invariant:** compiling and checking are pure functions of schema and data, and their time is bounded whatever
@@ -27,13 +28,18 @@ use graph::Graph;
 mod cost;
 mod graph;
 mod pattern;
+mod size;
 mod unique;
+
+/// Approximate bytes of a compiled subschema: its keywords, each a validator of its own, and their locations.
+const SUBSCHEMA_BYTES: usize = 512;
 
 /// A compiled schema.
 #[derive(Debug)]
 pub struct Schema {
     validator: Validator,
     costs: Option<Costs>,
+    weight_bytes: usize,
 }
 
 impl Schema {
@@ -53,19 +59,32 @@ impl Schema {
         }
         let graph = Graph::of(schema, draft)?;
         let costs = Costs::of(&graph).map_err(|violation| vec![violation])?;
-        let violations = pattern::check(&graph, draft);
-        if !violations.is_empty() {
-            return Err(violations);
-        }
-        let validator = options(draft).build(schema).map_err(|error| vec![violation_of(&error, schema)])?;
-        Ok(Self { validator, costs: schema.is_object().then_some(costs) })
+        let patterns = pattern::check(&graph, draft)?;
+        let weight_bytes =
+            graph.nodes.len() * SUBSCHEMA_BYTES + costs.weight_bytes() + patterns.weight_bytes();
+        let validator =
+            options(draft, patterns).build(schema).map_err(|error| vec![violation_of(&error, schema)])?;
+        Ok(Self { validator, costs: schema.is_object().then_some(costs), weight_bytes })
+    }
+
+    /// Approximate bytes that the compiled schema takes: some ten times its text, and the automata of its patterns.
+    #[must_use]
+    pub fn weight_bytes(&self) -> usize {
+        self.weight_bytes
+    }
+
+    /// An upper bound of the evaluations that a check of `data` takes.
+    ///
+    /// # Errors
+    /// When the check would cost too much.
+    pub fn price(&self, data: &Value) -> Result<u64, Violation> {
+        self.costs.as_ref().map_or(Ok(0), |costs| costs.check_budget(data))
     }
 
     /// Whether [`Self::check`] finds no violation; much cheaper when there would be many.
     #[must_use]
     pub fn accepts(&self, data: &Value) -> bool {
-        self.costs.as_ref().is_none_or(|costs| costs.check_budget(data).is_ok())
-            && self.validator.is_valid(data)
+        self.price(data).is_ok() && self.validator.is_valid(data)
     }
 
     /// Validates data: all violations, each with `loc` from the data's root, at most [`VIOLATIONS_MAX`]. For data that are
@@ -74,16 +93,20 @@ impl Schema {
     /// # Errors
     /// When the data break the schema, or when the check would cost too much.
     pub fn check(&self, data: &Value) -> Result<(), Vec<Violation>> {
-        let cost = self
-            .costs
-            .as_ref()
-            .map_or(Ok(0), |costs| costs.check_budget(data))
-            .map_err(|violation| vec![violation])?;
+        let price = self.price(data).map_err(|violation| vec![violation])?;
+        self.check_priced(data, price)
+    }
+
+    /// The same for data whose [`Self::price`] is known.
+    ///
+    /// # Errors
+    /// When the data break the schema.
+    pub fn check_priced(&self, data: &Value, price: u64) -> Result<(), Vec<Violation>> {
         if self.validator.is_valid(data) {
             return Ok(());
         }
         // The validator collects all violations, also those of every branch of a union, before it returns the first.
-        if cost > LISTED_EVALUATIONS_MAX {
+        if price > LISTED_EVALUATIONS_MAX {
             return Err(vec![Violation::new("the data break the schema, and are too large to list where")]);
         }
         let violations = self.validator.iter_errors(data).take(VIOLATIONS_MAX);
@@ -116,12 +139,12 @@ pub fn accepts_any(schema: &Value) -> bool {
     *schema == Value::Bool(true) || schema.as_object().is_some_and(is_unconstrained)
 }
 
-/// The validator's options, the same for every schema of a draft.
-fn options(draft: Draft) -> ValidationOptions<'static> {
+/// The validator's options for a schema of a draft with these patterns.
+fn options(draft: Draft, patterns: pattern::Compiled) -> ValidationOptions<'static> {
     jsonschema::options()
         .with_draft(draft)
         .offline()
-        .with_pattern_options(pattern::engine())
+        .with_pattern_options(patterns.engine())
         .with_keyword("uniqueItems", unique::keyword)
 }
 

@@ -6,7 +6,8 @@
 //!
 //! **Invariants**
 //! 1. A write is sent in one call at most. One that is still queued here was certainly not sent.
-//! 2. A call continues although the callers of some of its writes have gone: the others wait for its answer.
+//! 2. A call continues although the callers of some of its writes have gone: the others wait for its answer. Each write
+//!    is answered when it is decided; when the connection is lost, only those without an answer are unknown.
 //! 3. No write waits long because of others: a call that is not answered within [`COUNTED_CALL_TIME`] makes room for
 //!    the next one.
 
@@ -17,6 +18,8 @@ use std::{
     time::Duration,
 };
 
+use bytes::{Bytes, BytesMut};
+use futures::StreamExt as _;
 use tokio::{
     sync::oneshot,
     time::{Instant, timeout, timeout_at},
@@ -24,13 +27,13 @@ use tokio::{
 
 use super::{
     INLINE_PARSE_BYTES_MAX, remaining,
-    wire::{WireAnswer, WireRequest},
+    wire::{WireAnswer, WireRequest, take_part},
 };
 use crate::{
     peer::{
         Member, NodeId,
         call::Call,
-        client::{Lane, Peers},
+        client::{CallError, Lane, Peers},
         codec::{decode, encode},
     },
     service::{
@@ -45,6 +48,10 @@ const CALLS_MAX: usize = 2;
 /// How long a call counts among [`CALLS_MAX`]. One that takes longer has a long way to the leader, or one of its writes
 /// waits there for a lock.
 const COUNTED_CALL_TIME: Duration = Duration::from_millis(20);
+/// How long a node that does not know [`Call::WritesEach`] is not asked again: it may be upgraded meanwhile.
+const OLDER_TIME: Duration = Duration::from_secs(10);
+/// The status by which a node refuses a call that its version does not know.
+const UNKNOWN_CALL_STATUS: u16 = 404;
 /// Writes of one call.
 pub(in crate::service) const BATCH_WRITES_MAX: usize = 64;
 /// Bytes of data of a write that may share a call.
@@ -63,6 +70,8 @@ struct Queue {
     waiting: VecDeque<Waiting>,
     /// The number of the write that was queued last.
     last_number: u64,
+    /// Until when the node counts as one of an older version, which answers all writes of a call together.
+    older_until: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -123,7 +132,7 @@ impl Batcher {
     /// Makes one call after another as long as writes wait.
     async fn run_calls(self: Arc<Self>, peers: Arc<Peers>, to: NodeId) {
         while let Some(batch) = self.next_batch(to) {
-            let mut call = pin!(call(&peers, batch));
+            let mut call = pin!(call(&peers, batch, &self));
             if timeout(COUNTED_CALL_TIME, &mut call).await.is_err() {
                 {
                     let mut queues = self.queues();
@@ -159,6 +168,19 @@ impl Batcher {
         Some(batch)
     }
 
+    fn is_older(&self, to: NodeId) -> bool {
+        let until = self.queues().get(&to).and_then(|queue| queue.older_until);
+        until.is_some_and(|until| Instant::now() < until)
+    }
+
+    fn note_older(&self, to: NodeId) {
+        let mut queues = self.queues();
+        let until = &mut queues.entry(to).or_default().older_until;
+        if until.is_none_or(|until| until <= Instant::now()) {
+            *until = Some(Instant::now() + OLDER_TIME);
+        }
+    }
+
     /// Takes a write that was not sent out of the queue; whether it was there.
     fn withdraw(&self, to: NodeId, number: u64) -> bool {
         let mut queues = self.queues();
@@ -175,27 +197,80 @@ impl Batcher {
     }
 }
 
-/// Calls the leader and gives each caller the answer to their write.
-async fn call(peers: &Peers, batch: Vec<Waiting>) {
+/// The callers of a call's writes, in its order; `None` once answered.
+type Answers = Vec<Option<oneshot::Sender<Attempt<Decision>>>>;
+
+/// Calls the leader and gives each caller the answer to their write when it comes.
+async fn call(peers: &Peers, batch: Vec<Waiting>, batcher: &Batcher) {
     let Some(leader) = batch.first().map(|first| first.leader.clone()) else { return };
-    let time = batch.iter().map(|waiting| remaining(waiting.deadline)).max().unwrap_or_default();
+    let deadline = batch.iter().map(|waiting| waiting.deadline).max().unwrap_or_else(Instant::now);
     let requests: Vec<WireRequest<'_>> =
         batch.iter().map(|waiting| WireRequest::of(&waiting.request, remaining(waiting.deadline))).collect();
     let body = encode(&requests);
     drop(requests);
-    let answers: Vec<_> = batch.into_iter().map(|waiting| waiting.answer).collect();
-    let received = peers.call(Lane::Forward, leader.id, &leader.peer_addr, Call::Writes, body, time).await;
-    let attempts = received.map_err(AttemptError::from).and_then(|received| {
-        let attempts =
-            decode::<Vec<WireAnswer>>(&received).ok().filter(|attempts| attempts.len() == answers.len());
-        attempts.ok_or_else(|| AttemptError::Unknown("the leader's answer does not match the writes".into()))
-    });
-    match attempts {
-        Ok(attempts) => {
-            answers.into_iter().zip(attempts).for_each(|(answer, attempt)| reply(answer, attempt.into()));
+    let mut answers: Answers = batch.into_iter().map(|waiting| Some(waiting.answer)).collect();
+    let error = match receive_each(peers, &leader, (&body, deadline), &mut answers, batcher).await {
+        Ok(()) => return,
+        Err(CallError::Refused { status: UNKNOWN_CALL_STATUS, .. }) => {
+            batcher.note_older(leader.id);
+            receive_all(peers, &leader, (body, deadline), &mut answers).await
         }
-        Err(error) => answers.into_iter().for_each(|answer| reply(answer, Err(error.clone()))),
+        Err(error) => Err(error),
+    };
+    if let Err(error) = error {
+        let error = AttemptError::from(error);
+        answers.into_iter().flatten().for_each(|answer| reply(answer, Err(error.clone())));
     }
+}
+
+/// Makes the call that answers each write when it is decided. When it fails, those without an answer are left.
+async fn receive_each(
+    peers: &Peers,
+    leader: &Member,
+    (body, deadline): (&Bytes, Instant),
+    answers: &mut Answers,
+    batcher: &Batcher,
+) -> Result<(), CallError> {
+    if batcher.is_older(leader.id) {
+        return Err(CallError::Refused { status: UNKNOWN_CALL_STATUS, text: "asked before".into() });
+    }
+    let (lane, call) = (Lane::Forward, Call::WritesEach);
+    let body = body.clone();
+    let parts = peers.call_in_parts(lane, leader.id, &leader.peer_addr, call, body, remaining(deadline));
+    let mut parts = parts.await?;
+    let mut received = BytesMut::new();
+    let late = |_| CallError::Unknown("the leader did not decide all writes in time".into());
+    while answers.iter().any(Option::is_some) {
+        let next = timeout_at(deadline, parts.next()).await.map_err(late)?;
+        let cut_off = || CallError::Unknown("the leader's answer was cut off".into());
+        received.extend_from_slice(&next.ok_or_else(cut_off)??);
+        let unreadable = |error| CallError::Unknown(format!("the leader's answer is {error}"));
+        while let Some(part) = take_part(&mut received).map_err(unreadable)? {
+            for (place, attempt) in part {
+                let answer = answers.get_mut(usize::from(place)).and_then(Option::take);
+                answer.into_iter().for_each(|answer| reply(answer, attempt.clone().into()));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Makes the call that answers all writes together: the only one that older versions know.
+async fn receive_all(
+    peers: &Peers,
+    leader: &Member,
+    (body, deadline): (Bytes, Instant),
+    answers: &mut Answers,
+) -> Result<(), CallError> {
+    let (lane, call) = (Lane::Forward, Call::Writes);
+    let received = peers.call(lane, leader.id, &leader.peer_addr, call, body, remaining(deadline)).await?;
+    let attempts =
+        decode::<Vec<WireAnswer>>(&received).ok().filter(|attempts| attempts.len() == answers.len());
+    let mismatch = || CallError::Unknown("the leader's answer does not match the writes".into());
+    for (answer, attempt) in answers.iter_mut().zip(attempts.ok_or_else(mismatch)?) {
+        answer.take().into_iter().for_each(|answer| reply(answer, attempt.clone().into()));
+    }
+    Ok(())
 }
 
 /// Answers a caller, unless they have gone.

@@ -35,6 +35,11 @@ use wire::{WireAnswer, WireRequest};
 
 /// Bytes of documents up to which the leader parses a call on the threads that serve requests.
 pub(super) const INLINE_PARSE_BYTES_MAX: usize = 64 << 10;
+/// The part of a write's time that is left for the way of the leader's answer, and its bounds: also in a busy moment the
+/// answer that a write was not decided must arrive before its sender gives up, or nobody knows.
+const ANSWER_TIME_PART: u32 = 5;
+const ANSWER_TIME_MIN: Duration = Duration::from_millis(100);
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(1);
 
 impl Service {
     /// Makes an attempt at a write on the leader, which is another node.
@@ -46,6 +51,10 @@ impl Service {
         deadline: Instant,
     ) -> Attempt<Decision> {
         let (peers, batcher) = (&self.inner.peers, &self.inner.forwarding);
+        // The leader would have no time to decide it, and its answer might come too late to be known.
+        if remaining(deadline) <= answer_time(self.inner.options.write_timeout) {
+            return Err(AttemptError::Retry("the time is too short to ask the leader again".into()));
+        }
         let sent = async {
             if may_batch(request) {
                 batcher.send(peers, leader, request, deadline).await
@@ -78,6 +87,11 @@ async fn send_alone(
         Ok(answer) => answer.into(),
         Err(error) => Err(AttemptError::Unknown(format!("the leader's answer is {error}"))),
     }
+}
+
+/// The part of a time that is left for the way of an answer.
+pub(super) fn answer_time(time: Duration) -> Duration {
+    (time / ANSWER_TIME_PART).clamp(ANSWER_TIME_MIN, ANSWER_TIME_MAX).min(time / 2)
 }
 
 fn remaining(deadline: Instant) -> Duration {

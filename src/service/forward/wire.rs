@@ -8,6 +8,7 @@
 
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
+use bytes::{Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -17,13 +18,19 @@ use crate::{
         patch::{Patch, PatchFormat},
         record::Revision,
     },
-    peer::ReceiveError,
+    peer::{
+        ReceiveError,
+        codec::{decode, decode_head, encode},
+    },
     service::{
         access::Principal,
         request::{Caller, Compiled, Decision, NewSchema, NewUnique, Refusal, Rollback, Write, WriteRequest},
         retry::{Attempt, AttemptError},
     },
 };
+
+/// Bytes of a part of a response: the answers to all writes of a call, with long violations.
+const PART_BYTES_MAX: usize = 32 << 20;
 
 type Text<'a> = Cow<'a, str>;
 type Texts<'a> = Cow<'a, [String]>;
@@ -38,6 +45,54 @@ pub(in crate::service) struct WireRequest<'a> {
     remaining_ms: u64,
     write: WireWrite<'a>,
     dry_run: bool,
+}
+
+/// The first fields of a [`WireRequest`].
+#[derive(Debug, Deserialize)]
+struct WireHead<'a> {
+    _by: &'a str,
+    _reason: Option<&'a str>,
+    _idempotency_key: Option<IdempotencyKey>,
+    remaining_ms: u64,
+}
+
+/// The decisions of some writes of a call, each with its place in the call. A response is one part or several, each
+/// with its length in front.
+pub(in crate::service) type WirePart = Vec<(u16, WireAnswer)>;
+
+/// Bytes of a length in front of a part.
+const LENGTH_BYTES: usize = 4;
+
+/// Encodes a part of a response.
+pub(in crate::service) fn encode_part(part: &WirePart) -> Bytes {
+    let encoded = encode(part);
+    let length = u32::try_from(encoded.len()).expect("the answers to some small writes are far below 4 GiB");
+    [&length.to_le_bytes()[..], &encoded].concat().into()
+}
+
+/// Takes the next part from the bytes that were received; `None` while it is incomplete.
+///
+/// # Errors
+/// When the bytes are no part of this version.
+pub(in crate::service) fn take_part(received: &mut BytesMut) -> Result<Option<WirePart>, ReceiveError> {
+    let Some(length) = received.first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
+    let length = u32::from_le_bytes(*length) as usize;
+    if length > PART_BYTES_MAX {
+        return Err(ReceiveError::Malformed(format!("a part of {length} bytes")));
+    }
+    if received.len() < LENGTH_BYTES + length {
+        return Ok(None);
+    }
+    let part = received.split_to(LENGTH_BYTES + length);
+    decode(&part[LENGTH_BYTES..]).map(Some)
+}
+
+/// How long the sender of an encoded [`WireRequest`] waits for the answer.
+///
+/// # Errors
+/// When the bytes begin with anything else.
+pub(in crate::service) fn remaining_of(body: &[u8]) -> Result<Duration, ReceiveError> {
+    decode_head::<WireHead<'_>>(body).map(|head| Duration::from_millis(head.remaining_ms))
 }
 
 /// A [`Write`] with texts in place of documents. New variants go to the end.
@@ -63,7 +118,7 @@ enum WirePatchForm {
 }
 
 /// What an attempt on the leader came to. New variants go to the end.
-#[derive(Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(in crate::service) enum WireAnswer {
     Decided(Outcome),
     Refused(Refusal),

@@ -4,6 +4,8 @@
 //! applied. What an earlier one wrote has no revision yet and is named by [`THIS_ENTRY`]; so a schema that it brought is
 //! compiled for this batch only.
 //!
+//! All operations share one budget, and between two of them the work ends when nobody waits for it any more.
+//!
 //! **Invariant:** a refusal names its operation and has the status that the operation alone would have had, on the
 //! state that the operations before it make.
 
@@ -44,17 +46,18 @@ pub(super) fn check_operations(operations: &[Write], limits: &Limits) -> Result<
 pub(super) fn prepare_batch(
     state: &State,
     operations: &[Write],
-    (validators, limits): Rules<'_>,
+    (validators, limits, budget): Rules<'_>,
 ) -> Result<PreparedWrite, Refusal> {
     let mut scratch = state.clone();
     let mut own_validators = Validators::default();
     let (mut steps, mut violations) = (Vec::with_capacity(operations.len()), Vec::new());
     for (place, write) in (0..).zip(operations) {
+        budget.check_time()?;
         let is_own = scratch
             .definition(write.definition())
             .is_some_and(|found| found.definition.revision == THIS_ENTRY);
         let validators = if is_own { &own_validators } else { validators };
-        match step(&mut scratch, place, write, (validators, limits)) {
+        match step(&mut scratch, place, write, (validators, limits, budget)) {
             Ok(step) => {
                 if matches!(write.target(), Target::Definition(_)) {
                     // The definition may have changed, at the same revision.
@@ -64,7 +67,7 @@ pub(super) fn prepare_batch(
             }
             Err(Refusal::Invalid(Invalid::Violations(more))) => violations.extend(more),
             // The operations after an invalid one may lack what it would have made.
-            Err(refusal) if violations.is_empty() => return Err(refusal),
+            Err(refusal) if violations.is_empty() || budget.is_over() => return Err(refusal),
             Err(_) => {}
         }
     }

@@ -1,17 +1,13 @@
 //! The scan of all configs of a definition, pass by pass: first all configs of one state, then those that were written
 //! since the pass before.
 //!
-//! It runs on a blocking thread. Its findings are exact at the state of its last pass: a config that was corrected or
+//! It runs in the pool for long work. Its findings are exact at the state of its last pass: a config that was corrected or
 //! deleted since does not count any more.
 //!
-//! **Invariants:** every config of that state has been checked as it is there. A scan ends within
-//! [`CANCEL_CHECK_CONFIGS`] configs after its request has ended.
+//! **Invariants:** every config of that state has been checked as it is there. A scan ends with the
+//! config that it is at when its request has ended.
 
 use std::{collections::BTreeMap, sync::Arc};
-
-use serde_json::Value;
-use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use super::validators::within;
 use crate::{
@@ -22,12 +18,17 @@ use crate::{
         record::{Config, Revision},
         schema::{Schema, accepts_any},
     },
-    service::request::{Compiled, NewSchema, NewUnique, Refusal, Write},
+    service::{
+        cpu_pool::Cancel,
+        request::{Compiled, NewSchema, NewUnique, Refusal, Write},
+    },
     state::{Collection, State},
 };
+use serde_json::Value;
 
-/// Configs between two checks for cancellation.
-const CANCEL_CHECK_CONFIGS: u64 = 256;
+/// Index entries between two checks for cancellation: some dozen microseconds. Before each check of a config, which may
+/// take a second, there is one.
+const CANCEL_CHECK_ENTRIES: u64 = 256;
 
 /// What all configs must satisfy.
 #[derive(Debug)]
@@ -61,13 +62,6 @@ pub struct Breaking {
     pub key: Key,
     /// The violations, located from the root of the record; at most ten.
     pub violations: Vec<Violation>,
-}
-
-/// When a scan need not continue.
-#[derive(Debug, Clone)]
-pub(super) struct Cancel {
-    pub(super) request_ended: CancellationToken,
-    pub(super) deadline: Option<Instant>,
 }
 
 /// A scan was cancelled; it can't continue from there.
@@ -152,9 +146,7 @@ impl Scan {
             Constraint::Unique(_) | Constraint::Schema(_) | Constraint::Object => {
                 for config in written.take_while(|config| config.revision > since) {
                     new_configs += 1;
-                    if new_configs.is_multiple_of(CANCEL_CHECK_CONFIGS) {
-                        cancel.check()?;
-                    }
+                    check(cancel)?;
                     self.check(found, config);
                 }
                 self.breaking.retain(|key, revision| {
@@ -192,8 +184,8 @@ impl Scan {
         for path in paths {
             let mut before: Option<(&[u8], &Key)> = None;
             for (place, (value, key)) in (1u64..).zip(found.by_value(path)) {
-                if place.is_multiple_of(CANCEL_CHECK_CONFIGS) {
-                    cancel.check()?;
+                if place.is_multiple_of(CANCEL_CHECK_ENTRIES) {
+                    check(cancel)?;
                 }
                 if let Some((_, other)) = before.filter(|(other, _)| *other == value) {
                     self.duplicate = Some((path.clone(), other.clone(), key.clone()));
@@ -206,15 +198,15 @@ impl Scan {
     }
 
     /// The refusal because of the configs of the last state.
-    pub(super) fn refusal(&self, found: &Collection) -> Option<Refusal> {
+    pub(super) fn refusal(&self, found: &Collection, cancel: &Cancel) -> Result<Option<Refusal>, Cancelled> {
         if let Some((path, one, other)) = &self.duplicate {
             let text = format!("`{path}` can't be unique: configs `{one}` and `{other}` have the same value");
-            return Some(Refusal::Conflict(text));
+            return Ok(Some(Refusal::Conflict(text)));
         }
         if self.breaking.is_empty() {
-            return None;
+            return Ok(None);
         }
-        let report = self.report(found);
+        let report = self.report(found, cancel)?;
         let summary = format!(
             "{} of {} configs would break the schema; none was changed",
             report.count, report.checked
@@ -227,21 +219,20 @@ impl Scan {
             )
         });
         let first = Violation::at(vec!["json_schema".into()], summary);
-        Some(Refusal::Breaks(report.count, std::iter::once(first).chain(items).collect()))
+        Ok(Some(Refusal::Breaks(report.count, std::iter::once(first).chain(items).collect())))
     }
 
     /// The report on the last state.
-    pub(super) fn report(&self, found: &Collection) -> Report {
-        let listed = self.breaking.keys().take(REPORTED_CONFIGS_MAX);
-        let breaking = listed
-            .filter_map(|key| {
-                let config = found.config(key.as_str())?;
-                Some(Breaking { key: key.clone(), violations: self.violations(config) })
-            })
-            .collect();
+    pub(super) fn report(&self, found: &Collection, cancel: &Cancel) -> Result<Report, Cancelled> {
+        let mut breaking = Vec::new();
+        for key in self.breaking.keys().take(REPORTED_CONFIGS_MAX) {
+            check(cancel)?;
+            let Some(config) = found.config(key.as_str()) else { continue };
+            breaking.push(Breaking { key: key.clone(), violations: self.violations(config) });
+        }
         let count = u64::try_from(self.breaking.len()).unwrap_or(u64::MAX);
         let scanned = !self.is_idle();
-        Report { checked: if scanned { found.by_key.len() } else { 0 }, count, breaking, scanned }
+        Ok(Report { checked: if scanned { found.by_key.len() } else { 0 }, count, breaking, scanned })
     }
 
     fn violations(&self, config: &Config) -> Vec<Violation> {
@@ -267,11 +258,8 @@ impl Report {
     }
 }
 
-impl Cancel {
-    fn check(&self) -> Result<(), Cancelled> {
-        let late = self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
-        if late || self.request_ended.is_cancelled() { Err(Cancelled) } else { Ok(()) }
-    }
+fn check(cancel: &Cancel) -> Result<(), Cancelled> {
+    if cancel.is_over() { Err(Cancelled) } else { Ok(()) }
 }
 
 /// The value of stored data; always `Some`, because the text was parsed when it was accepted.

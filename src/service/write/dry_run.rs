@@ -11,6 +11,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::{
+    budget::{Budget, may_be_inline},
     content_of,
     prepare::{Prepared, Rules, prepare},
 };
@@ -23,9 +24,9 @@ use crate::{
     raft::{Consensus, WriteError},
     service::{
         Service,
-        request::{Decision, WriteRequest},
+        cpu_pool::Cancel,
+        request::{Decision, Effect, WriteRequest},
         retry::{Attempt, AttemptError, confirm_leadership},
-        run_blocking,
     },
     state::State,
 };
@@ -39,12 +40,22 @@ impl Service {
         deadline: Instant,
     ) -> Attempt<Decision> {
         confirm_leadership(consensus, deadline).await?;
-        let (service, request, state) = (self.clone(), Arc::clone(request), consensus.state());
-        let rules = move || {
-            let at = service.stamp(&state);
-            try_on(&state, &request, at, (&service.inner.validators, service.limits()))
+        let state = consensus.state();
+        let at = self.stamp(&state);
+        let changes_definition = matches!(request.write.effect(), Effect::Define | Effect::Constrain);
+        if may_be_inline(&request.write) && !changes_definition {
+            let budget = Budget::inline();
+            let tried = try_on(&state, request, at, (&self.inner.validators, self.limits(), &budget));
+            if !budget.is_abandoned() {
+                return tried;
+            }
+        }
+        let (service, request) = (self.clone(), Arc::clone(request));
+        let work = move |cancel: &Cancel| {
+            let budget = Budget::in_pool(&request.write, cancel.clone());
+            try_on(&state, &request, at, (&service.inner.validators, service.limits(), &budget))
         };
-        run_blocking(rules).await?
+        self.inner.cpu_pool.run(deadline, work).await?
     }
 }
 

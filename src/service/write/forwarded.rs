@@ -6,8 +6,15 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use futures::{StreamExt as _, stream::FuturesOrdered};
-use tokio::time::Instant;
+use futures::{
+    FutureExt as _, StreamExt as _,
+    future::BoxFuture,
+    stream::{self, BoxStream, FuturesUnordered},
+};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, timeout},
+};
 
 use crate::{
     peer::{
@@ -17,18 +24,30 @@ use crate::{
     service::{
         Service,
         forward::{
-            INLINE_PARSE_BYTES_MAX,
+            INLINE_PARSE_BYTES_MAX, answer_time,
             batching::BATCH_WRITES_MAX,
-            wire::{WireAnswer, WireRequest},
+            wire::{WireAnswer, WirePart, WireRequest, encode_part, remaining_of},
         },
         request::{Decision, Refusal, WriteRequest},
         retry::{Attempt, AttemptError},
-        run_blocking,
     },
 };
 
-/// The part of the sender's time that is left for the answer's way back.
-const ANSWER_TIME: Duration = Duration::from_millis(100);
+/// How long the first decision of a call waits for others: usually one flush of the log decides all of them, and one
+/// part of the response is cheaper than many.
+const GATHER_TIME: Duration = Duration::from_millis(2);
+
+/// The answer to a call of several writes: a first part, and others if it does not have all decisions.
+pub(crate) struct Parts {
+    pub(crate) first: Bytes,
+    pub(crate) others: Option<BoxStream<'static, Bytes>>,
+}
+
+impl std::fmt::Debug for Parts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Parts(whole: {})", self.others.is_none())
+    }
+}
 
 impl Service {
     /// Decides a write that another node has forwarded.
@@ -38,33 +57,85 @@ impl Service {
     pub(crate) async fn answer_write(&self, body: Bytes) -> Result<Bytes, ReceiveError> {
         let json_depth = self.limits().json_depth;
         let open = move |body: &[u8]| decode::<WireRequest<'static>>(body)?.open(json_depth);
+        let received = Instant::now();
         let (remaining, request) = if body.len() > INLINE_PARSE_BYTES_MAX {
-            let opened = run_blocking(move || open(&body)).await;
-            opened.map_err(|_| ReceiveError::Failed("the write could not be read".into()))??
+            let deadline = received + time_to_decide(remaining_of(&body)?);
+            match self.inner.cpu_pool.run(deadline, move |_| open(&body)).await {
+                Ok(opened) => opened?,
+                Err(refusal) => return Ok(encode(&WireAnswer::from(Err(refusal.into())))),
+            }
         } else {
             open(&body)?
         };
+        let remaining = remaining.saturating_sub(received.elapsed());
         Ok(encode(&WireAnswer::from(self.decide_forwarded(request, remaining).await)))
     }
 
-    /// Decides the writes of a forwarding batch, each by itself.
+    /// Decides the writes of a forwarding batch, each by itself, and answers when all are decided: older versions know
+    /// only this call.
     ///
     /// # Errors
     /// When this version can't read the body, or it holds more writes than a batch may. Everything else is an answer.
     pub(crate) async fn answer_writes(&self, body: Bytes) -> Result<Bytes, ReceiveError> {
-        let requests: Vec<WireRequest<'static>> = decode(&body)?;
+        let mut answers: WirePart = self.decisions(&body)?.collect().await;
+        answers.sort_unstable_by_key(|(place, _)| *place);
+        Ok(encode(&answers.into_iter().map(|(_, answer)| answer).collect::<Vec<_>>()))
+    }
+
+    /// Decides the writes of a forwarding batch, each by itself. A write that waits for a lock does not delay the answers
+    /// to the others.
+    ///
+    /// # Errors
+    /// As for [`Self::answer_writes`].
+    pub(crate) async fn answer_writes_each(&self, body: Bytes) -> Result<Parts, ReceiveError> {
+        let mut decisions = self.decisions(&body)?;
         drop(body);
+        let first = encode_part(&gather(&mut decisions).await);
+        if decisions.is_empty() {
+            return Ok(Parts { first, others: None });
+        }
+        let (send, receive) = mpsc::channel(BATCH_WRITES_MAX);
+        // It ends with the last write, whose time is bounded, or when the sender has gone.
+        tokio::spawn(async move {
+            while !decisions.is_empty() {
+                let part = tokio::select! {
+                    part = gather(&mut decisions) => part,
+                    () = send.closed() => return,
+                };
+                if send.send(encode_part(&part)).await.is_err() {
+                    return;
+                }
+            }
+        });
+        let others = stream::unfold(receive, async |mut receive: mpsc::Receiver<Bytes>| {
+            receive.recv().await.map(|part| (part, receive))
+        });
+        Ok(Parts { first, others: Some(others.boxed()) })
+    }
+
+    /// The decisions on the writes of a call, each with its place in the call, in the order in which they are made.
+    fn decisions(
+        &self,
+        body: &[u8],
+    ) -> Result<FuturesUnordered<BoxFuture<'static, (u16, WireAnswer)>>, ReceiveError> {
+        let requests: Vec<WireRequest<'static>> = decode(body)?;
         if requests.len() > BATCH_WRITES_MAX {
             return Err(ReceiveError::Malformed(format!("{} writes in one call", requests.len())));
         }
         let json_depth = self.limits().json_depth;
-        let decide = async |request: WireRequest<'static>| match request.open(json_depth) {
-            Ok((remaining, request)) => self.decide_forwarded(request, remaining).await.into(),
-            // It alone is refused; the others of its batch are decided.
-            Err(error) => WireAnswer::Retry(format!("the leader: {error}")),
+        let decide = |(place, request): (u16, WireRequest<'static>)| {
+            let service = self.clone();
+            let decided = async move {
+                let answer = match request.open(json_depth) {
+                    Ok((remaining, request)) => service.decide_forwarded(request, remaining).await.into(),
+                    // It alone is refused; the others of its batch are decided.
+                    Err(error) => WireAnswer::Retry(format!("the leader: {error}")),
+                };
+                (place, answer)
+            };
+            decided.boxed()
         };
-        let decisions: FuturesOrdered<_> = requests.into_iter().map(decide).collect();
-        Ok(encode(&decisions.collect::<Vec<_>>().await))
+        Ok((0..).zip(requests).map(decide).collect())
     }
 
     async fn decide_forwarded(&self, request: WriteRequest, remaining: Duration) -> Attempt<Decision> {
@@ -74,9 +145,26 @@ impl Service {
         }
         let _permit = self.inner.admission.try_acquire().map_err(|_| Refusal::Overloaded)?;
         self.check_disk(&request.write)?;
-        let time = remaining.saturating_sub(ANSWER_TIME).min(self.time_for(&request.write));
+        let time = time_to_decide(remaining).min(self.time_for(&request.write));
         self.decide(consensus, &Arc::new(request), Instant::now() + time).await
     }
+}
+
+/// How long the leader may take when the sender waits for `remaining`.
+fn time_to_decide(remaining: Duration) -> Duration {
+    remaining.saturating_sub(answer_time(remaining))
+}
+
+/// Waits for the next decision, and a moment for those that are made with it.
+async fn gather(decisions: &mut FuturesUnordered<BoxFuture<'static, (u16, WireAnswer)>>) -> WirePart {
+    let mut part: WirePart = decisions.next().await.into_iter().collect();
+    let others = async {
+        while let Some(next) = decisions.next().await {
+            part.push(next);
+        }
+    };
+    let _not_all = timeout(GATHER_TIME, others).await.is_err();
+    part
 }
 
 #[cfg(test)]

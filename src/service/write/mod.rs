@@ -9,6 +9,7 @@
 //! | to find | look in |
 //! |---|---|
 //! | validation of a write against a state, in the contract's order | `prepare` |
+//! | what a preparation may cost, and on which threads it runs | `budget` |
 //! | compiled schemas | `validators` |
 //! | several writes as one | `batch` |
 //! | a patch, and the content that its answer shows | `patch` |
@@ -24,9 +25,10 @@
 //! that a newer leader has replaced.
 
 mod batch;
+mod budget;
 pub(super) mod config_scan;
 mod dry_run;
-mod forwarded;
+pub(super) mod forwarded;
 mod patch;
 mod prepare;
 pub(super) mod record_locks;
@@ -41,9 +43,9 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{
     Service,
+    cpu_pool::Cancel,
     request::{Caller, Decision, Effect, Refusal, Target, Write, WriteRequest, Written},
     retry::{Attempt, AttemptError, Leader, OnUnknown, Retry, confirm_leadership},
-    run_blocking,
 };
 use crate::{
     model::{
@@ -53,8 +55,9 @@ use crate::{
     raft::Consensus,
     state::State,
 };
+use budget::{Budget, may_be_inline};
 use patch::{content_at, lock_set};
-use prepare::{Prepared, check_intake, is_long, prepare};
+use prepare::{Prepared, check_intake, prepare};
 use redefine::{needs_config_check, set_configs_read};
 
 /// How often a write is prepared because the definition changed in the meantime. Each time another write was decided,
@@ -184,25 +187,46 @@ impl Service {
         request: &Arc<WriteRequest>,
         deadline: Instant,
     ) -> Attempt<Prepared> {
-        if let Ok(prepared) = self.prepare(consensus.state(), request).await {
-            return Ok(prepared);
-        }
+        let state = consensus.state();
+        let revision = state.revision();
+        let refusal = match self.prepare(state, request, deadline).await {
+            Ok(prepared) => return Ok(prepared),
+            // It says nothing about the state, and nothing was proposed.
+            Err(refusal @ Refusal::Unavailable(_)) => return Err(refusal.into()),
+            Err(refusal) => refusal,
+        };
         confirm_leadership(consensus, deadline).await?;
-        Ok(self.prepare(consensus.state(), request).await?)
+        let state = consensus.state();
+        if state.revision() == revision {
+            // It is the state that the refusal rests on: preparing again would only cost as much again.
+            return Err(refusal.into());
+        }
+        Ok(self.prepare(state, request, deadline).await?)
     }
 
-    async fn prepare(&self, state: Arc<State>, request: &Arc<WriteRequest>) -> Result<Prepared, Refusal> {
-        let validators = &self.inner.validators;
-        let found = state.definition(request.write.definition());
-        if !is_long(found, &request.write, validators) {
-            return prepare(&state, found, request, (validators, self.limits()));
+    /// Prepares a write: at once if that is cheap, else in the pool for long work, until the deadline at most.
+    async fn prepare(
+        &self,
+        state: Arc<State>,
+        request: &Arc<WriteRequest>,
+        deadline: Instant,
+    ) -> Result<Prepared, Refusal> {
+        if may_be_inline(&request.write) {
+            let found = state.definition(request.write.definition());
+            let budget = Budget::inline();
+            let rules = (&self.inner.validators, self.limits(), &budget);
+            let prepared = prepare(&state, found, request, rules);
+            if !budget.is_abandoned() {
+                return prepared;
+            }
         }
         let (service, request) = (self.clone(), Arc::clone(request));
-        run_blocking(move || {
+        let work = move |cancel: &Cancel| {
             let found = state.definition(request.write.definition());
-            prepare(&state, found, &request, (&service.inner.validators, service.limits()))
-        })
-        .await?
+            let budget = Budget::in_pool(&request.write, cancel.clone());
+            prepare(&state, found, &request, (&service.inner.validators, service.limits(), &budget))
+        };
+        self.inner.cpu_pool.run(deadline, work).await?
     }
 }
 

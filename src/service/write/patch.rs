@@ -9,6 +9,7 @@
 use std::sync::Arc;
 
 use super::{
+    budget::Budget,
     prepare::{PreparedWrite, Rules, check_bytes, check_expect, parse_key},
     record_locks::LockSet,
     validators::within,
@@ -31,15 +32,16 @@ pub(super) fn prepare_patch(
     found: &Collection,
     key: &str,
     (patch, expect): (&Patch, Expect),
-    (validators, limits): Rules<'_>,
+    (validators, limits, budget): Rules<'_>,
 ) -> Result<PreparedWrite, Refusal> {
     let key = parse_key(key, "config_key")?;
     let before = found.config(key.as_str()).ok_or(Rejection::ConfigNotFound)?;
     check_expect(expect, Some(before.revision), Rejection::ConfigExists, Rejection::ConfigNotFound)?;
+    budget.charge_data(before.data.len(), 0)?;
     let target = serde_json::from_str(&before.data)
         .map_err(|error| Refusal::Internal(format!("the stored data of {key:?} is not JSON: {error}")))?;
-    let data = apply(patch, target, limits)?;
-    let entries = validators.of(&found.definition)?.check(&data.value)?;
+    let data = apply(patch, target, (limits, budget))?;
+    let entries = validators.of(&found.definition, budget)?.check(&data, budget)??;
     let definition = found.definition.key.clone();
     let expect = Expect::Read(Some(before.revision));
     let command = Command::WriteConfig { definition, key, data: data.text, entries, expect };
@@ -48,12 +50,21 @@ pub(super) fn prepare_patch(
 }
 
 /// The result of a patch, within the limits.
-fn apply(patch: &Patch, target: serde_json::Value, limits: &Limits) -> Result<Document, Refusal> {
+fn apply(
+    patch: &Patch,
+    target: serde_json::Value,
+    (limits, budget): (&Limits, &Budget),
+) -> Result<Document, Refusal> {
     let in_patch = |violation: Violation| within("patch", vec![violation]).remove(0);
-    let made = patch.apply(target).map_err(|error| match error {
+    budget.charge_data(patch.document.text.len(), 0)?;
+    let (made, cost) = patch.apply(target, budget.patch_cost()).map_err(|error| match error {
         PatchError::Violation(violation) => Invalid::from(in_patch(violation)).into(),
         PatchError::TestFailed(violation) => Refusal::TestFailed(in_patch(violation)),
+        PatchError::TooCostly(violation) => {
+            budget.patch_exceeds().unwrap_or_else(|| Invalid::from(in_patch(violation)).into())
+        }
     })?;
+    budget.charge_patch(cost);
     let in_data = |text: String| Invalid::from(Violation::at(vec!["data".into()], text));
     if !made.is_object() {
         return Err(in_data("data must be an object".into()).into());

@@ -17,6 +17,7 @@ use serde_json::Value;
 
 use super::{
     batch::{check_operations, prepare_batch},
+    budget::Budget,
     patch::prepare_patch,
     redefine,
     validators::{Validators, stored_schema, within},
@@ -36,11 +37,6 @@ use crate::{
     service::request::{Caller, Effect, Refusal, Rollback, Write, WriteRequest},
     state::{Collection, State},
 };
-
-/// Bytes of data above which validation is moved off the threads that serve requests: about a millisecond.
-const INLINE_DATA_BYTES_MAX: usize = 64 << 10;
-/// Bytes of a schema above which its compilation is moved off, likewise.
-const INLINE_SCHEMA_BYTES_MAX: usize = 8 << 10;
 
 impl WriteRequest {
     /// The entry for the log.
@@ -80,8 +76,8 @@ pub(super) struct PreparedWrite {
     pub(super) precondition: Result<(), Rejection>,
 }
 
-/// The validators and limits that writes are prepared with.
-pub(super) type Rules<'a> = (&'a Validators, &'a Limits);
+/// The validators and limits that writes are prepared with, and what that may cost.
+pub(super) type Rules<'a> = (&'a Validators, &'a Limits, &'a Budget);
 
 /// Validates what needs no state, on the node that the caller asked, before the write is sent anywhere.
 pub(super) fn check_intake(write: &Write, limits: &Limits) -> Result<(), Invalid> {
@@ -105,31 +101,6 @@ pub(super) fn check_bytes(what: &str, document: Option<&Document>, most: usize) 
         return Ok(());
     }
     Err(Invalid::TooLarge(format!("the {what} takes {bytes} bytes, but the limit is {most} bytes")))
-}
-
-/// Whether preparing takes so long that the threads that serve requests must not do it. `found` is the write's
-/// definition.
-pub(super) fn is_long(found: Option<&Arc<Collection>>, write: &Write, validators: &Validators) -> bool {
-    let bytes = write.document_bytes();
-    // A validator that is compiled already costs nothing; other uses of the schema parse it in any case.
-    let compiles = |needs_validator: bool| {
-        found.is_some_and(|found| {
-            let schema = found.definition.schema.as_ref().map_or(0, |text| text.len());
-            schema > INLINE_SCHEMA_BYTES_MAX && !(needs_validator && validators.has(&found.definition))
-        })
-    };
-    match write.effect() {
-        Effect::Define => bytes > INLINE_SCHEMA_BYTES_MAX || compiles(false),
-        Effect::Constrain => bytes > INLINE_SCHEMA_BYTES_MAX,
-        Effect::Store | Effect::Restore => bytes > INLINE_DATA_BYTES_MAX || compiles(true),
-        Effect::Compute => {
-            let current = found.zip(write.config_key()).and_then(|(found, key)| found.config(key));
-            let current = current.map_or(0, |config| config.data.len());
-            bytes + current > INLINE_DATA_BYTES_MAX || compiles(true)
-        }
-        Effect::Remove => false,
-        Effect::Batch => true,
-    }
 }
 
 /// The remembered decision of a caller's request; another request with the same idempotency key is rejected.
@@ -163,23 +134,26 @@ pub(super) fn prepare_write(
     state: &State,
     found: Option<&Arc<Collection>>,
     write: &Write,
-    (validators, limits): Rules<'_>,
+    rules: Rules<'_>,
 ) -> Result<PreparedWrite, Refusal> {
+    let (_, limits, budget) = rules;
     let existing = || found.ok_or(Rejection::DefinitionNotFound);
     match write {
         Write::CreateDefinition { key, indexes, schema } => {
-            create_definition(found, key, (indexes, schema.as_ref()), limits)
+            create_definition(found, key, (indexes, schema.as_ref()), (limits, budget))
         }
-        Write::SetIndexes { indexes, expect, .. } => set_indexes(existing()?, (indexes, *expect), limits),
+        Write::SetIndexes { indexes, expect, .. } => {
+            set_indexes(existing()?, (indexes, *expect), (limits, budget))
+        }
         Write::DeleteDefinition { expect, restrict, .. } => {
             Ok(delete_definition(existing()?, *expect, *restrict))
         }
         Write::WriteConfig { key, data, expect, .. } => {
-            write_config(existing()?, key, (data, *expect), validators)
+            write_config(existing()?, key, (data, *expect), rules)
         }
         Write::DeleteConfig { key, expect, .. } => delete_config(existing()?, key, *expect),
         Write::PatchConfig { key, patch, expect, .. } => {
-            prepare_patch(existing()?, key, (patch, *expect), (validators, limits))
+            prepare_patch(existing()?, key, (patch, *expect), rules)
         }
         Write::Rollback(Rollback { id, key, data, expect, .. }) => {
             let found = existing()?;
@@ -187,11 +161,11 @@ pub(super) fn prepare_write(
                 let text = "the definition was deleted and created again: the config belonged to the old one";
                 return Err(Refusal::NotThere(text.into()));
             }
-            write_config(found, key, (data, *expect), validators)
+            write_config(found, key, (data, *expect), rules)
         }
-        Write::SetSchema(new) => redefine::set_schema(existing()?, new),
+        Write::SetSchema(new) => redefine::set_schema(existing()?, new, budget),
         Write::SetUnique(new) => redefine::set_unique(existing()?, new),
-        Write::Batch(operations) => prepare_batch(state, operations, (validators, limits)),
+        Write::Batch(operations) => prepare_batch(state, operations, rules),
     }
 }
 
@@ -199,9 +173,10 @@ fn create_definition(
     found: Option<&Arc<Collection>>,
     key: &str,
     (indexes, schema): (&[String], Option<&Document>),
-    limits: &Limits,
+    (limits, budget): (&Limits, &Budget),
 ) -> Result<PreparedWrite, Refusal> {
     let key = parse_key(key, "config_definition_key")?;
+    budget.charge_compilation(schema.map_or("", |schema| &schema.text))?;
     let precondition = if found.is_some() { Err(Rejection::DefinitionExists) } else { Ok(()) };
     let checked = check_definition(indexes, schema.map(|schema| &schema.value), limits);
     rejection_first(&precondition, checked)?;
@@ -223,15 +198,22 @@ fn check_definition(indexes: &[String], schema: Option<&Value>, limits: &Limits)
 fn set_indexes(
     found: &Collection,
     (indexes, expect): (&[String], Expect),
-    limits: &Limits,
+    (limits, budget): (&Limits, &Budget),
 ) -> Result<PreparedWrite, Refusal> {
     let precondition = check_definition_expect(expect, found);
     let found = &found.definition;
+    // Not compiled, but parsed and searched through its references for each path.
+    budget.charge_compilation(found.schema.as_deref().unwrap_or_default())?;
     let schema = stored_schema(found)?;
     let checked = index::check_paths(indexes, schema.as_ref(), limits.indexes).map_err(Invalid::Violations);
     rejection_first(&precondition, checked)?;
     if precondition.is_ok() {
         redefine::check_unique_stay_indexed(found, indexes)?;
+        if found.indexing.reassigned(&found.indexes, indexes).is_none() {
+            // The log would reindex all configs at once, however many there are.
+            let text = "the indexed paths were changed too often while they are being indexed; ask again when that is done";
+            return Err(Refusal::Conflict(text.into()));
+        }
     }
     let command = Command::SetIndexes { key: found.key.clone(), indexes: indexes.to_vec(), expect };
     Ok(PreparedWrite { command, definition_read: Some(found.revision), precondition })
@@ -250,12 +232,12 @@ fn write_config(
     found: &Collection,
     key: &str,
     (data, expect): (&Document, Expect),
-    validators: &Validators,
+    (validators, _, budget): Rules<'_>,
 ) -> Result<PreparedWrite, Refusal> {
     let key = parse_key(key, "config_key")?;
     let current = found.config(key.as_str()).map(|config| config.revision);
     let mut precondition = check_expect(expect, current, Rejection::ConfigExists, Rejection::ConfigNotFound);
-    let checked = validators.of(&found.definition)?.check(&data.value);
+    let checked = validators.of(&found.definition, budget)?.check(data, budget)?;
     // A plain PUT of an absent config is refused for its data first.
     let entries = if expect == Expect::Present { checked? } else { rejection_first(&precondition, checked)? };
     if precondition.is_ok()

@@ -18,10 +18,10 @@ use tokio::{
     sync::{OwnedRwLockWriteGuard, OwnedSemaphorePermit},
     time::{Instant, timeout_at},
 };
-use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
-    config_scan::{Cancel, Cancelled, Report, Scan},
+    budget::Budget,
+    config_scan::{Cancelled, Report, Scan},
     prepare::{Prepared, PreparedWrite, check_definition_expect, check_intake, rejection_first},
     validators::within,
     write_barrier::BarrierHolder,
@@ -38,9 +38,9 @@ use crate::{
     raft::Consensus,
     service::{
         Service,
+        cpu_pool::{Cancel, PoolPermit},
         request::{Caller, Consistency, Effect, NewSchema, NewUnique, Refusal, Write, WriteRequest},
         retry::{Attempt, AttemptError, confirm_leadership},
-        run_blocking,
     },
     state::{Collection, State},
 };
@@ -62,8 +62,13 @@ pub struct Tried {
 }
 
 /// Prepares another schema; the configs are checked later if the command needs it.
-pub(super) fn set_schema(found: &Collection, new: &NewSchema) -> Result<PreparedWrite, Refusal> {
+pub(super) fn set_schema(
+    found: &Collection,
+    new: &NewSchema,
+    budget: &Budget,
+) -> Result<PreparedWrite, Refusal> {
     let precondition = check_definition_expect(new.expect, found);
+    budget.charge_compilation(new.schema.as_ref().map_or("", |schema| &schema.text))?;
     let value = new.schema.as_ref().map(|schema| &schema.value);
     let compiled = value.map_or(Ok(()), |value| new.compiled.get(value).map(drop));
     let checked = compiled
@@ -164,13 +169,11 @@ pub(super) fn set_configs_read(command: &mut Command, read: Revision) {
 pub(super) struct ConfigCheck {
     request: Arc<WriteRequest>,
     scan: Option<Box<Scan>>,
-    /// Held from the first pass to the end: a change that has raised the barrier must not wait for other scans.
-    permit: Option<OwnedSemaphorePermit>,
+    /// Held from the first pass to the end: a change that has raised the barrier must not wait for other long work.
+    place: Option<(OwnedSemaphorePermit, PoolPermit)>,
     barrier: BarrierHolder,
     raised: Option<OwnedRwLockWriteGuard<()>>,
     passes: u32,
-    /// Cancels the scan when the request ends.
-    request_ended: DropGuard,
 }
 
 /// The result of a pass over the configs of one state.
@@ -198,11 +201,10 @@ impl Service {
         ConfigCheck {
             request: Arc::clone(request),
             scan: None,
-            permit: None,
+            place: None,
             barrier: self.inner.write_barriers.of(request.write.definition()),
             raised: None,
             passes: 0,
-            request_ended: CancellationToken::new().drop_guard(),
         }
     }
 
@@ -239,7 +241,7 @@ impl Service {
         }
     }
 
-    /// Checks the configs of one state that are new since the pass before, on a blocking thread.
+    /// Checks the configs of one state that are new since the pass before, in the pool for long work.
     async fn pass(
         &self,
         check: &mut ConfigCheck,
@@ -248,13 +250,12 @@ impl Service {
         deadline: Instant,
     ) -> Attempt<Pass> {
         let late = || AttemptError::Retry("the configs could not be checked in time".into());
-        let permit = match check.permit.take() {
-            Some(permit) => permit,
-            None => self.scan_permit(deadline).await.ok_or_else(late)?,
+        let (permit, turn) = match check.place.take() {
+            Some(place) => place,
+            None => self.scan_place(deadline).await?,
         };
-        let cancel = Cancel { request_ended: check.request_ended.token().clone(), deadline: Some(deadline) };
         let (request, scan) = (Arc::clone(&check.request), check.scan.take());
-        let scanned = run_blocking(move || {
+        let work = move |cancel: &Cancel| {
             let mut scan = match scan {
                 Some(scan) => scan,
                 None => Box::new(Scan::of(&request.write)?),
@@ -264,21 +265,25 @@ impl Service {
                 return Ok(Ok((scan, permit, Pass::Changed)));
             };
             // The permit is returned with the work, however long after its request that ends.
-            Ok(scan.advance(&state, found, &cancel).map(|new_configs| {
+            Ok(scan.advance(&state, found, cancel).and_then(|new_configs| {
                 let satisfied = Pass::Satisfied(new_configs, scan.revision());
-                let pass = scan.refusal(found).map_or(satisfied, Pass::Violated);
-                (scan, permit, pass)
+                let pass = scan.refusal(found, cancel)?.map_or(satisfied, Pass::Violated);
+                Ok((scan, permit, pass))
             }))
-        });
-        let scanned: Result<Result<_, Cancelled>, Refusal> = scanned.await.flatten();
+        };
+        let (turn, scanned) = self.inner.cpu_pool.run_in(turn, deadline, work).await?;
+        let scanned: Result<Result<_, Cancelled>, Refusal> = scanned;
         let (scan, permit, pass) = scanned?.map_err(|Cancelled| late())?;
-        (check.scan, check.permit) = (Some(scan), Some(permit));
+        (check.scan, check.place) = (Some(scan), Some((permit, turn)));
         Ok(pass)
     }
 
-    /// Waits until another scan may run; `None` when the time is up before.
-    async fn scan_permit(&self, deadline: Instant) -> Option<OwnedSemaphorePermit> {
-        timeout_at(deadline, Arc::clone(&self.inner.scans).acquire_owned()).await.ok()?.ok()
+    /// Waits until another scan may run. Scans leave a thread of the pool to the other long work.
+    async fn scan_place(&self, deadline: Instant) -> Result<(OwnedSemaphorePermit, PoolPermit), Refusal> {
+        let late = || Refusal::Unavailable("other definitions are being checked".into());
+        let permit = timeout_at(deadline, Arc::clone(&self.inner.scans).acquire_owned()).await;
+        let permit = permit.map_err(|_| late())?.map_err(|_| late())?;
+        Ok((permit, self.inner.cpu_pool.turn(deadline).await?))
     }
 
     /// Tries a schema without storing it: validated as by [`Self::write`], with a report in place of a refusal because
@@ -326,7 +331,8 @@ impl Service {
         let state = self.view(Consistency::LINEARIZABLE).await?;
         // Nothing is stored, so nothing is remembered either.
         let request = Arc::new(WriteRequest { caller: Caller { idempotency_key: None, ..caller }, write });
-        match self.prepare(Arc::clone(&state), &request).await? {
+        let deadline = Instant::now() + self.inner.options.write_timeout;
+        match self.prepare(Arc::clone(&state), &request, deadline).await? {
             Prepared::Propose { .. } => Ok((state, request.write.clone())),
             Prepared::Known(_) => {
                 Err(Refusal::Internal("a request without an idempotency key is remembered".into()))
@@ -337,21 +343,21 @@ impl Service {
     async fn report(&self, state: Arc<State>, write: Write) -> Result<(Tried, Option<Refusal>), Refusal> {
         let deadline = Instant::now() + CONFIG_CHECK_TIMEOUT;
         let late = || Refusal::Unavailable("the configs could not be checked in time".into());
-        let permit = self.scan_permit(deadline).await.ok_or_else(late)?;
-        let guard = CancellationToken::new().drop_guard();
-        let cancel = Cancel { request_ended: guard.token().clone(), deadline: Some(deadline) };
-        let scanned = run_blocking(move || {
+        let (permit, turn) = self.scan_place(deadline).await?;
+        let work = move |cancel: &Cancel| {
             let _permit = permit;
             let mut scan = Scan::of(&write)?;
             let revision = state.revision();
             let Some(found) = state.definition(write.definition()) else {
                 return Ok(Ok((Tried { report: Report::empty(&scan), revision }, None)));
             };
-            Ok(scan
-                .advance(&state, found, &cancel)
-                .map(|_| (Tried { report: scan.report(found), revision }, scan.refusal(found))))
-        });
-        let scanned: Result<Result<_, Cancelled>, Refusal> = scanned.await.flatten();
+            Ok(scan.advance(&state, found, cancel).and_then(|_| {
+                let report = scan.report(found, cancel)?;
+                Ok((Tried { report, revision }, scan.refusal(found, cancel)?))
+            }))
+        };
+        let (_turn, scanned) = self.inner.cpu_pool.run_in(turn, deadline, work).await?;
+        let scanned: Result<Result<_, Cancelled>, Refusal> = scanned;
         scanned?.map_err(|Cancelled| late())
     }
 }

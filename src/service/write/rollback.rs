@@ -7,6 +7,8 @@
 
 use std::sync::Arc;
 
+use tokio::time::Instant;
+
 use super::prepare::decided_before;
 use crate::{
     model::{
@@ -17,8 +19,8 @@ use crate::{
     },
     service::{
         Service,
+        forward::INLINE_PARSE_BYTES_MAX,
         request::{Caller, Consistency, Refusal, Rollback, Write, Written},
-        run_blocking,
     },
 };
 
@@ -47,11 +49,16 @@ impl Service {
         let config = self.config_as_of(&state, (definition, key), to, "body").await?;
         let found = state.definition(definition).ok_or(Rejection::DefinitionNotFound)?;
         let text = Arc::clone(&config.data);
-        let data = run_blocking(move || {
+        let parse = move || {
             document::parse(text.as_bytes(), STORED_JSON_DEPTH_MAX)
                 .map(|value| Document { text: Arc::clone(&text), value })
-        });
-        let data = data.await?.map_err(|error| Refusal::Internal(format!("stored data: {error}")))?;
+        };
+        let deadline = Instant::now() + self.inner.options.write_timeout;
+        let data = match config.data.len() {
+            0..=INLINE_PARSE_BYTES_MAX => parse(),
+            _ => self.inner.cpu_pool.run(deadline, move |_| parse()).await?,
+        };
+        let data = data.map_err(|error| Refusal::Internal(format!("stored data: {error}")))?;
         let (id, definition, key) = (found.definition.id, definition.into(), key.into());
         let rollback = Rollback { definition, id, key, data, expect };
         Ok((self.write(caller, Write::Rollback(rollback)).await?, config))

@@ -3,7 +3,8 @@
 //! Compiling a schema costs a hundred times what validating a document costs. A definition that changes has another
 //! revision, so nothing in the cache is ever stale.
 //!
-//! **Invariant:** the cache is bounded by the number of its schemas and by the bytes of their texts.
+//! **Invariant:** the cache is bounded by the number of its schemas and by what they take when they are compiled: a
+//! kilobyte of text may become megabytes.
 
 use std::{
     collections::BTreeMap,
@@ -12,10 +13,13 @@ use std::{
 
 use serde_json::Value;
 
+use super::budget::Budget;
 use crate::{
     model::{
+        document::Document,
         error::{Invalid, LocSegment, Violation},
         index::{self, StoredPath},
+        limits::CACHED_SCHEMAS_BYTES_MAX,
         record::{Definition, Entries, Revision},
         schema::Schema,
     },
@@ -24,15 +28,13 @@ use crate::{
 
 /// Cached schemas: what a busy cluster uses at once.
 const CACHED_MAX: usize = 512;
-/// Bytes of the texts of the cached schemas; compiled ones take some ten times as much.
-const CACHED_BYTES_MAX: usize = 16 << 20;
 
 /// Validates the data of a definition's configs.
 #[derive(Debug)]
 pub(super) struct Validator {
     schema: Option<Schema>,
     paths: Vec<StoredPath>,
-    /// Bytes of the schema's text.
+    /// Approximate bytes of the compiled schema.
     bytes: usize,
 }
 
@@ -43,21 +45,44 @@ impl Validator {
             .map(|value| Schema::compile(&value))
             .transpose()
             .map_err(|violations| broken(definition, &format!("does not compile: {violations:?}")))?;
-        let bytes = definition.schema.as_ref().map_or(0, |text| text.len());
+        let bytes = schema.as_ref().map_or(0, Schema::weight_bytes);
         Ok(Self { schema, paths: index::stored_paths(definition), bytes })
     }
 
-    /// Validates a config's data and computes its index entries.
-    pub(super) fn check(&self, data: &Value) -> Result<Entries, Invalid> {
+    /// Validates a config's data and computes its index entries, within the budget.
+    ///
+    /// # Errors
+    /// The refusal by the budget; within it the data may be invalid.
+    pub(super) fn check(
+        &self,
+        data: &Document,
+        budget: &Budget,
+    ) -> Result<Result<Entries, Invalid>, Refusal> {
+        budget.charge_data(data.text.len(), self.paths.len())?;
+        let invalid = |violations| Invalid::Violations(within("data", violations));
         match &self.schema {
             Some(schema) => {
-                schema.check(data).map_err(|violations| Invalid::Violations(within("data", violations)))?;
+                let price = match schema.price(&data.value) {
+                    Ok(price) => price,
+                    Err(violation) => return Ok(Err(invalid(vec![violation]))),
+                };
+                budget.charge_check(price)?;
+                if let Err(violations) = schema.check_priced(&data.value, price) {
+                    return Ok(Err(invalid(violations)));
+                }
             }
-            None if data.is_object() => {}
-            None => return Err(Violation::at(vec!["data".into()], "data must be an object").into()),
+            None if data.value.is_object() => {}
+            None => {
+                return Ok(Err(Violation::at(vec!["data".into()], "data must be an object").into()));
+            }
         }
-        index::entries(&self.paths, data)
-            .map_err(|violation| Invalid::Violations(within("data", vec![violation])))
+        let entries = match index::entries(&self.paths, &data.value) {
+            Ok(entries) => entries,
+            Err(violation) => return Ok(Err(invalid(vec![violation]))),
+        };
+        let indexed: usize = entries.iter().map(|entry| entry.value.len()).sum();
+        budget.charge_entry(data.text.len() + indexed)?;
+        Ok(Ok(entries))
     }
 }
 
@@ -105,19 +130,15 @@ struct Slot {
 
 impl Validators {
     /// The validator of a definition. Two callers may compile the same one at once; one of the two is cached.
-    pub(super) fn of(&self, definition: &Definition) -> Result<Arc<Validator>, Refusal> {
+    pub(super) fn of(&self, definition: &Definition, budget: &Budget) -> Result<Arc<Validator>, Refusal> {
         let id = (definition.id, definition.revision);
         if let Some(validator) = self.lock().find(id) {
             return Ok(validator);
         }
+        budget.charge_compilation(definition.schema.as_deref().unwrap_or_default())?;
         let validator = Arc::new(Validator::of(definition)?);
         self.lock().insert(id, Arc::clone(&validator));
         Ok(validator)
-    }
-
-    /// Whether the definition's validator is cached.
-    pub(super) fn has(&self, definition: &Definition) -> bool {
-        self.lock().by_definition.contains_key(&(definition.id, definition.revision))
     }
 
     fn lock(&self) -> MutexGuard<'_, Cache> {
@@ -141,7 +162,7 @@ impl Cache {
             self.remove(old);
         }
         let bytes = validator.bytes;
-        while self.by_definition.len() >= CACHED_MAX || self.bytes + bytes > CACHED_BYTES_MAX {
+        while self.by_definition.len() >= CACHED_MAX || self.bytes + bytes > CACHED_SCHEMAS_BYTES_MAX {
             let oldest = self.by_definition.iter().min_by_key(|(_, slot)| slot.last_use).map(|(id, _)| *id);
             let Some(oldest) = oldest else { break };
             self.remove(oldest);
@@ -184,11 +205,11 @@ mod tests {
     fn the_cache_is_bounded_by_bytes() {
         let mut cache = Cache::default();
         for id in 1..=100 {
-            cache.insert((id, id), validator(CACHED_BYTES_MAX / 4));
+            cache.insert((id, id), validator(CACHED_SCHEMAS_BYTES_MAX / 4));
         }
         assert_eq!(cache.by_definition.len(), 4);
-        assert_eq!(cache.bytes, CACHED_BYTES_MAX);
-        cache.insert((200, 200), validator(CACHED_BYTES_MAX));
+        assert_eq!(cache.bytes, CACHED_SCHEMAS_BYTES_MAX);
+        cache.insert((200, 200), validator(CACHED_SCHEMAS_BYTES_MAX));
         assert_eq!(cache.by_definition.len(), 1);
     }
 

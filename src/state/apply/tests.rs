@@ -60,6 +60,7 @@ pub(in crate::state) fn rebuilt(state: &State) -> State {
     for request in state.requests() {
         builder.request(request.clone()).unwrap();
     }
+    builder.feature_level(state.feature_level());
     builder.finish(state.revision(), state.last_at()).unwrap()
 }
 

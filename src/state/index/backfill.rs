@@ -1,7 +1,7 @@
 //! A change of a definition's indexed paths, and the index build that follows.
 //!
 //! ```text
-//! SetIndexes ─┬─ small definition: all configs are reindexed in this entry
+//! SetIndexes ─┬─ small definition: all configs are reindexed in this entry, as far as the steps of its batch left room
 //!             └─ large definition: retained paths keep their indexes, dropped paths lose theirs, new paths start with
 //!                empty ones; then BuildIndex, BuildIndex, … each processes some configs by key, up to the last
 //! ```
@@ -21,11 +21,41 @@ use crate::{
     model::{
         index::{self, Build, Indexing, StoredPath},
         key::Key,
-        limits::{BUILD_STEP_BYTES_MAX, BUILD_STEP_CONFIGS_MAX, REINDEX_CONFIGS_MAX},
+        limits::{BUILD_STEP_BYTES_MAX, BUILD_STEP_CONFIGS_MAX, REINDEX_BYTES_MAX, REINDEX_CONFIGS_MAX},
         record::{Config, Definition, Entries, Entry, Revision},
     },
     state::{Collection, Edit, Indexes, State, apply::EntryContext},
 };
+
+/// The feature level from which bytes bound what one entry reindexes, and all steps of a batch share the bounds.
+const BYTES_LEVEL: u32 = 2;
+
+/// What one entry has reindexed. It matters within that entry alone, so it is no part of what nodes agree on: another
+/// revision begins from nothing.
+#[derive(Debug, Clone, Copy, Default)]
+pub(in crate::state) struct Reindexed {
+    revision: Revision,
+    configs: u32,
+    bytes: u32,
+}
+
+impl Reindexed {
+    /// Adds a collection if all that the entry reindexes stays within the bounds.
+    fn add(&mut self, revision: Revision, collection: &Collection) -> bool {
+        let so_far = if self.revision == revision { *self } else { Self { revision, ..Self::default() } };
+        let configs = collection.by_key.len().saturating_add(so_far.configs.into());
+        let Some(configs) = u32::try_from(configs).ok().filter(|_| configs <= REINDEX_CONFIGS_MAX) else {
+            return false;
+        };
+        let data = collection.configs().map(|config| config.data.len());
+        let bytes = data.fold(so_far.bytes as usize, usize::saturating_add);
+        let Some(bytes) = u32::try_from(bytes).ok().filter(|_| bytes <= REINDEX_BYTES_MAX) else {
+            return false;
+        };
+        *self = Self { revision, configs, bytes };
+        true
+    }
+}
 
 /// The progress of an index build.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,7 +99,7 @@ impl State {
         };
         let is_same =
             assignment.as_ref().is_some_and(|assignment| assignment.added.is_empty() && !assignment.dropped);
-        let at_once = !is_same && (assignment.is_none() || old.by_key.len() <= REINDEX_CONFIGS_MAX);
+        let at_once = !is_same && (assignment.is_none() || self.may_reindex(context, &old));
         let build = match assignment {
             _ if at_once => None,
             // The same paths, perhaps in another order: a build in progress continues.
@@ -96,6 +126,14 @@ impl State {
         if at_once {
             edits.push(Edit::Reindexed { definition: id });
         }
+    }
+
+    /// Whether a collection is small enough to be reindexed in the entry that is being applied.
+    fn may_reindex(&mut self, context: EntryContext, collection: &Collection) -> bool {
+        if self.feature_level() < BYTES_LEVEL {
+            return collection.by_key.len() <= REINDEX_CONFIGS_MAX;
+        }
+        self.reindexed.add(context.revision, collection)
     }
 
     /// Applies a step of a build, unless the build has passed it.

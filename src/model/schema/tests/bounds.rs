@@ -95,6 +95,32 @@ fn violations_are_bounded_in_number_and_length() {
 }
 
 #[test]
+fn patterns_that_the_engine_follows_position_by_position_are_priced_by_their_positions() {
+    // Each text would take about a millisecond, a thousand times; the automaton of the combinations is never cached.
+    let slow = |text: &str| json!({"items": {"type": "string", "pattern": text}});
+    let texts = json!(vec!["ab".repeat(125); 5000]);
+    for pattern in ["[ab]*a[ab]{300}$", "([ab]|c)*a([ab]|c){20}([ab]|c){280}"] {
+        let violations = compiled(&slow(pattern)).check(&texts).unwrap_err();
+        assert!(violations[0].msg.contains("evaluations"), "{violations:?}");
+    }
+    let names: serde_json::Map<_, _> =
+        (0..5000).map(|n| (format!("{n}{}", "ab".repeat(125)), json!(1))).collect();
+    for schema in [
+        json!({"patternProperties": {"[ab]*a[ab]{300}$": {"type": "string"}}}),
+        json!({"propertyNames": {"pattern": "[ab]*a[ab]{300}$"}}),
+    ] {
+        assert!(compiled(&schema).check(&Value::Object(names.clone())).is_err(), "{schema}");
+        assert!(compiled(&schema).price(&Value::Object(names.clone())).is_err(), "{schema}");
+    }
+    // What people write stays far below: a megabyte of short texts.
+    let many = json!(vec!["0a1b2c3d-0123-4567-89ab-0123456789ab"; 25_000]);
+    let uuid = "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$";
+    for pattern in [uuid, "^[a-z0-9-]+$", "^.{1,100}$", r"^\p{L}*[0-9a-f-]+$"] {
+        compiled(&slow(pattern)).check(&many).unwrap();
+    }
+}
+
+#[test]
 fn checks_of_hostile_numbers_and_arrays_terminate() {
     let array = |item: &dyn Fn(usize) -> String, bytes: usize| {
         let mut text = String::from("[");

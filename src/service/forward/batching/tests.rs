@@ -10,6 +10,7 @@ use tokio::{
 use bytes::Bytes;
 
 use super::*;
+use crate::service::forward::wire::encode_part;
 use crate::{
     model::{command::Expect, document::Document},
     peer::{
@@ -43,11 +44,17 @@ struct Leader {
     /// The number of writes of each call.
     calls: Arc<Mutex<Vec<usize>>>,
     may_answer: Arc<Semaphore>,
+    /// Whether it knows `writes` alone.
+    is_older: bool,
 }
 
 impl Leader {
     async fn start() -> (Self, Member) {
-        let leader = Self { calls: Arc::default(), may_answer: Arc::new(Semaphore::new(0)) };
+        Self::of_version(false).await
+    }
+
+    async fn of_version(is_older: bool) -> (Self, Member) {
+        let leader = Self { calls: Arc::default(), may_answer: Arc::new(Semaphore::new(0)), is_older };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let peer_addr = listener.local_addr().unwrap().to_string();
         let serving = leader.clone();
@@ -63,17 +70,22 @@ impl Leader {
     /// As much HTTP as the calls of a node need.
     async fn serve(self, stream: TcpStream) {
         let mut stream = BufStream::new(stream);
-        let (mut line, mut length) = (String::new(), 0);
+        let (mut line, mut length, mut is_each) = (String::new(), 0, false);
         while stream.read_line(&mut line).await.is_ok_and(|read| read > 0) {
             let header = std::mem::take(&mut line).to_ascii_lowercase();
             if let Some(value) = header.strip_prefix("content-length:") {
                 length = value.trim().parse().unwrap();
             }
+            if header.starts_with("post ") {
+                is_each = header.starts_with("post /peer/writes-each ");
+            }
             if header == "\r\n" {
                 let mut body = vec![0; length];
                 stream.read_exact(&mut body).await.unwrap();
-                let answer = self.answer(&body).await;
-                let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", answer.len());
+                let is_refused = is_each && self.is_older;
+                let answer = if is_refused { Bytes::new() } else { self.answer(&body, is_each).await };
+                let status = if is_refused { "404 Not Found" } else { "200 OK" };
+                let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n", answer.len());
                 // The caller may have hung up.
                 let _gone = stream.write_all(&[head.as_bytes(), &answer].concat()).await;
                 let _gone = stream.flush().await;
@@ -81,7 +93,7 @@ impl Leader {
         }
     }
 
-    async fn answer(&self, body: &[u8]) -> Bytes {
+    async fn answer(&self, body: &[u8], is_each: bool) -> Bytes {
         let requests: Vec<WireRequest<'static>> = decode(body).unwrap();
         self.calls.lock().unwrap().push(requests.len());
         self.may_answer.acquire().await.unwrap().forget();
@@ -90,7 +102,14 @@ impl Leader {
             let Write::DeleteConfig { key, .. } = request.write else { panic!("{request:?}") };
             WireAnswer::Retry(key)
         };
-        encode(&requests.into_iter().map(key).collect::<Vec<_>>())
+        let answers = requests.into_iter().map(key);
+        if !is_each {
+            return encode(&answers.collect::<Vec<_>>());
+        }
+        // In reverse and one by one.
+        let mut parts: Vec<Bytes> = (0..).zip(answers).map(|answer| encode_part(&vec![answer])).collect();
+        parts.reverse();
+        parts.concat().into()
     }
 
     /// Waits until this many calls have arrived.
@@ -121,6 +140,64 @@ async fn many_writes_share_few_calls_and_each_gets_its_own_answer() {
 }
 
 #[tokio::test]
+async fn a_leader_of_an_older_version_is_asked_as_it_knows_it() {
+    let (leader, member) = Leader::of_version(true).await;
+    let (batcher, peers) = (Arc::new(Batcher::default()), peers());
+    leader.may_answer.add_permits(1000);
+    let deadline = Instant::now() + TEST_TIMEOUT;
+    for n in 0..3 {
+        let attempt = batcher.send(&peers, &member, &Arc::new(request(&n.to_string())), deadline).await;
+        assert_eq!(attempt, Err(AttemptError::Retry(n.to_string())));
+    }
+    assert_eq!(*leader.calls.lock().unwrap(), [1, 1, 1], "each is sent once");
+    assert!(batcher.is_older(1) && !batcher.is_older(2));
+}
+
+#[tokio::test]
+async fn a_connection_that_is_lost_leaves_only_what_was_not_answered_unknown() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let peer_addr = listener.local_addr().unwrap().to_string();
+    let member = Member { id: 1, api_addr: String::new(), peer_addr };
+    let (batcher, peers) = (Arc::new(Batcher::default()), peers());
+    // One call counts already, so that all three share the other.
+    batcher.queues().insert(1, Queue { calls: CALLS_MAX, ..Queue::default() });
+    let deadline = Instant::now() + TEST_TIMEOUT;
+    let sends: Vec<_> = (0..3)
+        .map(|n: u8| {
+            let (batcher, peers, member) = (Arc::clone(&batcher), Arc::clone(&peers), member.clone());
+            tokio::spawn(async move {
+                batcher.send(&peers, &member, &Arc::new(request(&n.to_string())), deadline).await
+            })
+        })
+        .collect();
+    while batcher.queues()[&1].waiting.len() < 3 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    tokio::spawn(Arc::clone(&batcher).run_calls(Arc::clone(&peers), 1));
+    let (stream, _) = listener.accept().await.unwrap();
+    let mut stream = BufStream::new(stream);
+    let mut line = String::new();
+    while line != "\r\n" {
+        line.clear();
+        stream.read_line(&mut line).await.unwrap();
+    }
+    let part = encode_part(&vec![(1, WireAnswer::Retry("decided".into()))]);
+    let head = format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{:x}\r\n", part.len());
+    stream.write_all(&[head.as_bytes(), &part, b"\r\n"].concat()).await.unwrap();
+    stream.flush().await.unwrap();
+    let mut sends = sends.into_iter();
+    let (zero, one, two) = (sends.next().unwrap(), sends.next().unwrap(), sends.next().unwrap());
+    // It is answered while the others are not.
+    assert_eq!(one.await.unwrap(), Err(AttemptError::Retry("decided".into())));
+    assert!(!zero.is_finished() && !two.is_finished());
+    drop(stream);
+    for unanswered in [zero, two] {
+        let attempt = unanswered.await.unwrap();
+        assert!(matches!(attempt, Err(AttemptError::Unknown(_))), "{attempt:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_batch_is_no_larger_than_the_leader_parses_inline() {
     let batcher = Batcher::default();
     let write = |n: u64| {
@@ -133,7 +210,7 @@ async fn a_batch_is_no_larger_than_the_leader_parses_inline() {
         (Waiting { number: n, leader: Member::default(), request, deadline, answer }, answered)
     };
     let (waiting, _answered): (VecDeque<_>, Vec<_>) = (0..40).map(write).unzip();
-    batcher.queues().insert(0, Queue { calls: 1, waiting, last_number: 40 });
+    batcher.queues().insert(0, Queue { calls: 1, waiting, last_number: 40, older_until: None });
     let calls: Vec<usize> = std::iter::from_fn(|| batcher.next_batch(0)).map(|batch| batch.len()).collect();
     let most = INLINE_PARSE_BYTES_MAX / BATCHED_WRITE_BYTES_MAX;
     assert_eq!(calls, [most, most, 40 - 2 * most]);

@@ -1,8 +1,10 @@
 //! What a scan of all configs finds, in its first pass and in later ones.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, time::Duration};
 
 use serde_json::json;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::model::{
@@ -54,7 +56,7 @@ impl World {
     }
 
     fn refusal(&self, scan: &Scan) -> String {
-        match scan.refusal(self.found()) {
+        match scan.refusal(self.found(), &cancel()).unwrap() {
             None => String::new(),
             Some(Refusal::Conflict(text)) => text,
             Some(Refusal::Breaks(count, violations)) => {
@@ -69,7 +71,7 @@ impl World {
 }
 
 fn cancel() -> Cancel {
-    Cancel { request_ended: CancellationToken::new(), deadline: None }
+    Cancel::new(CancellationToken::new(), Instant::now() + Duration::from_secs(600))
 }
 
 fn schema(schema: Option<Value>) -> Scan {
@@ -101,7 +103,7 @@ fn a_later_pass_checks_only_new_configs_and_forgets_corrected_ones() {
     }
     let mut scan = schema(Some(json!({"properties": {"n": {"type": "integer"}}})));
     assert_eq!(world.advance(&mut scan), 4);
-    let report = scan.report(world.found());
+    let report = scan.report(world.found(), &cancel()).unwrap();
     assert_eq!((report.checked, report.count, report.scanned), (4, 2, true));
     assert_eq!(keys(&report), ["b", "e"]);
     assert_eq!(report.breaking[0].violations[0].loc, ["data".into(), "n".into()]);
@@ -111,7 +113,7 @@ fn a_later_pass_checks_only_new_configs_and_forgets_corrected_ones() {
     world.delete("e");
     world.put("c", &json!({"n": 0.5}));
     assert_eq!(world.advance(&mut scan), 2);
-    assert_eq!(keys(&scan.report(world.found())), ["c"]);
+    assert_eq!(keys(&scan.report(world.found(), &cancel()).unwrap()), ["c"]);
     world.put("c", &json!({"n": 1}));
     assert_eq!(world.advance(&mut scan), 1);
     assert_eq!(world.refusal(&scan), "");
@@ -127,11 +129,13 @@ fn a_report_lists_the_first_hundred_and_counts_all() {
     }
     let mut scan = schema(Some(json!({"properties": {"many": {"items": {"type": "integer"}}}})));
     world.advance(&mut scan);
-    let report = scan.report(world.found());
+    let report = scan.report(world.found(), &cancel()).unwrap();
     assert_eq!((report.count, report.breaking.len()), (300, 100));
     assert_eq!((report.breaking[0].key.as_str(), report.breaking[99].key.as_str()), ("k000", "k099"));
     assert_eq!(report.breaking[0].violations.len(), REPORTED_VIOLATIONS_MAX + 1);
-    let Some(Refusal::Breaks(300, violations)) = scan.refusal(world.found()) else { panic!() };
+    let Some(Refusal::Breaks(300, violations)) = scan.refusal(world.found(), &cancel()).unwrap() else {
+        panic!()
+    };
     assert_eq!(violations.len(), 101);
     assert_eq!(violations[1].loc, ["config".into(), "k000".into()]);
 }
@@ -143,10 +147,10 @@ fn no_schema_demands_objects_and_one_without_constraints_demands_nothing() {
     world.put("b", &json!([1]));
     let mut none = schema(None);
     world.advance(&mut none);
-    assert_eq!(keys(&none.report(world.found())), ["b"]);
+    assert_eq!(keys(&none.report(world.found(), &cancel()).unwrap()), ["b"]);
     let mut unconstrained = schema(Some(json!({"title": "any", "$defs": {"x": {"type": "string"}}})));
     world.advance(&mut unconstrained);
-    let report = unconstrained.report(world.found());
+    let report = unconstrained.report(world.found(), &cancel()).unwrap();
     assert_eq!((report.count, report.checked, report.scanned), (0, 0, false));
     assert!(!schema(Some(json!({"$ref": "#/$defs/x", "$defs": {"x": false}}))).is_idle());
 }
@@ -177,11 +181,12 @@ fn two_configs_that_share_a_value_are_found_in_the_first_pass_and_in_later_ones(
 #[test]
 fn a_scan_ends_when_its_request_has_ended() {
     let mut world = World::new();
-    for number in 0..CANCEL_CHECK_CONFIGS {
+    for number in 0..CANCEL_CHECK_ENTRIES {
         world.put(&format!("k{number}"), &json!({"n": number}));
     }
-    let cancel = cancel();
-    cancel.request_ended.cancel();
+    let gone = CancellationToken::new();
+    gone.cancel();
+    let cancel = Cancel::new(gone, Instant::now() + Duration::from_secs(600));
     let mut scan = schema(Some(json!({"type": "object"})));
     assert_eq!(scan.advance(&world.0, world.found(), &cancel), Err(Cancelled));
     assert_eq!(unique(&["n"]).advance(&world.0, world.found(), &cancel), Err(Cancelled));

@@ -26,7 +26,8 @@ fn put(key: &str, text: &str, expect: Expect) -> Write {
 
 fn prepared(state: &State, request: &WriteRequest) -> Result<Prepared, Refusal> {
     let found = state.definition(request.write.definition());
-    prepare(state, found, request, (&Validators::default(), &Limits::default()))
+    let budget = Budget::of_test(&request.write);
+    prepare(state, found, request, (&Validators::default(), &Limits::default(), &budget))
 }
 
 /// Prepares a write and applies it at a revision.

@@ -33,7 +33,8 @@ fn set(compiled: Compiled) -> WriteRequest {
 
 fn prepared(state: &State, request: &WriteRequest) -> Result<Prepared, Refusal> {
     let found = state.definition(request.write.definition());
-    prepare(state, found, request, (&Validators::default(), &Limits::default()))
+    let budget = Budget::of_test(&request.write);
+    prepare(state, found, request, (&Validators::default(), &Limits::default(), &budget))
 }
 
 /// The revision of the definition that a write was prepared against.
