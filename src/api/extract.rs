@@ -31,7 +31,10 @@ use crate::{
         query::QueryError,
         record::Revision,
     },
-    service::{Caller, Consistency, Level, Principal, Refusal, Service},
+    service::{
+        Caller, Consistency, Level, Principal, Refusal, Service,
+        memory_budget::{Reservation, Share},
+    },
 };
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -245,6 +248,8 @@ pub(super) struct WriteRequest {
     /// The format of the patch in the body of a `PATCH`.
     pub(super) patch_format: Option<PatchFormat>,
     body: Bytes,
+    /// What the body and its parsed form hold in memory until the request ends.
+    _reservation: Reservation,
 }
 
 impl WriteRequest {
@@ -268,8 +273,10 @@ impl FromRequest<Service> for WriteRequest {
     async fn from_request(request: Request, service: &Service) -> Result<Self, Problem> {
         let (mut parts, body) = request.into_parts();
         let limit = service.limits().body_bytes;
-        let body = body::receive(&parts.headers, body, limit).await?;
+        let mut reservation = service.reservation(Share::Callers);
+        let body = body::receive(&parts.headers, body, limit, &mut reservation).await?;
         let body = if parts.method == Method::DELETE { Bytes::new() } else { body };
+        reservation.grow(body::parsed_bytes(&body))?;
         let patch_format = body::patch_format(&parts.headers).filter(|_| parts.method == Method::PATCH);
         if parts.method == Method::PATCH && patch_format.is_none() {
             return Err(Problem::UnsupportedPatch);
@@ -293,6 +300,7 @@ impl FromRequest<Service> for WriteRequest {
             caller: Caller { principal, reason, idempotency_key: request, dry_run },
             patch_format,
             body,
+            _reservation: reservation,
         })
     }
 }

@@ -9,13 +9,13 @@
 use std::{any::Any, borrow::Cow, convert::Infallible, iter::once};
 
 use axum::{
-    body::{Body, Bytes},
+    body::{Body, Bytes, HttpBody as _},
     response::{IntoResponse, Response},
 };
 use futures::stream;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
-use tokio_util::io::ReaderStream;
 
 use super::json::Object;
 use crate::{
@@ -26,7 +26,11 @@ use crate::{
         record::Revision,
         time::Timestamp,
     },
-    service::{Backup, Refusal, Written},
+    service::{
+        Backup, Refusal, Service, Written,
+        memory_budget::{Reservation, Share},
+        read::list::BUFFERED_PAGE_BYTES_MAX,
+    },
     state::query::QueryResult,
 };
 
@@ -40,12 +44,10 @@ pub(super) const NODE: HeaderName = HeaderName::from_static("x-concord-node");
 const BREAKING_CONFIGS: HeaderName = HeaderName::from_static("x-concord-breaking-configs");
 /// The header of an answer to a dry run.
 const DRY_RUN: HeaderName = HeaderName::from_static("x-concord-dry-run");
-/// Bytes of stored text above which a page is streamed record by record: a page of the largest records has 1 GiB.
-const BUFFERED_PAGE_BYTES_MAX: usize = 4 << 20;
 /// Seconds after which a refused request may be sent again: an election takes about one.
 const RETRY_AFTER_S: HeaderValue = HeaderValue::from_static("1");
-/// Bytes of one chunk of a streamed file.
-const FILE_CHUNK_BYTES: usize = 256 << 10;
+/// Bytes of an answer above which it is weighed: smaller ones are bounded by the number of connections.
+const WEIGHED_ANSWER_BYTES: u64 = 8 << 10;
 const ACCEPT_PATCH: HeaderName = HeaderName::from_static("accept-patch");
 /// The media types of patches, those of `body::patch_format`.
 const PATCH_TYPES: HeaderValue =
@@ -88,10 +90,10 @@ impl Reply {
         Self { status: StatusCode::NOT_MODIFIED, headers: HeaderMap::new(), body: Body::empty() }
     }
 
-    /// A page of a list. `size` estimates the bytes of a record as `render` writes it.
+    /// A page of a list, with what it may keep in memory. `size` estimates the bytes of a record as `render` writes it.
     pub(super) fn page<R: Send + 'static>(
         message: &'static str,
-        found: QueryResult<R>,
+        (found, reservation): (QueryResult<R>, Reservation),
         page: &Page,
         size: fn(&R) -> usize,
         render: fn(&R) -> String,
@@ -105,21 +107,29 @@ impl Reply {
             format!("{comma}{}", render(&record))
         });
         let parts = once(head).chain(records).chain(once(tail));
-        if bytes <= BUFFERED_PAGE_BYTES_MAX {
+        if bytes as u64 <= BUFFERED_PAGE_BYTES_MAX {
             return Self::json(Body::from(parts.collect::<String>()));
         }
-        Self::json(Body::from_stream(stream::iter(parts.map(|part| Ok::<_, Infallible>(Bytes::from(part))))))
+        // The reservation ends with the stream.
+        let parts = parts.map(move |part| {
+            let _held: &Reservation = &reservation;
+            Ok::<_, Infallible>(Bytes::from(part))
+        });
+        Self::json(Body::from_stream(stream::iter(parts)))
     }
 
     /// A backup, as a stream.
     pub(super) fn backup(backup: Backup) -> Self {
-        let Backup { revision, bytes, file } = backup;
-        let body = Body::from_stream(ReaderStream::with_capacity(file, FILE_CHUNK_BYTES));
+        let (revision, bytes) = (backup.revision, backup.bytes);
+        let chunks = stream::unfold(backup.send(), |mut chunks| async {
+            chunks.recv().await.map(|chunk| (chunk, chunks))
+        });
         let headers = [
             (header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream")),
             (header::CONTENT_LENGTH, bytes.into()),
         ];
-        let reply = Self { status: StatusCode::OK, headers: HeaderMap::from_iter(headers), body };
+        let (status, body) = (StatusCode::OK, Body::from_stream(chunks));
+        let reply = Self { status, headers: HeaderMap::from_iter(headers), body };
         let name = format!("attachment; filename=\"concord-{revision}.backup\"");
         reply.header(header::CONTENT_DISPOSITION, &name).state_revision(revision)
     }
@@ -320,6 +330,42 @@ impl IntoResponse for Problem {
                 response
             }
         }
+    }
+}
+
+/// The bytes of an answer with what they hold of the memory budget, until they are sent.
+struct Weighed {
+    bytes: Bytes,
+    _reservation: Reservation,
+}
+
+impl AsRef<[u8]> for Weighed {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// Weighs an answer that is held in memory as a whole: a caller may read it slowly. A read whose answer does not fit
+/// is refused; a write may have been applied, so its answer counts all the same.
+pub(super) async fn weighed(response: Response, service: &Service, is_read: bool) -> Response {
+    let exact = response.body().size_hint().exact();
+    let Some(bytes) = exact.filter(|bytes| *bytes > WEIGHED_ANSWER_BYTES) else { return response };
+    let mut reservation = service.reservation(Share::Callers);
+    if is_read {
+        if let Err(refusal) = reservation.grow(bytes) {
+            return refusal_response(refusal);
+        }
+    } else {
+        reservation.grow_anyway(bytes);
+    }
+    let (parts, body) = response.into_parts();
+    // It is in memory already, in one piece.
+    match body.collect().await {
+        Ok(collected) => {
+            let bytes = Bytes::from_owner(Weighed { bytes: collected.to_bytes(), _reservation: reservation });
+            Response::from_parts(parts, Body::from(bytes))
+        }
+        Err(error) => refusal_response(Refusal::Internal(format!("an answer could not be made: {error}"))),
     }
 }
 

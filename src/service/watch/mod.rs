@@ -164,6 +164,9 @@ impl Service {
             }
             WatchStart::After(revision) => revision,
         };
+        let pinned = &self.inner.pinned_states;
+        let is_initial = request.start == WatchStart::InitialState;
+        let initial = is_initial.then(|| Initial::new(pinned.hold(&state, consensus)));
         let mut watch = Watch {
             service: self.clone(),
             consensus: consensus.clone(),
@@ -174,7 +177,7 @@ impl Service {
             position,
             events: VecDeque::new(),
             upto: position,
-            initial: (request.start == WatchStart::InitialState).then(|| Initial::new(state)),
+            initial,
             replay: None,
             last_notice: Instant::now(),
             is_new: true,
