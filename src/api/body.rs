@@ -6,7 +6,10 @@
 //! **Invariant:** no more of a body is held in memory than the limit, whatever length the caller declared, and nothing
 //! that is not reserved in the memory budget.
 
-use std::time::Duration;
+use std::{
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
 
 use axum::body::{Body, Bytes, HttpBody};
 use bytes::BytesMut;
@@ -26,7 +29,7 @@ use crate::{
     },
     peer::{Member, NodeId},
     service::{
-        Refusal,
+        Refusal, Service,
         memory_budget::{self, Reservation},
     },
 };
@@ -36,6 +39,8 @@ use crate::{
 const DISCARD_BYTES_MAX: usize = 64 << 20;
 /// For how long a refused body is read and discarded.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(5);
+/// Bytes of a body up to which it is parsed on the threads that serve requests: less than a millisecond.
+const INLINE_PARSE_BYTES_MAX: usize = 64 << 10;
 /// How often it is asked whether a body that brings nothing is in the way of others.
 const PACE_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -70,6 +75,37 @@ pub(super) async fn receive(
     };
     discard(body);
     Err(refused)
+}
+
+/// A body that was received, with what it and its values hold in memory until the request ends.
+#[derive(Debug)]
+pub(super) struct Received {
+    bytes: Bytes,
+    /// What a long one is; it was parsed on a thread for long work.
+    parsed: Mutex<Option<Result<Value, Problem>>>,
+    _held: Reservation,
+}
+
+impl Received {
+    pub(super) async fn new(
+        service: &Service,
+        bytes: Bytes,
+        mut held: Reservation,
+    ) -> Result<Self, Problem> {
+        held.grow(parsed_bytes(&bytes))?;
+        let mut parsed = None;
+        if bytes.len() > INLINE_PARSE_BYTES_MAX {
+            let (text, depth_max) = (bytes.clone(), service.limits().json_depth);
+            parsed = Some(service.run_long(move || json(&text, depth_max)).await?);
+        }
+        Ok(Self { bytes, parsed: Mutex::new(parsed), _held: held })
+    }
+
+    /// The body, parsed.
+    pub(super) fn json(&self, depth_max: usize) -> Result<Value, Problem> {
+        let parsed = self.parsed.lock().unwrap_or_else(PoisonError::into_inner).take();
+        parsed.unwrap_or_else(|| json(&self.bytes, depth_max))
+    }
 }
 
 /// Why a body was not collected.

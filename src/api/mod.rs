@@ -22,6 +22,7 @@
 //! | the `OpenAPI` document | `openapi` |
 //! | `/openapi.json` and the page at `/docs` | `docs` |
 //! | status codes, error types, response headers | `reply` |
+//! | answers in the memory budget | `weight` |
 //! | JSON objects with stored text in them | `json` |
 //! | calls between nodes, on the peer listener | `peer` |
 //!
@@ -51,6 +52,7 @@ mod reply;
 mod schema;
 pub mod server;
 mod watch;
+mod weight;
 
 use std::{
     future::{Ready, ready},
@@ -169,7 +171,7 @@ async fn handle(State(service): State<Service>, mut request: Request, next: Next
             let is_public = request.extensions().get::<Principal>().is_none();
             let answered = AssertUnwindSafe(next.run(request)).catch_unwind().await;
             let response = answered.unwrap_or_else(reply::panicked);
-            if is_public { response } else { reply::weighed(response, &service, is_read).await }
+            if is_public { response } else { weight::weighed(response, &service, is_read).await }
         }
         Err(problem) => problem.into_response(),
     };

@@ -9,12 +9,11 @@
 use std::{any::Any, borrow::Cow, convert::Infallible, iter::once};
 
 use axum::{
-    body::{Body, Bytes, HttpBody as _},
+    body::{Body, Bytes},
     response::{IntoResponse, Response},
 };
 use futures::stream;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
-use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 
 use super::json::Object;
@@ -26,11 +25,7 @@ use crate::{
         record::Revision,
         time::Timestamp,
     },
-    service::{
-        Backup, Refusal, Service, Written,
-        memory_budget::{Reservation, Share},
-        read::list::BUFFERED_PAGE_BYTES_MAX,
-    },
+    service::{Backup, Refusal, Written, memory_budget::Reservation, read::list::BUFFERED_PAGE_BYTES_MAX},
     state::query::QueryResult,
 };
 
@@ -46,8 +41,6 @@ const BREAKING_CONFIGS: HeaderName = HeaderName::from_static("x-concord-breaking
 const DRY_RUN: HeaderName = HeaderName::from_static("x-concord-dry-run");
 /// Seconds after which a refused request may be sent again: an election takes about one.
 const RETRY_AFTER_S: HeaderValue = HeaderValue::from_static("1");
-/// Bytes of an answer above which it is weighed: smaller ones are bounded by the number of connections.
-const WEIGHED_ANSWER_BYTES: u64 = 8 << 10;
 const ACCEPT_PATCH: HeaderName = HeaderName::from_static("accept-patch");
 /// The media types of patches, those of `body::patch_format`.
 const PATCH_TYPES: HeaderValue =
@@ -330,42 +323,6 @@ impl IntoResponse for Problem {
                 response
             }
         }
-    }
-}
-
-/// The bytes of an answer with what they hold of the memory budget, until they are sent.
-struct Weighed {
-    bytes: Bytes,
-    _reservation: Reservation,
-}
-
-impl AsRef<[u8]> for Weighed {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
-/// Weighs an answer that is held in memory as a whole: a caller may read it slowly. A read whose answer does not fit
-/// is refused; a write may have been applied, so its answer counts all the same.
-pub(super) async fn weighed(response: Response, service: &Service, is_read: bool) -> Response {
-    let exact = response.body().size_hint().exact();
-    let Some(bytes) = exact.filter(|bytes| *bytes > WEIGHED_ANSWER_BYTES) else { return response };
-    let mut reservation = service.reservation(Share::Callers);
-    if is_read {
-        if let Err(refusal) = reservation.grow(bytes) {
-            return refusal_response(refusal);
-        }
-    } else {
-        reservation.grow_anyway(bytes);
-    }
-    let (parts, body) = response.into_parts();
-    // It is in memory already, in one piece.
-    match body.collect().await {
-        Ok(collected) => {
-            let bytes = Bytes::from_owner(Weighed { bytes: collected.to_bytes(), _reservation: reservation });
-            Response::from_parts(parts, Body::from(bytes))
-        }
-        Err(error) => refusal_response(Refusal::Internal(format!("an answer could not be made: {error}"))),
     }
 }
 

@@ -87,7 +87,7 @@ impl MemoryBudget {
     ///
     /// # Errors
     /// [`Refusal::LimitReached`] when they do not fit.
-    pub(super) fn reserve(&self, share: Share, bytes: u64) -> Result<Reservation, Refusal> {
+    pub(crate) fn reserve(&self, share: Share, bytes: u64) -> Result<Reservation, Refusal> {
         let mut reservation = self.begin(share);
         reservation.grow(bytes)?;
         Ok(reservation)

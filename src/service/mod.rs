@@ -76,7 +76,7 @@ pub use access::{Access, Principal};
 pub use backup::Backup;
 pub use history::retention::Retention;
 pub use membership::change::{Change, Changed};
-use memory_budget::{Reservation, Share};
+pub use memory_budget::{Reservation, Share};
 pub use request::{
     Alarm, Caller, ClusterView, Compiled, Consistency, Level, MemberView, NewSchema, NewUnique, Refusal,
     Rollback, Write, Written,
@@ -202,6 +202,18 @@ impl Service {
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.inner.options.limits
+    }
+
+    /// Runs work that takes longer than about a millisecond, where it delays no other request.
+    ///
+    /// # Errors
+    /// When it was not done within the time of a write; it must not have changed anything.
+    pub async fn run_long<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let deadline = Instant::now() + self.inner.options.write_timeout;
+        self.inner.cpu_pool.run(deadline, |_| work()).await
     }
 
     /// An empty reservation of memory for a request, which grows with what the request holds.

@@ -11,7 +11,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::GoodClient;
+use super::{GoodClient, counts};
 use crate::harness::{
     Client, Cluster, Node, check,
     cluster::Options,
@@ -88,14 +88,6 @@ async fn status(connection: &mut TcpStream) -> u16 {
     let mut line = [0; 12];
     let read = timeout(PATIENCE, connection.read_exact(&mut line)).await.expect("an answer, or an end");
     read.ok().and_then(|_| std::str::from_utf8(&line[9..]).ok()?.parse().ok()).unwrap_or(0)
-}
-
-fn counts(statuses: &[u16]) -> std::collections::BTreeMap<u16, usize> {
-    let mut counts = std::collections::BTreeMap::new();
-    for status in statuses {
-        *counts.entry(*status).or_default() += 1;
-    }
-    counts
 }
 
 #[tokio::test]

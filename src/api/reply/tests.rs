@@ -1,10 +1,7 @@
 //! Every refusal has its status and type, and every response its shape.
 
 use super::*;
-use crate::{
-    model::limits::Limits,
-    service::{memory_budget::MemoryBudget, tests::service},
-};
+use crate::service::memory_budget::{MemoryBudget, Share};
 use axum::body::to_bytes;
 
 async fn body(response: Response) -> Value {
@@ -134,25 +131,4 @@ async fn a_page_is_the_same_streamed_or_not() {
         });
         assert_eq!(body(response).await, expected);
     }
-}
-
-#[tokio::test]
-async fn a_large_answer_holds_its_bytes_until_it_is_sent() {
-    let directory = tempfile::tempdir().unwrap();
-    let limits = Limits { in_flight_bytes: 8 << 20, ..Limits::default() };
-    let service = service(directory.path(), limits);
-    let answer = || Reply::ok("found", &format!("\"{}\"", "x".repeat(1 << 20))).into_response();
-    let (one, two) = (weighed(answer(), &service, true).await, weighed(answer(), &service, true).await);
-    assert_eq!((one.status(), two.status()), (StatusCode::OK, StatusCode::OK));
-    let refused = weighed(answer(), &service, true).await;
-    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
-    assert!(refused.headers().contains_key(header::RETRY_AFTER));
-    let written = weighed(answer(), &service, false).await;
-    assert_eq!(written.status(), StatusCode::OK, "a write was applied");
-    let small = weighed(Reply::ok("found", "1").into_response(), &service, true).await;
-    assert_eq!(small.status(), StatusCode::OK);
-    assert_eq!(one.body().size_hint().exact(), two.body().size_hint().exact());
-    assert!(body(one).await["data"].as_str().unwrap().len() == 1 << 20);
-    drop((two, written));
-    assert_eq!(weighed(answer(), &service, true).await.status(), StatusCode::OK);
 }
