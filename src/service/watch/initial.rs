@@ -24,7 +24,7 @@ use crate::{
 /// Records of a chunk.
 const CHUNK_RECORDS_MAX: usize = 500;
 /// Bytes of a chunk after which no record is added.
-const CHUNK_BYTES: usize = 256 << 10;
+pub(super) const CHUNK_BYTES: usize = 256 << 10;
 /// Configs that are examined for one chunk: about a millisecond.
 const CHUNK_EXAMINED_MAX: usize = 5_000;
 

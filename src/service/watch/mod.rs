@@ -46,8 +46,8 @@ pub use filter::Selected;
 use filter::{NEEDS_ONE_DEFINITION, Scope, Selection};
 pub use hub::Hub;
 use hub::Registration;
-use initial::Initial;
 pub use initial::InitialChunk;
+use initial::{CHUNK_BYTES, Initial};
 use replay::Replay;
 
 /// How often a node with watches confirms that it follows the cluster: one read index for all of them.
@@ -302,6 +302,10 @@ impl Watch {
         if stopping.is_cancelled() {
             return Ok(self.stop());
         }
+        if self.initial.is_some() {
+            self.held = None;
+            self.held = Some(self.reserve_initial_chunk().await?);
+        }
         if let Some(initial) = &mut self.initial {
             let too_late = || Refusal::Unavailable("the state was not read in time; begin anew".into());
             let chunk = initial.next_chunk(&self.selection).ok_or_else(too_late)?;
@@ -344,6 +348,21 @@ impl Watch {
                 () = sleep_until(heartbeat_due) => {}
                 () = stopping.cancelled() => {}
                 () = left.cancelled() => {}
+            }
+        }
+    }
+
+    /// Reserves a part of the initial state, which a slow caller holds until it has read it; waits for the memory.
+    async fn reserve_initial_chunk(&self) -> Result<Reservation, Refusal> {
+        let (begin, service) = (Instant::now(), &self.service);
+        loop {
+            match service.inner.memory_budget.reserve(Share::Callers, CHUNK_BYTES as u64) {
+                Err(refusal) if begin.elapsed() > WATCH_UNCONFIRMED_MAX => return Err(refusal),
+                Err(_) if service.inner.stopping.is_cancelled() => {
+                    return Err(Refusal::Unavailable("this node is stopping".into()));
+                }
+                Err(_) => sleep(MEMORY_PAUSE).await,
+                Ok(held) => return Ok(held),
             }
         }
     }
