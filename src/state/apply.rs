@@ -163,8 +163,7 @@ impl State {
                 if *restrict && configs > 0 {
                     return Err(Rejection::DefinitionNotEmpty(configs));
                 }
-                if let Some(old) = self.remove_collection(key) {
-                    self.count_replaced_collection(&old);
+                if let Some(old) = self.delete_collection(key) {
                     // The published state still shares the subtree: it is freed with the last such snapshot.
                     edits.push(Edit::Definition { before: Some(Arc::clone(&old.definition)), after: None });
                 }
@@ -269,6 +268,13 @@ impl State {
         }
         self.by_created.insert(ByTime { at: definition.created_at, of: Arc::clone(&definition) });
         self.by_modified.insert(ByTime { at: definition.modified_at, of: definition });
+    }
+
+    /// Removes a collection for good.
+    fn delete_collection(&mut self, key: &Key) -> Option<Arc<Collection>> {
+        let old = self.remove_collection(key)?;
+        self.count_replaced_collection(&old);
+        Some(old)
     }
 
     /// Removes a collection from all indexes and from the digest.

@@ -38,7 +38,7 @@ pub(super) fn holds(filter: &Filter, config: &Config) -> bool {
         Field::Slot(slot) => {
             let entries = entries_of(config, slot);
             match &filter.test {
-                Test::Exists(expected) => !entries.is_empty() == *expected,
+                Test::Exists(expected) => entries.is_empty() != *expected,
                 Test::NoneOf(others) => {
                     !entries.is_empty() && !entries.iter().any(|entry| is_one_of(others, &entry.value))
                 }
