@@ -87,11 +87,7 @@ pub(super) struct Received {
 }
 
 impl Received {
-    pub(super) async fn new(
-        service: &Service,
-        bytes: Bytes,
-        mut held: Reservation,
-    ) -> Result<Self, Problem> {
+    pub(super) async fn new(service: &Service, bytes: Bytes, mut held: Reservation) -> Result<Self, Problem> {
         held.grow(parsed_bytes(&bytes))?;
         let mut parsed = None;
         if bytes.len() > INLINE_PARSE_BYTES_MAX {
