@@ -7,4 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 export HOSTILE_P99_MS=${HOSTILE_P99_MS:-100}
-cargo test --locked --profile "${PROFILE:-release}" --test it -- "hostile::${1:-}" --nocapture --test-threads=1
+export HOSTILE_REWRITES=${HOSTILE_REWRITES:-600}
+# With a million configs in one of them: HOSTILE_CONFIGS=200000 makes it shorter.
+cargo test --locked --profile "${PROFILE:-release}" --test it -- "hostile::${1:-}" --nocapture --test-threads=1 \
+    --include-ignored

@@ -26,6 +26,8 @@ const SECRET_BYTES_MIN: usize = 16;
 const LIBRARY_LEVELS: &str = "openraft=error,chunked_wal=warn,raft_log=warn";
 /// Largest value of `--body-bytes`: a write of such a body must fit into a call between nodes.
 pub const BODY_BYTES_MAX: usize = 16 << 20;
+/// Least value of `--in-flight-bytes`: a config of the default limit and its answer fit into it.
+const IN_FLIGHT_BYTES_MIN: usize = 32 << 20;
 
 /// A secret, which `Debug` does not show.
 #[derive(Clone, PartialEq, Eq)]
@@ -125,6 +127,13 @@ pub struct LimitArgs {
     /// Most open watches of this node; more are refused with 429
     #[arg(long, env = "CONCORD_WATCHES", default_value_t = Limits::default().watches, value_name = "N")]
     pub watches: usize,
+    /// Most bytes that requests in flight and the states retained for cursors and watches hold in memory; what does
+    /// not fit is refused with 429
+    #[arg(
+        long, env = "CONCORD_IN_FLIGHT_BYTES", default_value_t = Limits::default().in_flight_bytes,
+        value_name = "N"
+    )]
+    pub in_flight_bytes: usize,
 }
 
 /// Timeouts and intervals.
@@ -380,6 +389,9 @@ impl LimitArgs {
         if self.body_bytes > BODY_BYTES_MAX {
             return Err(format!("--body-bytes must be at most {BODY_BYTES_MAX}"));
         }
+        if self.in_flight_bytes < IN_FLIGHT_BYTES_MIN {
+            return Err(format!("--in-flight-bytes must be at least {IN_FLIGHT_BYTES_MIN}"));
+        }
         if self.data_bytes.max(self.schema_bytes) > self.body_bytes {
             return Err("--data-bytes and --schema-bytes must be at most --body-bytes".into());
         }
@@ -403,6 +415,7 @@ impl LimitArgs {
             page_limit: self.page_limit,
             writes_in_flight: self.writes_in_flight,
             watches: self.watches,
+            in_flight_bytes: self.in_flight_bytes,
         })
     }
 }

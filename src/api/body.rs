@@ -3,28 +3,35 @@
 //! A body of the wrong shape is refused with `detail`, which lists every wrong field and not only the first. The
 //! values themselves (keys, indexes, schema, data) are validated in `service` and `model`.
 //!
-//! **Invariant:** no more of a body is held in memory than the limit, whatever length the caller declared.
+//! **Invariant:** no more of a body is held in memory than the limit, whatever length the caller declared, and nothing
+//! that is not reserved in the memory budget.
 
-use std::time::Duration;
+use std::{
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
 
 use axum::body::{Body, Bytes, HttpBody};
 use bytes::BytesMut;
 use http::{HeaderMap, header};
 use http_body_util::BodyExt;
 use serde_json::{Map, Value};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::reply::{Detail, Problem};
 use crate::{
     model::{
         document::{self, Document, DocumentError},
         error::{Invalid, LocSegment, Violation},
-        limits::BODY_TIMEOUT,
+        limits::{BODY_COPIES, BODY_SCARCE_RATE, BODY_SCARCE_TIMEOUT, BODY_TIMEOUT, PARSED_VALUE_BYTES},
         patch::PatchFormat,
         record::Revision,
     },
     peer::{Member, NodeId},
-    service::Refusal,
+    service::{
+        Refusal, Service,
+        memory_budget::{self, Reservation},
+    },
 };
 
 /// How much of a refused body is still read and discarded: a client that still sends when its connection is closed
@@ -32,6 +39,10 @@ use crate::{
 const DISCARD_BYTES_MAX: usize = 64 << 20;
 /// For how long a refused body is read and discarded.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(5);
+/// Bytes of a body up to which it is parsed on the threads that serve requests: less than a millisecond.
+const INLINE_PARSE_BYTES_MAX: usize = 64 << 10;
+/// How often it is asked whether a body that brings nothing is in the way of others.
+const PACE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The media types of patches.
 const PATCH_TYPES: [(&str, PatchFormat); 2] = [
@@ -39,8 +50,14 @@ const PATCH_TYPES: [(&str, PatchFormat); 2] = [
     ("application/json-patch+json", PatchFormat::Json),
 ];
 
-/// Receives a body of at most `limit` bytes.
-pub(super) async fn receive(headers: &HeaderMap, mut body: Body, limit: usize) -> Result<Bytes, Problem> {
+/// Receives a body of at most `limit` bytes. What it holds is reserved as it arrives, not as it is announced: a
+/// caller who sends slowly, or nothing, holds no more than what has come.
+pub(super) async fn receive(
+    headers: &HeaderMap,
+    mut body: Body,
+    limit: usize,
+    reservation: &mut Reservation,
+) -> Result<Bytes, Problem> {
     let declared = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
     if declared.is_some_and(|bytes: u64| bytes > u64::try_from(limit).unwrap_or(u64::MAX)) {
         // A caller that waits for `100 Continue` has sent nothing yet.
@@ -49,31 +66,97 @@ pub(super) async fn receive(headers: &HeaderMap, mut body: Body, limit: usize) -
         }
         return Err(too_large(limit));
     }
-    match timeout(BODY_TIMEOUT, collect(&mut body, limit)).await {
-        Ok(Ok(Some(bytes))) => Ok(bytes),
-        Ok(Ok(None)) => {
-            discard(body);
-            Err(too_large(limit))
+    let refused = match timeout(BODY_TIMEOUT, collect(&mut body, declared, limit, reservation)).await {
+        Ok(Ok(bytes)) => return Ok(bytes),
+        Ok(Err(NotCollected::TooLarge)) => too_large(limit),
+        Ok(Err(NotCollected::Refused(refusal))) => refusal.into(),
+        Ok(Err(NotCollected::Ended)) => return Err(not_received("the connection ended within the body")),
+        Err(_) => return Err(not_received("the body did not arrive in time")),
+    };
+    discard(body);
+    Err(refused)
+}
+
+/// A body that was received, with what it and its values hold in memory until the request ends.
+#[derive(Debug)]
+pub(super) struct Received {
+    bytes: Bytes,
+    /// What a long one is; it was parsed on a thread for long work.
+    parsed: Mutex<Option<Result<Value, Problem>>>,
+    _held: Reservation,
+}
+
+impl Received {
+    pub(super) async fn new(service: &Service, bytes: Bytes, mut held: Reservation) -> Result<Self, Problem> {
+        held.grow(parsed_bytes(&bytes))?;
+        let mut parsed = None;
+        if bytes.len() > INLINE_PARSE_BYTES_MAX {
+            let (text, depth_max) = (bytes.clone(), service.limits().json_depth);
+            parsed = Some(service.run_long(move || json(&text, depth_max)).await?);
         }
-        Ok(Err(_)) => Err(not_received("the connection ended within the body")),
-        Err(_) => Err(not_received("the body did not arrive in time")),
+        Ok(Self { bytes, parsed: Mutex::new(parsed), _held: held })
+    }
+
+    /// The body, parsed.
+    pub(super) fn json(&self, depth_max: usize) -> Result<Value, Problem> {
+        let parsed = self.parsed.lock().unwrap_or_else(PoisonError::into_inner).take();
+        parsed.unwrap_or_else(|| json(&self.bytes, depth_max))
     }
 }
 
-/// The bytes of a body; `None` when there are more than `limit`.
-async fn collect(body: &mut Body, limit: usize) -> Result<Option<Bytes>, axum::Error> {
-    let mut all = BytesMut::new();
-    while let Some(frame) = body.frame().await {
-        let Ok(data) = frame?.into_data() else { continue };
+/// Why a body was not collected.
+enum NotCollected {
+    TooLarge,
+    Refused(Refusal),
+    Ended,
+}
+
+/// The bytes of a body of at most `limit`.
+async fn collect(
+    body: &mut Body,
+    declared: Option<u64>,
+    limit: usize,
+    reservation: &mut Reservation,
+) -> Result<Bytes, NotCollected> {
+    let (begin, mut all) = (Instant::now(), BytesMut::new());
+    loop {
+        let Ok(frame) = timeout(PACE_INTERVAL, body.frame()).await else {
+            check_pace(begin, all.len(), reservation)?;
+            continue;
+        };
+        let Some(frame) = frame else { return Ok(all.freeze()) };
+        let Ok(data) = frame.map_err(|_| NotCollected::Ended)?.into_data() else { continue };
         if data.len() > limit.saturating_sub(all.len()) {
-            return Ok(None);
+            return Err(NotCollected::TooLarge);
         }
+        reservation.grow(data.len() as u64 * BODY_COPIES).map_err(NotCollected::Refused)?;
         if all.is_empty() && body.is_end_stream() {
-            return Ok(Some(data));
+            return Ok(data);
+        }
+        if all.capacity() == 0 {
+            // Pages that are not written to take no memory.
+            let declared = usize::try_from(declared.unwrap_or(0)).unwrap_or(limit);
+            all.reserve(declared.clamp(data.len(), limit.max(data.len())));
         }
         all.extend_from_slice(&data);
+        check_pace(begin, all.len(), reservation)?;
     }
-    Ok(Some(all.freeze()))
+}
+
+/// Gives up a body that comes slowly while others need the memory that it holds.
+fn check_pace(begin: Instant, received: usize, reservation: &Reservation) -> Result<(), NotCollected> {
+    let allowed = BODY_SCARCE_TIMEOUT + Duration::from_secs(received as u64 / BODY_SCARCE_RATE);
+    if begin.elapsed() <= allowed || !reservation.is_share_scarce() {
+        return Ok(());
+    }
+    Err(NotCollected::Refused(memory_budget::refusal()))
+}
+
+/// At most how many bytes the values of a JSON text hold in memory beside it: each value but the first of a list or
+/// object follows a comma, and the first a bracket.
+pub(super) fn parsed_bytes(text: &[u8]) -> u64 {
+    let values = text.iter().filter(|byte| matches!(byte, b',' | b'[' | b'{')).count() as u64;
+    values.saturating_add(1).saturating_mul(PARSED_VALUE_BYTES)
 }
 
 /// Reads and discards the rest of a refused body in a task of its own, while the refusal is sent. How it ends does

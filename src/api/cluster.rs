@@ -4,7 +4,11 @@
 
 use std::future::{Ready, ready};
 
-use axum::extract::{Path, State};
+use axum::{
+    extract::{Path, State},
+    response::{IntoResponse as _, Response},
+};
+use http::{HeaderValue, Method, header};
 use serde_json::{Value, json};
 
 use super::{
@@ -77,10 +81,18 @@ pub(super) async fn transfer_leadership(
     Ok(change_reply("leadership moved", &service.change(Change::Lead(id)).await?))
 }
 
-/// Streams a backup of the whole cluster.
-pub(super) async fn backup(State(service): State<Service>, request: ReadRequest) -> Result<Reply, Problem> {
+/// Streams a backup of the whole cluster. `HEAD` is refused: its answer would cost a whole backup.
+pub(super) async fn backup(
+    State(service): State<Service>,
+    method: Method,
+    request: ReadRequest,
+) -> Result<Response, Problem> {
+    if method == Method::HEAD {
+        let allow = [(header::ALLOW, HeaderValue::from_static("GET"))];
+        return Ok((allow, Problem::MethodNotAllowed.into_response()).into_response());
+    }
     let (consistency, ()) = request.params.with_consistency(Ok(()))?;
-    Ok(Reply::backup(service.backup(consistency).await?))
+    Ok(Reply::backup(service.backup(consistency).await?).into_response())
 }
 
 /// The id of a member in a path.

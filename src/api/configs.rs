@@ -22,7 +22,7 @@ use crate::{
         query::{self, Page},
         record::{Config, Revision},
     },
-    service::{Consistency, Service, Write},
+    service::{Consistency, Service, Write, memory_budget::Reservation},
     state::query::QueryResult,
 };
 
@@ -49,10 +49,10 @@ pub(super) async fn list(State(service): State<Service>, request: ReadRequest) -
     cursor::list(&service, &request, Some(&request.keys.definition), page, source).await
 }
 
-pub(super) fn page(found: QueryResult<Arc<Config>>, page: &Page) -> Reply {
+pub(super) fn page(found: QueryResult<Arc<Config>>, page: &Page, reservation: Reservation) -> Reply {
     let size = |config: &Arc<Config>| config.data.len();
     let render = |config: &Arc<Config>| record(config);
-    Reply::page("configs found", found, page, size, render)
+    Reply::page("configs found", (found, reservation), page, size, render)
 }
 
 /// Gets a config, as it is or as of a revision.

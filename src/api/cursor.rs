@@ -47,11 +47,13 @@ pub(super) async fn list(
 ) -> Result<Reply, Problem> {
     let list = ListRequest { definition: definition.map(str::to_owned), params: request.params.0.clone() };
     let listed = service.list(list, page, source).await;
-    let ListPage { records, total, page, revision, next } =
+    let ListPage { records, total, page, revision, next, reservation } =
         listed.map_err(|error| Problem::Refused(error.refusal, error.revision))?;
     let reply = match records {
-        ListRecords::Definitions(results) => definitions::page(QueryResult { results, total }, &page),
-        ListRecords::Configs(results) => configs::page(QueryResult { results, total }, &page),
+        ListRecords::Definitions(results) => {
+            definitions::page(QueryResult { results, total }, &page, reservation)
+        }
+        ListRecords::Configs(results) => configs::page(QueryResult { results, total }, &page, reservation),
     };
     Ok(reply.next_link(next.map(|next| link(request, next)).as_deref()).state_revision(revision))
 }

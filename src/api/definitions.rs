@@ -21,7 +21,7 @@ use crate::{
         query::{self, Page},
         record::Definition,
     },
-    service::{Service, Write},
+    service::{Service, Write, memory_budget::Reservation},
     state::{self, Collection, query::QueryResult},
 };
 
@@ -47,10 +47,10 @@ pub(super) async fn list(State(service): State<Service>, request: ReadRequest) -
     cursor::list(&service, &request, None, query.page, source).await
 }
 
-pub(super) fn page(found: QueryResult<Arc<Definition>>, page: &Page) -> Reply {
+pub(super) fn page(found: QueryResult<Arc<Definition>>, page: &Page, reservation: Reservation) -> Reply {
     let size = |definition: &Arc<Definition>| definition.schema.as_ref().map_or(0, |text| text.len());
     let render = |definition: &Arc<Definition>| record(definition);
-    Reply::page("config definitions found", found, page, size, render)
+    Reply::page("config definitions found", (found, reservation), page, size, render)
 }
 
 /// Gets a definition.

@@ -17,7 +17,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::{
-    body,
+    body::{self, Received},
     condition::{Condition, header_problem, single},
     reply::Problem,
 };
@@ -31,7 +31,7 @@ use crate::{
         query::QueryError,
         record::Revision,
     },
-    service::{Caller, Consistency, Level, Principal, Refusal, Service},
+    service::{Caller, Consistency, Level, Principal, Refusal, Service, Share},
 };
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -244,13 +244,13 @@ pub(super) struct WriteRequest {
     pub(super) caller: Caller,
     /// The format of the patch in the body of a `PATCH`.
     pub(super) patch_format: Option<PatchFormat>,
-    body: Bytes,
+    body: Received,
 }
 
 impl WriteRequest {
     /// The body, parsed.
     pub(super) fn json(&self, service: &Service) -> Result<Value, Problem> {
-        body::json(&self.body, service.limits().json_depth)
+        self.body.json(service.limits().json_depth)
     }
 
     /// Refuses a dry run; for requests that have none.
@@ -268,7 +268,8 @@ impl FromRequest<Service> for WriteRequest {
     async fn from_request(request: Request, service: &Service) -> Result<Self, Problem> {
         let (mut parts, body) = request.into_parts();
         let limit = service.limits().body_bytes;
-        let body = body::receive(&parts.headers, body, limit).await?;
+        let mut held = service.reservation(Share::Callers);
+        let body = body::receive(&parts.headers, body, limit, &mut held).await?;
         let body = if parts.method == Method::DELETE { Bytes::new() } else { body };
         let patch_format = body::patch_format(&parts.headers).filter(|_| parts.method == Method::PATCH);
         if parts.method == Method::PATCH && patch_format.is_none() {
@@ -292,7 +293,7 @@ impl FromRequest<Service> for WriteRequest {
             condition: Condition::from_headers(&parts.headers)?,
             caller: Caller { principal, reason, idempotency_key: request, dry_run },
             patch_format,
-            body,
+            body: Received::new(service, body, held).await?,
         })
     }
 }

@@ -22,6 +22,7 @@
 //! | the `OpenAPI` document | `openapi` |
 //! | `/openapi.json` and the page at `/docs` | `docs` |
 //! | status codes, error types, response headers | `reply` |
+//! | answers in the memory budget | `weight` |
 //! | JSON objects with stored text in them | `json` |
 //! | calls between nodes, on the peer listener | `peer` |
 //!
@@ -51,6 +52,7 @@ mod reply;
 mod schema;
 pub mod server;
 mod watch;
+mod weight;
 
 use std::{
     future::{Ready, ready},
@@ -66,13 +68,13 @@ use axum::{
     routing::{MethodRouter, delete, get, post},
 };
 use futures::FutureExt as _;
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use tracing::error;
 use uuid::{Builder, Uuid};
 
 use crate::{
     model::limits::{Limits, REQUEST_ID_BYTES_MAX},
-    service::Service,
+    service::{Principal, Service},
 };
 use reply::{LogOnly, NODE, Problem, STATE_REVISION};
 pub use server::serve;
@@ -159,11 +161,18 @@ fn method_not_allowed() -> Ready<Problem> {
 }
 
 /// The layer around every request: authenticates it, answers 500 when its handler panics, logs the text of an internal
-/// error, and adds the standard headers. It is one layer because each layer costs two allocations per request.
+/// error, weighs the answer, and adds the standard headers. It is one layer because each layer costs two allocations per request.
 async fn handle(State(service): State<Service>, mut request: Request, next: Next) -> Response {
     let id = request_id(request.headers());
+    let is_read = request.method() == Method::GET || request.method() == Method::HEAD;
     let mut response = match access::authenticate(&service, &mut request) {
-        Ok(()) => AssertUnwindSafe(next.run(request)).catch_unwind().await.unwrap_or_else(reply::panicked),
+        Ok(()) => {
+            // What needs no key is part of the program and takes no memory of its own.
+            let is_public = request.extensions().get::<Principal>().is_none();
+            let answered = AssertUnwindSafe(next.run(request)).catch_unwind().await;
+            let response = answered.unwrap_or_else(reply::panicked);
+            if is_public { response } else { weight::weighed(response, &service, is_read).await }
+        }
         Err(problem) => problem.into_response(),
     };
     if let Some(LogOnly(text)) = response.extensions_mut().remove() {

@@ -23,7 +23,7 @@ use axum::{
     extract::State,
     http::{
         HeaderMap, HeaderValue, Request, StatusCode,
-        header::{CONNECTION, UPGRADE},
+        header::{CONNECTION, CONTENT_LENGTH, UPGRADE},
     },
     response::{IntoResponse, Response},
     routing::post,
@@ -35,19 +35,26 @@ use tokio_util::io::ReaderStream;
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::{
+    model::limits::BODY_COPIES,
     peer::{
         ReceiveError,
         call::Call,
         client::{PROTOCOL, REMOVED_STATUS, SNAPSHOT_HEADER},
     },
     raft::Consensus,
-    service::{Parts, Service},
+    service::{
+        Parts, Service,
+        memory_budget::{Reservation, Share},
+    },
 };
 
 /// Bytes of a call's body: a write of the longest request body, or a batch of log entries.
 const CALL_BYTES_MAX: usize = 32 << 20;
 /// Bytes of one chunk of a streamed file.
 const FILE_CHUNK_BYTES: usize = 256 << 10;
+
+/// Bytes that the answer to a call for a part of a page or of the history has, as a rule at most.
+const ANSWERED_PART_BYTES: u64 = 4 << 20;
 
 /// The path of a call, but for its name.
 const PATH_PREFIX: &str = "/peer/";
@@ -111,7 +118,12 @@ async fn handle(State(service): State<Service>, request: Request<Body>) -> Resul
         | Call::Writes
         | Call::Change
         | Call::History
-        | Call::Page => Ok(answer(&service, call, read_body(body).await?).await?.into_response()),
+        | Call::Page => {
+            let reservation = reserve(&service, call, &head.headers)?;
+            let answered = answer(&service, call, read_body(body).await?).await?;
+            drop(reservation);
+            Ok(answered.into_response())
+        }
     }
 }
 
@@ -153,6 +165,21 @@ fn admit(service: &Service, call: Option<Call>, headers: &HeaderMap) -> Result<(
         tracing::warn!(call, status, "refused a call of another node: {text}");
         CallRefusal(StatusCode::from_u16(status).unwrap_or(StatusCode::FORBIDDEN), text)
     })
+}
+
+/// Reserves what a call for the service holds in memory. Raft's own calls are never refused for that: they are few,
+/// and nothing works without them.
+fn reserve(service: &Service, call: Call, headers: &HeaderMap) -> Result<Reservation, CallRefusal> {
+    let declared = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    let copies = if matches!(call, Call::Write | Call::Writes) { BODY_COPIES } else { 1 };
+    // A part of a page or of the history is made for the answer.
+    let answer = if matches!(call, Call::Page | Call::History) { ANSWERED_PART_BYTES } else { 0 };
+    let bytes = declared.unwrap_or(0).min(CALL_BYTES_MAX as u64).saturating_mul(copies) + answer;
+    let mut reservation = service.reservation(Share::Peers);
+    let refused =
+        |_| CallRefusal(StatusCode::TOO_MANY_REQUESTS, "this node answers as many calls as it may".into());
+    reservation.grow(bytes).map_err(refused)?;
+    Ok(reservation)
 }
 
 async fn read_body(body: Body) -> Result<Bytes, CallRefusal> {

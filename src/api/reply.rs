@@ -15,7 +15,6 @@ use axum::{
 use futures::stream;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
-use tokio_util::io::ReaderStream;
 
 use super::json::Object;
 use crate::{
@@ -26,7 +25,7 @@ use crate::{
         record::Revision,
         time::Timestamp,
     },
-    service::{Backup, Refusal, Written},
+    service::{Backup, Refusal, Written, memory_budget::Reservation, read::list::BUFFERED_PAGE_BYTES_MAX},
     state::query::QueryResult,
 };
 
@@ -40,12 +39,8 @@ pub(super) const NODE: HeaderName = HeaderName::from_static("x-concord-node");
 const BREAKING_CONFIGS: HeaderName = HeaderName::from_static("x-concord-breaking-configs");
 /// The header of an answer to a dry run.
 const DRY_RUN: HeaderName = HeaderName::from_static("x-concord-dry-run");
-/// Bytes of stored text above which a page is streamed record by record: a page of the largest records has 1 GiB.
-const BUFFERED_PAGE_BYTES_MAX: usize = 4 << 20;
 /// Seconds after which a refused request may be sent again: an election takes about one.
 const RETRY_AFTER_S: HeaderValue = HeaderValue::from_static("1");
-/// Bytes of one chunk of a streamed file.
-const FILE_CHUNK_BYTES: usize = 256 << 10;
 const ACCEPT_PATCH: HeaderName = HeaderName::from_static("accept-patch");
 /// The media types of patches, those of `body::patch_format`.
 const PATCH_TYPES: HeaderValue =
@@ -88,10 +83,10 @@ impl Reply {
         Self { status: StatusCode::NOT_MODIFIED, headers: HeaderMap::new(), body: Body::empty() }
     }
 
-    /// A page of a list. `size` estimates the bytes of a record as `render` writes it.
+    /// A page of a list, with what it may keep in memory. `size` estimates the bytes of a record as `render` writes it.
     pub(super) fn page<R: Send + 'static>(
         message: &'static str,
-        found: QueryResult<R>,
+        (found, reservation): (QueryResult<R>, Reservation),
         page: &Page,
         size: fn(&R) -> usize,
         render: fn(&R) -> String,
@@ -105,21 +100,29 @@ impl Reply {
             format!("{comma}{}", render(&record))
         });
         let parts = once(head).chain(records).chain(once(tail));
-        if bytes <= BUFFERED_PAGE_BYTES_MAX {
+        if bytes as u64 <= BUFFERED_PAGE_BYTES_MAX {
             return Self::json(Body::from(parts.collect::<String>()));
         }
-        Self::json(Body::from_stream(stream::iter(parts.map(|part| Ok::<_, Infallible>(Bytes::from(part))))))
+        // The reservation ends with the stream.
+        let parts = parts.map(move |part| {
+            let _held: &Reservation = &reservation;
+            Ok::<_, Infallible>(Bytes::from(part))
+        });
+        Self::json(Body::from_stream(stream::iter(parts)))
     }
 
     /// A backup, as a stream.
     pub(super) fn backup(backup: Backup) -> Self {
-        let Backup { revision, bytes, file } = backup;
-        let body = Body::from_stream(ReaderStream::with_capacity(file, FILE_CHUNK_BYTES));
+        let (revision, bytes) = (backup.revision, backup.bytes);
+        let chunks = stream::unfold(backup.send(), |mut chunks| async {
+            chunks.recv().await.map(|chunk| (chunk, chunks))
+        });
         let headers = [
             (header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream")),
             (header::CONTENT_LENGTH, bytes.into()),
         ];
-        let reply = Self { status: StatusCode::OK, headers: HeaderMap::from_iter(headers), body };
+        let (status, body) = (StatusCode::OK, Body::from_stream(chunks));
+        let reply = Self { status, headers: HeaderMap::from_iter(headers), body };
         let name = format!("attachment; filename=\"concord-{revision}.backup\"");
         reply.header(header::CONTENT_DISPOSITION, &name).state_revision(revision)
     }

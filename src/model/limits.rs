@@ -155,6 +155,14 @@ pub const CONNECTION_IDLE_TIMEOUT: Duration = Duration::from_secs(75);
 pub const SHUTDOWN_DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a body may take to arrive: one of the default limit (8 MiB) then needs 70 KB/s. Fixed.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long a body may take while half of the memory for requests is in use, beside [`BODY_SCARCE_RATE`]. Fixed.
+pub const BODY_SCARCE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Bytes a second that a body must bring then: a slow sender must not hold what others need. Fixed.
+pub const BODY_SCARCE_RATE: u64 = 1 << 20;
+/// Bytes in memory for each byte of a body: the text as received, as part of a document, and in the log entry. Fixed.
+pub const BODY_COPIES: u64 = 3;
+/// Bytes in memory for each JSON value of a body, beside its text. Fixed.
+pub const PARSED_VALUE_BYTES: u64 = 128;
 /// Longest request id that is echoed: a trace context has 55 characters, the joined ids of proxies about 100. Fixed.
 pub const REQUEST_ID_BYTES_MAX: usize = 128;
 
@@ -174,10 +182,16 @@ pub const READY_STALENESS_MAX: Duration = Duration::from_secs(2);
 
 /// How long a state is retained unused: long enough for a person who reads a page and for a job that processes one. Fixed.
 pub const CURSOR_IDLE_MAX: Duration = Duration::from_secs(5 * 60);
-/// Pinned states of a node. Fixed.
+/// Pinned states of a node. What they keep in memory is bounded by a share of `--in-flight-bytes`. Fixed.
 pub const PINNED_STATES_MAX: usize = 1024;
-/// Estimated bytes that all pins keep from being freed. Fixed.
-pub const PINNED_BYTES_MAX: u64 = 256 << 20;
+/// Lists that test more than some thousand configs and run or wait on a node; more get 429 at once. One waits for as
+/// long as a read may take, and in that time a processor ends about so many among a hundred thousand configs. Fixed.
+pub const LONG_LISTS_MAX: usize = 64;
+/// Backups that a node makes and sends at once: a backup is the whole state. More get 429. Fixed.
+pub const BACKUPS_MAX: usize = 1;
+/// Bytes a second that the caller of a backup must read, after a minute: until it ends, its file takes its space on the
+/// volume and no other backup is made. Fixed.
+pub const BACKUP_RATE_MIN: u64 = 256 << 10;
 /// Sorted matches that are retained for one list with conditions. A longer list is computed again for each page. Fixed.
 pub const PINNED_MATCHES_MAX: usize = 1 << 20;
 /// Reads of the history that run on this node at once: each holds a thread and may hold some megabytes. Fixed.
@@ -224,6 +238,8 @@ pub struct Limits {
     pub writes_in_flight: usize,
     /// Watches that are open on a node at once; more get 429: `--watches`.
     pub watches: usize,
+    /// Bytes that the requests in flight, and the states retained for them, hold in memory: `--in-flight-bytes`.
+    pub in_flight_bytes: usize,
 }
 
 impl Default for Limits {
@@ -238,6 +254,7 @@ impl Default for Limits {
             page_limit: 1000,
             writes_in_flight: 4096,
             watches: 10_000,
+            in_flight_bytes: 512 << 20,
         }
     }
 }

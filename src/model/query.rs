@@ -5,14 +5,14 @@
 //!
 //! **Invariant:** a query that was parsed can be answered; it can't fail later.
 
-use std::ops::Bound;
+use std::{collections::BTreeMap, ops::Bound};
 
 use serde_json::Value;
 
 use super::{
     error::Violation,
     index::{self, Declared, IndexPath, Kind, StoredPath},
-    limits::{FILTER_VALUES_MAX, FILTERS_MAX, Limits},
+    limits::{FILTER_VALUES_MAX, FILTERS_MAX, Limits, VIOLATIONS_MAX},
     record::Definition,
     time::Timestamp,
 };
@@ -115,9 +115,9 @@ pub enum Field {
 /// The test of a filter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Test {
-    /// A value is one of these.
+    /// A value is one of these, which ascend: each is there once.
     AnyOf(Vec<Bytes>),
-    /// The field has a value, and none of its values is one of these.
+    /// The field has a value, and none of its values is one of these, which ascend.
     NoneOf(Vec<Bytes>),
     /// A value is between the bounds.
     Range(Bound<Bytes>, Bound<Bytes>),
@@ -192,6 +192,9 @@ pub fn configs(params: &Params, definition: &Definition, limits: &Limits) -> Res
             Ok(filter) => merge(&mut filters, filter),
             Err(msg) => violations.push(at(name, msg)),
         }
+        if filters.len() > FILTERS_MAX || violations.len() > VIOLATIONS_MAX {
+            break;
+        }
     }
     let values = |filter: &Filter| match &filter.test {
         Test::AnyOf(values) | Test::NoneOf(values) => values.len(),
@@ -213,7 +216,20 @@ pub fn configs(params: &Params, definition: &Definition, limits: &Limits) -> Res
     };
     match filters.iter().map(|filter| filter.field).chain(sorted).find_map(building) {
         Some(position) => Err(QueryError::Building(definition.indexes[position].clone())),
-        None => Ok(ConfigQuery { page, sort, filters }),
+        None => {
+            filters.iter_mut().for_each(Filter::sort);
+            Ok(ConfigQuery { page, sort, filters })
+        }
+    }
+}
+
+impl Filter {
+    /// Puts its values into their order, each once.
+    fn sort(&mut self) {
+        if let Test::AnyOf(values) | Test::NoneOf(values) = &mut self.test {
+            values.sort_unstable();
+            values.dedup();
+        }
     }
 }
 
@@ -295,19 +311,29 @@ fn integer(text: &str) -> Option<i128> {
     Some(text.parse().unwrap_or(extreme))
 }
 
-/// The slots of a definition; its schema is parsed when a query first names a path.
+/// The slots of a definition; its schema is parsed when a query first names a path, and each path is resolved once.
 struct Slots<'a> {
     definition: &'a Definition,
     parsed: Option<(Vec<StoredPath>, Option<Value>)>,
+    resolved: BTreeMap<String, (u16, Declared)>,
 }
 
 impl<'a> Slots<'a> {
     fn new(definition: &'a Definition) -> Self {
-        Self { definition, parsed: None }
+        Self { definition, parsed: None, resolved: BTreeMap::new() }
     }
 
     /// The slot of a path and its declared types.
     fn find(&mut self, text: &str) -> Option<(u16, Declared)> {
+        if let Some(known) = self.resolved.get(text) {
+            return Some(known.clone());
+        }
+        let found = self.resolve(text)?;
+        self.resolved.insert(text.to_owned(), found.clone());
+        Some(found)
+    }
+
+    fn resolve(&mut self, text: &str) -> Option<(u16, Declared)> {
         let definition = self.definition;
         let (paths, schema) = self.parsed.get_or_insert_with(|| {
             let schema = definition.schema.as_deref().and_then(|text| serde_json::from_str(text).ok());

@@ -313,7 +313,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
         let metadata = StateMetadata::decode(&file.position.raft_meta).map_err(invalid)?;
         let greatest_id = self.membership.greatest_id.max(metadata.membership.greatest_id());
         let (last_log_id, stored) = metadata.into_raft().map_err(invalid)?;
-        self.state = state;
+        self.state = state.in_place_of(&self.state);
         self.last_log_id = last_log_id;
         self.membership = Arc::new(AppliedMembership::new(stored, greatest_id));
         self.publisher.feed.reset(self.state.revision());

@@ -19,6 +19,7 @@
 //! | the owner of a credential | `access` |
 //! | the free space that writes leave on the disk | `disk_reserve` |
 //! | threads for work that takes longer than about a millisecond | `cpu_pool` |
+//! | the bytes that requests in flight hold in memory | `memory_budget` |
 //!
 //! This file is the [`Service`] that they all extend: its options, the state that they share, its life.
 //!
@@ -41,6 +42,7 @@ pub(crate) mod fuzz;
 pub(crate) mod history;
 mod index_build;
 pub(crate) mod membership;
+pub mod memory_budget;
 pub(crate) mod read;
 mod request;
 mod retry;
@@ -61,7 +63,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     model::{
-        limits::{CONFIG_SCANS_MAX, HISTORY_READS_MAX, Limits},
+        limits::{BACKUPS_MAX, CONFIG_SCANS_MAX, HISTORY_READS_MAX, Limits},
         record::Revision,
         time::Timestamp,
     },
@@ -74,6 +76,7 @@ pub use access::{Access, Principal};
 pub use backup::Backup;
 pub use history::retention::Retention;
 pub use membership::change::{Change, Changed};
+pub use memory_budget::{Reservation, Share};
 pub use request::{
     Alarm, Caller, ClusterView, Compiled, Consistency, Level, MemberView, NewSchema, NewUnique, Refusal,
     Rollback, Write, Written,
@@ -147,6 +150,10 @@ struct Inner {
     read_index: Arc<read::SharedReadIndex>,
     hub: Arc<watch::Hub>,
     pinned_states: Arc<read::pinned::PinnedStates>,
+    long_lists: read::list::LongLists,
+    memory_budget: memory_budget::MemoryBudget,
+    /// One permit for each backup that is being written.
+    backups: Arc<Semaphore>,
     /// A moment such that this node's state contains every write that was acknowledged before it.
     fresh_since: Mutex<Option<Instant>>,
     stopping: CancellationToken,
@@ -158,6 +165,7 @@ impl Service {
     pub fn new(options: Options, access: Access, peers: Arc<Peers>) -> Self {
         let cpu_pool = cpu_pool::CpuPool::new();
         let scans_max = CONFIG_SCANS_MAX.min(cpu_pool.threads() - 1);
+        let memory_budget = memory_budget::MemoryBudget::new(options.limits.in_flight_bytes as u64);
         let inner = Inner {
             access,
             peers,
@@ -175,11 +183,14 @@ impl Service {
             ),
             clock: clock::Clock::new(),
             write_barriers: Arc::default(),
+            long_lists: read::list::LongLists::new(cpu_pool.threads()),
             cpu_pool,
             scans: Arc::new(Semaphore::new(scans_max)),
             read_index: Arc::default(),
             hub: Arc::new(watch::Hub::new(options.limits.watches)),
-            pinned_states: Arc::default(),
+            pinned_states: Arc::new(read::pinned::PinnedStates::new(memory_budget.pins_max())),
+            memory_budget,
+            backups: Arc::new(Semaphore::new(BACKUPS_MAX)),
             fresh_since: Mutex::new(None),
             stopping: CancellationToken::new(),
             options,
@@ -191,6 +202,24 @@ impl Service {
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.inner.options.limits
+    }
+
+    /// Runs work that takes longer than about a millisecond, where it delays no other request.
+    ///
+    /// # Errors
+    /// When it was not done within the time of a write; it must not have changed anything.
+    pub async fn run_long<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let deadline = Instant::now() + self.inner.options.write_timeout;
+        self.inner.cpu_pool.run(deadline, |_| work()).await
+    }
+
+    /// An empty reservation of memory for a request, which grows with what the request holds.
+    #[must_use]
+    pub fn reservation(&self, share: Share) -> Reservation {
+        self.inner.memory_budget.begin(share)
     }
 
     /// This node's id.

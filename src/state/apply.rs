@@ -15,7 +15,9 @@ pub(super) mod tests;
 
 use std::sync::Arc;
 
-use super::{ByKey, ByTime, Change, Collection, Edit, RememberedOutcome, State, digest};
+use super::{
+    ByKey, ByTime, Change, Collection, Edit, RememberedOutcome, State, digest, replaced::config_bytes,
+};
 use crate::model::{
     command::{Applied, Command, Expect, Outcome, Proposal, THIS_ENTRY, Verdict},
     error::Rejection,
@@ -161,7 +163,7 @@ impl State {
                 if *restrict && configs > 0 {
                     return Err(Rejection::DefinitionNotEmpty(configs));
                 }
-                if let Some(old) = self.remove_collection(key) {
+                if let Some(old) = self.delete_collection(key) {
                     // The published state still shares the subtree: it is freed with the last such snapshot.
                     edits.push(Edit::Definition { before: Some(Arc::clone(&old.definition)), after: None });
                 }
@@ -242,12 +244,14 @@ impl State {
     ) {
         let edited = self.by_key.edit(definition.as_str(), |found| {
             let changing = Arc::make_mut(&mut found.record);
-            let sum = changing.sum;
+            let (sum, bytes) = (changing.sum, changing.bytes);
             changing.edit(before.as_ref(), after.as_ref());
-            (changing.definition.id, changing.sum.wrapping_sub(sum))
+            (changing.definition.id, changing.sum.wrapping_sub(sum), (bytes, changing.bytes))
         });
-        let Some((id, sum)) = edited else { return };
+        let Some((id, sum, (bytes_before, bytes_after))) = edited else { return };
         self.sum = self.sum.wrapping_add(sum);
+        self.bytes = self.bytes - bytes_before + bytes_after;
+        self.count_replaced(before.as_ref().map_or(0, |before| config_bytes(before)));
         self.configs = self.configs - u64::from(before.is_some()) + u64::from(after.is_some());
         edits.push(Edit::Config { definition: id, before, after });
     }
@@ -257,12 +261,20 @@ impl State {
         let definition = Arc::clone(&collection.definition);
         self.sum = self.sum.wrapping_add(digest::of_definition(&definition)).wrapping_add(collection.sum);
         self.configs += collection.by_key.len();
+        self.bytes += collection.bytes;
         self.by_key.insert(ByKey::new(Arc::new(collection)));
         if definition.indexing.build.is_some() {
             self.building.insert(ByKey::new(Arc::clone(&definition)));
         }
         self.by_created.insert(ByTime { at: definition.created_at, of: Arc::clone(&definition) });
         self.by_modified.insert(ByTime { at: definition.modified_at, of: definition });
+    }
+
+    /// Removes a collection for good.
+    fn delete_collection(&mut self, key: &Key) -> Option<Arc<Collection>> {
+        let old = self.remove_collection(key)?;
+        self.count_replaced_collection(&old);
+        Some(old)
     }
 
     /// Removes a collection from all indexes and from the digest.
@@ -274,6 +286,7 @@ impl State {
         self.by_modified.remove((definition.modified_at, key.as_str()));
         self.sum = self.sum.wrapping_sub(digest::of_definition(definition)).wrapping_sub(old.sum);
         self.configs -= old.by_key.len();
+        self.bytes -= old.bytes;
         Some(old)
     }
 }
@@ -310,6 +323,7 @@ impl Collection {
         let id = self.definition.id;
         if let Some(before) = before {
             self.sum = self.sum.wrapping_sub(digest::of_config(id, before));
+            self.bytes -= config_bytes(before);
             self.count_repeated(before, |count| *count -= 1);
             if after.is_none() {
                 self.by_key.remove(before.key.as_str());
@@ -317,6 +331,7 @@ impl Collection {
         }
         if let Some(after) = after {
             self.sum = self.sum.wrapping_add(digest::of_config(id, after));
+            self.bytes += config_bytes(after);
             self.count_repeated(after, |count| *count += 1);
             self.by_key.insert(ByKey::new(Arc::clone(after)));
         }

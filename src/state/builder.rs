@@ -9,6 +9,7 @@ use super::{
     ByKey, BySlot, ByTime, Collection, Indexes, RememberedOutcome, State, digest,
     feature::FeatureLevel,
     index::{deferred::DeferredIndexes, tree::Tree},
+    replaced::{config_bytes, definition_bytes},
 };
 use crate::model::{
     record::{Config, Definition, Revision},
@@ -134,7 +135,9 @@ impl Collection {
             configs.iter().map(|config| ByTime { at: config.modified_at, of: config.key.clone() }),
         );
         let deferred = DeferredIndexes::new(Indexes { by_created, by_modified, by_slot });
-        let mut collection = Self { definition, by_key, deferred, repeated, sum };
+        let bytes = configs.iter().map(|config| config_bytes(config)).fold(0, u64::saturating_add);
+        let bytes = bytes.saturating_add(definition_bytes(&definition));
+        let mut collection = Self { definition, by_key, deferred, repeated, sum, bytes };
         for config in &configs {
             collection.count_repeated(config, |count| *count += 1);
         }

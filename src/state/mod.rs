@@ -13,6 +13,7 @@
 //! | [`digest`] | one number by which two nodes compare what they hold |
 //! | [`compaction`] | the oldest revision whose state is available |
 //! | [`feature`] | the feature level of the cluster |
+//! | `replaced` | what a snapshot keeps in memory after the state has moved on |
 //!
 //! Shared memory: snapshots of a definition share a cache of applied index updates, with a `Mutex` around two words and
 //! an `AtomicU64` that numbers the updates of the process (`index/deferred.rs`). Neither affects a result: the numbers are
@@ -29,6 +30,7 @@ pub mod digest;
 pub mod feature;
 pub mod index;
 pub mod query;
+mod replaced;
 
 use std::{cmp::Ordering, sync::Arc};
 
@@ -71,6 +73,9 @@ pub struct State {
     feature_level: FeatureLevel,
     /// What the entry that is being applied has reindexed so far.
     reindexed: Reindexed,
+    /// The bytes of all records (`replaced.rs`).
+    bytes: u64,
+    replaced: replaced::Replaced,
 }
 
 /// A definition with its configs and their indexes.
@@ -87,6 +92,8 @@ pub struct Collection {
     repeated: Vec<u64>,
     /// The sum of the hashes of the configs.
     sum: u128,
+    /// The bytes of the definition and its configs.
+    bytes: u64,
 }
 
 /// The remembered outcome of a request with an idempotency key.

@@ -4,10 +4,22 @@
 //! index, and the others are tested on the records found; only when none can be looked up (`ne`, `exists=false`,
 //! `search`), or the look-up would not be cheaper, are all records of the definition tested.
 //!
+//! What a list costs is known before it is run: a [`Plan`] names about how many records are tested. Who runs a long one
+//! passes a function that says when its result is not needed any more.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | this one | finds where the matching records are, and what it costs to test them |
+//! | `matching` | tests one record |
+//! | `rows` | keeps the rows of the page |
+//!
 //! **Invariant:** ties are broken by key, ascending in both directions; records without the sort field come last in
 //! both; the pages of one state have neither gap nor overlap.
 
-use std::{cmp::Ordering, ops::Bound, sync::Arc};
+mod matching;
+mod rows;
+
+use std::{cmp::Ordering, collections::BTreeSet, ops::Bound, sync::Arc};
 
 use super::{
     BySlot, ByTime, Collection, State,
@@ -17,8 +29,10 @@ use crate::model::{
     key::Key,
     query::{ConfigQuery, ConfigSort, DefinitionQuery, DefinitionSort, Field, Filter, Page, Test},
     record::{Config, Definition},
-    time::Timestamp,
 };
+use matching::contains;
+pub use matching::finds;
+use rows::{FirstRows, Steps, sort_value};
 
 /// A page and the number of all records that match.
 #[derive(Debug)]
@@ -35,29 +49,42 @@ const LOOKUP_COST_CONFIGS: u64 = 4;
 /// The tag of strings in `model::index`: a prefix matches strings only.
 const STRING_TAG: &[u8] = &[0x40];
 
+/// A result of work that is never given up.
+const NEVER_OVER: &str = "work that is needed to its end has a result";
+
 impl State {
     /// A page of definitions.
     #[must_use]
     pub fn list(&self, query: &DefinitionQuery) -> QueryResult<Arc<Definition>> {
-        let page = &query.page;
+        self.list_until(query, &|| false).expect(NEVER_OVER)
+    }
+
+    /// A page of definitions; `None` when `is_over` has said that it is not needed any more.
+    #[must_use]
+    pub fn list_until(
+        &self,
+        query: &DefinitionQuery,
+        is_over: &dyn Fn() -> bool,
+    ) -> Option<QueryResult<Arc<Definition>>> {
+        let (page, steps) = (&query.page, &mut Steps::new(is_over));
         let matches = |definition: &Arc<Definition>| contains(definition.key.as_str(), &page.search);
         match query.sort {
-            DefinitionSort::Key => page_of_index(&self.by_key, page, |item| &item.record.definition, matches),
-            DefinitionSort::Created => page_of_index(&self.by_created, page, |item| &item.of, matches),
-            DefinitionSort::Modified => page_of_index(&self.by_modified, page, |item| &item.of, matches),
+            DefinitionSort::Key => {
+                page_of_index(&self.by_key, page, |item| &item.record.definition, matches, steps)
+            }
+            DefinitionSort::Created => page_of_index(&self.by_created, page, |item| &item.of, matches, steps),
+            DefinitionSort::Modified => {
+                page_of_index(&self.by_modified, page, |item| &item.of, matches, steps)
+            }
         }
     }
-}
 
-/// Whether a query finds a record.
-#[must_use]
-pub fn finds(query: &ConfigQuery, config: &Config) -> bool {
-    contains(config.key.as_str(), &query.page.search) && query.filters.iter().all(|f| holds(f, config))
-}
-
-/// Whether a key contains a text; `search` is in lower case.
-fn contains(key: &str, search: &str) -> bool {
-    search.is_empty() || key.to_ascii_lowercase().contains(search)
+    /// About how many definitions a list looks at.
+    #[must_use]
+    pub fn list_price(&self, query: &DefinitionQuery) -> u64 {
+        let all = self.by_key.len();
+        if query.page.search.is_empty() { query.page.limit.min(all) } else { all }
+    }
 }
 
 fn skip(page: &Page) -> u64 {
@@ -70,7 +97,8 @@ fn page_of_index<'a, T: tree::Item, R: Clone + 'a>(
     page: &Page,
     record: impl Fn(&'a T) -> &'a R,
     matches: impl Fn(&R) -> bool,
-) -> QueryResult<R> {
+    steps: &mut Steps<'_>,
+) -> Option<QueryResult<R>> {
     let (skip, limit) = (skip(page), page.limit);
     if page.search.is_empty() {
         let total = index.len();
@@ -79,12 +107,12 @@ fn page_of_index<'a, T: tree::Item, R: Clone + 'a>(
         } else {
             index.from(skip).take(size(limit)).map(|item| record(item).clone()).collect()
         };
-        return QueryResult { results, total };
+        return Some(QueryResult { results, total });
     }
     if page.descending {
-        scan(index.back_from(index.len()).map(record), skip, limit, matches)
+        scan(index.back_from(index.len()).map(record), skip, limit, matches, steps)
     } else {
-        scan(index.from(0).map(record), skip, limit, matches)
+        scan(index.from(0).map(record), skip, limit, matches, steps)
     }
 }
 
@@ -98,37 +126,150 @@ fn scan<'a, R: Clone + 'a>(
     skip: u64,
     limit: u64,
     matches: impl Fn(&R) -> bool,
-) -> QueryResult<R> {
+    steps: &mut Steps<'_>,
+) -> Option<QueryResult<R>> {
     let mut found = QueryResult { results: Vec::new(), total: 0 };
-    for record in records.filter(|record| matches(record)) {
+    for record in records {
+        steps.take(1)?;
+        if !matches(record) {
+            continue;
+        }
         if found.total >= skip && (found.results.len() as u64) < limit {
             found.results.push(record.clone());
         }
         found.total += 1;
     }
-    found
+    Some(found)
+}
+
+/// How a list of configs is answered.
+#[derive(Debug)]
+pub struct Plan<'a> {
+    collection: &'a Collection,
+    query: &'a ConfigQuery,
+    source: Source<'a>,
+    price: u64,
+}
+
+/// Where a plan finds the configs of a list.
+#[derive(Debug)]
+enum Source<'a> {
+    /// At their places in the index by which they are sorted.
+    Index,
+    /// In the ranges of an index; a config may be there more than once.
+    Ranges(Ranges<'a>),
+    /// All configs are tested.
+    All,
+}
+
+impl Plan<'_> {
+    /// About how many tests of one filter on one value, and rows of a page, the answer takes: some hundred nanoseconds
+    /// each.
+    #[must_use]
+    pub fn price(&self) -> u64 {
+        self.price
+    }
+
+    /// The page; `None` when `is_over` has said that it is not needed any more.
+    #[must_use]
+    pub fn run(&self, is_over: &dyn Fn() -> bool) -> Option<QueryResult<Arc<Config>>> {
+        let steps = &mut Steps::new(is_over);
+        let (collection, query) = (self.collection, self.query);
+        match &self.source {
+            Source::Index => collection.page_by_index(query, steps),
+            Source::All => collection.page_of(collection.configs(), query, steps),
+            Source::Ranges(Ranges::Key(ranges)) => {
+                let found = in_ranges(&collection.by_key, ranges);
+                collection.page_of(found.map(|item| &item.record), query, steps)
+            }
+            Source::Ranges(Ranges::Time(index, ranges)) => {
+                let found = in_ranges(index, ranges);
+                collection.page_of(found.map(|item| collection.config_of(&item.of)), query, steps)
+            }
+            Source::Ranges(Ranges::Slot { index, ranges, has_arrays }) => {
+                let found = in_ranges(index, ranges).map(|item| collection.config_of(&item.key));
+                if !has_arrays {
+                    return collection.page_of(found, query, steps);
+                }
+                // A config with an array may be found by several elements.
+                let mut seen = BTreeSet::new();
+                collection.page_of(found.filter(|config| seen.insert(Arc::as_ptr(config))), query, steps)
+            }
+        }
+    }
 }
 
 impl Collection {
     /// A page of configs.
     #[must_use]
     pub fn list(&self, query: &ConfigQuery) -> QueryResult<Arc<Config>> {
-        let page = &query.page;
-        let matches = |config: &Arc<Config>| finds(query, config);
+        self.plan(query).run(&|| false).expect(NEVER_OVER)
+    }
+
+    /// How a page of configs is found, and what that costs.
+    #[must_use]
+    pub fn plan<'a>(&'a self, query: &'a ConfigQuery) -> Plan<'a> {
+        let all = self.by_key.len();
+        let rows = query.page.limit.min(all);
         if query.filters.is_empty() {
-            return match query.sort {
-                ConfigSort::Key => page_of_index(&self.by_key, page, |item| &item.record, matches),
-                ConfigSort::Created => self.page_by_time(&self.indexes().by_created, page, matches),
-                ConfigSort::Modified => self.page_by_time(&self.indexes().by_modified, page, matches),
-                ConfigSort::Slot(slot) => self.by_slot(slot, page, matches),
+            let price = if query.page.search.is_empty() { self.rows_price(query) } else { all };
+            return Plan {
+                collection: self,
+                query,
+                source: Source::Index,
+                price: price.saturating_add(rows),
             };
         }
-        let candidates = match self.candidates(&query.filters) {
-            Some(candidates) => candidates,
-            None => self.configs().cloned().collect(),
+        let best = self.candidates(&query.filters);
+        let tested = best.as_ref().map_or(all, Ranges::count);
+        // A config is tested by each filter, and an array by each of its elements.
+        let weight = |filter: &Filter| match filter.field {
+            Field::Slot(slot) => self.index(slot).map_or(1, |index| 1 + index.len() / all.max(1)),
+            Field::Created | Field::Modified | Field::Key => 1,
         };
-        let mut all: Vec<Arc<Config>> = candidates.into_iter().filter(matches).collect();
-        Self::page_of(&mut all, query.sort, page)
+        let weights = query.filters.iter().map(weight).fold(0, u64::saturating_add);
+        let price = tested.saturating_mul(weights).saturating_add(rows);
+        Plan { collection: self, query, source: best.map_or(Source::All, Source::Ranges), price }
+    }
+
+    /// The price of the rows of a page that is read from an index.
+    fn rows_price(&self, query: &ConfigQuery) -> u64 {
+        let ConfigSort::Slot(slot) = query.sort else { return 0 };
+        let indexed = self.index(slot).map_or(0, Tree::len);
+        let is_within = skip(&query.page).saturating_add(query.page.limit) <= indexed;
+        // Configs without a value are in no index, and those with an array are there more than once.
+        if self.repeated(slot) == 0 && is_within { 0 } else { self.by_key.len() }
+    }
+
+    /// A page without filters.
+    fn page_by_index(&self, query: &ConfigQuery, steps: &mut Steps<'_>) -> Option<QueryResult<Arc<Config>>> {
+        let page = &query.page;
+        let matches = |config: &Arc<Config>| finds(query, config);
+        match query.sort {
+            ConfigSort::Key => page_of_index(&self.by_key, page, |item| &item.record, matches, steps),
+            ConfigSort::Created => self.page_by_time(&self.indexes().by_created, page, matches, steps),
+            ConfigSort::Modified => self.page_by_time(&self.indexes().by_modified, page, matches, steps),
+            ConfigSort::Slot(slot) => self.by_slot(slot, query, steps),
+        }
+    }
+
+    /// The page of those of the records that match.
+    fn page_of<'a>(
+        &self,
+        records: impl Iterator<Item = &'a Arc<Config>>,
+        query: &ConfigQuery,
+        steps: &mut Steps<'_>,
+    ) -> Option<QueryResult<Arc<Config>>> {
+        let from = size(skip(&query.page));
+        let mut rows =
+            FirstRows::new(from.saturating_add(size(query.page.limit)), query.sort, query.page.descending);
+        for config in records {
+            steps.take(1 + config.entries.len() * query.filters.len() / 4)?;
+            if finds(query, config) {
+                rows.add(config);
+            }
+        }
+        Some(rows.finish(from))
     }
 
     fn page_by_time(
@@ -136,8 +277,9 @@ impl Collection {
         index: &Tree<ByTime<Key>>,
         page: &Page,
         matches: impl Fn(&Arc<Config>) -> bool,
-    ) -> QueryResult<Arc<Config>> {
-        page_of_index(index, page, |item| self.config_of(&item.of), matches)
+        steps: &mut Steps<'_>,
+    ) -> Option<QueryResult<Arc<Config>>> {
+        page_of_index(index, page, |item| self.config_of(&item.of), matches, steps)
     }
 
     /// Whether a page of the query is read from its position in an index, so that it costs the same at any depth.
@@ -155,29 +297,18 @@ impl Collection {
             }
     }
 
-    /// Sorts the candidates, removes duplicates and returns the page.
-    fn page_of(all: &mut Vec<Arc<Config>>, sort: ConfigSort, page: &Page) -> QueryResult<Arc<Config>> {
-        all.sort_unstable_by(|a, b| compare(a, b, sort, page.descending));
-        // A config with an array may have been found by several elements.
-        all.dedup_by(|a, b| a.key == b.key);
-        let from = size(skip(page)).min(all.len());
-        let to = from.saturating_add(size(page.limit)).min(all.len());
-        QueryResult { results: all[from..to].to_vec(), total: all.len() as u64 }
-    }
-
     /// A page sorted by a slot, without filters.
     fn by_slot(
         &self,
         slot: u16,
-        page: &Page,
-        matches: impl Fn(&Arc<Config>) -> bool,
-    ) -> QueryResult<Arc<Config>> {
-        let index = self.index(slot);
+        query: &ConfigQuery,
+        steps: &mut Steps<'_>,
+    ) -> Option<QueryResult<Arc<Config>>> {
+        let (index, page) = (self.index(slot), &query.page);
         // An array has several entries in the index, so positions in the index are not positions in the list.
         let is_plain = page.search.is_empty() && self.repeated(slot) == 0;
         let Some(index) = index.filter(|_| is_plain) else {
-            let mut all: Vec<_> = self.configs().filter(|config| matches(config)).cloned().collect();
-            return Self::page_of(&mut all, ConfigSort::Slot(slot), page);
+            return self.page_of(self.configs(), query, steps);
         };
         let (skip, limit) = (skip(page), size(page.limit));
         let mut results: Vec<Arc<Config>> = if page.descending {
@@ -187,23 +318,28 @@ impl Collection {
         };
         if results.len() < limit && index.len() < self.by_key.len() {
             let skipped = size(skip.saturating_sub(index.len()));
-            let without = self.configs().filter(|config| sort_value(config, slot).is_none());
-            results.extend(without.skip(skipped).take(limit - results.len()).cloned());
+            let mut without = 0;
+            for config in self.configs() {
+                steps.take(1)?;
+                if sort_value(config, slot).is_some() {
+                    continue;
+                }
+                without += 1;
+                if without > skipped {
+                    results.push(Arc::clone(config));
+                }
+                if results.len() == limit {
+                    break;
+                }
+            }
         }
-        QueryResult { results, total: self.by_key.len() }
+        Some(QueryResult { results, total: self.by_key.len() })
     }
 
-    /// The records that the most selective filter finds, perhaps more than once; `None` when a scan is needed or cheaper.
-    fn candidates(&self, filters: &[Filter]) -> Option<Vec<Arc<Config>>> {
+    /// Where the most selective filter finds its records; `None` when a scan is needed or cheaper.
+    fn candidates(&self, filters: &[Filter]) -> Option<Ranges<'_>> {
         let best = filters.iter().filter_map(|filter| self.ranges(filter)).min_by_key(Ranges::count)?;
-        if best.count() > self.by_key.len() / LOOKUP_COST_CONFIGS {
-            return None;
-        }
-        Some(match best {
-            Ranges::Slot(index, ranges) => take(index, &ranges, |item| self.config_of(&item.key)),
-            Ranges::Time(index, ranges) => take(index, &ranges, |item| self.config_of(&item.of)),
-            Ranges::Key(ranges) => take(&self.by_key, &ranges, |item| &item.record),
-        })
+        (best.count() <= self.by_key.len() / LOOKUP_COST_CONFIGS).then_some(best)
     }
 
     /// The ranges of an index that contain a filter's records; `None` when it can't be looked up.
@@ -212,7 +348,8 @@ impl Collection {
         Some(match filter.field {
             Field::Slot(slot) => {
                 let index = self.index(slot)?;
-                Ranges::Slot(index, positions(index, &spans, |item, bound| item.value().cmp(bound)))
+                let ranges = positions(index, &spans, |item, bound| item.value().cmp(bound));
+                Ranges::Slot { index, ranges, has_arrays: self.repeated(slot) > 0 }
             }
             Field::Created => Ranges::of_time(&self.indexes().by_created, &spans),
             Field::Modified => Ranges::of_time(&self.indexes().by_modified, &spans),
@@ -223,9 +360,15 @@ impl Collection {
     }
 }
 
-/// Ranges of positions in one index, each with its exclusive end.
+/// Ranges of positions in one index, each with its exclusive end; none overlaps another.
+#[derive(Debug)]
 enum Ranges<'a> {
-    Slot(&'a Tree<BySlot>, Vec<(u64, u64)>),
+    Slot {
+        index: &'a Tree<BySlot>,
+        ranges: Vec<(u64, u64)>,
+        /// A config may have several entries in the index.
+        has_arrays: bool,
+    },
     Time(&'a Tree<ByTime<Key>>, Vec<(u64, u64)>),
     Key(Vec<(u64, u64)>),
 }
@@ -239,21 +382,13 @@ impl<'a> Ranges<'a> {
     }
 
     fn count(&self) -> u64 {
-        let (Self::Slot(_, ranges) | Self::Time(_, ranges) | Self::Key(ranges)) = self;
+        let (Self::Slot { ranges, .. } | Self::Time(_, ranges) | Self::Key(ranges)) = self;
         ranges.iter().map(|(from, to)| to - from).sum()
     }
 }
 
-fn take<'a, T: tree::Item, R: Clone + 'a>(
-    index: &'a Tree<T>,
-    ranges: &[(u64, u64)],
-    record: impl Fn(&'a T) -> &'a R,
-) -> Vec<R> {
-    ranges
-        .iter()
-        .flat_map(|(from, to)| index.from(*from).take(size(to - from)))
-        .map(|i| record(i).clone())
-        .collect()
+fn in_ranges<'a, T: tree::Item>(index: &'a Tree<T>, ranges: &'a [(u64, u64)]) -> impl Iterator<Item = &'a T> {
+    ranges.iter().flat_map(|(from, to)| index.from(*from).take(size(to - from)))
 }
 
 type Span = (Bound<Vec<u8>>, Bound<Vec<u8>>);
@@ -300,71 +435,6 @@ fn positions<T: tree::Item>(
         (from, to.max(from))
     };
     spans.iter().map(range).collect()
-}
-
-/// Whether a record meets a filter.
-fn holds(filter: &Filter, config: &Config) -> bool {
-    let time = |time: Timestamp| time.0.to_be_bytes();
-    match filter.field {
-        Field::Slot(slot) => {
-            let values = || config.entries.iter().filter(|e| e.slot == slot).map(|entry| &*entry.value);
-            match &filter.test {
-                Test::Exists(expected) => values().next().is_some() == *expected,
-                Test::NoneOf(others) => {
-                    values().next().is_some() && !values().any(|value| others.iter().any(|o| **o == *value))
-                }
-                Test::AnyOf(_) | Test::Range(..) | Test::Prefix(_) => {
-                    values().any(|value| accepts(&filter.test, value, STRING_TAG))
-                }
-            }
-        }
-        Field::Created => accepts(&filter.test, &time(config.created_at), &[]),
-        Field::Modified => accepts(&filter.test, &time(config.modified_at), &[]),
-        Field::Key => accepts(&filter.test, config.key.as_str().as_bytes(), &[]),
-    }
-}
-
-fn accepts(test: &Test, value: &[u8], tag: &[u8]) -> bool {
-    match test {
-        Test::AnyOf(values) => values.iter().any(|other| **other == *value),
-        Test::NoneOf(values) => !values.iter().any(|other| **other == *value),
-        Test::Range(from, to) => {
-            let above = match from {
-                Bound::Included(bound) => *value >= **bound,
-                Bound::Excluded(bound) => *value > **bound,
-                Bound::Unbounded => true,
-            };
-            above
-                && match to {
-                    Bound::Included(bound) => *value <= **bound,
-                    Bound::Excluded(bound) => *value < **bound,
-                    Bound::Unbounded => true,
-                }
-        }
-        Test::Prefix(text) => value.strip_prefix(tag).is_some_and(|rest| rest.starts_with(text.as_bytes())),
-        Test::Exists(expected) => *expected,
-    }
-}
-
-/// The least value of a config in a slot: its sort value.
-fn sort_value(config: &Config, slot: u16) -> Option<&[u8]> {
-    config.entries.iter().find(|entry| entry.slot == slot).map(|entry| &*entry.value)
-}
-
-fn compare(a: &Config, b: &Config, sort: ConfigSort, descending: bool) -> Ordering {
-    let directed = |order: Ordering| if descending { order.reverse() } else { order };
-    let by_key = a.key.cmp(&b.key);
-    match sort {
-        ConfigSort::Key => directed(by_key),
-        ConfigSort::Created => directed(a.created_at.cmp(&b.created_at)).then(by_key),
-        ConfigSort::Modified => directed(a.modified_at.cmp(&b.modified_at)).then(by_key),
-        ConfigSort::Slot(slot) => match (sort_value(a, slot), sort_value(b, slot)) {
-            (Some(a), Some(b)) => directed(a.cmp(b)).then(by_key),
-            (Some(_), None) => Ordering::Less,
-            (None, Some(_)) => Ordering::Greater,
-            (None, None) => by_key,
-        },
-    }
 }
 
 /// The items of a slot's index by descending value, equal ones by ascending key: one run of equal values after another.

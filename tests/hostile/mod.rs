@@ -5,6 +5,7 @@
 //! | `clocks` | do clocks that jump change what is kept? |
 //! | `disks` | do full, slow, hung or failing disks stop the others? |
 //! | `good_client` | the client that writes and reads on every node, and what it saw |
+//! | `many_configs` | do updates among a million configs keep their rate beside lists that test all of them? |
 //! | `reads` | what do expensive reads with a valid key do? |
 //! | `strangers` | what do callers without a key, and slow connections, do? |
 //! | `upgrades` | do two versions serve one cluster, forward and back? |
@@ -17,6 +18,7 @@
 mod clocks;
 mod disks;
 mod good_client;
+mod many_configs;
 mod reads;
 mod strangers;
 mod upgrades;
@@ -24,9 +26,18 @@ mod writes;
 
 pub(crate) use good_client::GoodClient;
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use crate::harness::Cluster;
+
+/// How often each status was answered.
+fn counts(statuses: &[u16]) -> BTreeMap<u16, usize> {
+    let mut counts = BTreeMap::new();
+    for status in statuses {
+        *counts.entry(*status).or_default() += 1;
+    }
+    counts
+}
 
 #[tokio::test]
 async fn without_an_attack_the_good_client_is_served() {

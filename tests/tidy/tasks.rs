@@ -10,6 +10,7 @@ const SPAWNS: [(&str, &str); 12] = [
     ("src/node.rs", "a listener's task: its end is the node's end"),
     ("src/raft/consensus.rs", "a seeded bug only"),
     ("src/raft/supervisor.rs", "the supervised tasks"),
+    ("src/service/backup.rs", "ends with the backup or at its time-out; a panic ends the answer early"),
     ("src/service/forward/batching.rs", "ends when no write waits; a panic answers its writes as unknown"),
     ("src/service/membership/change.rs", "ends with its change; the caller awaits it"),
     ("src/service/membership/forming.rs", "ends with the forming; the caller awaits it"),
@@ -22,7 +23,6 @@ const SPAWNS: [(&str, &str); 12] = [
         "src/service/write/forwarded.rs",
         "ends with the time of its writes, or with the call; a panic cuts the answer off",
     ),
-    ("src/service/watch/initial.rs", "ends at its time-out; it only drops a state"),
 ];
 
 fn spawns(source: &Source) -> bool {

@@ -1,7 +1,9 @@
 //! The errors of shape of each body, its media types and its limit.
 
-use super::*;
 use serde_json::json;
+
+use super::*;
+use crate::service::memory_budget::{MemoryBudget, Share};
 
 /// The locations and types of the errors in the shape of a body.
 fn shape_errors<T: std::fmt::Debug>(made: Result<T, Problem>) -> Vec<(String, &'static str)> {
@@ -116,18 +118,69 @@ fn only_the_two_media_types_are_patches() {
     assert_eq!(patch_format(&HeaderMap::new()), None);
 }
 
+fn reservation(bytes: u64) -> Reservation {
+    MemoryBudget::new(bytes).begin(Share::Callers)
+}
+
+fn in_parts(parts: [&'static str; 2]) -> Body {
+    let parts = parts.map(|part| Ok::<_, std::convert::Infallible>(Bytes::from(part)));
+    Body::from_stream(futures::stream::iter(parts))
+}
+
 #[tokio::test]
 async fn a_body_over_the_limit_is_refused_with_or_without_a_declared_length() {
     let is_too_large = |made: Result<Bytes, Problem>| {
         matches!(made, Err(Problem::Refused(Refusal::Invalid(Invalid::TooLarge(_)), None)))
     };
     let declared = HeaderMap::from_iter([(header::CONTENT_LENGTH, "6".parse().unwrap())]);
-    assert!(is_too_large(receive(&declared, Body::empty(), 5).await));
-    let stream = || {
-        let parts = ["abc", "def"].map(|part| Ok::<_, std::convert::Infallible>(Bytes::from(part)));
-        Body::from_stream(futures::stream::iter(parts))
+    let held = &mut reservation(1 << 30);
+    assert!(is_too_large(receive(&declared, Body::empty(), 5, held).await));
+    let stream = || in_parts(["abc", "def"]);
+    assert!(is_too_large(receive(&HeaderMap::new(), stream(), 5, held).await));
+    assert_eq!(receive(&HeaderMap::new(), stream(), 6, held).await.unwrap(), "abcdef");
+    assert_eq!(receive(&declared, stream(), 6, held).await.unwrap(), "abcdef");
+    assert_eq!(receive(&declared, Body::from("abcdef"), 6, held).await.unwrap(), "abcdef");
+}
+
+#[tokio::test]
+async fn a_body_holds_what_has_arrived_and_is_refused_beyond_the_budget() {
+    let declared = HeaderMap::from_iter([(header::CONTENT_LENGTH, "1000000".parse().unwrap())]);
+    let mut held = reservation(1 << 30);
+    let received = receive(&declared, in_parts(["abc", "def"]), 1_000_000, &mut held).await.unwrap();
+    assert_eq!((received.len() as u64 * BODY_COPIES, held.bytes()), (18, 18));
+    let budget = MemoryBudget::new(800);
+    let _another = budget.reserve(Share::Callers, 290).unwrap();
+    let mut held = budget.begin(Share::Callers);
+    let refused = receive(&HeaderMap::new(), in_parts(["abc", "defg"]), 100, &mut held).await;
+    assert!(matches!(refused, Err(Problem::Refused(Refusal::LimitReached(_), None))), "{refused:?}");
+    assert_eq!(held.bytes(), 9, "the first part did fit");
+}
+
+#[test]
+fn a_body_that_comes_slowly_is_given_up_only_where_others_need_the_memory() {
+    let budget = MemoryBudget::new(8 << 20);
+    let held = budget.begin(Share::Callers);
+    let is_kept = |seconds: u64, received: usize| {
+        let begin = Instant::now().checked_sub(Duration::from_secs(seconds)).unwrap();
+        check_pace(begin, received, &held).is_ok()
     };
-    assert!(is_too_large(receive(&HeaderMap::new(), stream(), 5).await));
-    assert_eq!(receive(&HeaderMap::new(), stream(), 6).await.unwrap(), "abcdef");
-    assert_eq!(receive(&declared, Body::from("abcdef"), 6).await.unwrap(), "abcdef");
+    assert!(is_kept(100, 3), "nobody else needs it");
+    let _others = budget.reserve(Share::Callers, 2 << 20).unwrap();
+    assert!(!is_kept(100, 3) && !is_kept(7, 1 << 20));
+    assert!(is_kept(1, 3) && is_kept(7, 4 << 20));
+}
+
+#[test]
+fn no_text_has_more_values_than_are_counted() {
+    fn values(value: &Value) -> u64 {
+        1 + match value {
+            Value::Array(items) => items.iter().map(values).sum(),
+            Value::Object(members) => members.values().map(values).sum(),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0_u64,
+        }
+    }
+    for text in ["1", "[]", "[1]", "[[],[],{}]", r#"{"a":1,"b":[1,2,{"c":[[[]]]}]}"#, r#""a,b""#] {
+        let value: Value = serde_json::from_str(text).unwrap();
+        assert!(parsed_bytes(text.as_bytes()) >= values(&value) * PARSED_VALUE_BYTES, "{text}");
+    }
 }

@@ -19,7 +19,7 @@ pub(super) const RECORD_HEADERS: &[&str] = &["ETag", "Last-Modified"];
 /// The parameters of every read.
 pub(super) const READ_PARAMETERS: &[&str] = &["consistency", "max_staleness_ms", "min_revision"];
 /// The refusals of every read.
-pub(super) const READ_REFUSALS: &[u16] = &[422, 503, 504];
+pub(super) const READ_REFUSALS: &[u16] = &[422, 429, 503, 504];
 /// The refusals of every write.
 pub(super) const WRITE_REFUSALS: &[u16] = &[413, 422, 429, 503, 504];
 /// The parameters of every write.

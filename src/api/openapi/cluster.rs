@@ -67,7 +67,8 @@ pub(super) fn operations() -> Vec<Entry> {
                 Some(("application/octet-stream", file)),
                 &["Content-Disposition"],
             )
-            .refusals(READ_REFUSALS),
+            .refusals(READ_REFUSALS)
+            .refusals(&[405]),
         change("/api/v1/cluster/leader", "move_leadership", "Transfer leadership", "leadership moved")
             .body("MemberId", json!({ "id": 2 })),
         change(MEMBERS, "add_member", "Add a member as a learner, without a vote", "member added")

@@ -1,6 +1,7 @@
 //! Every refusal has its status and type, and every response its shape.
 
 use super::*;
+use crate::service::memory_budget::{MemoryBudget, Share};
 use axum::body::to_bytes;
 
 async fn body(response: Response) -> Value {
@@ -119,9 +120,11 @@ async fn the_response_about_a_record_names_its_version() {
 #[tokio::test]
 async fn a_page_is_the_same_streamed_or_not() {
     let page = Page { page: u64::MAX, limit: 2, descending: true, search: String::new() };
-    for size in [|_: &u8| 1, |_: &u8| BUFFERED_PAGE_BYTES_MAX] {
+    // Two of the second size are streamed.
+    for size in [|_: &u8| 1, |_: &u8| 4 << 20] {
         let found = QueryResult { results: vec![1_u8, 2], total: 5 };
-        let response = Reply::page("found", found, &page, size, u8::to_string).into_response();
+        let held = MemoryBudget::new(1 << 20).begin(Share::Callers);
+        let response = Reply::page("found", (found, held), &page, size, u8::to_string).into_response();
         let expected = json!({
             "status": "SUCCESS",
             "message": "found",

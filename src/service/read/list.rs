@@ -9,12 +9,22 @@
 //! A list that is a walk along an index is walked to the page. A list with conditions is computed and sorted as a
 //! whole; from its second page on the sorted matches are retained with the pinned state.
 //!
+//! A list that tests few configs is answered where it arrives. A long one runs on the threads for long work, until the
+//! read's deadline; only so many run and wait at once, and they never take all of those threads.
+//!
+//! The records of a page are not copied: they are rendered one by one as the answer is sent. But an answer keeps them
+//! in memory while they are replaced, so a page of large records is weighed against the memory budget.
+//!
 //! **Invariant:** every page after the first is of the state of the first one, on whichever node it is requested, or
 //! refused as *expired*: then the caller begins with the first page.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, timeout_at},
+};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::{
@@ -24,18 +34,30 @@ use super::{
 use crate::{
     model::{
         error::{Invalid, Rejection, Violation},
-        limits::Limits,
+        limits::{LONG_LISTS_MAX, Limits},
         query::{self, ConfigQuery, DefinitionQuery, Page, QueryError},
-        record::Revision,
+        record::{Config, Definition, Revision},
     },
     peer::codec::encode,
-    service::{Consistency, Refusal, Service, run_blocking},
-    state::{Collection, State},
+    service::{
+        Consistency, Refusal, Service,
+        cpu_pool::Cancel,
+        memory_budget::{Reservation, Share},
+    },
+    state::{Collection, State, query::QueryResult},
 };
 
 /// Parameters that do not decide which records a list has: the place in it, and how fresh its first page must be.
 pub(crate) const PLACE_PARAMETERS: [&str; 5] =
     ["cursor", "page", "consistency", "max_staleness_ms", "min_revision"];
+
+/// The price of a list, in tests of a config, up to which it is answered on the thread that took the request: less
+/// than a millisecond.
+const SHORT_LIST_PRICE: u64 = 4096;
+/// Bytes of parameters up to which they are: a value takes a microsecond to parse and to look up.
+const SHORT_PARAMS_BYTES: usize = 2 << 10;
+/// Bytes of records up to which a page is rendered as a whole before it is sent.
+pub(crate) const BUFFERED_PAGE_BYTES_MAX: u64 = 4 << 20;
 
 /// A list as a caller requests it. Sent between nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,6 +90,8 @@ pub struct ListPage {
     pub revision: Revision,
     /// The cursor of the next page, where there is one.
     pub next: Option<Cursor>,
+    /// What the page may keep in memory until it is sent.
+    pub reservation: Reservation,
 }
 
 /// Why a list was refused.
@@ -109,14 +133,72 @@ impl Service {
         page: Page,
         consistency: Consistency,
     ) -> Result<ListPage, ListError> {
+        let deadline = Instant::now() + self.inner.options.read_timeout;
         let state = self.view(consistency).await?;
-        let (records, total) = Query::new(&state, list, self.limits())?.run(page.page, page.limit);
-        let revision = state.revision();
+        let wanted = Wanted { page: page.page, limit: page.limit, all: false };
+        let Listed { records, total, .. } = self.run_list(&state, list, wanted, deadline).await?;
+        let reservation = self.reserve_page(&records)?;
+        let (revision, consensus) = (state.revision(), self.consensus_or_refusal()?);
         let next = next_page(&page, total).map(|page| {
-            self.inner.pinned_states.pin(&state);
+            self.inner.pinned_states.pin(&state, consensus);
             Cursor { node: self.node_id(), revision, page, fingerprint: self.fingerprint(list) }
         });
-        Ok(ListPage { records, total, page, revision, next })
+        Ok(ListPage { records, total, page, revision, next, reservation })
+    }
+
+    /// Reserves what a page of large records may keep in memory.
+    pub(super) fn reserve_page(&self, records: &ListRecords) -> Result<Reservation, Refusal> {
+        let (budget, bytes) = (&self.inner.memory_budget, records.bytes());
+        let max = budget.answer_max();
+        if bytes > max {
+            let msg = format!(
+                "the page has {bytes} bytes, and an answer has at most {max}: a lower `limit` makes it smaller"
+            );
+            let violation = Violation::at(vec!["query".into(), "limit".into()], msg);
+            return Err(Refusal::Invalid(violation.into()));
+        }
+        // A smaller one is rendered as a whole, and weighed with all answers.
+        let bytes = if bytes > BUFFERED_PAGE_BYTES_MAX { bytes } else { 0 };
+        budget.reserve(Share::Callers, bytes)
+    }
+
+    /// Runs a list on a state: here when that is short, else on the threads for long work.
+    async fn run_list(
+        &self,
+        state: &Arc<State>,
+        list: &ListRequest,
+        wanted: Wanted,
+        deadline: Instant,
+    ) -> Result<Listed, ListError> {
+        if list.is_short() {
+            let query = Query::new(state, list, self.limits())?.at(wanted);
+            if let Some(listed) = query.run_if_short() {
+                return Ok(listed);
+            }
+        }
+        let (state, list, limits) = (Arc::clone(state), list.clone(), self.limits().clone());
+        let work = move |cancel: &Cancel| {
+            let query = Query::new(&state, &list, &limits)?.at(wanted);
+            query.run(&|| cancel.is_over()).ok_or_else(|| late().into())
+        };
+        self.run_long_list(deadline, work).await?
+    }
+
+    /// Runs work for a list on the threads for long work, when it is its turn.
+    async fn run_long_list<T: Send + 'static>(
+        &self,
+        deadline: Instant,
+        work: impl FnOnce(&Cancel) -> T + Send + 'static,
+    ) -> Result<T, Refusal> {
+        let lists = &self.inner.long_lists;
+        let _place = lists.places.try_acquire().map_err(|_| {
+            Refusal::LimitReached(format!(
+                "this node has {LONG_LISTS_MAX} long lists to answer, as many as it may"
+            ))
+        })?;
+        let turn = timeout_at(deadline, lists.turns.acquire()).await;
+        let _turn = turn.map_err(|_| late())?.map_err(|error| Refusal::Internal(error.to_string()))?;
+        self.inner.cpu_pool.run(deadline, work).await
     }
 
     async fn page_of_cursor(
@@ -130,14 +212,16 @@ impl Service {
             return Err(Refusal::Invalid(Violation::at(vec!["query".into(), "cursor".into()], msg).into()));
         }
         let consensus = self.consensus_or_refusal()?;
-        let (records, total) = if cursor.node == self.node_id() {
-            self.page_of_pinned(cursor, list, page.limit).await?
+        let (records, total, reservation) = if cursor.node == self.node_id() {
+            let (records, total) = self.page_of_pinned(cursor, list, page.limit).await?;
+            let reservation = self.reserve_page(&records)?;
+            (records, total, reservation)
         } else {
             self.fetch_page(consensus, cursor, list, page.limit).await?
         };
         let page = Page { page: cursor.page, ..page };
         let next = next_page(&page, total).map(|page| Cursor { page, ..cursor });
-        Ok(ListPage { records, total, page, revision: cursor.revision, next })
+        Ok(ListPage { records, total, page, revision: cursor.revision, next, reservation })
     }
 
     /// A page of a state that this node holds, and the number of records on all pages.
@@ -147,26 +231,22 @@ impl Service {
         list: ListRequest,
         limit: u64,
     ) -> Result<(ListRecords, u64), Refusal> {
+        let deadline = Instant::now() + self.inner.options.read_timeout;
         let pinned = self.inner.pinned_states.find(cursor.revision, &cursor.fingerprint);
         let (state, matches) = pinned.ok_or_else(|| expired("its state is no longer held"))?;
         if let Some(matches) = matches {
             return Ok((matches.page(cursor.page, limit), matches.len() as u64));
         }
-        let limits = self.limits().clone();
-        // All matches may have to be sorted, which would hold a thread that serves requests.
-        let (records, total, is_walk) = run_blocking(move || {
-            let query = Query::new(&state, &list, &limits).map_err(|error| error.refusal)?;
-            let is_walk = query.is_walk();
-            let (page, limit) = if is_walk { (cursor.page, limit) } else { (1, u64::MAX) };
-            let (records, total) = query.run(page, limit);
-            Ok::<_, Refusal>((records, total, is_walk))
-        })
-        .await??;
-        if is_walk {
+        // All matches may have to be sorted, which the next pages then need not.
+        let wanted = Wanted { page: cursor.page, limit, all: true };
+        let listed = self.run_list(&state, &list, wanted, deadline).await;
+        let Listed { records, total, is_all } = listed.map_err(|error| error.refusal)?;
+        if !is_all {
             return Ok((records, total));
         }
         let page = records.page(cursor.page, limit);
-        self.inner.pinned_states.retain_matches(cursor.revision, cursor.fingerprint, Arc::new(records));
+        let now = self.consensus_or_refusal()?.state();
+        self.inner.pinned_states.retain_matches(cursor.revision, cursor.fingerprint, Arc::new(records), &now);
         Ok((page, total))
     }
 
@@ -207,29 +287,104 @@ impl<'a> Query<'a> {
         }
     }
 
-    /// Whether a page is a walk from its place in an index, so that it costs the same at any depth.
-    fn is_walk(&self) -> bool {
-        match self {
+    /// The same for the wanted page.
+    fn at(mut self, wanted: Wanted) -> Self {
+        let is_walk = match &self {
             Self::Definitions(_, query) => query.page.search.is_empty(),
             Self::Configs(collection, query) => collection.is_positional(query),
+        };
+        let (Self::Definitions(_, DefinitionQuery { page, .. }) | Self::Configs(_, ConfigQuery { page, .. })) =
+            &mut self;
+        let is_all = wanted.all && !is_walk;
+        (page.page, page.limit) = if is_all { (1, u64::MAX) } else { (wanted.page, wanted.limit) };
+        self
+    }
+
+    /// The page, when that takes no longer than about a millisecond.
+    fn run_if_short(&self) -> Option<Listed> {
+        match self {
+            Self::Definitions(state, query) => {
+                let is_short = state.list_price(query) <= SHORT_LIST_PRICE;
+                is_short.then(|| Listed::definitions(state.list(query), query))
+            }
+            Self::Configs(collection, query) => {
+                let plan = collection.plan(query);
+                let found = if plan.price() <= SHORT_LIST_PRICE { plan.run(&|| false) } else { None };
+                found.map(|found| Listed::configs(found, query))
+            }
         }
     }
 
-    /// A page, and the number of records on all pages.
-    fn run(self, page: u64, limit: u64) -> (ListRecords, u64) {
+    /// The page; `None` when `is_over` has said that it is not needed any more.
+    fn run(&self, is_over: &dyn Fn() -> bool) -> Option<Listed> {
         match self {
-            Self::Definitions(state, mut query) => {
-                (query.page.page, query.page.limit) = (page, limit);
-                let found = state.list(&query);
-                (ListRecords::Definitions(found.results), found.total)
+            Self::Definitions(state, query) => {
+                state.list_until(query, is_over).map(|found| Listed::definitions(found, query))
             }
-            Self::Configs(collection, mut query) => {
-                (query.page.page, query.page.limit) = (page, limit);
-                let found = collection.list(&query);
-                (ListRecords::Configs(found.results), found.total)
+            Self::Configs(collection, query) => {
+                collection.plan(query).run(is_over).map(|found| Listed::configs(found, query))
             }
         }
     }
+}
+
+/// Which records of a list are wanted.
+#[derive(Debug, Clone, Copy)]
+struct Wanted {
+    page: u64,
+    limit: u64,
+    /// All records, unless the list is a walk from its place in an index, which costs the same at any depth.
+    all: bool,
+}
+
+/// The records of a list that were found.
+struct Listed {
+    records: ListRecords,
+    /// The number of records on all pages.
+    total: u64,
+    /// Whether these are all of them.
+    is_all: bool,
+}
+
+impl ListRequest {
+    /// Whether its parameters are read in less than about a millisecond.
+    fn is_short(&self) -> bool {
+        let bytes: usize = self.params.iter().map(|(name, text)| name.len() + text.len()).sum();
+        bytes <= SHORT_PARAMS_BYTES
+    }
+}
+
+impl Listed {
+    fn definitions(found: QueryResult<Arc<Definition>>, query: &DefinitionQuery) -> Self {
+        let is_all = query.page.limit == u64::MAX;
+        Self { records: ListRecords::Definitions(found.results), total: found.total, is_all }
+    }
+
+    fn configs(found: QueryResult<Arc<Config>>, query: &ConfigQuery) -> Self {
+        let is_all = query.page.limit == u64::MAX;
+        Self { records: ListRecords::Configs(found.results), total: found.total, is_all }
+    }
+}
+
+/// The long lists of a node.
+#[derive(Debug)]
+pub(in crate::service) struct LongLists {
+    /// One permit for each that runs or waits.
+    places: Semaphore,
+    /// One permit for each that runs: half of the threads for long work, which others need too.
+    turns: Semaphore,
+}
+
+impl LongLists {
+    /// `threads`: those for long work.
+    pub(in crate::service) fn new(threads: usize) -> Self {
+        Self { places: Semaphore::new(LONG_LISTS_MAX), turns: Semaphore::new((threads / 2).max(1)) }
+    }
+}
+
+/// The refusal of a list that was not done in time.
+fn late() -> Refusal {
+    Refusal::Unavailable("the list was not done in time: it tests too many records, or others do".into())
 }
 
 fn being_built(path: &str, collection: &Collection) -> Refusal {

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::{
     cursor::Cursor,
-    list::{ListRequest, expired},
+    list::{BUFFERED_PAGE_BYTES_MAX, ListRequest, expired},
     records::ListRecords,
 };
 use crate::{
@@ -23,7 +23,7 @@ use crate::{
         codec::{decode, encode},
     },
     raft::Consensus,
-    service::{Refusal, Service},
+    service::{Refusal, Service, memory_budget::Reservation},
 };
 
 /// A page that is requested from the node that holds its state.
@@ -49,20 +49,22 @@ enum PageResponse {
 }
 
 impl Service {
-    /// The page of a cursor, from the node that holds its state, and the number of records on all pages.
+    /// The page of a cursor, from the node that holds its state, the number of records on all pages, and what the page
+    /// holds in memory.
     pub(super) async fn fetch_page(
         &self,
         consensus: &Consensus,
         cursor: Cursor,
         list: ListRequest,
         limit: u64,
-    ) -> Result<(ListRecords, u64), Refusal> {
+    ) -> Result<(ListRecords, u64, Reservation), Refusal> {
         let mut members = consensus.status().members.into_iter().map(|status| status.member);
         let Some(holder) = members.find(|member| member.id == cursor.node) else {
             return Err(expired(&format!("node {} is no member any more", cursor.node)));
         };
         let deadline = Instant::now() + self.inner.options.read_timeout;
-        let mut page = ListRecords::default();
+        let (mut page, mut bytes) = (ListRecords::default(), 0);
+        let mut reservation = self.reserve_page(&page)?;
         loop {
             let request = PageRequest { cursor, list: list.clone(), limit, skip: page.len() as u64 };
             let timeout = deadline.saturating_duration_since(Instant::now());
@@ -71,9 +73,15 @@ impl Service {
                 peers.call(Lane::Forward, holder.id, &holder.peer_addr, Call::Page, body, timeout).await;
             let (records, left, total) = chunk_of(response)?;
             let is_last = left == 0 || records.len() == 0;
+            let more = records.bytes();
             page.append(records);
+            bytes += more;
+            if bytes > BUFFERED_PAGE_BYTES_MAX {
+                // These records are copies: what arrived is held as a whole.
+                reservation.grow(bytes.saturating_sub(reservation.bytes()))?;
+            }
             if is_last {
-                return Ok((page, total));
+                return Ok((page, total, reservation));
             }
         }
     }

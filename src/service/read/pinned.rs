@@ -1,18 +1,20 @@
-//! The states that this node retains for its cursors.
+//! The states that this node retains: for its cursors, and for watches that begin with the state.
 //!
 //! A pinned state is a clone of persistent trees, which share their nodes with the states after it. So a page costs
-//! the same at any depth, and writes continue. The cost of a pin is what later writes have replaced: for each entry
-//! of the log at most one path through every index, and at most all indexes as a whole. That estimate is bounded
-//! (`PINNED_BYTES_MAX`), as are the number of pins and the time that they are unused. When a limit is exceeded, the
-//! least recently used pin of which no cursor was ever used is released first: most callers of a list never request
-//! its second page, and those who do must not lose their state because of them.
+//! the same at any depth, and writes continue. The cost of a pin is what later writes have replaced, texts and nodes
+//! ([`State::bytes_kept_beside`]); what several pins share counts once, for the newest of them. That sum is bounded by a
+//! share of the memory budget, as are the number of pins and the time that they are unused. When a limit is
+//! exceeded, the least recently used pin of which no cursor was ever used is released first: most callers of a list
+//! never request its second page, and those who do must not lose their state because of them.
 //!
-//! **Invariant:** a state is retained at most `CURSOR_IDLE_MAX` (and a tenth of it) after its last use, whether or not there
-//! are any requests.
+//! **Invariant:** a state is retained at most `CURSOR_IDLE_MAX` and [`CHECK_INTERVAL`] after its last use, and what
+//! the pins keep in memory exceeds its bound by no more than what is written within [`CHECK_INTERVAL`], whether or not
+//! there are any requests.
 
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use tokio::time::Instant;
@@ -20,16 +22,15 @@ use tokio::time::Instant;
 use super::{cursor::Fingerprint, records::ListRecords};
 use crate::{
     model::{
-        limits::{CURSOR_IDLE_MAX, PINNED_BYTES_MAX, PINNED_MATCHES_MAX, PINNED_STATES_MAX},
+        limits::{CURSOR_IDLE_MAX, PINNED_MATCHES_MAX, PINNED_STATES_MAX},
         record::Revision,
     },
+    raft::Consensus,
     state::State,
 };
 
-/// Estimated bytes that an entry of the log replaces: the nodes on its path in four indexes, and the old record.
-const REPLACED_BYTES_PER_ENTRY: u64 = 16 << 10;
-/// Estimated bytes of a record in all indexes: its share of four leaves, and the record.
-const BYTES_PER_RECORD: u64 = 512;
+/// How often the limits are applied while there are pins: writes make them grow.
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// Bytes of one retained match: a pointer.
 const BYTES_PER_MATCH: u64 = 8;
 /// Lists of one pin whose matches are retained. The matches of more lists are computed again for each page.
@@ -40,38 +41,65 @@ const LISTS_PER_PIN_MAX: usize = 16;
 struct Pin {
     state: Arc<State>,
     last_used: Instant,
-    /// Whether a cursor of this state was ever used.
+    /// Whether a cursor of this state was ever used, or a watch reads it.
     is_followed: bool,
+    /// Whether a cursor names it.
+    has_cursor: bool,
+    /// Watches that read it.
+    watches: usize,
     /// The matches of lists that are not a walk along an index.
     lists: BTreeMap<Fingerprint, Arc<ListRecords>>,
 }
 
-impl Pin {
-    fn records(&self) -> u64 {
-        self.state.config_count().saturating_add(self.state.definition_count())
-    }
-}
-
 /// The pinned states of a node.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(in crate::service) struct PinnedStates {
+    bytes_max: u64,
     pins: Mutex<Pins>,
 }
 
 #[derive(Debug, Default)]
 struct Pins {
     by_revision: BTreeMap<Revision, Pin>,
-    /// Whether the task that releases unused pins is running.
+    /// Whether the task that applies the limits is running.
     is_sweeping: bool,
 }
 
+/// A watch's hold on a pinned state. Dropping it ends it.
+#[derive(Debug)]
+pub(in crate::service) struct Held {
+    pinned: Arc<PinnedStates>,
+    revision: Revision,
+}
+
 impl PinnedStates {
-    /// Retains a state from now on.
-    pub(super) fn pin(self: &Arc<Self>, state: &Arc<State>) {
+    /// Retains states that keep at most so many bytes in memory.
+    pub(in crate::service) fn new(bytes_max: u64) -> Self {
+        Self { bytes_max, pins: Mutex::default() }
+    }
+
+    /// Retains a state from now on, for a cursor.
+    pub(super) fn pin(self: &Arc<Self>, state: &Arc<State>, consensus: &Consensus) {
         let mut pins = self.lock();
-        pins.pin(state, Instant::now());
+        pins.pin(state, Instant::now()).has_cursor = true;
+        pins.enforce_limits(self.bytes_max, &consensus.state(), Some(state.revision()));
+        self.sweep_from_now_on(&mut pins, consensus);
+    }
+
+    /// Retains a state as long as a watch reads it, as far as the limits allow.
+    pub(in crate::service) fn hold(self: &Arc<Self>, state: &Arc<State>, consensus: &Consensus) -> Held {
+        let mut pins = self.lock();
+        let pin = pins.pin(state, Instant::now());
+        pin.watches += 1;
+        pin.is_followed = true;
+        pins.enforce_limits(self.bytes_max, &consensus.state(), Some(state.revision()));
+        self.sweep_from_now_on(&mut pins, consensus);
+        Held { pinned: Arc::clone(self), revision: state.revision() }
+    }
+
+    fn sweep_from_now_on(self: &Arc<Self>, pins: &mut Pins, consensus: &Consensus) {
         if !std::mem::replace(&mut pins.is_sweeping, true) {
-            tokio::spawn(Arc::clone(self).sweep());
+            tokio::spawn(Arc::clone(self).sweep(consensus.clone()));
         }
     }
 
@@ -87,23 +115,37 @@ impl PinnedStates {
     }
 
     /// Retains the matches of a list for its next pages, as far as the limits allow.
-    pub(super) fn retain_matches(&self, revision: Revision, list: Fingerprint, matches: Arc<ListRecords>) {
+    pub(super) fn retain_matches(
+        &self,
+        revision: Revision,
+        list: Fingerprint,
+        matches: Arc<ListRecords>,
+        now: &State,
+    ) {
         let mut pins = self.lock();
         let Some(pin) = pins.by_revision.get_mut(&revision) else { return };
         if matches.len() <= PINNED_MATCHES_MAX && pin.lists.len() < LISTS_PER_PIN_MAX {
             pin.lists.insert(list, matches);
-            pins.enforce_limits(revision);
+            pins.enforce_limits(self.bytes_max, now, Some(revision));
         }
     }
 
-    /// Releases unused pins until there are none.
-    async fn sweep(self: Arc<Self>) {
+    /// Applies the limits until there are no pins.
+    async fn sweep(self: Arc<Self>, consensus: Consensus) {
         loop {
-            tokio::time::sleep(CURSOR_IDLE_MAX / 10).await;
+            tokio::time::sleep(CHECK_INTERVAL).await;
+            let now = consensus.state();
             let mut pins = self.lock();
-            pins.release_unused(Instant::now());
-            if pins.by_revision.is_empty() {
-                pins.is_sweeping = false;
+            let released = pins.release_unused(Instant::now());
+            let more_released = pins.enforce_limits(self.bytes_max, &now, None);
+            let is_over = pins.by_revision.is_empty();
+            pins.is_sweeping = !is_over;
+            drop(pins);
+            if !released.is_empty() || !more_released.is_empty() {
+                // These may be the last references to a million records.
+                drop(tokio::task::spawn_blocking(move || drop((released, more_released))));
+            }
+            if is_over {
                 return;
             }
         }
@@ -115,16 +157,37 @@ impl PinnedStates {
     }
 }
 
-impl Pins {
-    fn pin(&mut self, state: &Arc<State>, now: Instant) {
-        if let Some(pin) = self.by_revision.get_mut(&state.revision()) {
-            pin.last_used = now;
-            return;
+impl Held {
+    /// The state, unless a limit has released it.
+    pub(in crate::service) fn state(&self) -> Option<Arc<State>> {
+        let mut pins = self.pinned.lock();
+        pins.follow(self.revision, Instant::now()).map(|pin| Arc::clone(&pin.state))
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let mut pins = self.pinned.lock();
+        let Some(pin) = pins.by_revision.get_mut(&self.revision) else { return };
+        pin.watches = pin.watches.saturating_sub(1);
+        if pin.watches == 0 && !pin.has_cursor {
+            pins.by_revision.remove(&self.revision);
         }
-        let pin =
-            Pin { state: Arc::clone(state), last_used: now, is_followed: false, lists: BTreeMap::new() };
-        self.by_revision.insert(state.revision(), pin);
-        self.enforce_limits(state.revision());
+    }
+}
+
+impl Pins {
+    fn pin(&mut self, state: &Arc<State>, now: Instant) -> &mut Pin {
+        let pin = self.by_revision.entry(state.revision()).or_insert_with(|| Pin {
+            state: Arc::clone(state),
+            last_used: now,
+            is_followed: false,
+            has_cursor: false,
+            watches: 0,
+            lists: BTreeMap::new(),
+        });
+        pin.last_used = now;
+        pin
     }
 
     fn follow(&mut self, revision: Revision, now: Instant) -> Option<&Pin> {
@@ -134,48 +197,48 @@ impl Pins {
         Some(pin)
     }
 
-    fn release_unused(&mut self, now: Instant) {
-        self.by_revision.retain(|_, pin| now.saturating_duration_since(pin.last_used) < CURSOR_IDLE_MAX);
+    fn release_unused(&mut self, now: Instant) -> Vec<Pin> {
+        let is_unused =
+            |_: &Revision, pin: &mut Pin| now.saturating_duration_since(pin.last_used) >= CURSOR_IDLE_MAX;
+        self.by_revision.extract_if(.., is_unused).map(|(_, pin)| pin).collect()
     }
 
-    /// Estimated bytes that the pins keep from being freed.
-    fn pinned_bytes(&self) -> u64 {
-        let following = self.by_revision.keys().skip(1).map(Some).chain([None]);
-        let bytes = |((revision, pin), next): ((&Revision, &Pin), Option<&Revision>)| {
-            // The newest pin shares nearly everything with the node's own state. It costs once there is a newer one.
-            let entries = next.map_or(0, |next| next.saturating_sub(*revision));
-            let all_records = pin.records().saturating_mul(BYTES_PER_RECORD);
-            let replaced = entries.saturating_mul(REPLACED_BYTES_PER_ENTRY).min(all_records);
+    /// At most how many bytes the pins keep in memory beside the state of now.
+    fn pinned_bytes(&self, now: &State) -> u64 {
+        let next = self.by_revision.values().skip(1).map(|pin| &*pin.state).chain([now]);
+        let bytes = |(pin, next): (&Pin, &State)| {
             let matches: usize = pin.lists.values().map(|list| list.len()).sum();
-            replaced.saturating_add(BYTES_PER_MATCH * matches as u64)
+            pin.state.bytes_kept_beside(next).saturating_add(BYTES_PER_MATCH * matches as u64)
         };
-        self.by_revision.iter().zip(following).map(bytes).fold(0, u64::saturating_add)
+        self.by_revision.values().zip(next).map(bytes).fold(0, u64::saturating_add)
     }
 
     /// Releases pins until the limits hold; never the one of `except`.
-    fn enforce_limits(&mut self, except: Revision) {
-        while self.by_revision.len() > PINNED_STATES_MAX || self.pinned_bytes() > PINNED_BYTES_MAX {
-            let others = self.by_revision.iter().filter(|(revision, _)| **revision != except);
+    fn enforce_limits(&mut self, bytes_max: u64, now: &State, except: Option<Revision>) -> Vec<Pin> {
+        let mut released = Vec::new();
+        while self.by_revision.len() > PINNED_STATES_MAX || self.pinned_bytes(now) > bytes_max {
+            let others = self.by_revision.iter().filter(|(revision, _)| Some(**revision) != except);
             let first = others.min_by_key(|(_, pin)| (pin.is_followed, pin.last_used));
-            let Some(first) = first.map(|(revision, _)| *revision) else { return };
-            self.by_revision.remove(&first);
+            let Some(first) = first.map(|(revision, _)| *revision) else { break };
+            released.extend(self.by_revision.remove(&first));
         }
+        released
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::{
         model::{
-            command::{Command, Proposal},
+            command::{Command, Expect, Proposal},
             key::Key,
             time::Timestamp,
         },
         service::read::records::tests::configs,
     };
+
+    const MIB: u64 = 1 << 20;
 
     fn state(revision: Revision) -> Arc<State> {
         let mut state = State::new();
@@ -183,18 +246,23 @@ mod tests {
         Arc::new(state)
     }
 
+    fn pin(pins: &mut Pins, state: &Arc<State>, at: Instant) {
+        pins.pin(state, at).has_cursor = true;
+        pins.enforce_limits(MIB, state, Some(state.revision()));
+    }
+
     #[test]
     fn the_oldest_pin_that_nobody_has_followed_is_released_first() {
         let (mut pins, now) = (Pins::default(), Instant::now());
         for revision in 1..=PINNED_STATES_MAX as u64 {
-            pins.pin(&state(revision), now + Duration::from_millis(revision));
+            pin(&mut pins, &state(revision), now + Duration::from_millis(revision));
         }
         assert!(pins.follow(1, now).is_some());
-        pins.pin(&state(5000), now);
+        pin(&mut pins, &state(5000), now);
         let has = |pins: &Pins, revision| pins.by_revision.contains_key(&revision);
         assert!(has(&pins, 1) && !has(&pins, 2) && has(&pins, 5000));
-        pins.pin(&state(3), now + Duration::from_secs(9));
-        pins.pin(&state(5001), now);
+        pin(&mut pins, &state(3), now + Duration::from_secs(9));
+        pin(&mut pins, &state(5001), now);
         assert!(has(&pins, 3) && !has(&pins, 5000), "a state that is pinned again counts as used");
         assert_eq!(pins.by_revision.len(), PINNED_STATES_MAX);
     }
@@ -202,60 +270,97 @@ mod tests {
     #[test]
     fn unused_pins_are_released() {
         let (mut pins, now) = (Pins::default(), Instant::now());
-        pins.pin(&state(1), now);
-        pins.pin(&state(2), now);
+        pin(&mut pins, &state(1), now);
+        pin(&mut pins, &state(2), now);
         assert!(pins.follow(2, now + CURSOR_IDLE_MAX / 2).is_some());
-        pins.release_unused(now + CURSOR_IDLE_MAX);
+        assert_eq!(pins.release_unused(now + CURSOR_IDLE_MAX).len(), 1);
         assert_eq!(pins.by_revision.keys().copied().collect::<Vec<_>>(), [2]);
-        pins.release_unused(now + CURSOR_IDLE_MAX + CURSOR_IDLE_MAX / 2);
+        assert_eq!(pins.release_unused(now + CURSOR_IDLE_MAX + CURSOR_IDLE_MAX / 2).len(), 1);
         assert!(pins.by_revision.is_empty());
         assert!(pins.follow(2, now).is_none());
     }
 
-    #[test]
-    fn the_estimated_bytes_of_all_pins_are_bounded() {
-        let (mut pins, now) = (Pins::default(), Instant::now());
-        let mut state = State::new();
-        let create = |number: u64| Proposal {
-            at: Timestamp(number),
-            by: "root".into(),
-            reason: None,
-            request: None,
-            definition_read: None,
-            command: Command::CreateDefinition {
-                key: Key::parse(&format!("d{number}")).unwrap(),
+    /// A state that goes on, with one config whose text is rewritten.
+    struct Rewritten(State);
+
+    impl Rewritten {
+        fn new() -> Self {
+            let mut this = Self(State::new());
+            this.apply(Command::CreateDefinition {
+                key: Key::parse("d").unwrap(),
                 indexes: Vec::new(),
                 schema: None,
-            },
-        };
-        for number in 1..=1000 {
-            state.apply(number, &create(number));
+            });
+            this
         }
-        // So many entries lie between the pins that each may retain all of the thousand records.
-        for round in 0..900 {
-            state.advance(1000 + round * 1_000_000);
-            pins.pin(&Arc::new(state.clone()), now + Duration::from_millis(round));
+
+        fn apply(&mut self, command: Command) {
+            let revision = self.0.revision() + 1;
+            let definition_read = (revision > 1).then_some(1);
+            let (by, at) = ("root".into(), Timestamp(revision));
+            let proposal = Proposal { at, by, reason: None, request: None, definition_read, command };
+            assert!(self.0.apply(revision, &proposal).1.is_some());
         }
-        let each = 1000 * BYTES_PER_RECORD;
-        assert!(pins.pinned_bytes() <= PINNED_BYTES_MAX);
-        assert_eq!(
-            pins.by_revision.len() as u64,
-            PINNED_BYTES_MAX / each + 1,
-            "the newest costs nothing yet"
-        );
-        assert!(pins.by_revision.contains_key(&(1000 + 899 * 1_000_000)));
+
+        fn write(&mut self, bytes: usize) -> Arc<State> {
+            let (definition, key) = (Key::parse("d").unwrap(), Key::parse("k").unwrap());
+            let (data, entries) = ("x".repeat(bytes).into(), Box::default());
+            self.apply(Command::WriteConfig { definition, key, data, entries, expect: Expect::Any });
+            Arc::new(self.0.clone())
+        }
     }
 
-    #[tokio::test]
-    async fn matches_are_retained_only_with_their_state() {
-        let pinned = Arc::new(PinnedStates::default());
-        pinned.retain_matches(1, [1; 16], Arc::new(configs(2, 1)));
+    #[test]
+    fn the_bytes_that_pins_keep_in_memory_are_bounded() {
+        let (mut pins, now) = (Pins::default(), Instant::now());
+        let mut writer = Rewritten::new();
+        for round in 0..20 {
+            pin(&mut pins, &writer.write(100_000), now + Duration::from_millis(round));
+        }
+        assert!(pins.pinned_bytes(&writer.0) <= MIB);
+        assert_eq!(pins.by_revision.len(), 11, "ten that keep a text each, and the newest, which keeps none");
+        assert!(pins.enforce_limits(MIB, &writer.0, None).is_empty());
+        writer.write(10);
+        assert_eq!(pins.enforce_limits(MIB, &writer.0, None).len(), 1, "now the newest keeps one, too");
+        let large = writer.write(2_000_000);
+        pin(&mut pins, &large, now + Duration::from_secs(1));
+        assert!(pins.enforce_limits(MIB, &writer.0, None).is_empty());
+        writer.write(10);
+        assert_eq!(pins.enforce_limits(MIB, &writer.0, None).len(), 11, "alone it exceeds the limit");
+        assert!(pins.by_revision.is_empty());
+    }
+
+    #[test]
+    fn matches_are_retained_only_with_their_state() {
+        let pinned = PinnedStates::new(MIB);
+        let retain = || pinned.retain_matches(1, [1; 16], Arc::new(configs(2, 1)), &state(1));
+        retain();
         assert!(pinned.find(1, &[1; 16]).is_none());
-        pinned.pin(&state(1));
+        pinned.lock().pin(&state(1), Instant::now());
         assert!(pinned.find(1, &[1; 16]).unwrap().1.is_none());
-        pinned.retain_matches(1, [1; 16], Arc::new(configs(2, 1)));
+        retain();
         let (found, matches) = pinned.find(1, &[1; 16]).unwrap();
         assert_eq!((found.revision(), matches.unwrap().len()), (1, 2));
         assert!(pinned.find(1, &[2; 16]).unwrap().1.is_none());
+    }
+
+    #[test]
+    fn a_state_that_watches_read_is_released_with_the_last_of_them() {
+        let pinned = Arc::new(PinnedStates::new(MIB));
+        let hold = || {
+            let mut pins = pinned.lock();
+            pins.pin(&state(1), Instant::now()).watches += 1;
+            Held { pinned: Arc::clone(&pinned), revision: 1 }
+        };
+        let (one, two) = (hold(), hold());
+        drop(one);
+        assert_eq!(two.state().unwrap().revision(), 1);
+        pinned.lock().pin(&state(1), Instant::now()).has_cursor = true;
+        drop(two);
+        assert!(pinned.find(1, &[1; 16]).is_some(), "a cursor names it");
+        pinned.lock().by_revision.clear();
+        let late = hold();
+        pinned.lock().by_revision.clear();
+        assert!(late.state().is_none());
     }
 }

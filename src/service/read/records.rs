@@ -34,6 +34,17 @@ impl ListRecords {
         }
     }
 
+    /// The bytes of their texts.
+    pub(super) fn bytes(&self) -> u64 {
+        let bytes: usize = match self {
+            Self::Definitions(records) => {
+                records.iter().map(|record| record.schema.as_ref().map_or(0, |text| text.len())).sum()
+            }
+            Self::Configs(records) => records.iter().map(|record| record.data.len()).sum(),
+        };
+        bytes as u64
+    }
+
     /// A page of them.
     pub(super) fn page(&self, page: u64, limit: u64) -> Self {
         let from = page.saturating_sub(1).saturating_mul(limit);

@@ -1,13 +1,14 @@
 //! The initial state of a watch, in bounded chunks of one snapshot of the state.
 //!
-//! The snapshot is retained while it is read: its records stay in memory although they may have been replaced. So it
-//! is retained for a bounded time; a caller that has not read it by then begins anew.
+//! The snapshot is retained while it is read: its records stay in memory although they may have been replaced. So it is
+//! one of the node's pinned states, whose bytes are bounded, and it is retained for a bounded time; a caller that has
+//! lost it begins anew.
 //!
 //! **Invariant:** all chunks are of one revision, and together they are everything of it that was requested, once.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
 use super::filter::{Scope, Selection};
 use crate::{
@@ -16,13 +17,14 @@ use crate::{
         limits::WATCH_INITIAL_TIMEOUT,
         record::{Config, Definition, Revision},
     },
+    service::read::pinned::Held,
     state::{Collection, State},
 };
 
 /// Records of a chunk.
 const CHUNK_RECORDS_MAX: usize = 500;
 /// Bytes of a chunk after which no record is added.
-const CHUNK_BYTES: usize = 256 << 10;
+pub(super) const CHUNK_BYTES: usize = 256 << 10;
 /// Configs that are examined for one chunk: about a millisecond.
 const CHUNK_EXAMINED_MAX: usize = 5_000;
 
@@ -42,9 +44,8 @@ pub struct InitialChunk {
 /// A snapshot that is being read.
 #[derive(Debug)]
 pub(super) struct Initial {
-    state: Arc<Mutex<Option<Arc<State>>>>,
-    /// The task that releases the snapshot.
-    release: AbortHandle,
+    held: Held,
+    until: Instant,
     next: Place,
 }
 
@@ -58,21 +59,13 @@ struct Place {
 }
 
 impl Initial {
-    pub(super) fn new(state: Arc<State>) -> Self {
-        let state = Arc::new(Mutex::new(Some(state)));
-        let weak = Arc::downgrade(&state);
-        let release = tokio::spawn(async move {
-            tokio::time::sleep(WATCH_INITIAL_TIMEOUT).await;
-            if let Some(state) = weak.upgrade() {
-                state.lock().unwrap_or_else(PoisonError::into_inner).take();
-            }
-        });
-        Self { state, release: release.abort_handle(), next: Place::default() }
+    pub(super) fn new(held: Held) -> Self {
+        Self { held, until: Instant::now() + WATCH_INITIAL_TIMEOUT, next: Place::default() }
     }
 
     /// The next chunk; `None` when the snapshot was released.
     pub(super) fn next_chunk(&mut self, selection: &Selection) -> Option<InitialChunk> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
+        let state = self.held.state().filter(|_| Instant::now() < self.until)?;
         let mut chunk = InitialChunk { revision: state.revision(), ..InitialChunk::default() };
         let (mut bytes, mut examined) = (0, 0);
         while chunk.definitions.len() + chunk.configs.len() < CHUNK_RECORDS_MAX
@@ -126,11 +119,5 @@ fn config<'a>(found: &'a Collection, scope: &Scope, place: u64) -> Option<Option
         Scope::Configs(_, keys) => {
             keys.iter().nth(usize::try_from(place).ok()?).map(|key| found.config(key.as_str()))
         }
-    }
-}
-
-impl Drop for Initial {
-    fn drop(&mut self) {
-        self.release.abort();
     }
 }

@@ -34,7 +34,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Consistency, Inner, Level, Refusal, Service};
+use super::{Consistency, Inner, Level, Refusal, Reservation, Service, Share};
 use crate::{
     feed::{Event, EventPage, Feed},
     model::limits::WATCH_UNCONFIRMED_MAX,
@@ -46,12 +46,16 @@ pub use filter::Selected;
 use filter::{NEEDS_ONE_DEFINITION, Scope, Selection};
 pub use hub::Hub;
 use hub::Registration;
-use initial::Initial;
 pub use initial::InitialChunk;
+use initial::{CHUNK_BYTES, Initial};
 use replay::Replay;
 
 /// How often a node with watches confirms that it follows the cluster: one read index for all of them.
 const WATCH_CONFIRM_INTERVAL: Duration = Duration::from_secs(10);
+/// Bytes of events that each watch may hold beside the memory budget.
+const UNWEIGHED_EVENTS_BYTES: usize = 8 << 10;
+/// The pause of a watch for whose events there is no memory.
+const MEMORY_PAUSE: Duration = Duration::from_millis(100);
 
 /// Where a watch begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,6 +109,8 @@ pub struct Watch {
     position: Revision,
     /// Events that were read and not returned yet.
     events: VecDeque<Arc<Event>>,
+    /// What they hold in memory, where that is much.
+    held: Option<Reservation>,
     /// The position once they are returned.
     upto: Revision,
     initial: Option<Initial>,
@@ -164,6 +170,9 @@ impl Service {
             }
             WatchStart::After(revision) => revision,
         };
+        let pinned = &self.inner.pinned_states;
+        let is_initial = request.start == WatchStart::InitialState;
+        let initial = is_initial.then(|| Initial::new(pinned.hold(&state, consensus)));
         let mut watch = Watch {
             service: self.clone(),
             consensus: consensus.clone(),
@@ -173,8 +182,9 @@ impl Service {
             selection,
             position,
             events: VecDeque::new(),
+            held: None,
             upto: position,
-            initial: (request.start == WatchStart::InitialState).then(|| Initial::new(state)),
+            initial,
             replay: None,
             last_notice: Instant::now(),
             is_new: true,
@@ -292,6 +302,10 @@ impl Watch {
         if stopping.is_cancelled() {
             return Ok(self.stop());
         }
+        if self.initial.is_some() {
+            self.held = None;
+            self.held = Some(self.reserve_initial_chunk().await?);
+        }
         if let Some(initial) = &mut self.initial {
             let too_late = || Refusal::Unavailable("the state was not read in time; begin anew".into());
             let chunk = initial.next_chunk(&self.selection).ok_or_else(too_late)?;
@@ -338,6 +352,21 @@ impl Watch {
         }
     }
 
+    /// Reserves a part of the initial state, which a slow caller holds until it has read it; waits for the memory.
+    async fn reserve_initial_chunk(&self) -> Result<Reservation, Refusal> {
+        let (begin, service) = (Instant::now(), &self.service);
+        loop {
+            match service.inner.memory_budget.reserve(Share::Callers, CHUNK_BYTES as u64) {
+                Err(refusal) if begin.elapsed() > WATCH_UNCONFIRMED_MAX => return Err(refusal),
+                Err(_) if service.inner.stopping.is_cancelled() => {
+                    return Err(Refusal::Unavailable("this node is stopping".into()));
+                }
+                Err(_) => sleep(MEMORY_PAUSE).await,
+                Ok(held) => return Ok(held),
+            }
+        }
+    }
+
     /// The next of the events that were read of which the watch returns something.
     fn next_read(&mut self) -> Result<Option<Notice>, Refusal> {
         if let Some(refusal) = self.selection.take_broken() {
@@ -361,11 +390,10 @@ impl Watch {
         if self.replay.is_none() {
             if let Some(piece) = self.registration.read(&self.feed, self.position) {
                 let has_events = !piece.events.is_empty();
-                self.events = piece.events.into();
-                self.upto = piece.upto;
                 if !has_events {
-                    self.position = self.position.max(self.upto);
+                    self.position = self.position.max(piece.upto);
                 }
+                self.take(piece).await;
                 return Ok(has_events);
             }
             self.replay = Some(Replay::new(&self.consensus, self.selection.scope(), self.position));
@@ -373,13 +401,33 @@ impl Watch {
         let Some(replay) = self.replay.take() else { return Ok(true) };
         let start = replay.start();
         let piece = self.read_history(replay).await?;
-        self.events = piece.events.into();
-        self.upto = piece.upto;
-        if self.replay.is_none() && self.upto <= start && self.upto < self.feed.compaction_revision() {
+        let upto = piece.upto;
+        if self.replay.is_none() && upto <= start && upto < self.feed.compaction_revision() {
             // The history ends at the position, and the feed begins after it.
             return Err(self.gap(&"the changes that follow are not known"));
         }
+        self.take(piece).await;
         Ok(true)
+    }
+
+    /// Takes what was read, if there is memory for it: a slow caller holds it until it has read it. Otherwise it is
+    /// read again after a pause, from the same position.
+    async fn take(&mut self, piece: EventPage) {
+        let bytes: usize = piece.events.iter().map(|event| event.bytes()).sum();
+        self.held = None;
+        if bytes > UNWEIGHED_EVENTS_BYTES {
+            match self.service.inner.memory_budget.reserve(Share::Callers, bytes as u64) {
+                Ok(held) => self.held = Some(held),
+                Err(_) => {
+                    self.replay = None;
+                    drop(piece);
+                    sleep(MEMORY_PAUSE).await;
+                    return;
+                }
+            }
+        }
+        self.events = piece.events.into();
+        self.upto = piece.upto;
     }
 
     async fn read_history(&mut self, replay: Replay) -> Result<EventPage, Refusal> {

@@ -9,6 +9,7 @@
 use std::sync::Arc;
 
 use super::{Collection, Definition, Edit, EntryContext, Key, Revision, State};
+use crate::state::replaced::definition_bytes;
 
 impl Collection {
     /// The revision of the config that was written last; 0 when there is none.
@@ -32,7 +33,9 @@ impl State {
         let before = Arc::clone(&old.definition);
         let changed = change((*before).clone());
         let after = Arc::new(Definition { modified_at: context.at, revision: context.revision, ..changed });
+        self.count_replaced(definition_bytes(&before));
         let mut collection = Arc::unwrap_or_clone(old);
+        collection.bytes = collection.bytes - definition_bytes(&before) + definition_bytes(&after);
         collection.definition = Arc::clone(&after);
         self.insert_collection(collection);
         edits.push(Edit::Definition { before: Some(before), after: Some(after) });

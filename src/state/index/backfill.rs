@@ -24,7 +24,7 @@ use crate::{
         limits::{BUILD_STEP_BYTES_MAX, BUILD_STEP_CONFIGS_MAX, REINDEX_BYTES_MAX, REINDEX_CONFIGS_MAX},
         record::{Config, Definition, Entries, Entry, Revision},
     },
-    state::{Collection, Edit, Indexes, State, apply::EntryContext},
+    state::{Collection, Edit, Indexes, State, apply::EntryContext, replaced::config_bytes},
 };
 
 /// The feature level from which bytes bound what one entry reindexes, and all steps of a batch share the bounds.
@@ -120,6 +120,11 @@ impl State {
             ..(*before).clone()
         });
         let id = after.id;
+        if at_once {
+            self.count_replaced_collection(&old);
+        } else {
+            self.count_replaced(0);
+        }
         let new = if at_once { old.reindexed(&after) } else { old.with_paths(&after) };
         self.insert_collection(new);
         edits.push(Edit::Definition { before: Some(before), after: Some(after) });
@@ -158,6 +163,7 @@ impl State {
             let Some(entries) = build.entries(config) else { continue };
             let after = Arc::new(Config { entries, ..(**config).clone() });
             collection.edit(Some(config), Some(&after));
+            self.count_replaced(config_bytes(config) - config.data.len() as u64);
             edits.push(Edit::Entries { definition: before.id, before: Arc::clone(config), after });
         }
         let mut indexing = before.indexing.clone();

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::*;
+use super::{matching::holds, rows::compare, *};
 use crate::{
     model::{index::Indexing, key::Key, record::Entry, time::Timestamp},
     state::builder::Builder,
@@ -47,7 +47,10 @@ fn state(rows: &[(Option<u8>, Vec<u8>)]) -> State {
 
 fn filter() -> impl Strategy<Value = Filter> {
     let field = prop_oneof![Just(Field::Slot(0)), Just(Field::Slot(1))];
-    let values = || proptest::collection::vec((0u8..6).prop_map(value), 1..3);
+    let values = || {
+        let numbers = proptest::collection::btree_set(0u8..6, 1..3);
+        numbers.prop_map(|numbers| numbers.into_iter().map(value).collect::<Vec<_>>())
+    };
     let bound = || {
         prop_oneof![
             (0u8..6).prop_map(|n| Bound::Included(value(n))),
