@@ -58,7 +58,7 @@ impl SnapshotScheduler {
     /// Runs until openraft stops, whose reason another task reports.
     pub(super) async fn run(self) -> Result<(), String> {
         // Entries that the log held at start may not be in the newest snapshot; its files are at least as large.
-        let mut log_bytes_at_start = self.log.bytes();
+        let mut log_bytes_at_start = self.log.bytes().await;
         // The counter of applied bytes at the last snapshot.
         let mut applied_bytes_before = 0;
         loop {

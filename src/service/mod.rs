@@ -108,6 +108,8 @@ pub struct Options {
     pub store: store::Options,
     /// Bytes of log after which a snapshot is due.
     pub snapshot_log_bytes: u64,
+    /// The process ends once its log has not moved for so long.
+    pub log_stall_timeout: Duration,
     /// Free bytes of the volume below which only writes that remove something are accepted.
     pub disk_reserve_bytes: u64,
     /// Members that may be asked for a snapshot when this node's state is damaged.

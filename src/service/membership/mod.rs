@@ -68,6 +68,7 @@ impl Service {
             peers: self.inner.peers.clone(),
             timers: options.timers.clone(),
             snapshot_log_bytes: options.snapshot_log_bytes,
+            log_stall_timeout: options.log_stall_timeout,
             rescue: options.rescue.clone(),
         })
         .await?;
