@@ -149,7 +149,7 @@ async fn a_hung_disk_of_a_follower_hurts_nobody_else() {
         (longest, count) = (longest.max(took), count + 1);
         match client.bare(http::Method::GET, "/readyz").attempt().await {
             Ok(ready) => {
-                not_ready |= ready.status == 503 && format!("{ready:?}").contains("the log of this node")
+                not_ready |= ready.status == 503 && format!("{ready:?}").contains("the log of this node");
             }
             Err(_) => break,
         }
