@@ -192,3 +192,78 @@ async fn a_disk_slow_for_seconds_ends_no_node() {
     load.is_kept_by(&client).await;
     cluster.equal_digests().await;
 }
+
+/// Fills a node's volume, which is its own, until so much is left.
+fn fill_volume(cluster: &mut Cluster, id: u64, left: u64) {
+    let path = filler(cluster, id);
+    let mut file = std::fs::File::create(&path).expect("a file on the volume");
+    let block = vec![1_u8; 64 << 10];
+    loop {
+        let volume = rustix::fs::statvfs(&path).expect("the volume says what is free");
+        if volume.f_bavail * volume.f_frsize <= left {
+            return;
+        }
+        std::io::Write::write_all(&mut file, &block).expect("there is room");
+    }
+}
+
+fn filler(cluster: &mut Cluster, id: u64) -> std::path::PathBuf {
+    let node = cluster.node(id);
+    let inside = node.directory.join("filler").strip_prefix("/").expect("an absolute path").to_owned();
+    std::path::Path::new("/proc").join(node.pid().to_string()).join("root").join(inside)
+}
+
+#[tokio::test]
+async fn full_followers_do_not_take_the_quorum() {
+    const RESERVE: u64 = 12 << 20;
+    if !tools::mounts_work() {
+        eprintln!("SKIPPED: no right to mount a volume (unshare -rm)");
+        return;
+    }
+    let options = options().with("CONCORD_DISK_RESERVE_BYTES", &RESERVE.to_string());
+    let mut cluster = Cluster::start_prepared("hostile-full-followers", &options, |_, nodes| {
+        for node in nodes {
+            node.volume = Some("64m".to_owned());
+        }
+    })
+    .await;
+    let leader = cluster.leader().await;
+    let [one, two] = cluster.followers().await;
+    let client = cluster.client(leader);
+    define(&client, "disks").await;
+    for n in 0..3 {
+        set(&client, "disks", &format!("k{n}"), &json!({"n": 0})).await;
+    }
+    let put = |n: u64| client.put(&config("disks", "k0"), &json!({"data": {"n": n}}));
+    // One of three: the others are a majority.
+    fill_volume(&mut cluster, one, RESERVE / 2);
+    let end = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < end {
+        put(1).attempt().await.expect("the leader answers").expect(200);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    // Two of three.
+    fill_volume(&mut cluster, two, RESERVE / 2);
+    eventually("writes are refused", async || {
+        let put = put(2).attempt().await?;
+        check(put.status == 507, || format!("{put:?}"))
+    })
+    .await;
+    for flood in flood(&client) {
+        flood.await.expect("a request does not panic").expect("the leader answers").expect(507);
+    }
+    client.delete(&config("disks", "k1")).attempt().await.expect("the leader answers").expect(200);
+    client.get(&config("disks", "k0")).attempt().await.expect("the leader answers").expect(200);
+    assert_eq!(cluster.leader().await, leader, "nothing of this costs the leader its place");
+    // Room on one of them is room on a majority.
+    std::fs::remove_file(filler(&mut cluster, two)).expect("the file can be removed");
+    eventually("writes are accepted", async || {
+        let put = put(3).attempt().await?;
+        check(put.status == 200, || format!("{put:?}"))
+    })
+    .await;
+    for id in [1, 2, 3] {
+        assert_eq!(cluster.node(id).exited(), None, "node {id} goes on");
+    }
+    cluster.equal_digests().await;
+}

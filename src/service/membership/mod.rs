@@ -77,6 +77,7 @@ impl Service {
             consensus.supervise("maintain-history", self.clone().maintain_history());
             consensus.supervise("build-indexes", self.clone().keep_building());
             consensus.supervise("forget-outcomes", self.clone().forget_outcomes());
+            consensus.supervise("keep-room", self.clone().keep_room());
             consensus.supervise("keep-clock", self.clone().keep_clock());
         }
         Ok(())
