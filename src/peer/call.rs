@@ -68,7 +68,7 @@ pub enum Call {
 
 impl Call {
     /// All calls.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Vote,
         Self::PreVote,
         Self::Append,
