@@ -163,6 +163,7 @@ fn make_service(settings: &Settings) -> Service {
         timers: settings.timers.clone(),
         store: store::Options::default(),
         snapshot_log_bytes: settings.snapshot_log_bytes,
+        log_stall_timeout: settings.log_stall_timeout,
         disk_reserve_bytes: settings.disk_reserve_bytes,
         rescue: settings.peers.clone(),
         retention: settings.retention,

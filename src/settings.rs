@@ -160,6 +160,9 @@ pub struct TimeArgs {
     /// The longest election timeout of a follower, in milliseconds; also the leader's lease
     #[arg(long, env = "CONCORD_ELECTION_MAX_MS", default_value_t = 900, value_name = "MS")]
     pub election_max_ms: u64,
+    /// The process ends when its log has not moved for so long, in milliseconds: its disk hangs
+    #[arg(long, env = "CONCORD_LOG_STALL_TIMEOUT_MS", default_value_t = 20_000, value_name = "MS")]
+    pub log_stall_timeout_ms: u64,
 }
 
 /// How much of the history is retained.
@@ -269,6 +272,8 @@ pub struct Settings {
     pub timers: Timers,
     /// Bytes of log after which a snapshot is written.
     pub snapshot_log_bytes: u64,
+    /// The process ends once its log has not moved for so long.
+    pub log_stall_timeout: Duration,
     /// Free bytes of the volume below which writes are refused.
     pub disk_reserve_bytes: u64,
     /// How much of the history is retained.
@@ -363,6 +368,7 @@ impl Settings {
             watch_heartbeat: Duration::from_millis(args.times.watch_heartbeat_ms),
             timers,
             snapshot_log_bytes: args.snapshot_log_bytes,
+            log_stall_timeout: Duration::from_millis(args.times.log_stall_timeout_ms),
             disk_reserve_bytes: args.disk_reserve_bytes,
             retention: args.history.read(),
             worker_threads,
@@ -430,12 +436,14 @@ impl TimeArgs {
             ("--watch-heartbeat-ms", self.watch_heartbeat_ms),
             ("--heartbeat-ms", self.heartbeat_ms),
             ("--election-max-ms", self.election_max_ms),
+            ("--log-stall-timeout-ms", self.log_stall_timeout_ms),
         ] {
             check_at_least(flag, value, 10)?;
             if value > HOUR_MS {
                 return Err(format!("{flag} must be at most {HOUR_MS}"));
             }
         }
+        check_at_least("--log-stall-timeout-ms", self.log_stall_timeout_ms, 1000)?;
         if self.election_min_ms <= self.heartbeat_ms || self.election_max_ms <= self.election_min_ms {
             return Err("--heartbeat-ms, --election-min-ms and --election-max-ms must ascend".into());
         }

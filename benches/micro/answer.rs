@@ -51,6 +51,7 @@ impl Node {
             timers: Timers::default(),
             store: store::Options::default(),
             snapshot_log_bytes: 64 << 20,
+            log_stall_timeout: Duration::from_secs(60),
             disk_reserve_bytes: 0,
             rescue: Vec::new(),
             retention: Retention::default(),

@@ -113,6 +113,7 @@ async fn handle(State(service): State<Service>, request: Request<Body>) -> Resul
         }
         Call::ReadIndex
         | Call::Clock
+        | Call::Room
         | Call::Join
         | Call::Write
         | Call::Writes
@@ -132,6 +133,7 @@ async fn answer(service: &Service, call: Call, body: Bytes) -> Result<Bytes, Rec
     match call {
         Call::ReadIndex => Ok(service.answer_read_index().await),
         Call::Clock => Ok(Service::answer_clock()),
+        Call::Room => Ok(service.answer_room()),
         Call::Join => service.answer_join(body).await,
         Call::Write => service.answer_write(body).await,
         Call::Writes => service.answer_writes(body).await,

@@ -20,6 +20,7 @@
 //! | `history` | a query of the history | a part of the history | the service, from its own disk | asks the next member |
 //! | `change` | a change of the membership | the entry that makes it | the leader's service | retries until the time is up: certainly not done |
 //! | `clock` | none | the node's wall clock | the service | counts the node's clock as not known |
+//! | `room` | none | whether the node's volume is below its reserve | the service | counts the node as one with room |
 //! | `join` | none, or the identity that a node without one is to take | the node's identity, whether it has a log | the service; admitted by the secret alone | – |
 //!
 //! **Invariant:** nodes of all versions use these names, so none is ever renamed or reused.
@@ -61,11 +62,13 @@ pub enum Call {
     Join,
     /// Asks a member for its wall clock.
     Clock,
+    /// Asks a voter whether its volume is below its reserve.
+    Room,
 }
 
 impl Call {
     /// All calls.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Vote,
         Self::PreVote,
         Self::Append,
@@ -83,6 +86,7 @@ impl Call {
         Self::Change,
         Self::Join,
         Self::Clock,
+        Self::Room,
     ];
 
     /// The last segment of the path.
@@ -105,6 +109,7 @@ impl Call {
             Self::History => "history",
             Self::Change => "change",
             Self::Join => "join",
+            Self::Room => "room",
             Self::Clock => "clock",
         }
     }

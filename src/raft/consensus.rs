@@ -222,6 +222,12 @@ impl Consensus {
         }
     }
 
+    /// For how long this node's log has not moved, if that is worth a report.
+    #[must_use]
+    pub fn log_stalled(&self) -> Option<Duration> {
+        self.inner.log.stalled()
+    }
+
     /// The store, for reads of the history.
     #[must_use]
     pub fn store(&self) -> &Store {

@@ -41,9 +41,14 @@ impl DirectoryFormat {
         Self { inner: Arc::new(Inner { directory: directory.into(), format, raising }) }
     }
 
+    /// Whether the directory is one of at least this level already.
+    pub(super) fn has(&self, level: u32) -> bool {
+        level <= self.inner.format.load(Ordering::Acquire)
+    }
+
     /// Makes the directory one of at least this level. Blocking when it is not, which happens once for each level.
     pub(super) fn require(&self, level: u32) -> io::Result<()> {
-        if level <= self.inner.format.load(Ordering::Acquire) {
+        if self.has(level) {
             return Ok(());
         }
         if level > LEVEL_MAX {

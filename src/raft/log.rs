@@ -8,13 +8,27 @@
 //! 1. `io_completed` is called after fdatasync, never before; a vote is durable when `save_vote` returns.
 //! 2. The store is notified of a flush before openraft is, so sled never holds what the durable log does not.
 //! 3. The entries of the chunk that is being written are in memory, because raft-log can't read them from the file.
-//!    The sizes of chunk and cache below ensure it.
+//!    The sizes of chunk and cache ensure it.
+//! 4. No worker of the runtime waits for the disk. A change that can't wait for it is made where it is asked for, as
+//!    every ordinary append is: it costs a thread switch less. All others are made on threads that may block, and
+//!    callers wait for them without holding anything.
+//!
+//! | where | what it does |
+//! |---|---|
+//! | `open` | the log from its files: made durable, identified |
+//! | `shared` | raft-log behind its lock: which change may wait, and which can't |
+//! | `recent` | the newest entries in memory |
+//! | `progress` | what is begun and not ended, and the watchdog over it |
+
+mod open;
+mod progress;
+mod recent;
+mod shared;
 
 use std::{
     fmt, io,
     ops::{Bound, RangeBounds},
-    path::Path,
-    sync::{Arc, PoisonError, RwLock},
+    sync::{Arc, PoisonError},
     time::Duration,
 };
 
@@ -26,33 +40,28 @@ use openraft::{
 use raft_log::{RaftLog, Types, api::raft_log_writer::RaftLogWriter};
 use tokio::sync::oneshot;
 
+pub(super) use self::open::Wal;
+use self::{
+    progress::Operation,
+    recent::{Found, RecentEntries},
+    shared::Shared,
+};
 use super::{
     codec::{LogHeader, LogPayload},
     directory_format::DirectoryFormat,
     types::{Entry, LogId, LogReader, TypeConfig, Vote},
     wire::{WireLogId, WireVote},
 };
-use crate::{
-    peer::Member,
-    store::{LogRange, Store},
-};
+use crate::{peer::Member, store::Store};
 
-/// How long a flush waits for more records: those that arrived during the previous fsync are queued already.
-const FLUSH_BATCH_WAIT: Duration = Duration::from_micros(5);
 /// Bytes of one file: the unit that a purge frees, and what must be in memory of the newest file.
 const CHUNK_BYTES_MAX: usize = 4 << 20;
 /// Records of one file: with [`ENTRY_OVERHEAD_BYTES`] each they fit the cache in addition to a full chunk.
 const CHUNK_RECORDS_MAX: usize = 12_500;
-/// Bytes of entries in memory: a whole chunk, one entry of 16 MiB beyond it, and their overhead. Below 22 MiB
-/// raft-log may drop entries that it can't read back. Entries for a member that lags further are read from the
-/// files.
-const CACHE_BYTES_MAX: usize = 24 << 20;
 /// Memory of an entry in addition to its bytes.
 const ENTRY_OVERHEAD_BYTES: u64 = 128;
 /// Bytes of one read for a member that lags: a quarter second of a slow link.
 const READ_BYTES_MAX: usize = 2 << 20;
-/// Read buffer when the log is opened.
-const REPLAY_BUFFER_BYTES: usize = 1 << 20;
 
 /// The parameters of raft-log's generic types.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -93,94 +102,41 @@ impl LogListener for Store {
 }
 
 /// What a flush calls back.
-enum FlushCallback {
+struct FlushCallback {
+    then: AfterFlush,
+    /// Ends with the flush, whether it is called back or dropped.
+    operation: Operation,
+}
+
+/// Who learns that a flush is done.
+enum AfterFlush {
     /// openraft and the listener, for entries up to an index.
     Entries { last: Option<u64>, listener: Arc<dyn LogListener>, callback: IOFlushed<TypeConfig> },
-    /// A function of this file that waits for the flush.
-    Waiter(oneshot::Sender<io::Result<()>>),
+    /// A function of this layer that waits for the flush.
+    Tell(oneshot::Sender<io::Result<()>>),
 }
 
 impl raft_log::Callback for FlushCallback {
     fn send(self, result: io::Result<()>) {
-        match self {
-            Self::Entries { last, listener, callback } => {
+        let Self { then, operation } = self;
+        drop(operation);
+        match then {
+            AfterFlush::Entries { last, listener, callback } => {
                 if let (Ok(()), Some(last)) = (&result, last) {
                     listener.flushed(last);
                 }
                 callback.io_completed(result);
             }
             // A dropped waiter does not need the result.
-            Self::Waiter(waiter) => drop(waiter.send(result)),
+            AfterFlush::Tell(waiter) => drop(waiter.send(result)),
         }
-    }
-}
-
-/// The opened log, before there is a store to notify of flushes.
-pub(super) struct Wal(RaftLog<WalTypes>);
-
-impl Wal {
-    /// Opens or creates the log. Blocking.
-    pub(super) fn open(directory: &Path) -> io::Result<Self> {
-        std::fs::create_dir_all(directory)?;
-        let text = directory.to_str().ok_or_else(|| {
-            io::Error::new(io::ErrorKind::InvalidInput, "the path of the data directory is not UTF-8")
-        })?;
-        let mut config = raft_log::Config::new(text);
-        config.wal.chunk_max_size = Some(CHUNK_BYTES_MAX);
-        config.wal.chunk_max_records = Some(CHUNK_RECORDS_MAX);
-        config.wal.read_buffer_size = Some(REPLAY_BUFFER_BYTES);
-        config.wal.flush_batch_wait = Some(FLUSH_BATCH_WAIT);
-        config.log_cache_capacity = Some(CACHE_BYTES_MAX);
-        config.log_cache_max_items = Some(usize::MAX);
-        RaftLog::open(Arc::new(config)).map(Self)
-    }
-
-    /// The log's header, if it has one.
-    pub(super) fn header(&self) -> Option<LogHeader> {
-        self.0.log_state().user_data.clone()
-    }
-
-    /// Writes the log's header durably. Blocking.
-    pub(super) fn set_header(&mut self, header: LogHeader) -> io::Result<()> {
-        let (sender, flushed) = oneshot::channel();
-        self.0.save_user_data(Some(header))?;
-        self.0.flush(true, Some(FlushCallback::Waiter(sender)))?;
-        flushed.blocking_recv().unwrap_or_else(|_| Err(io::Error::other("the log's writer has stopped")))
-    }
-
-    /// Initializes a log that begins after a snapshot: its vote, so that no later term is below the snapshot's,
-    /// then its header. Durable. Blocking.
-    pub(super) fn initialize(&mut self, vote: WireVote, header: LogHeader) -> io::Result<()> {
-        self.0.save_vote(vote)?;
-        self.set_header(header)
-    }
-
-    /// Whether it has neither a vote nor an entry, and never had one.
-    pub(super) fn is_pristine(&self) -> bool {
-        let state = self.0.log_state();
-        state.vote().is_none() && state.last().is_none() && state.purged().is_none()
-    }
-
-    /// The range of the entries. A snapshot that is being installed counts as if the log ended there: the state may
-    /// have replaced the old one already, and the log is purged up to it next.
-    pub(super) fn range(&self) -> LogRange {
-        let state = self.0.log_state();
-        let index = |id: Option<&WireLogId>| id.map_or(0, |id| id.index);
-        let installing = self.header().and_then(|header| header.installing);
-        LogRange { purged: index(state.purged()), last: index(state.last()).max(index(installing.as_ref())) }
-    }
-
-    /// The log with its listener and the format of the directory that it is in.
-    pub(super) fn with_listener(self, listener: Arc<dyn LogListener>, format: DirectoryFormat) -> Log {
-        Log { wal: Arc::new(RwLock::new(Some(self.0))), listener, format }
     }
 }
 
 /// The log. Clones share it.
 #[derive(Clone)]
 pub(super) struct Log {
-    /// `None` once it is closed. No guard is held across an await.
-    wal: Arc<RwLock<Option<RaftLog<WalTypes>>>>,
+    shared: Arc<Shared>,
     listener: Arc<dyn LogListener>,
     format: DirectoryFormat,
 }
@@ -191,28 +147,71 @@ impl fmt::Debug for Log {
     }
 }
 
+/// Runs what may wait for the disk.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(io::Error::other(error)))
+}
+
 impl Log {
-    fn read<T>(&self, read: impl FnOnce(&RaftLog<WalTypes>) -> io::Result<T>) -> io::Result<T> {
-        // raft-log's state stays consistent when it refuses a record, so a poisoned lock can be used.
-        let wal = self.wal.read().unwrap_or_else(PoisonError::into_inner);
-        wal.as_ref().map_or_else(|| Err(closed()), read)
+    /// Calls `stalled` with the reason once the log has not moved for so long. The process ends then, by itself or not.
+    pub(super) fn watch(
+        &self,
+        timeout: Duration,
+        stalled: impl FnOnce(String) + Send + 'static,
+    ) -> io::Result<()> {
+        let kinds = [("write", &self.shared.writes), ("read", &self.shared.reads)];
+        let kinds = kinds.map(|(name, progress)| (name, Arc::downgrade(progress)));
+        progress::watch(kinds, timeout, |why| {
+            stalled(why);
+            progress::end_process_later();
+        })
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut RaftLog<WalTypes>) -> io::Result<T>) -> io::Result<T> {
-        let mut wal = self.wal.write().unwrap_or_else(PoisonError::into_inner);
-        wal.as_mut().map_or_else(|| Err(closed()), change)
+    /// For how long the log has not moved, if that is worth a report.
+    pub(super) fn stalled(&self) -> Option<Duration> {
+        self.shared.writes.stalled().or(self.shared.reads.stalled())
+    }
+
+    /// Reads what raft-log knows.
+    async fn look<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&RaftLog<WalTypes>) -> T + Send + 'static,
+    ) -> io::Result<T> {
+        match self.shared.try_change(0, 0, move |wal| Ok(read(wal))) {
+            Ok(seen) => seen,
+            Err(read) => {
+                let shared = Arc::clone(&self.shared);
+                blocking(move || shared.change(read)).await
+            }
+        }
+    }
+
+    /// Makes a change that adds so many records with so many bytes: here if it can't wait for the disk.
+    async fn change<F>(&self, records: usize, bytes: usize, change: F) -> io::Result<()>
+    where
+        F: FnOnce(&mut RaftLog<WalTypes>) -> io::Result<()> + Send + 'static,
+    {
+        match self.shared.try_change(records, bytes, change) {
+            Ok(changed) => changed,
+            Err(change) => {
+                let shared = Arc::clone(&self.shared);
+                blocking(move || shared.change(change)).await
+            }
+        }
     }
 
     /// Makes a change and waits until it is durable.
     async fn change_durably(
         &self,
-        change: impl FnOnce(&mut RaftLog<WalTypes>) -> io::Result<()>,
+        change: impl FnOnce(&mut RaftLog<WalTypes>) -> io::Result<()> + Send + 'static,
     ) -> io::Result<()> {
         let (sender, flushed) = oneshot::channel();
-        self.change(|wal| {
+        let (shared, operation) = (Arc::clone(&self.shared), self.shared.writes.begin(0));
+        let change = move |wal: &mut RaftLog<WalTypes>| {
             change(wal)?;
-            wal.flush(true, Some(FlushCallback::Waiter(sender)))
-        })?;
+            wal.flush(true, Some(FlushCallback { then: AfterFlush::Tell(sender), operation }))
+        };
+        blocking(move || shared.change(change)).await?;
         flushed.await.unwrap_or_else(|_| Err(io::Error::other("the log's writer has stopped")))
     }
 
@@ -223,28 +222,30 @@ impl Log {
 
     /// Records durably which snapshot is about to replace the state.
     pub(super) async fn set_installing(&self, snapshot: Option<WireLogId>) -> io::Result<()> {
-        let header = self.read(|wal| Ok(wal.log_state().user_data.clone()))?;
-        match header {
-            Some(header) => {
-                let header = LogHeader { installing: snapshot, ..header };
-                self.change_durably(|wal| wal.save_user_data(Some(header)).map(drop)).await
-            }
+        self.change_durably(move |wal| match wal.log_state().user_data.clone() {
+            Some(header) => wal.save_user_data(Some(LogHeader { installing: snapshot, ..header })).map(drop),
             None => Ok(()), // a log without a header: openraft's storage suite
-        }
+        })
+        .await
     }
 
     /// Reconciles the log with a state that may have come from another node: entries that conflict with it are
     /// removed, and a log that ends before it is purged up to it.
     pub(super) async fn reconcile(&self, applied: WireLogId) -> io::Result<()> {
-        let at =
-            self.read(|wal| wal.read(applied.index, applied.index.saturating_add(1)).next().transpose())?;
-        let (last, purged) =
-            self.read(|wal| Ok((wal.log_state().last().copied(), wal.log_state().purged().copied())))?;
-        let holds_it = at.is_some_and(|(id, _)| id == applied) || purged >= Some(applied);
+        let shared = Arc::clone(&self.shared);
+        let look = move || {
+            shared.read(|wal| {
+                let at = wal.read(applied.index, applied.index.saturating_add(1)).next().transpose()?;
+                let holds_it =
+                    at.is_some_and(|(id, _)| id == applied) || wal.log_state().purged() >= Some(&applied);
+                Ok((holds_it, wal.log_state().last().copied()))
+            })
+        };
+        let (holds_it, last) = blocking(look).await?;
         if holds_it {
             return Ok(());
         }
-        self.change_durably(|wal| {
+        self.change_durably(move |wal| {
             if last >= Some(applied) {
                 // Only entries after the committed ones can conflict with a state.
                 let keep =
@@ -254,6 +255,7 @@ impl Log {
             wal.purge(applied).map(drop)
         })
         .await?;
+        *self.shared.recent() = RecentEntries::after(applied.index.saturating_add(1));
         self.listener.truncated(applied.index);
         self.listener.flushed(applied.index);
         Ok(())
@@ -261,7 +263,7 @@ impl Log {
 
     /// The members that the log's newest membership entry names, if the log has one. Reads the whole log. Blocking.
     pub(super) fn members(&self) -> io::Result<Vec<Member>> {
-        let newest = self.read(|wal| {
+        let newest = self.shared.read(|wal| {
             let mut newest = None;
             for entry in wal.read(0, u64::MAX) {
                 if let EntryPayload::Membership(members) = entry?.1.try_into()? {
@@ -274,33 +276,44 @@ impl Log {
     }
 
     /// Bytes of the files.
-    pub(super) fn bytes(&self) -> u64 {
-        self.read(|wal| Ok(wal.on_disk_size())).unwrap_or(0)
+    pub(super) async fn bytes(&self) -> u64 {
+        self.look(RaftLog::on_disk_size).await.unwrap_or(0)
     }
 
     /// Writes the queued records, ends the writer's thread and releases the lock on the directory. Blocking.
     pub(super) fn close(&self) {
-        let wal = self.wal.write().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(Err(error)) = wal.map(|mut wal| wal.flush(false, None)) {
+        let opened = self.shared.opened.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(Err(error)) = opened.map(|mut opened| opened.wal.flush(false, None)) {
             tracing::error!(%error, "the last records of the log were not written");
         }
     }
 
     /// Entries from `start` to before `end`, ending early before they are longer than `bytes_max`; at least one.
-    fn entries(&self, start: u64, end: u64, bytes_max: usize) -> io::Result<Vec<Entry>> {
-        self.read(|wal| {
-            let mut entries = Vec::new();
-            let mut length = 0;
-            for entry in wal.read(start, end) {
-                let (id, payload) = entry?;
-                length += payload.bytes.len();
-                if length > bytes_max && !entries.is_empty() {
+    async fn entries(&self, start: u64, end: u64, bytes_max: usize) -> io::Result<Vec<Entry>> {
+        let mut entries = Vec::new();
+        let mut next = start;
+        while next < end {
+            let found = {
+                let recent = self.shared.recent.read().unwrap_or_else(PoisonError::into_inner);
+                recent.read(next, end, bytes_max)
+            };
+            let upto = match found {
+                Found::Here(found) if entries.is_empty() => return Ok(found),
+                Found::Here(found) => {
+                    entries.extend(found);
                     break;
                 }
-                entries.push(Entry { log_id: id.into(), payload: payload.try_into()? });
+                Found::Before(first) => first.min(end),
+            };
+            let shared = Arc::clone(&self.shared);
+            let (read, reached) = blocking(move || shared.read_files(next, upto, bytes_max)).await?;
+            entries.extend(read);
+            if reached < upto || (!entries.is_empty() && bytes_max < usize::MAX) {
+                break;
             }
-            Ok(entries)
-        })
+            next = upto;
+        }
+        Ok(entries)
     }
 }
 
@@ -319,10 +332,6 @@ fn bounds(range: &impl RangeBounds<u64>) -> (u64, u64) {
     (start, end)
 }
 
-fn closed() -> io::Error {
-    io::Error::other("the log is closed")
-}
-
 impl RaftLogReader<TypeConfig> for Log {
     async fn try_get_log_entries<R: RangeBounds<u64> + Clone + fmt::Debug + Send>(
         &mut self,
@@ -332,7 +341,7 @@ impl RaftLogReader<TypeConfig> for Log {
         if start >= end {
             return Ok(Vec::new());
         }
-        self.entries(start, end, usize::MAX)
+        self.entries(start, end, usize::MAX).await
     }
 
     async fn entries_stream<R>(&mut self, range: R) -> impl Stream<Item = io::Result<Entry>> + Send
@@ -345,7 +354,7 @@ impl RaftLogReader<TypeConfig> for Log {
             if start >= end {
                 return Ok(None);
             }
-            let entries = log.entries(start, end, READ_BYTES_MAX)?;
+            let entries = log.entries(start, end, READ_BYTES_MAX).await?;
             let next = entries.last().map(|entry| entry.log_id.index.saturating_add(1));
             Ok::<_, io::Error>(next.map(|next| (entries, (log, next, end))))
         };
@@ -358,11 +367,11 @@ impl RaftLogReader<TypeConfig> for Log {
         if start >= end {
             return Ok(Vec::new());
         }
-        self.entries(start, end, READ_BYTES_MAX)
+        self.entries(start, end, READ_BYTES_MAX).await
     }
 
     async fn read_vote(&mut self) -> io::Result<Option<Vote>> {
-        self.read(|wal| Ok(wal.log_state().vote().copied().map(Vote::from)))
+        self.look(|wal| wal.log_state().vote().copied().map(Vote::from)).await
     }
 }
 
@@ -370,13 +379,11 @@ impl RaftLogStorage<TypeConfig> for Log {
     type LogReader = LogReader;
 
     async fn get_log_state(&mut self) -> io::Result<LogState<TypeConfig>> {
-        self.read(|wal| {
-            let state = wal.log_state();
-            Ok(LogState {
-                last_purged_log_id: state.purged().copied().map(LogId::from),
-                last_log_id: state.last().copied().map(LogId::from),
-            })
+        self.look(|wal| LogState {
+            last_purged_log_id: wal.log_state().purged().copied().map(LogId::from),
+            last_log_id: wal.log_state().last().copied().map(LogId::from),
         })
+        .await
     }
 
     async fn get_log_reader(&mut self) -> LogReader {
@@ -387,7 +394,8 @@ impl RaftLogStorage<TypeConfig> for Log {
         if crate::sabotage::is("vote-not-persisted") {
             return Ok(());
         }
-        self.change_durably(|wal| wal.save_vote(WireVote::from(vote)).map(drop)).await
+        let vote = WireVote::from(vote);
+        self.change_durably(move |wal| wal.save_vote(vote).map(drop)).await
     }
 
     async fn save_committed(&mut self, committed: Option<LogId>) -> io::Result<()> {
@@ -395,7 +403,7 @@ impl RaftLogStorage<TypeConfig> for Log {
         if crate::sabotage::is("leader-restore") {
             return Ok(());
         }
-        self.change(|wal| {
+        let change = move |wal: &mut RaftLog<WalTypes>| {
             // Ahead of the log while a snapshot is installed; not ahead of the last one when openraft repeats it.
             // Neither is recorded.
             let state = wal.log_state();
@@ -406,11 +414,12 @@ impl RaftLogStorage<TypeConfig> for Log {
             // alone would cost each write a second wake-up of that thread. If a crash loses it, a leader sends it
             // again.
             wal.commit(committed).map(drop)
-        })
+        };
+        self.change(1, 0, change).await
     }
 
     async fn read_committed(&mut self) -> io::Result<Option<LogId>> {
-        self.read(|wal| Ok(wal.log_state().committed().copied().map(LogId::from)))
+        self.look(|wal| wal.log_state().committed().copied().map(LogId::from)).await
     }
 
     async fn append<I>(&mut self, entries: I, callback: IOFlushed<TypeConfig>) -> io::Result<()>
@@ -418,40 +427,54 @@ impl RaftLogStorage<TypeConfig> for Log {
         I: IntoIterator<Item = Entry> + Send,
         I::IntoIter: Send,
     {
-        let entry = |entry: Entry| (WireLogId::from(entry.log_id), LogPayload::from(&entry.payload));
-        let entries: Vec<_> = entries.into_iter().map(entry).collect();
-        self.format.require(entries.iter().map(|(_, payload)| payload.feature_level()).max().unwrap_or(0))?;
-        let last = entries.last().map(|(id, _)| id.index);
-        let listener = Arc::clone(&self.listener);
-        self.change(|wal| {
-            wal.append(entries)?;
+        let (mut records, mut recent, mut bytes, mut level) = (Vec::new(), Vec::new(), 0, 0);
+        for entry in entries {
+            let payload = LogPayload::from(&entry.payload);
+            let length = payload.bytes.len();
+            bytes += length;
+            level = level.max(payload.feature_level());
+            records.push((WireLogId::from(entry.log_id), payload));
+            recent.push((length, entry));
+        }
+        if !self.format.has(level) {
+            let format = self.format.clone();
+            blocking(move || format.require(level)).await?;
+        }
+        let (count, last) = (records.len(), records.last().map(|(id, _)| id.index));
+        let (listener, operation) = (Arc::clone(&self.listener), self.shared.writes.begin(bytes));
+        let append = move |wal: &mut RaftLog<WalTypes>| {
+            wal.append(records)?;
+            let then = AfterFlush::Entries { last, listener, callback };
             if crate::sabotage::is("skip-fsync") {
                 wal.flush(false, None)?;
-                let callback = FlushCallback::Entries { last, listener, callback };
-                raft_log::Callback::send(callback, Ok(()));
+                raft_log::Callback::send(FlushCallback { then, operation }, Ok(()));
                 return Ok(());
             }
-            wal.flush(true, Some(FlushCallback::Entries { last, listener, callback }))
-        })
+            wal.flush(true, Some(FlushCallback { then, operation }))
+        };
+        self.change(count, bytes, append).await?;
+        self.shared.recent().append(recent);
+        Ok(())
     }
 
     async fn truncate_after(&mut self, last: Option<LogId>) -> io::Result<()> {
         let keep = last.map_or(0, |id| id.index.saturating_add(1));
-        self.change_durably(|wal| {
+        self.change_durably(move |wal| {
             let state = wal.log_state();
             let first = state.purged().map_or(0, |id| id.index + 1);
             let end = state.last().map_or(0, |id| id.index + 1);
             if keep.max(first) < end { wal.truncate(keep.max(first)).map(drop) } else { Ok(()) }
         })
         .await?;
+        self.shared.recent().truncate(keep);
         self.listener.truncated(keep.saturating_sub(1));
         Ok(())
     }
 
     async fn purge(&mut self, upto: LogId) -> io::Result<()> {
-        let listener = Arc::clone(&self.listener);
-        self.change(|wal| {
-            let mut upto = WireLogId::from(upto);
+        let (shared, listener) = (Arc::clone(&self.shared), Arc::clone(&self.listener));
+        let (operation, mut upto) = (self.shared.writes.begin(0), WireLogId::from(upto));
+        let purge = move |wal: &mut RaftLog<WalTypes>| {
             if crate::sabotage::is("purge-beyond-snapshot") {
                 upto = wal.log_state().last().copied().map_or(upto, |last| last.max(upto));
             }
@@ -463,9 +486,13 @@ impl RaftLogStorage<TypeConfig> for Log {
                 wal.save_user_data(Some(LogHeader { installing: None, ..header }))?;
             }
             // raft-log removes files only after a flush with fdatasync, on its own thread.
-            let callback = IOFlushed::noop();
-            wal.flush(true, Some(FlushCallback::Entries { last, listener, callback }))
-        })
+            let then = AfterFlush::Entries { last, listener, callback: IOFlushed::noop() };
+            wal.flush(true, Some(FlushCallback { then, operation }))?;
+            Ok(upto.index)
+        };
+        let upto = blocking(move || shared.change(purge)).await?;
+        self.shared.recent().purge(upto);
+        Ok(())
     }
 }
 

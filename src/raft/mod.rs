@@ -127,6 +127,8 @@ pub struct Start {
     pub timers: Timers,
     /// Least bytes of log between two snapshots.
     pub snapshot_log_bytes: u64,
+    /// The process ends once its log has not moved for so long.
+    pub log_stall_timeout: Duration,
     /// Members to fetch a snapshot from when this node has no whole state: the settings' list, with or without this
     /// node. May be empty: the members that the log names are asked too.
     pub rescue: Vec<Member>,

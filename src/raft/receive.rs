@@ -68,7 +68,8 @@ impl Consensus {
             | Call::History
             | Call::Change
             | Call::Join
-            | Call::Clock => return Err(ReceiveError::Unknown(call.to_string())),
+            | Call::Clock
+            | Call::Room => return Err(ReceiveError::Unknown(call.to_string())),
         };
         Ok(response.into())
     }

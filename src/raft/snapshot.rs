@@ -8,8 +8,9 @@
 //! 1. A failure to build is logged and retried; it never stops the node.
 //! 2. The log is purged only up to the older of the two retained snapshots, and not while one is being sent to a
 //!    member (bounded).
-//! 3. A received file is verified before openraft gets it: a damaged one must not reach `install_snapshot`, whose
-//!    failure is fatal.
+//! 3. A received file is decoded whole before openraft gets it: one that can't be installed must not reach
+//!    `install_snapshot`, whose failure is fatal. Whoever sent it keeps its state and is told why; a sender decodes its
+//!    own file too, and builds another one if it can't.
 
 use std::{
     io,
@@ -58,7 +59,7 @@ impl SnapshotScheduler {
     /// Runs until openraft stops, whose reason another task reports.
     pub(super) async fn run(self) -> Result<(), String> {
         // Entries that the log held at start may not be in the newest snapshot; its files are at least as large.
-        let mut log_bytes_at_start = self.log.bytes();
+        let mut log_bytes_at_start = self.log.bytes().await;
         // The counter of applied bytes at the last snapshot.
         let mut applied_bytes_before = 0;
         loop {
@@ -164,6 +165,7 @@ pub(super) async fn receive(
         Err(error) => Err(error.to_string()),
     };
     if let Err(why) = verified {
+        tracing::error!(%why, "a received snapshot is refused; this node keeps its state");
         if let Err(error) = tokio::fs::remove_file(&file.path).await {
             tracing::warn!(%error, path = %file.path.display(), "a damaged snapshot could not be removed");
         }

@@ -68,7 +68,8 @@ impl Consensus {
     /// # Errors
     /// See [`StartError`].
     pub async fn start(start: Start) -> Result<Self, StartError> {
-        let Start { me, directory, store, peers, timers, snapshot_log_bytes, rescue } = start;
+        let Start { me, directory, store, peers, timers, snapshot_log_bytes, log_stall_timeout, rescue } =
+            start;
         if peers.me.get_or_init(|| me.clone()) != &me {
             return Err(StartError::Refused("the client for peer calls has another identity".into()));
         }
@@ -98,6 +99,8 @@ impl Consensus {
         }
         let machine = Machine::new(state, &position, store.clone(), log.clone(), Arc::clone(&peers));
         let machine = machine.map_err(failed)?;
+        let watched = machine.publisher().supervisor.clone();
+        log.watch(log_stall_timeout, move |why| watched.fail(why)).map_err(failed)?;
         Parts { id: me.node_id, store, log, machine, timers, snapshot_log_bytes }.start(peers).await
     }
 }

@@ -81,6 +81,7 @@ async fn start(directory: &Path) -> Result<Consensus, StartError> {
         // A lease that a busy machine's pauses do not outlast.
         timers: Timers { heartbeat_ms: 50, election_min_ms: 500, election_max_ms: 700 },
         snapshot_log_bytes: 1 << 20,
+        log_stall_timeout: Duration::from_secs(60),
         rescue: Vec::new(),
     })
     .await

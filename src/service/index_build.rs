@@ -46,7 +46,7 @@ impl Service {
     /// Makes one step if this node leads and there is one; how long to pause after it.
     async fn build_step(&self, consensus: &Consensus, last_built: &mut Option<Key>) -> Option<Duration> {
         // A build needs space on the disk, like any write that removes nothing.
-        if !self.leads(consensus) || self.inner.disk_reserve.check().is_err() {
+        if !self.leads(consensus) || self.check_room().is_err() {
             return None;
         }
         let state = consensus.state();

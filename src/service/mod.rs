@@ -17,7 +17,7 @@
 //! | builds of indexes (on the leader) | `index_build` |
 //! | the file that holds the whole state | `backup` |
 //! | the owner of a credential | `access` |
-//! | the free space that writes leave on the disk | `disk_reserve` |
+//! | the free space that writes leave on the disk, of this node and of a majority | `disk_reserve`, `room` |
 //! | threads for work that takes longer than about a millisecond | `cpu_pool` |
 //! | the bytes that requests in flight hold in memory | `memory_budget` |
 //!
@@ -46,6 +46,7 @@ pub mod memory_budget;
 pub(crate) mod read;
 mod request;
 mod retry;
+mod room;
 pub mod watch;
 mod write;
 
@@ -108,6 +109,8 @@ pub struct Options {
     pub store: store::Options,
     /// Bytes of log after which a snapshot is due.
     pub snapshot_log_bytes: u64,
+    /// The process ends once its log has not moved for so long.
+    pub log_stall_timeout: Duration,
     /// Free bytes of the volume below which only writes that remove something are accepted.
     pub disk_reserve_bytes: u64,
     /// Members that may be asked for a snapshot when this node's state is damaged.
@@ -140,6 +143,7 @@ struct Inner {
     record_locks: write::record_locks::RecordLocks,
     forwarding: Arc<forward::batching::Batcher>,
     disk_reserve: disk_reserve::DiskReserve,
+    voters_room: room::VotersRoom,
     /// The time of the log, as this node computes it.
     clock: clock::Clock,
     write_barriers: Arc<write::write_barrier::WriteBarriers>,
@@ -182,6 +186,7 @@ impl Service {
                 options.disk_reserve_bytes,
             ),
             clock: clock::Clock::new(),
+            voters_room: room::VotersRoom::default(),
             write_barriers: Arc::default(),
             long_lists: read::list::LongLists::new(cpu_pool.threads()),
             cpu_pool,

@@ -28,6 +28,7 @@ pub(crate) fn service(directory: &Path, limits: Limits) -> Service {
         timers: Timers { heartbeat_ms: 200, election_min_ms: 600, election_max_ms: 900 },
         store: store::Options::default(),
         snapshot_log_bytes: 1,
+        log_stall_timeout: Duration::from_secs(60),
         disk_reserve_bytes: 0,
         rescue: Vec::new(),
     };

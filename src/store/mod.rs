@@ -317,12 +317,13 @@ impl Store {
         snapshot::file::feature_level_of(path)
     }
 
-    /// Reads a snapshot file through and compares its checksums. Blocking.
+    /// Reads a snapshot file as [`Self::install`] does, so that no file that can't be installed is sent or adopted:
+    /// checksums say that it is as it was written, not that what was written is a state. Blocking.
     ///
     /// # Errors
-    /// When it is damaged, or when the disk fails.
+    /// When it is damaged or can't be decoded, or when the disk fails.
     pub fn verify(&self, file: &SnapshotFile) -> Result<(), StoreError> {
-        let found = snapshot::retained::verify(&file.path)?;
+        let found = snapshot::retained::decode(&file.path)?;
         if found.digest == file.digest && found.position == file.position {
             Ok(())
         } else {

@@ -52,6 +52,11 @@ pub(crate) fn strace_works() -> bool {
     works("strace", &["-o", "/dev/null", "true"])
 }
 
+/// Whether a volume can be mounted in a namespace of its own.
+pub(crate) fn mounts_work() -> bool {
+    works("unshare", &["-rm", "mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", "/tmp"])
+}
+
 fn works(program: &str, arguments: &[&str]) -> bool {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

@@ -60,6 +60,8 @@ pub(crate) struct Node {
     pub(crate) settings: BTreeMap<String, String>,
     /// Settings that win over everything else, the addresses included.
     pub(crate) overrides: Vec<(String, String)>,
+    /// The size of a volume of the node's own that its directory is on, as tmpfs has it. It lasts as long as the process.
+    pub(crate) volume: Option<String>,
     child: Option<Child>,
 }
 
@@ -81,6 +83,7 @@ impl Node {
             binary: BINARY.clone(),
             settings: settings.clone(),
             overrides: Vec::new(),
+            volume: None,
             child: None,
         };
         node.take_new_ports();
@@ -113,7 +116,17 @@ impl Node {
         assert!(self.child.is_none(), "node {} runs already", self.id);
         let log =
             || File::options().create(true).append(true).open(&self.log).expect("the log can be written");
-        let mut command = Command::new("setpriv");
+        let mut command = match &self.volume {
+            None => Command::new("setpriv"),
+            Some(size) => {
+                std::fs::create_dir_all(&self.directory).expect("a directory can be made");
+                let mut command = Command::new("unshare");
+                // The parent-death signal is lost where the namespace is made, so it is asked for after that.
+                let script = r#"mount -t tmpfs -o "size=$1" tmpfs "$2" && shift 2 && exec setpriv "$@""#;
+                command.args(["-rm", "sh", "-c", script, "sh", size]).arg(&self.directory);
+                command
+            }
+        };
         command.args(["--pdeathsig", "KILL", "--"]).arg(&self.binary).arg("serve");
         // No setting of the environment of the tests may reach the node.
         for (name, _) in std::env::vars_os() {

@@ -1,1 +1,269 @@
 //! What disks that are full, slow, hung or failing do to the cluster.
+//!
+//! A hung or slow disk is made by delaying the calls that wait for it (strace), a small volume by a tmpfs in a mount
+//! namespace of the node's own. A test whose means are missing says SKIPPED.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::{
+    chaos::tools::{self, Lasting},
+    harness::{
+        Answer, Call, Client, Cluster, Options, check, eventually,
+        load::{Load, config, define, set},
+    },
+};
+
+/// Every call by which the service waits for a disk.
+const SYNCS: &str = "fdatasync,fsync,sync_file_range";
+/// The watchdog's time in these tests.
+const STALL: Duration = Duration::from_secs(4);
+
+fn options() -> Options {
+    Options::default()
+        .with("CONCORD_LOG_STALL_TIMEOUT_MS", "4000")
+        .with("CONCORD_WRITE_TIMEOUT_MS", "3000")
+        .with("CONCORD_READ_TIMEOUT_MS", "2000")
+}
+
+/// Delays what a node's disk is asked for; `None` when this machine can't.
+fn hang(cluster: &mut Cluster, id: u64, delay: &str) -> Option<Lasting> {
+    if !tools::strace_works() {
+        eprintln!("SKIPPED: no strace, or no right to use it");
+        return None;
+    }
+    let report = cluster.root().join(format!("strace{id}.txt"));
+    let pid = cluster.node(id).pid();
+    Some(tools::tamper(pid, &format!("{SYNCS}:delay_enter={delay}"), &report))
+}
+
+/// The answer, and how long it took; the error says that there was none.
+async fn timed(call: Call) -> (Result<Answer, String>, Duration) {
+    let begin = Instant::now();
+    let answer = tokio::time::timeout(Duration::from_secs(10), call.attempt()).await;
+    (answer.unwrap_or_else(|_| Err("no answer within 10 s".into())), begin.elapsed())
+}
+
+/// Sends so much that the log needs a new file, which a hung disk does not give it. Nobody waits for the answers.
+fn flood(client: &Client) -> Vec<tokio::task::JoinHandle<Result<Answer, String>>> {
+    let data = json!({"data": {"text": "x".repeat(200 << 10)}});
+    let put = |n: u32| {
+        let put = client.put(&config("disks", &format!("flood{n}")), &data).header("if-none-match", "*");
+        tokio::spawn(async move { put.attempt().await })
+    };
+    (0..40).map(put).collect()
+}
+
+/// Waits until nobody listens any more. The process itself can't end before the system call does in which it hangs.
+async fn gone(client: &Client) {
+    eventually("the node is gone", async || {
+        let refused = client.bare(http::Method::GET, "/livez").attempt().await;
+        check(refused.is_err(), || format!("{refused:?}"))
+    })
+    .await;
+}
+
+/// The watchdog has ended a node, and says so.
+async fn has_ended(cluster: &mut Cluster, id: u64, hung: Lasting) {
+    hung.end();
+    let status = cluster.node(id).ended().await;
+    assert_eq!(status.code(), Some(1), "{status}");
+    let said = cluster.node(id).tail(20);
+    assert!(said.contains("the log has not moved for 4 s: a write does not end"), "{said}");
+}
+
+#[tokio::test]
+async fn a_hung_disk_of_the_leader_ends_the_leader_and_the_others_go_on() {
+    let mut cluster = Cluster::start_with("hostile-hung-leader", &options()).await;
+    let leader = cluster.leader().await;
+    let [one, two] = cluster.followers().await;
+    let (client, others) = (cluster.client(leader), [cluster.client(one), cluster.client(two)]);
+    define(&client, "disks").await;
+    set(&client, "disks", "k", &json!({"n": 1})).await;
+    let mut load = Load::start(&others, "load").await;
+    load.grows_by(20).await;
+    let Some(hung) = hang(&mut cluster, leader, "60s") else { return };
+    let begin = Instant::now();
+    let flood = flood(&client);
+    // The disk answers nothing; the node answers everything: probes and local reads at once, the rest in its time.
+    let (mut probes, mut refused) = (0, 0);
+    while begin.elapsed() < STALL / 2 {
+        let (live, took) = timed(client.bare(http::Method::GET, "/livez")).await;
+        assert_eq!(live.as_ref().map(|live| live.status), Ok(200), "{live:?} after {took:?}");
+        let local = client.get(&config("disks", "k")).query(&[("consistency", "local")]);
+        let (local, took) = timed(local).await;
+        assert_eq!(local.as_ref().map(|local| local.status), Ok(200), "{local:?} after {took:?}");
+        let (status, took) = timed(client.get("/api/v1/cluster")).await;
+        assert!(matches!(&status, Ok(status) if matches!(status.status, 200 | 503)), "{status:?} {took:?}");
+        probes += 1;
+    }
+    assert!(probes > 3, "{probes} rounds of probes in {:?}", begin.elapsed());
+    let read = timed(client.get(&config("disks", "k")));
+    let write = timed(client.put(&config("disks", "k"), &json!({"data": {"n": 2}})));
+    let ready = timed(client.bare(http::Method::GET, "/readyz"));
+    for (what, (answer, took)) in [("read", read.await), ("write", write.await), ("ready", ready.await)] {
+        println!("{what} on the hung leader after {took:?}: {:?}", answer.as_ref().map(|one| one.status));
+        // The watchdog may end the node meanwhile.
+        if let Ok(answer) = answer {
+            assert!(matches!(answer.status, 200 | 503 | 504), "{what}: {answer:?}");
+            refused += 1;
+        }
+    }
+    assert!(refused > 0, "nothing was answered while the disk hung");
+    gone(&client).await;
+    println!("the leader was gone {:?} after its disk had hung", begin.elapsed());
+    has_ended(&mut cluster, leader, hung).await;
+    for put in flood {
+        // Each ends: with an answer, or with its connection.
+        drop(put.await.expect("a request does not panic"));
+    }
+    let before = load.acknowledged();
+    load.grows_by(20).await;
+    println!("acknowledged: {before} when the leader ended; the others elected {:?}", begin.elapsed());
+    load.stop().await;
+    cluster.node(leader).start().await;
+    cluster.ready().await;
+    cluster.equal_digests().await;
+    load.is_kept_by(&cluster.client(leader)).await;
+}
+
+#[tokio::test]
+async fn a_hung_disk_of_a_follower_hurts_nobody_else() {
+    let mut cluster = Cluster::start_with("hostile-hung-follower", &options()).await;
+    let leader = cluster.leader().await;
+    let [victim, other] = cluster.followers().await;
+    let others = [cluster.client(leader), cluster.client(other)];
+    define(&others[0], "disks").await;
+    let mut load = Load::start(&others, "load").await;
+    load.grows_by(20).await;
+    let Some(hung) = hang(&mut cluster, victim, "60s") else { return };
+    let begin = Instant::now();
+    drop(flood(&others[0]));
+    let (mut longest, mut count) = (Duration::ZERO, 0);
+    let client = cluster.client(victim);
+    let mut not_ready = false;
+    loop {
+        let (put, took) = timed(others[1].put(&config("disks", "k"), &json!({"data": {"n": count}}))).await;
+        assert!(matches!(&put, Ok(put) if matches!(put.status, 200 | 404)), "{put:?}");
+        (longest, count) = (longest.max(took), count + 1);
+        match client.bare(http::Method::GET, "/readyz").attempt().await {
+            Ok(ready) => {
+                not_ready |= ready.status == 503 && format!("{ready:?}").contains("the log of this node");
+            }
+            Err(_) => break,
+        }
+        assert!(begin.elapsed() < Duration::from_secs(25), "the watchdog has not ended the node");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    println!(
+        "a follower's disk hung: {count} writes on the others, longest {longest:?}, gone after {:?}",
+        begin.elapsed()
+    );
+    assert!(not_ready, "it said that it was not ready before it ended");
+    assert_eq!(cluster.leader_on(&[leader, other]).await, leader, "the leader stayed");
+    has_ended(&mut cluster, victim, hung).await;
+    load.stop().await;
+    cluster.node(victim).start().await;
+    cluster.ready().await;
+    cluster.equal_digests().await;
+}
+
+#[tokio::test]
+async fn a_disk_slow_for_seconds_ends_no_node() {
+    let mut cluster = Cluster::start_with("hostile-slow-disk", &options()).await;
+    let leader = cluster.leader().await;
+    let clients = cluster.clients();
+    define(&clients[0], "disks").await;
+    let mut load = Load::start(&clients, "load").await;
+    load.grows_by(20).await;
+    let Some(slow) = hang(&mut cluster, leader, "1500ms") else { return };
+    let client = cluster.client(leader);
+    let begin = Instant::now();
+    while begin.elapsed() < STALL * 2 {
+        let (live, took) = timed(client.bare(http::Method::GET, "/livez")).await;
+        assert_eq!(live.as_ref().map(|live| live.status), Ok(200), "{live:?} after {took:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    slow.end();
+    assert_eq!(cluster.node(leader).exited(), None, "a slow disk is not a hung one");
+    load.grows_by(20).await;
+    load.stop().await;
+    load.is_kept_by(&client).await;
+    cluster.equal_digests().await;
+}
+
+/// Fills a node's volume, which is its own, until so much is left.
+fn fill_volume(cluster: &mut Cluster, id: u64, left: u64) {
+    let path = filler(cluster, id);
+    let mut file = std::fs::File::create(&path).expect("a file on the volume");
+    let block = vec![1_u8; 64 << 10];
+    loop {
+        let volume = rustix::fs::statvfs(&path).expect("the volume says what is free");
+        if volume.f_bavail * volume.f_frsize <= left {
+            return;
+        }
+        std::io::Write::write_all(&mut file, &block).expect("there is room");
+    }
+}
+
+fn filler(cluster: &mut Cluster, id: u64) -> std::path::PathBuf {
+    let node = cluster.node(id);
+    let inside = node.directory.join("filler").strip_prefix("/").expect("an absolute path").to_owned();
+    std::path::Path::new("/proc").join(node.pid().to_string()).join("root").join(inside)
+}
+
+#[tokio::test]
+async fn full_followers_do_not_take_the_quorum() {
+    const RESERVE: u64 = 12 << 20;
+    if !tools::mounts_work() {
+        eprintln!("SKIPPED: no right to mount a volume (unshare -rm)");
+        return;
+    }
+    let options = options().with("CONCORD_DISK_RESERVE_BYTES", &RESERVE.to_string());
+    let mut cluster = Cluster::start_prepared("hostile-full-followers", &options, |_, nodes| {
+        for node in nodes {
+            node.volume = Some("64m".to_owned());
+        }
+    })
+    .await;
+    let leader = cluster.leader().await;
+    let [one, two] = cluster.followers().await;
+    let client = cluster.client(leader);
+    define(&client, "disks").await;
+    for n in 0..3 {
+        set(&client, "disks", &format!("k{n}"), &json!({"n": 0})).await;
+    }
+    let put = |n: u64| client.put(&config("disks", "k0"), &json!({"data": {"n": n}}));
+    // One of three: the others are a majority.
+    fill_volume(&mut cluster, one, RESERVE / 2);
+    let end = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < end {
+        put(1).attempt().await.expect("the leader answers").expect(200);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    // Two of three.
+    fill_volume(&mut cluster, two, RESERVE / 2);
+    eventually("writes are refused", async || {
+        let put = put(2).attempt().await?;
+        check(put.status == 507, || format!("{put:?}"))
+    })
+    .await;
+    for flood in flood(&client) {
+        flood.await.expect("a request does not panic").expect("the leader answers").expect(507);
+    }
+    client.delete(&config("disks", "k1")).attempt().await.expect("the leader answers").expect(200);
+    client.get(&config("disks", "k0")).attempt().await.expect("the leader answers").expect(200);
+    assert_eq!(cluster.leader().await, leader, "nothing of this costs the leader its place");
+    // Room on one of them is room on a majority.
+    std::fs::remove_file(filler(&mut cluster, two)).expect("the file can be removed");
+    eventually("writes are accepted", async || {
+        let put = put(3).attempt().await?;
+        check(put.status == 200, || format!("{put:?}"))
+    })
+    .await;
+    for id in [1, 2, 3] {
+        assert_eq!(cluster.node(id).exited(), None, "node {id} goes on");
+    }
+    cluster.equal_digests().await;
+}

@@ -1,7 +1,7 @@
 //! The log holds what was written to it after it is reopened, and reports damage.
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering},
 };
 
@@ -69,7 +69,7 @@ fn header() -> LogHeader {
 
 /// All that a log holds.
 async fn contents(log: &mut Log) -> io::Result<String> {
-    let header = log.read(|wal| Ok(wal.log_state().user_data.clone()))?;
+    let header = log.look(|wal| wal.log_state().user_data.clone()).await?;
     let vote = log.read_vote().await?;
     let state = log.get_log_state().await?;
     let committed = log.read_committed().await?;
@@ -80,7 +80,9 @@ async fn contents(log: &mut Log) -> io::Result<String> {
 }
 
 async fn filled(directory: &Path) -> String {
-    Wal::open(directory).unwrap().0.save_user_data(Some(header())).unwrap();
+    let path = directory.to_owned();
+    let new = move || Wal::open(&path).unwrap().set_header(header()).unwrap();
+    tokio::task::spawn_blocking(new).await.unwrap();
     let (mut log, _) = open(directory);
     log.save_vote(&vote(1)).await.unwrap();
     log.blocking_append([members(), entry(1, 1, 20), entry(1, 2, 3), entry(1, 3, 3)]).await.unwrap();

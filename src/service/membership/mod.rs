@@ -68,6 +68,7 @@ impl Service {
             peers: self.inner.peers.clone(),
             timers: options.timers.clone(),
             snapshot_log_bytes: options.snapshot_log_bytes,
+            log_stall_timeout: options.log_stall_timeout,
             rescue: options.rescue.clone(),
         })
         .await?;
@@ -76,6 +77,7 @@ impl Service {
             consensus.supervise("maintain-history", self.clone().maintain_history());
             consensus.supervise("build-indexes", self.clone().keep_building());
             consensus.supervise("forget-outcomes", self.clone().forget_outcomes());
+            consensus.supervise("keep-room", self.clone().keep_room());
             consensus.supervise("keep-clock", self.clone().keep_clock());
         }
         Ok(())

@@ -27,6 +27,9 @@ impl Service {
         if !consensus.status().running {
             return Err("consensus has ended on this node".into());
         }
+        if let Some(stalled) = consensus.log_stalled() {
+            return Err(format!("the log of this node has not moved for {} ms", stalled.as_millis()));
+        }
         match self.staleness() {
             Some(age) if age < READY_STALENESS_MAX => Ok(()),
             Some(_) | None if consensus.leader().is_none() => Err("no leader is known".into()),

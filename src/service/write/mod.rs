@@ -102,7 +102,7 @@ impl Service {
 
     /// Refuses writes that need space on the disk while the reserve is used up.
     fn check_disk(&self, write: &Write) -> Result<(), Refusal> {
-        if write.is_removal() { Ok(()) } else { self.inner.disk_reserve.check() }
+        if write.is_removal() { Ok(()) } else { self.check_room() }
     }
 
     async fn attempt(

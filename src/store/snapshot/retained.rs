@@ -204,6 +204,12 @@ pub(crate) fn verify(path: &Path) -> Result<SnapshotFile, StoreError> {
     describe(path, header)
 }
 
+/// Reads a file whole, and its state with it.
+pub(crate) fn decode(path: &Path) -> Result<SnapshotFile, StoreError> {
+    let (_, header) = file::read(path)?;
+    describe(path, header)
+}
+
 fn describe(path: &Path, header: Header) -> Result<SnapshotFile, StoreError> {
     let metadata = fs::metadata(path).map_err(io(format!("can't read the size of {}", path.display())))?;
     let Header { position, digest, .. } = header;

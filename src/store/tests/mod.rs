@@ -471,3 +471,20 @@ fn an_invalidated_state_is_removed() {
     assert!(!fixture.path("distrusted").exists());
     assert_eq!(fixture.store().invalidation_note().as_deref(), Some(&b"why"[..]), "it outlives the state");
 }
+
+#[test]
+fn a_whole_file_that_holds_no_state_is_refused_before_it_is_adopted() {
+    let mut fixture = Fixture::new();
+    fixture.write("d", 0..10, "1");
+    let own = fixture.snapshot();
+    let path = fixture.store().incoming().unwrap();
+    snapshot::file::tests::without_a_state(&path);
+    let file = snapshot::retained::verify(&path).unwrap();
+    let refused = fixture.store().verify(&file);
+    assert!(
+        matches!(&refused, Err(StoreError::Damaged(why)) if why.contains("no definition")),
+        "{refused:?}"
+    );
+    assert!(matches!(fixture.store().install(&path), Err(StoreError::Damaged(_))));
+    assert_eq!(fixture.store().current_snapshot().unwrap().path, own.path);
+}

@@ -39,6 +39,15 @@ pub(crate) fn remembered(revision: Revision) -> RememberedOutcome {
     }
 }
 
+/// Writes a file that is whole and holds no state: its config has no definition.
+pub(crate) fn without_a_state(path: &Path) {
+    let header = Header::of(&State::new(), &Position { index: 9, raft_meta: Vec::new() });
+    let header = Header { configs: 1, ..header };
+    let mut writer = Writer::create(path, &header, 1 << 10).unwrap();
+    writer.record(RecordRef::Config(&config("k", 9, "1"))).unwrap();
+    writer.finish().unwrap();
+}
+
 fn sample(path: &Path, configs: u64) -> Vec<Record> {
     let mut records = vec![Record::Definition(definition(1))];
     for number in 0..configs {
