@@ -250,7 +250,7 @@ impl State {
         });
         let Some((id, sum, (bytes_before, bytes_after))) = edited else { return };
         self.sum = self.sum.wrapping_add(sum);
-        self.bytes = self.bytes - bytes_before + bytes_after;
+        self.bytes = self.bytes.saturating_sub(bytes_before).saturating_add(bytes_after);
         self.count_replaced(before.as_ref().map_or(0, |before| config_bytes(before)));
         self.configs = self.configs - u64::from(before.is_some()) + u64::from(after.is_some());
         edits.push(Edit::Config { definition: id, before, after });
@@ -261,7 +261,7 @@ impl State {
         let definition = Arc::clone(&collection.definition);
         self.sum = self.sum.wrapping_add(digest::of_definition(&definition)).wrapping_add(collection.sum);
         self.configs += collection.by_key.len();
-        self.bytes += collection.bytes;
+        self.bytes = self.bytes.saturating_add(collection.bytes);
         self.by_key.insert(ByKey::new(Arc::new(collection)));
         if definition.indexing.build.is_some() {
             self.building.insert(ByKey::new(Arc::clone(&definition)));
@@ -286,7 +286,7 @@ impl State {
         self.by_modified.remove((definition.modified_at, key.as_str()));
         self.sum = self.sum.wrapping_sub(digest::of_definition(definition)).wrapping_sub(old.sum);
         self.configs -= old.by_key.len();
-        self.bytes -= old.bytes;
+        self.bytes = self.bytes.saturating_sub(old.bytes);
         Some(old)
     }
 }
@@ -323,7 +323,7 @@ impl Collection {
         let id = self.definition.id;
         if let Some(before) = before {
             self.sum = self.sum.wrapping_sub(digest::of_config(id, before));
-            self.bytes -= config_bytes(before);
+            self.bytes = self.bytes.saturating_sub(config_bytes(before));
             self.count_repeated(before, |count| *count -= 1);
             if after.is_none() {
                 self.by_key.remove(before.key.as_str());
@@ -331,7 +331,7 @@ impl Collection {
         }
         if let Some(after) = after {
             self.sum = self.sum.wrapping_add(digest::of_config(id, after));
-            self.bytes += config_bytes(after);
+            self.bytes = self.bytes.saturating_add(config_bytes(after));
             self.count_repeated(after, |count| *count += 1);
             self.by_key.insert(ByKey::new(Arc::clone(after)));
         }

@@ -5,6 +5,7 @@
 //! nodes of the indexes on the way to each of them.
 //!
 //! **Invariant:** the counts decide nothing that is agreed on; they are neither stored nor sent, and differ between nodes.
+//! So their arithmetic saturates: a wrong count must not stop a node that applies.
 
 use super::{Collection, State};
 use crate::model::record::{Config, Definition};

@@ -200,6 +200,8 @@ pub(crate) struct Record {
     pub(crate) overlapping: u64,
     /// Nodes that ended by themselves because of a fault that may end them.
     pub(crate) ended: u64,
+    /// How often writes went on although both followers had less room than their reserve.
+    pub(crate) done_without_room: u64,
     /// Kinds that could not be made here.
     pub(crate) skipped: Vec<String>,
     /// What a fault itself showed to be wrong.

@@ -416,6 +416,7 @@ fn summary(plan: &Plan, shared: &Shared, record: &Record, violations: &[String])
         "kinds": record.made.len(),
         "overlapping": record.overlapping,
         "ended_by_themselves": record.ended,
+        "done_without_room": record.done_without_room,
         "skipped": record.skipped,
         "worst_gap_s": seconds(worst),
         "leader_death_to_write_median_s": recoveries.get(recoveries.len() / 2),

@@ -74,6 +74,10 @@ async fn a_backup_under_load_is_restored_as_a_new_cluster() {
     let still_shown = shown(&verify(&still));
     assert_eq!(still_shown["configs"], json!(all.len() + fixed.len()));
 
+    // The old cluster goes on, and a caller remembers the entity tag.
+    set(&cluster.client(1), "fixed", "k1", &json!({"n": "after the backup"})).await;
+    let old_tag = cluster.client(1).get(&config("fixed", "k1")).insist().await.tag().to_owned();
+
     // A new cluster of one node starts from it, at a higher revision.
     let settings = cluster.nodes[0].settings.clone();
     let mut first = Node::new(7, cluster.root(), &settings);
@@ -101,6 +105,10 @@ async fn a_backup_under_load_is_restored_as_a_new_cluster() {
     // The backup holds the state, not its history.
     // Whatever the old cluster did after the backup, its revisions are none of the new one's.
     assert!(revision > still_shown["revision"].as_u64().unwrap() + 1_000_000, "{restored}");
+    let old_revision = old_tag.trim_matches('"').parse::<u64>().unwrap();
+    assert!(revision > old_revision, "{restored}, and the old cluster gave out {old_tag}");
+    let conditional = client.put(&config("fixed", "k1"), &json!({"data": {}})).header("if-match", &old_tag);
+    conditional.insist().await.refused(412, "precondition_failed");
     let old_watch =
         client.get("/api/v1/watch").query(&[("from", &(known + 1_000_000).to_string())]).insist().await;
     old_watch.refused(410, "expired_error");

@@ -131,9 +131,11 @@ impl Batcher {
 
     /// Makes one call after another as long as writes wait.
     async fn run_calls(self: Arc<Self>, peers: Arc<Peers>, to: NodeId) {
+        let mut place = Place { batcher: &self, to, is_held: true };
         while let Some(batch) = self.next_batch(to) {
             let mut call = pin!(call(&peers, batch, &self));
             if timeout(COUNTED_CALL_TIME, &mut call).await.is_err() {
+                place.is_held = false;
                 {
                     let mut queues = self.queues();
                     let queue = queues.entry(to).or_default();
@@ -194,6 +196,21 @@ impl Batcher {
     fn queues(&self) -> MutexGuard<'_, BTreeMap<NodeId, Queue>> {
         // Nothing panics while it is held, except for lack of memory.
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The place of a call that counts. A panic in the call gives it back: otherwise writes would wait for it for ever.
+struct Place<'a> {
+    batcher: &'a Batcher,
+    to: NodeId,
+    is_held: bool,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if self.is_held && std::thread::panicking() {
+            self.batcher.queues().entry(self.to).or_default().calls -= 1;
+        }
     }
 }
 

@@ -35,7 +35,10 @@ impl State {
         let after = Arc::new(Definition { modified_at: context.at, revision: context.revision, ..changed });
         self.count_replaced(definition_bytes(&before));
         let mut collection = Arc::unwrap_or_clone(old);
-        collection.bytes = collection.bytes - definition_bytes(&before) + definition_bytes(&after);
+        collection.bytes = collection
+            .bytes
+            .saturating_sub(definition_bytes(&before))
+            .saturating_add(definition_bytes(&after));
         collection.definition = Arc::clone(&after);
         self.insert_collection(collection);
         edits.push(Edit::Definition { before: Some(before), after: Some(after) });
