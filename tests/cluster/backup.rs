@@ -76,7 +76,7 @@ async fn a_backup_under_load_is_restored_as_a_new_cluster() {
 
     // The old cluster goes on, and a caller remembers the entity tag.
     set(&cluster.client(1), "fixed", "k1", &json!({"n": "after the backup"})).await;
-    let old_tag = cluster.client(1).get(&config("fixed", "k1")).insist().await.tag().to_owned();
+    let old_tag = cluster.client(1).get(&config("fixed", "k1")).insist().await.tag();
 
     // A new cluster of one node starts from it, at a higher revision.
     let settings = cluster.nodes[0].settings.clone();
