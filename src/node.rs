@@ -103,7 +103,13 @@ async fn serve(settings: Settings, open_files_max: usize) -> Result<(), String> 
     let peer = Listener::bind(&settings.peer_addr).await?;
     let service = make_service(&settings);
     let (api_max, peer_max) = connections_max(open_files_max);
-    let options = |connections_max| ServeOptions { connections_max, header_timeout: settings.header_timeout };
+    let options = |connections_max: usize| ServeOptions {
+        connections_max,
+        per_address_max: settings.connections_per_address.unwrap_or(connections_max / 2).min(connections_max),
+        header_timeout: settings.header_timeout,
+        idle_timeout: settings.idle_timeout,
+        send_timeout: settings.send_timeout,
+    };
     let mut api = api.serve(api::router(service.clone()), options(api_max));
     let mut peer = peer.serve(api::peer::peer_router(service.clone()), options(peer_max));
     let (node, directory) = (settings.node_id, settings.data_dir.display());
@@ -170,7 +176,10 @@ fn make_service(settings: &Settings) -> Service {
     };
     let peer_addr: Option<SocketAddr> = settings.peer_addr.parse().ok();
     let source = peer_addr.map(|addr| addr.ip()).filter(|ip| !ip.is_unspecified());
-    let peers = Peers::from_address(Secrets(secrets), source);
+    let bound = source.map(|_| settings.peer_addr.clone());
+    let own = settings.peers.iter().filter(|member| member.id == settings.node_id);
+    let configured = own.map(|member| member.peer_addr.clone()).collect();
+    let peers = Peers::from_address(Secrets(secrets), source).known_as(bound, configured);
     Service::new(options, Access::new(settings.api_key.expose()), Arc::new(peers))
 }
 

@@ -145,9 +145,15 @@ pub struct TimeArgs {
     /// The timeout of a read, in milliseconds
     #[arg(long, env = "CONCORD_READ_TIMEOUT_MS", default_value_t = 5_000, value_name = "MS")]
     pub read_timeout_ms: u64,
-    /// The timeout for the headers of a request, in milliseconds
+    /// How long a connection may be without a whole request until a credential was good on it, in milliseconds
     #[arg(long, env = "CONCORD_HEADER_TIMEOUT_MS", default_value_t = 10_000, value_name = "MS")]
     pub header_timeout_ms: u64,
+    /// How long a connection may be idle between two requests once a credential was good on it, in milliseconds
+    #[arg(long, env = "CONCORD_IDLE_TIMEOUT_MS", default_value_t = 75_000, value_name = "MS")]
+    pub idle_timeout_ms: u64,
+    /// How long a caller may take to accept the next part of its answer, in milliseconds
+    #[arg(long, env = "CONCORD_SEND_TIMEOUT_MS", default_value_t = 30_000, value_name = "MS")]
+    pub send_timeout_ms: u64,
     /// How long a watch is silent before it gets a heartbeat, in milliseconds
     #[arg(long, env = "CONCORD_WATCH_HEARTBEAT_MS", default_value_t = 10_000, value_name = "MS")]
     pub watch_heartbeat_ms: u64,
@@ -233,6 +239,9 @@ pub struct ServeArgs {
     #[command(flatten)]
     #[expect(missing_docs, reason = "its fields are the help")]
     pub history: HistoryArgs,
+    /// Most connections of one address to a listener; by default, and for 0, half of all that the listener takes
+    #[arg(long, env = "CONCORD_CONNECTIONS_PER_ADDRESS", value_name = "N")]
+    pub connections_per_address: Option<usize>,
     /// Threads that serve requests; by default one per core, at least 2
     #[arg(long, env = "CONCORD_WORKER_THREADS", value_name = "N")]
     pub worker_threads: Option<usize>,
@@ -264,8 +273,14 @@ pub struct Settings {
     pub write_timeout: Duration,
     /// The timeout of a read.
     pub read_timeout: Duration,
-    /// The timeout for the headers of a request.
+    /// How long a connection may be without a whole request until it is known.
     pub header_timeout: Duration,
+    /// How long afterwards.
+    pub idle_timeout: Duration,
+    /// How long a caller may take to accept the next part of its answer.
+    pub send_timeout: Duration,
+    /// Connections of one address to a listener; by default half of all.
+    pub connections_per_address: Option<usize>,
     /// How long a watch is silent before it gets a heartbeat.
     pub watch_heartbeat: Duration,
     /// Raft's timers.
@@ -365,6 +380,9 @@ impl Settings {
             write_timeout: Duration::from_millis(args.times.write_timeout_ms),
             read_timeout: Duration::from_millis(args.times.read_timeout_ms),
             header_timeout: Duration::from_millis(args.times.header_timeout_ms),
+            idle_timeout: Duration::from_millis(args.times.idle_timeout_ms),
+            send_timeout: Duration::from_millis(args.times.send_timeout_ms),
+            connections_per_address: args.connections_per_address.filter(|most| *most > 0),
             watch_heartbeat: Duration::from_millis(args.times.watch_heartbeat_ms),
             timers,
             snapshot_log_bytes: args.snapshot_log_bytes,
@@ -433,6 +451,8 @@ impl TimeArgs {
             ("--write-timeout-ms", self.write_timeout_ms),
             ("--read-timeout-ms", self.read_timeout_ms),
             ("--header-timeout-ms", self.header_timeout_ms),
+            ("--idle-timeout-ms", self.idle_timeout_ms),
+            ("--send-timeout-ms", self.send_timeout_ms),
             ("--watch-heartbeat-ms", self.watch_heartbeat_ms),
             ("--heartbeat-ms", self.heartbeat_ms),
             ("--election-max-ms", self.election_max_ms),

@@ -6,19 +6,29 @@
 use axum::extract::Request;
 use http::{HeaderMap, Method, header};
 
-use super::{docs, probes, reply::Problem};
+use super::{docs, probes, reply::Problem, server::CallerConnection};
 use crate::service::Service;
 
+/// How a request was let in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Access {
+    /// Its credential is good.
+    Granted,
+    /// It needs none, and none was looked at.
+    Public,
+}
+
 /// Adds the principal to a request, or refuses it.
-pub(super) fn authenticate(service: &Service, request: &mut Request) -> Result<(), Problem> {
-    if !is_public(request.method(), request.uri().path()) {
-        let credential = credential(request.headers()).map_err(Problem::Unauthenticated)?;
-        let principal = service
-            .authenticate(credential)
-            .ok_or(Problem::Unauthenticated("the credential is not valid"))?;
-        request.extensions_mut().insert(principal);
+pub(super) fn authenticate(service: &Service, request: &mut Request) -> Result<Access, Problem> {
+    if is_public(request.method(), request.uri().path()) {
+        return Ok(Access::Public);
     }
-    Ok(())
+    let credential = credential(request.headers()).map_err(Problem::Unauthenticated)?;
+    let principal =
+        service.authenticate(credential).ok_or(Problem::Unauthenticated("the credential is not valid"))?;
+    CallerConnection::mark_known(request.extensions());
+    request.extensions_mut().insert(principal);
+    Ok(Access::Granted)
 }
 
 fn is_public(method: &Method, path: &str) -> bool {

@@ -28,8 +28,8 @@
 //!
 //! Imports between these files run one way.
 //!
-//! **Invariants:** every response passes `handle`, so that the three standard headers are on all of them, those for
-//! unknown paths and for panics included. Every request passes `access::authenticate` before anything is answered.
+//! **Invariants:** every response passes `handle`, so that the standard headers are on all of them, those for unknown
+//! paths and for panics included; the revision only where the credential was good. Every request passes `access::authenticate` before anything is answered.
 
 mod access;
 mod batch;
@@ -74,8 +74,9 @@ use uuid::{Builder, Uuid};
 
 use crate::{
     model::limits::{Limits, REQUEST_ID_BYTES_MAX},
-    service::{Principal, Service},
+    service::Service,
 };
+use access::Access;
 use reply::{LogOnly, NODE, Problem, STATE_REVISION};
 pub use server::serve;
 
@@ -165,15 +166,18 @@ fn method_not_allowed() -> Ready<Problem> {
 async fn handle(State(service): State<Service>, mut request: Request, next: Next) -> Response {
     let id = request_id(request.headers());
     let is_read = request.method() == Method::GET || request.method() == Method::HEAD;
-    let mut response = match access::authenticate(&service, &mut request) {
-        Ok(()) => {
-            // What needs no key is part of the program and takes no memory of its own.
-            let is_public = request.extensions().get::<Principal>().is_none();
+    let (access, mut response) = match access::authenticate(&service, &mut request) {
+        Ok(access) => {
             let answered = AssertUnwindSafe(next.run(request)).catch_unwind().await;
             let response = answered.unwrap_or_else(reply::panicked);
-            if is_public { response } else { weight::weighed(response, &service, is_read).await }
+            let weighed = match access {
+                // What needs no key is part of the program and takes no memory of its own.
+                Access::Public => response,
+                Access::Granted => weight::weighed(response, &service, is_read).await,
+            };
+            (access, weighed)
         }
-        Err(problem) => problem.into_response(),
+        Err(problem) => (Access::Public, problem.into_response()),
     };
     if let Some(LogOnly(text)) = response.extensions_mut().remove() {
         error!(request_id = ?id, "a request failed: {text}");
@@ -181,7 +185,11 @@ async fn handle(State(service): State<Service>, mut request: Request, next: Next
     let headers = response.headers_mut();
     headers.insert(REQUEST_ID, id);
     headers.insert(NODE, service.node_id().into());
-    headers.entry(STATE_REVISION).or_insert_with(|| service.revision().into());
+    match access {
+        Access::Granted => drop(headers.entry(STATE_REVISION).or_insert_with(|| service.revision().into())),
+        // Made from no state. Without a key it would tell how much is written.
+        Access::Public => drop(headers.remove(STATE_REVISION)),
+    }
     response
 }
 

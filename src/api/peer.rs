@@ -12,10 +12,14 @@
 //! | `stream` | consensus; the connection is upgraded and carries log entries |
 //! | all others | consensus |
 //!
+//! What is refused is logged by `refusal_log`.
+//!
 //! **Invariants:** the headers are checked before a byte of the body is read. A 4xx means that nothing was done, by
 //! which the caller distinguishes *not applied* from *unknown*; every later failure is a 5xx.
 
-use std::convert::Infallible;
+mod refusal_log;
+
+use std::{convert::Infallible, sync::Arc};
 
 use axum::{
     Router,
@@ -34,12 +38,14 @@ use hyper_util::rt::TokioIo;
 use tokio_util::io::ReaderStream;
 use tower_http::catch_panic::CatchPanicLayer;
 
+use super::server::CallerConnection;
 use crate::{
     model::limits::BODY_COPIES,
     peer::{
         ReceiveError,
         call::Call,
         client::{PROTOCOL, REMOVED_STATUS, SNAPSHOT_HEADER},
+        credential::{BodyDigest, body_digest},
     },
     raft::Consensus,
     service::{
@@ -47,6 +53,7 @@ use crate::{
         memory_budget::{Reservation, Share},
     },
 };
+use refusal_log::RefusalLog;
 
 /// Bytes of a call's body: a write of the longest request body, or a batch of log entries.
 const CALL_BYTES_MAX: usize = 32 << 20;
@@ -64,7 +71,14 @@ pub fn peer_router(service: Service) -> Router {
     Router::new()
         .route(&format!("{PATH_PREFIX}{{name}}"), post(handle))
         .layer(CatchPanicLayer::new())
-        .with_state(service)
+        .with_state(Listener { service, refusals: Arc::default() })
+}
+
+/// What the handlers of calls share.
+#[derive(Clone)]
+struct Listener {
+    service: Service,
+    refusals: Arc<RefusalLog>,
 }
 
 /// The refusal of a call, which only nodes read.
@@ -87,10 +101,12 @@ impl From<ReceiveError> for CallRefusal {
     }
 }
 
-async fn handle(State(service): State<Service>, request: Request<Body>) -> Result<Response, CallRefusal> {
+async fn handle(State(listener): State<Listener>, request: Request<Body>) -> Result<Response, CallRefusal> {
+    let Listener { service, refusals } = listener;
     let name = request.uri().path().strip_prefix(PATH_PREFIX).unwrap_or_default();
     let call = Call::from_name(name);
-    admit(&service, call, request.headers())?;
+    let digest = admit(&service, &refusals, call, request.headers())?;
+    CallerConnection::mark_known(request.extensions());
     let call = call.ok_or_else(|| ReceiveError::Unknown(name.to_owned()))?;
     let (head, body) = request.into_parts();
     match call {
@@ -121,7 +137,14 @@ async fn handle(State(service): State<Service>, request: Request<Body>) -> Resul
         | Call::History
         | Call::Page => {
             let reservation = reserve(&service, call, &head.headers)?;
-            let answered = answer(&service, call, read_body(body).await?).await?;
+            let body = read_body(body).await?;
+            if digest.is_some_and(|digest| digest != body_digest(&body)) {
+                return Err(CallRefusal(
+                    StatusCode::UNAUTHORIZED,
+                    "the body is not the one that was sent".into(),
+                ));
+            }
+            let answered = answer(&service, call, body).await?;
             drop(reservation);
             Ok(answered.into_response())
         }
@@ -152,19 +175,25 @@ async fn answer(service: &Service, call: Call, body: Bytes) -> Result<Bytes, Rec
     }
 }
 
-fn admit(service: &Service, call: Option<Call>, headers: &HeaderMap) -> Result<(), CallRefusal> {
+/// Lets a call in, or refuses it. A body must have the digest that is returned, if there is one.
+fn admit(
+    service: &Service,
+    refusals: &Arc<RefusalLog>,
+    call: Option<Call>,
+    headers: &HeaderMap,
+) -> Result<Option<BodyDigest>, CallRefusal> {
+    let peers = service.peers();
     let admitted = match call {
-        Some(Call::Join) => service.peers().admit_secret(headers),
-        _ => service.peers().admit(headers).and_then(|from| match service.consensus() {
+        Some(Call::Join) => peers.admit_join(headers),
+        _ => peers.admit(headers).and_then(|from| match service.consensus() {
             Some(consensus) if consensus.has_left(from) => {
                 Err((REMOVED_STATUS, format!("node {from} was removed from the cluster")))
             }
-            Some(_) | None => Ok(()),
+            Some(_) | None => Ok(None),
         }),
     };
     admitted.map_err(|(status, text)| {
-        let call = call.map_or("unknown", Call::name);
-        tracing::warn!(call, status, "refused a call of another node: {text}");
+        refusals.note(call.map_or("unknown", Call::name), status, &text);
         CallRefusal(StatusCode::from_u16(status).unwrap_or(StatusCode::FORBIDDEN), text)
     })
 }

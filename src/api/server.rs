@@ -1,44 +1,52 @@
-//! The accept loop of a listener: a bounded number of connections, timeouts for idle ones, and a graceful shutdown.
+//! The accept loop of a listener: a bounded number of connections, timeouts for idle and stalled ones, and a graceful
+//! shutdown.
 //!
 //! `axum::serve` has no timeout for request headers and none for the shutdown, so this drives hyper's server itself.
 //!
-//! When all connections are taken, a new one takes the place of the one that has waited longest without a request: a
-//! stranger who opens connections and stays silent delays nobody.
+//! | question | file |
+//! |---|---|
+//! | What is known of a connection, and when does it end? | `connection` |
+//! | What happens to a caller that does not read? | `socket`, over HTTP/2 `connection` |
+//! | Who gets a place when all are taken? | `places` |
+//!
+//! What a connection may hold in memory is known: until a credential was good on it [`FREE_HEAD_BYTES`], and of the
+//! rest all such connections together [`STRANGER_HEADS_BYTES`]; afterwards the head of a request ([`HEAD_BYTES_MAX`]),
+//! what HTTP/2's windows allow, and its answers.
 //!
 //! **Invariant:** neither the error of one connection nor a lack of file descriptors ends the loop or makes it spin.
 
-use std::{
-    collections::VecDeque,
-    convert::Infallible,
-    future::{Future, pending},
-    io,
-    pin::pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+mod connection;
+mod places;
+mod socket;
 
-use axum::{Router, response::Response};
-use http::Request;
-use hyper::body::Incoming;
+use std::{convert::Infallible, future::Future, io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
+
+use axum::{Router, response::IntoResponse as _};
+use http::{
+    HeaderMap, HeaderValue, Request, StatusCode, Version,
+    header::{CONNECTION, TRANSFER_ENCODING},
+};
+use hyper::{body::Incoming, service::service_fn};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
-    server::{conn::auto::Builder, graceful::GracefulShutdown},
-    service::TowerToHyperService,
+    server::conn::auto::Builder,
 };
 use rustix::net::sockopt;
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::{Notify, Semaphore},
+    sync::Semaphore,
     task::JoinSet,
     time::{sleep, timeout},
 };
+use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 use tracing::{debug, error, warn};
 
-use crate::model::limits::{CONNECTION_IDLE_TIMEOUT, HTTP2_STREAMS_MAX, SHUTDOWN_DRAIN_TIMEOUT};
+use crate::model::limits::{HEAD_BYTES_MAX, HTTP2_STREAMS_MAX, SHUTDOWN_DRAIN_TIMEOUT, STRANGER_HEADS_BYTES};
+pub(in crate::api) use connection::CallerConnection;
+use connection::{AnswerBody, Connection, Ending, HeadBudget, Times};
+use places::{Place, Places, ShareTaken};
+use socket::Socket;
 
 /// The pause after a failed `accept`, which as a rule is for lack of file descriptors.
 const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(50);
@@ -46,53 +54,46 @@ const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(50);
 const TCP_KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 /// The interval of HTTP/2 pings on a silent connection, and how long the answer to one may take.
 const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(20);
+/// Connections that wait for a place in the share of their address. They have files beyond those of the places.
+const PARKED_MAX: usize = 64;
+/// How long an idle connection may take to be closed in order: over HTTP/2 it is told so.
+const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Bytes of a body over HTTP/2 that may be under way before it is read: per stream, per connection.
+const HTTP2_STREAM_WINDOW_BYTES: u32 = 512 << 10;
+const HTTP2_CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
+/// Longest frame of HTTP/2 that is accepted: the least that the protocol allows.
+const HTTP2_FRAME_BYTES: u32 = 16 << 10;
+/// Bytes of an answer over HTTP/2 that wait for the socket, per stream.
+const HTTP2_SEND_BYTES: usize = 64 << 10;
+/// Streams that the caller has reset before they were served (CVE-2023-44487), and that the node had to reset for the
+/// caller's errors, after which a connection ends.
+const HTTP2_RESET_STREAMS_MAX: usize = 20;
+const HTTP2_FAULTY_STREAMS_MAX: usize = 128;
 
 /// How a listener serves.
 #[derive(Debug, Clone, Copy)]
 pub struct ServeOptions {
     /// Connections that are open at once.
     pub connections_max: usize,
-    /// Bounds the wait for all headers of a connection's first request.
+    /// Those of one address.
+    pub per_address_max: usize,
+    /// Bounds the wait for a whole request, until a credential was good on the connection.
     pub header_timeout: Duration,
+    /// Bounds it afterwards.
+    pub idle_timeout: Duration,
+    /// Bounds the time in which a caller takes the next part of its answer.
+    pub send_timeout: Duration,
 }
 
-/// What the accept loop knows of a connection.
-#[derive(Debug, Default)]
-struct Connection {
-    /// A request has arrived.
-    is_used: AtomicBool,
-    /// Its place is needed.
-    evicted: Notify,
-}
-
-/// The connections without a request, the oldest first; among them some that have ended or got one since.
-#[derive(Debug, Default)]
-struct Unused(VecDeque<Arc<Connection>>);
-
-impl Unused {
-    fn push(&mut self, connection: Arc<Connection>) {
-        self.skip_used();
-        self.0.push_back(connection);
-    }
-
-    /// Closes the connection that has waited longest without a request, if there is one.
-    fn evict_oldest(&mut self) {
-        self.skip_used();
-        if let Some(connection) = self.0.pop_front() {
-            connection.evicted.notify_one();
-        }
-    }
-
-    /// Forgets those at the front that have ended or got a request. An unused one leaves the front after the header
-    /// timeout at the latest, so the queue holds no more than what is accepted in that time.
-    fn skip_used(&mut self) {
-        let is_unused = |connection: &Arc<Connection>| {
-            !connection.is_used.load(Ordering::Relaxed) && Arc::strong_count(connection) > 1
-        };
-        while self.0.front().is_some_and(|connection| !is_unused(connection)) {
-            self.0.pop_front();
-        }
-    }
+/// What all connections of a listener share.
+struct Server {
+    builder: Builder<TokioExecutor>,
+    router: Router,
+    times: Times,
+    stopping: CancellationToken,
+    places: Arc<Places>,
+    /// Permits of connections that wait for a place in the share of their address.
+    parked: Semaphore,
 }
 
 /// Serves until `stop` resolves, then accepts no more connections and waits for the requests in flight.
@@ -102,14 +103,22 @@ pub async fn serve(
     options: ServeOptions,
     stop: impl Future<Output = ()> + Send + 'static,
 ) {
-    let builder = Arc::new(builder(options.header_timeout));
-    let permits = Arc::new(Semaphore::new(options.connections_max));
-    let graceful = GracefulShutdown::new();
+    let ServeOptions { header_timeout: header, idle_timeout: idle, send_timeout: send, .. } = options;
+    let times = Times { header, idle, send };
+    let stopping = CancellationToken::new();
+    let server = Arc::new(Server {
+        builder: builder(times),
+        router,
+        times,
+        stopping: stopping.clone(),
+        places: Arc::new(Places::new(options.connections_max, options.per_address_max)),
+        parked: Semaphore::new(PARKED_MAX),
+    });
+    let budget = Arc::new(HeadBudget::new(STRANGER_HEADS_BYTES));
     let mut connections = JoinSet::new();
-    let mut unused = Unused::default();
     let mut stop = pin!(stop);
     loop {
-        let stream = tokio::select! {
+        let (stream, address) = tokio::select! {
             biased;
             () = &mut stop => break,
             Some(ended) = connections.join_next() => {
@@ -118,37 +127,27 @@ pub async fn serve(
             }
             accepted = accept(&listener) => accepted,
         };
-        if permits.available_permits() == 0 {
-            unused.evict_oldest();
-        }
-        let permit = tokio::select! {
+        let connection = Arc::new(Connection::new(budget.clone()));
+        let place = tokio::select! {
             biased;
             () = &mut stop => break,
-            permit = permits.clone().acquire_owned() => permit.expect("the semaphore is never closed"),
+            place = server.places.take(address.ip(), &connection) => place,
         };
-        let connection = Arc::new(Connection::default());
-        unused.push(connection.clone());
-        let service = TowerToHyperService::new(mark_used(router.clone(), connection.clone()));
-        let served = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).into_owned();
-        // Boxed: as part of the task it would take its space twice, once to be moved in and once to be awaited.
-        let served = Box::pin(graceful.watch(served));
-        connections.spawn(async move {
-            let _permit = permit;
-            tokio::select! {
-                ended = served => {
-                    if let Err(error) = ended {
-                        // A client may disconnect at any time: this is no failure of the node.
-                        debug!("a connection ended: {error}");
-                    }
-                }
-                () = no_request(&connection, options.header_timeout) => {
-                    debug!("a connection without a request was closed");
-                }
-            }
-        });
+        match place {
+            Ok(place) => drop(connections.spawn(server.clone().run(stream, connection, place))),
+            // Its address's affair: the others do not wait for it.
+            Err(ShareTaken) => drop(connections.spawn(server.clone().run_later(stream, connection, address))),
+        }
     }
     drop(listener);
-    if timeout(SHUTDOWN_DRAIN_TIMEOUT, graceful.shutdown()).await.is_err() {
+    stopping.cancel();
+    drain(connections).await;
+}
+
+/// Waits for the requests in flight, and aborts what is left.
+async fn drain(mut connections: JoinSet<()>) {
+    let drained = async { while connections.join_next().await.is_some() {} };
+    if timeout(SHUTDOWN_DRAIN_TIMEOUT, drained).await.is_err() {
         warn!(
             connections = connections.len(),
             "requests were still in flight after the shutdown timeout and are aborted"
@@ -157,28 +156,107 @@ pub async fn serve(
     connections.shutdown().await;
 }
 
-fn builder(header_timeout: Duration) -> Builder<TokioExecutor> {
+impl Server {
+    /// Serves a connection once its address has a place for it.
+    async fn run_later(self: Arc<Self>, stream: TcpStream, connection: Arc<Connection>, address: SocketAddr) {
+        let Ok(parked) = self.parked.try_acquire() else {
+            debug!(%address, "an address opens more connections than one may");
+            return;
+        };
+        let place = self.places.take_later(address.ip(), &connection).await;
+        drop(parked);
+        match place {
+            Some(place) => self.run(stream, connection, place).await,
+            None => debug!(%address, "an address has as many connections as one may have"),
+        }
+    }
+
+    /// Serves a connection to its end.
+    async fn run(self: Arc<Self>, stream: TcpStream, connection: Arc<Connection>, place: Place) {
+        let _place = place;
+        let socket = TokioIo::new(Socket::new(stream, connection.clone(), self.times));
+        let (router, owner) = (self.router.clone(), connection.clone());
+        let service = service_fn(move |mut request: Request<Incoming>| {
+            let in_flight = owner.begin(request.extensions_mut());
+            let is_http2 = request.version() == Version::HTTP_2;
+            let router = router.clone();
+            async move {
+                let answer = if has_plain_framing(request.headers()) {
+                    router.oneshot(request).await?
+                } else {
+                    (StatusCode::BAD_REQUEST, [(CONNECTION, "close")]).into_response()
+                };
+                Ok::<_, Infallible>(answer.map(|body| AnswerBody::new(body, in_flight, is_http2)))
+            }
+        });
+        // Boxed: as part of the task it would take its space twice, once to be moved in and once to be awaited.
+        let mut served = Box::pin(self.builder.serve_connection_with_upgrades(socket, service));
+        let ending = tokio::select! {
+            ended = served.as_mut() => {
+                if let Err(error) = ended {
+                    // A client may disconnect at any time: this is no failure of the node.
+                    debug!("a connection ended: {error}");
+                }
+                return;
+            }
+            () = self.stopping.cancelled() => {
+                served.as_mut().graceful_shutdown();
+                // Bounded by the caller.
+                drop(served.await);
+                return;
+            }
+            ending = connection.ending(self.times) => ending,
+        };
+        debug!(?ending, "a connection is ended");
+        if ending == Ending::Idle {
+            served.as_mut().graceful_shutdown();
+            // Whether it ends in order or not, it ends here.
+            drop(timeout(GOODBYE_TIMEOUT, served).await);
+        }
+    }
+}
+
+/// Whether a request has no encoding of its transfer but `chunked`, once. hyper also takes `chunked, chunked`, which
+/// another server in front may read in another way. It refuses by itself all else that leaves the length in doubt.
+fn has_plain_framing(headers: &HeaderMap) -> bool {
+    let mut encodings = headers.get_all(TRANSFER_ENCODING).iter();
+    let is_plain = |encoding: &HeaderValue| encoding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked");
+    encodings.next().is_none_or(is_plain) && encodings.next().is_none()
+}
+
+fn builder(times: Times) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(header_timeout.max(CONNECTION_IDLE_TIMEOUT));
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(times.header.max(times.idle))
+        .max_buf_size(HEAD_BYTES_MAX);
     builder
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(HTTP2_STREAMS_MAX)
+        .max_header_list_size(u32::try_from(HEAD_BYTES_MAX).unwrap_or(u32::MAX))
+        .initial_stream_window_size(HTTP2_STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(HTTP2_CONNECTION_WINDOW_BYTES)
+        .max_frame_size(HTTP2_FRAME_BYTES)
+        .max_send_buf_size(HTTP2_SEND_BYTES)
+        .max_pending_accept_reset_streams(HTTP2_RESET_STREAMS_MAX)
+        .max_local_error_reset_streams(HTTP2_FAULTY_STREAMS_MAX)
         .keep_alive_interval(HTTP2_PING_INTERVAL)
         .keep_alive_timeout(HTTP2_PING_INTERVAL);
     builder
 }
 
 /// The next connection.
-async fn accept(listener: &TcpListener) -> TcpStream {
+async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     let mut is_first_failure = true;
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => {
+            Ok((stream, address)) => {
                 if let Err(error) = set_options(&stream) {
                     debug!("the options of a connection can't be set: {error}");
                 }
-                return stream;
+                return (stream, address);
             }
             Err(error) if is_client_error(&error) => {
                 debug!("a connection was closed before it was accepted: {error}");
@@ -207,28 +285,6 @@ fn is_client_error(error: &io::Error) -> bool {
     [ConnectionAborted, ConnectionRefused, ConnectionReset].contains(&error.kind())
 }
 
-/// The router, which marks the connection as used with the first request.
-fn mark_used(
-    router: Router,
-    connection: Arc<Connection>,
-) -> impl tower::Service<Request<Incoming>, Response = Response, Error = Infallible, Future: Send> + Clone {
-    router.map_request(move |request: Request<Incoming>| {
-        connection.is_used.store(true, Ordering::Relaxed);
-        request
-    })
-}
-
-/// Resolves after the timeout, or when the connection's place is needed, unless a request has arrived.
-async fn no_request(connection: &Connection, header_timeout: Duration) {
-    tokio::select! {
-        () = sleep(header_timeout) => {}
-        () = connection.evicted.notified() => {}
-    }
-    if connection.is_used.load(Ordering::Relaxed) {
-        pending::<()>().await;
-    }
-}
-
 fn log_panic(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended {
         error!("a connection's task failed: {error}");
@@ -238,19 +294,29 @@ fn log_panic(ended: Result<(), tokio::task::JoinError>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use axum::routing::get;
-    use std::net::SocketAddr;
+    use axum::{extract::Request, routing::get};
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
-        sync::oneshot,
+        sync::{Notify, oneshot},
         task::JoinHandle,
     };
+
+    fn options(connections_max: usize, header_timeout: Duration) -> ServeOptions {
+        let long = Duration::from_secs(600);
+        ServeOptions {
+            connections_max,
+            per_address_max: connections_max,
+            header_timeout,
+            idle_timeout: long,
+            send_timeout: long,
+        }
+    }
 
     async fn start(
         router: Router,
         header_timeout: Duration,
     ) -> (SocketAddr, oneshot::Sender<()>, JoinHandle<()>) {
-        start_with(router, ServeOptions { connections_max: 100, header_timeout }).await
+        start_with(router, options(100, header_timeout)).await
     }
 
     async fn start_with(
@@ -305,29 +371,40 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn silent_connections_keep_nobody_waiting() {
-        let options = ServeOptions { connections_max: 4, header_timeout: Duration::from_secs(600) };
-        let router = Router::new().route("/", get(async || "here"));
-        let (address, _stop, _server) = start_with(router, options).await;
+    async fn connections_without_a_credential_keep_nobody_waiting() {
+        let long = Duration::from_secs(600);
+        let router = Router::new().route("/", get(async || "here")).route(
+            "/known",
+            get(async |request: Request| {
+                CallerConnection::mark_known(request.extensions());
+                "known"
+            }),
+        );
+        let (address, _stop, _server) = start_with(router, options(4, long)).await;
         let request = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
-        // It has made a request and stays open: its place is not taken.
-        let mut used = TcpStream::connect(address).await.unwrap();
-        used.write_all(request).await.unwrap();
+        // A credential was good on it, and it stays open: its place is not taken.
+        let mut known = TcpStream::connect(address).await.unwrap();
+        known.write_all(b"GET /known HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
         let mut answer = [0; 12];
-        used.read_exact(&mut answer).await.unwrap();
+        known.read_exact(&mut answer).await.unwrap();
         assert_eq!(&answer, b"HTTP/1.1 200");
-        let mut silent = Vec::new();
-        for _ in 0..20 {
-            silent.push(TcpStream::connect(address).await.unwrap());
+        let mut strangers = Vec::new();
+        for place in 0..20 {
+            let mut stranger = TcpStream::connect(address).await.unwrap();
+            if place % 2 == 0 {
+                // One that was answered without a credential is a stranger as one that is silent.
+                stranger.write_all(request).await.unwrap();
+            }
+            strangers.push(stranger);
         }
         for _ in 0..5 {
             let mut stream = TcpStream::connect(address).await.unwrap();
             stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await.unwrap();
             assert!(rest(stream).await.ends_with("here"));
         }
-        // The oldest of the silent ones were closed.
-        assert_eq!(rest(silent.remove(0)).await, "");
-        used.write_all(request).await.unwrap();
-        used.read_exact(&mut answer).await.unwrap();
+        // The oldest of them were closed.
+        assert_eq!(rest(strangers.remove(1)).await, "");
+        known.write_all(request).await.unwrap();
+        known.read_exact(&mut answer).await.unwrap();
     }
 }

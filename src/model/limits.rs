@@ -139,18 +139,28 @@ pub const CACHED_SCHEMAS_BYTES_MAX: usize = 64 << 20;
 
 // Connections and bodies.
 
-/// Concurrent connections; more wait in the kernel's queue. Each may hold some 100 KB of buffers. This is twice the
-/// default limit of watches, so that a node with all its watches open still accepts other callers. Fixed.
-/// Where the process may open fewer files, the listeners share what those leave beside [`OPEN_FILES_RESERVE`].
+/// Concurrent connections of a listener; beyond, a new one takes the place of one on which no credential was good, or
+/// waits. This is twice the default limit of watches, so that a node with all its watches open still accepts other
+/// callers. Fixed. Where the process may open fewer files, the listeners share what those leave beside
+/// [`OPEN_FILES_RESERVE`].
 pub const CONNECTIONS_MAX: usize = 20_000;
+/// Bytes of a request's head: a filter of a thousand UUIDs has 37 KB, and no URI may have more. Beyond: 431. Fixed.
+pub const HEAD_BYTES_MAX: usize = 64 << 10;
+/// Bytes that a connection on which no credential was good yet may send without a whole request: an ordinary head, at
+/// no cost for others. All connections of a listener: 160 MB. Fixed.
+pub const FREE_HEAD_BYTES: usize = 8 << 10;
+/// Bytes that all such connections of a listener may hold beyond that; one that needs more is closed. Fixed.
+pub const STRANGER_HEADS_BYTES: usize = 64 << 20;
+/// Bytes that such a connection may send without a whole request in all: the longest head and what HTTP/2 has beside
+/// it. Fixed.
+pub const STRANGER_BYTES_MAX: usize = 2 * HEAD_BYTES_MAX;
+/// Bytes of an answer that a caller takes at least within each send timeout (`--send-timeout-ms`), unless there is
+/// less: half a kilobyte a second. Fixed.
+pub const SEND_BYTES_MIN: usize = 16 << 10;
 /// Open files that connections leave to log, history, snapshots, sled and the connections to other members. Fixed.
 pub const OPEN_FILES_RESERVE: usize = 256;
 /// Concurrent requests on one HTTP/2 connection. Fixed.
 pub const HTTP2_STREAMS_MAX: u32 = 256;
-/// How long a connection may be idle between two requests: longer than the connection pools of common clients keep
-/// one, so that no client sends a request on a connection that is being closed. hyper has one timer for this and for
-/// the headers of the next request, so from the second request on this bounds both. Fixed.
-pub const CONNECTION_IDLE_TIMEOUT: Duration = Duration::from_secs(75);
 /// How long the requests in flight may take after a shutdown begins. Fixed.
 pub const SHUTDOWN_DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a body may take to arrive: one of the default limit (8 MiB) then needs 70 KB/s. Fixed.

@@ -1,21 +1,21 @@
-//! The client for calls to other nodes, and the admission of calls from them.
+//! The client for calls to other nodes. `admission.rs` lets received ones in.
 //!
 //! A call is `POST http://{addr}/peer/{name}` with a binary body. Its headers name the cluster, the sender and the
-//! receiver, and hold the cluster's secret: a node that has taken over another one's address must not vote in the
-//! wrong cluster. Heartbeats, appends, forwarded calls and snapshots use separate connections ([`Lane`]), so that a
+//! receiver, and prove the cluster's secret (`credential.rs`): a node that has taken over another one's address must not
+//! vote in the wrong cluster. Heartbeats, appends, forwarded calls and snapshots use separate connections ([`Lane`]), so that a
 //! large one never delays a small one.
 //!
 //! **Invariants**
 //! 1. [`CallError::NotSent`] means that the other node has certainly not received the call. In doubt the error is
 //!    [`CallError::Unknown`].
-//! 2. Secrets are compared as digests in constant time and never logged.
+//! 2. Secrets are never logged. One is sent to a voter only that may be of the first version: see [`Peers::headers`].
 
 use std::{
     future::Future,
     io,
     net::IpAddr,
     sync::{
-        OnceLock,
+        OnceLock, PoisonError, RwLock, RwLockReadGuard,
         atomic::{AtomicU32, Ordering},
     },
     time::Duration,
@@ -27,11 +27,15 @@ use http::{
     HeaderMap, HeaderValue, StatusCode,
     header::{CONNECTION, UPGRADE},
 };
-use sha2::{Digest, Sha256};
-use subtle::{Choice, ConstantTimeEq};
 use tokio_util::sync::CancellationToken;
 
-use super::{NodeId, call::Call, identity::Identity};
+use super::{
+    NodeId,
+    admission::{AgreedMember, Members},
+    call::Call,
+    credential::{Purpose, Scope, body_digest, hex},
+    identity::Identity,
+};
 use crate::model::feature::LEVEL_MIN;
 
 /// The header with the cluster's id.
@@ -40,7 +44,13 @@ pub const CLUSTER: &str = "x-concord-cluster";
 pub const FROM: &str = "x-concord-from";
 /// The header with the receiver's id.
 pub const TO: &str = "x-concord-to";
-/// The header with the cluster's secret.
+/// The header with the address that is called, as the sender spells it.
+pub const AT: &str = "x-concord-at";
+/// The header that proves the cluster's secret: see `credential.rs`.
+pub const CREDENTIAL: &str = "x-concord-credential";
+/// The header with the digest of the body of a `join`.
+pub const DIGEST: &str = "x-concord-digest";
+/// The header with the cluster's secret itself, as the first version sends it.
 pub const SECRET: &str = "x-concord-secret";
 /// The header with a snapshot's position, length and digest: in the request of [`Call::Snapshot`], in the response
 /// of [`Call::FetchSnapshot`].
@@ -117,9 +127,13 @@ pub struct Peers {
     pub left: CancellationToken,
     /// The feature level of the cluster, as this node has applied it.
     feature_level: AtomicU32,
+    /// The members that were agreed on.
+    members: RwLock<Members>,
+    /// The address that this node listens on for calls, if it is a single one.
+    pub(super) bound: Option<String>,
+    /// The addresses of this node that its settings name.
+    pub(super) configured: Vec<String>,
     secrets: Secrets,
-    /// The digests of the secrets, for comparing.
-    secret_digests: Vec<[u8; 32]>,
     heartbeat: reqwest::Client,
     append: reqwest::Client,
     forward: reqwest::Client,
@@ -141,13 +155,31 @@ impl Peers {
             me: OnceLock::new(),
             left: CancellationToken::new(),
             feature_level: AtomicU32::new(LEVEL_MIN),
-            secret_digests: secrets.0.iter().map(|secret| Sha256::digest(secret.as_bytes()).into()).collect(),
+            members: RwLock::default(),
+            bound: None,
+            configured: Vec::new(),
             secrets,
             heartbeat: client(source),
             append: client(source),
             forward: client(source),
             bulk: client(source),
         }
+    }
+
+    /// The same of a node that listens on the address `bound`, and whose settings say that it is called at `configured`.
+    #[must_use]
+    pub fn known_as(self, bound: Option<String>, configured: Vec<String>) -> Self {
+        Self { bound, configured, ..self }
+    }
+
+    /// The members that were agreed on, with their peer addresses, as far as this node has applied them.
+    pub(super) fn members(&self) -> RwLockReadGuard<'_, Members> {
+        self.members.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Called by consensus when it has applied a membership.
+    pub(crate) fn set_members(&self, members: Members) {
+        *self.members.write().unwrap_or_else(PoisonError::into_inner) = members;
     }
 
     /// The feature level of the cluster: 1 until this node has a state. Only this decides what other members are sent
@@ -179,7 +211,7 @@ impl Peers {
         body: Bytes,
         timeout: Duration,
     ) -> Result<Bytes, CallError> {
-        let request = self.client(lane).post(url(addr, call)).headers(self.headers(to)?).body(body);
+        let request = self.client(lane).post(url(addr, call)).headers(self.headers(to, addr)?).body(body);
         self.note_removal(within(timeout, response_body(request)).await)
     }
 
@@ -200,7 +232,7 @@ impl Peers {
         body: Bytes,
         timeout: Duration,
     ) -> Result<BoxStream<'static, Result<Bytes, CallError>>, CallError> {
-        let request = self.client(lane).post(url(addr, call)).headers(self.headers(to)?).body(body);
+        let request = self.client(lane).post(url(addr, call)).headers(self.headers(to, addr)?).body(body);
         let response = self.note_removal(within(timeout, send(request)).await)?;
         let unknown = |error| CallError::Unknown(error_chain(error));
         Ok(response.bytes_stream().map_err(unknown).boxed())
@@ -214,21 +246,28 @@ impl Peers {
         response
     }
 
-    /// Calls a node that has no identity yet, with the secret only.
+    /// Calls `join` on a node that may have no identity yet.
     ///
     /// # Errors
     /// See [`CallError`].
-    pub async fn call_secret_only(
+    pub async fn call_join(
         &self,
+        to: NodeId,
         addr: &str,
-        call: Call,
         body: Bytes,
         timeout: Duration,
     ) -> Result<Bytes, CallError> {
-        let mut headers = HeaderMap::new();
-        headers.insert(SECRET, self.secret()?);
-        let request = self.client(Lane::Forward).post(url(addr, call)).headers(headers).body(body);
-        within(timeout, response_body(request)).await
+        let headers = self.join_headers(to, addr, &body)?;
+        let request = self.client(Lane::Forward).post(url(addr, Call::Join)).headers(headers).body(body);
+        match within(timeout, response_body(request)).await {
+            Err(CallError::Refused { status: 401, text }) => {
+                let text = format!(
+                    "{text}; either the secrets differ, or its version is 0.1: start a newer one there"
+                );
+                Err(CallError::Refused { status: 401, text })
+            }
+            response => response,
+        }
     }
 
     /// Opens a stream of entries: a call whose connection is upgraded.
@@ -236,7 +275,7 @@ impl Peers {
     /// # Errors
     /// See [`CallError`].
     pub(crate) async fn open_stream(&self, to: NodeId, addr: &str) -> Result<reqwest::Upgraded, CallError> {
-        let mut headers = self.headers(to)?;
+        let mut headers = self.headers(to, addr)?;
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, HeaderValue::from_static(PROTOCOL));
         let request = self.client(Lane::Append).post(url(addr, Call::Stream)).headers(headers);
@@ -258,7 +297,7 @@ impl Peers {
         header: &str,
         file: tokio::fs::File,
     ) -> Result<Bytes, CallError> {
-        let mut headers = self.headers(to)?;
+        let mut headers = self.headers(to, addr)?;
         headers.insert(SNAPSHOT_HEADER, value(header)?);
         let body = reqwest::Body::wrap_stream(tokio_util::io::ReaderStream::with_capacity(file, 64 << 10));
         let request = self.client(Lane::Bulk).post(url(addr, Call::Snapshot)).headers(headers).body(body);
@@ -275,52 +314,14 @@ impl Peers {
         addr: &str,
         timeout: Duration,
     ) -> Result<FetchedSnapshot, CallError> {
-        let request = self.client(Lane::Bulk).post(url(addr, Call::FetchSnapshot)).headers(self.headers(to)?);
+        let headers = self.headers(to, addr)?;
+        let request = self.client(Lane::Bulk).post(url(addr, Call::FetchSnapshot)).headers(headers);
         let response = within(timeout, send(request)).await?;
         let header =
             response.headers().get(SNAPSHOT_HEADER).map(|value| Bytes::copy_from_slice(value.as_bytes()));
         let header =
             header.ok_or_else(|| CallError::Unknown("the response has no snapshot header".into()))?;
         Ok((header, response.bytes_stream().map_err(io::Error::other).boxed()))
-    }
-
-    /// Admits a received call whose headers name a valid secret, this cluster and this node. Returns the sender.
-    ///
-    /// # Errors
-    /// Status and text: 401 for a wrong secret, 421 for a wrong identity.
-    pub fn admit(&self, headers: &HeaderMap) -> Result<NodeId, (u16, String)> {
-        self.admit_secret(headers)?;
-        let misdirected = |text: String| (421, text);
-        let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-        let me = self.me.get().ok_or_else(|| misdirected("this node belongs to no cluster".into()))?;
-        let cluster = text(CLUSTER).and_then(|text| text.parse::<uuid::Uuid>().ok());
-        if cluster != Some(me.cluster_id) {
-            return Err(misdirected("this node belongs to another cluster".into()));
-        }
-        if text(TO).and_then(|text| text.parse().ok()) != Some(me.node_id) {
-            return Err(misdirected(format!("this is node {}", me.node_id)));
-        }
-        let from = text(FROM).and_then(|text| text.parse().ok());
-        let from = from.ok_or_else(|| misdirected(format!("the header {FROM} names no node")))?;
-        if from == me.node_id {
-            return Err(misdirected(format!("node {from} has called itself")));
-        }
-        Ok(from)
-    }
-
-    /// Admits a received call by the secret alone: a node that joins has no identity.
-    ///
-    /// # Errors
-    /// Status 401 and a text.
-    pub fn admit_secret(&self, headers: &HeaderMap) -> Result<(), (u16, String)> {
-        let given = headers.get(SECRET).map(|value| Sha256::digest(value.as_bytes()));
-        let Some(given) = given else { return Err((401, format!("the header {SECRET} is missing"))) };
-        // All are compared, whichever matches, so that the time reveals nothing.
-        let matches = self
-            .secret_digests
-            .iter()
-            .fold(Choice::from(0), |matches, digest| matches | digest.as_slice().ct_eq(given.as_slice()));
-        if bool::from(matches) { Ok(()) } else { Err((401, "the cluster's secret is another one".into())) }
     }
 
     fn client(&self, lane: Lane) -> &reqwest::Client {
@@ -332,25 +333,49 @@ impl Peers {
         }
     }
 
-    fn headers(&self, to: NodeId) -> Result<HeaderMap, CallError> {
+    /// The headers of a call within the cluster.
+    pub(super) fn headers(&self, to: NodeId, addr: &str) -> Result<HeaderMap, CallError> {
         let me = self.me.get().ok_or_else(|| CallError::NotSent("this node belongs to no cluster".into()))?;
         if to == me.node_id {
             return Err(CallError::NotSent(format!("node {to} does not call itself")));
         }
-        let mut headers = HeaderMap::new();
+        let mut headers = self.proof(to, addr, Purpose::Call(me.cluster_id))?;
         headers.insert(CLUSTER, value(&me.cluster_id.to_string())?);
         headers.insert(FROM, HeaderValue::from(me.node_id));
-        headers.insert(TO, HeaderValue::from(to));
-        headers.insert(SECRET, self.secret()?);
+        let is_voter = |agreed: &AgreedMember| agreed.votes && agreed.peer_addr == addr;
+        if self.knows_only_level_1() && self.members().get(&to).is_some_and(is_voter) {
+            // Perhaps it is of the first version, which expects the secret itself. A learner is not sent it: whoever may
+            // add a member would have it.
+            headers.insert(SECRET, sensitive(self.secret()?)?);
+        }
         Ok(headers)
     }
 
-    fn secret(&self) -> Result<HeaderValue, CallError> {
-        let secret =
-            self.secrets.0.first().ok_or_else(|| CallError::NotSent("no cluster secret is set".into()))?;
-        let mut value = value(secret)?;
-        value.set_sensitive(true);
-        Ok(value)
+    /// The headers of a `join`.
+    pub(super) fn join_headers(&self, to: NodeId, addr: &str, body: &[u8]) -> Result<HeaderMap, CallError> {
+        let digest = body_digest(body);
+        let mut headers = self.proof(to, addr, Purpose::Join(digest))?;
+        headers.insert(DIGEST, value(&hex(&digest))?);
+        Ok(headers)
+    }
+
+    /// The headers that prove the secret to one node.
+    fn proof(&self, to: NodeId, at: &str, purpose: Purpose) -> Result<HeaderMap, CallError> {
+        let credential = Scope { at, to, purpose }.sign(self.secret()?);
+        let mut headers = HeaderMap::new();
+        headers.insert(AT, value(at)?);
+        headers.insert(TO, HeaderValue::from(to));
+        headers.insert(CREDENTIAL, sensitive(&credential)?);
+        Ok(headers)
+    }
+
+    fn secret(&self) -> Result<&str, CallError> {
+        let secret = self.secrets.0.first().map(String::as_str);
+        secret.ok_or_else(|| CallError::NotSent("no cluster secret is set".into()))
+    }
+
+    pub(super) fn secrets(&self) -> &[String] {
+        &self.secrets.0
     }
 }
 
@@ -369,6 +394,12 @@ fn client(source: Option<IpAddr>) -> reqwest::Client {
 
 fn url(addr: &str, call: Call) -> String {
     format!("http://{addr}/peer/{call}")
+}
+
+fn sensitive(text: &str) -> Result<HeaderValue, CallError> {
+    let mut value = value(text)?;
+    value.set_sensitive(true);
+    Ok(value)
 }
 
 fn value(text: &str) -> Result<HeaderValue, CallError> {

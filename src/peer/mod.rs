@@ -3,7 +3,9 @@
 //! | where is … | file |
 //! |---|---|
 //! | the list of all calls, with what an older node does with each | [`call`] |
-//! | the client that sends calls; the admission of received ones | [`client`] |
+//! | the client that sends calls | [`client`] |
+//! | which received calls are let in | [`admission`] |
+//! | what proves the secret of the cluster | `credential` |
 //! | the encoding of the bodies of the service's calls | `codec` |
 //! | which node of which cluster a data directory belongs to | [`identity`] |
 //!
@@ -12,9 +14,11 @@
 //!
 //! **Invariant:** this layer names neither `raft` nor `service`: it does not know what a call is about.
 
+pub mod admission;
 pub mod call;
 pub mod client;
 pub(crate) mod codec;
+pub(crate) mod credential;
 pub mod identity;
 
 use serde::{Deserialize, Serialize};

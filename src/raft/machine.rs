@@ -13,6 +13,7 @@
 //!    published.
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     io,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
@@ -42,7 +43,7 @@ use super::{
 use crate::{
     feed::{self, Feed},
     model::{command::Proposal, record::Revision},
-    peer::{Member, NodeId, client::Peers},
+    peer::{Member, NodeId, admission::AgreedMember, client::Peers},
     state::{Change, Edit, State},
     store::{Batch, Position, SnapshotFile, Store},
 };
@@ -70,6 +71,16 @@ impl AppliedMembership {
     /// All members, with and without a vote.
     pub(super) fn members(&self) -> Vec<Member> {
         self.stored.membership().nodes().map(|(_, member)| member.clone()).collect()
+    }
+
+    /// The same as the calls between nodes need them.
+    fn agreed(&self) -> BTreeMap<NodeId, AgreedMember> {
+        let membership = self.stored.membership();
+        let voters: BTreeSet<NodeId> = membership.voter_ids().collect();
+        let agreed = |(id, member): (&NodeId, &Member)| {
+            (*id, AgreedMember { peer_addr: member.peer_addr.clone(), votes: voters.contains(id) })
+        };
+        membership.nodes().map(agreed).collect()
     }
 
     /// Whether a node was a member, or could have been, and never will be again: ids ascend. Once true it stays
@@ -142,6 +153,7 @@ impl Machine {
         let greatest_id = metadata.membership.greatest_id();
         let (last_log_id, membership) = metadata.into_raft().map_err(io::Error::other)?;
         let membership = Arc::new(AppliedMembership::new(membership, greatest_id));
+        peers.set_members(membership.agreed());
         let applied =
             AppliedState { state: Arc::new(state.clone()), last_log_id, membership: Arc::clone(&membership) };
         let publisher = Arc::new(AppliedPublisher {
@@ -195,7 +207,7 @@ impl Machine {
                 let greatest_id =
                     members.nodes().map(|(id, _)| *id).fold(self.membership.greatest_id, NodeId::max);
                 let stored = StoredMembership::new(Some(entry.log_id), members);
-                self.membership = Arc::new(AppliedMembership::new(stored, greatest_id));
+                self.set_membership(stored, greatest_id);
                 self.advance(revision);
                 None
             }
@@ -234,6 +246,11 @@ impl Machine {
         }
         self.store.enqueue(Batch { state: self.state.clone(), position, changes });
         Ok(())
+    }
+
+    fn set_membership(&mut self, stored: StoredMembership, greatest_id: NodeId) {
+        self.membership = Arc::new(AppliedMembership::new(stored, greatest_id));
+        self.peers.set_members(self.membership.agreed());
     }
 
     fn publish(&self, frees_much: bool) -> Position {
@@ -315,7 +332,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
         let (last_log_id, stored) = metadata.into_raft().map_err(invalid)?;
         self.state = state.in_place_of(&self.state);
         self.last_log_id = last_log_id;
-        self.membership = Arc::new(AppliedMembership::new(stored, greatest_id));
+        self.set_membership(stored, greatest_id);
         self.publisher.feed.reset(self.state.revision());
         self.publish(true);
         Ok(())

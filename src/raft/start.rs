@@ -37,7 +37,7 @@ use super::{
     wire::{self, SnapshotHeader, StateMetadata},
 };
 use crate::{
-    peer::{Member, NodeId, client::Peers, identity::Identity},
+    peer::{Member, NodeId, admission::AgreedMember, client::Peers, identity::Identity},
     state::State,
     store::{Loaded, LogRange, Options, Position, Store, StoreError},
 };
@@ -83,6 +83,11 @@ impl Consensus {
             Loaded::Nothing => {
                 let log_of_members = log.clone();
                 let mut sources = blocking(move || log_of_members.members()).await?.map_err(failed)?;
+                // As agreed as a node without a state knows.
+                let agreed = |member: &Member| {
+                    (member.id, AgreedMember { peer_addr: member.peer_addr.clone(), votes: true })
+                };
+                peers.set_members(sources.iter().map(agreed).collect());
                 sources.extend(rescue);
                 let noted =
                     store.invalidation_note().and_then(|note| wire::from_bytes::<Vec<Member>>(&note).ok());

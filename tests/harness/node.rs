@@ -62,6 +62,8 @@ pub(crate) struct Node {
     pub(crate) overrides: Vec<(String, String)>,
     /// The size of a volume of the node's own that its directory is on, as tmpfs has it. It lasts as long as the process.
     pub(crate) volume: Option<String>,
+    /// The soft and the hard limit of open files that it is started with, if not those of the tests.
+    pub(crate) open_files: Option<(u64, u64)>,
     child: Option<Child>,
 }
 
@@ -84,6 +86,7 @@ impl Node {
             settings: settings.clone(),
             overrides: Vec::new(),
             volume: None,
+            open_files: None,
             child: None,
         };
         node.take_new_ports();
@@ -127,7 +130,11 @@ impl Node {
                 command
             }
         };
-        command.args(["--pdeathsig", "KILL", "--"]).arg(&self.binary).arg("serve");
+        command.args(["--pdeathsig", "KILL", "--"]);
+        if let Some((soft, hard)) = self.open_files {
+            command.args(["prlimit", &format!("--nofile={soft}:{hard}"), "--"]);
+        }
+        command.arg(&self.binary).arg("serve");
         // No setting of the environment of the tests may reach the node.
         for (name, _) in std::env::vars_os() {
             // Only a build with seeded bugs reads the name of one.

@@ -4,9 +4,13 @@
 //! |---|---|
 //! | `clocks` | do clocks that jump change what is kept? |
 //! | `disks` | do full, slow, hung or failing disks stop the others? |
+//! | `frames` | what do broken and flooding frames of HTTP/2 do? |
 //! | `good_client` | the client that writes and reads on every node, and what it saw |
 //! | `many_configs` | do updates among a million configs keep their rate beside lists that test all of them? |
 //! | `reads` | what do expensive reads with a valid key do? |
+//! | `raw` | connections byte by byte, and what a process has open |
+//! | `secret` | what does a node give away to an address that a caller names? |
+//! | `smuggling` | does one request of HTTP/1 ever become two? |
 //! | `strangers` | what do callers without a key, and slow connections, do? |
 //! | `upgrades` | do two versions serve one cluster, forward and back? |
 //! | `writes` | what do expensive writes with a valid key do? |
@@ -17,9 +21,13 @@
 
 mod clocks;
 mod disks;
+mod frames;
 mod good_client;
 mod many_configs;
+mod raw;
 mod reads;
+mod secret;
+mod smuggling;
 mod strangers;
 mod upgrades;
 mod writes;

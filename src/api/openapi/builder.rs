@@ -5,14 +5,18 @@
 
 use serde_json::{Value, json};
 use utoipa::openapi::{
-    Content, HttpMethod, Ref, Required, SecurityRequirement,
+    Content, HttpMethod, Ref, RefOr, Required, SecurityRequirement,
     content::ContentBuilder,
     path::{Operation, OperationBuilder},
     request_body::RequestBodyBuilder,
     response::ResponseBuilder,
 };
 
-use super::{headers::with_headers, refusals, schemas::reference};
+use super::{
+    headers::{with_headers, without_key},
+    refusals,
+    schemas::reference,
+};
 
 /// The headers of a response about one record.
 pub(super) const RECORD_HEADERS: &[&str] = &["ETag", "Last-Modified"];
@@ -136,6 +140,12 @@ impl Entry {
         let mut operation = self.operation.build();
         if operation.security.is_none() {
             operation.responses.responses.insert("401".into(), refusals::refusal(401).into());
+        } else {
+            for response in operation.responses.responses.values_mut() {
+                if let RefOr::T(response) = response {
+                    without_key(response);
+                }
+            }
         }
         operation.responses.responses.insert("500".into(), refusals::refusal(500).into());
         (self.path, self.method, operation)

@@ -1,15 +1,20 @@
 //! The headers of responses.
 //!
-//! **Invariant:** every response has the three headers of [`STANDARD`]; `api::handle` sets them.
+//! **Invariant:** every response has the headers of [`STANDARD`], the revision only where a key was good; `api::handle`
+//! sets them.
 
 use utoipa::openapi::{
-    ComponentsBuilder, ObjectBuilder, Ref, header::HeaderBuilder, response::ResponseBuilder,
+    ComponentsBuilder, ObjectBuilder, Ref,
+    header::HeaderBuilder,
+    response::{Response, ResponseBuilder},
 };
 
 use super::schemas::text;
 
-/// The headers of every response.
-const STANDARD: [&str; 3] = ["X-Request-ID", "X-Concord-Node", "X-Concord-Revision"];
+/// The header that only answers to requests with a key have.
+const REVISION: &str = "X-Concord-Revision";
+/// The headers of every response to a request with a key.
+const STANDARD: [&str; 3] = ["X-Request-ID", "X-Concord-Node", REVISION];
 
 /// A response with these headers and the standard ones.
 pub(super) fn with_headers(mut response: ResponseBuilder, headers: &[&str]) -> ResponseBuilder {
@@ -17,6 +22,11 @@ pub(super) fn with_headers(mut response: ResponseBuilder, headers: &[&str]) -> R
         response = response.header_ref(*name, Ref::new(format!("#/components/headers/{name}")));
     }
     response
+}
+
+/// Makes a response one to a request without a key.
+pub(super) fn without_key(response: &mut Response) {
+    response.headers.remove(REVISION);
 }
 
 /// Adds all headers to the components.
@@ -33,7 +43,11 @@ fn all() -> Vec<(&'static str, &'static str, ObjectBuilder)> {
     vec![
         ("X-Request-ID", "The id of the request: the caller's, or a new one. The log names it too.", text()),
         ("X-Concord-Node", "The id of the node that answers.", number()),
-        ("X-Concord-Revision", "The revision of the state that the answer was made from.", number()),
+        (
+            REVISION,
+            "The revision of the state that the answer was made from; only in answers to requests with a valid key.",
+            number(),
+        ),
         ("ETag", "The revision of the record, for `If-Match`.", text().pattern(Some("^\"[0-9]+\"$"))),
         ("Last-Modified", "When the record was last changed, to the second.", text()),
         ("Location", "The path of the new resource.", text().pattern(Some("^/"))),

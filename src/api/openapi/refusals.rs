@@ -12,7 +12,7 @@ use utoipa::openapi::{
 };
 
 use super::{
-    headers::with_headers,
+    headers::{with_headers, without_key},
     schemas::{closed, location, reference, text},
 };
 
@@ -155,7 +155,11 @@ fn response(refusal: &Refusal, more_headers: &[&str]) -> Response {
     };
     let content: Content = content.example(Some(example)).build();
     let response = ResponseBuilder::new().description(*about).content("application/json", content);
-    with_headers(response, &[headers, more_headers].concat()).build()
+    let mut response = with_headers(response, &[headers, more_headers].concat()).build();
+    if *status == 401 {
+        without_key(&mut response);
+    }
+    response
 }
 
 /// `not_found_error` → `NotFoundError`.

@@ -1,47 +1,12 @@
-//! Who is admitted, and what a failed call says about its outcome.
+//! What a failed call says about its outcome.
 
 use super::*;
 
 fn peers() -> Peers {
-    let peers = Peers::new(Secrets(vec!["new".into(), "old".into()]));
+    let peers = Peers::new(Secrets(vec!["secret".into()]));
     let me = Identity { cluster_id: uuid::Uuid::from_u128(1), node_id: 1, format: 1 };
     peers.me.set(me).unwrap();
     peers
-}
-
-fn headers_from_two() -> HeaderMap {
-    let sender = Peers::new(Secrets(vec!["old".into()]));
-    sender.me.set(Identity { cluster_id: uuid::Uuid::from_u128(1), node_id: 2, format: 1 }).unwrap();
-    sender.headers(1).unwrap()
-}
-
-#[test]
-fn a_call_of_this_cluster_to_this_node_is_admitted() {
-    assert_eq!(peers().admit(&headers_from_two()), Ok(2));
-}
-
-#[test]
-fn each_secret_is_admitted_and_no_other() {
-    for (secret, status) in [("new", None), ("old", None), ("", Some(401)), ("ne", Some(401))] {
-        let mut headers = headers_from_two();
-        headers.insert(SECRET, HeaderValue::from_static(secret));
-        assert_eq!(peers().admit(&headers).err().map(|refusal| refusal.0), status, "{secret}");
-    }
-    let mut headers = headers_from_two();
-    headers.remove(SECRET);
-    assert_eq!(peers().admit(&headers).unwrap_err().0, 401);
-    assert_eq!(Peers::new(Secrets(Vec::new())).admit_secret(&headers_from_two()).unwrap_err().0, 401);
-}
-
-#[test]
-fn a_call_for_another_cluster_or_node_is_misdirected() {
-    for (name, value) in [(CLUSTER, "x"), (TO, "3"), (TO, ""), (FROM, "two"), (FROM, "1")] {
-        let mut headers = headers_from_two();
-        headers.insert(name, HeaderValue::from_static(value));
-        assert_eq!(peers().admit(&headers).unwrap_err().0, 421, "{name}: {value}");
-    }
-    let without_identity = Peers::new(Secrets(vec!["old".into()]));
-    assert_eq!(without_identity.admit(&headers_from_two()).unwrap_err().0, 421);
 }
 
 #[tokio::test]

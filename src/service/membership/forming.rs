@@ -22,7 +22,6 @@ use crate::{
     },
     peer::{
         Member, NodeId, ReceiveError,
-        call::Call,
         codec::{decode, encode},
         identity::{FORMAT, Identity},
     },
@@ -139,7 +138,7 @@ impl Service {
         request: &JoinRequest,
     ) -> Result<JoinResponse, Refusal> {
         let Member { id, peer_addr, .. } = member;
-        let call = self.peers().call_secret_only(peer_addr, Call::Join, encode(request), JOIN_TIMEOUT);
+        let call = self.peers().call_join(*id, peer_addr, encode(request), JOIN_TIMEOUT);
         let body =
             call.await.map_err(|error| Refusal::Unavailable(format!("node {id} at {peer_addr}: {error}")))?;
         let response: JoinResponse =
