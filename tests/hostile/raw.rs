@@ -47,9 +47,30 @@ pub(crate) async fn connect_from(source: [u8; 4], to: SocketAddr) -> TcpStream {
     connected.expect("the kernel accepts")
 }
 
+/// The address of this machine's that narrow connections come from.
+pub(crate) const NARROW: [u8; 4] = [127, 0, 0, 3];
+
+/// The connections of this machine to a local port that come from an address and are not closed by the listening side.
+pub(crate) fn connections_from(source: [u8; 4], port: u16) -> usize {
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap_or_default();
+    let (local, remote) = (format!(":{port:04X}"), format!("{:08X}:", u32::from_le_bytes(source)));
+    // Established, or closed by the other side only.
+    let is_open = |state: &str| state == "01" || state == "08";
+    let lines = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    lines
+        .filter(|words| match words.as_slice() {
+            [_, own, other, state, ..] => {
+                own.ends_with(&local) && other.starts_with(&remote) && is_open(state)
+            }
+            _ => false,
+        })
+        .count()
+}
+
 /// A connection whose receiving side holds little, so that the other side must wait.
 pub(crate) async fn connect_narrow(to: SocketAddr) -> TcpStream {
     let socket = TcpSocket::new_v4().expect("a socket");
+    socket.bind((NARROW, 0).into()).expect("a local address");
     socket.set_recv_buffer_size(4096).expect("a small buffer");
     socket.connect(to).await.expect("the kernel accepts")
 }
