@@ -13,7 +13,10 @@ use clap::{Args, ValueEnum};
 use tracing::level_filters::LevelFilter;
 
 use crate::{
-    model::limits::{BATCH_STEPS_MAX, Limits},
+    model::{
+        feature::{LEVEL_MAX, LEVEL_MIN},
+        limits::{BATCH_STEPS_MAX, Limits},
+    },
     peer::{Member, NodeId},
     raft::Timers,
     service::{Retention, membership::check_address},
@@ -242,6 +245,16 @@ pub struct ServeArgs {
     /// Most connections of one address to a listener; by default, and for 0, half of all that the listener takes
     #[arg(long, env = "CONCORD_CONNECTIONS_PER_ADDRESS", value_name = "N")]
     pub connections_per_address: Option<usize>,
+    /// The highest feature level that this node agrees to; a lower one than it knows holds the cluster back, so that the
+    /// version before can be started again
+    #[arg(
+        long,
+        env = "CONCORD_FEATURE_LEVEL_MAX",
+        default_value_t = LEVEL_MAX,
+        value_parser = clap::value_parser!(u32).range(i64::from(LEVEL_MIN)..),
+        value_name = "N"
+    )]
+    pub feature_level_max: u32,
     /// Threads that serve requests; by default one per core, at least 2
     #[arg(long, env = "CONCORD_WORKER_THREADS", value_name = "N")]
     pub worker_threads: Option<usize>,
@@ -293,6 +306,8 @@ pub struct Settings {
     pub disk_reserve_bytes: u64,
     /// How much of the history is retained.
     pub retention: Retention,
+    /// The highest feature level of the cluster that this node agrees to.
+    pub feature_level_max: u32,
     /// Threads that serve requests.
     pub worker_threads: usize,
 }
@@ -388,6 +403,7 @@ impl Settings {
             snapshot_log_bytes: args.snapshot_log_bytes,
             log_stall_timeout: Duration::from_millis(args.times.log_stall_timeout_ms),
             disk_reserve_bytes: args.disk_reserve_bytes,
+            feature_level_max: args.feature_level_max,
             retention: args.history.read(),
             worker_threads,
         })
