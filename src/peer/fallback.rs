@@ -81,6 +81,7 @@ impl Peers {
     ///
     /// # Errors
     /// See [`CallError`].
+    #[expect(clippy::too_many_arguments, reason = "those of `call`, and the older call")]
     pub async fn call_or_older(
         &self,
         lane: Lane,
@@ -90,13 +91,19 @@ impl Peers {
         timeout: Duration,
     ) -> Result<(Call, Bytes), CallError> {
         let [call, older] = calls;
-        if !self.known.lacks(to, call) {
+        let is_known = !self.known.lacks(to, call);
+        if is_known {
             match self.call(lane, to, addr, call, body(call), timeout).await {
-                Err(error) if error.is_unknown_call() => self.known.refused(to, call),
+                Err(error) if error.is_unknown_call() => {}
                 answered => return answered.map(|answer| (call, answer)),
             }
         }
-        self.call(lane, to, addr, older, body(older), timeout).await.map(|answer| (older, answer))
+        let answered = self.call(lane, to, addr, older, body(older), timeout).await;
+        if is_known {
+            // After the answer: it shows with which version the node was started, and clears what was remembered before.
+            self.known.refused(to, call);
+        }
+        answered.map(|answer| (older, answer))
     }
 }
 

@@ -115,12 +115,12 @@ async fn a_directory_of_level_1_opens_with_all_that_it_holds() {
         node.kill();
         node.settings.remove("CONCORD_FEATURE_LEVEL_MAX");
         node.start().await;
-        reaches_level(&[client.clone()], 2).await;
+        reaches_level(std::slice::from_ref(&client), 2).await;
         shows(&client, &expected[name]).await;
         let digest = client.status().await.unwrap()["digest"].clone();
         node.kill();
         node.start().await;
-        reaches_level(&[client.clone()], 2).await;
+        reaches_level(std::slice::from_ref(&client), 2).await;
         assert_eq!(client.status().await.unwrap()["digest"], digest);
         shows(&client, &expected[name]).await;
     }
@@ -145,7 +145,7 @@ async fn a_backup_of_level_1_is_verified_and_restored() {
     assert!(restored.status.success(), "{}", String::from_utf8_lossy(&restored.stderr));
     node.start().await;
     let client = node.client();
-    reaches_level(&[client.clone()], 2).await;
+    reaches_level(std::slice::from_ref(&client), 2).await;
     let kept = client.get(&config("free", "kept")).insist().await.expect(200);
     assert_eq!(*kept.data(), expected["killed"]["kept"]);
 }

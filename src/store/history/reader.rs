@@ -112,9 +112,11 @@ pub(super) struct Scan {
 pub(super) fn scan(path: &Path, after: Revision) -> Result<Scan, StoreError> {
     let file = File::open(path).map_err(io(format!("can't open {}", path.display())))?;
     let file = BufReader::with_capacity(256 << 10, file);
-    scan_from(file, after).map_err(|error| match error.kind() {
-        std::io::ErrorKind::Unsupported => StoreError::Newer(format!("{}: {error}", path.display())),
-        _ => io(format!("can't read {}", path.display()))(error),
+    scan_from(file, after).map_err(|error| {
+        if error.kind() == std::io::ErrorKind::Unsupported {
+            return StoreError::Newer(format!("{}: {error}", path.display()));
+        }
+        io(format!("can't read {}", path.display()))(error)
     })
 }
 
