@@ -16,7 +16,7 @@ use futures::future::join_all;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{Service, now};
+use super::Service;
 use crate::{
     model::{
         command::{Command, Proposal},
@@ -74,7 +74,12 @@ impl Service {
     /// The levels of this node.
     #[must_use]
     pub fn levels(&self) -> Levels {
-        let offered = self.inner.options.feature_level_max.clamp(LEVEL_MIN, LEVEL_MAX);
+        let held_at = if crate::sabotage::is("level-raised-alone") {
+            LEVEL_MAX
+        } else {
+            self.inner.options.feature_level_max
+        };
+        let offered = held_at.clamp(LEVEL_MIN, LEVEL_MAX);
         let version = Some(env!("CARGO_PKG_VERSION").into());
         Levels { min: LEVEL_MIN, max: LEVEL_MAX, offered, version }
     }
@@ -125,7 +130,7 @@ impl Service {
         let Ok(_no_change) = self.inner.changing.try_lock() else { return };
         let Some(offered) = self.ask_members(consensus).await else { return };
         for to in consensus.state().feature_level() + 1..=offered.min(self.levels().offered) {
-            let (at, by) = (now(), AUTHOR.into());
+            let (at, by) = (self.stamp(&consensus.state()), AUTHOR.into());
             let command = Command::RaiseFeatureLevel { to };
             let proposal = Proposal { at, by, reason: None, request: None, definition_read: None, command };
             match timeout(self.inner.options.write_timeout, consensus.write(proposal)).await {
@@ -140,6 +145,9 @@ impl Service {
     /// Asks all other members for their levels and notes the answers. Returns the highest level that all of them offer;
     /// `None` while one does not answer.
     async fn ask_members(&self, consensus: &Consensus) -> Option<u32> {
+        if crate::sabotage::is("level-raised-alone") {
+            return Some(LEVEL_MAX);
+        }
         let members: Vec<Member> =
             consensus.status().members.into_iter().map(|status| status.member).collect();
         let others = members.iter().filter(|member| member.id != self.node_id());

@@ -154,10 +154,9 @@ pub(super) fn payloads() -> Vec<Named> {
             ("revision", integer(0).into()),
             ("digest", text().pattern(Some("^[0-9a-f]{32}$")).into()),
             ("members", ArrayBuilder::new().items(member).into()),
-            ("alarms", ArrayBuilder::new().items(alarm).into()),
         ],
-        // While a cluster is upgraded, nodes of version 0.1 answer without it.
-        vec![("feature_level", level.into())],
+        // While a cluster is upgraded, nodes of version 0.1 answer without these.
+        vec![("feature_level", level.into()), ("alarms", ArrayBuilder::new().items(alarm).into())],
     );
     vec![("Cluster", cluster.into())]
 }
