@@ -111,30 +111,43 @@ impl Peers {
 mod tests {
     use std::sync::Arc;
 
-    use axum::{Router, extract::Path, response::IntoResponse, routing::post};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
     use crate::peer::{client::Secrets, identity::Identity};
 
     type Calls = Arc<Mutex<Vec<String>>>;
 
-    /// A node that knows `write`, and `writes` once it has a level. It counts what it is asked.
+    /// A node that knows `write`, and every call once it has a level. It notes what it is asked.
     async fn node(calls: Calls, level: Arc<Mutex<Option<u32>>>) -> String {
-        let answer = move |Path(name): Path<String>| async move {
-            calls.lock().unwrap().push(name.clone());
-            let level = *level.lock().unwrap();
-            let mut headers = HeaderMap::new();
-            level.map(|level| headers.insert(LEVEL, level.into()));
-            if name == "write" || level.is_some() {
-                (http::StatusCode::OK, headers, name).into_response()
-            } else {
-                (http::StatusCode::NOT_FOUND, headers, format!("unknown call `{name}`")).into_response()
-            }
-        };
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap().to_string();
-        let router = Router::new().route("/peer/{name}", post(answer));
-        tokio::spawn(async move { axum::serve(listener, router).await });
+        tokio::spawn(async move {
+            loop {
+                let (mut socket, _) = listener.accept().await.unwrap();
+                let (mut request, mut piece) = (Vec::new(), [0; 1024]);
+                // The body of each call is its name.
+                let name = loop {
+                    let read = socket.read(&mut piece).await.unwrap();
+                    request.extend_from_slice(&piece[..read]);
+                    let text = String::from_utf8_lossy(&request).into_owned();
+                    let name = text.strip_prefix("POST /peer/").and_then(|rest| rest.split(' ').next());
+                    if let Some(name) = name.filter(|name| text.ends_with(&format!("\r\n\r\n{name}"))) {
+                        break name.to_owned();
+                    }
+                };
+                calls.lock().unwrap().push(name.clone());
+                let level = *level.lock().unwrap();
+                let header = level.map_or_else(String::new, |level| format!("{LEVEL}: {level}\r\n"));
+                let status = if name == "write" || level.is_some() { "200 OK" } else { "404 Not Found" };
+                let text = format!("{UNKNOWN_CALL} `{name}`");
+                let length = text.len();
+                let answer = format!(
+                    "HTTP/1.1 {status}\r\n{header}content-length: {length}\r\nconnection: close\r\n\r\n{text}"
+                );
+                socket.write_all(answer.as_bytes()).await.unwrap();
+            }
+        });
         addr
     }
 
@@ -166,8 +179,8 @@ mod tests {
         assert_eq!(*calls.lock().unwrap(), ["write", "writes", "writes", "write", "write"]);
     }
 
-    #[tokio::test]
-    async fn any_other_refusal_is_returned() {
+    #[test]
+    fn any_other_refusal_is_returned() {
         for (status, text, unknown) in [
             (404, "this node has no snapshot", false),
             (421, "unknown call", false),
