@@ -3,7 +3,7 @@
 //!
 //! | calls | answered by |
 //! |---|---|
-//! | `join`, `levels` | the service; need only the secret, because the node may have no identity yet |
+//! | `join`, `levels` | the service; also of a node that has no identity yet |
 //! | `write`, `writes`, `writes-each`, `read-index`, `change` | the service, when this node leads |
 //! | `clock` | the service |
 //! | `page` | the service, from a state that it holds for cursors |

@@ -21,7 +21,7 @@
 //! | `change` | a change of the membership | the entry that makes it | the leader's service | retries until the time is up: certainly not done |
 //! | `clock` | none | the node's wall clock | the service | counts the node's clock as not known |
 //! | `room` | none | whether the node's volume is below its reserve | the service | counts the node as one with room |
-//! | `levels` | none | the feature levels that the node knows; admitted by the secret alone | the service | it is a node of level 1 |
+//! | `levels` | none | the feature levels that the node knows; a node without an identity answers, too | the service | it is a node of level 1 |
 //! | `join` | none, or the identity that a node without one is to take | the node's identity, whether it has a log | the service; admitted by the secret alone | – |
 //!
 //! **Invariant:** nodes of all versions use these names, so none is ever renamed or reused.

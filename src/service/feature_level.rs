@@ -171,21 +171,12 @@ impl Service {
     }
 
     /// Asks one node for its levels.
-    async fn ask_levels(&self, member: &Member) -> Result<Levels, CallError> {
+    pub(super) async fn ask_levels(&self, member: &Member) -> Result<Levels, CallError> {
         let (id, addr) = (member.id, &member.peer_addr);
         match self.peers().call(Lane::Forward, id, addr, Call::Levels, Bytes::new(), LEVELS_TIMEOUT).await {
             Ok(body) => decode(&body).map_err(|error| CallError::Unknown(error.to_string())),
             Err(error) if error.is_unknown_call() => Ok(Levels::first()),
             Err(error) => Err(error),
-        }
-    }
-
-    /// Asks a node that may belong to no cluster yet, and that has just told who it is.
-    pub(super) async fn ask_levels_of_new(&self, member: &Member) -> Result<Levels, CallError> {
-        match self.ask_levels(member).await {
-            // A node of level 1 refuses an unknown call for its missing identity before it looks at its name.
-            Err(CallError::Refused { status: 421, .. }) => Ok(Levels::first()),
-            asked => asked,
         }
     }
 

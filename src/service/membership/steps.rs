@@ -203,7 +203,7 @@ impl MembershipChange<'_> {
         if found.cluster_id.is_some_and(|theirs| theirs != cluster_id) {
             return Err(conflict(format!("node {id} belongs to another cluster")));
         }
-        let asked = self.service.ask_levels_of_new(member).await;
+        let asked = self.service.ask_levels(member).await;
         let levels = asked
             .map_err(|error| AttemptError::Retry(format!("node {id} at {}: {error}", member.peer_addr)))?;
         let level = self.consensus.state().feature_level();
