@@ -35,7 +35,12 @@ history-returns-current  | chaos 1
 task-end-ignored         | unit raft::supervisor::tests::a_panic_or_an_error_of_a_task_is_the_node_s_end
 unique-ignored           | unit state::apply::tests::redefine::a_value_of_a_unique_path_is_one_configs
 wall-clock-trusted       | it hostile::clocks::a_clock_that_jumps_by_33_days_deletes_and_forgets_nothing
+level-raised-alone       | it hostile::upgrades::an_upgrade_that_is_held_back_is_undone_node_by_node_under_load_with_kills
+directory-not-marked     | it hostile::upgrades::an_older_program_refuses_the_directory_of_a_higher_level_and_changes_nothing
 '
+
+# The tests of upgrades start it.
+scripts/level1.sh > /dev/null
 
 # binary KIND: builds the tests and names the executable (`lib` or `it`).
 binary() {

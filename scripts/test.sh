@@ -41,6 +41,8 @@ if ! python3 -c 'import ensurepip' 2> /dev/null; then install_deb ensurepip pyth
 
 say "checks"
 scripts/check.sh
+say "the program of the level before, for the tests of upgrades"
+scripts/level1.sh > /dev/null
 say "tests"
 cargo test --locked --all-targets
 say "power cuts"

@@ -173,6 +173,7 @@ fn make_service(settings: &Settings) -> Service {
         disk_reserve_bytes: settings.disk_reserve_bytes,
         rescue: settings.peers.clone(),
         retention: settings.retention,
+        feature_level_max: settings.feature_level_max,
     };
     let peer_addr: Option<SocketAddr> = settings.peer_addr.parse().ok();
     let source = peer_addr.map(|addr| addr.ip()).filter(|ip| !ip.is_unspecified());

@@ -32,6 +32,8 @@
 //! | `task-end-ignored` | a node goes on although one of its tasks has panicked |
 //! | `unique-ignored` | a value of a unique path is accepted twice |
 //! | `wall-clock-trusted` | the leader's wall clock alone is the time of the log |
+//! | `level-raised-alone` | a leader raises the feature level without asking the members |
+//! | `directory-not-marked` | a directory keeps its format although it is written at a higher feature level |
 //!
 //! **Invariant:** without the feature this file is one constant.
 

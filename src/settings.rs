@@ -7,23 +7,26 @@
 //! **Invariants:** a secret is never shown, neither in the help nor by `Debug`. There is no default key: a node without
 //! one does not start.
 
+mod log;
+
 use std::{fmt, path::PathBuf, time::Duration};
 
-use clap::{Args, ValueEnum};
-use tracing::level_filters::LevelFilter;
+use clap::Args;
 
 use crate::{
-    model::limits::{BATCH_STEPS_MAX, Limits},
+    model::{
+        feature::{LEVEL_MAX, LEVEL_MIN},
+        limits::{BATCH_STEPS_MAX, Limits},
+    },
     peer::{Member, NodeId},
     raft::Timers,
     service::{Retention, membership::check_address},
 };
 
+pub use log::{LogArgs, LogFormat};
+
 /// Shortest key or secret: 16 random characters can't be guessed over a network.
 const SECRET_BYTES_MIN: usize = 16;
-/// Levels of libraries that log too much, unless the filter names them: openraft warns of an unreachable member with
-/// every heartbeat, and `raft_log` logs each operation on its files.
-const LIBRARY_LEVELS: &str = "openraft=error,chunked_wal=warn,raft_log=warn";
 /// Largest value of `--body-bytes`: a write of such a body must fit into a call between nodes.
 pub const BODY_BYTES_MAX: usize = 16 << 20;
 /// Least value of `--in-flight-bytes`: a config of the default limit and its answer fit into it.
@@ -62,36 +65,6 @@ pub struct KeyArgs {
     /// A file that holds the root key
     #[arg(long, env = "CONCORD_API_KEY_FILE", value_name = "FILE")]
     pub api_key_file: Option<PathBuf>,
-}
-
-/// The format of log lines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
-    /// Text for people.
-    Text,
-    /// One JSON object per line.
-    Json,
-}
-
-/// What is logged, and how.
-#[derive(Debug, Clone, Args)]
-pub struct LogArgs {
-    /// The format of log lines
-    #[arg(long, env = "CONCORD_LOG_FORMAT", value_enum, default_value = "text")]
-    pub log_format: LogFormat,
-    /// The log filter: a level, or levels by module as in `info,concord::raft=debug`
-    #[arg(long, env = "CONCORD_LOG", default_value = "info", value_name = "FILTER")]
-    pub log: String,
-}
-
-impl LogArgs {
-    /// The filter, preceded by `LIBRARY_LEVELS` unless it is a single level that logs less than `warn`, which those
-    /// would raise.
-    #[must_use]
-    pub fn filter(&self) -> String {
-        let is_quieter = self.log.parse::<LevelFilter>().is_ok_and(|level| level < LevelFilter::WARN);
-        if is_quieter { self.log.clone() } else { format!("{LIBRARY_LEVELS},{}", self.log) }
-    }
 }
 
 /// The limits of requests; each refusal names its limit.
@@ -242,6 +215,16 @@ pub struct ServeArgs {
     /// Most connections of one address to a listener; by default, and for 0, half of all that the listener takes
     #[arg(long, env = "CONCORD_CONNECTIONS_PER_ADDRESS", value_name = "N")]
     pub connections_per_address: Option<usize>,
+    /// The highest feature level that this node agrees to; a lower one than it knows holds the cluster back, so that the
+    /// version before can be started again
+    #[arg(
+        long,
+        env = "CONCORD_FEATURE_LEVEL_MAX",
+        default_value_t = LEVEL_MAX,
+        value_parser = clap::value_parser!(u32).range(i64::from(LEVEL_MIN)..),
+        value_name = "N"
+    )]
+    pub feature_level_max: u32,
     /// Threads that serve requests; by default one per core, at least 2
     #[arg(long, env = "CONCORD_WORKER_THREADS", value_name = "N")]
     pub worker_threads: Option<usize>,
@@ -293,6 +276,8 @@ pub struct Settings {
     pub disk_reserve_bytes: u64,
     /// How much of the history is retained.
     pub retention: Retention,
+    /// The highest feature level of the cluster that this node agrees to.
+    pub feature_level_max: u32,
     /// Threads that serve requests.
     pub worker_threads: usize,
 }
@@ -388,6 +373,7 @@ impl Settings {
             snapshot_log_bytes: args.snapshot_log_bytes,
             log_stall_timeout: Duration::from_millis(args.times.log_stall_timeout_ms),
             disk_reserve_bytes: args.disk_reserve_bytes,
+            feature_level_max: args.feature_level_max,
             retention: args.history.read(),
             worker_threads,
         })

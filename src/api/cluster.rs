@@ -119,6 +119,7 @@ fn view_json(view: &ClusterView) -> String {
         "term": view.term,
         "revision": view.revision,
         "digest": format!("{:032x}", view.digest),
+        "feature_level": view.feature_level,
         "members": view.members.iter().map(member_json).collect::<Vec<_>>(),
         "alarms": view.alarms.iter().map(alarm_json).collect::<Vec<_>>(),
     })
@@ -132,6 +133,8 @@ fn member_json(member: &MemberView) -> Value {
         "api_addr": member.api_addr,
         "peer_addr": member.peer_addr,
         "lag": member.lag,
+        "version": member.version,
+        "feature_level_max": member.feature_level_max,
     })
 }
 
@@ -152,16 +155,19 @@ mod tests {
             term: 2,
             revision: 3,
             digest: 255,
+            feature_level: 2,
             members: vec![MemberView {
                 id: 1,
                 role: "follower",
                 api_addr: "a:1".into(),
                 peer_addr: "a:2".into(),
                 lag: None,
+                version: None,
+                feature_level_max: Some(2),
             }],
             alarms: vec![Alarm { kind: "log_time", node_id: None, message: "m".into() }],
         };
-        let expected = r#"{"cluster_id":null,"node_id":1,"leader_id":null,"term":2,"revision":3,"digest":"000000000000000000000000000000ff","members":[{"id":1,"role":"follower","api_addr":"a:1","peer_addr":"a:2","lag":null}],"alarms":[{"type":"log_time","node_id":null,"message":"m"}]}"#;
+        let expected = r#"{"cluster_id":null,"node_id":1,"leader_id":null,"term":2,"revision":3,"digest":"000000000000000000000000000000ff","feature_level":2,"members":[{"id":1,"role":"follower","api_addr":"a:1","peer_addr":"a:2","lag":null,"version":null,"feature_level_max":2}],"alarms":[{"type":"log_time","node_id":null,"message":"m"}]}"#;
         assert_eq!(view_json(&view), expected);
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! | calls | answered by |
 //! |---|---|
-//! | `join` | the service; needs only the secret, because the node may have no identity yet |
+//! | `join`, `levels` | the service; also of a node that has no identity yet |
 //! | `write`, `writes`, `writes-each`, `read-index`, `change` | the service, when this node leads |
 //! | `clock` | the service |
 //! | `page` | the service, from a state that it holds for cursors |
@@ -29,6 +29,7 @@ use axum::{
         HeaderMap, HeaderValue, Request, StatusCode,
         header::{CONNECTION, CONTENT_LENGTH, UPGRADE},
     },
+    middleware::map_response,
     response::{IntoResponse, Response},
     routing::post,
 };
@@ -40,12 +41,13 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 use super::server::CallerConnection;
 use crate::{
-    model::limits::BODY_COPIES,
+    model::{feature::LEVEL_MAX, limits::BODY_COPIES},
     peer::{
         ReceiveError,
         call::Call,
         client::{PROTOCOL, REMOVED_STATUS, SNAPSHOT_HEADER},
         credential::{BodyDigest, body_digest},
+        fallback::LEVEL,
     },
     raft::Consensus,
     service::{
@@ -71,6 +73,7 @@ pub fn peer_router(service: Service) -> Router {
     Router::new()
         .route(&format!("{PATH_PREFIX}{{name}}"), post(handle))
         .layer(CatchPanicLayer::new())
+        .layer(map_response(name_level))
         .with_state(Listener { service, refusals: Arc::default() })
 }
 
@@ -99,6 +102,12 @@ impl From<ReceiveError> for CallRefusal {
         };
         Self(status, error.to_string())
     }
+}
+
+/// Names the highest feature level that this node knows, by which a caller finds out that the version has changed.
+async fn name_level(mut response: Response) -> Response {
+    response.headers_mut().insert(LEVEL, LEVEL_MAX.into());
+    response
 }
 
 async fn handle(State(listener): State<Listener>, request: Request<Body>) -> Result<Response, CallRefusal> {
@@ -131,6 +140,7 @@ async fn handle(State(listener): State<Listener>, request: Request<Body>) -> Res
         | Call::Clock
         | Call::Room
         | Call::Join
+        | Call::Levels
         | Call::Write
         | Call::Writes
         | Call::Change
@@ -158,6 +168,7 @@ async fn answer(service: &Service, call: Call, body: Bytes) -> Result<Bytes, Rec
         Call::Clock => Ok(Service::answer_clock()),
         Call::Room => Ok(service.answer_room()),
         Call::Join => service.answer_join(body).await,
+        Call::Levels => Ok(service.answer_levels()),
         Call::Write => service.answer_write(body).await,
         Call::Writes => service.answer_writes(body).await,
         Call::Change => service.answer_change(body).await,
@@ -185,6 +196,7 @@ fn admit(
     let peers = service.peers();
     let admitted = match call {
         Some(Call::Join) => peers.admit_join(headers),
+        Some(Call::Levels) => peers.admit_levels(headers).map(|()| None),
         _ => peers.admit(headers).and_then(|from| match service.consensus() {
             Some(consensus) if consensus.has_left(from) => {
                 Err((REMOVED_STATUS, format!("node {from} was removed from the cluster")))

@@ -72,6 +72,19 @@ impl Peers {
         Ok(from)
     }
 
+    /// Admits the question for the feature levels: as any other call, but a node that is to join has no identity yet and
+    /// answers whoever proves the secret.
+    ///
+    /// # Errors
+    /// As [`Self::admit`].
+    pub fn admit_levels(&self, headers: &HeaderMap) -> Result<(), NotAdmitted> {
+        if self.me.get().is_some() {
+            return self.admit(headers).map(drop);
+        }
+        let cluster = text(headers, CLUSTER).and_then(|text| text.parse::<uuid::Uuid>().ok());
+        self.admit_proof(headers, cluster.map(Purpose::Call))
+    }
+
     /// Admits a received `join`, which names no cluster: the called node may have none. Returns the digest that the
     /// body must have, unless the sender is of a version that names none.
     ///

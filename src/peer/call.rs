@@ -21,6 +21,7 @@
 //! | `change` | a change of the membership | the entry that makes it | the leader's service | retries until the time is up: certainly not done |
 //! | `clock` | none | the node's wall clock | the service | counts the node's clock as not known |
 //! | `room` | none | whether the node's volume is below its reserve | the service | counts the node as one with room |
+//! | `levels` | none | the feature levels that the node knows; a node without an identity answers, too | the service | it is a node of level 1 |
 //! | `join` | none, or the identity that a node without one is to take | the node's identity, whether it has a log | the service; admitted by the secret alone | – |
 //!
 //! **Invariant:** nodes of all versions use these names, so none is ever renamed or reused.
@@ -64,11 +65,13 @@ pub enum Call {
     Clock,
     /// Asks a voter whether its volume is below its reserve.
     Room,
+    /// Asks a node which feature levels it knows.
+    Levels,
 }
 
 impl Call {
     /// All calls.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Vote,
         Self::PreVote,
         Self::Append,
@@ -87,6 +90,7 @@ impl Call {
         Self::Join,
         Self::Clock,
         Self::Room,
+        Self::Levels,
     ];
 
     /// The last segment of the path.
@@ -111,6 +115,7 @@ impl Call {
             Self::Join => "join",
             Self::Room => "room",
             Self::Clock => "clock",
+            Self::Levels => "levels",
         }
     }
 

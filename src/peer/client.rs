@@ -34,6 +34,7 @@ use super::{
     admission::{AgreedMember, Members},
     call::Call,
     credential::{Purpose, Scope, body_digest, hex},
+    fallback::KnownNodes,
     identity::Identity,
 };
 use crate::model::feature::LEVEL_MIN;
@@ -133,6 +134,8 @@ pub struct Peers {
     pub(super) bound: Option<String>,
     /// The addresses of this node that its settings name.
     pub(super) configured: Vec<String>,
+    /// What is known of the versions of other nodes.
+    pub(super) known: KnownNodes,
     secrets: Secrets,
     heartbeat: reqwest::Client,
     append: reqwest::Client,
@@ -158,6 +161,7 @@ impl Peers {
             members: RwLock::default(),
             bound: None,
             configured: Vec::new(),
+            known: KnownNodes::default(),
             secrets,
             heartbeat: client(source),
             append: client(source),
@@ -212,7 +216,12 @@ impl Peers {
         timeout: Duration,
     ) -> Result<Bytes, CallError> {
         let request = self.client(lane).post(url(addr, call)).headers(self.headers(to, addr)?).body(body);
-        self.note_removal(within(timeout, response_body(request)).await)
+        let response = async {
+            let response = send(request).await?;
+            self.known.answered(to, response.headers());
+            body_of(response, RESPONSE_BYTES_MAX).await
+        };
+        self.note_removal(within(timeout, response).await)
     }
 
     /// Calls a node whose response comes in parts. The timeout bounds the time until it begins.

@@ -35,6 +35,12 @@ pub struct Identity {
     pub format: u32,
 }
 
+/// What every format has.
+#[derive(Deserialize)]
+struct Format {
+    format: u32,
+}
+
 impl Identity {
     /// Reads a directory's identity; `None` when it has none yet.
     ///
@@ -47,16 +53,17 @@ impl Identity {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(format!("{}: {error}", path.display())),
         };
-        let identity: Self =
-            serde_json::from_slice(&bytes).map_err(|error| format!("{}: {error}", path.display()))?;
-        if identity.format > LEVEL_MAX {
+        let damaged = |error: serde_json::Error| format!("{}: {error}", path.display());
+        // The format first: a later one may have other members.
+        let Format { format } = serde_json::from_slice(&bytes).map_err(damaged)?;
+        if format > LEVEL_MAX {
             return Err(format!(
                 "{}: the directory has format {}, this version knows {LEVEL_MAX}; start a newer version",
                 path.display(),
-                identity.format
+                format
             ));
         }
-        Ok(Some(identity))
+        serde_json::from_slice(&bytes).map(Some).map_err(damaged)
     }
 
     /// Writes this identity into a directory. Writing the same one again does nothing.

@@ -7,6 +7,7 @@
 //! | which received calls are let in | [`admission`] |
 //! | what proves the secret of the cluster | `credential` |
 //! | the encoding of the bodies of the service's calls | `codec` |
+//! | the older call in place of one that a node does not know | [`fallback`] |
 //! | which node of which cluster a data directory belongs to | [`identity`] |
 //!
 //! `raft` and `service` make and answer the calls; `api/peer.rs` serves them over HTTP. The bodies of consensus's
@@ -19,6 +20,7 @@ pub mod call;
 pub mod client;
 pub(crate) mod codec;
 pub(crate) mod credential;
+pub mod fallback;
 pub mod identity;
 
 use serde::{Deserialize, Serialize};
@@ -44,7 +46,7 @@ pub enum ReceiveError {
     #[error("malformed: {0}")]
     Malformed(String),
     /// This version does not know the call.
-    #[error("unknown call `{0}`")]
+    #[error("{UNKNOWN_CALL} `{0}`", UNKNOWN_CALL = fallback::UNKNOWN_CALL)]
     Unknown(String),
     /// This node failed to execute the call.
     #[error("{0}")]

@@ -48,7 +48,7 @@ impl DirectoryFormat {
 
     /// Makes the directory one of at least this level. Blocking when it is not, which happens once for each level.
     pub(super) fn require(&self, level: u32) -> io::Result<()> {
-        if self.has(level) {
+        if self.has(level) || crate::sabotage::is("directory-not-marked") {
             return Ok(());
         }
         if level > LEVEL_MAX {

@@ -69,7 +69,8 @@ impl Consensus {
             | Call::Change
             | Call::Join
             | Call::Clock
-            | Call::Room => return Err(ReceiveError::Unknown(call.to_string())),
+            | Call::Room
+            | Call::Levels => return Err(ReceiveError::Unknown(call.to_string())),
         };
         Ok(response.into())
     }

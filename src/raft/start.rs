@@ -1,6 +1,6 @@
 //! The start of consensus on a node, in five steps.
 //!
-//! 1. Open the log. A damaged log is refused, and so is a missing one where a log has existed: this member no
+//! 1. Refuse a directory that a newer version has written to. Open the log. A damaged log is refused, and so is a missing one where a log has existed: this member no
 //!    longer knows its vote.
 //! 2. Check that the log's header and the directory's identity name the same member.
 //! 3. Open the store with the range of the log. It returns the newest whole state.
@@ -74,7 +74,11 @@ impl Consensus {
             return Err(StartError::Refused("the client for peer calls has another identity".into()));
         }
         let opening = (me.clone(), directory.clone());
-        let wal = blocking(move || open_log(&opening.0, &opening.1)).await??;
+        let wal = blocking(move || {
+            Store::refuse_newer(&opening.1.join(STORE_DIRECTORY))?;
+            open_log(&opening.0, &opening.1)
+        });
+        let wal = wal.await??;
         let range = wal.range();
         let (store, loaded) = open_store(&directory, store, range).await?;
         let log = wal.with_listener(Arc::new(store.clone()), DirectoryFormat::new(&directory, me.format));

@@ -14,6 +14,7 @@
 //! | earlier revisions, their retention | `history` |
 //! | watches | `watch` |
 //! | forming the cluster, readiness, changes of the members | `membership` |
+//! | the feature level of the cluster, and which levels the members know | `feature_level` |
 //! | builds of indexes (on the leader) | `index_build` |
 //! | the file that holds the whole state | `backup` |
 //! | the owner of a credential | `access` |
@@ -35,6 +36,7 @@ mod backup;
 mod clock;
 mod cpu_pool;
 mod disk_reserve;
+mod feature_level;
 mod forgetting;
 pub(crate) mod forward;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -117,6 +119,8 @@ pub struct Options {
     pub rescue: Vec<Member>,
     /// How much of the history is retained.
     pub retention: Retention,
+    /// The highest feature level of the cluster that this node agrees to.
+    pub feature_level_max: u32,
 }
 
 /// What a node does for its callers. Cloning shares it.
@@ -158,6 +162,8 @@ struct Inner {
     memory_budget: memory_budget::MemoryBudget,
     /// One permit for each backup that is being written.
     backups: Arc<Semaphore>,
+    /// The feature levels of the other members, as they answered last.
+    member_levels: Mutex<feature_level::MemberLevels>,
     /// A moment such that this node's state contains every write that was acknowledged before it.
     fresh_since: Mutex<Option<Instant>>,
     stopping: CancellationToken,
@@ -196,6 +202,7 @@ impl Service {
             pinned_states: Arc::new(read::pinned::PinnedStates::new(memory_budget.pins_max())),
             memory_budget,
             backups: Arc::new(Semaphore::new(BACKUPS_MAX)),
+            member_levels: Mutex::default(),
             fresh_since: Mutex::new(None),
             stopping: CancellationToken::new(),
             options,

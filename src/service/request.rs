@@ -409,6 +409,8 @@ pub struct ClusterView {
     pub revision: Revision,
     /// The digest of the state at `revision`.
     pub digest: u128,
+    /// The feature level of the cluster at `revision`.
+    pub feature_level: u32,
     /// All members.
     pub members: Vec<MemberView>,
     /// What is wrong, as far as this node knows.
@@ -439,4 +441,8 @@ pub struct MemberView {
     pub peer_addr: String,
     /// Entries that it is behind the leader's log; known on the leader only.
     pub lag: Option<u64>,
+    /// Its version, when it has told this node.
+    pub version: Option<String>,
+    /// The highest feature level that it knows, when it has told this node.
+    pub feature_level_max: Option<u32>,
 }

@@ -19,6 +19,7 @@ pub(crate) const KEY: &str = "a-root-key-of-length";
 pub(crate) fn service(directory: &Path, limits: Limits) -> Service {
     let options = Options {
         retention: Retention::default(),
+        feature_level_max: crate::model::feature::LEVEL_MAX,
         node_id: 1,
         directory: directory.into(),
         limits,

@@ -247,6 +247,15 @@ impl Store {
         Ok((Self { inner: Arc::new(inner) }, loaded))
     }
 
+    /// Refuses a directory that a newer version has written to, and changes nothing in it. Blocking. Called before the log
+    /// is opened, too.
+    ///
+    /// # Errors
+    /// [`StoreError::Newer`], or when the disk fails.
+    pub fn refuse_newer(directory: &Path) -> Result<(), StoreError> {
+        open::refuse_newer(directory)
+    }
+
     /// Marks everything in the store as wrong: the next start removes it and rebuilds the state. The note is
     /// retained for that start. Blocking.
     ///

@@ -6,6 +6,8 @@
 //! checkpoint. Otherwise the newest snapshot is loaded that is whole; applying the log after it restores the
 //! rest.
 //!
+//! What a newer version wrote is neither damage nor lost: such a directory is refused before anything in it is changed.
+//!
 //! **Invariant:** a state newer than the log shows that the log was lost. The node has forgotten its vote
 //! then and must not go on.
 
@@ -13,7 +15,7 @@ use std::path::Path;
 
 use super::{
     LogRange, Options, Position, StoreError, files,
-    history::writer::HistoryWriter,
+    history::{format, writer::HistoryWriter},
     sled::{
         checkpoint::Checkpoint,
         mirror::MirrorStart,
@@ -38,6 +40,7 @@ type Mirrored = (Trees, u64, State, Position);
 
 /// Opens a store's directories and finds the newest whole state.
 pub(super) fn open(directory: &Path, options: &Options, log: LogRange) -> Result<Opened, StoreError> {
+    refuse_newer(directory)?;
     files::make_directory(directory)?;
     remove_invalidated(directory)?;
     let snapshots = RetainedSnapshots::open(&directory.join("snapshot"), options.block_bytes, log)?;
@@ -65,6 +68,33 @@ pub(super) fn open(directory: &Path, options: &Options, log: LogRange) -> Result
     history.compact(newest.0.compaction_revision())?;
     let start = MirrorStart { databases, trees, existed, newest };
     Ok(Opened { snapshots, history, start, nothing })
+}
+
+/// Refuses a directory with a file that is whole and of a format that this version does not know. It changes nothing and
+/// is called before anything else looks at the directory: what opens a file takes an unknown one for a damaged one.
+pub(super) fn refuse_newer(directory: &Path) -> Result<(), StoreError> {
+    let files_of = |part: &str| {
+        let directory = directory.join(part);
+        let names = if directory.is_dir() { files::names(&directory)? } else { Vec::new() };
+        Ok::<_, StoreError>(names.into_iter().map(move |name| (directory.join(&name), name)))
+    };
+    for (path, name) in files_of("snapshot")? {
+        // Whatever else is wrong with a file is treated where it is opened.
+        if name.starts_with("snapshot-")
+            && name.ends_with(".concord")
+            && let Err(newer @ StoreError::Newer(_)) = file::feature_level_of(&path)
+        {
+            return Err(newer);
+        }
+    }
+    for (path, name) in files_of("history")? {
+        if name.starts_with("segment-")
+            && let Err(newer @ StoreError::Newer(_)) = format::refuse_newer(&path)
+        {
+            return Err(newer);
+        }
+    }
+    Ok(())
 }
 
 /// The marker of a directory whose state was found to be wrong; it holds the caller's note.

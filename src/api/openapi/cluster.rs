@@ -24,8 +24,12 @@ fn view() -> Value {
         "term": 2,
         "revision": 40,
         "digest": "0123456789abcdef0123456789abcdef",
+        "feature_level": 2,
         "members": [
-            { "id": 1, "role": "leader", "api_addr": "10.0.0.1:8101", "peer_addr": "10.0.0.1:8201", "lag": 0 },
+            {
+                "id": 1, "role": "leader", "api_addr": "10.0.0.1:8101", "peer_addr": "10.0.0.1:8201", "lag": 0,
+                "version": "0.1.0", "feature_level_max": 2,
+            },
         ],
         "alarms": [
             { "type": "clock", "node_id": 3, "message": "the clock of node 3 is 2851200 s ahead of the log's time" },
@@ -116,6 +120,11 @@ pub(super) fn requests() -> Vec<Named> {
 pub(super) fn payloads() -> Vec<Named> {
     let lag = nullable(Type::Integer)
         .description(Some("log entries that the member lacks; known on the leader only"));
+    let version = nullable(Type::String).description(Some("null while the member has not told this node"));
+    let level_max =
+        nullable(Type::Integer).description(Some("the highest feature level that the member knows"));
+    let level =
+        integer(1).description(Some("what all members can work with; it rises when every member knows more"));
     let member = open(
         vec![
             ("id", integer(1).into()),
@@ -124,7 +133,7 @@ pub(super) fn payloads() -> Vec<Named> {
             ("peer_addr", text().into()),
             ("lag", lag.into()),
         ],
-        Vec::new(),
+        vec![("version", version.into()), ("feature_level_max", level_max.into())],
     );
     let about =
         nullable(Type::Integer).description(Some("the member that it is about; null for the whole cluster"));
@@ -145,9 +154,9 @@ pub(super) fn payloads() -> Vec<Named> {
             ("revision", integer(0).into()),
             ("digest", text().pattern(Some("^[0-9a-f]{32}$")).into()),
             ("members", ArrayBuilder::new().items(member).into()),
-            ("alarms", ArrayBuilder::new().items(alarm).into()),
         ],
-        Vec::new(),
+        // While a cluster is upgraded, nodes of version 0.1 answer without these.
+        vec![("feature_level", level.into()), ("alarms", ArrayBuilder::new().items(alarm).into())],
     );
     vec![("Cluster", cluster.into())]
 }

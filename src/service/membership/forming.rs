@@ -92,9 +92,11 @@ impl Service {
         consensus.initialize(members).await.map_err(Refusal::Undecided)?;
         tracing::info!(cluster = %cluster_id, "formed the cluster {cluster_id}");
         // The answer should show a working cluster. One that takes longer to begin is formed all the same.
-        if let Err(refusal) = self.confirm_until(consensus, Instant::now() + FIRST_READ_TIMEOUT).await {
+        let deadline = Instant::now() + FIRST_READ_TIMEOUT;
+        if let Err(refusal) = self.confirm_until(consensus, deadline).await {
             tracing::warn!("the cluster is formed, but does not work yet: {refusal:?}");
         }
+        self.await_first_feature_level(consensus, deadline).await;
         Ok(())
     }
 

@@ -15,9 +15,10 @@ mod forming;
 mod readiness;
 mod steps;
 
-use super::{ClusterView, MemberView, Service};
+use super::{ClusterView, MemberView, Service, feature_level::Levels};
 use crate::{
-    peer::{NodeId, identity::Identity},
+    model::feature::LEVEL_MIN,
+    peer::{Member, NodeId, identity::Identity},
     raft::{Consensus, MemberStatus, Start, StartError},
 };
 
@@ -79,6 +80,7 @@ impl Service {
             consensus.supervise("forget-outcomes", self.clone().forget_outcomes());
             consensus.supervise("keep-room", self.clone().keep_room());
             consensus.supervise("keep-clock", self.clone().keep_clock());
+            consensus.supervise("raise-feature-level", self.clone().keep_raising_feature_level());
         }
         Ok(())
     }
@@ -93,6 +95,7 @@ impl Service {
             term: 0,
             revision: 0,
             digest: 0,
+            feature_level: LEVEL_MIN,
             members: Vec::new(),
             alarms: Vec::new(),
         };
@@ -102,22 +105,30 @@ impl Service {
             view.term = status.term;
             view.revision = state.revision();
             view.digest = state.digest();
-            let members = status.members.into_iter();
-            view.members = members.map(|member| member_view(member, status.leader_id)).collect();
             view.alarms = self.clock_alarms();
+            view.feature_level = state.feature_level();
+            let (members, levels) = (status.members.into_iter(), self.member_levels());
+            let shown = |member: MemberStatus| {
+                let levels = levels.get(&member.member.id);
+                member_view(member, status.leader_id, levels)
+            };
+            view.members = members.map(shown).collect();
         }
         view
     }
 }
 
-fn member_view(status: MemberStatus, leader: Option<NodeId>) -> MemberView {
+fn member_view(status: MemberStatus, leader: Option<NodeId>, levels: Option<&Levels>) -> MemberView {
     let MemberStatus { member, voter, lag } = status;
     let role = match (voter, leader == Some(member.id)) {
         (_, true) => "leader",
         (true, false) => "follower",
         (false, false) => "learner",
     };
-    MemberView { id: member.id, role, api_addr: member.api_addr, peer_addr: member.peer_addr, lag }
+    let Member { id, api_addr, peer_addr } = member;
+    let version = levels.and_then(|levels| levels.version.clone());
+    let feature_level_max = levels.map(|levels| levels.max);
+    MemberView { id, role, api_addr, peer_addr, lag, version, feature_level_max }
 }
 
 /// Checks that a text is `host:port`, by which other nodes can call.
@@ -140,7 +151,6 @@ pub(crate) fn check_address(text: &str) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::peer::Member;
 
     #[test]
     fn an_address_is_a_host_and_a_port() {
@@ -166,12 +176,12 @@ mod tests {
 
     #[test]
     fn a_leader_has_the_role_of_one() {
-        let status = |id, voter| {
+        let status = |id, voter, leader| {
             let member = Member { id, api_addr: "a:1".into(), peer_addr: "a:2".into() };
-            MemberStatus { member, voter, lag: None }
+            member_view(MemberStatus { member, voter, lag: None }, leader, None).role
         };
-        assert_eq!(member_view(status(1, true), Some(1)).role, "leader");
-        assert_eq!(member_view(status(2, true), Some(1)).role, "follower");
-        assert_eq!(member_view(status(3, false), None).role, "learner");
+        assert_eq!(status(1, true, Some(1)), "leader");
+        assert_eq!(status(2, true, Some(1)), "follower");
+        assert_eq!(status(3, false, None), "learner");
     }
 }

@@ -203,6 +203,17 @@ impl MembershipChange<'_> {
         if found.cluster_id.is_some_and(|theirs| theirs != cluster_id) {
             return Err(conflict(format!("node {id} belongs to another cluster")));
         }
+        let asked = self.service.ask_levels(member).await;
+        let levels = asked
+            .map_err(|error| AttemptError::Retry(format!("node {id} at {}: {error}", member.peer_addr)))?;
+        let level = self.consensus.state().feature_level();
+        if !levels.include(level) {
+            return Err(conflict(format!(
+                "node {id} knows the feature levels {} to {}, and this cluster has level {level}: start a newer version \
+                 there",
+                levels.min, levels.max
+            )));
+        }
         let request = JoinRequest::TakeIdentity { cluster_id, node_id: id };
         self.service.request_join(member, &request).await.map(drop).map_err(not_joined)
     }

@@ -17,7 +17,8 @@
 //! older segments takes nothing from it.
 
 use std::{
-    io::Write,
+    fs::File,
+    io::{Read, Write},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -32,7 +33,10 @@ use crate::{
         time::Timestamp,
     },
     state::{Change, Edit, RememberedOutcome},
-    store::{StoreError, files},
+    store::{
+        StoreError,
+        files::{self, Frame, io},
+    },
 };
 
 const MAGIC: &[u8; 8] = b"CONCHIST";
@@ -43,6 +47,8 @@ const CHANGE: u8 = 1;
 const APPLIED_MARK: u8 = 2;
 const SEAL: u8 = 3;
 const INDEX: u8 = 4;
+/// More than the first frame of any format has.
+const HEADER_FRAME_BYTES: u64 = 4096;
 
 /// What one log entry changed, as the history stores it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -150,6 +156,30 @@ impl StoredEdit {
             Edit::Forget(request) => Self::Forget(request.revision),
             Edit::Entries { .. } | Edit::Building { .. } => return None,
         })
+    }
+}
+
+/// The format of a segment whose first frame this is; `None` when it is none.
+fn format_of(first_frame: &[u8]) -> Option<u16> {
+    let format = first_frame.strip_prefix(&[HEADER])?.strip_prefix(MAGIC)?.first_chunk::<2>()?;
+    Some(u16::from_le_bytes(*format))
+}
+
+/// Refuses a segment whose first frame is whole and of a format that this version does not know.
+pub(crate) fn refuse_newer(path: &Path) -> Result<(), StoreError> {
+    let name = path.display().to_string();
+    let mut file = File::open(path).map_err(io(format!("can't open {name}")))?;
+    // Only the header's bytes: a damaged length must not read the whole file.
+    let first = files::read_frame(&mut (&mut file).take(HEADER_FRAME_BYTES))
+        .map_err(io(format!("can't read {name}")))?;
+    match first {
+        Frame::Whole(bytes, _) => match format_of(&bytes) {
+            Some(format) if format != FORMAT => {
+                Err(StoreError::unknown_format(&name, format, FORMAT..=FORMAT))
+            }
+            Some(_) | None => Ok(()),
+        },
+        Frame::End | Frame::Damaged(_) => Ok(()),
     }
 }
 

@@ -22,7 +22,14 @@ pub(in crate::store) fn scan(bytes: &[u8]) -> bool {
         },
         Frame::End | Frame::Damaged(_) => 0,
     };
-    let scan = scan_from(bytes, after).expect("memory is read");
+    let scan = match scan_from(bytes, after) {
+        Ok(scan) => scan,
+        // Whole, and written by a newer version: refused.
+        Err(error) => {
+            assert_eq!(error.kind(), std::io::ErrorKind::Unsupported, "memory is read");
+            return false;
+        }
+    };
     let whole = usize::try_from(scan.bytes).expect("no more than there is");
     assert!(whole <= bytes.len(), "a scan finds no more than there is");
     let again = scan_from(&bytes[..whole], after).expect("memory is read");

@@ -112,10 +112,16 @@ pub(super) struct Scan {
 pub(super) fn scan(path: &Path, after: Revision) -> Result<Scan, StoreError> {
     let file = File::open(path).map_err(io(format!("can't open {}", path.display())))?;
     let file = BufReader::with_capacity(256 << 10, file);
-    scan_from(file, after).map_err(io(format!("can't read {}", path.display())))
+    scan_from(file, after).map_err(|error| {
+        if error.kind() == std::io::ErrorKind::Unsupported {
+            return StoreError::Newer(format!("{}: {error}", path.display()));
+        }
+        io(format!("can't read {}", path.display()))(error)
+    })
 }
 
-/// Reads a segment up to its first damage.
+/// Reads a segment up to its first damage. A whole frame that this version does not know is an error of the kind
+/// *unsupported*: it must not be cut off.
 pub(super) fn scan_from(mut from: impl Read, after: Revision) -> std::io::Result<Scan> {
     let mut scan = Scan { totals: Totals { upto: after, ..Totals::default() }, ..Scan::default() };
     // Only the seal may follow the index. Without a seal the index is cut off, so it is not counted before.
@@ -156,6 +162,11 @@ pub(super) fn scan_from(mut from: impl Read, after: Revision) -> std::io::Result
             {
                 (scan.totals, scan.bytes, scan.sealed) = (totals, before + length, true);
                 return Ok(scan);
+            }
+            // Its checksum is right: this is what was written.
+            (None, _) => {
+                let text = "a frame holds what this version does not know; start a newer version";
+                return Err(std::io::Error::new(std::io::ErrorKind::Unsupported, text));
             }
             _ => {
                 scan.damage = Some("a frame does not belong there");

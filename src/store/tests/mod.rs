@@ -1,6 +1,7 @@
 //! The store as a whole: what is loaded after a clean stop, a crash, damage and an installed snapshot.
 
 mod fixture;
+mod newer;
 
 use std::fs;
 

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Builds the last program of feature level 1, which the tests of upgrades start beside the new one. Prints its path.
+#
+#   scripts/level1.sh        debug/concord-level-1 in cargo's target directory, from tests/fixtures/level-1/source.tar.gz
+#
+# It needs no network and no history: the archive holds the sources of version 0.1.0. It shares the target directory
+# with the tests, so that of all crates only concord itself is compiled again; its manifest names the dependencies of
+# the tests as its own for that reason.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+archive=$PWD/tests/fixtures/level-1/source.tar.gz
+target=${CARGO_TARGET_DIR:-$PWD/target}
+source=$target/level-1/source
+binary=$target/debug/concord-level-1
+
+# Unpacked once for each archive: new times would make cargo compile it again.
+sum=$(sha256sum "$archive" | cut -d' ' -f1)
+if [[ $(cat "$target/level-1/sum" 2> /dev/null) != "$sum" ]]; then
+    rm -rf "$source"
+    mkdir -p "$source"
+    tar xzf "$archive" -C "$source"
+    cp rust-toolchain.toml "$source/"
+    echo "$sum" > "$target/level-1/sum"
+fi
+# Its own lines are of no use: without debug information it is built and linked in half the time.
+CARGO_TARGET_DIR=$target cargo build --quiet --offline --locked --config profile.dev.debug=false \
+    --manifest-path "$source/Cargo.toml" --bin concord-level-1 >&2
+echo "$binary"
