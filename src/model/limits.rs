@@ -190,6 +190,10 @@ pub const READY_STALENESS_MAX: Duration = Duration::from_secs(2);
 
 // Cursors, history, watches.
 
+/// Bytes of applied changes that wait for the history on a node's disk. Above, writes are refused: a disk that does
+/// not keep up must not fill the memory. A second of the highest load. Fixed.
+pub const WAITING_CHANGES_BYTES_MAX: u64 = 128 << 20;
+
 /// How long a state is retained unused: long enough for a person who reads a page and for a job that processes one. Fixed.
 pub const CURSOR_IDLE_MAX: Duration = Duration::from_secs(5 * 60);
 /// Pinned states of a node. What they keep in memory is bounded by a share of `--in-flight-bytes`. Fixed.

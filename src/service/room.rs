@@ -21,6 +21,7 @@ use tokio::time::sleep;
 
 use super::{Service, request::Refusal};
 use crate::{
+    model::limits::WAITING_CHANGES_BYTES_MAX,
     peer::{
         NodeId,
         call::Call,
@@ -35,7 +36,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// How long a voter may take to answer.
 const CALL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Whether a voter's volume is below its reserve. Sent between nodes.
+/// Whether a voter's volume is below its reserve, or does not keep up with the changes. Sent between nodes.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct RoomResponse {
     full: bool,
@@ -68,17 +69,25 @@ impl VotersRoom {
             return Ok(());
         }
         Err(Refusal::StorageFull(format!(
-            "the volumes of {full} of {all} voters have less free space than their reserve, and the others are no \
-             majority"
+            "the volumes of {full} of {all} voters have less free space than their reserve or do not keep up, and the \
+             others are no majority"
         )))
     }
 }
 
 impl Service {
-    /// Refuses writes that need space while this node's volume, or too many of the voters', are below their reserve.
+    /// Refuses writes that need space while this node's volume, or too many of the voters', are below their reserve or
+    /// do not keep up.
     pub(super) fn check_room(&self) -> Result<(), Refusal> {
         self.inner.disk_reserve.check()?;
+        self.check_waiting_changes()?;
         self.inner.voters_room.check()
+    }
+
+    /// Refuses writes while more applied changes wait for this node's disk than may be in memory.
+    pub(super) fn check_waiting_changes(&self) -> Result<(), Refusal> {
+        let waiting = self.consensus().map_or(0, |consensus| consensus.store().waiting_bytes());
+        check_waiting(waiting)
     }
 
     /// Asks the other voters for their room while this node leads, until it stops.
@@ -127,13 +136,29 @@ impl Service {
 
     /// Answers the leader's question for this node's room.
     pub(crate) fn answer_room(&self) -> Bytes {
-        encode(&RoomResponse { full: self.inner.disk_reserve.check().is_err() })
+        let full = self.inner.disk_reserve.check().is_err() || self.check_waiting_changes().is_err();
+        encode(&RoomResponse { full })
     }
+}
+
+fn check_waiting(bytes: u64) -> Result<(), Refusal> {
+    if bytes <= WAITING_CHANGES_BYTES_MAX {
+        return Ok(());
+    }
+    Err(Refusal::LimitReached(format!(
+        "changes of {bytes} bytes wait for the disk of this node, more than {WAITING_CHANGES_BYTES_MAX}"
+    )))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn writes_are_refused_while_too_much_waits_for_the_disk() {
+        assert_eq!(check_waiting(WAITING_CHANGES_BYTES_MAX), Ok(()));
+        assert!(matches!(check_waiting(WAITING_CHANGES_BYTES_MAX + 1), Err(Refusal::LimitReached(_))));
+    }
 
     #[test]
     fn writes_are_refused_when_the_full_voters_are_needed() {

@@ -230,6 +230,22 @@ pub enum Edit {
 }
 
 impl Edit {
+    /// At most how many bytes the edit keeps in memory, of records before and after it.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let definition = |one: &Option<Arc<Definition>>| one.as_deref().map_or(0, replaced::definition_bytes);
+        let config = |one: &Option<Arc<Config>>| one.as_deref().map_or(0, replaced::config_bytes);
+        let texts = match self {
+            Self::Definition { before, after } => definition(before).saturating_add(definition(after)),
+            Self::Config { before, after, .. } => config(before).saturating_add(config(after)),
+            Self::Entries { before, after, .. } => {
+                replaced::config_bytes(before).saturating_add(replaced::config_bytes(after))
+            }
+            Self::Building { .. } | Self::Reindexed { .. } | Self::Remember(_) | Self::Forget(_) => 0,
+        };
+        texts.saturating_add(replaced::BYTES_PER_RECORD)
+    }
+
     /// Whether it releases memory that takes long to free: a definition with its configs, or an index.
     #[must_use]
     pub fn is_costly_to_free(&self) -> bool {

@@ -9,7 +9,10 @@
 use std::{
     collections::VecDeque,
     panic::{self, AssertUnwindSafe},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -46,6 +49,8 @@ pub(super) struct Shared {
     /// Signalled when the thread made progress.
     done: Condvar,
     failed: tokio::sync::watch::Sender<Option<String>>,
+    /// Bytes of the changes that the history does not have yet.
+    waiting_bytes: AtomicU64,
 }
 
 /// The thread's work, and how far it is.
@@ -98,11 +103,13 @@ struct Round {
     log_durable: Revision,
     sync_to: Revision,
     ending: Ending,
+    /// Bytes that no longer wait once the items are processed.
+    bytes: u64,
 }
 
 impl Store {
-    /// Enqueues what was applied. Never blocks. The Raft layer bounds what waits for the history, by
-    /// [`Self::figures`]; what waits for sled is bounded here.
+    /// Enqueues what was applied. Never blocks. The service bounds what waits for the history, by
+    /// [`Self::waiting_bytes`]; what waits for sled is bounded here.
     pub fn enqueue(&self, batch: Batch) {
         let Batch { state, position, changes } = batch;
         let checkpoint = Checkpoint::of(&state, &position);
@@ -116,6 +123,8 @@ impl Store {
         if queue.ending == Ending::Over {
             return;
         }
+        let bytes = edits().map(Edit::bytes).fold(0, u64::saturating_add);
+        self.inner.shared.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
         let (retired, small) = if frees { (Some(Box::new(before)), None) } else { (None, Some(before)) };
         queue.items.push_back(Item::Applied { checkpoint, changes, state: needed, retired });
         self.inner.shared.wake(queue);
@@ -133,6 +142,12 @@ impl Store {
     pub fn truncated(&self, last: Revision) {
         let mut queue = self.inner.shared.queue();
         queue.log_durable = queue.log_durable.min(last);
+    }
+
+    /// Bytes of the changes that were applied and that the history does not have yet: they are in memory.
+    #[must_use]
+    pub fn waiting_bytes(&self) -> u64 {
+        self.inner.shared.waiting_bytes.load(Ordering::Relaxed)
     }
 
     /// How far everything is.
@@ -190,6 +205,7 @@ impl Shared {
             wake: Condvar::new(),
             done: Condvar::new(),
             failed: tokio::sync::watch::Sender::new(None),
+            waiting_bytes: AtomicU64::new(0),
         }
     }
 
@@ -304,10 +320,13 @@ impl Worker<'_> {
             let round = self.wait(progress);
             let closing = round.ending == Ending::Close;
             let (log_durable, sync_to, ending) = (round.log_durable, round.sync_to, round.ending);
+            let bytes = round.bytes;
             self.seen = (log_durable, sync_to);
             let log_durable =
                 if crate::sabotage::is("sled-beyond-log") { Revision::MAX } else { log_durable };
             self.process(round)?;
+            // Whoever adds holds the queue's lock, as this thread did when it read the sum.
+            self.shared.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
             if closing || (sync_to > self.history_synced() && self.history.applied() >= sync_to) {
                 self.history.seal()?;
                 self.synced();
@@ -369,6 +388,7 @@ impl Worker<'_> {
             log_durable: queue.log_durable,
             sync_to: queue.sync_to,
             ending: queue.ending,
+            bytes: self.shared.waiting_bytes.load(Ordering::Relaxed),
         }
     }
 

@@ -102,7 +102,7 @@ impl Service {
 
     /// Refuses writes that need space on the disk while the reserve is used up.
     fn check_disk(&self, write: &Write) -> Result<(), Refusal> {
-        if write.is_removal() { Ok(()) } else { self.check_room() }
+        if write.is_removal() { self.check_waiting_changes() } else { self.check_room() }
     }
 
     async fn attempt(

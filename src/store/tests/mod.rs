@@ -2,6 +2,7 @@
 
 mod fixture;
 mod newer;
+mod waiting;
 
 use std::fs;
 
