@@ -9,7 +9,7 @@
 //! | What happens to a caller that does not read? | `socket`, over HTTP/2 `connection` |
 //! | Who gets a place when all are taken? | `places` |
 //!
-//! What a connection may hold in memory is known: until a credential was good on it [`FREE_HEAD_BYTES`], and of the
+//! What a connection may hold in memory is known: until a credential was good on it `FREE_HEAD_BYTES`, and of the
 //! rest all such connections together [`STRANGER_HEADS_BYTES`]; afterwards the head of a request ([`HEAD_BYTES_MAX`]),
 //! what HTTP/2's windows allow, and its answers.
 //!

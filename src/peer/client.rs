@@ -8,7 +8,7 @@
 //! **Invariants**
 //! 1. [`CallError::NotSent`] means that the other node has certainly not received the call. In doubt the error is
 //!    [`CallError::Unknown`].
-//! 2. Secrets are never logged. One is sent to a voter only that may be of the first version: see [`Peers::headers`].
+//! 2. Secrets are never logged. One is sent to a voter only that may be of the first version: see `Peers::headers`.
 
 use std::{
     future::Future,
