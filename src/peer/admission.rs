@@ -20,7 +20,7 @@ use subtle::{Choice, ConstantTimeEq};
 use super::{
     NodeId,
     client::{AT, CLUSTER, CREDENTIAL, DIGEST, FROM, Peers, SECRET, TO},
-    credential::{BodyDigest, Purpose, Scope, digest_of_hex},
+    credential::{BodyDigest, Purpose, Scope, digest_of},
 };
 use crate::model::feature::LEVEL_MIN;
 
@@ -91,7 +91,7 @@ impl Peers {
     /// # Errors
     /// 401 when it proves no secret, 421 when it is for another node.
     pub fn admit_join(&self, headers: &HeaderMap) -> Result<Option<BodyDigest>, NotAdmitted> {
-        let digest = text(headers, DIGEST).and_then(digest_of_hex);
+        let digest = text(headers, DIGEST).and_then(digest_of);
         self.admit_proof(headers, digest.map(Purpose::Join))?;
         let Some(digest) = digest.filter(|_| headers.contains_key(CREDENTIAL)) else { return Ok(None) };
         // A node without an identity answers all, with its id: the caller learns whom it has called instead.

@@ -33,7 +33,7 @@ use super::{
     NodeId,
     admission::{AgreedMember, Members},
     call::Call,
-    credential::{Purpose, Scope, body_digest, hex},
+    credential::{Purpose, Scope, body_digest, text_of},
     fallback::KnownNodes,
     identity::Identity,
 };
@@ -364,7 +364,7 @@ impl Peers {
     pub(super) fn join_headers(&self, to: NodeId, addr: &str, body: &[u8]) -> Result<HeaderMap, CallError> {
         let digest = body_digest(body);
         let mut headers = self.proof(to, addr, Purpose::Join(digest))?;
-        headers.insert(DIGEST, value(&hex(&digest))?);
+        headers.insert(DIGEST, value(&text_of(&digest))?);
         Ok(headers)
     }
 

@@ -11,6 +11,7 @@
 //! **Invariants:** what is signed is unambiguous: each part has a fixed length or names it. Credentials are compared in
 //! constant time.
 
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use hmac::{Hmac, Mac};
 use sha2::{Digest, Sha256};
 use subtle::{Choice, ConstantTimeEq};
@@ -41,7 +42,7 @@ pub(super) struct Scope<'a> {
 }
 
 impl Scope<'_> {
-    /// The credential as hexadecimal text.
+    /// The credential as the text of a header.
     pub(super) fn sign(&self, secret: &str) -> String {
         let mut mac =
             Hmac::<Sha256>::new_from_slice(secret.as_bytes()).expect("HMAC takes a key of any length");
@@ -57,7 +58,7 @@ impl Scope<'_> {
         mac.update(&what);
         mac.update(&self.to.to_be_bytes());
         mac.update(self.at.as_bytes());
-        hex(&mac.finalize().into_bytes())
+        text_of(&mac.finalize().into_bytes())
     }
 
     /// Whether a credential was made with one of these secrets. All are tried, whichever matches, so that the time
@@ -75,24 +76,14 @@ pub(crate) fn body_digest(body: &[u8]) -> BodyDigest {
     Sha256::digest(body).into()
 }
 
-pub(super) fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
-        write!(text, "{byte:02x}").expect("a string takes all");
-        text
-    })
+/// Bytes as the text of a header.
+pub(super) fn text_of(bytes: &[u8]) -> String {
+    URL_SAFE_NO_PAD.encode(bytes)
 }
 
-/// The digest that a text names in hexadecimal.
-pub(super) fn digest_of_hex(text: &str) -> Option<BodyDigest> {
-    let mut digest = [0; 32];
-    if text.len() != 64 || !text.is_ascii() {
-        return None;
-    }
-    for (place, byte) in digest.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(text.get(2 * place..2 * place + 2)?, 16).ok()?;
-    }
-    Some(digest)
+/// The digest that the text of a header names.
+pub(super) fn digest_of(text: &str) -> Option<BodyDigest> {
+    URL_SAFE_NO_PAD.decode(text).ok()?.try_into().ok()
 }
 
 #[cfg(test)]
@@ -125,16 +116,16 @@ mod tests {
     #[test]
     fn the_bytes_of_a_credential_stay() {
         let join = Scope { purpose: Purpose::Join(body_digest(b"body")), ..SCOPE };
-        assert_eq!(SCOPE.sign("secret"), "c0e39fab1b7dde0ab978c94c83873847251d1b1a6ab0add50c60f577745adfca");
-        assert_eq!(join.sign("secret"), "57e167dbefec98d504ecb9fde178226e9bfd90fac900983d27d5b1be3cf5988d");
+        assert_eq!(SCOPE.sign("secret"), "wOOfqxt93gq5eMlMg4c4RyUdGxpqsK3VDGD1d3Ra38o");
+        assert_eq!(join.sign("secret"), "V-Fn2-_smNUE7Ln94Xgibpv9kPrJAJg9J9Wxvjz1mI0");
     }
 
     #[test]
     fn a_digest_is_read_back() {
         let digest = body_digest(b"body");
-        assert_eq!(digest_of_hex(&hex(&digest)), Some(digest));
-        for wrong in ["", "zz", &"z".repeat(64), &"é".repeat(32)] {
-            assert_eq!(digest_of_hex(wrong), None);
+        assert_eq!(digest_of(&text_of(&digest)), Some(digest));
+        for wrong in ["", "zz", &"z".repeat(64), &"é".repeat(32), &text_of(&digest)[1..]] {
+            assert_eq!(digest_of(wrong), None);
         }
     }
 }
