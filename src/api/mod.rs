@@ -173,7 +173,9 @@ async fn handle(State(service): State<Service>, mut request: Request, next: Next
             let weighed = match access {
                 // What needs no key is part of the program and takes no memory of its own.
                 Access::Public => response,
-                Access::Granted => weight::weighed(response, &service, is_read).await,
+                Access::Granted if weight::is_light(&response) => response,
+                // Boxed: few answers need it, and every request would have its space.
+                Access::Granted => Box::pin(weight::weighed(response, &service, is_read)).await,
             };
             (access, weighed)
         }

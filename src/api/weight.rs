@@ -30,11 +30,20 @@ impl AsRef<[u8]> for Weighed {
     }
 }
 
+/// The bytes of an answer that has to be weighed.
+fn heavy_bytes(response: &Response) -> Option<u64> {
+    response.body().size_hint().exact().filter(|bytes| *bytes > WEIGHED_BYTES)
+}
+
+/// Whether [`weighed`] would leave an answer as it is.
+pub(super) fn is_light(response: &Response) -> bool {
+    heavy_bytes(response).is_none()
+}
+
 /// Weighs an answer that is held in memory as a whole: a caller may read it slowly. A read whose answer does not fit
 /// is refused; a write may have been applied, so its answer counts all the same.
 pub(super) async fn weighed(response: Response, service: &Service, is_read: bool) -> Response {
-    let exact = response.body().size_hint().exact();
-    let Some(bytes) = exact.filter(|bytes| *bytes > WEIGHED_BYTES) else { return response };
+    let Some(bytes) = heavy_bytes(&response) else { return response };
     let mut reservation = service.reservation(Share::Callers);
     if is_read {
         if let Err(refusal) = reservation.grow(bytes) {
