@@ -37,6 +37,13 @@ unique-ignored           | unit state::apply::tests::redefine::a_value_of_a_uniq
 wall-clock-trusted       | it hostile::clocks::a_clock_that_jumps_by_33_days_deletes_and_forgets_nothing
 level-raised-alone       | it hostile::upgrades::an_upgrade_that_is_held_back_is_undone_node_by_node_under_load_with_kills
 directory-not-marked     | it hostile::upgrades::an_older_program_refuses_the_directory_of_a_higher_level_and_changes_nothing
+tail-not-flushed         | unit raft::log::open::tests::what_is_read_at_the_start_is_made_durable
+stall-ignored            | unit raft::log::progress::tests::an_operation_that_does_not_end_is_a_stall
+full-voters-ignored      | it hostile::disks::full_followers_do_not_take_the_quorum
+budget-ignored           | it hostile::reads::answers_that_nobody_reads_take_bounded_memory
+work-without-turns       | unit service::cpu_pool::tests::runs_no_more_than_its_threads_at_once
+later-request-confirmed  | unit raft::stream::tests::a_response_does_not_confirm_a_later_request_with_the_same_last_id
+young-outcome-forgotten  | unit state::apply::remember::tests::a_flood_of_requests_forgets_none_that_may_be_sent_again
 '
 
 # The tests of upgrades start it.

@@ -34,6 +34,13 @@
 //! | `wall-clock-trusted` | the leader's wall clock alone is the time of the log |
 //! | `level-raised-alone` | a leader raises the feature level without asking the members |
 //! | `directory-not-marked` | a directory keeps its format although it is written at a higher feature level |
+//! | `tail-not-flushed` | what a start reads at the log's end counts as durable unflushed |
+//! | `stall-ignored` | a node goes on although its log does not move |
+//! | `full-voters-ignored` | the leader accepts writes although a majority of the voters has no room for them |
+//! | `budget-ignored` | requests hold as much memory as they ask for |
+//! | `work-without-turns` | long work runs on more threads than there are processors |
+//! | `later-request-confirmed` | the response to an append confirms a later one with the same last entry |
+//! | `young-outcome-forgotten` | the outcome of a request is forgotten while it may be sent again |
 //!
 //! **Invariant:** without the feature this file is one constant.
 

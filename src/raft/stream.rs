@@ -196,7 +196,8 @@ where
         }
         let result = AppendEntriesResponse::from(response).into_stream_result(request.previous, request.last);
         let is_ambiguous = result.is_ok() && self.in_flight.iter().any(|later| later.last == request.last);
-        Ok(if is_ambiguous { None } else { Some(result) })
+        let is_kept = is_ambiguous && !crate::sabotage::is("later-request-confirmed");
+        Ok(if is_kept { None } else { Some(result) })
     }
 }
 

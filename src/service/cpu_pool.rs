@@ -61,13 +61,14 @@ impl CpuPool {
     /// A pool with a thread for each processor, and at least two: one long piece of work does not hold up all others.
     pub(super) fn new() -> Self {
         let threads = available_parallelism().map_or(2, |processors| processors.get().max(2));
+        let turns = if crate::sabotage::is("work-without-turns") { 64 } else { threads };
         let runtime = Builder::new_current_thread()
-            .max_blocking_threads(threads)
+            .max_blocking_threads(turns)
             .thread_name("concord-cpu")
             .on_thread_start(lower_priority)
             .build();
         let runtime = runtime.expect("a runtime without drivers needs nothing that could be missing");
-        Self { runtime: Some(runtime), threads, turns: Arc::new(Semaphore::new(threads)) }
+        Self { runtime: Some(runtime), threads, turns: Arc::new(Semaphore::new(turns)) }
     }
 
     /// How many pieces of work run at once.
@@ -170,13 +171,13 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn runs_no_more_than_its_threads_at_once() {
         let pool = CpuPool::new();
-        let threads = pool.turns.available_permits();
+        let threads = pool.threads();
         let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let all = (0..threads * 4).map(|n| {
             let (running, most) = (Arc::clone(&running), Arc::clone(&most));
             pool.run(soon(), move |_| {
                 most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-                std::thread::yield_now();
+                std::thread::sleep(Duration::from_millis(5));
                 running.fetch_sub(1, Ordering::SeqCst);
                 n
             })

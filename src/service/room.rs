@@ -65,7 +65,7 @@ impl VotersRoom {
         let voters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let count = |room| voters.values().filter(|one| **one == room).count();
         let (all, full, absent) = (voters.len() + 1, count(Room::Full), count(Room::Absent));
-        if full == 0 || (all - full - absent) * 2 > all {
+        if full == 0 || (all - full - absent) * 2 > all || crate::sabotage::is("full-voters-ignored") {
             return Ok(());
         }
         Err(Refusal::StorageFull(format!(

@@ -21,7 +21,7 @@ use super::{
     volumes::Volume,
     workload::Shared,
 };
-use crate::harness::{Cluster, DEADLINE, Node, load::config, node::BINARY, within};
+use crate::harness::{Cluster, DEADLINE, Node, clock, load::config, node::BINARY, within};
 
 /// How long a node may run after its disk has failed.
 const STOP_WITHIN: Duration = Duration::from_secs(20);
@@ -268,12 +268,12 @@ impl Nemesis<'_> {
         let library = self.tools.faketime.clone().expect("drawn with it only");
         let file = self.cluster.root().join(format!("clock{id}"));
         if !file.exists() {
-            tools::set_clock(&file, 0);
+            clock::set(&file, 0);
             self.kill(id);
-            self.cluster.node(id).overrides.extend(tools::clock(&library, &file));
+            self.cluster.node(id).overrides.extend(clock::variables(&library, &file));
             self.start(id).await;
         }
-        tools::set_clock(&file, offset);
+        clock::set(&file, offset);
         Lasting::Clock(file)
     }
 

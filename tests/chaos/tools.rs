@@ -6,12 +6,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-/// Where distributions install the library for programs with threads.
-const FAKETIME: [&str; 3] = [
-    "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1",
-    "/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1",
-    "/usr/lib64/faketime/libfaketimeMT.so.1",
-];
+use crate::harness::clock;
 
 /// The tools of this machine.
 #[derive(Debug)]
@@ -32,7 +27,7 @@ impl Tools {
     pub(super) fn find(network: bool, volumes: bool) -> Self {
         Self {
             strace: strace_works(),
-            faketime: FAKETIME.iter().map(PathBuf::from).find(|path| path.exists()),
+            faketime: clock::library(),
             network,
             iptables: network && works("iptables", &["-F", "INPUT"]),
             volumes,
@@ -45,7 +40,7 @@ impl Tools {
 pub(crate) const SYNCS: &str = "fdatasync,fsync,sync_file_range";
 
 /// What strace writes after a call that it tampered with.
-pub(super) const TAMPERED: &str = "(INJECTED)";
+pub(crate) const TAMPERED: &str = "(INJECTED)";
 
 /// Whether strace can be used.
 pub(crate) fn strace_works() -> bool {
@@ -82,10 +77,18 @@ pub(crate) enum Lasting {
 /// Tampers with system calls of a running process: `what` is strace's `inject`. Each call that was tampered with is
 /// a line of the report with [`TAMPERED`] in it.
 pub(crate) fn tamper(pid: u32, what: &str, report: &Path) -> Lasting {
+    tamper_with_files(pid, what, &[], report)
+}
+
+/// The same for the calls that concern these files only; for all calls when there is none.
+pub(crate) fn tamper_with_files(pid: u32, what: &str, files: &[PathBuf], report: &Path) -> Lasting {
     let calls = what.split(':').next().unwrap_or(what);
     let mut command = Command::new("strace");
     command.arg("-f").arg("-qq").arg("-o").arg(report).args(["-p", &pid.to_string()]);
     command.args(["-e", &format!("trace={calls}"), "-e", &format!("inject={what}")]);
+    for file in files {
+        command.arg("-P").arg(file);
+    }
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     Lasting::Tampered(command.spawn().expect("strace has run before"))
 }
@@ -98,28 +101,6 @@ pub(super) fn lose(percent: u8, from: &str, to: &str) {
         works("iptables", &[&rule[..], &[&probability, "-j", "DROP"]].concat()),
         "iptables has run before"
     );
-}
-
-/// The clock that a node with these variables has: real time and an offset that a file holds.
-pub(super) fn clock(library: &Path, file: &Path) -> Vec<(String, String)> {
-    [
-        ("LD_PRELOAD", library),
-        ("FAKETIME_TIMESTAMP_FILE", file),
-        ("FAKETIME_NO_CACHE", Path::new("1")),
-        // The newer name and the older one.
-        ("FAKETIME_DONT_FAKE_MONOTONIC", Path::new("1")),
-        ("DONT_FAKE_MONOTONIC", Path::new("1")),
-    ]
-    .map(|(name, value)| (name.to_owned(), value.to_string_lossy().into_owned()))
-    .into()
-}
-
-/// Sets a clock that [`clock`] made; an offset in seconds.
-pub(super) fn set_clock(file: &Path, offset: i64) {
-    // Renamed, so that no process reads half a file.
-    let fresh = file.with_extension("new");
-    std::fs::write(&fresh, format!("{offset:+}\n")).expect("the file can be written");
-    std::fs::rename(&fresh, file).expect("the file can be renamed");
 }
 
 impl Lasting {
@@ -137,7 +118,7 @@ impl Lasting {
                 drop(strace.wait());
             }
             Self::Loss => assert!(works("iptables", &["-F", "INPUT"]), "iptables has run before"),
-            Self::Clock(file) => set_clock(&file, 0),
+            Self::Clock(file) => clock::set(&file, 0),
             Self::Cut | Self::Full(_) => {}
         }
     }

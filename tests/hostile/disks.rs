@@ -3,10 +3,14 @@
 //! A hung or slow disk is made by delaying the calls that wait for it (strace), a small volume by a tmpfs in a mount
 //! namespace of the node's own. A test whose means are missing says SKIPPED.
 
-use std::time::{Duration, Instant};
+use std::{
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
 
 use serde_json::json;
 
+use super::GoodClient;
 use crate::{
     chaos::tools::{self, Lasting},
     harness::{
@@ -193,6 +197,68 @@ async fn a_disk_slow_for_seconds_ends_no_node() {
     cluster.equal_digests().await;
 }
 
+/// The files of a directory and of those below it.
+fn files_of(directory: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).expect("a data directory").flatten();
+    entries
+        .flat_map(|entry| if entry.path().is_dir() { files_of(&entry.path()) } else { vec![entry.path()] })
+        .collect()
+}
+
+#[tokio::test]
+async fn reads_of_a_disk_that_fail_show_nothing_wrong_and_hurt_nobody_else() {
+    const CHANGES: u64 = 40;
+    if !tools::strace_works() {
+        eprintln!("SKIPPED: no strace, or no right to use it");
+        return;
+    }
+    let mut cluster = Cluster::start_with("hostile-failing-reads", &options()).await;
+    let leader = cluster.leader().await;
+    let [victim, _] = cluster.followers().await;
+    let (client, others) = (cluster.client(victim), cluster.client(leader));
+    define(&client, "disks").await;
+    for n in 0..CHANGES {
+        set(&others, "disks", "k", &json!({"n": n})).await;
+    }
+    let history = format!("{}/history?limit=50", config("disks", "k"));
+    let revisions = |answer: &Answer| {
+        let items = answer.data()["results"].as_array().expect("a list of changes").clone();
+        items.iter().map(|item| item["revision"].as_u64().expect("a revision")).collect::<Vec<_>>()
+    };
+    let before = revisions(&client.get(&history).insist().await.expect(200));
+    assert_eq!(before.len() as u64, CHANGES, "{before:?}");
+    let good = GoodClient::start(&cluster).await;
+    let report = cluster.root().join("strace-reads.txt");
+    let node = cluster.node(victim);
+    let (pid, files) = (node.pid(), files_of(&node.directory));
+    let failing = tools::tamper_with_files(pid, "pread64,preadv,readv,read:error=EIO", &files, &report);
+    eventually("a read has failed", async || {
+        let (answer, took) = timed(client.get(&history)).await;
+        let answer = answer?;
+        match answer.status {
+            // Another member has it.
+            200 => assert_eq!(revisions(&answer), before, "after {took:?}"),
+            _ => assert!(matches!(answer.status, 500 | 503), "{answer:?}"),
+        }
+        let said = std::fs::read_to_string(&report).unwrap_or_default();
+        check(said.contains(tools::TAMPERED), || "nothing was injected".to_owned())
+    })
+    .await;
+    for n in CHANGES..CHANGES + 10 {
+        set(&others, "disks", "k", &json!({"n": n})).await;
+        // What is current is in memory.
+        let local = client.get(&config("disks", "k")).query(&[("min_revision", "1")]).insist().await;
+        assert_eq!(local.expect(200).data()["data"]["n"], n);
+    }
+    failing.end();
+    assert_eq!(cluster.node(victim).exited(), None, "a history that another member has ends no node");
+    good.stop(&cluster, "reads of a disk that fail").await.is_unhurt().memory_within(512);
+    let after = revisions(&client.get(&history).insist().await.expect(200));
+    assert_eq!(after.len() as u64, CHANGES + 10);
+    assert!(after.ends_with(&before), "{before:?} {after:?}");
+    cluster.equal_digests().await;
+}
+
 /// Fills a node's volume, which is its own, until so much is left.
 fn fill_volume(cluster: &mut Cluster, id: u64, left: u64) {
     let path = filler(cluster, id);
@@ -207,10 +273,10 @@ fn fill_volume(cluster: &mut Cluster, id: u64, left: u64) {
     }
 }
 
-fn filler(cluster: &mut Cluster, id: u64) -> std::path::PathBuf {
+fn filler(cluster: &mut Cluster, id: u64) -> PathBuf {
     let node = cluster.node(id);
     let inside = node.directory.join("filler").strip_prefix("/").expect("an absolute path").to_owned();
-    std::path::Path::new("/proc").join(node.pid().to_string()).join("root").join(inside)
+    Path::new("/proc").join(node.pid().to_string()).join("root").join(inside)
 }
 
 #[tokio::test]

@@ -340,6 +340,11 @@ async fn flood(name: &str, to: std::net::SocketAddr, begin: &[u8], unit: &[u8], 
     }
 }
 
+/// A flood of pings on one connection, until the node ends it.
+pub(super) async fn pings(to: std::net::SocketAddr) {
+    flood("pings", to, &[], &frame(PING, 0, 0, &[7; 8]), 1_000_000).await;
+}
+
 #[tokio::test]
 async fn floods_of_frames_end_their_connection() {
     let cluster = Cluster::start("hostile-floods").await;
@@ -348,12 +353,11 @@ async fn floods_of_frames_end_their_connection() {
     let begin = frame(HEADERS, END_STREAM, 1, &get_livez());
     let more = frame(CONTINUATION, 0, 1, &literal("x-more", &"y".repeat(100)).repeat(100));
     let empty = frame(CONTINUATION, 0, 1, &[]);
-    let ping = frame(PING, 0, 0, &[7; 8]);
     let settings = frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0xff, 0xff]);
     for to in [api(node), peer(node)] {
         flood("continuations", to, &begin, &more, 10_000).await;
         flood("empty continuations", to, &begin, &empty, 1_000_000).await;
-        flood("pings", to, &[], &ping, 1_000_000).await;
+        pings(to).await;
         flood("settings", to, &[], &settings, 1_000_000).await;
     }
     // Requests that are reset at once (CVE-2023-44487): each unit has a stream of its own.

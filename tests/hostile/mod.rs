@@ -12,6 +12,7 @@
 //! | `secret` | what does a node give away to an address that a caller names? |
 //! | `smuggling` | does one request of HTTP/1 ever become two? |
 //! | `strangers` | what do callers without a key, and slow connections, do? |
+//! | `together` | do attacks of different kinds at once use up what each alone leaves? |
 //! | `upgrades` | do two versions serve one cluster, forward and back? |
 //! | `writes` | what do expensive writes with a valid key do? |
 //!
@@ -29,6 +30,7 @@ mod reads;
 mod secret;
 mod smuggling;
 mod strangers;
+mod together;
 mod upgrades;
 mod writes;
 

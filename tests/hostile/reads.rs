@@ -26,14 +26,14 @@ const LARGE_BYTES: usize = 600_000;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A definition with indexed paths.
-async fn define_indexed(client: &Client, key: &str, indexes: &Value) {
+pub(super) async fn define_indexed(client: &Client, key: &str, indexes: &Value) {
     let body = json!({"config_definition_key": key, "indexes": indexes});
     let create = client.post("/api/v1/config_definition/", &body);
     create.header("idempotency-key", &format!("define-{key}")).insist().await.expect(201);
 }
 
 /// Creates configs in batches of a thousand.
-async fn fill(client: &Client, key: &str, count: usize, data: impl Fn(usize) -> Value) {
+pub(super) async fn fill(client: &Client, key: &str, count: usize, data: impl Fn(usize) -> Value) {
     for first in (0..count).step_by(1000) {
         let operation = |n: usize| json!({"op": "create_config", "config_definition_key": key, "config_key": format!("k{n:07}"), "data": data(n)});
         let operations: Vec<Value> = (first..count.min(first + 1000)).map(operation).collect();
@@ -56,7 +56,12 @@ fn noise(bytes: usize) -> String {
 static LARGE: LazyLock<String> = LazyLock::new(|| format!(r#"{{"data":{{"x":"{}"}}}}"#, noise(LARGE_BYTES)));
 
 /// Creates (`If-None-Match: *`) or rewrites large configs; does not look at the content of the answers.
-async fn write_large(client: &Client, key: &str, numbers: impl Iterator<Item = usize>, is_new: bool) {
+pub(super) async fn write_large(
+    client: &Client,
+    key: &str,
+    numbers: impl Iterator<Item = usize>,
+    is_new: bool,
+) {
     for n in numbers {
         let put = client.call(Method::PUT, &config(key, &format!("k{n}"))).text("application/json", &LARGE);
         let put = if is_new { put.header("if-none-match", "*") } else { put };
@@ -72,7 +77,7 @@ async fn write_large(client: &Client, key: &str, numbers: impl Iterator<Item = u
 }
 
 /// Sends a head and the beginning of a body on a connection of its own, as far as the node takes it.
-async fn send(node: &Node, head: &str, body: &[u8]) -> TcpStream {
+pub(super) async fn send(node: &Node, head: &str, body: &[u8]) -> TcpStream {
     let mut connection = TcpStream::connect(node.api_addr()).await.expect("the node listens");
     let key = &node.settings["CONCORD_API_KEY"];
     let head = format!("{head} HTTP/1.1\r\nhost: x\r\nauthorization: {key}\r\n");
@@ -84,7 +89,7 @@ async fn send(node: &Node, head: &str, body: &[u8]) -> TcpStream {
 }
 
 /// The status of the answer, or 0 when the connection ended without one.
-async fn status(connection: &mut TcpStream) -> u16 {
+pub(super) async fn status(connection: &mut TcpStream) -> u16 {
     let mut line = [0; 12];
     let read = timeout(PATIENCE, connection.read_exact(&mut line)).await.expect("an answer, or an end");
     read.ok().and_then(|_| std::str::from_utf8(&line[9..]).ok()?.parse().ok()).unwrap_or(0)

@@ -23,7 +23,7 @@ use crate::harness::{
 };
 
 /// Words that one check of [`doubling`] allows just about: 18 million evaluations.
-const MANY_WORDS: usize = 4400;
+pub(super) const MANY_WORDS: usize = 4400;
 /// How long an attack lasts.
 const ATTACK_TIME: Duration = Duration::from_secs(4);
 
@@ -39,11 +39,11 @@ fn doubling() -> Value {
     schema
 }
 
-fn words(count: usize) -> Value {
+pub(super) fn words(count: usize) -> Value {
     json!({"n": vec!["ab1"; count]})
 }
 
-async fn define_doubling(client: &Client, key: &str) {
+pub(super) async fn define_doubling(client: &Client, key: &str) {
     let body = json!({"config_definition_key": key, "json_schema": doubling(), "indexes": []});
     let made = client.post("/api/v1/config_definition/", &body).header("idempotency-key", key);
     made.insist().await.expect(201);
