@@ -9,6 +9,14 @@ cd "$(dirname "$0")/.."
 command -v objcopy > /dev/null || { echo "package.sh: there is no objcopy: install binutils" >&2; exit 1; }
 out=target/package
 mkdir -p "$out"
+# Files of the page at /docs that it never loads: other forms of its script, 2.35 MB. They are built in empty, and the
+# node answers for them as for a file that is not there (src/api/docs.rs).
+unused="$PWD/$out/unused-page-files"
+mkdir -p "$unused"
+for name in swagger-ui.js swagger-ui-es-bundle.js swagger-ui-es-bundle-core.js; do
+    : > "$unused/$name"
+done
+export SWAGGER_UI_OVERWRITE_FOLDER="$unused"
 # The build of its own keeps the symbols, and is not the one that `cargo build --profile dist` strips.
 CARGO_PROFILE_DIST_STRIP=none cargo build --profile dist --locked --bin concord --target-dir "$out/build"
 objcopy --only-keep-debug "$out/build/dist/concord" "$out/concord.debug"

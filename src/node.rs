@@ -29,7 +29,10 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    api::{self, server::ServeOptions},
+    api::{
+        self, Api,
+        server::{Answerer, ServeOptions},
+    },
     model::limits::{CONNECTIONS_MAX, OPEN_FILES_RESERVE},
     peer::client::{Peers, Secrets},
     service::{Access, Options, Service},
@@ -110,7 +113,7 @@ async fn serve(settings: Settings, open_files_max: usize) -> Result<(), String> 
         idle_timeout: settings.idle_timeout,
         send_timeout: settings.send_timeout,
     };
-    let mut api = api.serve(api::router(service.clone()), options(api_max));
+    let mut api = api.serve(Api::new(service.clone()), options(api_max));
     let mut peer = peer.serve(api::peer::peer_router(service.clone()), options(peer_max));
     let (node, directory) = (settings.node_id, settings.data_dir.display());
     tracing::info!(node, api = settings.api_addr, peer = settings.peer_addr, %directory, "listening");
@@ -224,10 +227,10 @@ impl Listener {
         })
     }
 
-    fn serve(self, router: api::Router, options: ServeOptions) -> Server {
+    fn serve(self, answerer: impl Answerer, options: ServeOptions) -> Server {
         let stop = CancellationToken::new();
         let stopped = stop.clone().cancelled_owned();
-        Server { task: tokio::spawn(api::server::serve(self.0, router, options, stopped)), stop }
+        Server { task: tokio::spawn(api::serve(self.0, answerer, options, stopped)), stop }
     }
 }
 

@@ -1,13 +1,13 @@
 //! What an answer costs a node: from the request, as it stands parsed, to the last byte of its body.
 //!
-//! What renders is not public, so this is the whole way through the router that a node's listener serves: the route,
+//! What renders is not public, so this is the whole way through what a node's listener serves: the route,
 //! the key, the read of the state, the text, the headers. No socket, and no word to another node: the reads are local.
 
 use std::{sync::Arc, time::Duration};
 
 use axum::body::{Body, Bytes};
 use concord::{
-    api::{self, Router},
+    api::Api,
     model::limits::Limits,
     peer::{
         Member,
@@ -21,7 +21,6 @@ use divan::{Bencher, counter::BytesCount};
 use http::{Method, Request, StatusCode};
 use http_body_util::BodyExt as _;
 use tokio::runtime::{Builder, Runtime};
-use tower::ServiceExt as _;
 
 use crate::data::data;
 
@@ -35,7 +34,7 @@ struct Node {
     _directory: tempfile::TempDir,
     runtime: Runtime,
     service: Service,
-    router: Router,
+    api: Api,
 }
 
 impl Node {
@@ -69,8 +68,8 @@ impl Node {
             formed.expect("a node alone agrees with itself");
             service
         });
-        let router = api::router(service.clone());
-        let node = Self { _directory: directory, runtime, service, router };
+        let api = Api::new(service.clone());
+        let node = Self { _directory: directory, runtime, service, api };
         node.fill();
         node
     }
@@ -86,7 +85,7 @@ impl Node {
 
     fn answer(&self, request: Request<Body>, expected: StatusCode) -> Bytes {
         self.runtime.block_on(async {
-            let answer = self.router.clone().oneshot(request).await.expect("the router answers everything");
+            let answer = self.api.handle(request).await;
             let (status, body) = (answer.status(), answer.into_body().collect().await);
             let body = body.expect("it is in memory").to_bytes();
             assert_eq!(status, expected, "{body:?}");

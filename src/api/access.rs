@@ -7,19 +7,19 @@ use axum::extract::Request;
 use http::{HeaderMap, Method, header};
 
 use super::{docs, probes, reply::Problem, server::CallerConnection};
-use crate::service::Service;
+use crate::service::{Principal, Service};
 
 /// How a request was let in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub(super) enum Access {
-    /// Its credential is good.
-    Granted,
+    /// Its credential is good, and this is the credential's owner.
+    Granted(Principal),
     /// It needs none, and none was looked at.
     Public,
 }
 
-/// Adds the principal to a request, or refuses it.
-pub(super) fn authenticate(service: &Service, request: &mut Request) -> Result<Access, Problem> {
+/// Lets a request in, or refuses it.
+pub(super) fn authenticate(service: &Service, request: &Request) -> Result<Access, Problem> {
     if is_public(request.method(), request.uri().path()) {
         return Ok(Access::Public);
     }
@@ -27,8 +27,7 @@ pub(super) fn authenticate(service: &Service, request: &mut Request) -> Result<A
     let principal =
         service.authenticate(credential).ok_or(Problem::Unauthenticated("the credential is not valid"))?;
     CallerConnection::mark_known(request.extensions());
-    request.extensions_mut().insert(principal);
-    Ok(Access::Granted)
+    Ok(Access::Granted(principal))
 }
 
 fn is_public(method: &Method, path: &str) -> bool {

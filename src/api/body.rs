@@ -184,8 +184,11 @@ fn not_received(msg: &str) -> Problem {
 /// Refuses a body whose media type is not JSON.
 pub(super) fn check_type(headers: &HeaderMap) -> Result<(), Problem> {
     let value = headers.get(header::CONTENT_TYPE).map_or(&b""[..], http::HeaderValue::as_bytes);
-    let essence = value.split(|b| *b == b';').next().unwrap_or_default().trim_ascii().to_ascii_lowercase();
-    let is_json = essence.is_empty() || essence == b"application/json" || essence.ends_with(b"+json");
+    let essence = value.split(|b| *b == b';').next().unwrap_or_default().trim_ascii();
+    let suffix = essence.get(essence.len().saturating_sub(5)..).unwrap_or_default();
+    let is_json = essence.is_empty()
+        || essence.eq_ignore_ascii_case(b"application/json")
+        || suffix.eq_ignore_ascii_case(b"+json");
     if is_json { Ok(()) } else { Err(Problem::Shape(vec![not_an_object(vec!["body".into()])])) }
 }
 

@@ -45,8 +45,9 @@ pub(super) async fn list(State(service): State<Service>, request: ReadRequest) -
     let shape = query::configs_shape(&request.params.0, service.limits());
     let (consistency, page) = request.params.with_consistency(shape)?;
     let source = cursor::source(&request.params, consistency)?;
-    check_key(&request.keys.definition, definitions::KEY)?;
-    cursor::list(&service, &request, Some(&request.keys.definition), page, source).await
+    let definition = request.definition();
+    check_key(&definition, definitions::KEY)?;
+    cursor::list(&service, &request, Some(&definition), page, source).await
 }
 
 pub(super) fn page(found: QueryResult<Arc<Config>>, page: &Page, reservation: Reservation) -> Reply {
@@ -57,17 +58,23 @@ pub(super) fn page(found: QueryResult<Arc<Config>>, page: &Page, reservation: Re
 
 /// Gets a config, as it is or as of a revision.
 pub(super) async fn get(State(service): State<Service>, request: ReadRequest) -> Result<Reply, Problem> {
+    get_one(&service, &request).await
+}
+
+pub(super) async fn get_one(service: &Service, request: &ReadRequest) -> Result<Reply, Problem> {
     let (consistency, [revision]) = request.params.with_consistency(request.params.numbers(["revision"]))?;
-    check_key(&request.keys.definition, definitions::KEY)?;
+    let definition = request.definition();
+    check_key(&definition, definitions::KEY)?;
     if let Some(revision) = revision {
-        return get_at(&service, &request, consistency, revision).await;
+        return get_at(service, request, consistency, revision).await;
     }
     let state = service.view(consistency).await?;
-    let collection = find(&state, &request.keys.definition)?;
-    check_key(&request.keys.config, KEY)?;
+    let collection = find(&state, &definition)?;
+    let key = request.config();
+    check_key(&key, KEY)?;
     let not_found = || Problem::rejected(Rejection::ConfigNotFound, state.revision());
-    let config = collection.config(&request.keys.config).ok_or_else(not_found)?;
-    Ok(found(&request, config).state_revision(state.revision()))
+    let config = collection.config(&key).ok_or_else(not_found)?;
+    Ok(found(request, config).state_revision(state.revision()))
 }
 
 /// Gets a config as of a revision, from the history.
@@ -77,8 +84,8 @@ async fn get_at(
     consistency: Consistency,
     at: Revision,
 ) -> Result<Reply, Problem> {
-    let keys = (request.keys.definition.as_str(), request.keys.config.as_str());
-    let (config, revision) = service.config_at(consistency, keys, at).await?;
+    let (definition, key) = (request.definition(), request.config());
+    let (config, revision) = service.config_at(consistency, (&definition, &key), at).await?;
     Ok(found(request, &config).state_revision(revision))
 }
 
@@ -86,7 +93,7 @@ fn found(request: &ReadRequest, config: &Config) -> Reply {
     let reply = if request.has(config.revision) {
         Reply::not_modified()
     } else {
-        Reply::ok("config found", &record(config))
+        Reply::ok_with("config found", config.data.len(), |data| members(data, config))
     };
     reply.record_version(config.revision, config.modified_at)
 }
@@ -123,8 +130,13 @@ pub(super) fn location(definition: &str, key: &str) -> String {
 
 /// A config as JSON.
 fn record(config: &Config) -> String {
-    let text = Object::with_capacity(config.data.len()).unescaped(KEY, &config.key).raw("data", &config.data);
-    text.unescaped("created_at", config.created_at).unescaped("modified_at", config.modified_at).finish()
+    members(Object::with_capacity(config.data.len()), config).finish()
+}
+
+/// The members of a config's JSON.
+fn members(object: Object, config: &Config) -> Object {
+    let object = object.unescaped(KEY, config.key.as_str()).raw("data", &config.data);
+    object.time("created_at", config.created_at).time("modified_at", config.modified_at)
 }
 
 #[cfg(test)]

@@ -63,5 +63,5 @@ fn link(request: &ReadRequest, cursor: Cursor) -> String {
     let params = request.params.0.iter().filter(|(name, _)| !PLACE_PARAMETERS.contains(&name.as_str()));
     let mut query = Serializer::new(String::new());
     query.extend_pairs(params).append_pair("cursor", &cursor.text());
-    format!("{}?{}", request.path, query.finish())
+    format!("{}?{}", request.path(), query.finish())
 }

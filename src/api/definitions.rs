@@ -56,9 +56,9 @@ pub(super) fn page(found: QueryResult<Arc<Definition>>, page: &Page, reservation
 /// Gets a definition.
 pub(super) async fn get(State(service): State<Service>, request: ReadRequest) -> Result<Reply, Problem> {
     let (consistency, ()) = request.params.with_consistency(Ok(()))?;
-    check_key(&request.keys.definition, KEY)?;
+    check_key(&request.definition(), KEY)?;
     let state = service.view(consistency).await?;
-    let collection = find(&state, &request.keys.definition)?;
+    let collection = find(&state, &request.definition())?;
     let definition = &collection.definition;
     let reply = if request.has(definition.revision) {
         Reply::not_modified()
@@ -127,12 +127,10 @@ pub(super) fn build_progress(collection: &Collection) -> Option<String> {
 /// A definition as JSON.
 fn record(definition: &Definition) -> String {
     let schema_bytes = definition.schema.as_ref().map_or(0, |text| text.len());
-    let text = Object::with_capacity(schema_bytes).unescaped(KEY, &definition.key);
+    let text = Object::with_capacity(schema_bytes).unescaped(KEY, definition.key.as_str());
     let text = text.value("indexes", &definition.indexes);
     let text = definition.schema.iter().fold(text, |text, schema| text.raw("json_schema", schema));
-    text.unescaped("created_at", definition.created_at)
-        .unescaped("modified_at", definition.modified_at)
-        .finish()
+    text.time("created_at", definition.created_at).time("modified_at", definition.modified_at).finish()
 }
 
 #[cfg(test)]

@@ -5,10 +5,10 @@
 //!
 //! **Invariant:** a parameter or header of this interface that is malformed refuses the request; it is never ignored.
 
-use std::{convert::Infallible, time::Duration};
+use std::{borrow::Cow, convert::Infallible, time::Duration};
 
 use axum::{
-    body::Bytes,
+    body::{Body, Bytes},
     extract::{FromRequest, FromRequestParts, Request},
 };
 use http::{HeaderMap, HeaderName, Method, Uri, header, request::Parts};
@@ -37,7 +37,19 @@ use crate::{
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const CHANGE_REASON: HeaderName = HeaderName::from_static("x-change-reason");
 
-/// The keys in a path, not validated; empty where the path has none.
+/// Where a path has its keys: `/api/v1/config_definition/{definition}/config/{config}`.
+const DEFINITION_SEGMENT: usize = 4;
+const CONFIG_SEGMENT: usize = 6;
+
+/// A segment of a path, decoded; empty where the path has none. Bytes that are not UTF-8 become a replacement character,
+/// which no key contains, so that the check of the key refuses them.
+fn segment(uri: &Uri, position: usize) -> Cow<'_, str> {
+    let text = uri.path().split('/').nth(position).unwrap_or_default();
+    // Most are not encoded, and this is a search for one byte.
+    if text.contains('%') { percent_decode_str(text).decode_utf8_lossy() } else { Cow::Borrowed(text) }
+}
+
+/// The keys in the path of a write, not validated; empty where the path has none.
 #[derive(Debug)]
 pub(super) struct Keys {
     pub(super) definition: String,
@@ -46,13 +58,8 @@ pub(super) struct Keys {
 
 impl Keys {
     fn from_uri(uri: &Uri) -> Self {
-        // `/api/v1/config_definition/{definition}/config/{config}`: bytes that are not UTF-8 become a replacement
-        // character, which no key contains, so that the check of the key refuses them.
-        let segment = |position| {
-            let text = uri.path().split('/').nth(position).unwrap_or_default();
-            percent_decode_str(text).decode_utf8_lossy().into_owned()
-        };
-        Self { definition: segment(4), config: segment(6) }
+        let owned = |position| segment(uri, position).into_owned();
+        Self { definition: owned(DEFINITION_SEGMENT), config: owned(CONFIG_SEGMENT) }
     }
 }
 
@@ -204,20 +211,39 @@ fn parse_integer(text: &str) -> Option<Integer> {
 /// A read.
 #[derive(Debug)]
 pub(super) struct ReadRequest {
-    pub(super) keys: Keys,
     pub(super) params: Params,
-    pub(super) path: String,
+    uri: Uri,
     headers: HeaderMap,
 }
 
 impl ReadRequest {
+    pub(super) fn new(parts: Parts) -> Self {
+        Self { params: Params::from_uri(&parts.uri), uri: parts.uri, headers: parts.headers }
+    }
+
+    pub(super) fn path(&self) -> &str {
+        self.uri.path()
+    }
+
+    /// The key of the definition, not validated.
+    pub(super) fn definition(&self) -> Cow<'_, str> {
+        segment(&self.uri, DEFINITION_SEGMENT)
+    }
+
+    /// The key of the config, not validated; empty where the path has none.
+    pub(super) fn config(&self) -> Cow<'_, str> {
+        segment(&self.uri, CONFIG_SEGMENT)
+    }
+
     /// Whether the caller already has this version (`If-None-Match`).
     pub(super) fn has(&self, revision: Revision) -> bool {
+        let tags = self.headers.get_all(header::IF_NONE_MATCH);
+        if tags.iter().next().is_none() {
+            return false;
+        }
         let current = format!("\"{revision}\"");
         // A malformed tag cannot be the current one: the read is answered in full.
-        self.headers
-            .get_all(header::IF_NONE_MATCH)
-            .iter()
+        tags.iter()
             .filter_map(|value| value.to_str().ok())
             .flat_map(|value| value.split(','))
             .map(str::trim)
@@ -229,9 +255,8 @@ impl<S: Sync> FromRequestParts<S> for ReadRequest {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        let headers = std::mem::take(&mut parts.headers);
-        let path = parts.uri.path().to_owned();
-        Ok(Self { keys: Keys::from_uri(&parts.uri), params: Params::from_uri(&parts.uri), path, headers })
+        let (params, headers) = (Params::from_uri(&parts.uri), std::mem::take(&mut parts.headers));
+        Ok(Self { params, uri: std::mem::take(&mut parts.uri), headers })
     }
 }
 
@@ -248,6 +273,40 @@ pub(super) struct WriteRequest {
 }
 
 impl WriteRequest {
+    /// Receives the body of a write, and reads its head.
+    pub(super) async fn receive(
+        parts: Parts,
+        body: Body,
+        principal: Principal,
+        service: &Service,
+    ) -> Result<Self, Problem> {
+        let limit = service.limits().body_bytes;
+        let mut held = service.reservation(Share::Callers);
+        let body = body::receive(&parts.headers, body, limit, &mut held).await?;
+        let body = if parts.method == Method::DELETE { Bytes::new() } else { body };
+        let patch_format =
+            if parts.method == Method::PATCH { body::patch_format(&parts.headers) } else { None };
+        if parts.method == Method::PATCH && patch_format.is_none() {
+            return Err(Problem::UnsupportedPatch);
+        }
+        if parts.method != Method::DELETE {
+            body::check_type(&parts.headers)?;
+        }
+        let params = Params::from_uri(&parts.uri);
+        let dry_run = params.dry_run()?;
+        // The answer to a dry run is not remembered, and a remembered answer never answers a dry run.
+        let request = idempotency_key(&principal, &parts, &body)?.filter(|_| !dry_run);
+        let reason = reason(&parts.headers)?;
+        Ok(Self {
+            keys: Keys::from_uri(&parts.uri),
+            params,
+            condition: Condition::from_headers(&parts.headers)?,
+            caller: Caller { principal, reason, idempotency_key: request, dry_run },
+            patch_format,
+            body: Received::new(service, body, held).await?,
+        })
+    }
+
     /// The body, parsed.
     pub(super) fn json(&self, service: &Service) -> Result<Value, Problem> {
         self.body.json(service.limits().json_depth)
@@ -267,34 +326,11 @@ impl FromRequest<Service> for WriteRequest {
 
     async fn from_request(request: Request, service: &Service) -> Result<Self, Problem> {
         let (mut parts, body) = request.into_parts();
-        let limit = service.limits().body_bytes;
-        let mut held = service.reservation(Share::Callers);
-        let body = body::receive(&parts.headers, body, limit, &mut held).await?;
-        let body = if parts.method == Method::DELETE { Bytes::new() } else { body };
-        let patch_format = body::patch_format(&parts.headers).filter(|_| parts.method == Method::PATCH);
-        if parts.method == Method::PATCH && patch_format.is_none() {
-            return Err(Problem::UnsupportedPatch);
-        }
-        if parts.method != Method::DELETE {
-            body::check_type(&parts.headers)?;
-        }
         let principal = parts
             .extensions
             .remove::<Principal>()
             .ok_or_else(|| Refusal::Internal("a write passed the access layer without a principal".into()))?;
-        let params = Params::from_uri(&parts.uri);
-        let dry_run = params.dry_run()?;
-        // The answer to a dry run is not remembered, and a remembered answer never answers a dry run.
-        let request = idempotency_key(&principal, &parts, &body)?.filter(|_| !dry_run);
-        let reason = reason(&parts.headers)?;
-        Ok(Self {
-            keys: Keys::from_uri(&parts.uri),
-            params,
-            condition: Condition::from_headers(&parts.headers)?,
-            caller: Caller { principal, reason, idempotency_key: request, dry_run },
-            patch_format,
-            body: Received::new(service, body, held).await?,
-        })
+        Self::receive(parts, body, principal, service).await
     }
 }
 
@@ -355,142 +391,4 @@ fn first_half(hash: Sha256) -> [u8; 16] {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{
-        api::reply::Detail,
-        model::error::{Invalid, LocSegment},
-    };
-
-    fn headers(pairs: &[(HeaderName, &str)]) -> HeaderMap {
-        let mut headers = HeaderMap::new();
-        for (name, value) in pairs {
-            headers.append(name, http::HeaderValue::from_bytes(value.as_bytes()).unwrap());
-        }
-        headers
-    }
-
-    fn violations<T: std::fmt::Debug>(made: Result<T, Problem>) -> usize {
-        match made {
-            Err(Problem::Refused(Refusal::Invalid(Invalid::Violations(violations)), None)) => {
-                violations.len()
-            }
-            other => panic!("{other:?} is not a refusal with violations"),
-        }
-    }
-
-    fn read(query: &str, rest: Result<(), QueryError>) -> Result<Consistency, Problem> {
-        Params::from_uri(&format!("/?{query}").parse().unwrap())
-            .with_consistency(rest)
-            .map(|(consistency, ())| consistency)
-    }
-
-    #[test]
-    fn if_none_match_is_compared_with_the_current_version() {
-        let has = |values: &[&str]| {
-            let pairs: Vec<_> = values.iter().map(|value| (header::IF_NONE_MATCH, *value)).collect();
-            let uri = Uri::from_static("/");
-            ReadRequest {
-                keys: Keys::from_uri(&uri),
-                params: Params::from_uri(&uri),
-                path: "/".into(),
-                headers: headers(&pairs),
-            }
-            .has(7)
-        };
-        assert!(has(&["\"7\""]) && has(&["*"]) && has(&["\"1\", W/\"7\""]) && has(&["\"1\"", "\"7\""]));
-        assert!(!has(&[]) && !has(&["\"8\""]) && !has(&["7"]) && !has(&["\"77\""]) && !has(&["\"7"]));
-    }
-
-    #[test]
-    fn consistency_is_parsed_and_its_violations_are_listed_with_the_others() {
-        let local = |max_staleness| Level::Local { max_staleness };
-        let is = |level, min_revision| Consistency { level, min_revision };
-        assert_eq!(read("", Ok(())).unwrap(), is(Level::Linearizable, None));
-        assert_eq!(
-            read("consistency=linearizable&min_revision=%2B5", Ok(())).unwrap(),
-            is(Level::Linearizable, Some(5))
-        );
-        let time = Some(Duration::from_millis(20));
-        assert_eq!(read("consistency=local&max_staleness_ms=20", Ok(())).unwrap(), is(local(time), None));
-        let huge = "consistency=local&min_revision=99999999999999999999999";
-        assert_eq!(read(huge, Ok(())).unwrap(), is(local(None), Some(u64::MAX)));
-        for bad in ["consistency=", "consistency=Local", "max_staleness_ms=1", "min_revision=-1"] {
-            assert_eq!(violations(read(bad, Ok(()))), 1, "{bad}");
-        }
-        let rest = QueryError::Violations(vec![Violation::new("x")]);
-        assert_eq!(violations(read("consistency=x&min_revision=-1", Err(rest))), 3);
-    }
-
-    #[test]
-    fn all_integers_that_do_not_parse_are_listed_before_anything_else_is() {
-        let rest = QueryError::NotIntegers(vec!["page".into()]);
-        let made = read("min_revision=&max_staleness_ms=1.5&consistency=x", Err(rest));
-        let Err(Problem::Shape(details)) = made else { panic!("{made:?}") };
-        let loc = |name: &str| vec![LocSegment::from("query"), name.into()];
-        let locs: Vec<_> = details.iter().map(|Detail { loc, .. }| loc.clone()).collect();
-        assert_eq!(locs, [loc("page"), loc("max_staleness_ms"), loc("min_revision")]);
-        assert!(details.iter().all(|detail| detail.kind == "int_parsing"));
-    }
-
-    #[test]
-    fn keys_are_decoded_once_and_invalid_utf_8_is_no_key() {
-        let keys = |path: &str| Keys::from_uri(&format!("/api/v1/config_definition{path}").parse().unwrap());
-        let both = keys("/d.1/config/k%7E/");
-        assert_eq!((both.definition.as_str(), both.config.as_str()), ("d.1", "k~"));
-        assert_eq!(keys("/a%252F/config/").definition, "a%2F");
-        assert_eq!(keys("/").definition, "");
-        for bad in ["/%ff", "/a%2Fb", "/%00", "/a%20"] {
-            assert_eq!(violations(check_key(&keys(bad).definition, "config_definition_key")), 1, "{bad}");
-        }
-    }
-
-    #[test]
-    fn requests_have_the_same_fingerprint_only_when_no_part_differs() {
-        let key_of_request =
-            |principal: &str, method: &str, uri: &str, pairs: &[(HeaderName, &str)], body: &str| {
-                let mut request = http::Request::builder().method(method).uri(uri).body(()).unwrap();
-                *request.headers_mut() = headers(pairs);
-                request.headers_mut().append(IDEMPOTENCY_KEY, "k".parse().unwrap());
-                let (parts, ()) = request.into_parts();
-                idempotency_key(&Principal { id: principal.into() }, &parts, body.as_bytes())
-                    .unwrap()
-                    .unwrap()
-            };
-        let tag = (header::IF_MATCH, "\"1\"");
-        let first = key_of_request("p", "PUT", "/a", std::slice::from_ref(&tag), "b");
-        assert_eq!(key_of_request("p", "PUT", "/a/", std::slice::from_ref(&tag), "b"), first);
-        let other = key_of_request("q", "PUT", "/a", std::slice::from_ref(&tag), "b");
-        assert!(other.id != first.id && other.fingerprint == first.fingerprint);
-        for different in [
-            key_of_request("p", "POST", "/a", std::slice::from_ref(&tag), "b"),
-            key_of_request("p", "PUT", "/b", std::slice::from_ref(&tag), "b"),
-            key_of_request("p", "PUT", "/a?x", std::slice::from_ref(&tag), "b"),
-            key_of_request("p", "PUT", "/a", &[], "b"),
-            key_of_request("p", "PUT", "/a", &[(header::IF_NONE_MATCH, "\"1\"")], "b"),
-            key_of_request("p", "PUT", "/a", std::slice::from_ref(&tag), "c"),
-        ] {
-            assert!(different.id == first.id && different.fingerprint != first.fingerprint);
-        }
-    }
-
-    #[test]
-    fn reasons_and_idempotency_keys_are_bounded() {
-        let reason_of = |value: &str| reason(&headers(&[(CHANGE_REASON, value)]));
-        assert_eq!(reason_of("größer").unwrap().as_deref(), Some("größer"));
-        assert_eq!(reason_of("").unwrap(), None);
-        assert!(reason_of(&"x".repeat(1024)).is_ok());
-        assert_eq!(violations(reason_of(&"x".repeat(1025))), 1);
-        let latin = HeaderMap::from_iter([(CHANGE_REASON, http::HeaderValue::from_bytes(b"\xff").unwrap())]);
-        assert_eq!(violations(reason(&latin)), 1);
-        let key_of = |value: &str| {
-            let mut request = http::Request::new(());
-            request.headers_mut().append(IDEMPOTENCY_KEY, value.parse().unwrap());
-            idempotency_key(&Principal { id: "p".into() }, &request.into_parts().0, b"")
-        };
-        assert!(key_of(&"x".repeat(255)).is_ok());
-        for bad in ["", "a b", &"x".repeat(256)] {
-            assert_eq!(violations(key_of(bad)), 1, "{bad:?}");
-        }
-    }
-}
+mod tests;

@@ -29,7 +29,7 @@ pub(super) async fn of_config(
 ) -> Result<Reply, Problem> {
     let range = page_range(&request.params, service.limits());
     let (consistency, (before, limit)) = request.params.with_consistency(range)?;
-    let (definition, config) = (&request.keys.definition, &request.keys.config);
+    let (definition, config) = (&request.definition(), &request.config());
     check_key(definition, definitions::KEY)?;
     let (page, revision) = service.config_history(consistency, (definition, config), (before, limit)).await?;
     let path = format!("{}/history", configs::location(definition, config));
@@ -43,7 +43,7 @@ pub(super) async fn of_definition(
 ) -> Result<Reply, Problem> {
     let range = page_range(&request.params, service.limits());
     let (consistency, (before, limit)) = request.params.with_consistency(range)?;
-    let definition = &request.keys.definition;
+    let definition = &request.definition();
     check_key(definition, definitions::KEY)?;
     let (page, revision) = service.definition_history(consistency, definition, (before, limit)).await?;
     let path = format!("{}/history", definitions::location(definition));
@@ -114,7 +114,7 @@ fn item(change: &HistoryEntry) -> String {
     Object::with_capacity(data.len())
         .value("revision", &change.revision)
         .unescaped("operation", operation)
-        .unescaped("at", change.at)
+        .time("at", change.at)
         .value("by", &change.by)
         .value("reason", &change.reason)
         .raw("data", &data)

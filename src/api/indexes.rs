@@ -19,9 +19,9 @@ use crate::{service::Service, state::Collection};
 /// Lists the indexes of a definition: whether each can be used, and how many configs it holds.
 pub(super) async fn show(State(service): State<Service>, request: ReadRequest) -> Result<Reply, Problem> {
     let (consistency, ()) = request.params.with_consistency(Ok(()))?;
-    check_key(&request.keys.definition, definitions::KEY)?;
+    check_key(&request.definition(), definitions::KEY)?;
     let state = service.view(consistency).await?;
-    let collection = find(&state, &request.keys.definition)?;
+    let collection = find(&state, &request.definition())?;
     let definition = &collection.definition;
     let reply = Reply::ok("indexes found", &states(collection));
     let reply = reply.record_version(definition.revision, definition.modified_at);

@@ -5,9 +5,9 @@
 //!
 //! **Invariant:** what is passed to [`Object::raw`] is JSON that was validated when it was received, or made here.
 
-use std::fmt::{Display, Write};
-
 use serde::Serialize;
+
+use crate::model::time::Timestamp;
 
 /// A JSON object under construction.
 #[derive(Debug)]
@@ -27,14 +27,32 @@ impl Object {
 
     /// A member whose value is JSON text.
     pub(super) fn raw(mut self, name: &'static str, json: &str) -> Self {
-        self.member(name, json);
+        self.name(name);
+        self.0.push_str(json);
         self
     }
 
-    /// A member whose value is a string that needs no escaping: a time, a valid key, a literal.
-    pub(super) fn unescaped(mut self, name: &'static str, value: impl Display) -> Self {
-        self.member(name, format_args!("\"{value}\""));
+    /// A member whose value is a string that needs no escaping: a valid key, a literal.
+    pub(super) fn unescaped(mut self, name: &'static str, value: &str) -> Self {
+        self.name(name);
+        self.quoted(value);
         self
+    }
+
+    /// A member whose value is a time.
+    pub(super) fn time(mut self, name: &'static str, time: Timestamp) -> Self {
+        self.name(name);
+        self.quoted(&time.text());
+        self
+    }
+
+    /// A member whose value is an object, written in place.
+    pub(super) fn object(mut self, name: &'static str, members: impl FnOnce(Self) -> Self) -> Self {
+        self.name(name);
+        self.0.push('{');
+        let mut whole = members(self);
+        whole.0.push('}');
+        whole
     }
 
     /// A member of any value, serialized.
@@ -48,9 +66,20 @@ impl Object {
         self.0
     }
 
-    fn member(&mut self, name: &'static str, json: impl Display) {
-        let comma = if self.0.len() > 1 { "," } else { "" };
-        write!(self.0, "{comma}\"{name}\":{json}").expect("a write to a string does not fail");
+    /// Begins a member. The text before it ends with the bracket of its object, or with a whole value, which ends with
+    /// no such bracket.
+    fn name(&mut self, name: &'static str) {
+        if !self.0.ends_with('{') {
+            self.0.push(',');
+        }
+        self.quoted(name);
+        self.0.push(':');
+    }
+
+    fn quoted(&mut self, text: &str) {
+        self.0.push('"');
+        self.0.push_str(text);
+        self.0.push('"');
     }
 }
 
@@ -63,5 +92,8 @@ mod tests {
         assert_eq!(Object::new().finish(), "{}");
         let text = Object::new().raw("data", r#"{"n":7.0}"#).value("s", &"a\"b").unescaped("k", "x").finish();
         assert_eq!(text, r#"{"data":{"n":7.0},"s":"a\"b","k":"x"}"#);
+        let text = Object::new().object("a", |a| a).object("b", |b| b.raw("c", "1").time("t", Timestamp(1)));
+        let expected = r#"{"a":{},"b":{"c":1,"t":"1970-01-01T00:00:00.000001Z"},"d":2}"#;
+        assert_eq!(text.raw("d", "2").finish(), expected);
     }
 }

@@ -16,7 +16,10 @@ use futures::stream;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 
-use super::json::Object;
+use super::{
+    digits::{Digits, number},
+    json::Object,
+};
 use crate::{
     model::{
         command::Applied,
@@ -47,6 +50,9 @@ const PATCH_TYPES: HeaderValue =
     HeaderValue::from_static("application/merge-patch+json, application/json-patch+json");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
+/// The headers that an answer about a record has: a map with room for them is not rebuilt as it grows.
+const HEADERS: usize = 6;
+
 /// A success.
 #[derive(Debug)]
 pub(super) struct Reply {
@@ -58,15 +64,22 @@ pub(super) struct Reply {
 impl Reply {
     /// Status 200 with a payload.
     pub(super) fn ok(message: &'static str, data: &str) -> Self {
-        let text =
-            Object::with_capacity(data.len()).raw("status", "\"SUCCESS\"").unescaped("message", message);
-        Self::json(Body::from(text.raw("data", data).finish()))
+        Self::json(Body::from(envelope(message, data.len()).raw("data", data).finish()))
+    }
+
+    /// Status 200 with an object as payload, which is written where it is sent from. `bytes` is the length of the stored
+    /// text in it.
+    pub(super) fn ok_with(
+        message: &'static str,
+        bytes: usize,
+        members: impl FnOnce(Object) -> Object,
+    ) -> Self {
+        Self::json(Body::from(envelope(message, bytes).object("data", members).finish()))
     }
 
     /// Status 200 without a payload, for a write whose result is no longer available.
     pub(super) fn without_data(message: &'static str) -> Self {
-        let text = Object::new().raw("status", "\"SUCCESS\"").unescaped("message", message);
-        Self::json(Body::from(text.finish()))
+        Self::json(Body::from(envelope(message, 0).finish()))
             .warning("the record has changed since, so the data that this request wrote are omitted")
     }
 
@@ -80,7 +93,8 @@ impl Reply {
 
     /// Status 304: the caller has the current version.
     pub(super) fn not_modified() -> Self {
-        Self { status: StatusCode::NOT_MODIFIED, headers: HeaderMap::new(), body: Body::empty() }
+        let headers = HeaderMap::with_capacity(HEADERS);
+        Self { status: StatusCode::NOT_MODIFIED, headers, body: Body::empty() }
     }
 
     /// A page of a list, with what it may keep in memory. `size` estimates the bytes of a record as `render` writes it.
@@ -154,14 +168,14 @@ impl Reply {
 
     /// Names the revision of the state that the answer was made from.
     pub(super) fn state_revision(mut self, revision: Revision) -> Self {
-        self.headers.insert(STATE_REVISION, revision.into());
+        self.headers.insert(STATE_REVISION, number(revision));
         self
     }
 
     /// Names the version of the record that the answer is about.
     pub(super) fn record_version(self, revision: Revision, modified: Timestamp) -> Self {
-        self.header(header::ETAG, &format!("\"{revision}\""))
-            .header(header::LAST_MODIFIED, &modified.to_http_date())
+        let (etag, modified) = (Digits::of(revision), modified.http_date());
+        self.header(header::ETAG, etag.quoted()).header(header::LAST_MODIFIED, &modified)
     }
 
     /// Reports the progress of an index build, while there is one.
@@ -216,14 +230,23 @@ impl Reply {
     }
 
     fn json(body: Body) -> Self {
-        Self { status: StatusCode::OK, headers: HeaderMap::from_iter([(header::CONTENT_TYPE, JSON)]), body }
+        let mut headers = HeaderMap::with_capacity(HEADERS);
+        headers.insert(header::CONTENT_TYPE, JSON);
+        Self { status: StatusCode::OK, headers, body }
     }
 }
 
 impl IntoResponse for Reply {
     fn into_response(self) -> Response {
-        (self.status, self.headers, self.body).into_response()
+        let mut response = Response::new(self.body);
+        (*response.status_mut(), *response.headers_mut()) = (self.status, self.headers);
+        response
     }
+}
+
+/// A success but for its payload, of `bytes`.
+fn envelope(message: &'static str, bytes: usize) -> Object {
+    Object::with_capacity(bytes).raw("status", "\"SUCCESS\"").unescaped("message", message)
 }
 
 /// One error in the shape of a body or query.

@@ -91,9 +91,9 @@ async fn get_part(
     part: impl Fn(&Definition) -> Object,
 ) -> Result<Reply, Problem> {
     let (consistency, ()) = request.params.with_consistency(Ok(()))?;
-    check_key(&request.keys.definition, KEY)?;
+    check_key(&request.definition(), KEY)?;
     let state = service.view(consistency).await?;
-    let definition = &find(&state, &request.keys.definition)?.definition;
+    let definition = &find(&state, &request.definition())?.definition;
     let reply = if request.has(definition.revision) {
         Reply::not_modified()
     } else {

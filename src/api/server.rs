@@ -21,7 +21,11 @@ mod socket;
 
 use std::{convert::Infallible, future::Future, io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
-use axum::{Router, response::IntoResponse as _};
+use axum::{
+    Router,
+    response::{IntoResponse as _, Response},
+};
+use futures::{StreamExt as _, stream::FuturesUnordered};
 use http::{
     HeaderMap, HeaderValue, Request, StatusCode, Version,
     header::{CONNECTION, TRANSFER_ENCODING},
@@ -85,10 +89,25 @@ pub struct ServeOptions {
     pub send_timeout: Duration,
 }
 
+/// What answers the requests of a listener. It is cloned for each connection.
+pub trait Answerer: Clone + Send + Sync + 'static {
+    /// Answers a request. Each connection has a counter of its own for those in flight: one that all connections
+    /// change moves between the processors with each request.
+    fn answer(self: Arc<Self>, request: Request<Incoming>)
+    -> impl Future<Output = Response> + Send + 'static;
+}
+
+impl Answerer for Router {
+    async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Response {
+        let Ok(answer) = Self::clone(&self).oneshot(request).await;
+        answer
+    }
+}
+
 /// What all connections of a listener share.
-struct Server {
+struct Server<A> {
     builder: Builder<TokioExecutor>,
-    router: Router,
+    answerer: A,
     times: Times,
     stopping: CancellationToken,
     places: Arc<Places>,
@@ -99,7 +118,7 @@ struct Server {
 /// Serves until `stop` resolves, then accepts no more connections and waits for the requests in flight.
 pub async fn serve(
     listener: TcpListener,
-    router: Router,
+    answerer: impl Answerer,
     options: ServeOptions,
     stop: impl Future<Output = ()> + Send + 'static,
 ) {
@@ -107,8 +126,8 @@ pub async fn serve(
     let times = Times { header, idle, send };
     let stopping = CancellationToken::new();
     let server = Arc::new(Server {
-        builder: builder(times),
-        router,
+        builder: builder(),
+        answerer,
         times,
         stopping: stopping.clone(),
         places: Arc::new(Places::new(options.connections_max, options.per_address_max)),
@@ -156,7 +175,7 @@ async fn drain(mut connections: JoinSet<()>) {
     connections.shutdown().await;
 }
 
-impl Server {
+impl<A: Answerer> Server<A> {
     /// Serves a connection once its address has a place for it.
     async fn run_later(self: Arc<Self>, stream: TcpStream, connection: Arc<Connection>, address: SocketAddr) {
         let Ok(parked) = self.parked.try_acquire() else {
@@ -175,14 +194,14 @@ impl Server {
     async fn run(self: Arc<Self>, stream: TcpStream, connection: Arc<Connection>, place: Place) {
         let _place = place;
         let socket = TokioIo::new(Socket::new(stream, connection.clone(), self.times));
-        let (router, owner) = (self.router.clone(), connection.clone());
+        let (answerer, owner) = (Arc::new(self.answerer.clone()), connection.clone());
         let service = service_fn(move |mut request: Request<Incoming>| {
             let in_flight = owner.begin(request.extensions_mut());
             let is_http2 = request.version() == Version::HTTP_2;
-            let router = router.clone();
+            let answerer = answerer.clone();
             async move {
                 let answer = if has_plain_framing(request.headers()) {
-                    router.oneshot(request).await?
+                    answerer.answer(request).await
                 } else {
                     (StatusCode::BAD_REQUEST, [(CONNECTION, "close")]).into_response()
                 };
@@ -191,7 +210,18 @@ impl Server {
         });
         // Boxed: as part of the task it would take its space twice, once to be moved in and once to be awaited.
         let mut served = Box::pin(self.builder.serve_connection_with_upgrades(socket, service));
+        let must_end = async {
+            tokio::select! {
+                biased;
+                () = self.stopping.cancelled() => None,
+                ending = connection.ending(self.times) => Some(ending),
+            }
+        };
+        // The only element of a set, which polls it when it was woken itself. The task is woken several times for each
+        // request, and each poll would take three locks, one of them common to all connections.
+        let mut must_end: FuturesUnordered<_> = [must_end].into_iter().collect();
         let ending = tokio::select! {
+            biased;
             ended = served.as_mut() => {
                 if let Err(error) = ended {
                     // A client may disconnect at any time: this is no failure of the node.
@@ -199,13 +229,13 @@ impl Server {
                 }
                 return;
             }
-            () = self.stopping.cancelled() => {
-                served.as_mut().graceful_shutdown();
-                // Bounded by the caller.
-                drop(served.await);
-                return;
-            }
-            ending = connection.ending(self.times) => ending,
+            Some(ending) = must_end.next() => ending,
+        };
+        let Some(ending) = ending else {
+            served.as_mut().graceful_shutdown();
+            // Bounded by the caller.
+            drop(served.await);
+            return;
         };
         debug!(?ending, "a connection is ended");
         if ending == Ending::Idle {
@@ -224,13 +254,11 @@ fn has_plain_framing(headers: &HeaderMap) -> bool {
     encodings.next().is_none_or(is_plain) && encodings.next().is_none()
 }
 
-fn builder(times: Times) -> Builder<TokioExecutor> {
+fn builder() -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(times.header.max(times.idle))
-        .max_buf_size(HEAD_BYTES_MAX);
+    // No header timeout: hyper would set and remove a timer for each request. `Connection::ending` bounds that wait
+    // with one timer for each connection.
+    builder.http1().header_read_timeout(None::<Duration>).max_buf_size(HEAD_BYTES_MAX);
     builder
         .http2()
         .timer(TokioTimer::new())

@@ -185,7 +185,7 @@ fn changes_json(event: &Event, items: impl Iterator<Item = String>) -> String {
     let items: Vec<String> = items.collect();
     Object::new()
         .value("revision", &event.revision)
-        .unescaped("at", event.at)
+        .time("at", event.at)
         .value("by", &event.by)
         .value("reason", &event.reason)
         .raw("changes", &format!("[{}]", items.join(",")))
@@ -201,7 +201,7 @@ fn change_json(item: &RecordChange, has_left: bool) -> String {
             }
             None => Object::new()
                 .unescaped("type", "definition_deleted")
-                .unescaped("config_definition_key", key)
+                .unescaped("config_definition_key", key.as_str())
                 .finish(),
         },
         RecordChange::Config { definition, key, before, after } => match after.as_ref().filter(|_| !has_left)
@@ -214,9 +214,10 @@ fn change_json(item: &RecordChange, has_left: bool) -> String {
             }
             None => {
                 let kind = if has_left { "config_unmatched" } else { "config_deleted" };
-                let object =
-                    Object::new().unescaped("type", kind).unescaped("config_definition_key", definition);
-                object.unescaped("config_key", key).finish()
+                let object = Object::new()
+                    .unescaped("type", kind)
+                    .unescaped("config_definition_key", definition.as_str());
+                object.unescaped("config_key", key.as_str()).finish()
             }
         },
     }
@@ -242,22 +243,23 @@ fn state_json(part: &InitialChunk) -> String {
 }
 
 fn with_definition(object: Object, definition: &Definition) -> Object {
-    let object =
-        object.unescaped("config_definition_key", &definition.key).value("indexes", &definition.indexes);
+    let object = object
+        .unescaped("config_definition_key", definition.key.as_str())
+        .value("indexes", &definition.indexes);
     let object = match &definition.schema {
         Some(schema) => object.raw("json_schema", schema),
         None => object,
     };
-    object.unescaped("created_at", definition.created_at).unescaped("modified_at", definition.modified_at)
+    object.time("created_at", definition.created_at).time("modified_at", definition.modified_at)
 }
 
 fn with_config(object: Object, definition: &Key, config: &Config) -> Object {
     object
-        .unescaped("config_definition_key", definition)
-        .unescaped("config_key", &config.key)
+        .unescaped("config_definition_key", definition.as_str())
+        .unescaped("config_key", config.key.as_str())
         .raw("data", &config.data)
-        .unescaped("created_at", config.created_at)
-        .unescaped("modified_at", config.modified_at)
+        .time("created_at", config.created_at)
+        .time("modified_at", config.modified_at)
 }
 
 #[cfg(test)]

@@ -67,7 +67,9 @@ impl Document {
     /// The document of a value that [`parse`] returned, or of a part of it.
     #[must_use]
     pub fn new(value: Value) -> Self {
-        Self { text: value.to_string().into(), value }
+        // The same text as `to_string` gives, without a formatter between the writer and the buffer.
+        let text = serde_json::to_string(&value).expect("a JSON value is always JSON text");
+        Self { text: text.into(), value }
     }
 
     /// The document of a value that was computed here (by a patch), checked as [`parse`] checks a text.
@@ -274,6 +276,7 @@ mod tests {
         fn json_like_texts_round_trip(text in r#"[\[\]{}:,"\\u0123e.+\-a$ ]{0,60}"#) {
             if let Ok(value) = parse(text.as_bytes(), 64) {
                 let document = Document::new(value);
+                prop_assert_eq!(&*document.text, document.value.to_string());
                 let again = parse(document.text.as_bytes(), 64).unwrap();
                 prop_assert_eq!(&again, &document.value);
                 prop_assert_eq!(Document::new(again).text, document.text);

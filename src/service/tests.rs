@@ -17,7 +17,22 @@ pub(crate) const KEY: &str = "a-root-key-of-length";
 
 /// Node 1, without consensus.
 pub(crate) fn service(directory: &Path, limits: Limits) -> Service {
-    let options = Options {
+    with_options(options(directory, limits))
+}
+
+/// Node 1, without consensus, which waits for itself however busy the machine is.
+pub(crate) fn patient_service(directory: &Path) -> Service {
+    let time = Duration::from_secs(60);
+    let options = options(directory, Limits::default());
+    with_options(Options { write_timeout: time, read_timeout: time, ..options })
+}
+
+fn with_options(options: Options) -> Service {
+    Service::new(options, Access::new(KEY), Arc::new(Peers::new(Secrets(vec![SECRET.into()]))))
+}
+
+fn options(directory: &Path, limits: Limits) -> Options {
+    Options {
         retention: Retention::default(),
         feature_level_max: crate::model::feature::LEVEL_MAX,
         node_id: 1,
@@ -32,8 +47,7 @@ pub(crate) fn service(directory: &Path, limits: Limits) -> Service {
         log_stall_timeout: Duration::from_secs(60),
         disk_reserve_bytes: 0,
         rescue: Vec::new(),
-    };
-    Service::new(options, Access::new(KEY), Arc::new(Peers::new(Secrets(vec![SECRET.into()]))))
+    }
 }
 
 fn write() -> (Caller, Write) {

@@ -93,3 +93,31 @@ async fn the_revision_of_an_answer_covers_the_record_that_it_shows_and_never_fal
     })
     .await;
 }
+
+#[tokio::test]
+async fn every_whole_answer_states_its_length() {
+    on_leader_and_follower(async |run: Run| {
+        let d = run.define_open("d").await;
+        let created = d.create("k", &json!({"a": "ä"})).await.expect(201);
+        let config = d.config("k");
+        let calls: Vec<(u16, Call)> = vec![
+            (200, run.node.get(&config)),
+            (200, run.node.get(&config).query(&[("consistency", "local")])),
+            (200, run.node.put(&config, &json!({"data": {}}))),
+            (404, d.get("absent")),
+            (404, run.node.get("/nothing")),
+            (401, run.node.bare(Method::GET, &config)),
+            (422, run.node.put(&config, &json!({"data": 1}))),
+            (200, run.node.get(DEFINITIONS)),
+        ];
+        for (status, call) in calls {
+            let answer = call.await.expect(status);
+            assert_eq!(answer.header("content-length"), answer.text.len().to_string(), "{answer:?}");
+            assert!(!answer.headers.contains_key("transfer-encoding"), "{answer:?}");
+        }
+        let unchanged = run.node.get(&config).header("if-none-match", "*").await.expect(304);
+        assert!(!unchanged.headers.contains_key("content-length"), "{unchanged:?}");
+        assert_eq!(created.header("content-length"), created.text.len().to_string(), "{created:?}");
+    })
+    .await;
+}

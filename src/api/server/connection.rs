@@ -10,8 +10,9 @@
 //! | bytes without a whole request | [`STRANGER_BYTES_MAX`], those above [`FREE_HEAD_BYTES`] of a common budget | the head of one request |
 //! | its place is needed | at once | never |
 //!
-//! hyper itself has no idle timeout for HTTP/2, one timer for the idle time and the head of HTTP/1, and none for
-//! writing. HTTP/1 waits in the socket (`socket.rs`), HTTP/2 in its flow control, which only the body sees.
+//! hyper itself has no idle timeout for HTTP/2, one timer for the idle time and the head of HTTP/1, which it sets anew
+//! for each request, and none for writing. HTTP/1 waits in the socket (`socket.rs`), HTTP/2 in its flow control, which
+//! only the body sees. All of it is watched here by one timer for each connection, which is set anew when it fires.
 //!
 //! **Invariant:** an answer in flight whose parts are taken in time ends no connection, however long it takes: a watch
 //! may be silent without limit.
@@ -35,6 +36,9 @@ use crate::model::limits::{FREE_HEAD_BYTES, STRANGER_BYTES_MAX};
 
 /// Bytes of an answer that HTTP/2 is given at once: the rest waits where it is seen whether the caller takes it.
 const HTTP2_PIECE_BYTES: usize = 64 << 10;
+
+/// Answers that have ended and are still listed, beside as many as twice those in flight.
+const ENDED_ANSWERS_MAX: usize = 16;
 
 /// The zero of the clock of all connections.
 static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
@@ -258,8 +262,12 @@ impl AnswerBody {
     pub(super) fn new(body: Body, in_flight: InFlight, is_http2: bool) -> Self {
         let waits_since = (is_http2 && !body.is_end_stream()).then(|| {
             let since = Arc::new(AtomicU64::new(0));
-            let mut waiting = in_flight.0.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-            waiting.retain(|answer| answer.strong_count() > 0);
+            let connection = &in_flight.0;
+            let mut waiting = connection.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            // Not for each answer: with hundreds of them in flight that would be a walk over as many for each.
+            if waiting.len() > 2 * connection.in_flight.load(Ordering::Relaxed) + ENDED_ANSWERS_MAX {
+                waiting.retain(|answer| answer.strong_count() > 0);
+            }
             waiting.push(Arc::downgrade(&since));
             drop(waiting);
             since
@@ -402,5 +410,22 @@ mod tests {
         drop(body);
         one.idle_since.store(1000, Ordering::Relaxed);
         assert!(one.check(TIMES, 1001).is_ok());
+    }
+
+    #[test]
+    fn answers_that_have_ended_are_not_listed_for_ever() {
+        let one = connection(0);
+        make_known(&one);
+        let answer = || AnswerBody::new(Body::from("x"), one.begin(&mut Extensions::new()), true);
+        let listed = || one.waiting.lock().unwrap().len();
+        let open: Vec<_> = (0..100).map(|_| answer()).collect();
+        assert_eq!(listed(), 100);
+        for _ in 0..10_000 {
+            drop(answer());
+            assert!(listed() <= 2 * 101 + ENDED_ANSWERS_MAX + 1);
+        }
+        drop(open);
+        drop((answer(), answer()));
+        assert!(listed() <= 3, "{}", listed());
     }
 }
