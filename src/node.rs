@@ -35,6 +35,7 @@ use crate::{
     },
     model::limits::{CONNECTIONS_MAX, OPEN_FILES_RESERVE},
     peer::client::{Peers, Secrets},
+    raft::end_process_later,
     service::{Access, Options, Service},
     settings::Settings,
     store,
@@ -132,6 +133,11 @@ async fn serve(settings: Settings, open_files_max: usize) -> Result<(), String> 
 async fn shut_down(service: &Service, api: Server, peer: Server, has_failed: bool) {
     service.stop();
     let (drain, close) = if has_failed {
+        // Whatever has failed may hold up any thread, and a node that does not end is not started again.
+        let last_resort = std::thread::Builder::new().name("last-resort".into()).spawn(end_process_later);
+        if let Err(error) = last_resort {
+            tracing::error!(%error, "the end of this process is not bounded");
+        }
         (FAILED_SHUTDOWN_TIMEOUT, FAILED_SHUTDOWN_TIMEOUT)
     } else {
         bounded(TRANSFER_TIMEOUT, service.hand_over(), "the transfer of leadership").await;

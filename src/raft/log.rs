@@ -163,7 +163,7 @@ impl Log {
         let kinds = kinds.map(|(name, progress)| (name, Arc::downgrade(progress)));
         progress::watch(kinds, timeout, |why| {
             stalled(why);
-            progress::end_process_later();
+            super::end_process_later();
         })
     }
 

@@ -56,6 +56,8 @@ mod wire;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
+pub(crate) use supervisor::end_process_later;
+
 use crate::{
     model::record::Revision,
     peer::{Member, NodeId, client::Peers, identity::Identity},

@@ -3,14 +3,27 @@
 //! A node without one of these tasks looks whole and is not: it never compares its state again, or its watches stay
 //! silent. A process that ends is started again by whoever runs it, and the other members go on meanwhile.
 //!
+//! A failed node ends in order as far as it can. What has failed may hold up any thread of it, so that its end is bounded
+//! by a thread of its own ([`end_process_later`]).
+//!
 //! **Invariant:** a supervised task that panics, or that returns an error, is the node's end, with one reason that names
 //! the task. A task that returns `Ok` has nothing left to do.
 
-use std::{any::Any, panic::AssertUnwindSafe, sync::Arc};
+use std::{
+    any::Any,
+    panic::AssertUnwindSafe,
+    sync::{Arc, mpsc},
+    time::Duration,
+};
 
 use futures::FutureExt as _;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+
+/// How long a node that has failed may take to end.
+const END_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the last line may take: it may go to the disk that hangs.
+const LAST_LINE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Starts and ends the tasks of a node, and knows why the node can't go on.
 #[derive(Debug, Clone, Default)]
@@ -72,6 +85,26 @@ impl Supervisor {
 fn text_of(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no text")
+}
+
+/// Ends the process if it has not ended by itself in time, without waiting for anything that may wait for the disk.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "an orderly end has been tried, and waits for the disk that hangs"
+)]
+pub(crate) fn end_process_later() {
+    std::thread::sleep(END_TIMEOUT);
+    let (said, is_said) = mpsc::channel();
+    let speaker = std::thread::Builder::new().name("last-line".into()).spawn(move || {
+        tracing::error!("the node did not end within {} s: the process is ended", END_TIMEOUT.as_secs());
+        // Nobody may wait any more.
+        let _ = said.send(());
+    });
+    if speaker.is_ok() {
+        // It is said, or it takes too long.
+        let _ = is_said.recv_timeout(LAST_LINE_TIMEOUT);
+    }
+    std::process::exit(1);
 }
 
 #[cfg(test)]

@@ -43,6 +43,7 @@ use std::{
         atomic::{AtomicU64, Ordering},
     },
     thread::JoinHandle,
+    time::Duration,
 };
 
 use serde::{Deserialize, Serialize};
@@ -58,6 +59,9 @@ use crate::{
     model::{feature::LEVEL_MAX, record::Revision},
     state::{Change, State},
 };
+
+/// How long the store's thread may take to end when the store was not closed.
+const ABANDON_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A place in the Raft log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -365,8 +369,15 @@ impl Inner {
 }
 
 impl Drop for Inner {
+    /// Without `close` the files stay as a crash would leave them, and nothing keeps them open. But a thread that the
+    /// disk holds up, which sled does when a volume is full, holds up nobody else: this may be a worker, or the end of
+    /// a start that has failed for the same reason.
     fn drop(&mut self) {
-        // Without `close` the files stay as a crash would leave them, but nothing keeps them open.
-        self.end(false);
+        self.shared.end(false);
+        if self.shared.wait_over(ABANDON_TIMEOUT) {
+            self.end(false);
+        } else {
+            tracing::error!("the store's thread has not ended within {ABANDON_TIMEOUT:?}");
+        }
     }
 }

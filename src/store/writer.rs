@@ -262,6 +262,15 @@ impl Shared {
         self.wake.notify_one();
     }
 
+    /// Waits until the thread has nothing left to do; whether that was in time.
+    pub(super) fn wait_over(&self, timeout: Duration) -> bool {
+        let is_working = |queue: &mut Queue| queue.ending != Ending::Over;
+        match self.done.wait_timeout_while(self.queue(), timeout, is_working) {
+            Ok((queue, _)) => queue.ending == Ending::Over,
+            Err(error) => error.into_inner().0.ending == Ending::Over,
+        }
+    }
+
     fn wake(&self, queue: MutexGuard<'_, Queue>) {
         if !queue.busy {
             self.wake.notify_one();

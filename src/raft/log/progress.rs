@@ -13,7 +13,6 @@ use std::{
     sync::{
         Arc, Weak,
         atomic::{AtomicU64, AtomicUsize, Ordering},
-        mpsc,
     },
     time::Duration,
 };
@@ -22,10 +21,6 @@ use std::{
 const REPORTED_AFTER: Duration = Duration::from_secs(5);
 /// Longest pause between two looks at the log.
 const TICK_MAX: Duration = Duration::from_millis(500);
-/// How long a node that has failed may take to end.
-const END_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long the last line may take: it may go to the disk that hangs.
-const LAST_LINE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Counts what is begun and ended. Shared by the log, its callbacks and the watchdog.
 #[derive(Debug, Default)]
@@ -123,28 +118,10 @@ pub(super) fn watch(
     Ok(())
 }
 
-/// Ends the process if it has not ended by itself in time, without waiting for anything that may wait for the disk.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "an orderly end has been tried, and waits for the disk that hangs"
-)]
-pub(super) fn end_process_later() {
-    std::thread::sleep(END_TIMEOUT);
-    let (said, is_said) = mpsc::channel();
-    let speaker = std::thread::Builder::new().name("last-line".into()).spawn(move || {
-        tracing::error!("the node did not end within {} s: the process is ended", END_TIMEOUT.as_secs());
-        // Nobody may wait any more.
-        let _ = said.send(());
-    });
-    if speaker.is_ok() {
-        // It is said, or it takes too long.
-        let _ = is_said.recv_timeout(LAST_LINE_TIMEOUT);
-    }
-    std::process::exit(1);
-}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
     use super::*;
 
     const TIMEOUT: Duration = Duration::from_millis(100);
