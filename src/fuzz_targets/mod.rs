@@ -66,10 +66,6 @@ pub fn named(name: &str) -> Option<&'static Target> {
     TARGETS.iter().find(|target| target.name == name)
 }
 
-/// The longest input of a target that decodes commands. A batch in a batch is refused only after it was decoded, so a
-/// deep one exhausts the stack; only a member of the cluster could send it.
-pub(crate) const NESTED_BYTES_MAX: usize = 1024;
-
 /// Joins parts to an input: each with its length before it.
 pub(crate) fn join(parts: &[&[u8]]) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -106,9 +102,6 @@ fn halves(bytes: &[u8]) -> (&[u8], &[u8]) {
 
 /// An entry of the log.
 fn proposal(bytes: &[u8]) -> bool {
-    if bytes.len() > NESTED_BYTES_MAX {
-        return false;
-    }
     let Ok(proposal) = Proposal::from_bytes(bytes) else { return false };
     let again = Proposal::from_bytes(&proposal.to_bytes());
     assert_eq!(again.as_ref(), Ok(&proposal), "an entry is decoded as it was encoded");

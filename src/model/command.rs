@@ -8,11 +8,12 @@
 
 use std::{fmt, sync::Arc};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{
     error::Rejection,
     feature::{LEVEL_MAX, LEVEL_MIN},
+    flat::decode_without,
     key::Key,
     record::{Entries, Revision},
     time::Timestamp,
@@ -177,7 +178,12 @@ pub struct BatchStep {
     /// As [`Proposal::definition_read`]; [`THIS_ENTRY`] for a definition that an earlier step wrote.
     pub definition_read: Option<Revision>,
     /// The change; never a batch.
+    #[serde(deserialize_with = "decode_step")]
     pub command: Command,
+}
+
+fn decode_step<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Command, D::Error> {
+    decode_without(deserializer, "Batch")
 }
 
 /// Identifies a request that the caller may send again (`Idempotency-Key`).
@@ -320,5 +326,35 @@ mod tests {
         bytes.pop();
         bytes[0] = 2;
         assert_eq!(Proposal::from_bytes(&bytes), Err(DecodeError::Damaged), "this command is one of level 1");
+    }
+    /// Bytes of a batch in a batch, a million levels deep: decoding a level takes some of the stack.
+    #[test]
+    fn a_batch_in_a_batch_is_damaged_at_any_depth() {
+        let delete = |definition_read| BatchStep {
+            definition_read,
+            command: Command::DeleteConfig {
+                definition: Key::parse("d").unwrap(),
+                key: Key::parse("k").unwrap(),
+                expect: Expect::Any,
+            },
+        };
+        let batch = |steps| Proposal {
+            at: Timestamp(7),
+            by: "root".into(),
+            reason: None,
+            request: None,
+            definition_read: None,
+            command: Command::Batch(steps),
+        };
+        let flat = batch(vec![delete(None), delete(Some(3))]);
+        assert_eq!(Proposal::from_bytes(&flat.to_bytes()), Ok(flat));
+        let mut deep = batch(Vec::new()).to_bytes();
+        deep.pop();
+        // One step, no definition read, a batch.
+        deep.extend([1, 0, 9].repeat(1_000_000));
+        deep.push(0);
+        assert_eq!(Proposal::from_bytes(&deep), Err(DecodeError::Damaged));
+        let inner = BatchStep { definition_read: None, command: Command::Batch(vec![delete(None)]) };
+        assert_eq!(Proposal::from_bytes(&batch(vec![inner]).to_bytes()), Err(DecodeError::Damaged));
     }
 }

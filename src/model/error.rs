@@ -3,9 +3,9 @@
 //! A [`Rejection`] is a decision of the log: it is replicated and the same on every node. An [`Invalid`] request is
 //! refused before anything is proposed. **Invariant:** neither knows an HTTP status; only `api/reply.rs` does.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
-use super::{command::THIS_ENTRY, key::Key, record::Revision};
+use super::{command::THIS_ENTRY, flat::decode_without, key::Key, record::Revision};
 
 /// The decision to reject a command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
@@ -47,9 +47,14 @@ pub enum Rejection {
     InBatch {
         /// The position of the step, from 0.
         index: u32,
-        /// Why the step was rejected.
+        /// Why the step was rejected; never in a batch.
+        #[serde(deserialize_with = "decode_of_step")]
         rejection: Box<Rejection>,
     },
+}
+
+fn decode_of_step<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Box<Rejection>, D::Error> {
+    decode_without(deserializer, "InBatch")
 }
 
 fn rendered(revision: Revision) -> String {

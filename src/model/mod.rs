@@ -9,6 +9,7 @@
 //! | [`query`] | list queries: page, sort, search, filters |
 //! | [`patch`] | JSON Merge Patch and JSON Patch |
 //! | [`command`] | what is proposed, what a log entry holds, what the log decides |
+//! | `flat` | decoding of types that contain themselves, to a depth of one |
 //! | [`feature`] | feature levels: what versions of this program have in common |
 //! | [`error`] | rejections of the log, violations of a request |
 //! | [`limits`] | the limits that a caller or an operator can meet |
@@ -20,6 +21,7 @@ pub mod command;
 pub mod document;
 pub mod error;
 pub mod feature;
+pub(crate) mod flat;
 pub mod index;
 pub mod key;
 pub mod limits;

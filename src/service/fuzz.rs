@@ -11,7 +11,7 @@ use super::{
     request::{Caller, Write, WriteRequest},
 };
 use crate::{
-    fuzz_targets::{JSON_DEPTH, NESTED_BYTES_MAX, samples},
+    fuzz_targets::{JSON_DEPTH, samples},
     model::{
         command::{Applied, Expect},
         document::Document,
@@ -24,8 +24,7 @@ use crate::{
 
 /// A forwarded write, or the answer to one: the first byte says which.
 pub(crate) fn forwarded(bytes: &[u8]) -> bool {
-    let short = bytes.split_first().filter(|_| bytes.len() <= NESTED_BYTES_MAX);
-    let Some((kind, bytes)) = short else { return false };
+    let Some((kind, bytes)) = bytes.split_first() else { return false };
     if kind % 2 == 0 {
         let Ok(request) = codec::decode::<WireRequest<'_>>(bytes) else { return false };
         let Ok((remaining, opened)) = request.open(JSON_DEPTH) else { return false };

@@ -9,12 +9,13 @@
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use bytes::{Bytes, BytesMut};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{
     model::{
         command::{Applied, Expect, IdempotencyKey, Outcome},
         document::{self, Document, DocumentError},
+        flat::decode_without,
         patch::{Patch, PatchFormat},
         record::Revision,
     },
@@ -107,7 +108,15 @@ enum WireWrite<'a> {
     SetSchema { key: Text<'a>, schema: Option<Text<'a>>, expect: Expect, force: bool },
     SetUnique { key: Text<'a>, paths: Texts<'a>, expect: Expect },
     PatchConfig { definition: Text<'a>, key: Text<'a>, form: WirePatchForm, patch: Text<'a>, expect: Expect },
-    Batch(Vec<WireWrite<'a>>),
+    Batch(Vec<WireOperation<'a>>),
+}
+
+/// An operation of a batch; never a batch.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct WireOperation<'a>(#[serde(deserialize_with = "decode_operation")] WireWrite<'a>);
+
+fn decode_operation<'de, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<WireWrite<'a>, D::Error> {
+    decode_without(deserializer, "Batch")
 }
 
 /// The wire format of [`PatchFormat`]. New variants go to the end.
@@ -234,7 +243,9 @@ impl<'a> WireWrite<'a> {
             Write::SetUnique(NewUnique { key, paths, expect }) => {
                 Self::SetUnique { key: text(key), paths: Cow::Borrowed(paths), expect: *expect }
             }
-            Write::Batch(operations) => Self::Batch(operations.iter().map(Self::of).collect()),
+            Write::Batch(operations) => {
+                Self::Batch(operations.iter().map(|write| WireOperation(Self::of(write))).collect())
+            }
         }
     }
 
@@ -294,7 +305,7 @@ impl<'a> WireWrite<'a> {
                 Write::SetUnique(NewUnique { key: key.into_owned(), paths: paths.into_owned(), expect })
             }
             Self::Batch(operations) => {
-                let opened = operations.into_iter().map(|operation| operation.open(depth));
+                let opened = operations.into_iter().map(|WireOperation(write)| write.open(depth));
                 Write::Batch(opened.collect::<Result<_, _>>()?)
             }
         })

@@ -13,6 +13,10 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+fn unhex(text: &str) -> Vec<u8> {
+    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect()
+}
+
 fn request(write: Write) -> WriteRequest {
     let principal = Principal { id: "root".into() };
     let idempotency_key = Some(IdempotencyKey { id: [1; 16], fingerprint: [2; 16] });
@@ -93,6 +97,21 @@ fn every_write_is_encoded_as_recorded_and_decoded_as_it_was() {
         assert_eq!(remaining, Duration::from_millis(1500));
         assert_eq!(WireRequest::of(&opened, remaining), wire);
     }
+}
+
+#[test]
+fn what_is_nested_in_itself_is_refused_at_any_depth() {
+    let flat = format!("{CALLER}0901{}00", WRITES[0]);
+    assert!(decode::<WireRequest<'static>>(&unhex(&flat)).is_ok());
+    let once = format!("{CALLER}09010901{}00", WRITES[0]);
+    assert!(decode::<WireRequest<'static>>(&unhex(&once)).is_err(), "a batch in a batch");
+    let deep = [unhex(CALLER), [9, 1].repeat(1_000_000)].concat();
+    assert!(decode::<WireRequest<'static>>(&deep).is_err());
+    let in_batch = "01000108c801";
+    assert!(decode::<WireAnswer>(&unhex(&format!("{in_batch}04"))).is_ok(), "a rejection in a batch");
+    assert!(decode::<WireAnswer>(&unhex(&format!("{in_batch}080504"))).is_err(), "one in that");
+    let deep = [unhex("010001"), [8, 5].repeat(1_000_000)].concat();
+    assert!(decode::<WireAnswer>(&deep).is_err());
 }
 
 #[test]
