@@ -24,7 +24,7 @@ use tokio::{sync::watch, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Consensus, MemberStatus, ReadError, Status, Timers, WriteError,
+    Consensus, MemberStatus, ReadError, ReadIndex, Status, Timers, WriteError,
     log::Log,
     machine::AppliedPublisher,
     membership::lag,
@@ -123,7 +123,7 @@ impl Consensus {
         let error = match self.inner.raft.client_write(EncodedProposal(bytes.into())).await {
             Ok(response) => {
                 let none = || WriteError::Undecided("an entry with a proposal had no verdict".into());
-                return response.data.0.ok_or_else(none);
+                return response.data.verdict.ok_or_else(none);
             }
             Err(error) => error,
         };
@@ -140,14 +140,14 @@ impl Consensus {
         })
     }
 
-    /// On the leader: the read index. A state that has applied it holds every write that was acknowledged before
-    /// the call. Bounded by the election time-out. Concurrent calls share one round of heartbeats.
+    /// On the leader: the read index. A state that has applied it ([`Self::wait_read`]) holds every write that was
+    /// acknowledged before the call. Bounded by the election time-out. Concurrent calls share one round of heartbeats.
     ///
     /// # Errors
     /// See [`ReadError`].
-    pub async fn read_index(&self) -> Result<Revision, ReadError> {
+    pub async fn read_index(&self) -> Result<ReadIndex, ReadError> {
         match self.inner.raft.get_read_linearizer(ReadPolicy::ReadIndex).await {
-            Ok(linearizer) => Ok(linearizer.read_log_id().index()),
+            Ok(linearizer) => Ok(ReadIndex(linearizer.read_log_id().index())),
             Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(forward))) => {
                 Err(ReadError::NotLeader(not_leader(self.inner.id, &forward)))
             }
@@ -166,7 +166,12 @@ impl Consensus {
 
     /// Waits until this node has applied a revision. Never returns once the node stops: the caller bounds the wait.
     pub async fn wait_applied(&self, revision: Revision) {
-        self.inner.publisher.waiters.wait(revision).await;
+        self.inner.publisher.revision_waiters.wait(revision).await;
+    }
+
+    /// Waits until this node's state has applied a read index. Never returns once the node stops, as above.
+    pub async fn wait_read(&self, index: ReadIndex) {
+        self.inner.publisher.index_waiters.wait(index.0).await;
     }
 
     /// The recent changes. Older ones are in the history.
@@ -285,8 +290,9 @@ impl Consensus {
     /// Responds before any other member has the entry: a seeded bug.
     #[cfg(feature = "sabotage")]
     fn answer_early(&self, proposal: &Proposal, bytes: Vec<u8>) -> Verdict {
-        let next = self.metrics().last_log_index.map_or(0, |last| last + 1);
-        let (verdict, _) = (*self.state()).clone().apply(next, proposal);
+        let applied = self.inner.publisher.applied.load_full();
+        let ahead = self.metrics().last_log_index.map_or(0, |last| last.saturating_sub(applied.index()));
+        let (verdict, _) = (*applied.state).clone().apply(applied.state.revision() + ahead + 1, proposal);
         let raft = self.inner.raft.clone();
         drop(tokio::spawn(async move { raft.client_write(EncodedProposal(bytes.into())).await }));
         verdict

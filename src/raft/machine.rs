@@ -11,6 +11,8 @@
 //!    otherwise the first read of a new term would never return.
 //! 3. A panic while applying is a failure of the node, not of an entry: the node stops, and nothing of the batch is
 //!    published.
+//! 4. The revision is the state's own count and follows from the log alone: every entry but the log's first raises it.
+//!    The entry's index is a place in the log and no revision.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -45,7 +47,7 @@ use crate::{
     model::{command::Proposal, record::Revision},
     peer::{Member, NodeId, admission::AgreedMember, client::Peers},
     state::{Change, Edit, State},
-    store::{Batch, Position, SnapshotFile, Store},
+    store::{Batch, LogIndex, Position, SnapshotFile, Store},
 };
 
 /// Most entries of an apply batch: some 100 µs of work.
@@ -99,11 +101,20 @@ pub(super) struct AppliedState {
 }
 
 impl AppliedState {
+    /// The index of the last applied entry.
+    pub(super) fn index(&self) -> LogIndex {
+        index_of(self.last_log_id)
+    }
+
     /// Its place in the log, as the store records it.
     pub(super) fn position(&self) -> Position {
-        let index = self.last_log_id.map_or(0, |id| id.index);
-        Position { index, raft_meta: StateMetadata::encode_with(self.last_log_id, &self.membership.encoded) }
+        let raft_meta = StateMetadata::encode_with(self.last_log_id, &self.membership.encoded);
+        Position { index: self.index(), raft_meta }
     }
+}
+
+fn index_of(id: Option<LogId>) -> LogIndex {
+    id.map_or(0, |id| id.index)
 }
 
 /// What the state machine publishes to the rest of the node.
@@ -111,7 +122,9 @@ impl AppliedState {
 pub(super) struct AppliedPublisher {
     pub(super) applied: ArcSwap<AppliedState>,
     /// Those who wait for one revision.
-    pub(super) waiters: AppliedWaiters,
+    pub(super) revision_waiters: AppliedWaiters,
+    /// Those who wait for one entry of the log: linearizable reads.
+    pub(super) index_waiters: AppliedWaiters,
     /// The applied revision, for those who follow each new one.
     pub(super) revision: watch::Sender<Revision>,
     /// Owns this node's tasks, and knows why it can't go on.
@@ -158,7 +171,8 @@ impl Machine {
             AppliedState { state: Arc::new(state.clone()), last_log_id, membership: Arc::clone(&membership) };
         let publisher = Arc::new(AppliedPublisher {
             applied: ArcSwap::from_pointee(applied),
-            waiters: AppliedWaiters::new(state.revision()),
+            revision_waiters: AppliedWaiters::new(state.revision()),
+            index_waiters: AppliedWaiters::new(index_of(last_log_id)),
             revision: watch::Sender::new(state.revision()),
             supervisor: Supervisor::default(),
             applied_bytes: AtomicU64::new(0),
@@ -180,11 +194,13 @@ impl Machine {
 
     /// Applies one entry.
     fn apply_entry(&mut self, entry: Entry, changes: &mut Vec<Arc<Change>>) -> Result<ApplyResponse, String> {
-        let revision = entry.log_id.index;
+        let (index, before) = (entry.log_id.index, self.state.revision());
+        // The first entry of a cluster is at the revision of the empty state.
+        let revision = if index == 0 { before } else { before + 1 };
         let verdict = match entry.payload {
             EntryPayload::Normal(data) => {
                 let proposal = Proposal::from_bytes(&data.0)
-                    .map_err(|error| format!("entry {revision} can't be applied: it is {error}"))?;
+                    .map_err(|error| format!("entry {index} can't be applied: it is {error}"))?;
                 let length = u64::try_from(data.0.len()).unwrap_or(u64::MAX);
                 self.publisher.applied_bytes.fetch_add(length, Ordering::Relaxed);
                 #[cfg(feature = "sabotage")]
@@ -200,7 +216,7 @@ impl Machine {
                 Some(verdict)
             }
             EntryPayload::Blank => {
-                self.advance(revision);
+                self.state.advance(revision);
                 None
             }
             EntryPayload::Membership(members) => {
@@ -208,20 +224,13 @@ impl Machine {
                     members.nodes().map(|(id, _)| *id).fold(self.membership.greatest_id, NodeId::max);
                 let stored = StoredMembership::new(Some(entry.log_id), members);
                 self.set_membership(stored, greatest_id);
-                self.advance(revision);
+                self.state.advance(revision);
                 None
             }
         };
         self.last_log_id = Some(entry.log_id);
-        self.publisher.digests.record(&self.state);
-        Ok(ApplyResponse(verdict))
-    }
-
-    /// The first entry of a cluster has index 0, which is the revision of the empty state already.
-    fn advance(&mut self, revision: Revision) {
-        if revision > self.state.revision() {
-            self.state.advance(revision);
-        }
+        self.publisher.digests.record(before, &self.state);
+        Ok(ApplyResponse { revision: self.state.revision(), verdict })
     }
 
     /// Applies a batch of entries, then publishes, wakes, responds and passes the changes to the store, in this
@@ -261,7 +270,8 @@ impl Machine {
         self.peers.set_feature_level(self.state.feature_level());
         let previous = self.publisher.applied.swap(Arc::new(applied));
         let revision = self.state.revision();
-        self.publisher.waiters.advance(revision);
+        self.publisher.revision_waiters.advance(revision);
+        self.publisher.index_waiters.advance(position.index);
         self.publisher.revision.send_replace(revision);
         if frees_much {
             // This may be the last reference to a million records.
@@ -392,7 +402,7 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
 
     async fn build_snapshot(&mut self) -> io::Result<Snapshot> {
         let applied = self.publisher.applied.load_full();
-        let index_min = if self.must_be_current { applied.last_log_id.map_or(0, |id| id.index) } else { 0 };
+        let index_min = if self.must_be_current { applied.index() } else { 0 };
         if let Some(file) = self.store.current_snapshot().filter(|file| file.position.index >= index_min) {
             return snapshot_of(file);
         }

@@ -217,7 +217,7 @@ impl StateRecovery<'_> {
         let header = SnapshotHeader::from_header(&header).map_err(|error| error.to_string())?;
         if header.index < self.purged {
             return Err(format!(
-                "its snapshot ends at {}, this log begins after {}",
+                "its snapshot ends at entry {}, this log begins after {}",
                 header.index, self.purged
             ));
         }
@@ -233,7 +233,7 @@ impl StateRecovery<'_> {
         let installed = installed.await;
         let (state, file) =
             installed.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
-        tracing::info!(member = source.id, revision = file.position.index, "installed a snapshot");
+        tracing::info!(member = source.id, revision = file.revision, "installed a snapshot");
         Ok((state, file.position))
     }
 }

@@ -10,7 +10,7 @@ use openraft::{
 use tempfile::TempDir;
 
 use super::{
-    Consensus, Start, StartError, Timers,
+    Consensus, ReadIndex, Start, StartError, Timers,
     directory_format::DirectoryFormat,
     log::{Log, Wal},
     machine::Machine,
@@ -100,13 +100,13 @@ async fn write(consensus: &Consensus, number: u64) -> u64 {
             Ok(Verdict::Decided(Ok(applied))) => return applied.revision,
             Ok(verdict) => panic!("{verdict:?}"),
             // A new leader has no lease yet.
-            Err(_) => consensus.wait_applied(read_index(consensus).await).await,
+            Err(_) => consensus.wait_read(read_index(consensus).await).await,
         }
     }
 }
 
 /// A read index, once this node leads and has its lease.
-async fn read_index(consensus: &Consensus) -> u64 {
+async fn read_index(consensus: &Consensus) -> ReadIndex {
     let confirmed = async {
         loop {
             match consensus.read_index().await {
@@ -131,7 +131,8 @@ async fn a_cluster_of_one_keeps_its_writes_over_a_stop_and_refuses_an_emptied_lo
     for number in 1..=20 {
         last = write(&consensus, number).await;
     }
-    assert!(read_index(&consensus).await >= last);
+    consensus.wait_read(read_index(&consensus).await).await;
+    assert!(consensus.state().revision() >= last);
     let digest = consensus.state().digest();
     consensus.shutdown().await;
 

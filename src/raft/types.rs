@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{log::Log, machine::Machine};
 use crate::{
-    model::command::Verdict,
+    model::{command::Verdict, record::Revision},
     peer::{Member, NodeId},
 };
 
@@ -22,9 +22,14 @@ openraft::declare_raft_types!(
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct EncodedProposal(pub(super) Bytes);
 
-/// What applying an entry returns: nothing for an entry without a proposal.
+/// What applying an entry returns.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct ApplyResponse(pub(super) Option<Verdict>);
+pub(super) struct ApplyResponse {
+    /// The state's revision after the entry.
+    pub(super) revision: Revision,
+    /// The verdict on its proposal; `None` for an entry without one.
+    pub(super) verdict: Option<Verdict>,
+}
 
 impl fmt::Display for EncodedProposal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -40,7 +45,7 @@ impl fmt::Debug for EncodedProposal {
 
 impl fmt::Display for ApplyResponse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", self.0)
+        write!(f, "revision {}: {:?}", self.revision, self.verdict)
     }
 }
 
