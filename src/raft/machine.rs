@@ -1,8 +1,8 @@
 //! openraft's state machine: applies committed entries.
 //!
-//! openraft passes a stream of committed entries. They are applied in batches: [`State::apply`] decides each entry,
-//! then one pointer swap publishes the new state, the waiters for its revision are woken, the proposers get their
-//! responses, and the changes go to the store's thread. One swap serves many entries, and no proposer has its
+//! openraft passes a stream of committed entries. They are applied in batches: [`State::apply`] decides each of their
+//! proposals, then one pointer swap publishes the new state, the waiters for its revision are woken, the proposers get
+//! their responses, and the changes go to the store's thread. One swap serves many proposals, and no proposer has its
 //! response before the state that holds its write can be read.
 //!
 //! **Invariants**
@@ -11,8 +11,10 @@
 //!    otherwise the first read of a new term would never return.
 //! 3. A panic while applying is a failure of the node, not of an entry: the node stops, and nothing of the batch is
 //!    published.
-//! 4. The revision is the state's own count and follows from the log alone: every entry but the log's first raises it.
-//!    The entry's index is a place in the log and no revision.
+//! 4. The revision is the state's own count and follows from the log alone: an entry raises it by the number of its
+//!    proposals, one without proposals by one, and only the log's first entry does not. The entry's index is a place in
+//!    the log and no revision.
+//! 5. Only states between two entries are published: nobody sees a part of an entry applied.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -44,14 +46,20 @@ use super::{
 };
 use crate::{
     feed::{self, Feed},
-    model::{command::Proposal, record::Revision},
+    model::{
+        command::{Proposal, Verdict},
+        entry,
+        record::Revision,
+    },
     peer::{Member, NodeId, admission::AgreedMember, client::Peers},
     state::{Change, Edit, State},
     store::{Batch, LogIndex, Position, SnapshotFile, Store},
 };
 
-/// Most entries of an apply batch: some 100 µs of work.
+/// Most entries of an apply batch.
 const APPLY_BATCH_ENTRIES_MAX: usize = 256;
+/// With so many proposals an apply batch ends at the end of the entry: some 100 µs of work, and that of an entry more.
+const APPLY_BATCH_PROPOSALS_MAX: usize = 256;
 
 /// The membership as of an entry. States share it until the next membership entry.
 #[derive(Debug)]
@@ -195,52 +203,70 @@ impl Machine {
     /// Applies one entry.
     fn apply_entry(&mut self, entry: Entry, changes: &mut Vec<Arc<Change>>) -> Result<ApplyResponse, String> {
         let (index, before) = (entry.log_id.index, self.state.revision());
-        // The first entry of a cluster is at the revision of the empty state.
-        let revision = if index == 0 { before } else { before + 1 };
-        let verdict = match entry.payload {
+        let mut verdicts = Vec::new();
+        match entry.payload {
             EntryPayload::Normal(data) => {
-                let proposal = Proposal::from_bytes(&data.0)
+                let proposals = entry::decode(&data.0)
                     .map_err(|error| format!("entry {index} can't be applied: it is {error}"))?;
                 let length = u64::try_from(data.0.len()).unwrap_or(u64::MAX);
                 self.publisher.applied_bytes.fetch_add(length, Ordering::Relaxed);
-                #[cfg(feature = "sabotage")]
-                let proposal = crate::sabotage::damaged(revision, proposal);
-                #[cfg(feature = "sabotage")]
-                let proposal = if crate::sabotage::is("clock-in-apply") {
-                    Proposal { at: crate::sabotage::clock(), ..proposal }
-                } else {
-                    proposal
-                };
-                let (verdict, change) = self.state.apply(revision, &proposal);
-                changes.extend(change.map(Arc::new));
-                Some(verdict)
+                verdicts.reserve_exact(proposals.len());
+                for proposal in proposals {
+                    let (verdict, change) = self.apply_proposal(proposal);
+                    verdicts.push(verdict);
+                    changes.extend(change.map(Arc::new));
+                }
             }
-            EntryPayload::Blank => {
-                self.state.advance(revision);
-                None
-            }
+            EntryPayload::Blank => self.advance(index),
             EntryPayload::Membership(members) => {
                 let greatest_id =
                     members.nodes().map(|(id, _)| *id).fold(self.membership.greatest_id, NodeId::max);
                 let stored = StoredMembership::new(Some(entry.log_id), members);
                 self.set_membership(stored, greatest_id);
-                self.state.advance(revision);
-                None
+                self.advance(index);
             }
-        };
+        }
         self.last_log_id = Some(entry.log_id);
         self.publisher.digests.record(before, &self.state);
-        Ok(ApplyResponse { revision: self.state.revision(), verdict })
+        Ok(ApplyResponse { revision: self.state.revision(), verdicts })
     }
 
-    /// Applies a batch of entries, then publishes, wakes, responds and passes the changes to the store, in this
-    /// order.
-    fn apply_batch(&mut self, entries: Vec<EntryResponder<TypeConfig>>) -> Result<(), String> {
-        let mut changes = Vec::new();
+    /// Decides a proposal at the next revision.
+    fn apply_proposal(&mut self, proposal: Proposal) -> (Verdict, Option<Change>) {
+        let revision = self.state.revision() + 1;
+        #[cfg(feature = "sabotage")]
+        let proposal = crate::sabotage::damaged(revision, proposal);
+        #[cfg(feature = "sabotage")]
+        let proposal = if crate::sabotage::is("clock-in-apply") {
+            Proposal { at: crate::sabotage::clock(), ..proposal }
+        } else {
+            proposal
+        };
+        self.state.apply(revision, &proposal)
+    }
+
+    /// Applies an entry without proposals. The first entry of a cluster, which names its members, has index 0; the
+    /// revision stays that of the empty state.
+    fn advance(&mut self, index: LogIndex) {
+        if index > 0 {
+            self.state.advance(self.state.revision() + 1);
+        }
+    }
+
+    /// Applies the next entries, at most a batch of them, then publishes, wakes, responds and passes the changes to the
+    /// store, in this order.
+    fn apply_batch(
+        &mut self,
+        entries: &mut impl ExactSizeIterator<Item = EntryResponder<TypeConfig>>,
+    ) -> Result<(), String> {
+        let (mut changes, mut proposals) = (Vec::new(), 0);
         let mut responses: Vec<(Option<ApplyResponder<TypeConfig>>, ApplyResponse)> =
             Vec::with_capacity(entries.len());
-        for (entry, responder) in entries {
+        while proposals < APPLY_BATCH_PROPOSALS_MAX
+            && let Some((entry, responder)) = entries.next()
+        {
             let response = self.apply_entry(entry, &mut changes)?;
+            proposals += response.verdicts.len();
             responses.push((responder, response));
         }
         let events = feed::events(&changes, &self.state);
@@ -302,13 +328,16 @@ impl RaftStateMachine<TypeConfig> for Machine {
         let mut batches = entries.ready_chunks(APPLY_BATCH_ENTRIES_MAX);
         while let Some(batch) = batches.next().await {
             let batch = batch.into_iter().collect::<io::Result<Vec<_>>>()?;
-            // After a panic the working state may be inconsistent, but it is not published and the node ends.
-            let result = catch_unwind(AssertUnwindSafe(|| self.apply_batch(batch)));
-            match result {
-                Ok(Ok(())) => {}
-                Ok(Err(why)) => return Err(self.fail(why)),
-                Err(panic) => {
-                    return Err(self.fail(format!("panicked while applying: {}", panic_message(&*panic))));
+            let mut entries = batch.into_iter();
+            while entries.len() > 0 {
+                // After a panic the working state may be inconsistent, but it is not published and the node ends.
+                let result = catch_unwind(AssertUnwindSafe(|| self.apply_batch(&mut entries)));
+                match result {
+                    Ok(Ok(())) => {}
+                    Ok(Err(why)) => return Err(self.fail(why)),
+                    Err(panic) => {
+                        return Err(self.fail(format!("panicked while applying: {}", panic_message(&*panic))));
+                    }
                 }
             }
         }
@@ -412,3 +441,6 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
         snapshot_of(file.map_err(io::Error::other)?)
     }
 }
+
+#[cfg(test)]
+mod tests;

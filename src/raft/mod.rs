@@ -9,6 +9,7 @@
 //! | where is … | file |
 //! |---|---|
 //! | what the service calls: write, read index, status, shutdown | `consensus` |
+//! | many small writes as one entry | `group` |
 //! | how a node opens log and store and starts openraft | `start` |
 //! | openraft's log storage: append, vote, truncate, purge | `log`; its records' bytes in `codec` |
 //! | openraft's state machine: applying entries, publishing the state | `machine` |
@@ -41,6 +42,7 @@ mod directory_format;
 mod divergence;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzz;
+mod group;
 mod log;
 mod machine;
 mod membership;

@@ -29,6 +29,7 @@ use super::{
     consensus::{self, Inner},
     directory_format::DirectoryFormat,
     divergence::DivergenceDetector,
+    group::WriteGroups,
     log::{Log, Wal},
     machine::Machine,
     network::{Network, NetworkContext},
@@ -266,7 +267,13 @@ impl Parts {
 
         let stopping = Arc::new(AtomicBool::new(false));
         let (leader_sender, leader) = watch::channel(None);
-        let follow_metrics = consensus::follow_metrics(raft.clone(), leader_sender, Arc::clone(&stopping));
+        let groups = Arc::new(WriteGroups::default());
+        let follow_metrics = consensus::follow_metrics(
+            raft.clone(),
+            leader_sender,
+            Arc::clone(&groups),
+            Arc::clone(&stopping),
+        );
         let snapshots = SnapshotScheduler {
             raft: raft.clone(),
             publisher: Arc::clone(&publisher),
@@ -292,7 +299,8 @@ impl Parts {
         supervisor.spawn("snapshots", snapshots.run());
         supervisor.spawn("end-back-off", end_back_off);
         supervisor.spawn("compare-states", divergence.run());
-        let inner = Inner { id, raft, publisher, machine_dropped, store, log, timers, leader, stopping };
+        let inner =
+            Inner { id, raft, publisher, machine_dropped, store, log, timers, leader, stopping, groups };
         Ok(Consensus { inner: Arc::new(inner) })
     }
 }

@@ -18,7 +18,7 @@ openraft::declare_raft_types!(
     pub(super) TypeConfig: D = EncodedProposal, R = ApplyResponse, NodeId = NodeId, Node = Member
 );
 
-/// An encoded proposal. The log, its cache and the calls to members share one copy; only applying decodes it.
+/// The encoded proposals of an entry (`model/entry.rs`). The log, its cache and the calls to members share one copy; only applying decodes it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct EncodedProposal(pub(super) Bytes);
 
@@ -27,13 +27,13 @@ pub(super) struct EncodedProposal(pub(super) Bytes);
 pub(super) struct ApplyResponse {
     /// The state's revision after the entry.
     pub(super) revision: Revision,
-    /// The verdict on its proposal; `None` for an entry without one.
-    pub(super) verdict: Option<Verdict>,
+    /// The verdicts on its proposals, in their order.
+    pub(super) verdicts: Vec<Verdict>,
 }
 
 impl fmt::Display for EncodedProposal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a proposal of {} bytes", self.0.len())
+        write!(f, "proposals of {} bytes", self.0.len())
     }
 }
 
@@ -45,7 +45,7 @@ impl fmt::Debug for EncodedProposal {
 
 impl fmt::Display for ApplyResponse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "revision {}: {:?}", self.revision, self.verdict)
+        write!(f, "revision {}: {:?}", self.revision, self.verdicts)
     }
 }
 

@@ -26,7 +26,7 @@ pub(super) async fn overwrite(cluster: &Cluster, ids: &[u64], round: u64) {
     join_all((0..8).map(writer)).await;
 }
 
-/// The revisions of the snapshot files under a directory, ascending.
+/// The places in the log of the snapshot files under a directory, ascending. They are no revisions.
 fn snapshots(directory: &Path) -> Vec<u64> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
@@ -41,24 +41,33 @@ fn snapshots(directory: &Path) -> Vec<u64> {
     found
 }
 
-/// Waits until a node keeps two snapshots that are both newer than a revision: its log is purged up to it.
-pub(super) async fn log_is_purged(cluster: &mut Cluster, id: u64, revision: u64) {
+/// How far in the log a node is: a backup is a snapshot of what it has applied, and its file names the place.
+pub(super) async fn place_in_log(cluster: &mut Cluster, id: u64) -> u64 {
+    let backup = cluster.client(id).get("/api/v1/cluster/backup").open().await.unwrap();
+    assert_eq!(backup.status().as_u16(), 200, "{backup:?}");
+    drop(backup.bytes().await.unwrap());
+    snapshots(&cluster.node(id).directory).pop().expect("there is one now")
+}
+
+/// Waits until a node keeps two snapshots that are both newer than a place in the log, up to which its log is purged
+/// then.
+pub(super) async fn log_is_purged(cluster: &mut Cluster, id: u64, place: u64) {
     let directory = cluster.node(id).directory.clone();
     eventually(&format!("node {id} keeps two newer snapshots"), async || {
         let found = snapshots(&directory);
-        check(found.len() >= 2 && found[0] > revision, || format!("{found:?}, expected more than {revision}"))
+        check(found.len() >= 2 && found[0] > place, || format!("{found:?}, expected more than {place}"))
     })
     .await;
     // The snapshots come first: until the log is purged as well, a node that was away is still served from it.
     let log = cluster.node(id).log.clone();
-    eventually(&format!("node {id} has purged its log up to {revision}"), async || {
+    eventually(&format!("node {id} has purged its log up to {place}"), async || {
         let text = std::fs::read_to_string(&log).map_err(|error| error.to_string())?;
         let cut = |line: &str| {
             let digits = line.split_once("purge_upto: ")?.1.split_once('.')?.1;
             digits.chars().take_while(char::is_ascii_digit).collect::<String>().parse::<u64>().ok()
         };
         let last = text.lines().filter(|line| line.contains("purge log, ")).filter_map(cut).max();
-        check(last.is_some_and(|last| last > revision), || format!("{last:?}, expected more than {revision}"))
+        check(last.is_some_and(|last| last > place), || format!("{last:?}, expected more than {place}"))
     })
     .await;
 }
@@ -72,7 +81,7 @@ async fn a_node_that_was_away_too_long_catches_up_by_a_snapshot() {
     let away = cluster.followers().await[0];
     let others = [away % 3 + 1, (away + 1) % 3 + 1];
     for round in 0..2 {
-        let revision = cluster.client(away).status().await.unwrap()["revision"].as_u64().unwrap();
+        let place = place_in_log(&mut cluster, away).await;
         if round == 0 {
             assert!(cluster.node(away).stop().await.success());
         } else {
@@ -80,7 +89,7 @@ async fn a_node_that_was_away_too_long_catches_up_by_a_snapshot() {
         }
         overwrite(&cluster, &others, round).await;
         for id in others {
-            log_is_purged(&mut cluster, id, revision).await;
+            log_is_purged(&mut cluster, id, place).await;
         }
         let present = everything(&cluster.client(others[0]), "d").await;
         assert_eq!(present.len(), 9);
