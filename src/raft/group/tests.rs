@@ -74,7 +74,8 @@ impl Test {
     fn new() -> Self {
         let (entries, failure) = (Mutex::default(), Mutex::default());
         let decisions = Decisions { entries, permitted: Semaphore::new(0), failure };
-        Self { groups: Arc::default(), leader: Leader(Arc::new(decisions)) }
+        let groups = WriteGroups { queue: Mutex::default(), alone_max: 1 };
+        Self { groups: Arc::new(groups), leader: Leader(Arc::new(decisions)) }
     }
 
     /// A write in a task of its own.
@@ -130,7 +131,7 @@ impl Test {
 
     fn is_idle(&self) -> bool {
         let queue = self.groups.queue();
-        queue.turn.is_none() && queue.waiting.is_empty()
+        queue.turn.is_none() && queue.alone == 0 && queue.waiting.is_empty()
     }
 }
 
@@ -169,6 +170,33 @@ async fn what_arrives_meanwhile_leaves_together_and_each_has_its_own_verdict() {
     assert_eq!(answer(later).await, Ok(verdict(&proposal(77, 0))));
     assert_eq!(test.entries(), [vec![1000], (0..10).collect(), vec![77]]);
     test.until(|| test.is_idle()).await;
+}
+
+#[tokio::test]
+async fn few_callers_never_wait_and_more_share_entries() {
+    let test = Test { groups: Arc::default(), ..Test::new() };
+    let few: Vec<_> = (0..ALONE_MAX as u64).map(|number| test.write(number)).collect();
+    test.has_entries(ALONE_MAX).await;
+    let more: Vec<_> = (100..103).map(|number| test.write(number)).collect();
+    test.until(|| test.waiting() == more.len()).await;
+    // The end of any of them lets the others leave, together.
+    test.permit(1);
+    test.has_entries(ALONE_MAX + 1).await;
+    assert_eq!(test.entries()[ALONE_MAX].len(), more.len());
+    // While a group is under way all wait for the next, although fewer are under way now.
+    test.permit(ALONE_MAX - 1);
+    for write in few {
+        answer(write).await.unwrap();
+    }
+    let later = test.write(200);
+    test.until(|| test.waiting() == 1).await;
+    test.permit(2);
+    for write in more.into_iter().chain([later]) {
+        answer(write).await.unwrap();
+    }
+    test.until(|| test.is_idle()).await;
+    let sizes: Vec<usize> = test.entries().iter().map(Vec::len).collect();
+    assert_eq!(sizes, [1, 1, 1, 1, 3, 1]);
 }
 
 #[tokio::test]
