@@ -11,7 +11,6 @@ use std::{
 use futures::future::join_all;
 use serde_json::{Value, json};
 
-use super::snapshot::place_in_log;
 use crate::harness::{
     Client, Cluster, check, eventually,
     load::{config, define},
@@ -137,7 +136,7 @@ async fn each_write_of_many_has_its_own_revision_change_and_event_while_leaders_
     }
     // They did share entries: the log has fewer entries than there are revisions.
     let revision = cluster.client(1).status().await.unwrap()["revision"].as_u64().unwrap();
-    let place = place_in_log(&mut cluster, 1).await;
+    let place = cluster.place_in_log(1).await;
     assert!(place + 100 < revision, "the log ends at {place}, the revision is {revision}");
     // What a restart reads from the disks is the same.
     cluster.kill_all();

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::snapshot::{log_is_purged, overwrite, place_in_log};
+use super::snapshot::{log_is_purged, overwrite};
 use crate::harness::{
     Answer, Call, Client, Cluster, Options, check, eventually,
     load::{config, define, set},
@@ -70,7 +70,7 @@ async fn a_node_that_was_given_a_snapshot_has_the_whole_history() {
     let first = set_twice(&cluster.client(1)).await;
     let away = cluster.followers().await[0];
     let others = [away % 3 + 1, (away + 1) % 3 + 1];
-    let missed_from = place_in_log(&mut cluster, away).await;
+    let missed_from = cluster.place_in_log(away).await;
     cluster.node(away).kill();
     overwrite(&cluster, &others, 0).await;
     for id in others {

@@ -1,12 +1,12 @@
 //! A node that was down for longer than the log covers catches up by a snapshot.
 
-use std::path::Path;
-
 use futures::future::join_all;
 use serde_json::json;
 
 use crate::harness::{
-    Cluster, Options, check, eventually,
+    Cluster, Options, check,
+    cluster::snapshots,
+    eventually,
     load::{define, everything, set},
 };
 
@@ -24,29 +24,6 @@ pub(super) async fn overwrite(cluster: &Cluster, ids: &[u64], round: u64) {
         }
     };
     join_all((0..8).map(writer)).await;
-}
-
-/// The places in the log of the snapshot files under a directory, ascending. They are no revisions.
-fn snapshots(directory: &Path) -> Vec<u64> {
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
-        if entry.path().is_dir() {
-            found.extend(snapshots(&entry.path()));
-        }
-        let name = entry.file_name();
-        let index = name.to_str().and_then(|name| name.strip_prefix("snapshot-")?.strip_suffix(".concord"));
-        found.extend(index.and_then(|index| index.parse::<u64>().ok()));
-    }
-    found.sort_unstable();
-    found
-}
-
-/// How far in the log a node is: a backup is a snapshot of what it has applied, and its file names the place.
-pub(super) async fn place_in_log(cluster: &mut Cluster, id: u64) -> u64 {
-    let backup = cluster.client(id).get("/api/v1/cluster/backup").open().await.unwrap();
-    assert_eq!(backup.status().as_u16(), 200, "{backup:?}");
-    drop(backup.bytes().await.unwrap());
-    snapshots(&cluster.node(id).directory).pop().expect("there is one now")
 }
 
 /// Waits until a node keeps two snapshots that are both newer than a place in the log, up to which its log is purged
@@ -81,7 +58,7 @@ async fn a_node_that_was_away_too_long_catches_up_by_a_snapshot() {
     let away = cluster.followers().await[0];
     let others = [away % 3 + 1, (away + 1) % 3 + 1];
     for round in 0..2 {
-        let place = place_in_log(&mut cluster, away).await;
+        let place = cluster.place_in_log(away).await;
         if round == 0 {
             assert!(cluster.node(away).stop().await.success());
         } else {
