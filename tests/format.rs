@@ -11,6 +11,7 @@ use concord::{
         command::{
             Applied, BatchStep, Command, DecodeError, Expect, IdempotencyKey, Proposal, THIS_ENTRY, Verdict,
         },
+        entry,
         error::{Invalid, LocSegment, Rejection, Violation},
         feature::LEVEL_MAX,
         index::{Build, Indexing},
@@ -148,6 +149,23 @@ fn entries_of_the_second_feature_level() {
     // An older version reads the first byte and refuses the entry.
     let later = raise(LEVEL_MAX + 1).to_bytes();
     assert_eq!(Proposal::from_bytes(&later), Err(DecodeError::Unknown(LEVEL_MAX + 1)));
+}
+
+#[test]
+fn several_proposals_as_one_entry() {
+    let delete = |expect| plain(Command::DeleteConfig { definition: key("d"), key: key("k"), expect });
+    let proposals = [delete(Expect::Any), delete(Expect::At(300))];
+    let bytes = entry::encode(proposals.iter().map(Proposal::to_bytes).collect());
+    assert_eq!(
+        hex(&bytes),
+        "82\
+         0000001701e4e0f4e586ee900304726f6f74000000040164016b00\
+         0000001901e4e0f4e586ee900304726f6f74000000040164016b03ac02"
+    );
+    assert_eq!(entry::decode(&bytes).as_deref(), Ok(&proposals[..]));
+    assert_eq!(entry::feature_level_of(&bytes), 2);
+    // A version that knows no groups refuses it as it refuses a level that it does not know.
+    assert_eq!(Proposal::from_bytes(&bytes), Err(DecodeError::Unknown(130)));
 }
 
 #[test]

@@ -42,7 +42,7 @@ type WriteResult = Result<
 >;
 
 impl Consensus {
-    /// Adds a member without a vote. Returns the index of the membership entry.
+    /// Adds a member without a vote. Returns the revision of the membership entry.
     ///
     /// # Errors
     /// See [`ChangeError`].
@@ -195,7 +195,7 @@ impl Consensus {
 /// The revision of a change, or why it was not confirmed.
 fn revision_of(written: Result<WriteResult, tokio::time::error::Elapsed>) -> Result<Revision, ChangeError> {
     let error = match written {
-        Ok(Ok(response)) => return Ok(response.log_id().index),
+        Ok(Ok(response)) => return Ok(response.data.revision),
         Ok(Err(error)) => error,
         Err(_) => return Err(ChangeError::Undecided(format!("not committed within {CHANGE_TIMEOUT:?}"))),
     };
@@ -231,7 +231,7 @@ fn begun(error: ChangeError, before: &StoredMembership, after: &StoredMembership
                 after.membership().get_joint_config().iter().map(|set| format!("{set:?}")).collect();
             let index = after.log_id().map_or(0, |id| id.index);
             ChangeError::Begun(format!(
-                "the change was begun and its completion is not confirmed: since revision {index} the voters are {}; \
+                "the change was begun and its completion is not confirmed: since entry {index} of the log the voters are {}; \
                  what is half made the leader completes ({text})",
                 voters.join(" and ")
             ))
@@ -293,7 +293,7 @@ mod tests {
         let not_yet = || ChangeError::NotYet("does not lead".into());
         assert_eq!(begun(not_yet(), &before, &before), not_yet());
         let ChangeError::Begun(text) = begun(not_yet(), &before, &joint) else { panic!("begun") };
-        assert!(text.contains("since revision 9 the voters are {1, 2, 3} and {1, 2, 4}"), "{text}");
+        assert!(text.contains("since entry 9 of the log the voters are {1, 2, 3} and {1, 2, 4}"), "{text}");
         let refused = ChangeError::Refused("another one is in progress".into());
         assert!(matches!(begun(refused, &before, &joint), ChangeError::Begun(_)));
         let undecided = ChangeError::Undecided("lost".into());

@@ -29,6 +29,7 @@ use super::{
     consensus::{self, Inner},
     directory_format::DirectoryFormat,
     divergence::DivergenceDetector,
+    group::WriteGroups,
     log::{Log, Wal},
     machine::Machine,
     network::{Network, NetworkContext},
@@ -217,7 +218,7 @@ impl StateRecovery<'_> {
         let header = SnapshotHeader::from_header(&header).map_err(|error| error.to_string())?;
         if header.index < self.purged {
             return Err(format!(
-                "its snapshot ends at {}, this log begins after {}",
+                "its snapshot ends at entry {}, this log begins after {}",
                 header.index, self.purged
             ));
         }
@@ -233,7 +234,7 @@ impl StateRecovery<'_> {
         let installed = installed.await;
         let (state, file) =
             installed.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
-        tracing::info!(member = source.id, revision = file.position.index, "installed a snapshot");
+        tracing::info!(member = source.id, revision = file.revision, "installed a snapshot");
         Ok((state, file.position))
     }
 }
@@ -266,7 +267,13 @@ impl Parts {
 
         let stopping = Arc::new(AtomicBool::new(false));
         let (leader_sender, leader) = watch::channel(None);
-        let follow_metrics = consensus::follow_metrics(raft.clone(), leader_sender, Arc::clone(&stopping));
+        let groups = Arc::new(WriteGroups::default());
+        let follow_metrics = consensus::follow_metrics(
+            raft.clone(),
+            leader_sender,
+            Arc::clone(&groups),
+            Arc::clone(&stopping),
+        );
         let snapshots = SnapshotScheduler {
             raft: raft.clone(),
             publisher: Arc::clone(&publisher),
@@ -292,7 +299,8 @@ impl Parts {
         supervisor.spawn("snapshots", snapshots.run());
         supervisor.spawn("end-back-off", end_back_off);
         supervisor.spawn("compare-states", divergence.run());
-        let inner = Inner { id, raft, publisher, machine_dropped, store, log, timers, leader, stopping };
+        let inner =
+            Inner { id, raft, publisher, machine_dropped, store, log, timers, leader, stopping, groups };
         Ok(Consensus { inner: Arc::new(inner) })
     }
 }

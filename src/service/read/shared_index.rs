@@ -13,10 +13,10 @@ use std::{
 
 use tokio::sync::watch;
 
-use crate::{model::record::Revision, raft::ReadError};
+use crate::raft::{ReadError, ReadIndex};
 
 /// The outcome of a request; `None` until there is one.
-type Outcome = Option<Result<Revision, ReadError>>;
+type Outcome = Option<Result<ReadIndex, ReadError>>;
 
 /// The requests for a read index of one node.
 #[derive(Debug, Default)]
@@ -34,10 +34,10 @@ struct Requests {
 
 impl SharedReadIndex {
     /// A read index that `fetch` requests after this call.
-    pub(super) async fn get<F, R>(self: &Arc<Self>, fetch: F) -> Result<Revision, ReadError>
+    pub(super) async fn get<F, R>(self: &Arc<Self>, fetch: F) -> Result<ReadIndex, ReadError>
     where
         F: Fn() -> R + Send + 'static,
-        R: Future<Output = Result<Revision, ReadError>> + Send + 'static,
+        R: Future<Output = Result<ReadIndex, ReadError>> + Send + 'static,
     {
         let mut request = self.join(fetch);
         let outcome = request.wait_for(Option::is_some).await.map(|outcome| outcome.clone());
@@ -48,7 +48,7 @@ impl SharedReadIndex {
     fn join<F, R>(self: &Arc<Self>, fetch: F) -> watch::Receiver<Outcome>
     where
         F: Fn() -> R + Send + 'static,
-        R: Future<Output = Result<Revision, ReadError>> + Send + 'static,
+        R: Future<Output = Result<ReadIndex, ReadError>> + Send + 'static,
     {
         let mut requests = self.lock();
         if let Some(waiting) = &requests.waiting {
@@ -76,7 +76,7 @@ impl Sender {
     async fn run<F, R>(self, fetch: F)
     where
         F: Fn() -> R + Send + 'static,
-        R: Future<Output = Result<Revision, ReadError>> + Send + 'static,
+        R: Future<Output = Result<ReadIndex, ReadError>> + Send + 'static,
     {
         while let Some(request) = self.next() {
             request.send_replace(Some(fetch().await));
@@ -126,14 +126,14 @@ mod tests {
         /// Requests an index: the number of the request.
         fn fetch(
             self: &Arc<Self>,
-        ) -> impl Fn() -> BoxFuture<'static, Result<Revision, ReadError>> + Send + 'static {
+        ) -> impl Fn() -> BoxFuture<'static, Result<ReadIndex, ReadError>> + Send + 'static {
             let leader = Arc::clone(self);
             move || {
                 let leader = Arc::clone(&leader);
                 Box::pin(async move {
                     let number = leader.requests.fetch_add(1, Ordering::SeqCst) + 1;
                     leader.permitted.acquire().await.unwrap().forget();
-                    Ok(number)
+                    Ok(ReadIndex(number))
                 })
             }
         }
@@ -145,7 +145,7 @@ mod tests {
         }
     }
 
-    async fn outcome(mut request: watch::Receiver<Outcome>) -> Result<Revision, ReadError> {
+    async fn outcome(mut request: watch::Receiver<Outcome>) -> Result<ReadIndex, ReadError> {
         request.wait_for(Option::is_some).await.unwrap().clone().unwrap()
     }
 
@@ -157,10 +157,10 @@ mod tests {
         let later: Vec<_> = (0..100).map(|_| shared.join(leader.fetch())).collect();
         assert_eq!(leader.requests.load(Ordering::SeqCst), 1, "one in flight");
         leader.permitted.add_permits(1);
-        assert_eq!(outcome(first).await, Ok(1));
+        assert_eq!(outcome(first).await, Ok(ReadIndex(1)));
         leader.permitted.add_permits(1);
         for reader in later {
-            assert_eq!(outcome(reader).await, Ok(2), "never the request that was in flight");
+            assert_eq!(outcome(reader).await, Ok(ReadIndex(2)), "never the request that was in flight");
         }
         assert_eq!(leader.requests.load(Ordering::SeqCst), 2);
     }
@@ -171,9 +171,13 @@ mod tests {
         leader.permitted.add_permits(10);
         let readers: Vec<_> = (0..10).map(|_| shared.join(leader.fetch())).collect();
         for reader in readers {
-            assert_eq!(outcome(reader).await, Ok(1));
+            assert_eq!(outcome(reader).await, Ok(ReadIndex(1)));
         }
-        assert_eq!(shared.get(leader.fetch()).await, Ok(2), "the next reader has a request of its own");
+        assert_eq!(
+            shared.get(leader.fetch()).await,
+            Ok(ReadIndex(2)),
+            "the next reader has a request of its own"
+        );
     }
 
     #[tokio::test]
@@ -181,7 +185,7 @@ mod tests {
         let shared = Arc::new(SharedReadIndex::default());
         let failed = shared.get(|| async { Err(ReadError::NotLeader(Some(2))) }).await;
         assert_eq!(failed, Err(ReadError::NotLeader(Some(2))));
-        assert_eq!(shared.get(|| async { Ok(9) }).await, Ok(9));
+        assert_eq!(shared.get(|| async { Ok(ReadIndex(9)) }).await, Ok(ReadIndex(9)));
     }
 
     #[tokio::test]
@@ -189,6 +193,6 @@ mod tests {
         let shared = Arc::new(SharedReadIndex::default());
         let crashed = shared.get(|| async { panic!("crash") }).await;
         assert!(matches!(crashed, Err(ReadError::NoQuorum(_))));
-        assert_eq!(shared.get(|| async { Ok(9) }).await, Ok(9));
+        assert_eq!(shared.get(|| async { Ok(ReadIndex(9)) }).await, Ok(ReadIndex(9)));
     }
 }
