@@ -22,7 +22,7 @@
 //! | `clock` | none | the node's wall clock | the service | counts the node's clock as not known |
 //! | `room` | none | whether the node's volume is below its reserve | the service | counts the node as one with room |
 //! | `levels` | none | the feature levels that the node knows; a node without an identity answers, too | the service | it is a node of level 1 |
-//! | `join` | none, or the identity that a node without one is to take | the node's identity, whether it has a log | the service; admitted by the secret alone | – |
+//! | `join` | none, or the identity that a node without one is to take | the node's identity, whether it has a log | the service; the credential is for the address, the id and the digest of the body, since there may be no cluster yet. At feature level 1 the secret alone admits it, too | – |
 //!
 //! **Invariant:** nodes of all versions use these names, so none is ever renamed or reused.
 

@@ -1,6 +1,6 @@
 //! The answers to other members' calls: openraft's requests, snapshots and digests.
 //!
-//! **Invariant:** every call that arrives here was admitted by `peer/client.rs`; a malformed body is refused.
+//! **Invariant:** every call that arrives here was admitted by `peer/admission.rs`; a malformed body is refused.
 
 use std::io;
 

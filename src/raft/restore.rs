@@ -7,7 +7,8 @@
 //! part in it.
 //!
 //! **Invariants**
-//! 1. No revision is given out twice for different content: not after the backup, and not by two restores of it.
+//! 1. No revision is given out twice for different content: not after the backup, and not by two
+//!    restores of it, as long as the clock has moved on by a second or more between them.
 //! 2. The identity is written last. A directory whose restore was interrupted has none, and no node starts in it.
 
 use std::{fs, io, path::Path};

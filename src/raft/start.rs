@@ -87,12 +87,13 @@ impl Consensus {
             Loaded::State(state, position) => (state, position),
             Loaded::Nothing => {
                 let log_of_members = log.clone();
-                let mut sources = blocking(move || log_of_members.members()).await?.map_err(failed)?;
-                // As agreed as a node without a state knows.
-                let agreed = |member: &Member| {
-                    (member.id, AgreedMember { peer_addr: member.peer_addr.clone(), votes: true })
+                let members = blocking(move || log_of_members.members()).await?.map_err(failed)?;
+                // As agreed as a node without a state knows. A learner is not sent the secret, here neither.
+                let agreed = |(member, votes): &(Member, bool)| {
+                    (member.id, AgreedMember { peer_addr: member.peer_addr.clone(), votes: *votes })
                 };
-                peers.set_members(sources.iter().map(agreed).collect());
+                peers.set_members(members.iter().map(agreed).collect());
+                let mut sources: Vec<Member> = members.into_iter().map(|(member, _)| member).collect();
                 sources.extend(rescue);
                 let noted =
                     store.invalidation_note().and_then(|note| wire::from_bytes::<Vec<Member>>(&note).ok());

@@ -3,7 +3,7 @@
 //! **Invariant:** one hop. A node that receives a forwarded write decides it or answers that it does not lead; it
 //! never forwards the write again.
 
-use std::{sync::Arc, time::Duration};
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures::{
@@ -126,14 +126,13 @@ impl Service {
         let decide = |(place, request): (u16, WireRequest<'static>)| {
             let service = self.clone();
             let decided = async move {
-                let answer = match request.open(json_depth) {
+                match request.open(json_depth) {
                     Ok((remaining, request)) => service.decide_forwarded(request, remaining).await.into(),
                     // It alone is refused; the others of its batch are decided.
                     Err(error) => WireAnswer::Retry(format!("the leader: {error}")),
-                };
-                (place, answer)
+                }
             };
-            decided.boxed()
+            contained(decided).map(move |answer| (place, answer)).boxed()
         };
         Ok((0..).zip(requests).map(decide).collect())
     }
@@ -148,6 +147,14 @@ impl Service {
         let time = time_to_decide(remaining).min(self.time_for(&request.write));
         self.decide(consensus, &Arc::new(request), Instant::now() + time).await
     }
+}
+
+/// The decision on one of several writes. A panic in it would take the answers to the others along.
+fn contained(decided: impl Future<Output = WireAnswer>) -> impl Future<Output = WireAnswer> {
+    // What it shares with others it shares also with those that panic in a call of their own.
+    AssertUnwindSafe(decided).catch_unwind().map(|answer| {
+        answer.unwrap_or_else(|_| WireAnswer::Unknown("the leader failed while it decided the write".into()))
+    })
 }
 
 /// How long the leader may take when the sender waits for `remaining`.
@@ -177,6 +184,20 @@ mod tests {
             request::{Caller, Write},
         },
     };
+
+    #[tokio::test]
+    async fn a_panic_takes_no_answer_to_another_write_along() {
+        let failing = contained(async { panic!("a defect") }).map(|answer| (0, answer)).boxed();
+        let decided =
+            contained(async { WireAnswer::Retry("later".into()) }).map(|answer| (1, answer)).boxed();
+        let mut decisions: FuturesUnordered<_> = [failing, decided].into_iter().collect();
+        let mut part = gather(&mut decisions).await;
+        part.sort_unstable_by_key(|(place, _)| *place);
+        let [(0, WireAnswer::Unknown(_)), (1, WireAnswer::Retry(text))] = &part[..] else {
+            panic!("{part:?}")
+        };
+        assert_eq!(text, "later");
+    }
 
     #[tokio::test]
     async fn a_write_that_can_not_be_read_is_refused_by_itself() {
