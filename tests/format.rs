@@ -76,7 +76,7 @@ fn entries_of_the_log() {
         &plain(Command::DeleteDefinition { key: key("d"), expect: Expect::Present, restrict: true }),
         "01e4e0f4e586ee900304726f6f740000000201640201",
     );
-    let entries = Box::from([Entry { slot: 1, value: Box::from(*b"\x05x\x00") }]);
+    let entries = Box::from([Entry { slot: 1, value: b"\x05x\x00".as_slice().into() }]);
     entry(
         &full(Command::WriteConfig {
             definition: key("d"),
@@ -229,7 +229,7 @@ fn records() {
     let config = Config {
         key: key("k"),
         data: Arc::from(r#"{"a":1}"#),
-        entries: Box::from([Entry { slot: 0, value: Box::from([1, 2]) }]),
+        entries: Box::from([Entry { slot: 0, value: [1, 2].as_slice().into() }]),
         created_at,
         modified_at,
         revision: 9,
@@ -258,7 +258,7 @@ fn changes_of_the_history() {
     let config = Arc::new(Config {
         key: key("k"),
         data: Arc::from(r#"{"a":1}"#),
-        entries: Box::from([Entry { slot: 0, value: Box::from([1, 2]) }]),
+        entries: Box::from([Entry { slot: 0, value: [1, 2].as_slice().into() }]),
         created_at,
         modified_at,
         revision: 9,
