@@ -54,7 +54,7 @@ impl KnownNodes {
         }
     }
 
-    fn refused(&self, node: NodeId, call: Call) {
+    pub(super) fn refused(&self, node: NodeId, call: Call) {
         let mut nodes = self.lock();
         let unknown = &mut nodes.entry(node).or_default().unknown;
         if !unknown.contains(&call) {
@@ -62,7 +62,7 @@ impl KnownNodes {
         }
     }
 
-    fn lacks(&self, node: NodeId, call: Call) -> bool {
+    pub(super) fn lacks(&self, node: NodeId, call: Call) -> bool {
         self.lock().get(&node).is_some_and(|known| known.unknown.contains(&call))
     }
 }
