@@ -9,7 +9,8 @@
 //! | `page` | the service, from a state that it holds for cursors |
 //! | `history` | the service, from this node's own disk |
 //! | `snapshot`, `fetch-snapshot` | consensus; the file is streamed |
-//! | `stream` | consensus; the connection is upgraded and carries log entries |
+//! | `stream` | consensus; the connection is upgraded, and its frames are log entries |
+//! | `heartbeats`, `read-indexes` | consensus, the service; the connection is upgraded, and its frames are requests |
 //! | all others | consensus |
 //!
 //! What is refused is logged by `refusal_log`.
@@ -35,6 +36,7 @@ use axum::{
 };
 use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _};
+use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use tokio_util::io::ReaderStream;
 use tower_http::catch_panic::CatchPanicLayer;
@@ -43,11 +45,12 @@ use super::server::CallerConnection;
 use crate::{
     model::{feature::LEVEL_MAX, limits::BODY_COPIES},
     peer::{
-        ReceiveError,
+        NodeId, ReceiveError,
         call::Call,
-        client::{PROTOCOL, REMOVED_STATUS, SNAPSHOT_HEADER},
+        client::{REMOVED_STATUS, SNAPSHOT_HEADER, protocol},
         credential::{BodyDigest, body_digest},
         fallback::LEVEL,
+        framed,
     },
     raft::Consensus,
     service::{
@@ -114,12 +117,22 @@ async fn handle(State(listener): State<Listener>, request: Request<Body>) -> Res
     let Listener { service, refusals } = listener;
     let name = request.uri().path().strip_prefix(PATH_PREFIX).unwrap_or_default();
     let call = Call::from_name(name);
-    let digest = admit(&service, &refusals, call, request.headers())?;
+    let Admitted { from, digest } = admit(&service, &refusals, call, request.headers())?;
     CallerConnection::mark_known(request.extensions());
     let call = call.ok_or_else(|| ReceiveError::Unknown(name.to_owned()))?;
     let (head, body) = request.into_parts();
     match call {
-        Call::Stream => open_stream(consensus(&service)?.clone(), &mut Request::from_parts(head, body)),
+        Call::Stream => {
+            let consensus = consensus(&service)?.clone();
+            let serve = async move |connection| consensus.serve_stream(connection).await;
+            upgrade(call, Request::from_parts(head, body), serve)
+        }
+        Call::Heartbeats | Call::ReadIndexes => {
+            let consensus = consensus(&service)?.clone();
+            let from = from.ok_or_else(|| ReceiveError::Malformed("a frame has no sender".into()))?;
+            let serve = move |connection| serve_frames(service, consensus, (from, call), connection);
+            upgrade(call, Request::from_parts(head, body), serve)
+        }
         Call::Snapshot => receive_snapshot(consensus(&service)?, &head.headers, body).await,
         Call::FetchSnapshot => send_snapshot(consensus(&service)?).await,
         Call::Vote | Call::PreVote | Call::Append | Call::Transfer | Call::Digests => {
@@ -182,26 +195,36 @@ async fn answer(service: &Service, call: Call, body: Bytes) -> Result<Bytes, Rec
         | Call::Snapshot
         | Call::FetchSnapshot
         | Call::WritesEach
+        | Call::Heartbeats
+        | Call::ReadIndexes
         | Call::Digests => Err(ReceiveError::Unknown(call.to_string())),
     }
 }
 
-/// Lets a call in, or refuses it. A body must have the digest that is returned, if there is one.
+/// What is known of a call that was let in.
+struct Admitted {
+    /// The node that calls; `None` for the calls that also a node without a cluster answers.
+    from: Option<NodeId>,
+    /// The digest that the body must have, if it must have one.
+    digest: Option<BodyDigest>,
+}
+
+/// Lets a call in, or refuses it.
 fn admit(
     service: &Service,
     refusals: &Arc<RefusalLog>,
     call: Option<Call>,
     headers: &HeaderMap,
-) -> Result<Option<BodyDigest>, CallRefusal> {
+) -> Result<Admitted, CallRefusal> {
     let peers = service.peers();
     let admitted = match call {
-        Some(Call::Join) => peers.admit_join(headers),
-        Some(Call::Levels) => peers.admit_levels(headers).map(|()| None),
+        Some(Call::Join) => peers.admit_join(headers).map(|digest| Admitted { from: None, digest }),
+        Some(Call::Levels) => peers.admit_levels(headers).map(|()| Admitted { from: None, digest: None }),
         _ => peers.admit(headers).and_then(|from| match service.consensus() {
             Some(consensus) if consensus.has_left(from) => {
                 Err((REMOVED_STATUS, format!("node {from} was removed from the cluster")))
             }
-            Some(_) | None => Ok(None),
+            Some(_) | None => Ok(Admitted { from: Some(from), digest: None }),
         }),
     };
     admitted.map_err(|(status, text)| {
@@ -241,21 +264,45 @@ fn consensus(service: &Service) -> Result<&Consensus, CallRefusal> {
     service.consensus().ok_or_else(starting)
 }
 
-/// Upgrades the connection to a stream of log entries, and serves it.
-fn open_stream(consensus: Consensus, request: &mut Request<Body>) -> Result<Response, CallRefusal> {
-    if request.headers().get(UPGRADE).is_none_or(|asked| asked != PROTOCOL) {
-        return Err(ReceiveError::Malformed(format!("a stream begins with `Upgrade: {PROTOCOL}`")).into());
+/// Upgrades the connection of a call, and serves it.
+fn upgrade<F>(
+    call: Call,
+    mut request: Request<Body>,
+    serve: impl FnOnce(TokioIo<Upgraded>) -> F + Send + 'static,
+) -> Result<Response, CallRefusal>
+where
+    F: Future<Output = ()> + Send,
+{
+    let protocol = protocol(call);
+    if request.headers().get(UPGRADE).is_none_or(|asked| asked != protocol) {
+        return Err(ReceiveError::Malformed(format!("`{call}` begins with `Upgrade: {protocol}`")).into());
     }
-    let upgraded = hyper::upgrade::on(request);
+    let upgraded = hyper::upgrade::on(&mut request);
     // The task ends with the connection, or with consensus.
     tokio::spawn(async move {
         match upgraded.await {
-            Ok(upgraded) => consensus.serve_stream(TokioIo::new(upgraded)).await,
-            Err(error) => tracing::debug!(%error, "the connection was not upgraded to a stream of entries"),
+            Ok(upgraded) => serve(TokioIo::new(upgraded)).await,
+            Err(error) => tracing::debug!(%error, %call, "a connection was not upgraded"),
         }
     });
-    let headers = [(CONNECTION, "upgrade"), (UPGRADE, PROTOCOL)];
+    let headers = [(CONNECTION, "upgrade"), (UPGRADE, protocol)];
     Ok((StatusCode::SWITCHING_PROTOCOLS, headers).into_response())
+}
+
+/// Answers the frames of a connection that a member has opened.
+async fn serve_frames(
+    service: Service,
+    consensus: Consensus,
+    (from, call): (NodeId, Call),
+    connection: TokioIo<Upgraded>,
+) {
+    if call == Call::Heartbeats {
+        let answers = framed::serve(connection, |body| consensus.receive(Call::Append, body));
+        consensus.serve_member(from, answers).await;
+    } else {
+        let answers = framed::serve(connection, |_| answer(&service, Call::ReadIndex, Bytes::new()));
+        consensus.serve_member(from, answers).await;
+    }
 }
 
 async fn receive_snapshot(
@@ -327,7 +374,7 @@ mod tests {
     async fn a_node_without_consensus_refuses_its_calls() {
         let cluster = CLUSTER_ID.to_string();
         let headers = [(SECRET, OURS), (CLUSTER, &cluster), (FROM, "2"), (TO, "1")];
-        for name in ["vote", "append", "stream", "snapshot", "fetch-snapshot"] {
+        for name in ["vote", "append", "stream", "heartbeats", "read-indexes", "snapshot", "fetch-snapshot"] {
             assert_eq!(call(name, &headers, Body::empty()).await, StatusCode::MISDIRECTED_REQUEST, "{name}");
         }
         assert_eq!(

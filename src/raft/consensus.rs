@@ -254,6 +254,18 @@ impl Consensus {
         self.inner.log.stalled()
     }
 
+    /// Serves a connection that a node has opened, until that ends, the node is removed from the cluster, or this one
+    /// stops.
+    pub(crate) async fn serve_member(&self, node: NodeId, served: impl Future<Output = ()>) {
+        let mut membership = self.inner.publisher.membership.subscribe();
+        tokio::select! {
+            biased;
+            _ = membership.wait_for(|membership| membership.has_left(node)) => {}
+            () = self.inner.machine_dropped.cancelled() => {}
+            () = served => {}
+        }
+    }
+
     /// The store, for reads of the history.
     #[must_use]
     pub fn store(&self) -> &Store {

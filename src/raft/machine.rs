@@ -143,6 +143,8 @@ pub(super) struct AppliedPublisher {
     pub(super) digests: Digests,
     /// The recent changes, for watchers.
     pub(super) feed: Arc<Feed>,
+    /// The membership of [`Self::applied`], for those who wait for a change of it.
+    pub(super) membership: watch::Sender<Arc<AppliedMembership>>,
 }
 
 /// openraft's state machine.
@@ -186,6 +188,7 @@ impl Machine {
             applied_bytes: AtomicU64::new(0),
             digests: Digests::default(),
             feed: Arc::new(Feed::new(state.revision())),
+            membership: watch::Sender::new(Arc::clone(&membership)),
         });
         let drop_guard = CancellationToken::new().drop_guard();
         Ok(Self { state, last_log_id, membership, publisher, store, log, peers, drop_guard })
@@ -302,6 +305,9 @@ impl Machine {
         if frees_much {
             // This may be the last reference to a million records.
             drop(tokio::task::spawn_blocking(move || drop(previous)));
+        }
+        if !Arc::ptr_eq(&self.publisher.membership.borrow(), &self.membership) {
+            self.publisher.membership.send_replace(Arc::clone(&self.membership));
         }
         position
     }

@@ -70,7 +70,9 @@ impl Consensus {
             | Call::Join
             | Call::Clock
             | Call::Room
-            | Call::Levels => return Err(ReceiveError::Unknown(call.to_string())),
+            | Call::Levels
+            | Call::Heartbeats
+            | Call::ReadIndexes => return Err(ReceiveError::Unknown(call.to_string())),
         };
         Ok(response.into())
     }

@@ -3,6 +3,7 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
+use futures::FutureExt as _;
 use openraft::{
     StorageError,
     testing::log::{StoreBuilder, Suite},
@@ -120,6 +121,29 @@ async fn read_index(consensus: &Consensus) -> ReadIndex {
         }
     };
     tokio::time::timeout(Duration::from_secs(30), confirmed).await.expect("a node alone elects itself")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_of_a_member_is_served_until_the_member_is_removed() {
+    let directory = tempfile::tempdir().unwrap();
+    let member = |id| Member { id, api_addr: "127.0.0.1:1".into(), peer_addr: "127.0.0.1:2".into() };
+    let consensus = start(directory.path()).await.unwrap();
+    consensus.initialize(vec![member(1)]).await.unwrap();
+    let added = consensus.add_learner(member(2)).await.unwrap();
+    consensus.wait_applied(added).await;
+
+    let mut served = Box::pin(consensus.serve_member(2, std::future::pending()));
+    assert!(served.as_mut().now_or_never().is_none(), "it is a member");
+    consensus.serve_member(2, std::future::ready(())).await;
+    consensus.remove_learner(2).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(30), served).await.expect("it is removed");
+    // Nor is one served that it opens afterwards.
+    consensus.serve_member(2, std::future::pending()).await;
+
+    let other = consensus.clone();
+    let served = tokio::spawn(async move { other.serve_member(1, std::future::pending()).await });
+    consensus.shutdown().await;
+    tokio::time::timeout(Duration::from_secs(30), served).await.expect("the node has stopped").unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

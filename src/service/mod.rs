@@ -70,7 +70,12 @@ use crate::{
         record::Revision,
         time::Timestamp,
     },
-    peer::{Member, NodeId, client::Peers},
+    peer::{
+        Member, NodeId,
+        call::Call,
+        client::{Lane, Peers},
+        framed::FramedCalls,
+    },
     raft::{Consensus, Timers},
     state::State,
     store,
@@ -156,6 +161,8 @@ struct Inner {
     /// One permit for each scan of all configs of a definition.
     scans: Arc<Semaphore>,
     read_index: Arc<read::SharedReadIndex>,
+    /// This node's requests to the leader for a read index.
+    read_indexes: FramedCalls,
     hub: Arc<watch::Hub>,
     pinned_states: Arc<read::pinned::PinnedStates>,
     long_lists: read::list::LongLists,
@@ -198,6 +205,7 @@ impl Service {
             cpu_pool,
             scans: Arc::new(Semaphore::new(scans_max)),
             read_index: Arc::default(),
+            read_indexes: FramedCalls::new(Lane::Forward, [Call::ReadIndexes, Call::ReadIndex]),
             hub: Arc::new(watch::Hub::new(options.limits.watches)),
             pinned_states: Arc::new(read::pinned::PinnedStates::new(memory_budget.pins_max())),
             memory_budget,

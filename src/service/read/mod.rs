@@ -41,8 +41,7 @@ use crate::{
     model::record::Revision,
     peer::{
         ReceiveError,
-        call::Call,
-        client::{CallError, Lane},
+        client::CallError,
         codec::{decode, encode},
     },
     raft::{Consensus, ReadError, ReadIndex},
@@ -128,14 +127,8 @@ impl Service {
         if leader.id == self.node_id() {
             return consensus.read_index().await;
         }
-        let call = self.peers().call(
-            Lane::Forward,
-            leader.id,
-            &leader.peer_addr,
-            Call::ReadIndex,
-            Bytes::new(),
-            READ_INDEX_TIMEOUT,
-        );
+        let (peers, to) = (&self.inner.peers, (leader.id, leader.peer_addr.as_str()));
+        let call = self.inner.read_indexes.call(peers, to, Bytes::new(), READ_INDEX_TIMEOUT);
         tokio::select! {
             response = call => read_index_of(response),
             // A call to a dead leader may hang until its timeout while a new leader is already known.

@@ -4,6 +4,9 @@
 //! in flight and one waiting. A read that arrives while one is in flight joins the waiting one: the leader may
 //! have taken the index of the one in flight before the write that the read must see.
 //!
+//! Before a request is sent, the readers that are ready to run join it: a task that was just started, or woken, would
+//! otherwise run before them, and each would wait for the request after it.
+//!
 //! **Invariant:** a caller's index is requested after the caller has joined.
 
 use std::{
@@ -11,7 +14,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use tokio::sync::watch;
+use tokio::{sync::watch, task::yield_now};
 
 use crate::raft::{ReadError, ReadIndex};
 
@@ -78,7 +81,10 @@ impl Sender {
         F: Fn() -> R + Send + 'static,
         R: Future<Output = Result<ReadIndex, ReadError>> + Send + 'static,
     {
-        while let Some(request) = self.next() {
+        loop {
+            // The runtime runs a task that yields after those that are ready: they join before the request is sent.
+            yield_now().await;
+            let Some(request) = self.next() else { return };
             request.send_replace(Some(fetch().await));
         }
     }
@@ -140,13 +146,20 @@ mod tests {
 
         async fn has_requests(&self, number: u64) {
             while self.requests.load(Ordering::SeqCst) < number {
-                tokio::task::yield_now().await;
+                yield_now().await;
             }
         }
     }
 
     async fn outcome(mut request: watch::Receiver<Outcome>) -> Result<ReadIndex, ReadError> {
         request.wait_for(Option::is_some).await.unwrap().clone().unwrap()
+    }
+
+    /// Waits until the task that has sent requests has ended: it would send the next one, too.
+    async fn no_task_runs(shared: &SharedReadIndex) {
+        while shared.lock().is_running {
+            yield_now().await;
+        }
     }
 
     #[tokio::test]
@@ -180,10 +193,32 @@ mod tests {
         );
     }
 
+    /// The runtime runs a task that another one has just started before the others that are ready.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn readers_that_are_ready_to_run_share_the_first_request() {
+        let (shared, leader) = (Arc::new(SharedReadIndex::default()), Leader::new());
+        leader.permitted.add_permits(10);
+        let readers = tokio::spawn({
+            let (shared, leader) = (Arc::clone(&shared), Arc::clone(&leader));
+            async move {
+                let reader = || {
+                    let (shared, leader) = (Arc::clone(&shared), Arc::clone(&leader));
+                    tokio::spawn(async move { shared.get(leader.fetch()).await })
+                };
+                (0..10).map(|_| reader()).collect::<Vec<_>>()
+            }
+        });
+        for reader in readers.await.unwrap() {
+            assert!(reader.await.unwrap().is_ok());
+        }
+        assert_eq!(leader.requests.load(Ordering::SeqCst), 1);
+    }
+
     #[tokio::test]
     async fn a_failed_request_is_reported_and_the_next_one_is_sent() {
         let shared = Arc::new(SharedReadIndex::default());
         let failed = shared.get(|| async { Err(ReadError::NotLeader(Some(2))) }).await;
+        no_task_runs(&shared).await;
         assert_eq!(failed, Err(ReadError::NotLeader(Some(2))));
         assert_eq!(shared.get(|| async { Ok(ReadIndex(9)) }).await, Ok(ReadIndex(9)));
     }
