@@ -88,6 +88,9 @@ pub const BUILD_STEP_BYTES_MAX: usize = 512 << 10;
 pub const BATCH_EVALUATIONS_MAX: u64 = 100_000_000;
 /// Cost of all patches of one batch, as [`PATCH_COST_MAX`] counts it: half a second. Fixed.
 pub const BATCH_PATCH_COST_MAX: usize = 4 * PATCH_COST_MAX;
+/// Bytes of data that all operations of one batch read and make: what a patch is applied to is parsed, however little
+/// it changes. About a second. Fixed.
+pub const BATCH_DATA_BYTES_MAX: usize = 128 << 20;
 
 // Patches.
 

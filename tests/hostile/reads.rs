@@ -230,6 +230,29 @@ async fn answers_that_nobody_reads_take_bounded_memory() {
 }
 
 #[tokio::test]
+async fn a_page_that_another_node_holds_is_bounded_like_an_own_one() {
+    let options = Options::default().with("CONCORD_IN_FLIGHT_BYTES", &(64 << 20).to_string());
+    let cluster = Cluster::start_with("hostile-far-pages", &options).await;
+    let clients = cluster.clients();
+    define_indexed(&clients[0], "d", &json!([])).await;
+    write_large(&clients[0], "d", 0..36, true).await;
+    // The newest come first: the second page has 21 MB, and 18 MiB are for large answers.
+    fill(&clients[0], "d", 36, |n| json!({"n": n})).await;
+    clients[0].get(&config("d", "k0000000")).insist().await.expect(200);
+    let list = format!("{}/config/?limit=36&sort_by=created_at&sort_order=desc", definition("d"));
+    let first = clients[0].get(&list).insist().await.expect(200);
+    let link =
+        first.header("link").strip_prefix('<').and_then(|link| link.split_once('>')).expect("a link").0;
+    for client in &clients {
+        let page = client.get(link).open().await.expect("an answer");
+        let status = page.status();
+        let refused = page.text().await.expect("a body");
+        assert_eq!(status, 422, "{} bytes", refused.len());
+        assert!(refused.contains(r#""loc":["query","limit"]"#), "{refused}");
+    }
+}
+
+#[tokio::test]
 async fn a_node_makes_one_backup_at_a_time() {
     const BACKUP: &str = "/api/v1/cluster/backup";
     let cluster = Cluster::start("hostile-backups").await;

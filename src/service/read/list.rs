@@ -29,6 +29,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::{
     cursor::{Cursor, Fingerprint},
+    pinned::end_use,
     records::ListRecords,
 };
 use crate::{
@@ -149,17 +150,22 @@ impl Service {
     /// Reserves what a page of large records may keep in memory.
     pub(super) fn reserve_page(&self, records: &ListRecords) -> Result<Reservation, Refusal> {
         let (budget, bytes) = (&self.inner.memory_budget, records.bytes());
-        let max = budget.answer_max();
-        if bytes > max {
-            let msg = format!(
-                "the page has {bytes} bytes, and an answer has at most {max}: a lower `limit` makes it smaller"
-            );
-            let violation = Violation::at(vec!["query".into(), "limit".into()], msg);
-            return Err(Refusal::Invalid(violation.into()));
-        }
+        self.check_page(bytes)?;
         // A smaller one is rendered as a whole, and weighed with all answers.
         let bytes = if bytes > BUFFERED_PAGE_BYTES_MAX { bytes } else { 0 };
         budget.reserve(Share::Callers, bytes)
+    }
+
+    /// Refuses a page of more bytes than an answer may have, whatever else is in flight.
+    pub(super) fn check_page(&self, bytes: u64) -> Result<(), Refusal> {
+        let max = self.inner.memory_budget.answer_max();
+        if bytes <= max {
+            return Ok(());
+        }
+        let msg = format!(
+            "the page has {bytes} bytes or more, and an answer has at most {max}: a lower `limit` makes it smaller"
+        );
+        Err(Refusal::Invalid(Violation::at(vec!["query".into(), "limit".into()], msg).into()))
     }
 
     /// Runs a list on a state: here when that is short, else on the threads for long work.
@@ -240,6 +246,7 @@ impl Service {
         // All matches may have to be sorted, which the next pages then need not.
         let wanted = Wanted { page: cursor.page, limit, all: true };
         let listed = self.run_list(&state, &list, wanted, deadline).await;
+        end_use(state);
         let Listed { records, total, is_all } = listed.map_err(|error| error.refusal)?;
         if !is_all {
             return Ok((records, total));

@@ -39,9 +39,10 @@ impl Service {
         request: &Arc<WriteRequest>,
         deadline: Instant,
     ) -> Attempt<Decision> {
+        self.clock_set(deadline).await;
         confirm_leadership(consensus, deadline).await?;
         let state = consensus.state();
-        let at = self.stamp(&state);
+        let at = self.stamp(&state).await;
         let changes_definition = matches!(request.write.effect(), Effect::Define | Effect::Constrain);
         if may_be_inline(&request.write) && !changes_definition {
             let budget = Budget::inline();

@@ -157,7 +157,7 @@ impl Service {
                 // If it were proposed now, its outcome would be unknown.
                 return retry("the time was up before the write was proposed");
             }
-            let at = self.stamp(&consensus.state());
+            let at = self.stamp(&consensus.state()).await;
             check_room(&consensus.state(), &request.caller, at)?;
             let proposal = request.proposal(at, command, definition_read);
             match timeout_at(deadline, consensus.write(proposal)).await {
