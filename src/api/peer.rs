@@ -39,19 +39,19 @@ use hyper_util::rt::TokioIo;
 use tokio_util::io::ReaderStream;
 use tower_http::catch_panic::CatchPanicLayer;
 
-use super::server::CallerConnection;
+use super::{body::parsed_bytes, server::CallerConnection};
 use crate::{
     model::{feature::LEVEL_MAX, limits::BODY_COPIES},
     peer::{
         ReceiveError,
         call::Call,
-        client::{PROTOCOL, REMOVED_STATUS, SNAPSHOT_HEADER},
+        client::{FROM, PROTOCOL, REMOVED_STATUS, SNAPSHOT_HEADER},
         credential::{BodyDigest, body_digest},
         fallback::LEVEL,
     },
     raft::Consensus,
     service::{
-        Parts, Service,
+        Origin, Parts, Refusal, Service,
         memory_budget::{Reservation, Share},
     },
 };
@@ -126,12 +126,20 @@ async fn handle(State(listener): State<Listener>, request: Request<Body>) -> Res
             Ok(consensus(&service)?.receive(call, read_body(body).await?).await?.into_response())
         }
         Call::WritesEach => {
-            let Parts { first, others } = service.answer_writes_each(read_body(body).await?).await?;
+            let mut reservation = reserve(&service, call, &head.headers)?;
+            let body = read_body(body).await?;
+            reservation.grow(parsed_bytes(&body)).map_err(too_many)?;
+            let Parts { first, others } =
+                sender(&head.headers).serve(service.answer_writes_each(body)).await?;
             Ok(match others {
                 None => first.into_response(),
                 Some(others) => {
                     let first = futures::stream::iter([first]);
-                    let parts = first.chain(others).map(Ok::<_, Infallible>);
+                    // The writes that are not decided yet hold what the call has brought.
+                    let parts = first.chain(others).map(move |part| {
+                        let _held: &Reservation = &reservation;
+                        Ok::<_, Infallible>(part)
+                    });
                     Body::from_stream(parts).into_response()
                 }
             })
@@ -146,15 +154,18 @@ async fn handle(State(listener): State<Listener>, request: Request<Body>) -> Res
         | Call::Change
         | Call::History
         | Call::Page => {
-            let reservation = reserve(&service, call, &head.headers)?;
+            let mut reservation = reserve(&service, call, &head.headers)?;
             let body = read_body(body).await?;
+            if matches!(call, Call::Write | Call::Writes) {
+                reservation.grow(parsed_bytes(&body)).map_err(too_many)?;
+            }
             if digest.is_some_and(|digest| digest != body_digest(&body)) {
                 return Err(CallRefusal(
                     StatusCode::UNAUTHORIZED,
                     "the body is not the one that was sent".into(),
                 ));
             }
-            let answered = answer(&service, call, body).await?;
+            let answered = sender(&head.headers).serve(answer(&service, call, body)).await?;
             drop(reservation);
             Ok(answered.into_response())
         }
@@ -214,15 +225,23 @@ fn admit(
 /// and nothing works without them.
 fn reserve(service: &Service, call: Call, headers: &HeaderMap) -> Result<Reservation, CallRefusal> {
     let declared = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    let copies = if matches!(call, Call::Write | Call::Writes) { BODY_COPIES } else { 1 };
+    let copies = if matches!(call, Call::Write | Call::Writes | Call::WritesEach) { BODY_COPIES } else { 1 };
     // A part of a page or of the history is made for the answer.
     let answer = if matches!(call, Call::Page | Call::History) { ANSWERED_PART_BYTES } else { 0 };
     let bytes = declared.unwrap_or(0).min(CALL_BYTES_MAX as u64).saturating_mul(copies) + answer;
     let mut reservation = service.reservation(Share::Peers);
-    let refused =
-        |_| CallRefusal(StatusCode::TOO_MANY_REQUESTS, "this node answers as many calls as it may".into());
-    reservation.grow(bytes).map_err(refused)?;
+    reservation.grow(bytes).map_err(too_many)?;
     Ok(reservation)
+}
+
+fn too_many(_: Refusal) -> CallRefusal {
+    CallRefusal(StatusCode::TOO_MANY_REQUESTS, "this node answers as many calls as it may".into())
+}
+
+/// The node that has sent a call that was let in: its work has the share of that node.
+fn sender(headers: &HeaderMap) -> Origin {
+    let id = headers.get(FROM).and_then(|value| value.to_str().ok()?.parse().ok());
+    id.map_or(Origin::Own, Origin::Node)
 }
 
 async fn read_body(body: Body) -> Result<Bytes, CallRefusal> {
@@ -289,7 +308,7 @@ mod tests {
     use crate::{
         model::limits::Limits,
         peer::{
-            client::{CLUSTER, FROM, SECRET, TO},
+            client::{CLUSTER, SECRET, TO},
             identity::{FORMAT, Identity},
         },
         service::tests::{SECRET as OURS, service},

@@ -1,6 +1,13 @@
 //! What callers with a valid key whose reads are expensive do to the cluster.
 
-use std::{sync::LazyLock, time::Duration};
+use std::{
+    net::Ipv4Addr,
+    sync::{
+        LazyLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use futures::future::join_all;
 use http::Method;
@@ -131,6 +138,42 @@ async fn lists_that_test_every_config_hurt_nobody() {
     println!("16 lists at once: {:?}", counts(&statuses));
     good.stop(&cluster, "16 lists at once").await.is_unhurt().memory_within(400);
     assert!(statuses.contains(&200), "long lists are answered, too");
+}
+
+#[tokio::test]
+async fn lists_of_one_address_do_not_keep_the_pool_from_another() {
+    const CONFIGS: usize = 10_000;
+    let cluster = Cluster::start("hostile-turns").await;
+    let clients = cluster.clients();
+    define_indexed(&clients[0], "big", &json!(["a", "b"])).await;
+    fill(&clients[0], "big", CONFIGS, |n| json!({"a": n, "b": n % 100})).await;
+    let list = format!("{}/config/?search=K00&sort_by=b&page=7", definition("big"));
+    let is_over = AtomicBool::new(false);
+    // More than may wait of one address, again and again.
+    let attack = async || {
+        let mut statuses = Vec::new();
+        while !is_over.load(Ordering::Relaxed) {
+            let status = clients[0].get(&list).attempt().await.expect("an answer").status;
+            assert!(matches!(status, 200 | 429 | 503), "{status}");
+            statuses.push(status);
+        }
+        statuses
+    };
+    let other = clients[0].from_address(Ipv4Addr::new(127, 0, 0, 2));
+    let body = json!({"data": {"x": noise(100_000)}});
+    let good = async {
+        clients[0].get(&list).insist().await.expect(200);
+        for turn in 0..20 {
+            let listed = other.get(&list).attempt().await.expect("an answer");
+            assert_eq!((listed.status, listed.total()), (200, CONFIGS as u64), "in turn {turn}");
+            other.put(&config("big", "k0000000"), &body).insist().await.expect(200);
+        }
+        is_over.store(true, Ordering::Relaxed);
+    };
+    let (statuses, ()) = tokio::join!(join_all((0..96).map(|_| attack())), good);
+    let statuses = statuses.concat();
+    println!("96 lists at once from one address: {:?}", counts(&statuses));
+    assert!(statuses.contains(&200) && statuses.contains(&429));
 }
 
 #[tokio::test]

@@ -23,7 +23,7 @@ use crate::{
         },
     },
     service::{
-        cpu_pool::{Cancel, late},
+        cpu_pool::{Cancel, Weight, late},
         request::{Effect, Refusal, Write},
     },
 };
@@ -68,6 +68,11 @@ pub(super) fn may_be_inline(write: &Write) -> bool {
     };
     write.effect() != Effect::Batch
         || operations.len() <= INLINE_OPERATIONS_MAX && operations.iter().all(is_plain)
+}
+
+/// What its preparation is expected to take in the pool.
+pub(super) fn weight_of(write: &Write) -> Weight {
+    if write.effect() == Effect::Batch { Weight::Long } else { Weight::Short }
 }
 
 impl Budget {
