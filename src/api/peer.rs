@@ -343,6 +343,24 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn forwarded_writes_are_refused_beyond_the_memory_for_calls() {
+        let service = node();
+        let mut held = service.reservation(Share::Peers);
+        held.grow(40 << 20).unwrap();
+        for name in ["write", "writes", "writes-each"] {
+            let request = Request::post(format!("{PATH_PREFIX}{name}"))
+                .header(SECRET, OURS)
+                .header(CLUSTER, CLUSTER_ID.to_string())
+                .header(FROM, "2")
+                .header(TO, "1")
+                .header(CONTENT_LENGTH, 8 << 20);
+            let unread = Body::from_stream(futures::stream::pending::<Result<Bytes, std::io::Error>>());
+            let answer = peer_router(service.clone()).oneshot(request.body(unread).unwrap()).await.unwrap();
+            assert_eq!(answer.status(), StatusCode::TOO_MANY_REQUESTS, "{name}");
+        }
+    }
+
+    #[tokio::test]
     async fn a_node_without_consensus_refuses_its_calls() {
         let cluster = CLUSTER_ID.to_string();
         let headers = [(SECRET, OURS), (CLUSTER, &cluster), (FROM, "2"), (TO, "1")];

@@ -177,7 +177,7 @@ fn lower_priority() {
 mod tests {
     use std::{
         sync::{
-            atomic::{AtomicUsize, Ordering},
+            atomic::{AtomicBool, AtomicUsize, Ordering},
             mpsc,
         },
         time::Duration,
@@ -229,6 +229,34 @@ mod tests {
         assert!(wait.recv_timeout(Duration::from_secs(60)).unwrap());
         let all = join_all((0..threads).map(async |_| pool.turn(Weight::Short, soon()).await.unwrap())).await;
         assert_eq!((all.len(), pool.turns.free()), (threads, 0));
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_scan_makes_way_on_its_thread_and_goes_on() {
+        let pool = CpuPool::new();
+        let is_done = Arc::new(AtomicBool::new(false));
+        let mut turn = pool.turn(Weight::Scan, soon()).await.unwrap();
+        let place = turn.take_place();
+        let done = Arc::clone(&is_done);
+        let scan = pool.run_in(turn, soon(), move |_, way| {
+            let _place = place;
+            while !done.load(Ordering::SeqCst) {
+                assert!(way.make());
+                std::thread::yield_now();
+            }
+        });
+        // With the scan they take all threads that long work may have, so what ends them waits for the scan.
+        let others = (0..pool.turns.free().saturating_sub(1)).map(|_| {
+            let done = Arc::clone(&is_done);
+            pool.run(Weight::Long, soon(), move |cancel| {
+                while !done.load(Ordering::SeqCst) && !cancel.is_over() {
+                    std::thread::yield_now();
+                }
+            })
+        });
+        let last = pool.run(Weight::Long, soon(), move |_| is_done.store(true, Ordering::SeqCst));
+        let (scan, others, last) = tokio::join!(scan, join_all(others), last);
+        assert!(scan.is_ok() && others.iter().all(Result::is_ok) && last.is_ok());
     }
 
     #[tokio::test]

@@ -20,7 +20,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::{runtime::Handle, time::Instant};
+use tokio::time::Instant;
 
 use super::{cursor::Fingerprint, records::ListRecords};
 use crate::{
@@ -29,6 +29,7 @@ use crate::{
         record::Revision,
     },
     raft::Consensus,
+    service::aside::Aside,
     state::State,
 };
 
@@ -81,26 +82,9 @@ pub(in crate::service) struct Held {
     number: u64,
 }
 
-/// What may be the last reference to many records. Dropping it frees them on a thread for blocking work.
-#[derive(Debug)]
-struct Released<T: Send + 'static>(Vec<T>);
-
-impl<T: Send + 'static> Drop for Released<T> {
-    fn drop(&mut self) {
-        let released = std::mem::take(&mut self.0);
-        if released.is_empty() {
-            return;
-        }
-        // Without a runtime there are no workers either.
-        if let Ok(runtime) = Handle::try_current() {
-            drop(runtime.spawn_blocking(move || drop(released)));
-        }
-    }
-}
-
 /// Ends the use of a state that was pinned: its pin may have been released in the meantime.
 pub(super) fn end_use(state: Arc<State>) {
-    drop(Released(Arc::into_inner(state).into_iter().collect()));
+    drop(Aside(Arc::into_inner(state).into_iter().collect()));
 }
 
 impl PinnedStates {
@@ -241,24 +225,20 @@ impl Pins {
     }
 
     /// A watch that pinned a state has ended.
-    fn unwatch(&mut self, revision: Revision, number: u64) -> Released<Pin> {
+    fn unwatch(&mut self, revision: Revision, number: u64) -> Aside<Pin> {
         // A limit may have released its pin, and another watch or cursor pinned the state again.
         let Some(pin) = self.by_revision.get_mut(&revision).filter(|pin| pin.number == number) else {
-            return Released(Vec::new());
+            return Aside(Vec::new());
         };
         pin.watches = pin.watches.saturating_sub(1);
         let is_unused = pin.watches == 0 && !pin.has_cursor;
-        Released(if is_unused {
-            self.by_revision.remove(&revision).into_iter().collect()
-        } else {
-            Vec::new()
-        })
+        Aside(if is_unused { self.by_revision.remove(&revision).into_iter().collect() } else { Vec::new() })
     }
 
-    fn release_unused(&mut self, now: Instant) -> Released<Pin> {
+    fn release_unused(&mut self, now: Instant) -> Aside<Pin> {
         let is_unused =
             |_: &Revision, pin: &mut Pin| now.saturating_duration_since(pin.last_used) >= CURSOR_IDLE_MAX;
-        Released(self.by_revision.extract_if(.., is_unused).map(|(_, pin)| pin).collect())
+        Aside(self.by_revision.extract_if(.., is_unused).map(|(_, pin)| pin).collect())
     }
 
     /// At most how many bytes the pins keep in memory beside the state of now.
@@ -272,7 +252,7 @@ impl Pins {
     }
 
     /// Releases pins until the limits hold; never the one of `except`.
-    fn enforce_limits(&mut self, bytes_max: u64, now: &State, except: Option<Revision>) -> Released<Pin> {
+    fn enforce_limits(&mut self, bytes_max: u64, now: &State, except: Option<Revision>) -> Aside<Pin> {
         let mut released = Vec::new();
         while self.by_revision.len() > PINNED_STATES_MAX || self.pinned_bytes(now) > bytes_max {
             let others = self.by_revision.iter().filter(|(revision, _)| Some(**revision) != except);
@@ -280,17 +260,12 @@ impl Pins {
             let Some(first) = first.map(|(revision, _)| *revision) else { break };
             released.extend(self.by_revision.remove(&first));
         }
-        Released(released)
+        Aside(released)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        sync::mpsc,
-        thread::{self, ThreadId},
-    };
-
     use super::*;
     use crate::{
         model::{
@@ -427,18 +402,5 @@ mod tests {
         let again = hold();
         drop(late);
         assert!(again.state().is_some(), "it is another pin of the same revision");
-    }
-
-    #[tokio::test]
-    async fn what_is_released_is_freed_on_another_thread() {
-        struct Records(mpsc::Sender<ThreadId>);
-        impl Drop for Records {
-            fn drop(&mut self) {
-                self.0.send(thread::current().id()).unwrap();
-            }
-        }
-        let (freed, wait) = mpsc::channel();
-        drop(Released(vec![Records(freed)]));
-        assert_ne!(wait.recv_timeout(Duration::from_secs(60)).unwrap(), thread::current().id());
     }
 }
