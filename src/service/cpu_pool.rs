@@ -254,7 +254,8 @@ mod tests {
                 }
             })
         });
-        let last = pool.run(Weight::Long, soon(), move |_| is_done.store(true, Ordering::SeqCst));
+        let done = Arc::clone(&is_done);
+        let last = pool.run(Weight::Long, soon(), move |_| done.store(true, Ordering::SeqCst));
         let (scan, others, last) = tokio::join!(scan, join_all(others), last);
         assert!(scan.is_ok() && others.iter().all(Result::is_ok) && last.is_ok());
     }
