@@ -41,20 +41,20 @@ use hyper_util::rt::TokioIo;
 use tokio_util::io::ReaderStream;
 use tower_http::catch_panic::CatchPanicLayer;
 
-use super::server::CallerConnection;
+use super::{body::parsed_bytes, server::CallerConnection};
 use crate::{
     model::{feature::LEVEL_MAX, limits::BODY_COPIES},
     peer::{
         NodeId, ReceiveError,
         call::Call,
-        client::{REMOVED_STATUS, SNAPSHOT_HEADER, protocol},
+        client::{FROM, REMOVED_STATUS, SNAPSHOT_HEADER, protocol},
         credential::{BodyDigest, body_digest},
         fallback::LEVEL,
         framed,
     },
     raft::Consensus,
     service::{
-        Parts, Service,
+        Origin, Parts, Refusal, Service,
         memory_budget::{Reservation, Share},
     },
 };
@@ -139,12 +139,20 @@ async fn handle(State(listener): State<Listener>, request: Request<Body>) -> Res
             Ok(consensus(&service)?.receive(call, read_body(body).await?).await?.into_response())
         }
         Call::WritesEach => {
-            let Parts { first, others } = service.answer_writes_each(read_body(body).await?).await?;
+            let mut reservation = reserve(&service, call, &head.headers)?;
+            let body = read_body(body).await?;
+            reservation.grow(parsed_bytes(&body)).map_err(too_many)?;
+            let Parts { first, others } =
+                sender(&head.headers).serve(service.answer_writes_each(body)).await?;
             Ok(match others {
                 None => first.into_response(),
                 Some(others) => {
                     let first = futures::stream::iter([first]);
-                    let parts = first.chain(others).map(Ok::<_, Infallible>);
+                    // The writes that are not decided yet hold what the call has brought.
+                    let parts = first.chain(others).map(move |part| {
+                        let _held: &Reservation = &reservation;
+                        Ok::<_, Infallible>(part)
+                    });
                     Body::from_stream(parts).into_response()
                 }
             })
@@ -159,15 +167,18 @@ async fn handle(State(listener): State<Listener>, request: Request<Body>) -> Res
         | Call::Change
         | Call::History
         | Call::Page => {
-            let reservation = reserve(&service, call, &head.headers)?;
+            let mut reservation = reserve(&service, call, &head.headers)?;
             let body = read_body(body).await?;
+            if matches!(call, Call::Write | Call::Writes) {
+                reservation.grow(parsed_bytes(&body)).map_err(too_many)?;
+            }
             if digest.is_some_and(|digest| digest != body_digest(&body)) {
                 return Err(CallRefusal(
                     StatusCode::UNAUTHORIZED,
                     "the body is not the one that was sent".into(),
                 ));
             }
-            let answered = answer(&service, call, body).await?;
+            let answered = sender(&head.headers).serve(answer(&service, call, body)).await?;
             drop(reservation);
             Ok(answered.into_response())
         }
@@ -237,15 +248,23 @@ fn admit(
 /// and nothing works without them.
 fn reserve(service: &Service, call: Call, headers: &HeaderMap) -> Result<Reservation, CallRefusal> {
     let declared = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    let copies = if matches!(call, Call::Write | Call::Writes) { BODY_COPIES } else { 1 };
+    let copies = if matches!(call, Call::Write | Call::Writes | Call::WritesEach) { BODY_COPIES } else { 1 };
     // A part of a page or of the history is made for the answer.
     let answer = if matches!(call, Call::Page | Call::History) { ANSWERED_PART_BYTES } else { 0 };
     let bytes = declared.unwrap_or(0).min(CALL_BYTES_MAX as u64).saturating_mul(copies) + answer;
     let mut reservation = service.reservation(Share::Peers);
-    let refused =
-        |_| CallRefusal(StatusCode::TOO_MANY_REQUESTS, "this node answers as many calls as it may".into());
-    reservation.grow(bytes).map_err(refused)?;
+    reservation.grow(bytes).map_err(too_many)?;
     Ok(reservation)
+}
+
+fn too_many(_: Refusal) -> CallRefusal {
+    CallRefusal(StatusCode::TOO_MANY_REQUESTS, "this node answers as many calls as it may".into())
+}
+
+/// The node that has sent a call that was let in: its work has the share of that node.
+fn sender(headers: &HeaderMap) -> Origin {
+    let id = headers.get(FROM).and_then(|value| value.to_str().ok()?.parse().ok());
+    id.map_or(Origin::Own, Origin::Node)
 }
 
 async fn read_body(body: Body) -> Result<Bytes, CallRefusal> {
@@ -336,7 +355,7 @@ mod tests {
     use crate::{
         model::limits::Limits,
         peer::{
-            client::{CLUSTER, FROM, SECRET, TO},
+            client::{CLUSTER, SECRET, TO},
             identity::{FORMAT, Identity},
         },
         service::tests::{SECRET as OURS, service},
@@ -368,6 +387,24 @@ mod tests {
         assert_eq!(call("join", &[(SECRET, "another-secret")], unread()).await, StatusCode::UNAUTHORIZED);
         let misdirected = [(SECRET, OURS), (CLUSTER, &cluster), (FROM, "2"), (TO, "3")];
         assert_eq!(call("vote", &misdirected, unread()).await, StatusCode::MISDIRECTED_REQUEST);
+    }
+
+    #[tokio::test]
+    async fn forwarded_writes_are_refused_beyond_the_memory_for_calls() {
+        let service = node();
+        let mut held = service.reservation(Share::Peers);
+        held.grow(40 << 20).unwrap();
+        for name in ["write", "writes", "writes-each"] {
+            let request = Request::post(format!("{PATH_PREFIX}{name}"))
+                .header(SECRET, OURS)
+                .header(CLUSTER, CLUSTER_ID.to_string())
+                .header(FROM, "2")
+                .header(TO, "1")
+                .header(CONTENT_LENGTH, 8 << 20);
+            let unread = Body::from_stream(futures::stream::pending::<Result<Bytes, std::io::Error>>());
+            let answer = peer_router(service.clone()).oneshot(request.body(unread).unwrap()).await.unwrap();
+            assert_eq!(answer.status(), StatusCode::TOO_MANY_REQUESTS, "{name}");
+        }
     }
 
     #[tokio::test]

@@ -30,6 +30,11 @@ impl AsRef<[u8]> for Weighed {
     }
 }
 
+/// Bytes that hold a part of the memory budget until they are sent.
+pub(super) fn holding(bytes: Bytes, reservation: Reservation) -> Bytes {
+    Bytes::from_owner(Weighed { bytes, _reservation: reservation })
+}
+
 /// The bytes of an answer that has to be weighed.
 fn heavy_bytes(response: &Response) -> Option<u64> {
     response.body().size_hint().exact().filter(|bytes| *bytes > WEIGHED_BYTES)
@@ -55,10 +60,7 @@ pub(super) async fn weighed(response: Response, service: &Service, is_read: bool
     let (parts, body) = response.into_parts();
     // It is in memory already, in one piece.
     match body.collect().await {
-        Ok(collected) => {
-            let bytes = Bytes::from_owner(Weighed { bytes: collected.to_bytes(), _reservation: reservation });
-            Response::from_parts(parts, Body::from(bytes))
-        }
+        Ok(collected) => Response::from_parts(parts, Body::from(holding(collected.to_bytes(), reservation))),
         Err(error) => {
             let text = format!("an answer could not be made: {error}");
             Problem::from(Refusal::Internal(text)).into_response()

@@ -16,7 +16,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::access::Principal;
+use super::{access::Principal, aside::Aside};
 use crate::{
     model::{
         command::{Applied, Expect, IdempotencyKey, Outcome},
@@ -47,6 +47,18 @@ pub struct Caller {
 pub(super) struct WriteRequest {
     pub(super) caller: Caller,
     pub(super) write: Write,
+}
+
+/// Bytes of documents above which a write is freed aside: their values may take milliseconds.
+const FREED_ASIDE_BYTES: usize = 64 << 10;
+
+impl Drop for WriteRequest {
+    fn drop(&mut self) {
+        let bytes: usize = self.write.operations().iter().map(Write::document_bytes).sum();
+        if bytes > FREED_ASIDE_BYTES {
+            drop(Aside(vec![std::mem::replace(&mut self.write, Write::Batch(Vec::new()))]));
+        }
+    }
 }
 
 /// A write as a caller asks for it. Keys are raw texts: they are validated in the contract's order

@@ -23,11 +23,13 @@ use crate::{
     },
     service::{
         Service,
+        cpu_pool::Weight,
         forward::{
             INLINE_PARSE_BYTES_MAX, answer_time,
             batching::BATCH_WRITES_MAX,
             wire::{WireAnswer, WirePart, WireRequest, encode_part, remaining_of},
         },
+        origin::Origin,
         request::{Decision, Refusal, WriteRequest},
         retry::{Attempt, AttemptError},
     },
@@ -60,7 +62,7 @@ impl Service {
         let received = Instant::now();
         let (remaining, request) = if body.len() > INLINE_PARSE_BYTES_MAX {
             let deadline = received + time_to_decide(remaining_of(&body)?);
-            match self.inner.cpu_pool.run(deadline, move |_| open(&body)).await {
+            match self.inner.cpu_pool.run(Weight::Short, deadline, move |_| open(&body)).await {
                 Ok(opened) => opened?,
                 Err(refusal) => return Ok(encode(&WireAnswer::from(Err(refusal.into())))),
             }
@@ -96,7 +98,7 @@ impl Service {
         }
         let (send, receive) = mpsc::channel(BATCH_WRITES_MAX);
         // It ends with the last write, whose time is bounded, or when the sender has gone.
-        tokio::spawn(async move {
+        tokio::spawn(Origin::current().serve(async move {
             while !decisions.is_empty() {
                 let part = tokio::select! {
                     part = gather(&mut decisions) => part,
@@ -106,7 +108,7 @@ impl Service {
                     return;
                 }
             }
-        });
+        }));
         let others = stream::unfold(receive, async |mut receive: mpsc::Receiver<Bytes>| {
             receive.recv().await.map(|part| (part, receive))
         });

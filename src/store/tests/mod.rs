@@ -18,32 +18,6 @@ use crate::model::{
 };
 
 #[test]
-fn a_thread_that_the_disk_holds_up_holds_up_nobody_else() {
-    let directory = tempfile::tempdir().unwrap();
-    let (release, hung) = std::sync::mpsc::channel::<()>();
-    let open::Opened { snapshots, history, start, .. } =
-        open::open(directory.path(), &Options::default(), LogRange { purged: 0, last: 0 }).unwrap();
-    let inner = Inner {
-        directory: directory.path().into(),
-        snapshots,
-        shared: Arc::new(Shared::new(start.newest.clone(), 0, &history)),
-        history: history.history(),
-        thread: Mutex::new(Some(std::thread::spawn(move || {
-            hung.recv().unwrap_err();
-        }))),
-        received: AtomicU64::new(0),
-    };
-    let (dropped, is_dropped) = std::sync::mpsc::channel();
-    let dropping = std::thread::spawn(move || {
-        drop(inner);
-        dropped.send(()).unwrap();
-    });
-    is_dropped.recv_timeout(Duration::from_secs(60)).unwrap();
-    dropping.join().unwrap();
-    drop(release);
-}
-
-#[test]
 fn after_a_clean_stop_sled_holds_the_whole_state() {
     let mut fixture = Fixture::new();
     fixture.check();

@@ -100,8 +100,8 @@ impl Leader {
         self.may_answer.acquire().await.unwrap().forget();
         let key = |request: WireRequest<'static>| {
             let (_, request) = request.open(10).unwrap();
-            let Write::DeleteConfig { key, .. } = request.write else { panic!("{request:?}") };
-            WireAnswer::Retry(key)
+            let Write::DeleteConfig { key, .. } = &request.write else { panic!("{request:?}") };
+            WireAnswer::Retry(key.clone())
         };
         let answers = requests.into_iter().map(key);
         if !is_each {
@@ -234,7 +234,7 @@ async fn a_batch_is_no_larger_than_the_leader_parses_inline() {
         let text = "x".repeat(BATCHED_WRITE_BYTES_MAX);
         let data = Document { text: text.into(), value: serde_json::Value::Null };
         let write = Write::WriteConfig { definition: "d".into(), key: "k".into(), data, expect: Expect::Any };
-        let request = Arc::new(WriteRequest { write, ..request("k") });
+        let request = Arc::new(WriteRequest { write, caller: request("k").caller.clone() });
         let (answer, answered) = oneshot::channel();
         let deadline = Instant::now() + TEST_TIMEOUT;
         (Waiting { number: n, leader: Member::default(), request, deadline, answer }, answered)
@@ -298,7 +298,7 @@ async fn nothing_was_sent_to_a_leader_that_does_not_listen() {
 #[test]
 fn a_write_that_is_large_or_takes_long_does_not_share_a_call() {
     assert!(may_batch(&request("k")));
-    let with = |write| WriteRequest { write, ..request("k") };
+    let with = |write| WriteRequest { write, caller: request("k").caller.clone() };
     let config = |length: usize| Write::WriteConfig {
         definition: "d".into(),
         key: "k".into(),
