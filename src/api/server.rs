@@ -49,6 +49,7 @@ use tracing::{debug, error, warn};
 use crate::model::limits::{HEAD_BYTES_MAX, HTTP2_STREAMS_MAX, SHUTDOWN_DRAIN_TIMEOUT, STRANGER_HEADS_BYTES};
 pub(in crate::api) use connection::CallerConnection;
 use connection::{AnswerBody, Connection, Ending, HeadBudget, Times};
+pub use places::ShareOf;
 use places::{Place, Places, ShareTaken};
 use socket::Socket;
 
@@ -81,6 +82,8 @@ pub struct ServeOptions {
     pub connections_max: usize,
     /// Those of one address.
     pub per_address_max: usize,
+    /// Which of an address's connections count.
+    pub share_of: ShareOf,
     /// Bounds the wait for a whole request, until a credential was good on the connection.
     pub header_timeout: Duration,
     /// Bounds it afterwards.
@@ -130,7 +133,7 @@ pub async fn serve(
         answerer,
         times,
         stopping: stopping.clone(),
-        places: Arc::new(Places::new(options.connections_max, options.per_address_max)),
+        places: Arc::new(Places::new(options.connections_max, options.per_address_max, options.share_of)),
         parked: Semaphore::new(PARKED_MAX),
     });
     let budget = Arc::new(HeadBudget::new(STRANGER_HEADS_BYTES));
@@ -334,6 +337,7 @@ mod tests {
         ServeOptions {
             connections_max,
             per_address_max: connections_max,
+            share_of: ShareOf::All,
             header_timeout,
             idle_timeout: long,
             send_timeout: long,

@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 
 use super::{
     GoodClient,
-    raw::{PATIENCE, api, connect, peer, send, until_closed},
+    raw::{PATIENCE, api, connect, peer, read_some, send, until_closed},
 };
 use crate::harness::{Cluster, Options};
 
@@ -68,6 +68,20 @@ fn literal(name: &str, value: &str) -> Vec<u8> {
     bytes.push(length(value));
     bytes.extend(value.as_bytes());
     bytes
+}
+
+/// A request on a stream.
+fn get(stream: u32, path: &str, key: Option<&str>) -> Vec<u8> {
+    let mut block = vec![0x82, 0x86, 0x04, u8::try_from(path.len()).expect("short")];
+    block.extend(path.as_bytes());
+    block.extend([0x01, 1, b'a']);
+    block.extend(key.map(|key| literal("authorization", key)).unwrap_or_default());
+    frame(HEADERS, END_STREAM | END_HEADERS, stream, &block)
+}
+
+/// The setting of the window that each stream begins with.
+fn window(bytes: u32) -> Vec<u8> {
+    frame(SETTINGS, 0, 0, &[&[0, 4], bytes.to_be_bytes().as_slice()].concat())
 }
 
 fn with_block(more: &[u8]) -> Vec<u8> {
@@ -413,14 +427,7 @@ async fn over_http2_an_answer_that_is_not_taken_ends_the_connection() {
     let good = GoodClient::start(&cluster).await;
     let node = &cluster.nodes[0];
     // No window: the node may send headers, and no byte of a body.
-    let no_window = frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
-    let get = |path: &str, key: Option<&str>| {
-        let mut block = vec![0x82, 0x86, 0x04, u8::try_from(path.len()).expect("short")];
-        block.extend(path.as_bytes());
-        block.extend([0x01, 1, b'a']);
-        block.extend(key.map(|key| literal("authorization", key)).unwrap_or_default());
-        frame(HEADERS, END_STREAM | END_HEADERS, 1, &block)
-    };
+    let no_window = window(0);
     let key = node.settings["CONCORD_API_KEY"].clone();
     let cases = [
         ("/openapi.json", None),
@@ -429,7 +436,7 @@ async fn over_http2_an_answer_that_is_not_taken_ends_the_connection() {
     ];
     for (path, key) in cases {
         let mut stream = connect(api(node)).await;
-        send(&mut stream, [PREFACE, &no_window, &get(path, key)].concat()).await;
+        send(&mut stream, [PREFACE, &no_window, &get(1, path, key)].concat()).await;
         // It answers pings and does everything else that a living client does.
         let (mut from, mut into) = stream.into_split();
         let answers = async {
@@ -447,4 +454,20 @@ async fn over_http2_an_answer_that_is_not_taken_ends_the_connection() {
     }
     tokio::time::sleep(Duration::from_millis(10)).await;
     good.stop(&cluster, "slow readers over HTTP/2").await.is_unhurt().memory_within(512);
+}
+
+#[tokio::test]
+async fn files_of_the_documents_that_nobody_reads_take_no_memory() {
+    let cluster = Cluster::start("hostile-documents").await;
+    let good = GoodClient::start(&cluster).await;
+    let mut open = Vec::new();
+    for _ in 0..4 {
+        let mut stream = connect(api(&cluster.nodes[0])).await;
+        let asks = (0..200).map(|turn| get(2 * turn + 1, "/docs/swagger-ui-bundle.js", None));
+        send(&mut stream, [PREFACE.to_vec(), window(0), asks.collect::<Vec<_>>().concat()].concat()).await;
+        // Each answer has begun: 200 heads, which are longer than this.
+        read_some(&mut stream, 200 * 16).await;
+        open.push(stream);
+    }
+    good.stop(&cluster, "files of the documents that nobody reads").await.is_unhurt().memory_within(512);
 }
