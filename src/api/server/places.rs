@@ -280,7 +280,7 @@ mod tests {
             let ends = async {
                 let day = Duration::from_secs(24 * 60 * 60);
                 let times = Times { header: day, idle: day, send: day };
-                assert_eq!(stranger.ending(times).await, Ending::Evicted);
+                assert_eq!(stranger.ending(times, || false).await, Ending::Evicted);
                 drop(taken);
             };
             let newcomer = connection();
@@ -304,7 +304,7 @@ mod tests {
         }
         let day = Duration::from_secs(24 * 60 * 60);
         let ends = async {
-            let ending = strangers[0].ending(Times { header: day, idle: day, send: day }).await;
+            let ending = strangers[0].ending(Times { header: day, idle: day, send: day }, || false).await;
             assert_eq!(ending, Ending::Evicted);
             drop(taken.remove(15));
         };
