@@ -10,6 +10,8 @@
 //!    [`CallError::Unknown`].
 //! 2. Secrets are never logged. One is sent to a voter only that may be of the first version: see `Peers::headers`.
 
+mod lone;
+
 use std::{
     future::Future,
     io,
@@ -38,6 +40,7 @@ use super::{
     identity::Identity,
 };
 use crate::model::feature::LEVEL_MIN;
+use lone::LoneCalls;
 
 /// The header with the cluster's id.
 pub const CLUSTER: &str = "x-concord-cluster";
@@ -141,6 +144,7 @@ pub struct Peers {
     append: reqwest::Client,
     forward: reqwest::Client,
     bulk: reqwest::Client,
+    lone: LoneCalls,
 }
 
 impl Peers {
@@ -167,6 +171,7 @@ impl Peers {
             append: client(source),
             forward: client(source),
             bulk: client(source),
+            lone: LoneCalls::default(),
         }
     }
 
