@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     api::{
         self, Api,
-        server::{Answerer, ServeOptions},
+        server::{Answerer, ServeOptions, ShareOf},
     },
     model::limits::{CONNECTIONS_MAX, OPEN_FILES_RESERVE},
     peer::client::{Peers, Secrets},
@@ -51,6 +51,10 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(12);
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long each step of a shutdown after a failure may take, and remaining threads after any shutdown.
 const FAILED_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Of the connections that a node takes from others, the part that it opens itself for writes that have a call of their
+/// own: the leader has room for those of several nodes with its limit of open files.
+const PEER_CALLS_PART: usize = 4;
 
 /// Runs a node until a signal ends it.
 ///
@@ -105,17 +109,24 @@ async fn serve(settings: Settings, open_files_max: usize) -> Result<(), String> 
     let signals = ShutdownSignals::listen()?;
     let api = Listener::bind(&settings.api_addr).await?;
     let peer = Listener::bind(&settings.peer_addr).await?;
-    let service = make_service(&settings);
     let (api_max, peer_max) = connections_max(open_files_max);
-    let options = |connections_max: usize| ServeOptions {
+    let service = make_service(&settings, peer_max / PEER_CALLS_PART);
+    let options = |connections_max: usize, share_of: ShareOf| ServeOptions {
         connections_max,
-        per_address_max: settings.connections_per_address.unwrap_or(connections_max / 2).min(connections_max),
+        per_address_max: match share_of {
+            ShareOf::All => {
+                settings.connections_per_address.map_or(connections_max / 2, |most| most.min(connections_max))
+            }
+            // The setting is about callers.
+            ShareOf::Unknown => connections_max / 2,
+        },
+        share_of,
         header_timeout: settings.header_timeout,
         idle_timeout: settings.idle_timeout,
         send_timeout: settings.send_timeout,
     };
-    let mut api = api.serve(Api::new(service.clone()), options(api_max));
-    let mut peer = peer.serve(api::peer::peer_router(service.clone()), options(peer_max));
+    let mut api = api.serve(Api::new(service.clone()), options(api_max, ShareOf::All));
+    let mut peer = peer.serve(api::peer::peer_router(service.clone()), options(peer_max, ShareOf::Unknown));
     let (node, directory) = (settings.node_id, settings.data_dir.display());
     tracing::info!(node, api = settings.api_addr, peer = settings.peer_addr, %directory, "listening");
     let result = tokio::select! {
@@ -166,7 +177,7 @@ async fn bounded(limit: Duration, step: impl Future<Output = ()>, what: &str) {
     }
 }
 
-fn make_service(settings: &Settings) -> Service {
+fn make_service(settings: &Settings, lone_calls_max: usize) -> Service {
     let secrets = settings.cluster_secrets.iter().map(|secret| secret.expose().into()).collect();
     let options = Options {
         node_id: settings.node_id,
@@ -190,6 +201,7 @@ fn make_service(settings: &Settings) -> Service {
     let own = settings.peers.iter().filter(|member| member.id == settings.node_id);
     let configured = own.map(|member| member.peer_addr.clone()).collect();
     let peers = Peers::from_address(Secrets(secrets), source).known_as(bound, configured);
+    let peers = peers.with_lone_calls(lone_calls_max);
     Service::new(options, Access::new(settings.api_key.expose()), Arc::new(peers))
 }
 

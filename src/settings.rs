@@ -212,7 +212,7 @@ pub struct ServeArgs {
     #[command(flatten)]
     #[expect(missing_docs, reason = "its fields are the help")]
     pub history: HistoryArgs,
-    /// Most connections of one address to a listener; by default, and for 0, half of all that the listener takes
+    /// Most connections of one address to the listener for callers; by default, and for 0, half of all that it takes
     #[arg(long, env = "CONCORD_CONNECTIONS_PER_ADDRESS", value_name = "N")]
     pub connections_per_address: Option<usize>,
     /// The highest feature level that this node agrees to; a lower one than it knows holds the cluster back, so that the

@@ -20,7 +20,7 @@ use crate::{
     model::{
         document::{self, Document, DocumentError},
         error::{Invalid, LocSegment, Violation},
-        limits::{BODY_COPIES, BODY_SCARCE_RATE, BODY_SCARCE_TIMEOUT, BODY_TIMEOUT, PARSED_VALUE_BYTES},
+        limits::{BODY_COPIES, BODY_TIMEOUT, PARSED_VALUE_BYTES, SCARCE_RATE, SCARCE_TIMEOUT},
         patch::PatchFormat,
         record::Revision,
     },
@@ -148,7 +148,7 @@ async fn collect(
 
 /// Gives up a body that comes slowly while others need the memory that it holds.
 fn check_pace(begin: Instant, received: usize, reservation: &Reservation) -> Result<(), NotCollected> {
-    let allowed = BODY_SCARCE_TIMEOUT + Duration::from_secs(received as u64 / BODY_SCARCE_RATE);
+    let allowed = SCARCE_TIMEOUT + Duration::from_secs(received as u64 / SCARCE_RATE);
     if begin.elapsed() <= allowed || !reservation.is_share_scarce() {
         return Ok(());
     }

@@ -35,7 +35,8 @@
 //! test compares request by request.
 //!
 //! **Invariants:** every response passes `Api::handle`, so that the standard headers are on all of them, those for unknown
-//! paths and for panics included; the revision only where the credential was good. Every request passes `access::authenticate` before anything is answered.
+//! paths and for panics included; the revision only where the credential was good. What is no HTTP, or may be two
+//! requests, is refused by `server` and hyper before, with 400 or 431 and no body. Every request passes `access::authenticate` before anything is answered.
 
 mod access;
 mod batch;
@@ -83,7 +84,7 @@ use uuid::{Builder, Uuid};
 
 use crate::{
     model::limits::{Limits, REQUEST_ID_BYTES_MAX},
-    service::{Principal, Service},
+    service::{Principal, Service, memory_budget::Share},
 };
 use access::Access;
 use digits::number;
@@ -114,6 +115,10 @@ pub struct Api {
 }
 
 impl Answerer for Api {
+    fn is_memory_scarce(&self) -> bool {
+        self.service.reservation(Share::Callers).is_share_scarce()
+    }
+
     async fn answer(self: Arc<Self>, request: http::Request<Incoming>) -> Response {
         // A box for each body costs more than the question whether there is one.
         self.handle(request.map(|body| if body.is_end_stream() { Body::empty() } else { Body::new(body) }))
@@ -138,17 +143,18 @@ impl Api {
         let service = &self.service;
         let id = request_id(request.headers());
         let is_read = request.method() == Method::GET || request.method() == Method::HEAD;
+        let version = request.version();
         let (is_granted, mut response) = match access::authenticate(service, &request) {
             Ok(access) => {
                 let is_granted = access != Access::Public;
                 let answered = AssertUnwindSafe(self.route(access, request)).catch_unwind().await;
                 let response = answered.unwrap_or_else(reply::panicked);
                 // What needs no key is part of the program and takes no memory of its own.
-                let weighed = if !is_granted || weight::is_light(&response) {
-                    response
-                } else {
+                let heavy = if is_granted { weight::bytes_to_weigh(&response, version) } else { None };
+                let weighed = match heavy {
+                    None => response,
                     // Boxed: few answers need it, and every request would have its space.
-                    Box::pin(weight::weighed(response, service, is_read)).await
+                    Some(bytes) => Box::pin(weight::weighed(response, bytes, service, is_read)).await,
                 };
                 (is_granted, weighed)
             }

@@ -6,7 +6,8 @@
 //! | question | file |
 //! |---|---|
 //! | What is known of a connection, and when does it end? | `connection` |
-//! | What happens to a caller that does not read? | `socket`, over HTTP/2 `connection` |
+//! | What happens to a caller that does not read? | `socket`, over HTTP/2 `answer` |
+//! | Does a caller read fast enough while memory is scarce? | `pace` |
 //! | Who gets a place when all are taken? | `places` |
 //!
 //! What a connection may hold in memory is known: until a credential was good on it `FREE_HEAD_BYTES`, and of the
@@ -15,7 +16,9 @@
 //!
 //! **Invariant:** neither the error of one connection nor a lack of file descriptors ends the loop or makes it spin.
 
+mod answer;
 mod connection;
+mod pace;
 mod places;
 mod socket;
 
@@ -32,7 +35,7 @@ use http::{
 };
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::{
-    rt::{TokioExecutor, TokioIo, TokioTimer},
+    rt::{TokioIo, TokioTimer},
     server::conn::auto::Builder,
 };
 use rustix::net::sockopt;
@@ -47,11 +50,16 @@ use tower::ServiceExt;
 use tracing::{debug, error, warn};
 
 use crate::{
-    model::limits::{HEAD_BYTES_MAX, HTTP2_STREAMS_MAX, SHUTDOWN_DRAIN_TIMEOUT, STRANGER_HEADS_BYTES},
+    model::limits::{
+        HEAD_BYTES_MAX, HTTP2_CONNECTION_WINDOW_BYTES, HTTP2_STREAMS_MAX, SHUTDOWN_DRAIN_TIMEOUT,
+        STRANGER_HEADS_BYTES,
+    },
     service::Origin,
 };
+use answer::{AnswerBody, StreamTasks};
 pub(in crate::api) use connection::CallerConnection;
-use connection::{AnswerBody, Connection, Ending, HeadBudget, Times};
+use connection::{Connection, Ending, HeadBudget, Times};
+pub use places::ShareOf;
 use places::{Place, Places, ShareTaken};
 use socket::Socket;
 
@@ -65,9 +73,8 @@ const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(20);
 const PARKED_MAX: usize = 64;
 /// How long an idle connection may take to be closed in order: over HTTP/2 it is told so.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Bytes of a body over HTTP/2 that may be under way before it is read: per stream, per connection.
+/// Bytes of a body over HTTP/2 that may be under way before it is read, on one stream.
 const HTTP2_STREAM_WINDOW_BYTES: u32 = 512 << 10;
-const HTTP2_CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
 /// Longest frame of HTTP/2 that is accepted: the least that the protocol allows.
 const HTTP2_FRAME_BYTES: u32 = 16 << 10;
 /// Bytes of an answer over HTTP/2 that wait for the socket, per stream.
@@ -84,6 +91,8 @@ pub struct ServeOptions {
     pub connections_max: usize,
     /// Those of one address.
     pub per_address_max: usize,
+    /// Which of an address's connections count.
+    pub share_of: ShareOf,
     /// Bounds the wait for a whole request, until a credential was good on the connection.
     pub header_timeout: Duration,
     /// Bounds it afterwards.
@@ -98,6 +107,11 @@ pub trait Answerer: Clone + Send + Sync + 'static {
     /// change moves between the processors with each request.
     fn answer(self: Arc<Self>, request: Request<Incoming>)
     -> impl Future<Output = Response> + Send + 'static;
+
+    /// Whether answers that are taken slowly are in the way of others.
+    fn is_memory_scarce(&self) -> bool {
+        false
+    }
 }
 
 impl Answerer for Router {
@@ -109,7 +123,7 @@ impl Answerer for Router {
 
 /// What all connections of a listener share.
 struct Server<A> {
-    builder: Builder<TokioExecutor>,
+    builder: Builder<StreamTasks>,
     answerer: A,
     times: Times,
     stopping: CancellationToken,
@@ -133,7 +147,7 @@ pub async fn serve(
         answerer,
         times,
         stopping: stopping.clone(),
-        places: Arc::new(Places::new(options.connections_max, options.per_address_max)),
+        places: Arc::new(Places::new(options.connections_max, options.per_address_max, options.share_of)),
         parked: Semaphore::new(PARKED_MAX),
     });
     let budget = Arc::new(HeadBudget::new(STRANGER_HEADS_BYTES));
@@ -218,7 +232,7 @@ impl<A: Answerer> Server<A> {
             tokio::select! {
                 biased;
                 () = self.stopping.cancelled() => None,
-                ending = connection.ending(self.times) => Some(ending),
+                ending = connection.ending(self.times, || self.answerer.is_memory_scarce()) => Some(ending),
             }
         };
         // The only element of a set, which polls it when it was woken itself. The task is woken several times for each
@@ -244,8 +258,12 @@ impl<A: Answerer> Server<A> {
         debug!(?ending, "a connection is ended");
         if ending == Ending::Idle {
             served.as_mut().graceful_shutdown();
-            // Whether it ends in order or not, it ends here.
-            drop(timeout(GOODBYE_TIMEOUT, served).await);
+            // A request that came at the last moment is answered all the same.
+            while timeout(GOODBYE_TIMEOUT, served.as_mut()).await.is_err() && connection.in_flight() > 0 {
+                if connection.must_end_now(self.times) {
+                    return;
+                }
+            }
         }
     }
 }
@@ -258,8 +276,8 @@ fn has_plain_framing(headers: &HeaderMap) -> bool {
     encodings.next().is_none_or(is_plain) && encodings.next().is_none()
 }
 
-fn builder() -> Builder<TokioExecutor> {
-    let mut builder = Builder::new(TokioExecutor::new());
+fn builder() -> Builder<StreamTasks> {
+    let mut builder = Builder::new(StreamTasks);
     // No header timeout: hyper would set and remove a timer for each request. `Connection::ending` bounds that wait
     // with one timer for each connection.
     builder.http1().header_read_timeout(None::<Duration>).max_buf_size(HEAD_BYTES_MAX);
@@ -338,6 +356,7 @@ mod tests {
         ServeOptions {
             connections_max,
             per_address_max: connections_max,
+            share_of: ShareOf::All,
             header_timeout,
             idle_timeout: long,
             send_timeout: long,

@@ -7,6 +7,7 @@ use axum::{
     body::{Body, Bytes, HttpBody as _},
     response::{IntoResponse as _, Response},
 };
+use http::Version;
 use http_body_util::BodyExt as _;
 
 use super::reply::Problem;
@@ -15,7 +16,8 @@ use crate::service::{
     memory_budget::{Reservation, Share},
 };
 
-/// Bytes of an answer above which it is weighed: smaller ones are bounded by the number of connections.
+/// Bytes of an answer above which it is weighed over HTTP/1: smaller ones are bounded by the number of connections. Over
+/// HTTP/2 all are, because a connection has hundreds at once.
 const WEIGHED_BYTES: u64 = 8 << 10;
 
 /// The bytes of an answer with what they hold of the memory budget, until they are sent.
@@ -36,19 +38,14 @@ pub(super) fn holding(bytes: Bytes, reservation: Reservation) -> Bytes {
 }
 
 /// The bytes of an answer that has to be weighed.
-fn heavy_bytes(response: &Response) -> Option<u64> {
-    response.body().size_hint().exact().filter(|bytes| *bytes > WEIGHED_BYTES)
-}
-
-/// Whether [`weighed`] would leave an answer as it is.
-pub(super) fn is_light(response: &Response) -> bool {
-    heavy_bytes(response).is_none()
+pub(super) fn bytes_to_weigh(response: &Response, version: Version) -> Option<u64> {
+    let free = if version == Version::HTTP_2 { 0 } else { WEIGHED_BYTES };
+    response.body().size_hint().exact().filter(|bytes| *bytes > free)
 }
 
 /// Weighs an answer that is held in memory as a whole: a caller may read it slowly. A read whose answer does not fit
 /// is refused; a write may have been applied, so its answer counts all the same.
-pub(super) async fn weighed(response: Response, service: &Service, is_read: bool) -> Response {
-    let Some(bytes) = heavy_bytes(&response) else { return response };
+pub(super) async fn weighed(response: Response, bytes: u64, service: &Service, is_read: bool) -> Response {
     let mut reservation = service.reservation(Share::Callers);
     if is_read {
         if let Err(refusal) = reservation.grow(bytes) {
@@ -71,7 +68,7 @@ pub(super) async fn weighed(response: Response, service: &Service, is_read: bool
 #[cfg(test)]
 mod tests {
     use axum::body::to_bytes;
-    use http::{StatusCode, header};
+    use http::{StatusCode, Version, header};
 
     use super::*;
     use crate::{api::reply::Reply, model::limits::Limits, service::tests::service};
@@ -82,20 +79,28 @@ mod tests {
         let limits = Limits { in_flight_bytes: 8 << 20, ..Limits::default() };
         let service = service(directory.path(), limits);
         let answer = || Reply::ok("found", &format!("\"{}\"", "x".repeat(1 << 20))).into_response();
-        let (one, two) = (weighed(answer(), &service, true).await, weighed(answer(), &service, true).await);
+        let weigh = async |answer: Response, service: &Service, is_read| match bytes_to_weigh(
+            &answer,
+            Version::HTTP_11,
+        ) {
+            Some(bytes) => weighed(answer, bytes, service, is_read).await,
+            None => answer,
+        };
+        let (one, two) = (weigh(answer(), &service, true).await, weigh(answer(), &service, true).await);
         assert_eq!((one.status(), two.status()), (StatusCode::OK, StatusCode::OK));
-        let refused = weighed(answer(), &service, true).await;
+        let refused = weigh(answer(), &service, true).await;
         assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
         assert!(refused.headers().contains_key(header::RETRY_AFTER));
-        let written = weighed(answer(), &service, false).await;
+        let written = weigh(answer(), &service, false).await;
         assert_eq!(written.status(), StatusCode::OK, "a write was applied");
-        let small = weighed(Reply::ok("found", "1").into_response(), &service, true).await;
-        assert_eq!(small.status(), StatusCode::OK);
+        let small = Reply::ok("found", "1").into_response();
+        assert_eq!(bytes_to_weigh(&small, Version::HTTP_11), None);
+        assert!(bytes_to_weigh(&small, Version::HTTP_2).is_some(), "a connection has hundreds of them");
         assert_eq!(one.body().size_hint().exact(), two.body().size_hint().exact());
         let bytes = to_bytes(one.into_body(), usize::MAX).await.unwrap();
         assert!(bytes.len() > 1 << 20);
         drop(bytes);
         drop((two, written));
-        assert_eq!(weighed(answer(), &service, true).await.status(), StatusCode::OK);
+        assert_eq!(weigh(answer(), &service, true).await.status(), StatusCode::OK);
     }
 }

@@ -155,8 +155,10 @@ pub const FREE_HEAD_BYTES: usize = 8 << 10;
 /// Bytes that all such connections of a listener may hold beyond that; one that needs more is closed. Fixed.
 pub const STRANGER_HEADS_BYTES: usize = 64 << 20;
 /// Bytes that such a connection may send without a whole request in all: the longest head and what HTTP/2 has beside
-/// it. Fixed.
-pub const STRANGER_BYTES_MAX: usize = 2 * HEAD_BYTES_MAX;
+/// it, and the bodies that its windows allow, which may be there before the credential is looked at. Fixed.
+pub const STRANGER_BYTES_MAX: usize = 2 * HEAD_BYTES_MAX + HTTP2_CONNECTION_WINDOW_BYTES as usize;
+/// Bytes of bodies over HTTP/2 that may be under way before they are read, on all streams of a connection. Fixed.
+pub const HTTP2_CONNECTION_WINDOW_BYTES: u32 = 1 << 20;
 /// Bytes of an answer that a caller takes at least within each send timeout (`--send-timeout-ms`), unless there is
 /// less: half a kilobyte a second. Fixed.
 pub const SEND_BYTES_MIN: usize = 16 << 10;
@@ -168,10 +170,11 @@ pub const HTTP2_STREAMS_MAX: u32 = 256;
 pub const SHUTDOWN_DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a body may take to arrive: one of the default limit (8 MiB) then needs 70 KB/s. Fixed.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(120);
-/// How long a body may take while half of the memory for requests is in use, beside [`BODY_SCARCE_RATE`]. Fixed.
-pub const BODY_SCARCE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes a second that a body must bring then: a slow sender must not hold what others need. Fixed.
-pub const BODY_SCARCE_RATE: u64 = 1 << 20;
+/// How long a body or an answer may take while half of the memory for requests is in use, beside [`SCARCE_RATE`]. Fixed.
+pub const SCARCE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Bytes a second that a caller must send of a body then, or take of his answers: a slow one must not hold what others
+/// need. Fixed.
+pub const SCARCE_RATE: u64 = 1 << 20;
 /// Bytes in memory for each byte of a body: the text as received, as part of a document, and in the log entry. Fixed.
 pub const BODY_COPIES: u64 = 3;
 /// Bytes in memory for each JSON value of a body, beside its text. Fixed.

@@ -8,6 +8,8 @@
 //! **Invariant:** [`CallError::NotSent`] means that the other node has certainly not received the call. In doubt the error is
 //! [`CallError::Unknown`].
 
+mod lone;
+
 use std::{
     future::Future,
     io,
@@ -29,6 +31,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{NodeId, admission::Members, call::Call, fallback::KnownNodes, identity::Identity};
 use crate::model::feature::LEVEL_MIN;
+use lone::LoneCalls;
 
 /// The header with the cluster's id.
 pub const CLUSTER: &str = "x-concord-cluster";
@@ -128,6 +131,7 @@ pub struct Peers {
     append: reqwest::Client,
     forward: reqwest::Client,
     bulk: reqwest::Client,
+    lone: LoneCalls,
 }
 
 impl Peers {
@@ -154,6 +158,7 @@ impl Peers {
             append: client(source),
             forward: client(source),
             bulk: client(source),
+            lone: LoneCalls::default(),
         }
     }
 

@@ -9,26 +9,26 @@ use tokio::net::TcpStream;
 
 use super::{
     GoodClient,
-    raw::{PATIENCE, api, connect, peer, send, until_closed},
+    raw::{PATIENCE, api, connect, peer, read_some, send, until_closed},
 };
 use crate::harness::{Cluster, Options};
 
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
+pub(super) const DATA: u8 = 0;
+pub(super) const HEADERS: u8 = 1;
 const PRIORITY: u8 = 2;
-const RESET: u8 = 3;
-const SETTINGS: u8 = 4;
+pub(super) const RESET: u8 = 3;
+pub(super) const SETTINGS: u8 = 4;
 const PUSH: u8 = 5;
-const PING: u8 = 6;
-const GOAWAY: u8 = 7;
-const WINDOW: u8 = 8;
+pub(super) const PING: u8 = 6;
+pub(super) const GOAWAY: u8 = 7;
+pub(super) const WINDOW: u8 = 8;
 const CONTINUATION: u8 = 9;
 
-const END_STREAM: u8 = 1;
-const ACK: u8 = 1;
-const END_HEADERS: u8 = 4;
+pub(super) const END_STREAM: u8 = 1;
+pub(super) const ACK: u8 = 1;
+pub(super) const END_HEADERS: u8 = 4;
 const PADDED: u8 = 8;
 const WITH_PRIORITY: u8 = 32;
 
@@ -40,7 +40,7 @@ const COMPRESSION_ERROR: u32 = 9;
 const ENHANCE_YOUR_CALM: u32 = 11;
 
 /// The bytes of a frame.
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+pub(super) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).expect("a short payload").to_be_bytes();
     let mut bytes = vec![length[1], length[2], length[3], kind, flags];
     bytes.extend(stream.to_be_bytes());
@@ -61,13 +61,27 @@ fn livez(stream: u32) -> Vec<u8> {
 }
 
 /// A header without an index in any table.
-fn literal(name: &str, value: &str) -> Vec<u8> {
+pub(super) fn literal(name: &str, value: &str) -> Vec<u8> {
     let length = |text: &str| u8::try_from(text.len()).expect("a short text");
     let mut bytes = vec![0x00, length(name)];
     bytes.extend(name.as_bytes());
     bytes.push(length(value));
     bytes.extend(value.as_bytes());
     bytes
+}
+
+/// A request on a stream.
+pub(super) fn get(stream: u32, path: &str, key: Option<&str>) -> Vec<u8> {
+    let mut block = vec![0x82, 0x86, 0x04, u8::try_from(path.len()).expect("short")];
+    block.extend(path.as_bytes());
+    block.extend([0x01, 1, b'a']);
+    block.extend(key.map(|key| literal("authorization", key)).unwrap_or_default());
+    frame(HEADERS, END_STREAM | END_HEADERS, stream, &block)
+}
+
+/// The setting of the window that each stream begins with.
+pub(super) fn window(bytes: u32) -> Vec<u8> {
+    frame(SETTINGS, 0, 0, &[&[0, 4], bytes.to_be_bytes().as_slice()].concat())
 }
 
 fn with_block(more: &[u8]) -> Vec<u8> {
@@ -406,21 +420,14 @@ async fn an_idle_connection_of_http2_is_closed() {
 }
 
 #[tokio::test]
-async fn over_http2_an_answer_that_is_not_taken_ends_the_connection() {
+async fn over_http2_an_answer_that_is_not_taken_ends_its_stream() {
     let options =
         Options::default().with("CONCORD_SEND_TIMEOUT_MS", "1000").with("CONCORD_HEADER_TIMEOUT_MS", "1000");
     let cluster = Cluster::start_with("hostile-slow-http2", &options).await;
     let good = GoodClient::start(&cluster).await;
     let node = &cluster.nodes[0];
     // No window: the node may send headers, and no byte of a body.
-    let no_window = frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
-    let get = |path: &str, key: Option<&str>| {
-        let mut block = vec![0x82, 0x86, 0x04, u8::try_from(path.len()).expect("short")];
-        block.extend(path.as_bytes());
-        block.extend([0x01, 1, b'a']);
-        block.extend(key.map(|key| literal("authorization", key)).unwrap_or_default());
-        frame(HEADERS, END_STREAM | END_HEADERS, 1, &block)
-    };
+    let no_window = window(0);
     let key = node.settings["CONCORD_API_KEY"].clone();
     let cases = [
         ("/openapi.json", None),
@@ -429,13 +436,17 @@ async fn over_http2_an_answer_that_is_not_taken_ends_the_connection() {
     ];
     for (path, key) in cases {
         let mut stream = connect(api(node)).await;
-        send(&mut stream, [PREFACE, &no_window, &get(path, key)].concat()).await;
+        send(&mut stream, [PREFACE, &no_window, &get(1, path, key)].concat()).await;
         // It answers pings and does everything else that a living client does.
         let (mut from, mut into) = stream.into_split();
         let answers = async {
             let mut chunk = vec![0; 64 << 10];
             while let Ok(count @ 1..) = tokio::io::AsyncReadExt::read(&mut from, &mut chunk).await {
                 for (kind, _, payload) in parse(&chunk[..count]) {
+                    // A stranger's connection ends with it.
+                    if kind == RESET && key.is_some() {
+                        return;
+                    }
                     if kind == PING {
                         let pong = frame(PING, ACK, 0, &payload);
                         drop(tokio::io::AsyncWriteExt::write_all(&mut into, &pong).await);
@@ -447,4 +458,20 @@ async fn over_http2_an_answer_that_is_not_taken_ends_the_connection() {
     }
     tokio::time::sleep(Duration::from_millis(10)).await;
     good.stop(&cluster, "slow readers over HTTP/2").await.is_unhurt().memory_within(512);
+}
+
+#[tokio::test]
+async fn files_of_the_documents_that_nobody_reads_take_no_memory() {
+    let cluster = Cluster::start("hostile-documents").await;
+    let good = GoodClient::start(&cluster).await;
+    let mut open = Vec::new();
+    for _ in 0..4 {
+        let mut stream = connect(api(&cluster.nodes[0])).await;
+        let asks = (0..200).map(|turn| get(2 * turn + 1, "/docs/swagger-ui-bundle.js", None));
+        send(&mut stream, [PREFACE.to_vec(), window(0), asks.collect::<Vec<_>>().concat()].concat()).await;
+        // Each answer has begun: 200 heads, which are longer than this.
+        read_some(&mut stream, 200 * 16).await;
+        open.push(stream);
+    }
+    good.stop(&cluster, "files of the documents that nobody reads").await.is_unhurt().memory_within(512);
 }

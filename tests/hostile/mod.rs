@@ -11,6 +11,7 @@
 //! | `raw` | connections byte by byte, and what a process has open |
 //! | `secret` | what does a node give away to an address that a caller names? |
 //! | `smuggling` | does one request of HTTP/1 ever become two? |
+//! | `streams` | what do streams of HTTP/2 do that their caller does not take? |
 //! | `strangers` | what do callers without a key, and slow connections, do? |
 //! | `together` | do attacks of different kinds at once use up what each alone leaves? |
 //! | `upgrades` | do two versions serve one cluster, forward and back? |
@@ -30,6 +31,7 @@ mod reads;
 mod secret;
 mod smuggling;
 mod strangers;
+mod streams;
 mod together;
 mod upgrades;
 mod writes;

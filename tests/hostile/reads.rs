@@ -50,7 +50,7 @@ pub(super) async fn fill(client: &Client, key: &str, count: usize, data: impl Fn
 }
 
 /// A text that does not compress.
-fn noise(bytes: usize) -> String {
+pub(super) fn noise(bytes: usize) -> String {
     let mut state = 1_u64;
     let mut next = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

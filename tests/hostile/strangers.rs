@@ -144,6 +144,30 @@ async fn one_address_has_its_share_of_connections_and_no_more() {
 }
 
 #[tokio::test]
+async fn the_share_of_an_address_does_not_bind_the_calls_between_nodes() {
+    // At this limit a node takes 192 connections of other nodes. All addresses are one.
+    let cluster = with_open_files("hostile-node-share", 1024, 1024).await;
+    let clients = cluster.clients();
+    define(&clients[0], "d").await;
+    for n in 0..200 {
+        set(&clients[0], "d", &format!("k{n}"), &json!({"n": 0})).await;
+    }
+    let leader = cluster.leader().await;
+    let follower = cluster.client(1 + leader % 3);
+    for turn in 1..=5 {
+        let patches = (0..200).map(|n| {
+            let patch = format!(r#"{{"n":{turn}}}"#);
+            let call = follower.call(http::Method::PATCH, &config("d", &format!("k{n}")));
+            let call = call.text("application/merge-patch+json", &patch);
+            async move { call.attempt().await.map(|answer| answer.status) }
+        });
+        let answers = join_all(patches).await;
+        let refused: Vec<_> = answers.iter().filter(|answer| !matches!(answer, Ok(200))).collect();
+        assert!(refused.is_empty(), "{} of 200 at once: {:?}", refused.len(), refused.first());
+    }
+}
+
+#[tokio::test]
 async fn slow_and_partial_heads_are_cut_off() {
     let options = Options::default().with("CONCORD_HEADER_TIMEOUT_MS", "1500");
     let cluster = Cluster::start_with("hostile-heads", &options).await;

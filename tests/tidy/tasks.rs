@@ -8,6 +8,7 @@ const SPAWNS: [(&str, &str); 14] = [
     ("src/api/body.rs", "ends at its time-out; a panic only leaves a rest of a body unread"),
     ("src/api/peer.rs", "ends with its connection, which a panic closes: the leader opens another"),
     ("src/api/peer/refusal_log.rs", "ends after a second; a panic only leaves refusals uncounted"),
+    ("src/api/server/answer.rs", "ends with its stream, which a panic resets"),
     ("src/node.rs", "a listener's task: its end is the node's end"),
     ("src/raft/consensus.rs", "a seeded bug only"),
     (

@@ -6,36 +6,36 @@
 //! | ends it | until it is known | afterwards |
 //! |---|---|---|
 //! | no whole request since the last answer | header timeout | idle timeout |
-//! | a part of an answer that is not taken | the shorter of send and header timeout | send timeout |
+//! | a part of an answer that is not taken | the shorter of send and header timeout | send timeout; over HTTP/2 it ends the stream only |
+//! | answers that are taken slowly while memory is scarce | | [`SCARCE_TIMEOUT`], over HTTP/2 the stream only |
 //! | bytes without a whole request | [`STRANGER_BYTES_MAX`], those above [`FREE_HEAD_BYTES`] of a common budget | the head of one request |
 //! | its place is needed | at once | never |
 //!
 //! hyper itself has no idle timeout for HTTP/2, one timer for the idle time and the head of HTTP/1, which it sets anew
 //! for each request, and none for writing. HTTP/1 waits in the socket (`socket.rs`), HTTP/2 in its flow control, which
-//! only the body sees. All of it is watched here by one timer for each connection, which is set anew when it fires.
+//! only the parts of an answer see (`answer.rs`). All of it is watched here by one timer for each connection, which is
+//! set anew when it fires.
 //!
 //! **Invariant:** an answer in flight whose parts are taken in time ends no connection, however long it takes: a watch
-//! may be silent without limit.
+//! may be silent without limit. Nor does one that is not taken end the other streams of its connection.
 
 use std::{
-    pin::Pin,
     sync::{
-        Arc, LazyLock, Mutex, PoisonError, Weak,
+        Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
-    task::{Context, Poll, ready},
     time::{Duration, Instant},
 };
 
-use axum::body::{Body, Bytes, HttpBody};
 use http::Extensions;
-use hyper::body::{Frame, SizeHint};
-use tokio::{sync::Notify, time::sleep};
+use tokio::{sync::Notify, time::timeout};
 
-use crate::model::limits::{FREE_HEAD_BYTES, STRANGER_BYTES_MAX};
+use super::{answer::Untaken, pace::Pace};
+use crate::model::limits::{FREE_HEAD_BYTES, SCARCE_TIMEOUT, STRANGER_BYTES_MAX};
 
-/// Bytes of an answer that HTTP/2 is given at once: the rest waits where it is seen whether the caller takes it.
-const HTTP2_PIECE_BYTES: usize = 64 << 10;
+/// How many send timeouts a stream may stand still while other streams of its connection are taken: a slow link gives
+/// each of 256 streams its turn in that time.
+const SHARED_LINK_TIMES: u32 = 8;
 
 /// Answers that have ended and are still listed, beside as many as twice those in flight.
 const ENDED_ANSWERS_MAX: usize = 16;
@@ -44,11 +44,11 @@ const ENDED_ANSWERS_MAX: usize = 16;
 static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// Milliseconds since [`BEGIN`], from 1: zero is *never*.
-fn now() -> u64 {
+pub(super) fn now() -> u64 {
     u64::try_from(BEGIN.elapsed().as_millis()).unwrap_or(u64::MAX).saturating_add(1)
 }
 
-fn millis(duration: Duration) -> u64 {
+pub(super) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
@@ -70,6 +70,8 @@ pub(super) enum Ending {
     Idle,
     /// The caller does not take its answer.
     Stalled,
+    /// The caller takes its answers slowly while others need the memory.
+    Slow,
     /// A new connection needs the place.
     Evicted,
 }
@@ -97,19 +99,24 @@ impl HeadBudget {
 pub(super) struct Connection {
     is_known: AtomicBool,
     begun: Instant,
-    /// Requests whose answer is not wholly handed over.
+    /// Requests whose answer is not wholly handed over, over HTTP/2 not wholly taken.
     in_flight: AtomicUsize,
     /// Since when there is none.
     idle_since: AtomicU64,
     /// The socket takes no more.
     is_blocked: AtomicBool,
-    evicted: Notify,
+    is_evicted: AtomicBool,
+    /// Wakes [`Self::ending`], which looks again at this time by itself.
+    woken: Notify,
+    looks_at: AtomicU64,
     /// Bytes read since the last whole request, while it is unknown; and those of them that the budget has given.
     unasked: AtomicUsize,
     charged: AtomicUsize,
     budget: Arc<HeadBudget>,
-    /// Answers over HTTP/2 that may wait for the caller: since when, or 0.
-    waiting: Mutex<Vec<Weak<AtomicU64>>>,
+    /// Answers over HTTP/2 that may wait for the caller.
+    answers: Mutex<Vec<Weak<Untaken>>>,
+    is_http2: AtomicBool,
+    pace: Mutex<Pace>,
 }
 
 impl Connection {
@@ -120,12 +127,65 @@ impl Connection {
             in_flight: AtomicUsize::new(0),
             idle_since: AtomicU64::new(now()),
             is_blocked: AtomicBool::new(false),
-            evicted: Notify::new(),
+            is_evicted: AtomicBool::new(false),
+            woken: Notify::new(),
+            looks_at: AtomicU64::new(0),
             unasked: AtomicUsize::new(0),
             charged: AtomicUsize::new(0),
             budget,
-            waiting: Mutex::default(),
+            answers: Mutex::default(),
+            is_http2: AtomicBool::new(false),
+            pace: Mutex::default(),
         }
+    }
+
+    fn pace(&self) -> MutexGuard<'_, Pace> {
+        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something waits for the caller: an answer over HTTP/2, or the socket.
+    pub(super) fn begins_to_owe(&self) {
+        let now = now();
+        self.pace().begin(now);
+        // Once for each look and not for each answer.
+        if self.looks_at.load(Ordering::Relaxed) > now + millis(SCARCE_TIMEOUT) {
+            self.woken.notify_one();
+        }
+    }
+
+    /// It waits no more.
+    pub(super) fn ceases_to_owe(&self) {
+        self.pace().end(now());
+    }
+
+    /// The caller has taken bytes of an answer over HTTP/2.
+    pub(super) fn note_taken(&self, bytes: usize) {
+        self.pace().note_taken(bytes, now());
+    }
+
+    /// The socket has taken a part of what it was offered.
+    pub(super) fn note_written(&self, bytes: usize) {
+        // Over HTTP/2 the answers count them.
+        if !self.is_http2.load(Ordering::Relaxed) {
+            self.note_taken(bytes);
+        }
+    }
+
+    /// Watches whether an answer over HTTP/2 is taken.
+    pub(super) fn list(&self, answer: &Arc<Untaken>) {
+        self.is_http2.store(true, Ordering::Relaxed);
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        // Not for each answer: with hundreds of them in flight that would be a walk over as many for each.
+        if answers.len() > 2 * self.in_flight() + ENDED_ANSWERS_MAX {
+            answers.retain(|answer| answer.strong_count() > 0);
+        }
+        answers.push(Arc::downgrade(answer));
+    }
+
+    /// Requests whose answer is not wholly taken.
+    pub(super) fn in_flight(&self) -> usize {
+        // With the time since when there is none, which is stored before.
+        self.in_flight.load(Ordering::Acquire)
     }
 
     pub(super) fn is_known(&self) -> bool {
@@ -138,7 +198,8 @@ impl Connection {
 
     /// Asks the connection to end, because its place is needed.
     pub(super) fn evict(&self) {
-        self.evicted.notify_one();
+        self.is_evicted.store(true, Ordering::Relaxed);
+        self.woken.notify_one();
     }
 
     /// A request has arrived: counts it until the guard is dropped, and lets its handler say that it is known.
@@ -171,49 +232,71 @@ impl Connection {
     pub(super) fn note_blocked(&self, is_blocked: bool) {
         self.idle_since.store(now(), Ordering::Relaxed);
         self.is_blocked.store(is_blocked, Ordering::Relaxed);
+        if is_blocked {
+            self.begins_to_owe();
+        } else {
+            self.ceases_to_owe();
+        }
     }
 
-    /// Resolves when the connection must end.
-    pub(super) async fn ending(&self, times: Times) -> Ending {
+    /// Resolves when the connection must end. Others need the memory that answers hold when `is_scarce` says so.
+    pub(super) async fn ending(&self, times: Times, is_scarce: impl Fn() -> bool) -> Ending {
         loop {
-            let pause = match self.check(times, now()) {
+            let pause = match self.check(times, now(), &is_scarce) {
                 Ok(pause) => pause,
                 Err(ending) => return ending,
             };
-            tokio::select! {
-                () = sleep(pause) => {}
-                () = self.evicted.notified() => if !self.is_known() { return Ending::Evicted },
+            self.looks_at.store(now().saturating_add(millis(pause)), Ordering::Relaxed);
+            // Whether it is time or it was woken, it looks again.
+            drop(timeout(pause, self.woken.notified()).await);
+            if self.is_evicted.load(Ordering::Relaxed) && !self.is_known() {
+                return Ending::Evicted;
             }
         }
     }
 
-    /// After which time to look again, unless it must end now.
-    fn check(&self, times: Times, now: u64) -> Result<Duration, Ending> {
+    /// Whether the connection must end, although requests are in flight.
+    pub(super) fn must_end_now(&self, times: Times) -> bool {
+        matches!(self.check(times, now(), || false), Err(Ending::Stalled | Ending::Slow))
+    }
+
+    /// After which time to look again, unless it must end now. Resets the streams that must end.
+    fn check(&self, times: Times, now: u64, is_scarce: impl Fn() -> bool) -> Result<Duration, Ending> {
         let (idle, send) = if self.is_known() {
             (times.idle, times.send)
         } else {
             (times.header, times.send.min(times.header))
         };
-        let left = |since: u64, limit: Duration| (since + millis(limit)).saturating_sub(now);
-        let is_idle = self.in_flight.load(Ordering::Relaxed) == 0 && !self.is_blocked.load(Ordering::Relaxed);
-        if is_idle {
-            let left = left(self.idle_since.load(Ordering::Relaxed), idle);
+        let is_blocked = self.is_blocked.load(Ordering::Relaxed);
+        if self.in_flight() == 0 && !is_blocked {
+            let left = (self.idle_since.load(Ordering::Relaxed) + millis(idle)).saturating_sub(now);
             return if left == 0 { Err(Ending::Idle) } else { Ok(Duration::from_millis(left)) };
         }
-        // What begins to wait from now on is seen then.
-        let mut pause = millis(idle.min(send)).max(1);
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.retain(|answer| answer.strong_count() > 0);
-        for since in waiting.iter().filter_map(Weak::upgrade).map(|since| since.load(Ordering::Relaxed)) {
-            if since > 0 {
-                let left = left(since, send);
-                if left == 0 {
-                    return Err(Ending::Stalled);
-                }
-                pause = pause.min(left);
+        let (owes, is_slow, moves) = {
+            let mut pace = self.pace();
+            (pace.owes(), pace.is_slow(now), pace.has_moved_within(send, now))
+        };
+        let pause = idle.min(send).max(Duration::from_millis(1));
+        if !owes {
+            // What begins to wait from now on wakes it.
+            return Ok(pause);
+        }
+        let pause = pause.min(SCARCE_TIMEOUT);
+        let is_scarce = is_scarce();
+        if is_scarce && is_slow && is_blocked {
+            return Err(Ending::Slow);
+        }
+        let limit = if moves && !is_scarce { send * SHARED_LINK_TIMES } else { send };
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        answers.retain(|answer| answer.strong_count() > 0);
+        for answer in answers.iter().filter_map(Weak::upgrade) {
+            let must_end =
+                answer.has_stood_still(limit, now) || (is_scarce && is_slow && answer.is_slow(now));
+            if must_end && !(self.is_known() && answer.reset()) {
+                return Err(Ending::Stalled);
             }
         }
-        Ok(Duration::from_millis(pause))
+        Ok(pause)
     }
 }
 
@@ -238,106 +321,32 @@ impl CallerConnection {
 
 /// A request in flight.
 #[derive(Debug)]
-pub(super) struct InFlight(Arc<Connection>);
+pub(super) struct InFlight(pub(super) Arc<Connection>);
 
 impl Drop for InFlight {
     fn drop(&mut self) {
         self.0.idle_since.store(now(), Ordering::Relaxed);
-        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// The body of an answer. Its request is in flight until it ends.
-#[derive(Debug)]
-pub(super) struct AnswerBody {
-    body: Body,
-    _in_flight: InFlight,
-    /// Over HTTP/2: since when a part waits for the caller.
-    waits_since: Option<Arc<AtomicU64>>,
-    /// The rest of a part that was too long to be handed over at once.
-    rest: Bytes,
-}
-
-impl AnswerBody {
-    pub(super) fn new(body: Body, in_flight: InFlight, is_http2: bool) -> Self {
-        let waits_since = (is_http2 && !body.is_end_stream()).then(|| {
-            let since = Arc::new(AtomicU64::new(0));
-            let connection = &in_flight.0;
-            let mut waiting = connection.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-            // Not for each answer: with hundreds of them in flight that would be a walk over as many for each.
-            if waiting.len() > 2 * connection.in_flight.load(Ordering::Relaxed) + ENDED_ANSWERS_MAX {
-                waiting.retain(|answer| answer.strong_count() > 0);
-            }
-            waiting.push(Arc::downgrade(&since));
-            drop(waiting);
-            since
-        });
-        Self { body, _in_flight: in_flight, waits_since, rest: Bytes::new() }
-    }
-
-    /// Cuts what HTTP/2 is given at once.
-    fn cut(&mut self, mut bytes: Bytes) -> Frame<Bytes> {
-        if bytes.len() > HTTP2_PIECE_BYTES {
-            self.rest = bytes.split_off(HTTP2_PIECE_BYTES);
-        }
-        Frame::data(bytes)
-    }
-}
-
-impl HttpBody for AnswerBody {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let Some(since) = self.waits_since.clone() else {
-            return Pin::new(&mut self.body).poll_frame(context);
-        };
-        // Asked for the next part: the one before was taken.
-        since.store(0, Ordering::Relaxed);
-        let frame = if self.rest.is_empty() {
-            match ready!(Pin::new(&mut self.body).poll_frame(context)) {
-                Some(Ok(frame)) => match frame.into_data() {
-                    Ok(bytes) => self.cut(bytes),
-                    Err(other) => other,
-                },
-                end_or_error => return Poll::Ready(end_or_error),
-            }
-        } else {
-            let rest = std::mem::take(&mut self.rest);
-            self.cut(rest)
-        };
-        since.store(now(), Ordering::Relaxed);
-        Poll::Ready(Some(Ok(frame)))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.rest.is_empty() && self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        let rest = u64::try_from(self.rest.len()).unwrap_or(u64::MAX);
-        let mut hint = self.body.size_hint();
-        if let Some(upper) = hint.upper() {
-            hint.set_upper(upper.saturating_add(rest));
-        }
-        hint.set_lower(hint.lower().saturating_add(rest));
-        hint
+        // Whoever sees that there is none sees since when.
+        self.0.in_flight.fetch_sub(1, Ordering::Release);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use http_body_util::BodyExt as _;
+    use crate::api::server::answer::AnswerBody;
+    use axum::body::Body;
+    use futures::FutureExt as _;
 
     const TIMES: Times = Times {
         header: Duration::from_millis(10),
         idle: Duration::from_millis(75),
         send: Duration::from_millis(30),
     };
+
+    fn never() -> bool {
+        false
+    }
 
     fn connection(budget: usize) -> Arc<Connection> {
         let connection = Connection::new(Arc::new(HeadBudget::new(budget)));
@@ -355,24 +364,24 @@ mod tests {
     #[test]
     fn an_idle_connection_ends_sooner_until_it_is_known() {
         let stranger = connection(0);
-        assert_eq!(stranger.check(TIMES, 1009), Ok(Duration::from_millis(1)));
-        assert_eq!(stranger.check(TIMES, 1010), Err(Ending::Idle));
+        assert_eq!(stranger.check(TIMES, 1009, never), Ok(Duration::from_millis(1)));
+        assert_eq!(stranger.check(TIMES, 1010, never), Err(Ending::Idle));
         let known = connection(0);
         make_known(&known);
-        assert_eq!(known.check(TIMES, 1074), Ok(Duration::from_millis(1)));
-        assert_eq!(known.check(TIMES, 1075), Err(Ending::Idle));
+        assert_eq!(known.check(TIMES, 1074, never), Ok(Duration::from_millis(1)));
+        assert_eq!(known.check(TIMES, 1075, never), Err(Ending::Idle));
     }
 
     #[test]
     fn a_request_in_flight_and_a_blocked_socket_are_not_idle() {
         let one = connection(0);
         let in_flight = one.begin(&mut Extensions::new());
-        assert!(one.check(TIMES, u64::MAX / 2).is_ok());
+        assert!(one.check(TIMES, u64::MAX / 2, never).is_ok());
         drop(in_flight);
         one.note_blocked(true);
-        assert!(one.check(TIMES, u64::MAX / 2).is_ok());
+        assert!(one.check(TIMES, u64::MAX / 2, never).is_ok());
         one.note_blocked(false);
-        assert_eq!(one.check(TIMES, u64::MAX / 2), Err(Ending::Idle));
+        assert_eq!(one.check(TIMES, u64::MAX / 2, never), Err(Ending::Idle));
     }
 
     #[test]
@@ -393,23 +402,32 @@ mod tests {
         assert!(alone.note_read(STRANGER_BYTES_MAX) && !alone.note_read(1));
     }
 
-    #[tokio::test]
-    async fn over_http2_an_answer_is_handed_over_in_pieces_that_must_be_taken() {
+    #[test]
+    fn what_begins_to_wait_is_looked_at_soon_and_once() {
         let one = connection(0);
+        one.looks_at.store(u64::MAX, Ordering::Relaxed);
+        one.begins_to_owe();
+        assert!(one.woken.notified().now_or_never().is_some());
+        one.ceases_to_owe();
+        one.looks_at.store(now() + millis(SCARCE_TIMEOUT), Ordering::Relaxed);
+        one.begins_to_owe();
+        assert!(one.woken.notified().now_or_never().is_none());
+    }
+
+    #[test]
+    fn a_reader_that_is_slow_while_memory_is_scarce_makes_way() {
+        let (one, long) = (connection(0), Duration::from_secs(600));
+        let times = Times { header: long, idle: long, send: long };
         make_known(&one);
-        let bytes = Bytes::from(vec![7; HTTP2_PIECE_BYTES + 5]);
-        let mut body = AnswerBody::new(Body::from(bytes.clone()), one.begin(&mut Extensions::new()), true);
-        assert_eq!(body.size_hint().exact(), Some(bytes.len() as u64));
-        assert!(one.check(TIMES, u64::MAX / 2).is_ok(), "nothing waits yet");
-        let first = body.frame().await.unwrap().unwrap().into_data().unwrap();
-        assert_eq!((first.len(), body.size_hint().exact()), (HTTP2_PIECE_BYTES, Some(5)));
-        assert_eq!(one.check(TIMES, u64::MAX / 2), Err(Ending::Stalled));
-        let last = body.frame().await.unwrap().unwrap().into_data().unwrap();
-        assert!(last.len() == 5 && body.is_end_stream());
-        assert_eq!(one.check(TIMES, u64::MAX / 2), Err(Ending::Stalled), "the last piece waits too");
-        drop(body);
-        one.idle_since.store(1000, Ordering::Relaxed);
-        assert!(one.check(TIMES, 1001).is_ok());
+        let _in_flight = one.begin(&mut Extensions::new());
+        one.note_blocked(true);
+        let later = now() + 60_000;
+        assert!(one.check(times, later, never).is_ok());
+        one.note_written(100 << 20);
+        assert!(one.check(times, later, || true).is_ok(), "it takes more than a MiB a second");
+        assert_eq!(one.check(times, later + 600_000, || true), Err(Ending::Slow));
+        one.note_blocked(false);
+        assert!(one.check(times, later + 600_000, || true).is_ok(), "nothing waits");
     }
 
     #[test]
@@ -417,7 +435,7 @@ mod tests {
         let one = connection(0);
         make_known(&one);
         let answer = || AnswerBody::new(Body::from("x"), one.begin(&mut Extensions::new()), true);
-        let listed = || one.waiting.lock().unwrap().len();
+        let listed = || one.answers.lock().unwrap().len();
         let open: Vec<_> = (0..100).map(|_| answer()).collect();
         assert_eq!(listed(), 100);
         for _ in 0..10_000 {

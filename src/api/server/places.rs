@@ -6,7 +6,7 @@
 //! place is taken, so that the accept loop as a rule does not wait for the one that goes.
 //!
 //! **Invariants**
-//! 1. No more connections are open than there are places, and no more of one address than its share.
+//! 1. No more connections are open than there are places, and no more of one address than its share ([`ShareOf`]).
 //! 2. The queues hold at most twice as many entries as there are places, and some.
 
 use std::{
@@ -38,25 +38,42 @@ struct Unknown(VecDeque<Weak<Connection>>);
 impl Unknown {
     fn push(&mut self, connection: &Arc<Connection>, places: usize) {
         if self.0.len() >= places.saturating_mul(2).saturating_add(SPARE_ENTRIES) {
-            self.0.retain(|one| one.upgrade().is_some_and(|one| !one.is_known()));
+            self.count();
         }
         self.0.push_back(Arc::downgrade(connection));
     }
 
-    /// Asks the oldest one to end, if it has had the time to show its credential.
-    fn evict_oldest(&mut self) {
+    /// How many there are.
+    fn count(&mut self) -> usize {
+        self.0.retain(|one| one.upgrade().is_some_and(|one| !one.is_known()));
+        self.0.len()
+    }
+
+    /// Asks the oldest one to end, if it has had the time to show its credential. Whether there was one.
+    fn evict_oldest(&mut self) -> bool {
         while let Some(oldest) = self.0.front() {
             match oldest.upgrade().filter(|connection| !connection.is_known()) {
-                Some(connection) if connection.age() < EVICTION_AGE_MIN => return,
+                Some(connection) if connection.age() < EVICTION_AGE_MIN => return false,
                 Some(connection) => {
                     connection.evict();
                     self.0.pop_front();
-                    return;
+                    return true;
                 }
                 None => drop(self.0.pop_front()),
             }
         }
+        false
     }
+}
+
+/// Which connections of an address its share bounds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ShareOf {
+    /// All of them: callers with a key share the node, too.
+    All,
+    /// Those that are not known. A node that is known opens a connection for each call that it makes at once, and may
+    /// stand behind the same address as others; one that it opens and that is closed leaves a write without an answer.
+    Unknown,
 }
 
 /// What one address has.
@@ -82,13 +99,14 @@ struct Occupied {
 pub(super) struct Places {
     max: usize,
     share_max: usize,
+    share_of: ShareOf,
     occupied: Mutex<Occupied>,
     freed: Notify,
 }
 
 impl Places {
-    pub(super) fn new(max: usize, share_max: usize) -> Self {
-        Self { max, share_max, occupied: Mutex::default(), freed: Notify::new() }
+    pub(super) fn new(max: usize, share_max: usize, share_of: ShareOf) -> Self {
+        Self { max, share_max, share_of, occupied: Mutex::default(), freed: Notify::new() }
     }
 
     /// Waits while all places are taken.
@@ -139,13 +157,19 @@ impl Places {
         let mut occupied = self.lock();
         let Occupied { open, unknown, shares } = &mut *occupied;
         let share = shares.entry(address).or_default();
-        if is_scarce(share.open, self.share_max) {
-            share.unknown.evict_oldest();
-        } else if is_scarce(*open, self.max) {
-            unknown.evict_oldest();
-        }
-        if share.open >= self.share_max {
+        let taken = match self.share_of {
+            ShareOf::All => share.open,
+            // They are counted only where it matters: a node may have thousands that are known.
+            ShareOf::Unknown if is_scarce(share.open, self.share_max) => share.unknown.count(),
+            ShareOf::Unknown => 0,
+        };
+        let has_evicted = is_scarce(taken, self.share_max) && share.unknown.evict_oldest();
+        if taken >= self.share_max {
             return Some(Err(ShareTaken));
+        }
+        // An address whose own connections are all known takes the place of somebody else's unknown one.
+        if !has_evicted && is_scarce(*open, self.max) {
+            unknown.evict_oldest();
         }
         if *open >= self.max {
             if share.open == 0 {
@@ -220,10 +244,15 @@ mod tests {
         Arc::new(Connection::new(Arc::new(HeadBudget::new(0))))
     }
 
-    fn known() -> Arc<Connection> {
-        let (connection, mut extensions) = (connection(), Extensions::new());
+    fn make_known(connection: &Arc<Connection>) {
+        let mut extensions = Extensions::new();
         drop(connection.begin(&mut extensions));
         CallerConnection::mark_known(&extensions);
+    }
+
+    fn known() -> Arc<Connection> {
+        let connection = connection();
+        make_known(&connection);
         connection
     }
 
@@ -237,7 +266,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_address_can_not_take_all_places() {
-        let places = Arc::new(Places::new(4, 2));
+        let places = Arc::new(Places::new(4, 2, ShareOf::All));
         let mine = [known(), known(), known()];
         let _one = take(&places, 1, &mine[0]).await.unwrap();
         let two = take(&places, 1, &mine[1]).await.unwrap();
@@ -251,14 +280,14 @@ mod tests {
     #[tokio::test]
     async fn the_oldest_unknown_connection_makes_way() {
         for (max, share_max) in [(2, 2), (8, 2)] {
-            let places = Arc::new(Places::new(max, share_max));
+            let places = Arc::new(Places::new(max, share_max, ShareOf::All));
             let (keyed, stranger) = (known(), connection());
             let _keyed = take(&places, 1, &keyed).await.unwrap();
             let taken = take(&places, 1, &stranger).await.unwrap();
             let ends = async {
                 let day = Duration::from_secs(24 * 60 * 60);
                 let times = Times { header: day, idle: day, send: day };
-                assert_eq!(stranger.ending(times).await, Ending::Evicted);
+                assert_eq!(stranger.ending(times, || false).await, Ending::Evicted);
                 drop(taken);
             };
             let newcomer = connection();
@@ -268,8 +297,55 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn an_address_with_almost_its_share_takes_the_place_of_a_stranger_elsewhere() {
+        let places = Arc::new(Places::new(32, 16, ShareOf::All));
+        let mut taken = Vec::new();
+        for _ in 0..15 {
+            let keyed = known();
+            taken.push((take(&places, 1, &keyed).await.unwrap(), keyed));
+        }
+        let strangers: Vec<_> = (0..17).map(|_| connection()).collect();
+        for (turn, stranger) in strangers.iter().enumerate() {
+            let from = if turn % 2 == 0 { 2 } else { 3 };
+            taken.push((take(&places, from, stranger).await.unwrap(), Arc::clone(stranger)));
+        }
+        let day = Duration::from_secs(24 * 60 * 60);
+        let ends = async {
+            let ending = strangers[0].ending(Times { header: day, idle: day, send: day }, || false).await;
+            assert_eq!(ending, Ending::Evicted);
+            drop(taken.remove(15));
+        };
+        let newcomer = known();
+        let both = async { tokio::join!(places.take(address(1), &newcomer), ends) };
+        let (place, ()) = timeout(Duration::from_secs(30), both).await.unwrap();
+        let place = place.unwrap();
+        // With its share full it is refused, and nobody makes way for nothing.
+        let before = places.lock().unknown.0.len();
+        assert!(take(&places, 1, &known()).await.is_none());
+        assert_eq!(places.lock().unknown.0.len(), before);
+        drop(place);
+    }
+
+    #[tokio::test]
+    async fn known_nodes_are_bound_by_no_share_and_unknown_ones_are() {
+        let places = Arc::new(Places::new(8, 2, ShareOf::Unknown));
+        let nodes: Vec<_> = (0..5).map(|_| known()).collect();
+        let mut taken = Vec::new();
+        for node in &nodes {
+            taken.push(take(&places, 1, node).await.unwrap());
+        }
+        let strangers = [connection(), connection(), connection()];
+        for stranger in &strangers[..2] {
+            taken.push(take(&places, 1, stranger).await.unwrap());
+        }
+        assert!(take(&places, 1, &strangers[2]).await.is_none());
+        make_known(&strangers[0]);
+        assert!(take(&places, 1, &strangers[2]).await.is_some());
+    }
+
+    #[tokio::test]
     async fn the_queues_do_not_grow_with_connections_that_ended() {
-        let places = Arc::new(Places::new(2, 2));
+        let places = Arc::new(Places::new(2, 2, ShareOf::All));
         let stays = connection();
         let _stays = take(&places, 1, &stays).await.unwrap();
         for _ in 0..1000 {

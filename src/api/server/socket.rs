@@ -4,7 +4,7 @@
 //! would hold its answer for ever.
 //!
 //! **Invariant:** while the socket has taken less than it was offered, it takes [`SEND_BYTES_MIN`] within each send
-//! timeout, or all of it; else the next write fails.
+//! timeout, or all of it; else the next write fails. How fast it is while memory is scarce, the connection judges.
 
 use std::{
     future::Future as _,
@@ -58,12 +58,14 @@ impl Socket {
         match &written {
             Poll::Ready(Ok(taken)) if *taken >= offered => {
                 if self.blocked.take().is_some() {
+                    self.connection.note_written(*taken);
                     self.connection.note_blocked(false);
                 }
             }
             Poll::Ready(Ok(taken)) => {
                 let again = Instant::now() + self.timeout();
                 if let Some(blocked) = &mut self.blocked {
+                    self.connection.note_written(*taken);
                     blocked.taken += taken;
                     if blocked.taken >= SEND_BYTES_MIN {
                         blocked.taken = 0;

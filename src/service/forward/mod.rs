@@ -14,11 +14,11 @@ pub(super) mod wire;
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::{
     Service,
-    request::{Decision, WriteRequest},
+    request::{Decision, Target, WriteRequest},
     retry::{Attempt, AttemptError},
 };
 use crate::{
@@ -51,15 +51,16 @@ impl Service {
         deadline: Instant,
     ) -> Attempt<Decision> {
         let (peers, batcher) = (&self.inner.peers, &self.inner.forwarding);
-        // The leader would have no time to decide it, and its answer might come too late to be known.
-        if remaining(deadline) <= answer_time(self.inner.options.write_timeout) {
+        // Sent later, the leader would have no time to decide it, and its answer might come too late to be known.
+        let for_answer = answer_time(self.inner.options.write_timeout);
+        if remaining(deadline) <= for_answer {
             return Err(AttemptError::Retry("the time is too short to ask the leader again".into()));
         }
         let sent = async {
             if may_batch(request) {
                 batcher.send(peers, leader, request, deadline).await
             } else {
-                send_alone(peers, leader, request, deadline).await
+                send_alone(peers, leader, request, (deadline - for_answer, deadline)).await
             }
         };
         tokio::select! {
@@ -72,13 +73,17 @@ impl Service {
     }
 }
 
-/// Sends a write in a call of its own.
+/// Sends a write in a call of its own, until `latest`.
 async fn send_alone(
     peers: &Peers,
     leader: &Member,
     request: &WriteRequest,
-    deadline: Instant,
+    (latest, deadline): (Instant, Instant),
 ) -> Attempt<Decision> {
+    let is_ordinary = matches!(request.write.target(), Target::Config { .. }) && !request.caller.dry_run;
+    let Ok(_place) = timeout_at(latest, peers.lone_call(!is_ordinary)).await else {
+        return Err(AttemptError::Retry("the time was up before the write was sent to the leader".into()));
+    };
     let remaining = remaining(deadline);
     let body = encode(&WireRequest::of(request, remaining));
     let answer =
