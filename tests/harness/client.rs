@@ -45,7 +45,7 @@ impl Client {
     }
 
     /// The same from another address of this machine, for which it is another caller.
-    pub(crate) fn from_address(&self, address: Ipv4Addr) -> Self {
+    pub(crate) fn sending_from(&self, address: Ipv4Addr) -> Self {
         Self::at(Some(address.into()), &self.base, &self.key)
     }
 

@@ -159,7 +159,7 @@ async fn lists_of_one_address_do_not_keep_the_pool_from_another() {
         }
         statuses
     };
-    let other = clients[0].from_address(Ipv4Addr::new(127, 0, 0, 2));
+    let other = clients[0].sending_from(Ipv4Addr::new(127, 0, 0, 2));
     let body = json!({"data": {"x": noise(100_000)}});
     let good = async {
         clients[0].get(&list).insist().await.expect(200);

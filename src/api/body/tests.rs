@@ -197,7 +197,7 @@ async fn a_long_body_is_read_on_a_thread_for_long_work() {
             Ok((document.text.len(), std::thread::current().name() == Some("concord-cpu")))
         };
         assert_eq!(received.read(&service, read).await.unwrap(), (length + 8, expected));
-        let wrong = received.read(&service, |value| NewConfig::from_json(value)).await;
+        let wrong = received.read(&service, NewConfig::from_json).await;
         assert_eq!(shape_errors(wrong)[0], at("body/config_key", "missing"));
     }
 }

@@ -13,7 +13,7 @@ fn what_waits_for_the_history_is_counted_until_it_is_there() {
     }
     // The thread gathers changes for some milliseconds before it takes them.
     assert!(most >= 100_000, "{most}");
-    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let end = std::time::Instant::now() + Duration::from_secs(60);
     while fixture.store().waiting_bytes() > 0 {
         assert!(std::time::Instant::now() < end, "{} bytes wait", fixture.store().waiting_bytes());
         std::thread::yield_now();
