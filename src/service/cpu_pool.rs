@@ -21,8 +21,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Refusal, origin::Origin};
 use crate::model::limits::CONFIG_SCANS_MAX;
-pub(super) use turns::{ScanPlace, Turn, Weight};
-use turns::{Ticket, Turns};
+pub(super) use turns::{PoolPermit, ScanPlace, Weight};
+use turns::{PoolQueue, Ticket};
 
 /// How far the priority of the threads is below that of the others: one such thread gets a tenth of a processor that
 /// another thread competes for.
@@ -33,7 +33,7 @@ const NICENESS: i32 = 10;
 pub(super) struct CpuPool {
     /// Owns the threads and nothing else: no task runs on it.
     runtime: Option<Runtime>,
-    turns: Arc<Turns>,
+    turns: Arc<PoolQueue>,
 }
 
 /// Tells a piece of work when nobody waits for it any more. Long work looks at it at least every few milliseconds.
@@ -67,7 +67,7 @@ impl CpuPool {
             .on_thread_start(lower_priority)
             .build();
         let runtime = runtime.expect("a runtime without drivers needs nothing that could be missing");
-        Self { runtime: Some(runtime), turns: Turns::new(turns) }
+        Self { runtime: Some(runtime), turns: PoolQueue::new(turns) }
     }
 
     /// Waits for a turn and runs `work` on one of the threads.
@@ -89,7 +89,7 @@ impl CpuPool {
     ///
     /// # Errors
     /// [`Refusal::Unavailable`] when the deadline passes before; [`Refusal::LimitReached`] as for [`Self::run`].
-    pub(super) async fn turn(&self, weight: Weight, deadline: Instant) -> Result<Turn, Refusal> {
+    pub(super) async fn turn(&self, weight: Weight, deadline: Instant) -> Result<PoolPermit, Refusal> {
         let ticket = self.turns.enter(Origin::current(), weight)?;
         let late = || Refusal::Unavailable("the processors were busy until the time was up".into());
         wait_for(ticket, deadline).await.ok_or_else(late)
@@ -101,7 +101,7 @@ impl CpuPool {
     /// As for [`Self::run`].
     pub(super) async fn run_in<T: Send + 'static>(
         &self,
-        turn: Turn,
+        turn: PoolPermit,
         deadline: Instant,
         work: impl FnOnce(&Cancel, &mut Way) -> T + Send + 'static,
     ) -> Result<T, Refusal> {
@@ -121,14 +121,14 @@ impl CpuPool {
     }
 }
 
-async fn wait_for(mut ticket: Ticket, deadline: Instant) -> Option<Turn> {
+async fn wait_for(mut ticket: Ticket, deadline: Instant) -> Option<PoolPermit> {
     timeout_at(deadline, &mut ticket.turn).await.ok()?.ok()
 }
 
 /// By which a long piece of work makes way for others and goes on later, on its own thread.
 #[derive(Debug)]
 pub(super) struct Way {
-    turn: Option<Turn>,
+    turn: Option<PoolPermit>,
     /// The runtime of the caller: the pool's has no timers.
     timers: Handle,
     cancel: Cancel,

@@ -22,7 +22,7 @@
 //! | threads for work that takes longer than about a millisecond, and whose turn it is | `cpu_pool` |
 //! | where a request comes from | `origin` |
 //! | the bytes that requests in flight hold in memory | `memory_budget` |
-//! | where what is large is freed | `aside` |
+//! | where what is large is freed | `deferred_drop` |
 //!
 //! This file is the [`Service`] that they all extend: its options, the state that they share, its life.
 //!
@@ -34,10 +34,10 @@
 //! *undecided*, and stays so through every retry.
 
 pub mod access;
-mod aside;
 mod backup;
 mod clock;
 mod cpu_pool;
+mod deferred_drop;
 mod disk_reserve;
 mod feature_level;
 mod forgetting;

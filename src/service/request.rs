@@ -16,7 +16,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{access::Principal, aside::Aside};
+use super::{access::Principal, deferred_drop::DeferredDrop};
 use crate::{
     model::{
         command::{Applied, Expect, IdempotencyKey, Outcome},
@@ -49,14 +49,14 @@ pub(super) struct WriteRequest {
     pub(super) write: Write,
 }
 
-/// Bytes of documents above which a write is freed aside: their values may take milliseconds.
-const FREED_ASIDE_BYTES: usize = 64 << 10;
+/// Bytes of documents above which a write is freed on a thread for blocking work: its values may take milliseconds.
+const DEFERRED_DROP_BYTES: usize = 64 << 10;
 
 impl Drop for WriteRequest {
     fn drop(&mut self) {
         let bytes: usize = self.write.operations().iter().map(Write::document_bytes).sum();
-        if bytes > FREED_ASIDE_BYTES {
-            drop(Aside(vec![std::mem::replace(&mut self.write, Write::Batch(Vec::new()))]));
+        if bytes > DEFERRED_DROP_BYTES {
+            drop(DeferredDrop(vec![std::mem::replace(&mut self.write, Write::Batch(Vec::new()))]));
         }
     }
 }

@@ -56,7 +56,7 @@ impl Weight {
 
 /// The turns of all origins.
 #[derive(Debug)]
-pub(super) struct Turns {
+pub(super) struct PoolQueue {
     threads: usize,
     queue: Mutex<Queue>,
 }
@@ -88,22 +88,22 @@ struct Share {
 struct Waiting {
     number: u64,
     weight: Weight,
-    turn: oneshot::Sender<Turn>,
+    turn: oneshot::Sender<PoolPermit>,
 }
 
 /// A place among those that wait. Dropping it gives it up.
 #[derive(Debug)]
 pub(super) struct Ticket {
-    turns: Arc<Turns>,
+    turns: Arc<PoolQueue>,
     origin: Origin,
     number: u64,
-    pub(super) turn: oneshot::Receiver<Turn>,
+    pub(super) turn: oneshot::Receiver<PoolPermit>,
 }
 
 /// The right to run on one of the threads.
 #[derive(Debug)]
-pub(in crate::service) struct Turn {
-    turns: Arc<Turns>,
+pub(in crate::service) struct PoolPermit {
+    turns: Arc<PoolQueue>,
     origin: Origin,
     weight: Weight,
     begun: Instant,
@@ -115,11 +115,11 @@ pub(in crate::service) struct Turn {
 /// A place among the scans, which a scan keeps while it makes way.
 #[derive(Debug)]
 pub(in crate::service) struct ScanPlace {
-    turns: Arc<Turns>,
+    turns: Arc<PoolQueue>,
     origin: Origin,
 }
 
-impl Turns {
+impl PoolQueue {
     pub(super) fn new(threads: usize) -> Arc<Self> {
         Arc::new(Self { threads, queue: Mutex::default() })
     }
@@ -163,7 +163,7 @@ impl Turns {
         while let Some((origin, waiting)) = queue.take_next(self.threads) {
             let (turns, weight, begun) = (Arc::clone(self), waiting.weight, Instant::now());
             queue.begin(origin, weight);
-            let turn = Turn { turns, origin, weight, begun, slice_ends: begun + SLICE, is_over: false };
+            let turn = PoolPermit { turns, origin, weight, begun, slice_ends: begun + SLICE, is_over: false };
             if let Err(mut turn) = waiting.turn.send(turn) {
                 // It waits no longer. Its turn is taken back here, because the queue is locked.
                 turn.is_over = true;
@@ -287,7 +287,7 @@ impl Drop for Ticket {
     }
 }
 
-impl Turn {
+impl PoolPermit {
     /// The place among the scans that was taken with the turn. It outlasts it.
     pub(in crate::service) fn take_place(&mut self) -> ScanPlace {
         self.weight = Weight::Resumed;
@@ -321,7 +321,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for PoolPermit {
     fn drop(&mut self) {
         if !self.is_over {
             let turns = Arc::clone(&self.turns);

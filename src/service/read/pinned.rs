@@ -29,7 +29,7 @@ use crate::{
         record::Revision,
     },
     raft::Consensus,
-    service::aside::Aside,
+    service::deferred_drop::DeferredDrop,
     state::State,
 };
 
@@ -84,7 +84,7 @@ pub(in crate::service) struct Held {
 
 /// Ends the use of a state that was pinned: its pin may have been released in the meantime.
 pub(super) fn end_use(state: Arc<State>) {
-    drop(Aside(Arc::into_inner(state).into_iter().collect()));
+    drop(DeferredDrop(Arc::into_inner(state).into_iter().collect()));
 }
 
 impl PinnedStates {
@@ -225,20 +225,24 @@ impl Pins {
     }
 
     /// A watch that pinned a state has ended.
-    fn unwatch(&mut self, revision: Revision, number: u64) -> Aside<Pin> {
+    fn unwatch(&mut self, revision: Revision, number: u64) -> DeferredDrop<Pin> {
         // A limit may have released its pin, and another watch or cursor pinned the state again.
         let Some(pin) = self.by_revision.get_mut(&revision).filter(|pin| pin.number == number) else {
-            return Aside(Vec::new());
+            return DeferredDrop(Vec::new());
         };
         pin.watches = pin.watches.saturating_sub(1);
         let is_unused = pin.watches == 0 && !pin.has_cursor;
-        Aside(if is_unused { self.by_revision.remove(&revision).into_iter().collect() } else { Vec::new() })
+        DeferredDrop(if is_unused {
+            self.by_revision.remove(&revision).into_iter().collect()
+        } else {
+            Vec::new()
+        })
     }
 
-    fn release_unused(&mut self, now: Instant) -> Aside<Pin> {
+    fn release_unused(&mut self, now: Instant) -> DeferredDrop<Pin> {
         let is_unused =
             |_: &Revision, pin: &mut Pin| now.saturating_duration_since(pin.last_used) >= CURSOR_IDLE_MAX;
-        Aside(self.by_revision.extract_if(.., is_unused).map(|(_, pin)| pin).collect())
+        DeferredDrop(self.by_revision.extract_if(.., is_unused).map(|(_, pin)| pin).collect())
     }
 
     /// At most how many bytes the pins keep in memory beside the state of now.
@@ -252,7 +256,7 @@ impl Pins {
     }
 
     /// Releases pins until the limits hold; never the one of `except`.
-    fn enforce_limits(&mut self, bytes_max: u64, now: &State, except: Option<Revision>) -> Aside<Pin> {
+    fn enforce_limits(&mut self, bytes_max: u64, now: &State, except: Option<Revision>) -> DeferredDrop<Pin> {
         let mut released = Vec::new();
         while self.by_revision.len() > PINNED_STATES_MAX || self.pinned_bytes(now) > bytes_max {
             let others = self.by_revision.iter().filter(|(revision, _)| Some(**revision) != except);
@@ -260,7 +264,7 @@ impl Pins {
             let Some(first) = first.map(|(revision, _)| *revision) else { break };
             released.extend(self.by_revision.remove(&first));
         }
-        Aside(released)
+        DeferredDrop(released)
     }
 }
 

@@ -5,12 +5,12 @@ use super::*;
 const SMITH: Origin = Origin::Node(1);
 const JONES: Origin = Origin::Node(2);
 
-/// Turns of so many threads, without any.
-struct World(Arc<Turns>);
+/// The turns on so many threads, without any thread.
+struct World(Arc<PoolQueue>);
 
 impl World {
     fn new(threads: usize) -> Self {
-        Self(Turns::new(threads))
+        Self(PoolQueue::new(threads))
     }
 
     fn enter(&self, origin: Origin, weight: Weight) -> Ticket {
@@ -18,7 +18,7 @@ impl World {
     }
 
     /// A turn that is free.
-    fn take(&self, origin: Origin, weight: Weight) -> Turn {
+    fn take(&self, origin: Origin, weight: Weight) -> PoolPermit {
         turn(&mut self.enter(origin, weight)).unwrap()
     }
 
@@ -30,12 +30,12 @@ impl World {
 }
 
 /// The turn, if it was given.
-fn turn(ticket: &mut Ticket) -> Option<Turn> {
+fn turn(ticket: &mut Ticket) -> Option<PoolPermit> {
     ticket.turn.try_recv().ok()
 }
 
 /// The places of those that were given a turn.
-fn given(tickets: &mut [Ticket]) -> Vec<(usize, Turn)> {
+fn given(tickets: &mut [Ticket]) -> Vec<(usize, PoolPermit)> {
     let turns = tickets.iter_mut().enumerate();
     turns.filter_map(|(place, ticket)| Some((place, turn(ticket)?))).collect()
 }

@@ -1,15 +1,15 @@
-//! Frees what is large aside: the last reference to a million records, or the values of a long body, take as long to free
+//! Frees what is large on a thread for blocking work: the last reference to a million records, or the values of a long body, take as long to free
 //! as they took to read.
 //!
-//! **Invariant:** no worker frees what is given to [`Aside`].
+//! **Invariant:** no worker frees what is given to [`DeferredDrop`].
 
 use tokio::runtime::Handle;
 
 /// Values that are freed on a thread for blocking work when this is dropped.
 #[derive(Debug)]
-pub(super) struct Aside<T: Send + 'static>(pub(super) Vec<T>);
+pub(super) struct DeferredDrop<T: Send + 'static>(pub(super) Vec<T>);
 
-impl<T: Send + 'static> Drop for Aside<T> {
+impl<T: Send + 'static> Drop for DeferredDrop<T> {
     fn drop(&mut self) {
         let values = std::mem::take(&mut self.0);
         if values.is_empty() {
@@ -41,7 +41,7 @@ mod tests {
             }
         }
         let (freed, wait) = mpsc::channel();
-        drop(Aside(vec![Records(freed)]));
+        drop(DeferredDrop(vec![Records(freed)]));
         assert_ne!(wait.recv_timeout(Duration::from_secs(60)).unwrap(), thread::current().id());
     }
 }
