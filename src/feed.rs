@@ -1,4 +1,4 @@
-//! The recent changes in memory, for watchers: the changed records of each log entry, with their keys.
+//! The recent changes in memory, for watchers: the changed records of each proposal, with their keys.
 //!
 //! The feed is a ring buffer and no queue. A reader has a position, a revision, and requests the events after it. When
 //! the feed no longer contains them, the reader reads the history instead. So a slow reader costs nothing here, and no
@@ -33,10 +33,10 @@ use crate::{
 /// Approximate bytes of an item without its records' texts.
 const ITEM_BYTES: usize = 512;
 
-/// What one log entry changed, as watchers receive it.
+/// What one proposal changed, as watchers receive it.
 #[derive(Debug)]
 pub struct Event {
-    /// The entry's revision.
+    /// Its revision.
     pub revision: Revision,
     /// Its time.
     pub at: Timestamp,

@@ -11,6 +11,7 @@ use concord::{
         command::{
             Applied, BatchStep, Command, DecodeError, Expect, IdempotencyKey, Proposal, THIS_ENTRY, Verdict,
         },
+        entry,
         error::{Invalid, LocSegment, Rejection, Violation},
         feature::LEVEL_MAX,
         index::{Build, Indexing},
@@ -75,7 +76,7 @@ fn entries_of_the_log() {
         &plain(Command::DeleteDefinition { key: key("d"), expect: Expect::Present, restrict: true }),
         "01e4e0f4e586ee900304726f6f740000000201640201",
     );
-    let entries = Box::from([Entry { slot: 1, value: Box::from(*b"\x05x\x00") }]);
+    let entries = Box::from([Entry { slot: 1, value: b"\x05x\x00".as_slice().into() }]);
     entry(
         &full(Command::WriteConfig {
             definition: key("d"),
@@ -151,6 +152,23 @@ fn entries_of_the_second_feature_level() {
 }
 
 #[test]
+fn several_proposals_as_one_entry() {
+    let delete = |expect| plain(Command::DeleteConfig { definition: key("d"), key: key("k"), expect });
+    let proposals = [delete(Expect::Any), delete(Expect::At(300))];
+    let bytes = entry::encode(proposals.iter().map(Proposal::to_bytes).collect());
+    assert_eq!(
+        hex(&bytes),
+        "82\
+         0000001701e4e0f4e586ee900304726f6f74000000040164016b00\
+         0000001901e4e0f4e586ee900304726f6f74000000040164016b03ac02"
+    );
+    assert_eq!(entry::decode(&bytes).as_deref(), Ok(&proposals[..]));
+    assert_eq!(entry::feature_level_of(&bytes), 2);
+    // A version that knows no groups refuses it as it refuses a level that it does not know.
+    assert_eq!(Proposal::from_bytes(&bytes), Err(DecodeError::Unknown(130)));
+}
+
+#[test]
 fn expectations() {
     wire(&Expect::Any, "00");
     wire(&Expect::Absent, "01");
@@ -211,7 +229,7 @@ fn records() {
     let config = Config {
         key: key("k"),
         data: Arc::from(r#"{"a":1}"#),
-        entries: Box::from([Entry { slot: 0, value: Box::from([1, 2]) }]),
+        entries: Box::from([Entry { slot: 0, value: [1, 2].as_slice().into() }]),
         created_at,
         modified_at,
         revision: 9,
@@ -240,7 +258,7 @@ fn changes_of_the_history() {
     let config = Arc::new(Config {
         key: key("k"),
         data: Arc::from(r#"{"a":1}"#),
-        entries: Box::from([Entry { slot: 0, value: Box::from([1, 2]) }]),
+        entries: Box::from([Entry { slot: 0, value: [1, 2].as_slice().into() }]),
         created_at,
         modified_at,
         revision: 9,

@@ -54,8 +54,12 @@ pub(super) async fn run(State(service): State<Service>, request: WriteRequest) -
         let msg = "the conditions of a batch are members of its operations";
         return Err(Problem::violation(Violation::at(vec!["header".into()], msg)));
     }
-    let operations = parse(request.json(&service)?)?;
-    let results: Vec<String> = operations.iter().map(result).collect();
+    let read = |body| {
+        let operations = parse(body)?;
+        let results: Vec<String> = operations.iter().map(result).collect();
+        Ok((operations, results))
+    };
+    let (operations, results) = request.read(&service, read).await?;
     let written = service.write(request.caller, Write::Batch(operations)).await?;
     // A dry run has no revision.
     let revision = Some(written.applied.revision).filter(|_| !written.dry_run);

@@ -6,10 +6,7 @@
 //! **Invariant:** no more of a body is held in memory than the limit, whatever length the caller declared, and nothing
 //! that is not reserved in the memory budget.
 
-use std::{
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
 use bytes::BytesMut;
@@ -81,27 +78,33 @@ pub(super) async fn receive(
 #[derive(Debug)]
 pub(super) struct Received {
     bytes: Bytes,
-    /// What a long one is; it was parsed on a thread for long work.
-    parsed: Mutex<Option<Result<Value, Problem>>>,
     _held: Reservation,
 }
 
 impl Received {
-    pub(super) async fn new(service: &Service, bytes: Bytes, mut held: Reservation) -> Result<Self, Problem> {
+    pub(super) fn new(bytes: Bytes, mut held: Reservation) -> Result<Self, Problem> {
         held.grow(parsed_bytes(&bytes))?;
-        let mut parsed = None;
-        if bytes.len() > INLINE_PARSE_BYTES_MAX {
-            let (text, depth_max) = (bytes.clone(), service.limits().json_depth);
-            parsed = Some(service.run_long(move || json(&text, depth_max)).await?);
-        }
-        Ok(Self { bytes, parsed: Mutex::new(parsed), _held: held })
+        Ok(Self { bytes, _held: held })
     }
 
-    /// The body, parsed.
-    pub(super) fn json(&self, depth_max: usize) -> Result<Value, Problem> {
-        let parsed = self.parsed.lock().unwrap_or_else(PoisonError::into_inner).take();
-        parsed.unwrap_or_else(|| json(&self.bytes, depth_max))
+    /// What the body says: parsed, and read by `read`. That of a long one is done on a thread for long work.
+    pub(super) async fn read<T: Send + 'static>(
+        &self,
+        service: &Service,
+        read: impl FnOnce(Value) -> Result<T, Problem> + Send + 'static,
+    ) -> Result<T, Problem> {
+        let (text, depth_max) = (self.bytes.clone(), service.limits().json_depth);
+        if is_long(&text) {
+            // Boxed: every request would have its space.
+            return Box::pin(service.run_long(move || read(json(&text, depth_max)?))).await?;
+        }
+        read(json(&text, depth_max)?)
     }
+}
+
+/// Whether it takes longer than a worker may be kept to read a body.
+pub(super) fn is_long(body: &[u8]) -> bool {
+    body.len() > INLINE_PARSE_BYTES_MAX
 }
 
 /// Why a body was not collected.

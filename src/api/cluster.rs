@@ -30,14 +30,14 @@ pub(super) fn show(State(service): State<Service>) -> Ready<Reply> {
 
 /// Forms the cluster.
 pub(super) async fn init(State(service): State<Service>, request: WriteRequest) -> Result<Reply, Problem> {
-    let members = body::members(request.refuse_dry_run()?.json(&service)?)?;
+    let members = request.refuse_dry_run()?.read(&service, body::members).await?;
     let view = service.init(members).await?;
     Ok(Reply::ok("cluster formed", &view_json(&view)).state_revision(view.revision))
 }
 
 /// Adds a learner.
 pub(super) async fn add(State(service): State<Service>, request: WriteRequest) -> Result<Reply, Problem> {
-    let member = body::member(request.refuse_dry_run()?.json(&service)?)?;
+    let member = request.refuse_dry_run()?.read(&service, body::member).await?;
     Ok(change_reply("member added", &service.change(Change::Add(member)).await?))
 }
 
@@ -67,7 +67,7 @@ pub(super) async fn replace(
     Path(id): Path<String>,
     request: WriteRequest,
 ) -> Result<Reply, Problem> {
-    let new = body::member(request.refuse_dry_run()?.json(&service)?)?;
+    let new = request.refuse_dry_run()?.read(&service, body::member).await?;
     let change = Change::Replace { old: node_id(&id)?, new };
     Ok(change_reply("member replaced", &service.change(change).await?))
 }
@@ -77,7 +77,7 @@ pub(super) async fn transfer_leadership(
     State(service): State<Service>,
     request: WriteRequest,
 ) -> Result<Reply, Problem> {
-    let id = body::member_id(request.refuse_dry_run()?.json(&service)?)?;
+    let id = request.refuse_dry_run()?.read(&service, body::member_id).await?;
     Ok(change_reply("leadership moved", &service.change(Change::Lead(id)).await?))
 }
 

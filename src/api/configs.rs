@@ -32,7 +32,7 @@ pub(super) const KEY: &str = "config_key";
 /// Creates a config.
 pub(super) async fn create(State(service): State<Service>, request: WriteRequest) -> Result<Reply, Problem> {
     request.condition.for_create()?;
-    let NewConfig { key, data } = NewConfig::from_json(request.json(&service)?)?;
+    let NewConfig { key, data } = request.read(&service, NewConfig::from_json).await?;
     let definition = request.keys.definition;
     let (location, stored) = (location(&definition, &key), data.text.clone());
     let write = Write::WriteConfig { definition, key, data, expect: Expect::Absent };
@@ -100,7 +100,7 @@ fn found(request: &ReadRequest, config: &Config) -> Reply {
 
 /// Replaces the data of a config; with `If-None-Match: *` creates it.
 pub(super) async fn put(State(service): State<Service>, request: WriteRequest) -> Result<Reply, Problem> {
-    let data = body::new_data(request.json(&service)?)?;
+    let data = request.read(&service, body::new_data).await?;
     let (definition, key) = (request.keys.definition, request.keys.config);
     let (expect, stored) = (request.condition.for_put(), data.text.clone());
     // Only this condition lets a PUT create.

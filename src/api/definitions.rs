@@ -31,7 +31,7 @@ pub(super) const KEY: &str = "config_definition_key";
 /// Creates a definition.
 pub(super) async fn create(State(service): State<Service>, request: WriteRequest) -> Result<Reply, Problem> {
     request.condition.for_create()?;
-    let NewDefinition { key, indexes, schema } = NewDefinition::from_json(request.json(&service)?)?;
+    let NewDefinition { key, indexes, schema } = request.read(&service, NewDefinition::from_json).await?;
     let data = identity(&key).value("indexes", &indexes);
     let data = schema.iter().fold(data, |data, schema| data.raw("json_schema", &schema.text)).finish();
     let location = location(&key);
@@ -75,7 +75,7 @@ pub(super) async fn set_indexes(
     request: WriteRequest,
 ) -> Result<Reply, Problem> {
     let expect = request.condition.for_change()?;
-    let NewIndexes { indexes, has_schema } = NewIndexes::from_json(request.json(&service)?)?;
+    let NewIndexes { indexes, has_schema } = request.read(&service, NewIndexes::from_json).await?;
     let data = Object::new().value("indexes", &indexes).finish();
     let key = request.keys.definition.clone();
     let write = Write::SetIndexes { key: request.keys.definition, indexes, expect };

@@ -295,7 +295,13 @@ impl WriteRequest {
         let params = Params::from_uri(&parts.uri);
         let dry_run = params.dry_run()?;
         // The answer to a dry run is not remembered, and a remembered answer never answers a dry run.
-        let request = idempotency_key(&principal, &parts, &body)?.filter(|_| !dry_run);
+        let request = match begin_idempotency_key(&principal, &parts)?.filter(|_| !dry_run) {
+            Some(begun) if body::is_long(&body) => {
+                let body = body.clone();
+                Some(Box::pin(service.run_long(move || begun.end(&body))).await?)
+            }
+            begun => begun.map(|begun| begun.end(&body)),
+        };
         let reason = reason(&parts.headers)?;
         Ok(Self {
             keys: Keys::from_uri(&parts.uri),
@@ -303,13 +309,17 @@ impl WriteRequest {
             condition: Condition::from_headers(&parts.headers)?,
             caller: Caller { principal, reason, idempotency_key: request, dry_run },
             patch_format,
-            body: Received::new(service, body, held).await?,
+            body: Received::new(body, held)?,
         })
     }
 
-    /// The body, parsed.
-    pub(super) fn json(&self, service: &Service) -> Result<Value, Problem> {
-        self.body.json(service.limits().json_depth)
+    /// What the body says, as `read` reads it.
+    pub(super) async fn read<T: Send + 'static>(
+        &self,
+        service: &Service,
+        read: impl FnOnce(Value) -> Result<T, Problem> + Send + 'static,
+    ) -> Result<T, Problem> {
+        self.body.read(service, read).await
     }
 
     /// Refuses a dry run; for requests that have none.
@@ -345,12 +355,22 @@ fn reason(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     Ok(Some(text.to_owned()).filter(|text| !text.is_empty()))
 }
 
-/// The idempotency key of a request, with a fingerprint of everything that its meaning depends on.
-fn idempotency_key(
-    principal: &Principal,
-    parts: &Parts,
-    body: &[u8],
-) -> Result<Option<IdempotencyKey>, Problem> {
+/// The idempotency key of a request, without its body.
+#[derive(Debug)]
+struct BegunKey {
+    id: Sha256,
+    fingerprint: Sha256,
+}
+
+impl BegunKey {
+    fn end(mut self, body: &[u8]) -> IdempotencyKey {
+        add_part(&mut self.fingerprint, body);
+        IdempotencyKey { id: first_half(self.id), fingerprint: first_half(self.fingerprint) }
+    }
+}
+
+/// The idempotency key of a request, with a fingerprint of everything that its meaning depends on but the body.
+fn begin_idempotency_key(principal: &Principal, parts: &Parts) -> Result<Option<BegunKey>, Problem> {
     let Some(key) = single(&parts.headers, &IDEMPOTENCY_KEY)? else { return Ok(None) };
     let key = key.as_bytes();
     if !(1..=IDEMPOTENCY_KEY_BYTES_MAX).contains(&key.len()) || !key.iter().all(u8::is_ascii_graphic) {
@@ -372,16 +392,19 @@ fn idempotency_key(
         parts.uri.query().unwrap_or_default().as_bytes(),
         header(header::IF_MATCH),
         header(header::IF_NONE_MATCH),
-        body,
     ];
     let mut hash = Sha256::new();
     for part in fingerprint {
-        // Each part is preceded by its length, so that different requests never give the same bytes.
-        hash.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
-        hash.update(part);
+        add_part(&mut hash, part);
     }
     let id = Sha256::new().chain_update(&principal.id).chain_update([0]).chain_update(key);
-    Ok(Some(IdempotencyKey { id: first_half(id), fingerprint: first_half(hash) }))
+    Ok(Some(BegunKey { id, fingerprint: hash }))
+}
+
+/// Each part is preceded by its length, so that different requests never give the same bytes.
+fn add_part(hash: &mut Sha256, part: &[u8]) {
+    hash.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
+    hash.update(part);
 }
 
 fn first_half(hash: Sha256) -> [u8; 16] {

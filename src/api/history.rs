@@ -55,7 +55,7 @@ pub(super) async fn rollback(
     State(service): State<Service>,
     request: WriteRequest,
 ) -> Result<Reply, Problem> {
-    let to = body::revision(request.json(&service)?)?;
+    let to = request.read(&service, body::revision).await?;
     let (definition, config) = (&request.keys.definition, &request.keys.config);
     check_key(definition, definitions::KEY)?;
     let keys = (definition.as_str(), config.as_str());

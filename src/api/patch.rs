@@ -26,7 +26,8 @@ use crate::{
 pub(super) async fn patch(State(service): State<Service>, request: WriteRequest) -> Result<Reply, Problem> {
     let expect = request.condition.for_change()?;
     let format = request.patch_format.ok_or(Problem::UnsupportedPatch)?;
-    let patch = parse(format, request.json(&service)?, &["body".into()], &["patch".into()])?;
+    let patch =
+        request.read(&service, move |body| parse(format, body, &["body".into()], &["patch".into()])).await?;
     let (definition, key) = (request.keys.definition, request.keys.config);
     let write = Write::PatchConfig { definition, key, patch, expect };
     let written = service.write(request.caller, write).await?;

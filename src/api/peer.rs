@@ -9,7 +9,8 @@
 //! | `page` | the service, from a state that it holds for cursors |
 //! | `history` | the service, from this node's own disk |
 //! | `snapshot`, `fetch-snapshot` | consensus; the file is streamed |
-//! | `stream` | consensus; the connection is upgraded and carries log entries |
+//! | `stream` | consensus; the connection is upgraded, and its frames are log entries |
+//! | `heartbeats`, `read-indexes` | consensus, the service; the connection is upgraded, and its frames are requests |
 //! | all others | consensus |
 //!
 //! What is refused is logged by `refusal_log`.
@@ -35,23 +36,25 @@ use axum::{
 };
 use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _};
+use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use tokio_util::io::ReaderStream;
 use tower_http::catch_panic::CatchPanicLayer;
 
-use super::server::CallerConnection;
+use super::{body::parsed_bytes, server::CallerConnection};
 use crate::{
     model::{feature::LEVEL_MAX, limits::BODY_COPIES},
     peer::{
-        ReceiveError,
+        NodeId, ReceiveError,
         call::Call,
-        client::{PROTOCOL, REMOVED_STATUS, SNAPSHOT_HEADER},
+        client::{FROM, REMOVED_STATUS, SNAPSHOT_HEADER, protocol},
         credential::{BodyDigest, body_digest},
         fallback::LEVEL,
+        framed,
     },
     raft::Consensus,
     service::{
-        Parts, Service,
+        Origin, Parts, Refusal, Service,
         memory_budget::{Reservation, Share},
     },
 };
@@ -114,24 +117,42 @@ async fn handle(State(listener): State<Listener>, request: Request<Body>) -> Res
     let Listener { service, refusals } = listener;
     let name = request.uri().path().strip_prefix(PATH_PREFIX).unwrap_or_default();
     let call = Call::from_name(name);
-    let digest = admit(&service, &refusals, call, request.headers())?;
+    let Admitted { from, digest } = admit(&service, &refusals, call, request.headers())?;
     CallerConnection::mark_known(request.extensions());
     let call = call.ok_or_else(|| ReceiveError::Unknown(name.to_owned()))?;
     let (head, body) = request.into_parts();
     match call {
-        Call::Stream => open_stream(consensus(&service)?.clone(), &mut Request::from_parts(head, body)),
+        Call::Stream => {
+            let consensus = consensus(&service)?.clone();
+            let serve = async move |connection| consensus.serve_stream(connection).await;
+            upgrade(call, Request::from_parts(head, body), serve)
+        }
+        Call::Heartbeats | Call::ReadIndexes => {
+            let consensus = consensus(&service)?.clone();
+            let from = from.ok_or_else(|| ReceiveError::Malformed("a frame has no sender".into()))?;
+            let serve = move |connection| serve_frames(service, consensus, (from, call), connection);
+            upgrade(call, Request::from_parts(head, body), serve)
+        }
         Call::Snapshot => receive_snapshot(consensus(&service)?, &head.headers, body).await,
         Call::FetchSnapshot => send_snapshot(consensus(&service)?).await,
         Call::Vote | Call::PreVote | Call::Append | Call::Transfer | Call::Digests => {
             Ok(consensus(&service)?.receive(call, read_body(body).await?).await?.into_response())
         }
         Call::WritesEach => {
-            let Parts { first, others } = service.answer_writes_each(read_body(body).await?).await?;
+            let mut reservation = reserve(&service, call, &head.headers)?;
+            let body = read_body(body).await?;
+            reservation.grow(parsed_bytes(&body)).map_err(too_many)?;
+            let Parts { first, others } =
+                sender(&head.headers).serve(service.answer_writes_each(body)).await?;
             Ok(match others {
                 None => first.into_response(),
                 Some(others) => {
                     let first = futures::stream::iter([first]);
-                    let parts = first.chain(others).map(Ok::<_, Infallible>);
+                    // The writes that are not decided yet hold what the call has brought.
+                    let parts = first.chain(others).map(move |part| {
+                        let _held: &Reservation = &reservation;
+                        Ok::<_, Infallible>(part)
+                    });
                     Body::from_stream(parts).into_response()
                 }
             })
@@ -146,15 +167,18 @@ async fn handle(State(listener): State<Listener>, request: Request<Body>) -> Res
         | Call::Change
         | Call::History
         | Call::Page => {
-            let reservation = reserve(&service, call, &head.headers)?;
+            let mut reservation = reserve(&service, call, &head.headers)?;
             let body = read_body(body).await?;
+            if matches!(call, Call::Write | Call::Writes) {
+                reservation.grow(parsed_bytes(&body)).map_err(too_many)?;
+            }
             if digest.is_some_and(|digest| digest != body_digest(&body)) {
                 return Err(CallRefusal(
                     StatusCode::UNAUTHORIZED,
                     "the body is not the one that was sent".into(),
                 ));
             }
-            let answered = answer(&service, call, body).await?;
+            let answered = sender(&head.headers).serve(answer(&service, call, body)).await?;
             drop(reservation);
             Ok(answered.into_response())
         }
@@ -182,26 +206,36 @@ async fn answer(service: &Service, call: Call, body: Bytes) -> Result<Bytes, Rec
         | Call::Snapshot
         | Call::FetchSnapshot
         | Call::WritesEach
+        | Call::Heartbeats
+        | Call::ReadIndexes
         | Call::Digests => Err(ReceiveError::Unknown(call.to_string())),
     }
 }
 
-/// Lets a call in, or refuses it. A body must have the digest that is returned, if there is one.
+/// What is known of a call that was let in.
+struct Admitted {
+    /// The node that calls; `None` for the calls that also a node without a cluster answers.
+    from: Option<NodeId>,
+    /// The digest that the body must have, if it must have one.
+    digest: Option<BodyDigest>,
+}
+
+/// Lets a call in, or refuses it.
 fn admit(
     service: &Service,
     refusals: &Arc<RefusalLog>,
     call: Option<Call>,
     headers: &HeaderMap,
-) -> Result<Option<BodyDigest>, CallRefusal> {
+) -> Result<Admitted, CallRefusal> {
     let peers = service.peers();
     let admitted = match call {
-        Some(Call::Join) => peers.admit_join(headers),
-        Some(Call::Levels) => peers.admit_levels(headers).map(|()| None),
+        Some(Call::Join) => peers.admit_join(headers).map(|digest| Admitted { from: None, digest }),
+        Some(Call::Levels) => peers.admit_levels(headers).map(|()| Admitted { from: None, digest: None }),
         _ => peers.admit(headers).and_then(|from| match service.consensus() {
             Some(consensus) if consensus.has_left(from) => {
                 Err((REMOVED_STATUS, format!("node {from} was removed from the cluster")))
             }
-            Some(_) | None => Ok(None),
+            Some(_) | None => Ok(Admitted { from: Some(from), digest: None }),
         }),
     };
     admitted.map_err(|(status, text)| {
@@ -214,15 +248,23 @@ fn admit(
 /// and nothing works without them.
 fn reserve(service: &Service, call: Call, headers: &HeaderMap) -> Result<Reservation, CallRefusal> {
     let declared = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    let copies = if matches!(call, Call::Write | Call::Writes) { BODY_COPIES } else { 1 };
+    let copies = if matches!(call, Call::Write | Call::Writes | Call::WritesEach) { BODY_COPIES } else { 1 };
     // A part of a page or of the history is made for the answer.
     let answer = if matches!(call, Call::Page | Call::History) { ANSWERED_PART_BYTES } else { 0 };
     let bytes = declared.unwrap_or(0).min(CALL_BYTES_MAX as u64).saturating_mul(copies) + answer;
     let mut reservation = service.reservation(Share::Peers);
-    let refused =
-        |_| CallRefusal(StatusCode::TOO_MANY_REQUESTS, "this node answers as many calls as it may".into());
-    reservation.grow(bytes).map_err(refused)?;
+    reservation.grow(bytes).map_err(too_many)?;
     Ok(reservation)
+}
+
+fn too_many(_: Refusal) -> CallRefusal {
+    CallRefusal(StatusCode::TOO_MANY_REQUESTS, "this node answers as many calls as it may".into())
+}
+
+/// The node that has sent a call that was let in: its work has the share of that node.
+fn sender(headers: &HeaderMap) -> Origin {
+    let id = headers.get(FROM).and_then(|value| value.to_str().ok()?.parse().ok());
+    id.map_or(Origin::Own, Origin::Node)
 }
 
 async fn read_body(body: Body) -> Result<Bytes, CallRefusal> {
@@ -241,21 +283,45 @@ fn consensus(service: &Service) -> Result<&Consensus, CallRefusal> {
     service.consensus().ok_or_else(starting)
 }
 
-/// Upgrades the connection to a stream of log entries, and serves it.
-fn open_stream(consensus: Consensus, request: &mut Request<Body>) -> Result<Response, CallRefusal> {
-    if request.headers().get(UPGRADE).is_none_or(|asked| asked != PROTOCOL) {
-        return Err(ReceiveError::Malformed(format!("a stream begins with `Upgrade: {PROTOCOL}`")).into());
+/// Upgrades the connection of a call, and serves it.
+fn upgrade<F>(
+    call: Call,
+    mut request: Request<Body>,
+    serve: impl FnOnce(TokioIo<Upgraded>) -> F + Send + 'static,
+) -> Result<Response, CallRefusal>
+where
+    F: Future<Output = ()> + Send,
+{
+    let protocol = protocol(call);
+    if request.headers().get(UPGRADE).is_none_or(|asked| asked != protocol) {
+        return Err(ReceiveError::Malformed(format!("`{call}` begins with `Upgrade: {protocol}`")).into());
     }
-    let upgraded = hyper::upgrade::on(request);
+    let upgraded = hyper::upgrade::on(&mut request);
     // The task ends with the connection, or with consensus.
     tokio::spawn(async move {
         match upgraded.await {
-            Ok(upgraded) => consensus.serve_stream(TokioIo::new(upgraded)).await,
-            Err(error) => tracing::debug!(%error, "the connection was not upgraded to a stream of entries"),
+            Ok(upgraded) => serve(TokioIo::new(upgraded)).await,
+            Err(error) => tracing::debug!(%error, %call, "a connection was not upgraded"),
         }
     });
-    let headers = [(CONNECTION, "upgrade"), (UPGRADE, PROTOCOL)];
+    let headers = [(CONNECTION, "upgrade"), (UPGRADE, protocol)];
     Ok((StatusCode::SWITCHING_PROTOCOLS, headers).into_response())
+}
+
+/// Answers the frames of a connection that a member has opened.
+async fn serve_frames(
+    service: Service,
+    consensus: Consensus,
+    (from, call): (NodeId, Call),
+    connection: TokioIo<Upgraded>,
+) {
+    if call == Call::Heartbeats {
+        let answers = framed::serve(connection, |body| consensus.receive(Call::Append, body));
+        consensus.serve_member(from, answers).await;
+    } else {
+        let answers = framed::serve(connection, |_| answer(&service, Call::ReadIndex, Bytes::new()));
+        consensus.serve_member(from, answers).await;
+    }
 }
 
 async fn receive_snapshot(
@@ -289,7 +355,7 @@ mod tests {
     use crate::{
         model::limits::Limits,
         peer::{
-            client::{CLUSTER, FROM, SECRET, TO},
+            client::{CLUSTER, SECRET, TO},
             identity::{FORMAT, Identity},
         },
         service::tests::{SECRET as OURS, service},
@@ -324,10 +390,28 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn forwarded_writes_are_refused_beyond_the_memory_for_calls() {
+        let service = node();
+        let mut held = service.reservation(Share::Peers);
+        held.grow(40 << 20).unwrap();
+        for name in ["write", "writes", "writes-each"] {
+            let request = Request::post(format!("{PATH_PREFIX}{name}"))
+                .header(SECRET, OURS)
+                .header(CLUSTER, CLUSTER_ID.to_string())
+                .header(FROM, "2")
+                .header(TO, "1")
+                .header(CONTENT_LENGTH, 8 << 20);
+            let unread = Body::from_stream(futures::stream::pending::<Result<Bytes, std::io::Error>>());
+            let answer = peer_router(service.clone()).oneshot(request.body(unread).unwrap()).await.unwrap();
+            assert_eq!(answer.status(), StatusCode::TOO_MANY_REQUESTS, "{name}");
+        }
+    }
+
+    #[tokio::test]
     async fn a_node_without_consensus_refuses_its_calls() {
         let cluster = CLUSTER_ID.to_string();
         let headers = [(SECRET, OURS), (CLUSTER, &cluster), (FROM, "2"), (TO, "1")];
-        for name in ["vote", "append", "stream", "snapshot", "fetch-snapshot"] {
+        for name in ["vote", "append", "stream", "heartbeats", "read-indexes", "snapshot", "fetch-snapshot"] {
             assert_eq!(call(name, &headers, Body::empty()).await, StatusCode::MISDIRECTED_REQUEST, "{name}");
         }
         assert_eq!(

@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use super::{
     digits::{Digits, number},
     json::Object,
+    weight,
 };
 use crate::{
     model::{
@@ -111,16 +112,16 @@ impl Reply {
         let bytes = found.results.iter().fold(0_usize, |sum, record| sum.saturating_add(size(record)));
         let records = found.results.into_iter().enumerate().map(move |(index, record)| {
             let comma = if index == 0 { "" } else { "," };
-            format!("{comma}{}", render(&record))
+            (size(&record), format!("{comma}{}", render(&record)))
         });
-        let parts = once(head).chain(records).chain(once(tail));
+        let parts = once((0, head)).chain(records).chain(once((0, tail)));
         if bytes as u64 <= BUFFERED_PAGE_BYTES_MAX {
-            return Self::json(Body::from(parts.collect::<String>()));
+            return Self::json(Body::from(parts.map(|(_, part)| part).collect::<String>()));
         }
-        // The reservation ends with the stream.
-        let parts = parts.map(move |part| {
-            let _held: &Reservation = &reservation;
-            Ok::<_, Infallible>(Bytes::from(part))
+        // What a record has reserved ends when it is sent: a slow caller holds only what it has not taken.
+        let mut left = reservation;
+        let parts = parts.map(move |(size, part)| {
+            Ok::<_, Infallible>(weight::holding(part.into(), left.split(size as u64)))
         });
         Self::json(Body::from_stream(stream::iter(parts)))
     }

@@ -32,7 +32,7 @@ pub(super) async fn get(State(service): State<Service>, request: ReadRequest) ->
 pub(super) async fn put(State(service): State<Service>, request: WriteRequest) -> Result<Reply, Problem> {
     let expect = request.condition.for_change()?;
     let force = force(&request.params)?;
-    let schema = body::new_schema(request.json(&service)?)?;
+    let schema = request.read(&service, body::new_schema).await?;
     let new =
         NewSchema { key: request.keys.definition, schema, expect, force, compiled: Compiled::default() };
     if request.caller.dry_run {
@@ -69,7 +69,7 @@ pub(super) async fn put_unique(
     request: WriteRequest,
 ) -> Result<Reply, Problem> {
     let expect = request.condition.for_change()?;
-    let paths = body::new_paths(request.json(&service)?)?;
+    let paths = request.read(&service, body::new_paths).await?;
     let data = Object::new().value("paths", &paths).finish();
     let new = NewUnique { key: request.keys.definition, paths, expect };
     if request.caller.dry_run {

@@ -49,9 +49,12 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 use tracing::{debug, error, warn};
 
-use crate::model::limits::{
-    HEAD_BYTES_MAX, HTTP2_CONNECTION_WINDOW_BYTES, HTTP2_STREAMS_MAX, SHUTDOWN_DRAIN_TIMEOUT,
-    STRANGER_HEADS_BYTES,
+use crate::{
+    model::limits::{
+        HEAD_BYTES_MAX, HTTP2_CONNECTION_WINDOW_BYTES, HTTP2_STREAMS_MAX, SHUTDOWN_DRAIN_TIMEOUT,
+        STRANGER_HEADS_BYTES,
+    },
+    service::Origin,
 };
 use answer::{AnswerBody, StreamTasks};
 pub(in crate::api) use connection::CallerConnection;
@@ -206,6 +209,7 @@ impl<A: Answerer> Server<A> {
 
     /// Serves a connection to its end.
     async fn run(self: Arc<Self>, stream: TcpStream, connection: Arc<Connection>, place: Place) {
+        let origin = Origin::Address(place.address());
         let _place = place;
         let socket = TokioIo::new(Socket::new(stream, connection.clone(), self.times));
         let (answerer, owner) = (Arc::new(self.answerer.clone()), connection.clone());
@@ -213,14 +217,14 @@ impl<A: Answerer> Server<A> {
             let in_flight = owner.begin(request.extensions_mut());
             let is_http2 = request.version() == Version::HTTP_2;
             let answerer = answerer.clone();
-            async move {
+            origin.serve(async move {
                 let answer = if has_plain_framing(request.headers()) {
                     answerer.answer(request).await
                 } else {
                     (StatusCode::BAD_REQUEST, [(CONNECTION, "close")]).into_response()
                 };
                 Ok::<_, Infallible>(answer.map(|body| AnswerBody::new(body, in_flight, is_http2)))
-            }
+            })
         });
         // Boxed: as part of the task it would take its space twice, once to be moved in and once to be awaited.
         let mut served = Box::pin(self.builder.serve_connection_with_upgrades(socket, service));

@@ -32,6 +32,11 @@ impl AsRef<[u8]> for Weighed {
     }
 }
 
+/// Bytes that hold a part of the memory budget until they are sent.
+pub(super) fn holding(bytes: Bytes, reservation: Reservation) -> Bytes {
+    Bytes::from_owner(Weighed { bytes, _reservation: reservation })
+}
+
 /// The bytes of an answer that has to be weighed.
 pub(super) fn bytes_to_weigh(response: &Response, version: Version) -> Option<u64> {
     let free = if version == Version::HTTP_2 { 0 } else { WEIGHED_BYTES };
@@ -52,10 +57,7 @@ pub(super) async fn weighed(response: Response, bytes: u64, service: &Service, i
     let (parts, body) = response.into_parts();
     // It is in memory already, in one piece.
     match body.collect().await {
-        Ok(collected) => {
-            let bytes = Bytes::from_owner(Weighed { bytes: collected.to_bytes(), _reservation: reservation });
-            Response::from_parts(parts, Body::from(bytes))
-        }
+        Ok(collected) => Response::from_parts(parts, Body::from(holding(collected.to_bytes(), reservation))),
         Err(error) => {
             let text = format!("an answer could not be made: {error}");
             Problem::from(Refusal::Internal(text)).into_response()

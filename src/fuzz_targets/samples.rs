@@ -5,6 +5,7 @@ use serde_json::json;
 use crate::{
     model::{
         command::{BatchStep, Command, Expect, IdempotencyKey, Proposal},
+        entry,
         index::Indexing,
         key::Key,
         record::{Definition, Entry},
@@ -95,7 +96,10 @@ pub(crate) fn state() -> (State, Vec<Change>) {
 }
 
 pub(super) fn proposals() -> Vec<Vec<u8>> {
-    all_proposals().iter().map(Proposal::to_bytes).collect()
+    let all = all_proposals();
+    let shares = |proposal: &&Proposal| proposal.command.may_share_entry();
+    let group = entry::encode(all.iter().filter(shares).map(Proposal::to_bytes).collect());
+    all.iter().map(Proposal::to_bytes).chain([group]).collect()
 }
 
 fn pairs(pairs: &[(&str, &str)]) -> Vec<Vec<u8>> {

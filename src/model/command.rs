@@ -1,6 +1,7 @@
 //! What is proposed to the cluster, what a log entry holds, and what the log decides.
 //!
-//! [`Command`] (one change) → [`Proposal`] (what an entry holds) → [`Verdict`] (what `state` decides).
+//! [`Command`] (one change) → [`Proposal`] (what an entry holds, alone or with others: [`entry`](super::entry)) →
+//! [`Verdict`] (what `state` decides).
 //!
 //! **Invariant:** everything that a decision depends on is in the proposal or in the state: the time, the author, the
 //! idempotency key, the revision of the definition that the data were validated against. Replicated enums grow only
@@ -168,8 +169,8 @@ impl Command {
     }
 }
 
-/// The revision that a step of a batch names when it read what an earlier step of the same batch wrote: the entry has
-/// no revision yet. No log reaches this index.
+/// The revision that a step of a batch names when it read what an earlier step of the same batch wrote: the batch has
+/// no revision yet. No state reaches this one.
 pub const THIS_ENTRY: Revision = Revision::MAX;
 
 /// One change of a batch, validated against the state that the steps before it produce.
@@ -195,7 +196,10 @@ pub struct IdempotencyKey {
     pub fingerprint: [u8; 16],
 }
 
-/// What an entry of the log holds.
+/// The greatest level in the first byte of a proposal.
+const LEVEL_BYTE_MAX: u8 = 0x7F;
+
+/// What is decided as one: an entry of the log holds one, or several.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Proposal {
     /// The leader's clock.
@@ -237,18 +241,14 @@ pub enum Verdict {
 }
 
 impl Proposal {
-    /// The bytes that an entry of the log holds. The first is the feature level that a node must know to apply it, so that
+    /// The bytes that an entry of the log holds, which has this proposal alone. The first is the feature level that a node must know to apply it, so that
     /// a node which does not know it finds out without decoding the rest.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        let level = u8::try_from(self.command.feature_level()).unwrap_or(u8::MAX);
+        // A greater byte is not the level of a proposal (`entry.rs`).
+        let level = u8::try_from(self.command.feature_level())
+            .map_or(LEVEL_BYTE_MAX, |level| level.min(LEVEL_BYTE_MAX));
         postcard::to_extend(self, vec![level]).expect("a proposal is plain data and memory grows")
-    }
-
-    /// The feature level that a node must know to apply these bytes of [`Self::to_bytes`].
-    #[must_use]
-    pub fn feature_level_of(bytes: &[u8]) -> u32 {
-        bytes.first().copied().map_or(LEVEL_MIN, u32::from)
     }
 
     /// Decodes the bytes of [`Self::to_bytes`].
@@ -256,8 +256,8 @@ impl Proposal {
     /// # Errors
     /// When the bytes have a newer format or are damaged.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, DecodeError> {
-        let (_, rest) = bytes.split_first().ok_or(DecodeError::Damaged)?;
-        let level = Self::feature_level_of(bytes);
+        let (level, rest) = bytes.split_first().ok_or(DecodeError::Damaged)?;
+        let level = u32::from(*level);
         if level > LEVEL_MAX {
             return Err(DecodeError::Unknown(level));
         }

@@ -88,6 +88,9 @@ pub const BUILD_STEP_BYTES_MAX: usize = 512 << 10;
 pub const BATCH_EVALUATIONS_MAX: u64 = 100_000_000;
 /// Cost of all patches of one batch, as [`PATCH_COST_MAX`] counts it: half a second. Fixed.
 pub const BATCH_PATCH_COST_MAX: usize = 4 * PATCH_COST_MAX;
+/// Bytes of data that all operations of one batch read and make: what a patch is applied to is parsed, however little
+/// it changes. About a second. Fixed.
+pub const BATCH_DATA_BYTES_MAX: usize = 128 << 20;
 
 // Patches.
 
@@ -201,8 +204,9 @@ pub const WAITING_CHANGES_BYTES_MAX: u64 = 128 << 20;
 pub const CURSOR_IDLE_MAX: Duration = Duration::from_secs(5 * 60);
 /// Pinned states of a node. What they keep in memory is bounded by a share of `--in-flight-bytes`. Fixed.
 pub const PINNED_STATES_MAX: usize = 1024;
-/// Lists that test more than some thousand configs and run or wait on a node; more get 429 at once. One waits for as
-/// long as a read may take, and in that time a processor ends about so many among a hundred thousand configs. Fixed.
+/// Lists that test more than some thousand configs and wait on a node, of one address; more get 429 at once. One waits
+/// for as long as a read may take, and in that time a processor ends about so many among a hundred thousand configs.
+/// Fixed.
 pub const LONG_LISTS_MAX: usize = 64;
 /// Backups that a node makes and sends at once: a backup is the whole state. More get 429. Fixed.
 pub const BACKUPS_MAX: usize = 1;
@@ -225,7 +229,7 @@ pub const WATCH_REPLAYS_MAX: usize = 4;
 
 // Changes of a schema or of unique paths.
 
-/// Scans that run on a node at once; each keeps a processor busy, and one is left to other long work. More wait. Fixed.
+/// Scans that a node has begun at once, one of each address; each makes way for other work. More wait. Fixed.
 pub const CONFIG_SCANS_MAX: usize = 2;
 /// Configs that a report lists. Fixed.
 pub const REPORTED_CONFIGS_MAX: usize = 100;

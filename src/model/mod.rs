@@ -8,7 +8,8 @@
 //! | [`index`] | indexed paths, their slots, values as bytes that sort |
 //! | [`query`] | list queries: page, sort, search, filters |
 //! | [`patch`] | JSON Merge Patch and JSON Patch |
-//! | [`command`] | what is proposed, what a log entry holds, what the log decides |
+//! | [`command`] | what is proposed, what the log decides |
+//! | [`entry`] | the bytes of a log entry: one proposal, or several |
 //! | `flat` | decoding of types that contain themselves, to a depth of one |
 //! | [`feature`] | feature levels: what versions of this program have in common |
 //! | [`error`] | rejections of the log, violations of a request |
@@ -19,6 +20,7 @@
 
 pub mod command;
 pub mod document;
+pub mod entry;
 pub mod error;
 pub mod feature;
 pub(crate) mod flat;

@@ -109,12 +109,12 @@ impl Patch {
         errors
     }
 
-    /// Applies the patch to a target within a cost. Returns the result and what it cost.
+    /// Applies the patch to a target. What it costs is taken from `cost_left`, whether it succeeds or not.
     ///
     /// # Errors
-    /// When an operation can't be applied.
-    pub fn apply(&self, mut target: Value, cost_max: usize) -> Result<(Value, usize), PatchError> {
-        let mut budget = Budget(cost_max);
+    /// When an operation can't be applied, or costs more than is left.
+    pub fn apply(&self, mut target: Value, cost_left: &mut usize) -> Result<Value, PatchError> {
+        let mut budget = Budget(cost_left);
         match (self.format, &self.document.value) {
             (PatchFormat::Merge, patch) => merge(&mut target, patch),
             (PatchFormat::Json, Value::Array(operations)) => {
@@ -128,7 +128,7 @@ impl Patch {
             }
             (PatchFormat::Json, _) => return Err(OperationError::Violation("a JSON Patch is a list").at(0)),
         }
-        Ok((target, cost_max - budget.0))
+        Ok(target)
     }
 }
 
@@ -163,11 +163,11 @@ const PATH_NOT_FOUND: OperationError = OperationError::Violation("`path` leads n
 const FROM_NOT_FOUND: OperationError = OperationError::Violation("`from` leads nowhere");
 
 /// The remaining cost that a patch may have: roughly the bytes and elements that it copies or moves.
-struct Budget(usize);
+struct Budget<'a>(&'a mut usize);
 
-impl Budget {
+impl Budget<'_> {
     fn spend(&mut self, cost: usize) -> Result<(), OperationError> {
-        self.0 = self.0.checked_sub(cost).ok_or(OperationError::TooCostly)?;
+        *self.0 = self.0.checked_sub(cost).ok_or(OperationError::TooCostly)?;
         Ok(())
     }
 }
@@ -227,7 +227,7 @@ impl<'a> Operation<'a> {
         operation.filter(|_| errors.len() == before)
     }
 
-    fn apply(self, target: &mut Value, budget: &mut Budget) -> Result<(), OperationError> {
+    fn apply(self, target: &mut Value, budget: &mut Budget<'_>) -> Result<(), OperationError> {
         match self {
             Self::Add { path, value } => path.add(target, value.clone(), budget),
             Self::Remove { path } => path.remove(target, budget).ok_or(PATH_NOT_FOUND)?.map(drop),
@@ -282,7 +282,7 @@ impl Pointer {
     }
 
     /// Adds a value: as a new member, in place of a member, or between two elements.
-    fn add(&self, target: &mut Value, value: Value, budget: &mut Budget) -> Result<(), OperationError> {
+    fn add(&self, target: &mut Value, value: Value, budget: &mut Budget<'_>) -> Result<(), OperationError> {
         self.check_depth(&value)?;
         let Some((last, parents)) = self.0.split_last() else {
             *target = value;
@@ -305,7 +305,7 @@ impl Pointer {
     }
 
     /// Removes the value; `None` when there is none. The values after it keep their order.
-    fn remove(&self, target: &mut Value, budget: &mut Budget) -> Option<Result<Value, OperationError>> {
+    fn remove(&self, target: &mut Value, budget: &mut Budget<'_>) -> Option<Result<Value, OperationError>> {
         let (last, parents) = self.0.split_last()?;
         match descend(target, parents)? {
             Value::Object(members) => {

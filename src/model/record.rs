@@ -7,7 +7,11 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{index::Indexing, key::Key, time::Timestamp};
+use super::{
+    index::{Indexing, InlineBytes},
+    key::Key,
+    time::Timestamp,
+};
 
 /// An index of the log. It grows with every committed entry; 0 is before the first.
 pub type Revision = u64;
@@ -77,23 +81,8 @@ pub struct Entry {
     /// The slot that the definition's `indexing` assigns to the path.
     pub slot: u16,
     /// The value as bytes that sort like the values (`index/value.rs`).
-    #[serde(with = "value_bytes")]
-    pub value: Box<[u8]>,
+    pub value: InlineBytes,
 }
 
 /// A config's index entries, sorted and unique.
 pub type Entries = Box<[Entry]>;
-
-/// Encodes the value as one byte string; the derived encoding would write an element at a time.
-mod value_bytes {
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    #[expect(clippy::borrowed_box, reason = "the signature that serde's `with` calls")]
-    pub(super) fn serialize<S: Serializer>(value: &Box<[u8]>, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_bytes(value)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Box<[u8]>, D::Error> {
-        <&[u8]>::deserialize(from).map(Into::into)
-    }
-}

@@ -8,11 +8,13 @@
 //! | `vote`, `pre-vote` | a candidate's request | granted or not | consensus | – |
 //! | `append` | entries of the log | how far they match | consensus | – |
 //! | `stream` | none; the connection is upgraded | frames of `append` in both directions | consensus | fails: there is no other way to send entries |
+//! | `heartbeats` | none; the connection is upgraded | frames of `append` without entries in both directions | consensus | calls `append` for each |
 //! | `transfer` | who takes leadership over | whether it is accepted | consensus | – |
 //! | `snapshot` | a snapshot file, its header in [`SNAPSHOT_HEADER`](super::client::SNAPSHOT_HEADER) | the receiver's vote | consensus | – |
 //! | `fetch-snapshot` | none | the newest snapshot file, its header as above | consensus | asks another member |
 //! | `digests` | none | digests of recent states | consensus | leaves the node out of the comparison |
 //! | `read-index` | none | the index that a linearizable read waits for | the leader's service | – |
+//! | `read-indexes` | none; the connection is upgraded | empty frames, back answers to a `read-index` | the leader's service | calls `read-index` for each |
 //! | `write` | one write | its outcome | the leader's service | – |
 //! | `writes` | several small writes | the outcome of each | the leader's service | retries until the time is up: certainly not applied |
 //! | `writes-each` | several small writes | the outcome of each as soon as it is decided, in frames | the leader's service | calls `writes` |
@@ -22,7 +24,7 @@
 //! | `clock` | none | the node's wall clock | the service | counts the node's clock as not known |
 //! | `room` | none | whether the node's volume is below its reserve | the service | counts the node as one with room |
 //! | `levels` | none | the feature levels that the node knows; a node without an identity answers, too | the service | it is a node of level 1 |
-//! | `join` | none, or the identity that a node without one is to take | the node's identity, whether it has a log | the service; admitted by the secret alone | – |
+//! | `join` | none, or the identity that a node without one is to take | the node's identity, whether it has a log | the service; the credential is for the address, the id and the digest of the body, since there may be no cluster yet. At feature level 1 the secret alone admits it, too | – |
 //!
 //! **Invariant:** nodes of all versions use these names, so none is ever renamed or reused.
 
@@ -67,11 +69,15 @@ pub enum Call {
     Room,
     /// Asks a node which feature levels it knows.
     Levels,
+    /// Opens a connection for heartbeats.
+    Heartbeats,
+    /// Opens a connection for requests for a read index.
+    ReadIndexes,
 }
 
 impl Call {
     /// All calls.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 21] = [
         Self::Vote,
         Self::PreVote,
         Self::Append,
@@ -91,6 +97,8 @@ impl Call {
         Self::Clock,
         Self::Room,
         Self::Levels,
+        Self::Heartbeats,
+        Self::ReadIndexes,
     ];
 
     /// The last segment of the path.
@@ -116,6 +124,8 @@ impl Call {
             Self::Room => "room",
             Self::Clock => "clock",
             Self::Levels => "levels",
+            Self::Heartbeats => "heartbeats",
+            Self::ReadIndexes => "read-indexes",
         }
     }
 

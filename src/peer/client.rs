@@ -1,14 +1,12 @@
 //! The client for calls to other nodes. `admission.rs` lets received ones in.
 //!
-//! A call is `POST http://{addr}/peer/{name}` with a binary body. Its headers name the cluster, the sender and the
-//! receiver, and prove the cluster's secret (`credential.rs`): a node that has taken over another one's address must not
-//! vote in the wrong cluster. Heartbeats, appends, forwarded calls and snapshots use separate connections ([`Lane`]), so that a
+//! A call is `POST http://{addr}/peer/{name}` with a binary body. Its headers (`proof.rs`) name the cluster, the sender and
+//! the receiver, and prove the cluster's secret: a node that has taken over another one's address must not vote in the
+//! wrong cluster. Heartbeats, appends, forwarded calls and snapshots use separate connections ([`Lane`]), so that a
 //! large one never delays a small one.
 //!
-//! **Invariants**
-//! 1. [`CallError::NotSent`] means that the other node has certainly not received the call. In doubt the error is
-//!    [`CallError::Unknown`].
-//! 2. Secrets are never logged. One is sent to a voter only that may be of the first version: see `Peers::headers`.
+//! **Invariant:** [`CallError::NotSent`] means that the other node has certainly not received the call. In doubt the error is
+//! [`CallError::Unknown`].
 
 mod lone;
 
@@ -26,19 +24,12 @@ use std::{
 use bytes::{Bytes, BytesMut};
 use futures::{StreamExt, TryStreamExt, stream::BoxStream};
 use http::{
-    HeaderMap, HeaderValue, StatusCode,
+    HeaderValue, StatusCode,
     header::{CONNECTION, UPGRADE},
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    NodeId,
-    admission::{AgreedMember, Members},
-    call::Call,
-    credential::{Purpose, Scope, body_digest, text_of},
-    fallback::KnownNodes,
-    identity::Identity,
-};
+use super::{NodeId, admission::Members, call::Call, fallback::KnownNodes, identity::Identity};
 use crate::model::feature::LEVEL_MIN;
 use lone::LoneCalls;
 
@@ -59,15 +50,11 @@ pub const SECRET: &str = "x-concord-secret";
 /// The header with a snapshot's position, length and digest: in the request of [`Call::Snapshot`], in the response
 /// of [`Call::FetchSnapshot`].
 pub const SNAPSHOT_HEADER: &str = "x-concord-head";
-/// The protocol that the connection of [`Call::Stream`] is upgraded to: the value of the header `Upgrade`.
-pub const PROTOCOL: &str = "concord-append";
 /// The status by which a node refuses a sender that was removed from the cluster.
 pub const REMOVED_STATUS: u16 = 410;
 
 /// How long connecting may take: a live node in the same network takes milliseconds.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long opening a stream may take.
-const OPEN_STREAM_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long an unused connection stays open.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest response: responses are small, but a faulty node must not fill the memory.
@@ -220,13 +207,8 @@ impl Peers {
         body: Bytes,
         timeout: Duration,
     ) -> Result<Bytes, CallError> {
-        let request = self.client(lane).post(url(addr, call)).headers(self.headers(to, addr)?).body(body);
-        let response = async {
-            let response = send(request).await?;
-            self.known.answered(to, response.headers());
-            body_of(response, RESPONSE_BYTES_MAX).await
-        };
-        self.note_removal(within(timeout, response).await)
+        let request = self.request(lane, to, addr, call)?.body(body);
+        self.respond(to, request, timeout, |response| body_of(response, RESPONSE_BYTES_MAX)).await
     }
 
     /// Calls a node whose response comes in parts. The timeout bounds the time until it begins.
@@ -246,10 +228,41 @@ impl Peers {
         body: Bytes,
         timeout: Duration,
     ) -> Result<BoxStream<'static, Result<Bytes, CallError>>, CallError> {
-        let request = self.client(lane).post(url(addr, call)).headers(self.headers(to, addr)?).body(body);
-        let response = self.note_removal(within(timeout, send(request)).await)?;
-        let unknown = |error| CallError::Unknown(error_chain(error));
-        Ok(response.bytes_stream().map_err(unknown).boxed())
+        let request = self.request(lane, to, addr, call)?.body(body);
+        let parts = |response: reqwest::Response| {
+            let unknown = |error| CallError::Unknown(error_chain(error));
+            std::future::ready(Ok(response.bytes_stream().map_err(unknown).boxed()))
+        };
+        self.respond(to, request, timeout, parts).await
+    }
+
+    fn request(
+        &self,
+        lane: Lane,
+        to: NodeId,
+        addr: &str,
+        call: Call,
+    ) -> Result<reqwest::RequestBuilder, CallError> {
+        Ok(self.client(lane).post(url(addr, call)).headers(self.headers(to, addr)?))
+    }
+
+    /// Sends a request within the cluster, and takes from its response what is asked for. The timeout bounds both.
+    async fn respond<T, F>(
+        &self,
+        to: NodeId,
+        request: reqwest::RequestBuilder,
+        timeout: Duration,
+        take: impl FnOnce(reqwest::Response) -> F,
+    ) -> Result<T, CallError>
+    where
+        F: Future<Output = Result<T, CallError>>,
+    {
+        let response = async {
+            let response = send(request).await?;
+            self.known.answered(to, response.headers());
+            take(response).await
+        };
+        self.note_removal(within(timeout, response).await)
     }
 
     /// Cancels [`Self::left`] if a member has refused a call because this node was removed.
@@ -284,20 +297,23 @@ impl Peers {
         }
     }
 
-    /// Opens a stream of entries: a call whose connection is upgraded.
+    /// Opens a connection for frames: a call whose connection is upgraded.
     ///
     /// # Errors
     /// See [`CallError`].
-    pub(crate) async fn open_stream(&self, to: NodeId, addr: &str) -> Result<reqwest::Upgraded, CallError> {
-        let mut headers = self.headers(to, addr)?;
-        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
-        headers.insert(UPGRADE, HeaderValue::from_static(PROTOCOL));
-        let request = self.client(Lane::Append).post(url(addr, Call::Stream)).headers(headers);
-        let opened = within(OPEN_STREAM_TIMEOUT, async {
-            let response = send(request).await?;
+    pub(crate) async fn open(
+        &self,
+        lane: Lane,
+        (to, addr): (NodeId, &str),
+        call: Call,
+        timeout: Duration,
+    ) -> Result<reqwest::Upgraded, CallError> {
+        let request = self.request(lane, to, addr, call)?;
+        let request = request.header(CONNECTION, "upgrade").header(UPGRADE, protocol(call));
+        let upgrade = |response: reqwest::Response| async {
             response.upgrade().await.map_err(|error| CallError::Unknown(error_chain(error)))
-        });
-        self.note_removal(opened.await)
+        };
+        self.respond(to, request, timeout, upgrade).await
     }
 
     /// Sends a snapshot: its header, then the file. Has no timeout: the caller bounds the time.
@@ -311,11 +327,9 @@ impl Peers {
         header: &str,
         file: tokio::fs::File,
     ) -> Result<Bytes, CallError> {
-        let mut headers = self.headers(to, addr)?;
-        headers.insert(SNAPSHOT_HEADER, value(header)?);
+        let request = self.request(Lane::Bulk, to, addr, Call::Snapshot)?;
         let body = reqwest::Body::wrap_stream(tokio_util::io::ReaderStream::with_capacity(file, 64 << 10));
-        let request = self.client(Lane::Bulk).post(url(addr, Call::Snapshot)).headers(headers).body(body);
-        response_body(request).await
+        response_body(request.header(SNAPSHOT_HEADER, value(header)?).body(body)).await
     }
 
     /// Fetches a node's newest snapshot. The timeout bounds the time until the response begins.
@@ -328,8 +342,7 @@ impl Peers {
         addr: &str,
         timeout: Duration,
     ) -> Result<FetchedSnapshot, CallError> {
-        let headers = self.headers(to, addr)?;
-        let request = self.client(Lane::Bulk).post(url(addr, Call::FetchSnapshot)).headers(headers);
+        let request = self.request(Lane::Bulk, to, addr, Call::FetchSnapshot)?;
         let response = within(timeout, send(request)).await?;
         let header =
             response.headers().get(SNAPSHOT_HEADER).map(|value| Bytes::copy_from_slice(value.as_bytes()));
@@ -345,47 +358,6 @@ impl Peers {
             Lane::Forward => &self.forward,
             Lane::Bulk => &self.bulk,
         }
-    }
-
-    /// The headers of a call within the cluster.
-    pub(super) fn headers(&self, to: NodeId, addr: &str) -> Result<HeaderMap, CallError> {
-        let me = self.me.get().ok_or_else(|| CallError::NotSent("this node belongs to no cluster".into()))?;
-        if to == me.node_id {
-            return Err(CallError::NotSent(format!("node {to} does not call itself")));
-        }
-        let mut headers = self.proof(to, addr, Purpose::Call(me.cluster_id))?;
-        headers.insert(CLUSTER, value(&me.cluster_id.to_string())?);
-        headers.insert(FROM, HeaderValue::from(me.node_id));
-        let is_voter = |agreed: &AgreedMember| agreed.votes && agreed.peer_addr == addr;
-        if self.knows_only_level_1() && self.members().get(&to).is_some_and(is_voter) {
-            // Perhaps it is of the first version, which expects the secret itself. A learner is not sent it: whoever may
-            // add a member would have it.
-            headers.insert(SECRET, sensitive(self.secret()?)?);
-        }
-        Ok(headers)
-    }
-
-    /// The headers of a `join`.
-    pub(super) fn join_headers(&self, to: NodeId, addr: &str, body: &[u8]) -> Result<HeaderMap, CallError> {
-        let digest = body_digest(body);
-        let mut headers = self.proof(to, addr, Purpose::Join(digest))?;
-        headers.insert(DIGEST, value(&text_of(&digest))?);
-        Ok(headers)
-    }
-
-    /// The headers that prove the secret to one node.
-    fn proof(&self, to: NodeId, at: &str, purpose: Purpose) -> Result<HeaderMap, CallError> {
-        let credential = Scope { at, to, purpose }.sign(self.secret()?);
-        let mut headers = HeaderMap::new();
-        headers.insert(AT, value(at)?);
-        headers.insert(TO, HeaderValue::from(to));
-        headers.insert(CREDENTIAL, sensitive(&credential)?);
-        Ok(headers)
-    }
-
-    fn secret(&self) -> Result<&str, CallError> {
-        let secret = self.secrets.0.first().map(String::as_str);
-        secret.ok_or_else(|| CallError::NotSent("no cluster secret is set".into()))
     }
 
     pub(super) fn secrets(&self) -> &[String] {
@@ -406,17 +378,17 @@ fn client(source: Option<IpAddr>) -> reqwest::Client {
         .expect("building a client without TLS can't fail")
 }
 
+/// The protocol that the connection of a call is upgraded to: the value of the header `Upgrade`.
+#[must_use]
+pub fn protocol(call: Call) -> &'static str {
+    if call == Call::Stream { "concord-append" } else { "concord-frames" }
+}
+
 fn url(addr: &str, call: Call) -> String {
     format!("http://{addr}/peer/{call}")
 }
 
-fn sensitive(text: &str) -> Result<HeaderValue, CallError> {
-    let mut value = value(text)?;
-    value.set_sensitive(true);
-    Ok(value)
-}
-
-fn value(text: &str) -> Result<HeaderValue, CallError> {
+pub(super) fn value(text: &str) -> Result<HeaderValue, CallError> {
     HeaderValue::from_str(text)
         .map_err(|_| CallError::NotSent("a header has characters that HTTP forbids".into()))
 }

@@ -5,7 +5,9 @@
 //! | the list of all calls, with what an older node does with each | [`call`] |
 //! | the client that sends calls | [`client`] |
 //! | which received calls are let in | [`admission`] |
+//! | the headers of a call | `proof` |
 //! | what proves the secret of the cluster | `credential` |
+//! | calls as frames on a connection that stays open | `framed` |
 //! | the encoding of the bodies of the service's calls | `codec` |
 //! | the older call in place of one that a node does not know | [`fallback`] |
 //! | which node of which cluster a data directory belongs to | [`identity`] |
@@ -21,7 +23,9 @@ pub mod client;
 pub(crate) mod codec;
 pub(crate) mod credential;
 pub mod fallback;
+pub(crate) mod framed;
 pub mod identity;
+mod proof;
 
 use serde::{Deserialize, Serialize};
 

@@ -1,10 +1,11 @@
-//! Waiters for a revision: each waits until this node has applied it.
+//! Waiters for a number that only grows: the applied revision, or the index of the last applied entry.
 //!
-//! Each waiter is woken once, when its revision is applied. A channel that all of them watch would wake hundreds of
-//! forwarded writes at every apply batch before theirs.
+//! Each waiter is woken once, when its number is reached. A channel that all of them watch would wake hundreds of
+//! forwarded writes at every apply batch before theirs. Writes and reads at a revision wait for revisions, reads after
+//! a read index for entries of the log; each registry has its own numbers, so nobody is woken by the other.
 //!
 //! **Invariants**
-//! 1. No waiter stays asleep once its revision is applied.
+//! 1. No waiter stays asleep once its number is reached.
 //! 2. A waiter that is dropped leaves no registration behind.
 
 use std::{
@@ -17,10 +18,8 @@ use std::{
 
 use tokio::sync::oneshot;
 
-use crate::model::record::Revision;
-
-/// A waiter's revision, and a number that distinguishes waiters for the same revision.
-type WaiterKey = (Revision, u64);
+/// What a waiter waits for, and a number that distinguishes waiters for the same.
+type WaiterKey = (u64, u64);
 
 #[derive(Debug)]
 pub(super) struct AppliedWaiters {
@@ -36,17 +35,17 @@ struct Registry {
 }
 
 impl AppliedWaiters {
-    /// Starts at a revision that is applied.
-    pub(super) fn new(applied: Revision) -> Self {
+    /// Starts at a number that is reached.
+    pub(super) fn new(applied: u64) -> Self {
         Self { applied: AtomicU64::new(applied), registry: Mutex::default() }
     }
 
-    /// Marks a revision as applied and wakes the waiters up to it. They see what was written before the call.
-    pub(super) fn advance(&self, revision: Revision) {
+    /// Marks a number as reached and wakes the waiters up to it. They see what was written before the call.
+    pub(super) fn advance(&self, applied: u64) {
         let due = {
             let mut registry = self.lock();
-            self.applied.fetch_max(revision, Ordering::AcqRel);
-            let later = registry.wakers.split_off(&(revision.saturating_add(1), 0));
+            self.applied.fetch_max(applied, Ordering::AcqRel);
+            let later = registry.wakers.split_off(&(applied.saturating_add(1), 0));
             std::mem::replace(&mut registry.wakers, later)
         };
         for waker in due.into_values() {
@@ -55,12 +54,12 @@ impl AppliedWaiters {
         }
     }
 
-    /// Waits until a revision is applied.
-    pub(super) async fn wait(&self, revision: Revision) {
-        if self.is_applied(revision) {
+    /// Waits until a number is reached.
+    pub(super) async fn wait(&self, number: u64) {
+        if self.is_applied(number) {
             return;
         }
-        let Some((registration, woken)) = self.register(revision) else { return };
+        let Some((registration, woken)) = self.register(number) else { return };
         // An error means that nothing will ever be applied again.
         if woken.await.is_err() {
             std::future::pending::<()>().await;
@@ -68,18 +67,18 @@ impl AppliedWaiters {
         drop(registration);
     }
 
-    fn is_applied(&self, revision: Revision) -> bool {
-        self.applied.load(Ordering::Acquire) >= revision
+    fn is_applied(&self, number: u64) -> bool {
+        self.applied.load(Ordering::Acquire) >= number
     }
 
-    /// Registers a waiter; `None` when the revision was applied meanwhile.
-    fn register(&self, revision: Revision) -> Option<(Registration<'_>, oneshot::Receiver<()>)> {
+    /// Registers a waiter; `None` when the number was reached meanwhile.
+    fn register(&self, number: u64) -> Option<(Registration<'_>, oneshot::Receiver<()>)> {
         let mut registry = self.lock();
-        if self.is_applied(revision) {
+        if self.is_applied(number) {
             return None;
         }
         registry.registered += 1;
-        let key = (revision, registry.registered);
+        let key = (number, registry.registered);
         let (wake, woken) = oneshot::channel();
         registry.wakers.insert(key, wake);
         Some((Registration { waiters: self, key }, woken))

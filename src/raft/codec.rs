@@ -26,7 +26,7 @@ use super::{
     wire::{self, WireLogId, WireMembership, WirePayload, WireVote},
 };
 use crate::model::{
-    command::Proposal,
+    entry,
     feature::{LEVEL_MAX, LEVEL_MIN},
 };
 
@@ -50,7 +50,7 @@ pub(super) struct LogPayload {
 impl LogPayload {
     /// The feature level that a node must know to apply it.
     pub(super) fn feature_level(&self) -> u32 {
-        if self.tag == PROPOSAL { Proposal::feature_level_of(&self.bytes) } else { LEVEL_MIN }
+        if self.tag == PROPOSAL { entry::feature_level_of(&self.bytes) } else { LEVEL_MIN }
     }
 }
 

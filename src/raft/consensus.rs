@@ -15,6 +15,7 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use openraft::{
     Instant, ReadPolicy,
     async_runtime::WatchReceiver,
@@ -24,7 +25,8 @@ use tokio::{sync::watch, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Consensus, MemberStatus, ReadError, Status, Timers, WriteError,
+    Consensus, MemberStatus, ReadError, ReadIndex, Status, Timers, WriteError,
+    group::{self, Proposer, WriteGroups},
     log::Log,
     machine::AppliedPublisher,
     membership::lag,
@@ -32,9 +34,10 @@ use super::{
 };
 use crate::{
     feed::Feed,
-    model::limits::ENTRY_BYTES_MAX,
     model::{
         command::{Proposal, Verdict},
+        entry::GROUP_LEVEL,
+        limits::ENTRY_BYTES_MAX,
         record::Revision,
     },
     peer::{Member, NodeId},
@@ -59,6 +62,7 @@ pub(super) struct Inner {
     /// The leader that openraft knows. It is copied here because reading openraft's metrics clones all of them.
     pub(super) leader: watch::Receiver<Option<Member>>,
     pub(super) stopping: Arc<AtomicBool>,
+    pub(super) groups: Arc<WriteGroups>,
 }
 
 impl fmt::Debug for Inner {
@@ -77,6 +81,33 @@ fn not_leader(id: NodeId, forward: &ForwardToLeader<TypeConfig>) -> Option<NodeI
     match forward.reason {
         ForwardReason::NotLeader => forward.leader_id.filter(|leader| *leader != id),
         ForwardReason::LeadershipTransfer | ForwardReason::LeaseExpired => None,
+    }
+}
+
+/// Hands entries to this node's openraft.
+#[derive(Debug, Clone)]
+struct RaftProposer {
+    id: NodeId,
+    raft: Raft,
+}
+
+impl Proposer for RaftProposer {
+    async fn propose(&self, entry: Bytes) -> Result<Vec<Verdict>, WriteError> {
+        let error = match self.raft.client_write(EncodedProposal(entry)).await {
+            Ok(response) => return Ok(response.data.verdicts),
+            Err(error) => error,
+        };
+        Err(match error {
+            RaftError::APIError(ClientWriteError::ForwardToLeader(forward)) => {
+                WriteError::NotLeader(not_leader(self.id, &forward))
+            }
+            RaftError::APIError(
+                unknown @ (ClientWriteError::LogEntryDiscarded(_)
+                | ClientWriteError::ChangeMembershipError(_)
+                | ClientWriteError::PreconditionFailed(_)),
+            ) => WriteError::Undecided(unknown.to_string()),
+            RaftError::Fatal(fatal) => WriteError::Undecided(fatal.to_string()),
+        })
     }
 }
 
@@ -112,6 +143,7 @@ impl Consensus {
     /// See [`WriteError`].
     pub async fn write(&self, proposal: Proposal) -> Result<Verdict, WriteError> {
         let bytes = proposal.to_bytes();
+        let shares_entry = proposal.command.may_share_entry() && group::fits(bytes.len());
         #[cfg(feature = "sabotage")]
         if crate::sabotage::is("ack-before-commit") && self.metrics().current_leader == Some(self.inner.id) {
             return Ok(self.answer_early(&proposal, bytes));
@@ -120,34 +152,23 @@ impl Consensus {
         if bytes.len() > ENTRY_BYTES_MAX {
             return Err(WriteError::TooLarge);
         }
-        let error = match self.inner.raft.client_write(EncodedProposal(bytes.into())).await {
-            Ok(response) => {
-                let none = || WriteError::Undecided("an entry with a proposal had no verdict".into());
-                return response.data.0.ok_or_else(none);
-            }
-            Err(error) => error,
-        };
-        Err(match error {
-            RaftError::APIError(ClientWriteError::ForwardToLeader(forward)) => {
-                WriteError::NotLeader(not_leader(self.inner.id, &forward))
-            }
-            RaftError::APIError(
-                unknown @ (ClientWriteError::LogEntryDiscarded(_)
-                | ClientWriteError::ChangeMembershipError(_)
-                | ClientWriteError::PreconditionFailed(_)),
-            ) => WriteError::Undecided(unknown.to_string()),
-            RaftError::Fatal(fatal) => WriteError::Undecided(fatal.to_string()),
-        })
+        let proposer = RaftProposer { id: self.inner.id, raft: self.inner.raft.clone() };
+        let level = self.inner.publisher.applied.load().state.feature_level();
+        if shares_entry && level >= GROUP_LEVEL {
+            self.inner.groups.write(&proposer, bytes).await
+        } else {
+            group::propose_alone(&proposer, bytes).await
+        }
     }
 
-    /// On the leader: the read index. A state that has applied it holds every write that was acknowledged before
-    /// the call. Bounded by the election time-out. Concurrent calls share one round of heartbeats.
+    /// On the leader: the read index. A state that has applied it ([`Self::wait_read`]) holds every write that was
+    /// acknowledged before the call. Bounded by the election time-out. Concurrent calls share one round of heartbeats.
     ///
     /// # Errors
     /// See [`ReadError`].
-    pub async fn read_index(&self) -> Result<Revision, ReadError> {
+    pub async fn read_index(&self) -> Result<ReadIndex, ReadError> {
         match self.inner.raft.get_read_linearizer(ReadPolicy::ReadIndex).await {
-            Ok(linearizer) => Ok(linearizer.read_log_id().index()),
+            Ok(linearizer) => Ok(ReadIndex(linearizer.read_log_id().index())),
             Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(forward))) => {
                 Err(ReadError::NotLeader(not_leader(self.inner.id, &forward)))
             }
@@ -166,7 +187,12 @@ impl Consensus {
 
     /// Waits until this node has applied a revision. Never returns once the node stops: the caller bounds the wait.
     pub async fn wait_applied(&self, revision: Revision) {
-        self.inner.publisher.waiters.wait(revision).await;
+        self.inner.publisher.revision_waiters.wait(revision).await;
+    }
+
+    /// Waits until this node's state has applied a read index. Never returns once the node stops, as above.
+    pub async fn wait_read(&self, index: ReadIndex) {
+        self.inner.publisher.index_waiters.wait(index.0).await;
     }
 
     /// The recent changes. Older ones are in the history.
@@ -228,6 +254,18 @@ impl Consensus {
         self.inner.log.stalled()
     }
 
+    /// Serves a connection that a node has opened, until that ends, the node is removed from the cluster, or this one
+    /// stops.
+    pub(crate) async fn serve_member(&self, node: NodeId, served: impl Future<Output = ()>) {
+        let mut membership = self.inner.publisher.membership.subscribe();
+        tokio::select! {
+            biased;
+            _ = membership.wait_for(|membership| membership.has_left(node)) => {}
+            () = self.inner.machine_dropped.cancelled() => {}
+            () = served => {}
+        }
+    }
+
     /// The store, for reads of the history.
     #[must_use]
     pub fn store(&self) -> &Store {
@@ -243,6 +281,7 @@ impl Consensus {
     /// Stops openraft, then closes log and store.
     pub async fn shutdown(&self) {
         self.inner.stopping.store(true, Ordering::Relaxed);
+        self.inner.groups.reset();
         match timeout(STOP_TIMEOUT, self.inner.raft.shutdown()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::error!(%error, "openraft has not stopped cleanly"),
@@ -285,8 +324,9 @@ impl Consensus {
     /// Responds before any other member has the entry: a seeded bug.
     #[cfg(feature = "sabotage")]
     fn answer_early(&self, proposal: &Proposal, bytes: Vec<u8>) -> Verdict {
-        let next = self.metrics().last_log_index.map_or(0, |last| last + 1);
-        let (verdict, _) = (*self.state()).clone().apply(next, proposal);
+        let applied = self.inner.publisher.applied.load_full();
+        let ahead = self.metrics().last_log_index.map_or(0, |last| last.saturating_sub(applied.index()));
+        let (verdict, _) = (*applied.state).clone().apply(applied.state.revision() + ahead + 1, proposal);
         let raft = self.inner.raft.clone();
         drop(tokio::spawn(async move { raft.client_write(EncodedProposal(bytes.into())).await }));
         verdict
@@ -297,13 +337,15 @@ impl Consensus {
     }
 }
 
-/// Publishes the leader that openraft knows; ends with the failure that ends openraft.
+/// Publishes the leader that openraft knows, and sends back the writes that wait when it changes; ends with the failure
+/// that ends openraft.
 ///
 /// It watches openraft's server metrics only. The other metrics change with each entry, and waking this task for
 /// them would cost every write a thread switch.
 pub(super) async fn follow_metrics(
     raft: Raft,
     leader: watch::Sender<Option<Member>>,
+    groups: Arc<WriteGroups>,
     stopping: Arc<AtomicBool>,
 ) -> Result<(), String> {
     let (mut server, metrics) = (raft.server_metrics(), raft.metrics());
@@ -313,11 +355,14 @@ pub(super) async fn follow_metrics(
             let seen = server.borrow_watched();
             seen.current_leader.and_then(|id| seen.membership_config.get_node(&id).cloned())
         };
-        leader.send_if_modified(|known| {
+        let is_new = leader.send_if_modified(|known| {
             let is_new = *known != current;
             *known = current;
             is_new
         });
+        if is_new {
+            groups.reset();
+        }
         if server.changed().await.is_err() {
             break;
         }

@@ -7,7 +7,7 @@
 //! Two things bring a higher level into a directory: an entry of the log, and a snapshot of another member. Both pass
 //! here first.
 //!
-//! **Invariant:** the format in `identity.json` is durable before a byte of that level is written, and never falls.
+//! **Invariant:** the format in `identity.json` is durable before anything of that level is adopted, and never falls.
 
 use std::{
     io,

@@ -2,8 +2,9 @@
 //!
 //! Nodes that apply the same entries have the same state, unless memory was damaged or two versions apply an entry
 //! differently. No node can know by itself that its state is the wrong one. So each records the digest of its state
-//! at every revision that is a multiple of [`DIGEST_INTERVAL_REVISIONS`], fetches the others' digests, and trusts a
-//! majority of the members over itself.
+//! after every entry in which the revision reaches or passes a multiple of [`DIGEST_INTERVAL_REVISIONS`], fetches the
+//! others' digests, and trusts a majority of the members over itself. States are compared as they are between two
+//! entries, never within one, and which entries those are the log alone decides.
 //!
 //! **Invariant:** a node stops for this reason only when a majority of all members agree with one another and not
 //! with it. Where no majority agrees, a node only logs the difference.
@@ -46,9 +47,10 @@ type RevisionDigest = (Revision, u128);
 pub(super) struct Digests(Mutex<VecDeque<RevisionDigest>>);
 
 impl Digests {
-    /// Records the state's digest if all nodes record one at its revision.
-    pub(super) fn record(&self, state: &State) {
-        if !state.revision().is_multiple_of(DIGEST_INTERVAL_REVISIONS) {
+    /// Records the digest of the state after an entry if all nodes record one there. `before`: the revision before the
+    /// entry.
+    pub(super) fn record(&self, before: Revision, state: &State) {
+        if before / DIGEST_INTERVAL_REVISIONS == state.revision() / DIGEST_INTERVAL_REVISIONS {
             return;
         }
         let mut digests = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -163,12 +165,25 @@ mod tests {
         let mut state = State::new();
         for revision in 1..=DIGEST_INTERVAL_REVISIONS * (DIGESTS_MAX as u64 + 10) {
             state.advance(revision);
-            digests.record(&state);
+            digests.record(revision - 1, &state);
         }
         state.advance(state.revision() + 3);
         let list = digests.list(&state);
         assert_eq!(list.len(), DIGESTS_MAX + 1);
         assert_eq!(list[0].0, DIGEST_INTERVAL_REVISIONS * 11);
         assert_eq!(list[DIGESTS_MAX], (state.revision(), state.digest()));
+    }
+
+    #[test]
+    fn an_entry_that_passes_a_multiple_is_recorded_at_its_end() {
+        let (digests, mut state) = (Digests::default(), State::new());
+        let mut before = 0;
+        for revision in [255, 300, 511, 512, 513, 1100] {
+            state.advance(revision);
+            digests.record(before, &state);
+            before = revision;
+        }
+        let recorded: Vec<Revision> = digests.list(&state).iter().map(|(revision, _)| *revision).collect();
+        assert_eq!(recorded, [300, 512, 1100, 1100], "the last one is the current state");
     }
 }

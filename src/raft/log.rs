@@ -261,8 +261,8 @@ impl Log {
         Ok(())
     }
 
-    /// The members that the log's newest membership entry names, if the log has one. Reads the whole log. Blocking.
-    pub(super) fn members(&self) -> io::Result<Vec<Member>> {
+    /// The members that the log's newest membership entry names, and whether each votes. Reads the whole log. Blocking.
+    pub(super) fn members(&self) -> io::Result<Vec<(Member, bool)>> {
         let newest = self.shared.read(|wal| {
             let mut newest = None;
             for entry in wal.read(0, u64::MAX) {
@@ -272,7 +272,7 @@ impl Log {
             }
             Ok(newest)
         })?;
-        Ok(newest.map_or_else(Vec::new, |members| members.nodes().map(|(_, node)| node.clone()).collect()))
+        Ok(newest.map_or_else(Vec::new, |members| super::membership::with_votes(&members)))
     }
 
     /// Bytes of the files.

@@ -1,8 +1,8 @@
 //! openraft's state machine: applies committed entries.
 //!
-//! openraft passes a stream of committed entries. They are applied in batches: [`State::apply`] decides each entry,
-//! then one pointer swap publishes the new state, the waiters for its revision are woken, the proposers get their
-//! responses, and the changes go to the store's thread. One swap serves many entries, and no proposer has its
+//! openraft passes a stream of committed entries. They are applied in batches: [`State::apply`] decides each of their
+//! proposals, then one pointer swap publishes the new state, the waiters for its revision are woken, the proposers get
+//! their responses, and the changes go to the store's thread. One swap serves many proposals, and no proposer has its
 //! response before the state that holds its write can be read.
 //!
 //! **Invariants**
@@ -11,6 +11,10 @@
 //!    otherwise the first read of a new term would never return.
 //! 3. A panic while applying is a failure of the node, not of an entry: the node stops, and nothing of the batch is
 //!    published.
+//! 4. The revision is the state's own count and follows from the log alone: an entry raises it by the number of its
+//!    proposals, one without proposals by one, and only the log's first entry does not. The entry's index is a place in
+//!    the log and no revision.
+//! 5. Only states between two entries are published: nobody sees a part of an entry applied.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -42,14 +46,20 @@ use super::{
 };
 use crate::{
     feed::{self, Feed},
-    model::{command::Proposal, record::Revision},
+    model::{
+        command::{Proposal, Verdict},
+        entry,
+        record::Revision,
+    },
     peer::{Member, NodeId, admission::AgreedMember, client::Peers},
     state::{Change, Edit, State},
-    store::{Batch, Position, SnapshotFile, Store},
+    store::{Batch, LogIndex, Position, SnapshotFile, Store},
 };
 
-/// Most entries of an apply batch: some 100 µs of work.
+/// Most entries of an apply batch.
 const APPLY_BATCH_ENTRIES_MAX: usize = 256;
+/// With so many proposals an apply batch ends at the end of the entry: some 100 µs of work, and that of an entry more.
+const APPLY_BATCH_PROPOSALS_MAX: usize = 256;
 
 /// The membership as of an entry. States share it until the next membership entry.
 #[derive(Debug)]
@@ -99,11 +109,20 @@ pub(super) struct AppliedState {
 }
 
 impl AppliedState {
+    /// The index of the last applied entry.
+    pub(super) fn index(&self) -> LogIndex {
+        index_of(self.last_log_id)
+    }
+
     /// Its place in the log, as the store records it.
     pub(super) fn position(&self) -> Position {
-        let index = self.last_log_id.map_or(0, |id| id.index);
-        Position { index, raft_meta: StateMetadata::encode_with(self.last_log_id, &self.membership.encoded) }
+        let raft_meta = StateMetadata::encode_with(self.last_log_id, &self.membership.encoded);
+        Position { index: self.index(), raft_meta }
     }
+}
+
+fn index_of(id: Option<LogId>) -> LogIndex {
+    id.map_or(0, |id| id.index)
 }
 
 /// What the state machine publishes to the rest of the node.
@@ -111,7 +130,9 @@ impl AppliedState {
 pub(super) struct AppliedPublisher {
     pub(super) applied: ArcSwap<AppliedState>,
     /// Those who wait for one revision.
-    pub(super) waiters: AppliedWaiters,
+    pub(super) revision_waiters: AppliedWaiters,
+    /// Those who wait for one entry of the log: linearizable reads.
+    pub(super) index_waiters: AppliedWaiters,
     /// The applied revision, for those who follow each new one.
     pub(super) revision: watch::Sender<Revision>,
     /// Owns this node's tasks, and knows why it can't go on.
@@ -122,6 +143,8 @@ pub(super) struct AppliedPublisher {
     pub(super) digests: Digests,
     /// The recent changes, for watchers.
     pub(super) feed: Arc<Feed>,
+    /// The membership of [`Self::applied`], for those who wait for a change of it.
+    pub(super) membership: watch::Sender<Arc<AppliedMembership>>,
 }
 
 /// openraft's state machine.
@@ -158,12 +181,14 @@ impl Machine {
             AppliedState { state: Arc::new(state.clone()), last_log_id, membership: Arc::clone(&membership) };
         let publisher = Arc::new(AppliedPublisher {
             applied: ArcSwap::from_pointee(applied),
-            waiters: AppliedWaiters::new(state.revision()),
+            revision_waiters: AppliedWaiters::new(state.revision()),
+            index_waiters: AppliedWaiters::new(index_of(last_log_id)),
             revision: watch::Sender::new(state.revision()),
             supervisor: Supervisor::default(),
             applied_bytes: AtomicU64::new(0),
             digests: Digests::default(),
             feed: Arc::new(Feed::new(state.revision())),
+            membership: watch::Sender::new(Arc::clone(&membership)),
         });
         let drop_guard = CancellationToken::new().drop_guard();
         Ok(Self { state, last_log_id, membership, publisher, store, log, peers, drop_guard })
@@ -180,58 +205,71 @@ impl Machine {
 
     /// Applies one entry.
     fn apply_entry(&mut self, entry: Entry, changes: &mut Vec<Arc<Change>>) -> Result<ApplyResponse, String> {
-        let revision = entry.log_id.index;
-        let verdict = match entry.payload {
+        let (index, before) = (entry.log_id.index, self.state.revision());
+        let mut verdicts = Vec::new();
+        match entry.payload {
             EntryPayload::Normal(data) => {
-                let proposal = Proposal::from_bytes(&data.0)
-                    .map_err(|error| format!("entry {revision} can't be applied: it is {error}"))?;
+                let proposals = entry::decode(&data.0)
+                    .map_err(|error| format!("entry {index} can't be applied: it is {error}"))?;
                 let length = u64::try_from(data.0.len()).unwrap_or(u64::MAX);
                 self.publisher.applied_bytes.fetch_add(length, Ordering::Relaxed);
-                #[cfg(feature = "sabotage")]
-                let proposal = crate::sabotage::damaged(revision, proposal);
-                #[cfg(feature = "sabotage")]
-                let proposal = if crate::sabotage::is("clock-in-apply") {
-                    Proposal { at: crate::sabotage::clock(), ..proposal }
-                } else {
-                    proposal
-                };
-                let (verdict, change) = self.state.apply(revision, &proposal);
-                changes.extend(change.map(Arc::new));
-                Some(verdict)
+                verdicts.reserve_exact(proposals.len());
+                for proposal in proposals {
+                    let (verdict, change) = self.apply_proposal(proposal);
+                    verdicts.push(verdict);
+                    changes.extend(change.map(Arc::new));
+                }
             }
-            EntryPayload::Blank => {
-                self.advance(revision);
-                None
-            }
+            EntryPayload::Blank => self.advance(index),
             EntryPayload::Membership(members) => {
                 let greatest_id =
                     members.nodes().map(|(id, _)| *id).fold(self.membership.greatest_id, NodeId::max);
                 let stored = StoredMembership::new(Some(entry.log_id), members);
                 self.set_membership(stored, greatest_id);
-                self.advance(revision);
-                None
+                self.advance(index);
             }
-        };
+        }
         self.last_log_id = Some(entry.log_id);
-        self.publisher.digests.record(&self.state);
-        Ok(ApplyResponse(verdict))
+        self.publisher.digests.record(before, &self.state);
+        Ok(ApplyResponse { revision: self.state.revision(), verdicts })
     }
 
-    /// The first entry of a cluster has index 0, which is the revision of the empty state already.
-    fn advance(&mut self, revision: Revision) {
-        if revision > self.state.revision() {
-            self.state.advance(revision);
+    /// Decides a proposal at the next revision.
+    fn apply_proposal(&mut self, proposal: Proposal) -> (Verdict, Option<Change>) {
+        let revision = self.state.revision() + 1;
+        #[cfg(feature = "sabotage")]
+        let proposal = crate::sabotage::damaged(revision, proposal);
+        #[cfg(feature = "sabotage")]
+        let proposal = if crate::sabotage::is("clock-in-apply") {
+            Proposal { at: crate::sabotage::clock(), ..proposal }
+        } else {
+            proposal
+        };
+        self.state.apply(revision, &proposal)
+    }
+
+    /// Applies an entry without proposals. The first entry of a cluster, which names its members, has index 0; the
+    /// revision stays that of the empty state.
+    fn advance(&mut self, index: LogIndex) {
+        if index > 0 {
+            self.state.advance(self.state.revision() + 1);
         }
     }
 
-    /// Applies a batch of entries, then publishes, wakes, responds and passes the changes to the store, in this
-    /// order.
-    fn apply_batch(&mut self, entries: Vec<EntryResponder<TypeConfig>>) -> Result<(), String> {
-        let mut changes = Vec::new();
+    /// Applies the next entries, at most a batch of them, then publishes, wakes, responds and passes the changes to the
+    /// store, in this order.
+    fn apply_batch(
+        &mut self,
+        entries: &mut impl ExactSizeIterator<Item = EntryResponder<TypeConfig>>,
+    ) -> Result<(), String> {
+        let (mut changes, mut proposals) = (Vec::new(), 0);
         let mut responses: Vec<(Option<ApplyResponder<TypeConfig>>, ApplyResponse)> =
             Vec::with_capacity(entries.len());
-        for (entry, responder) in entries {
+        while proposals < APPLY_BATCH_PROPOSALS_MAX
+            && let Some((entry, responder)) = entries.next()
+        {
             let response = self.apply_entry(entry, &mut changes)?;
+            proposals += response.verdicts.len();
             responses.push((responder, response));
         }
         let events = feed::events(&changes, &self.state);
@@ -261,11 +299,15 @@ impl Machine {
         self.peers.set_feature_level(self.state.feature_level());
         let previous = self.publisher.applied.swap(Arc::new(applied));
         let revision = self.state.revision();
-        self.publisher.waiters.advance(revision);
+        self.publisher.revision_waiters.advance(revision);
+        self.publisher.index_waiters.advance(position.index);
         self.publisher.revision.send_replace(revision);
         if frees_much {
             // This may be the last reference to a million records.
             drop(tokio::task::spawn_blocking(move || drop(previous)));
+        }
+        if !Arc::ptr_eq(&self.publisher.membership.borrow(), &self.membership) {
+            self.publisher.membership.send_replace(Arc::clone(&self.membership));
         }
         position
     }
@@ -292,13 +334,16 @@ impl RaftStateMachine<TypeConfig> for Machine {
         let mut batches = entries.ready_chunks(APPLY_BATCH_ENTRIES_MAX);
         while let Some(batch) = batches.next().await {
             let batch = batch.into_iter().collect::<io::Result<Vec<_>>>()?;
-            // After a panic the working state may be inconsistent, but it is not published and the node ends.
-            let result = catch_unwind(AssertUnwindSafe(|| self.apply_batch(batch)));
-            match result {
-                Ok(Ok(())) => {}
-                Ok(Err(why)) => return Err(self.fail(why)),
-                Err(panic) => {
-                    return Err(self.fail(format!("panicked while applying: {}", panic_message(&*panic))));
+            let mut entries = batch.into_iter();
+            while entries.len() > 0 {
+                // After a panic the working state may be inconsistent, but it is not published and the node ends.
+                let result = catch_unwind(AssertUnwindSafe(|| self.apply_batch(&mut entries)));
+                match result {
+                    Ok(Ok(())) => {}
+                    Ok(Err(why)) => return Err(self.fail(why)),
+                    Err(panic) => {
+                        return Err(self.fail(format!("panicked while applying: {}", panic_message(&*panic))));
+                    }
                 }
             }
         }
@@ -392,7 +437,7 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
 
     async fn build_snapshot(&mut self) -> io::Result<Snapshot> {
         let applied = self.publisher.applied.load_full();
-        let index_min = if self.must_be_current { applied.last_log_id.map_or(0, |id| id.index) } else { 0 };
+        let index_min = if self.must_be_current { applied.index() } else { 0 };
         if let Some(file) = self.store.current_snapshot().filter(|file| file.position.index >= index_min) {
             return snapshot_of(file);
         }
@@ -402,3 +447,6 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
         snapshot_of(file.map_err(io::Error::other)?)
     }
 }
+
+#[cfg(test)]
+mod tests;

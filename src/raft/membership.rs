@@ -21,7 +21,7 @@ use tokio::time::timeout;
 
 use super::{
     ChangeError, Consensus,
-    types::{Metrics, StoredMembership, TypeConfig},
+    types::{Membership, Metrics, StoredMembership, TypeConfig},
 };
 use crate::{
     model::record::Revision,
@@ -42,7 +42,7 @@ type WriteResult = Result<
 >;
 
 impl Consensus {
-    /// Adds a member without a vote. Returns the index of the membership entry.
+    /// Adds a member without a vote. Returns the revision of the membership entry.
     ///
     /// # Errors
     /// See [`ChangeError`].
@@ -195,7 +195,7 @@ impl Consensus {
 /// The revision of a change, or why it was not confirmed.
 fn revision_of(written: Result<WriteResult, tokio::time::error::Elapsed>) -> Result<Revision, ChangeError> {
     let error = match written {
-        Ok(Ok(response)) => return Ok(response.log_id().index),
+        Ok(Ok(response)) => return Ok(response.data.revision),
         Ok(Err(error)) => error,
         Err(_) => return Err(ChangeError::Undecided(format!("not committed within {CHANGE_TIMEOUT:?}"))),
     };
@@ -231,7 +231,7 @@ fn begun(error: ChangeError, before: &StoredMembership, after: &StoredMembership
                 after.membership().get_joint_config().iter().map(|set| format!("{set:?}")).collect();
             let index = after.log_id().map_or(0, |id| id.index);
             ChangeError::Begun(format!(
-                "the change was begun and its completion is not confirmed: since revision {index} the voters are {}; \
+                "the change was begun and its completion is not confirmed: since entry {index} of the log the voters are {}; \
                  what is half made the leader completes ({text})",
                 voters.join(" and ")
             ))
@@ -264,6 +264,12 @@ fn is_live(metrics: &Metrics, id: NodeId) -> bool {
     since_heartbeat(metrics, id).is_some_and(|elapsed| elapsed < LIVENESS_TIMEOUT)
 }
 
+/// The members of a configuration, and whether each votes.
+pub(super) fn with_votes(membership: &Membership) -> Vec<(Member, bool)> {
+    let voters: BTreeSet<NodeId> = membership.voter_ids().collect();
+    membership.nodes().map(|(id, node)| (node.clone(), voters.contains(id))).collect()
+}
+
 /// How many entries of this leader's log a member lacks.
 pub(super) fn lag(metrics: &Metrics, id: NodeId) -> Option<u64> {
     let logs = metrics.replication.as_ref()?;
@@ -293,7 +299,7 @@ mod tests {
         let not_yet = || ChangeError::NotYet("does not lead".into());
         assert_eq!(begun(not_yet(), &before, &before), not_yet());
         let ChangeError::Begun(text) = begun(not_yet(), &before, &joint) else { panic!("begun") };
-        assert!(text.contains("since revision 9 the voters are {1, 2, 3} and {1, 2, 4}"), "{text}");
+        assert!(text.contains("since entry 9 of the log the voters are {1, 2, 3} and {1, 2, 4}"), "{text}");
         let refused = ChangeError::Refused("another one is in progress".into());
         assert!(matches!(begun(refused, &before, &joint), ChangeError::Begun(_)));
         let undecided = ChangeError::Undecided("lost".into());

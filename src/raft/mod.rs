@@ -9,11 +9,12 @@
 //! | where is … | file |
 //! |---|---|
 //! | what the service calls: write, read index, status, shutdown | `consensus` |
+//! | many small writes as one entry | `group` |
 //! | how a node opens log and store and starts openraft | `start` |
 //! | openraft's log storage: append, vote, truncate, purge | `log`; its records' bytes in `codec` |
 //! | openraft's state machine: applying entries, publishing the state | `machine` |
 //! | the mark that keeps older versions out of a data directory | `directory_format` |
-//! | the wait until this node has applied a revision | `applied_waiters` |
+//! | the wait until this node has applied a revision, or a read index | `applied_waiters` |
 //! | openraft's calls to other members: heartbeat, vote, append, snapshot | `network`, `stream` (append) |
 //! | the answers to those calls | `receive`, `stream` (append) |
 //! | when a snapshot is built and the log purged; how a snapshot is received | `snapshot` |
@@ -31,6 +32,8 @@
 //! 1. openraft's types do not leave this layer and are never serialised: [`Consensus`] is the only way in.
 //! 2. A write is acknowledged only when it is durable on a majority.
 //! 3. A write whose outcome is not certain is [`WriteError::Undecided`], never a refusal.
+//! 4. The index of an entry stays in this layer, and in the places in the log that the store records. Everybody else
+//!    knows the revision, which the state counts; a [`ReadIndex`] is passed on unread.
 
 mod applied_waiters;
 mod codec;
@@ -39,6 +42,7 @@ mod directory_format;
 mod divergence;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzz;
+mod group;
 mod log;
 mod machine;
 mod membership;
@@ -56,12 +60,14 @@ mod wire;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
+use serde::{Deserialize, Serialize};
+
 pub(crate) use supervisor::end_process_later;
 
 use crate::{
     model::record::Revision,
     peer::{Member, NodeId, client::Peers, identity::Identity},
-    store,
+    store::{self, LogIndex},
 };
 
 /// The directory of the log, in the data directory.
@@ -174,6 +180,12 @@ pub enum ChangeError {
     /// The first of its two entries is in the log, the second is not: a leader completes it.
     Begun(String),
 }
+
+/// A place in the log that the leader named after a quorum had confirmed that it leads. A state that has applied it
+/// holds every write that was acknowledged before. It is no revision: only [`Consensus::wait_read`] takes it, on any
+/// member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ReadIndex(pub(crate) LogIndex);
 
 /// Why a linearizable read can't be confirmed.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,7 +2,8 @@
 //!
 //! | call | connections | deadline |
 //! |---|---|---|
-//! | heartbeat, vote, transfer of leadership | [`Lane::Heartbeat`] | openraft's |
+//! | heartbeat | one that stays open (`peer/framed.rs`) | openraft's |
+//! | vote, transfer of leadership | [`Lane::Heartbeat`] | openraft's |
 //! | entries | [`Lane::Append`], as a stream (`stream.rs`) | by size: an entry of 8 MiB on a slow link takes longer than a heartbeat |
 //! | snapshot | [`Lane::Bulk`] | openraft's, 120 s |
 //!
@@ -36,7 +37,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{Notify, mpsc};
 
 use super::{
-    stream::{AppendPipeline, Frames, frames},
+    stream::{AppendPipeline, frames},
     types::{Snapshot, TypeConfig, Vote},
     wire::{
         self, SnapshotHeader, WireAppendRequest, WireAppendResponse, WireTransferRequest,
@@ -48,6 +49,7 @@ use crate::{
         Member, NodeId,
         call::Call,
         client::{CallError, Lane, Peers},
+        framed::{FramedCalls, Frames},
     },
     store::{SnapshotFile, Store},
 };
@@ -57,6 +59,8 @@ use crate::{
 const APPEND_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a member may take to answer an append without entries.
 const EMPTY_APPEND_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long opening a connection for entries may take.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(2);
 /// The slowest link whose transfer the deadline allows for.
 const BYTES_PER_SECOND_MIN: usize = 512 << 10;
 
@@ -85,8 +89,9 @@ pub(super) struct MemberClient {
     addr: String,
     /// The stream of entries while openraft does not use it.
     idle_stream: Mutex<Option<Frames>>,
-    /// Whether the last call on the heartbeat connection failed.
-    heartbeat_failed: AtomicBool,
+    heartbeats: FramedCalls,
+    /// Whether the last heartbeat or vote has had no answer yet.
+    is_silent: AtomicBool,
 }
 
 impl Network {
@@ -97,7 +102,8 @@ impl Network {
             to,
             addr: member.peer_addr.clone(),
             idle_stream: Mutex::default(),
-            heartbeat_failed: AtomicBool::new(false),
+            heartbeats: FramedCalls::new(Lane::Heartbeat, [Call::Heartbeats, Call::Append]),
+            is_silent: AtomicBool::new(false),
         }
     }
 }
@@ -120,6 +126,10 @@ impl RaftNetworkFactory<TypeConfig> for Network {
 
 fn unreachable(why: impl fmt::Display) -> RPCError<TypeConfig> {
     RPCError::Unreachable(Unreachable::from_string(why))
+}
+
+fn decode<T: DeserializeOwned>(response: &[u8]) -> Result<T, RPCError<TypeConfig>> {
+    wire::from_bytes(response).map_err(|error| RPCError::Network(NetworkError::new(&error)))
 }
 
 fn snapshot_unreachable(why: impl fmt::Display) -> StreamingError<TypeConfig> {
@@ -150,12 +160,12 @@ impl MemberClient {
         body: Vec<u8>,
         deadline: Duration,
     ) -> Result<T, RPCError<TypeConfig>> {
-        let called = self.context.peers.call(lane, self.to, &self.addr, call, body.into(), deadline).await;
-        if lane == Lane::Heartbeat {
-            self.record_heartbeat(called.as_ref().err());
-        }
-        let response: Bytes = called.map_err(unreachable)?;
-        wire::from_bytes(&response).map_err(|error| RPCError::Network(NetworkError::new(&error)))
+        let called = self.context.peers.call(lane, self.to, &self.addr, call, body.into(), deadline);
+        let response = match lane {
+            Lane::Heartbeat => self.observe(called).await,
+            Lane::Append | Lane::Forward | Lane::Bulk => called.await,
+        };
+        decode(&response.map_err(unreachable)?)
     }
 
     async fn request_vote(
@@ -169,13 +179,20 @@ impl MemberClient {
         Ok(response.into())
     }
 
-    /// Ends the back-off of a member that answers heartbeats again.
-    fn record_heartbeat(&self, error: Option<&CallError>) {
-        let had_failed = self.heartbeat_failed.swap(error.is_some(), Ordering::Relaxed);
-        if had_failed && error.is_none() {
+    /// Ends the back-off of a member that answers again.
+    async fn observe(
+        &self,
+        called: impl Future<Output = Result<Bytes, CallError>>,
+    ) -> Result<Bytes, CallError> {
+        // Until there is an answer: openraft has the same deadline, and may drop the call before it fails.
+        let was_silent = self.is_silent.swap(true, Ordering::Relaxed);
+        let response = called.await?;
+        self.is_silent.store(false, Ordering::Relaxed);
+        if was_silent {
             // If the queue is full, the member's back-off lasts up to half a second longer.
             let _ = self.context.recovered.try_send(self.to);
         }
+        Ok(response)
     }
 
     async fn send_snapshot(
@@ -185,7 +202,8 @@ impl MemberClient {
     ) -> Result<Vote, StreamingError<TypeConfig>> {
         let _guard = CountGuard::new(&self.context.snapshots_in_flight);
         let (store, verified) = (self.context.store.clone(), file.clone());
-        let verified = tokio::task::spawn_blocking(move || store.verify(&verified)).await;
+        let verify = move || store.verify(&verified.path, &verified.position, verified.digest);
+        let verified = tokio::task::spawn_blocking(verify).await;
         if let Err(error) = verified.map_err(snapshot_unreachable)? {
             tracing::error!(%error, "the snapshot for member {} is damaged; another one is built", self.to);
             self.context.rebuild.notify_one();
@@ -227,8 +245,13 @@ impl RaftNetworkV2<TypeConfig> for MemberClient {
         option: RPCOption,
     ) -> Result<AppendEntriesResponse<TypeConfig>, RPCError<TypeConfig>> {
         let body = wire::to_bytes(&WireAppendRequest::from(&rpc));
-        let response: WireAppendResponse =
-            self.call(self.lane, Call::Append, body, option.hard_ttl()).await?;
+        let response: WireAppendResponse = if self.lane == Lane::Heartbeat && rpc.entries.is_empty() {
+            let (peers, to) = (&self.context.peers, (self.to, self.addr.as_str()));
+            let called = self.heartbeats.call(peers, to, body.into(), option.hard_ttl());
+            decode(&self.observe(called).await.map_err(unreachable)?)?
+        } else {
+            self.call(self.lane, Call::Append, body, option.hard_ttl()).await?
+        };
         Ok(response.into())
     }
 
@@ -244,7 +267,8 @@ impl RaftNetworkV2<TypeConfig> for MemberClient {
             Lane::Append => {
                 let (peers, to, addr) = (&self.context.peers, self.to, &self.addr);
                 let open = async move {
-                    let connection = peers.open_stream(to, addr).await.map_err(unreachable)?;
+                    let connection = peers.open(Lane::Append, (to, addr), Call::Stream, OPEN_TIMEOUT).await;
+                    let connection = connection.map_err(unreachable)?;
                     Ok(frames(Box::new(connection)))
                 };
                 let idle = self.idle_stream.get_mut().unwrap_or_else(PoisonError::into_inner);

@@ -1,6 +1,6 @@
 //! The answers to other members' calls: openraft's requests, snapshots and digests.
 //!
-//! **Invariant:** every call that arrives here was admitted by `peer/client.rs`; a malformed body is refused.
+//! **Invariant:** every call that arrives here was admitted by `peer/admission.rs`; a malformed body is refused.
 
 use std::io;
 
@@ -70,7 +70,9 @@ impl Consensus {
             | Call::Join
             | Call::Clock
             | Call::Room
-            | Call::Levels => return Err(ReceiveError::Unknown(call.to_string())),
+            | Call::Levels
+            | Call::Heartbeats
+            | Call::ReadIndexes => return Err(ReceiveError::Unknown(call.to_string())),
         };
         Ok(response.into())
     }

@@ -2,12 +2,13 @@
 //!
 //! The records keep their revisions, and the state gets a revision far above the backup's ([`first_revision`]): the
 //! cluster may have made changes after the backup, whose revisions callers still know as entity tags and as positions
-//! of watches. The log begins after it, purged, with a vote of the term of the backup's last entry: so the next term
-//! is greater, and revisions go on ascending. The cluster is a new one, so that nodes of the old cluster can't take
+//! of watches. The log begins after an entry of the same number, purged, with a vote of the term of the backup's last
+//! entry: so the next term is greater, and revisions go on ascending. The cluster is a new one, so that nodes of the old cluster can't take
 //! part in it.
 //!
 //! **Invariants**
-//! 1. No revision is given out twice for different content: not after the backup, and not by two restores of it.
+//! 1. No revision is given out twice for different content: not after the backup, and not by two
+//!    restores of it, as long as the clock has moved on by a second or more between them.
 //! 2. The identity is written last. A directory whose restore was interrupted has none, and no node starts in it.
 
 use std::{fs, io, path::Path};
@@ -62,8 +63,10 @@ pub(crate) fn restore(
     let mut summary = backup::inspect(from).map_err(|error| error.to_string())?;
     let metadata = StateMetadata::decode(&summary.position.raft_meta)?;
     let last = metadata.last_log_id.ok_or("the backup is of a cluster that was not formed yet")?;
-    // The entry keeps its term; its leader is now the new cluster's only member.
-    let last = WireLogId { index: first_revision(last.index, now)?, node: member.id, ..last };
+    // The entry keeps its term; its leader is now the new cluster's only member. Its index and the state's revision are
+    // one number again, although they differ in the backup of a cluster whose entries held several proposals each.
+    let first = first_revision(summary.revision.max(last.index), now)?;
+    let last = WireLogId { index: first, node: member.id, ..last };
     let identity =
         Identity { cluster_id: uuid::Uuid::new_v4(), node_id: member.id, format: summary.feature_level };
     let metadata = wire::to_bytes(&StateMetadata::of_first_member(last, member));

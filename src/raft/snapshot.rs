@@ -14,6 +14,7 @@
 
 use std::{
     io,
+    path::Path,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -91,9 +92,8 @@ impl SnapshotScheduler {
     /// Whether so many bytes of log since the last snapshot make the next one due.
     fn is_due(&self, log_bytes: u64) -> bool {
         let newest = self.store.current_snapshot();
-        let is_newer = newest
-            .as_ref()
-            .is_none_or(|file| self.publisher.applied.load().state.revision() > file.position.index);
+        let applied = self.publisher.applied.load().index();
+        let is_newer = newest.as_ref().is_none_or(|file| applied > file.position.index);
         is_newer && log_bytes >= self.log_bytes_min.max(newest.map_or(0, |file| file.bytes))
     }
 
@@ -101,7 +101,7 @@ impl SnapshotScheduler {
         let (applied, store) = (self.publisher.applied.load_full(), self.store.clone());
         let built = tokio::task::spawn_blocking(move || build(&store, &applied)).await;
         let file = built.map_err(|error| error.to_string())??;
-        tracing::info!(revision = file.position.index, bytes = file.bytes, "built a snapshot");
+        tracing::info!(revision = file.revision, bytes = file.bytes, "built a snapshot");
         Ok(())
     }
 
@@ -118,7 +118,7 @@ impl SnapshotScheduler {
         }
         match self.store.purge_limit() {
             0 => true,
-            compaction_revision => self.raft.trigger().purge_log(compaction_revision).await.is_ok(),
+            index => self.raft.trigger().purge_log(index).await.is_ok(),
         }
     }
 }
@@ -152,43 +152,40 @@ pub(super) async fn receive(
 ) -> Result<SnapshotFile, ReceiveError> {
     let path = store.incoming().map_err(|error| ReceiveError::Failed(error.to_string()))?;
     let position = Position { index: header.index, raft_meta: header.metadata.clone() };
-    let file = SnapshotFile { path, position, bytes: header.bytes, digest: header.digest };
-    let written = write(&file, body).await;
-    let verified = match written {
+    let verified = match write(&path, header.bytes, body).await {
         Ok(()) => {
-            let (store, file) = (store.clone(), file.clone());
-            let verify = tokio::task::spawn_blocking(move || store.verify(&file)).await;
+            let (store, path, digest) = (store.clone(), path.clone(), header.digest);
+            let verify = tokio::task::spawn_blocking(move || store.verify(&path, &position, digest)).await;
             verify
                 .map_err(|error| error.to_string())
                 .and_then(|whole| whole.map_err(|error| error.to_string()))
         }
         Err(error) => Err(error.to_string()),
     };
-    if let Err(why) = verified {
+    if let Err(why) = &verified {
         tracing::error!(%why, "a received snapshot is refused; this node keeps its state");
-        if let Err(error) = tokio::fs::remove_file(&file.path).await {
-            tracing::warn!(%error, path = %file.path.display(), "a damaged snapshot could not be removed");
+        if let Err(error) = tokio::fs::remove_file(&path).await {
+            tracing::warn!(%error, path = %path.display(), "a damaged snapshot could not be removed");
         }
-        return Err(ReceiveError::Failed(why));
     }
-    Ok(file)
+    verified.map_err(ReceiveError::Failed)
 }
 
-async fn write(to: &SnapshotFile, mut body: BoxStream<'static, io::Result<Bytes>>) -> io::Result<()> {
-    let mut file = tokio::fs::File::create(&to.path).await?;
+async fn write(to: &Path, bytes: u64, mut body: BoxStream<'static, io::Result<Bytes>>) -> io::Result<()> {
+    let mut file = tokio::fs::File::create(to).await?;
     let mut length = 0;
     loop {
         let chunk = tokio::time::timeout(CHUNK_TIMEOUT, body.next()).await;
         let chunk = chunk.map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "the snapshot stalled"))?;
         let Some(chunk) = chunk.transpose()? else { break };
         length += u64::try_from(chunk.len()).unwrap_or(u64::MAX);
-        if length > to.bytes {
+        if length > bytes {
             break;
         }
         file.write_all(&chunk).await?;
     }
-    if length != to.bytes {
-        let text = format!("the snapshot has {length} bytes or more, its header says {}", to.bytes);
+    if length != bytes {
+        let text = format!("the snapshot has {length} bytes or more, its header says {bytes}");
         return Err(io::Error::new(io::ErrorKind::InvalidData, text));
     }
     file.flush().await?;

@@ -29,6 +29,7 @@ use super::{
     consensus::{self, Inner},
     directory_format::DirectoryFormat,
     divergence::DivergenceDetector,
+    group::WriteGroups,
     log::{Log, Wal},
     machine::Machine,
     network::{Network, NetworkContext},
@@ -86,12 +87,13 @@ impl Consensus {
             Loaded::State(state, position) => (state, position),
             Loaded::Nothing => {
                 let log_of_members = log.clone();
-                let mut sources = blocking(move || log_of_members.members()).await?.map_err(failed)?;
-                // As agreed as a node without a state knows.
-                let agreed = |member: &Member| {
-                    (member.id, AgreedMember { peer_addr: member.peer_addr.clone(), votes: true })
+                let members = blocking(move || log_of_members.members()).await?.map_err(failed)?;
+                // As agreed as a node without a state knows. A learner is not sent the secret, here neither.
+                let agreed = |(member, votes): &(Member, bool)| {
+                    (member.id, AgreedMember { peer_addr: member.peer_addr.clone(), votes: *votes })
                 };
-                peers.set_members(sources.iter().map(agreed).collect());
+                peers.set_members(members.iter().map(agreed).collect());
+                let mut sources: Vec<Member> = members.into_iter().map(|(member, _)| member).collect();
                 sources.extend(rescue);
                 let noted =
                     store.invalidation_note().and_then(|note| wire::from_bytes::<Vec<Member>>(&note).ok());
@@ -217,7 +219,7 @@ impl StateRecovery<'_> {
         let header = SnapshotHeader::from_header(&header).map_err(|error| error.to_string())?;
         if header.index < self.purged {
             return Err(format!(
-                "its snapshot ends at {}, this log begins after {}",
+                "its snapshot ends at entry {}, this log begins after {}",
                 header.index, self.purged
             ));
         }
@@ -233,7 +235,7 @@ impl StateRecovery<'_> {
         let installed = installed.await;
         let (state, file) =
             installed.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
-        tracing::info!(member = source.id, revision = file.position.index, "installed a snapshot");
+        tracing::info!(member = source.id, revision = file.revision, "installed a snapshot");
         Ok((state, file.position))
     }
 }
@@ -266,7 +268,13 @@ impl Parts {
 
         let stopping = Arc::new(AtomicBool::new(false));
         let (leader_sender, leader) = watch::channel(None);
-        let follow_metrics = consensus::follow_metrics(raft.clone(), leader_sender, Arc::clone(&stopping));
+        let groups = Arc::new(WriteGroups::default());
+        let follow_metrics = consensus::follow_metrics(
+            raft.clone(),
+            leader_sender,
+            Arc::clone(&groups),
+            Arc::clone(&stopping),
+        );
         let snapshots = SnapshotScheduler {
             raft: raft.clone(),
             publisher: Arc::clone(&publisher),
@@ -292,7 +300,8 @@ impl Parts {
         supervisor.spawn("snapshots", snapshots.run());
         supervisor.spawn("end-back-off", end_back_off);
         supervisor.spawn("compare-states", divergence.run());
-        let inner = Inner { id, raft, publisher, machine_dropped, store, log, timers, leader, stopping };
+        let inner =
+            Inner { id, raft, publisher, machine_dropped, store, log, timers, leader, stopping, groups };
         Ok(Consensus { inner: Arc::new(inner) })
     }
 }

@@ -31,17 +31,14 @@ use openraft::{
     errors::{RPCError, Unreachable},
     raft::{AppendEntriesRequest, AppendEntriesResponse, StreamAppendResult},
 };
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    time::{Instant, sleep_until, timeout_at},
-};
-use tokio_util::codec::{Framed, LengthDelimitedCodec};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::{
     Consensus,
     types::{LogId, TypeConfig},
     wire::{self, WireAppendRequest, WireAppendResponse},
 };
+use crate::peer::framed::{self, Connection, Frames};
 
 /// Most requests in flight. Only one of them has entries: while a member writes a batch to its disk the next batch
 /// grows, and one fsync of many entries costs less than two of few. The other requests only advance the commit
@@ -50,17 +47,9 @@ const REQUESTS_IN_FLIGHT_MAX: usize = 8;
 /// Longest frame: the most entries that one append has, and one entry more.
 const FRAME_BYTES_MAX: usize = 32 << 20;
 
-/// An upgraded connection.
-pub(crate) trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection for T {}
-
-/// A connection as a stream and sink of frames.
-pub(super) type Frames = Framed<Box<dyn Connection>, LengthDelimitedCodec>;
-
+/// The frames of a connection for entries.
 pub(super) fn frames(connection: Box<dyn Connection>) -> Frames {
-    let codec = LengthDelimitedCodec::builder().max_frame_length(FRAME_BYTES_MAX).new_codec();
-    Framed::new(connection, codec)
+    framed::frames(connection, FRAME_BYTES_MAX)
 }
 
 /// A connection that is being opened.

@@ -3,6 +3,7 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
+use futures::FutureExt as _;
 use openraft::{
     StorageError,
     testing::log::{StoreBuilder, Suite},
@@ -10,7 +11,7 @@ use openraft::{
 use tempfile::TempDir;
 
 use super::{
-    Consensus, Start, StartError, Timers,
+    Consensus, ReadIndex, Start, StartError, Timers, WriteError,
     directory_format::DirectoryFormat,
     log::{Log, Wal},
     machine::Machine,
@@ -18,7 +19,7 @@ use super::{
 };
 use crate::{
     model::{
-        command::{Command, Proposal, Verdict},
+        command::{Command, Expect, Proposal, Verdict},
         key::Key,
         time::Timestamp,
     },
@@ -71,8 +72,12 @@ async fn openraft_accepts_our_storage() {
     Suite::test_all(Builder).await.unwrap();
 }
 
+fn identity() -> Identity {
+    Identity { cluster_id: uuid::Uuid::from_u128(3), node_id: 1, format: FORMAT }
+}
+
 async fn start(directory: &Path) -> Result<Consensus, StartError> {
-    let me = Identity { cluster_id: uuid::Uuid::from_u128(3), node_id: 1, format: FORMAT };
+    let me = identity();
     Consensus::start(Start {
         me,
         directory: directory.into(),
@@ -100,13 +105,13 @@ async fn write(consensus: &Consensus, number: u64) -> u64 {
             Ok(Verdict::Decided(Ok(applied))) => return applied.revision,
             Ok(verdict) => panic!("{verdict:?}"),
             // A new leader has no lease yet.
-            Err(_) => consensus.wait_applied(read_index(consensus).await).await,
+            Err(_) => consensus.wait_read(read_index(consensus).await).await,
         }
     }
 }
 
 /// A read index, once this node leads and has its lease.
-async fn read_index(consensus: &Consensus) -> u64 {
+async fn read_index(consensus: &Consensus) -> ReadIndex {
     let confirmed = async {
         loop {
             match consensus.read_index().await {
@@ -116,6 +121,29 @@ async fn read_index(consensus: &Consensus) -> u64 {
         }
     };
     tokio::time::timeout(Duration::from_secs(30), confirmed).await.expect("a node alone elects itself")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_of_a_member_is_served_until_the_member_is_removed() {
+    let directory = tempfile::tempdir().unwrap();
+    let member = |id| Member { id, api_addr: "127.0.0.1:1".into(), peer_addr: "127.0.0.1:2".into() };
+    let consensus = start(directory.path()).await.unwrap();
+    consensus.initialize(vec![member(1)]).await.unwrap();
+    let added = consensus.add_learner(member(2)).await.unwrap();
+    consensus.wait_applied(added).await;
+
+    let mut served = Box::pin(consensus.serve_member(2, std::future::pending()));
+    assert!(served.as_mut().now_or_never().is_none(), "it is a member");
+    consensus.serve_member(2, std::future::ready(())).await;
+    consensus.remove_learner(2).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(30), served).await.expect("it is removed");
+    // Nor is one served that it opens afterwards.
+    consensus.serve_member(2, std::future::pending()).await;
+
+    let other = consensus.clone();
+    let served = tokio::spawn(async move { other.serve_member(1, std::future::pending()).await });
+    consensus.shutdown().await;
+    tokio::time::timeout(Duration::from_secs(30), served).await.expect("the node has stopped").unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -131,7 +159,8 @@ async fn a_cluster_of_one_keeps_its_writes_over_a_stop_and_refuses_an_emptied_lo
     for number in 1..=20 {
         last = write(&consensus, number).await;
     }
-    assert!(read_index(&consensus).await >= last);
+    consensus.wait_read(read_index(&consensus).await).await;
+    assert!(consensus.state().revision() >= last);
     let digest = consensus.state().digest();
     consensus.shutdown().await;
 
@@ -144,4 +173,76 @@ async fn a_cluster_of_one_keeps_its_writes_over_a_stop_and_refuses_an_emptied_lo
 
     std::fs::remove_dir_all(directory.path().join("log")).unwrap();
     assert!(matches!(start(directory.path()).await, Err(StartError::Refused(_))));
+}
+
+/// A write of a config; sent again while this node does not lead yet.
+async fn set(consensus: &Consensus, name: &str, turn: u64) -> u64 {
+    let (definition, key) = (Key::parse("definition-1").unwrap(), Key::parse(name).unwrap());
+    let (data, entries, expect) = (format!("{{\"n\":{turn}}}").into(), Box::default(), Expect::Any);
+    let command = Command::WriteConfig { definition, key, data, entries, expect };
+    let proposal = Proposal { command, ..proposal(turn) };
+    loop {
+        match consensus.write(proposal.clone()).await {
+            Ok(Verdict::Decided(Ok(applied))) => return applied.revision,
+            Err(WriteError::NotLeader(_)) => tokio::time::sleep(Duration::from_millis(1)).await,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn writes_at_once_share_entries_from_feature_level_2_on() {
+    const WRITERS: u64 = 48;
+    const TURNS: u64 = 10;
+    let directory = tempfile::tempdir().unwrap();
+    // The mark of feature level 2 goes there.
+    identity().write(directory.path()).unwrap();
+    let me = Member { id: 1, api_addr: "127.0.0.1:1".into(), peer_addr: "127.0.0.1:2".into() };
+    let consensus = start(directory.path()).await.unwrap();
+    consensus.initialize(vec![me]).await.unwrap();
+    write(&consensus, 1).await;
+    let mut seen = std::collections::BTreeSet::new();
+    for level in 1..=2 {
+        if level == 2 {
+            let raise = Proposal { command: Command::RaiseFeatureLevel { to: 2 }, ..proposal(2) };
+            consensus.write(raise).await.unwrap();
+        }
+        let writers = (0..WRITERS).map(|writer| {
+            let consensus = consensus.clone();
+            tokio::spawn(async move {
+                let mut revisions = Vec::new();
+                for turn in 0..TURNS {
+                    revisions.push(set(&consensus, &format!("k{writer}"), turn).await);
+                }
+                assert!(revisions.is_sorted(), "{revisions:?}");
+                revisions
+            })
+        });
+        for revisions in futures::future::join_all(writers).await {
+            for revision in revisions.unwrap() {
+                assert!(seen.insert(revision), "{revision} was given out twice");
+            }
+        }
+        let entries = consensus.metrics().last_log_index.unwrap();
+        let revision = consensus.state().revision();
+        assert_eq!(entries == revision, level == 1, "{entries} entries, {revision} revisions");
+    }
+    let in_history = |consensus: &Consensus| {
+        let revision = consensus.state().revision();
+        assert!(consensus.store().wait_for_history(revision, Duration::from_secs(60)));
+        let changes = consensus.store().history().changes_from(1).unwrap();
+        changes.map(|change| change.unwrap().revision).collect::<std::collections::BTreeSet<_>>()
+    };
+    assert!(in_history(&consensus).is_superset(&seen));
+    let (digest, revision) = (consensus.state().digest(), consensus.state().revision());
+    consensus.shutdown().await;
+
+    let consensus = start(directory.path()).await.unwrap();
+    consensus.wait_applied(revision).await;
+    assert_eq!(consensus.state().digest(), digest);
+    // An index of the log that is less than the revision: a read waits for the one and not for the other.
+    consensus.wait_read(read_index(&consensus).await).await;
+    assert!(set(&consensus, "k0", TURNS).await > revision);
+    assert!(in_history(&consensus).is_superset(&seen));
+    consensus.shutdown().await;
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{log::Log, machine::Machine};
 use crate::{
-    model::command::Verdict,
+    model::{command::Verdict, record::Revision},
     peer::{Member, NodeId},
 };
 
@@ -18,17 +18,22 @@ openraft::declare_raft_types!(
     pub(super) TypeConfig: D = EncodedProposal, R = ApplyResponse, NodeId = NodeId, Node = Member
 );
 
-/// An encoded proposal. The log, its cache and the calls to members share one copy; only applying decodes it.
+/// The encoded proposals of an entry (`model/entry.rs`). The log, its cache and the calls to members share one copy; only applying decodes it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct EncodedProposal(pub(super) Bytes);
 
-/// What applying an entry returns: nothing for an entry without a proposal.
+/// What applying an entry returns.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct ApplyResponse(pub(super) Option<Verdict>);
+pub(super) struct ApplyResponse {
+    /// The state's revision after the entry.
+    pub(super) revision: Revision,
+    /// The verdicts on its proposals, in their order.
+    pub(super) verdicts: Vec<Verdict>,
+}
 
 impl fmt::Display for EncodedProposal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a proposal of {} bytes", self.0.len())
+        write!(f, "proposals of {} bytes", self.0.len())
     }
 }
 
@@ -40,7 +45,7 @@ impl fmt::Debug for EncodedProposal {
 
 impl fmt::Display for ApplyResponse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", self.0)
+        write!(f, "revision {}: {:?}", self.revision, self.verdicts)
     }
 }
 

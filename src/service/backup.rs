@@ -51,7 +51,7 @@ impl Service {
         let made = tokio::spawn(async move { (consensus.fresh_snapshot().await, permit) }).await;
         let (made, permit) = made.map_err(|error| Refusal::Internal(error.to_string()))?;
         let (snapshot, file) = made.map_err(Refusal::Internal)?;
-        Ok(Backup { revision: snapshot.position.index, bytes: snapshot.bytes, file, permit })
+        Ok(Backup { revision: snapshot.revision, bytes: snapshot.bytes, file, permit })
     }
 }
 

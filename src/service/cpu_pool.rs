@@ -3,21 +3,26 @@
 //! A schema check, a dry run of a batch or a list without an index may take seconds. On the runtime's workers it would
 //! delay the heartbeats and elections of Raft, which share them; on threads without a bound it would take the processor
 //! from them. The threads here have a lower priority than the workers, so what competes for a processor loses to Raft.
+//! Whose turn it is `turns` decides.
 //!
-//! **Invariants:** at most [`CpuPool::threads`] pieces of work run at once, and a caller waits for its turn and for its
+//! **Invariants:** at most as many pieces of work run at once as there are processors, and a caller waits for its turn and for its
 //! result until its deadline at most. Work whose caller is gone sees it in its [`Cancel`], and holds its thread until
 //! it has ended: giving up never makes room for more than the threads carry.
+
+mod turns;
 
 use std::{sync::Arc, thread::available_parallelism};
 
 use tokio::{
-    runtime::{Builder, Runtime},
-    sync::{OwnedSemaphorePermit, Semaphore},
+    runtime::{Builder, Handle, Runtime},
     time::{Instant, timeout_at},
 };
 use tokio_util::sync::CancellationToken;
 
-use super::Refusal;
+use super::{Refusal, origin::Origin};
+use crate::model::limits::CONFIG_SCANS_MAX;
+pub(super) use turns::{PoolPermit, ScanPlace, Weight};
+use turns::{PoolQueue, Ticket};
 
 /// How far the priority of the threads is below that of the others: one such thread gets a tenth of a processor that
 /// another thread competes for.
@@ -28,14 +33,7 @@ const NICENESS: i32 = 10;
 pub(super) struct CpuPool {
     /// Owns the threads and nothing else: no task runs on it.
     runtime: Option<Runtime>,
-    threads: usize,
-    turns: Arc<Semaphore>,
-}
-
-/// The right to run on one of the threads.
-#[derive(Debug)]
-pub(super) struct PoolPermit {
-    _place: OwnedSemaphorePermit,
+    turns: Arc<PoolQueue>,
 }
 
 /// Tells a piece of work when nobody waits for it any more. Long work looks at it at least every few milliseconds.
@@ -63,45 +61,41 @@ impl CpuPool {
         let threads = available_parallelism().map_or(2, |processors| processors.get().max(2));
         let turns = if crate::sabotage::is("work-without-turns") { 64 } else { threads };
         let runtime = Builder::new_current_thread()
-            .max_blocking_threads(turns)
+            // A scan that makes way keeps its thread, asleep.
+            .max_blocking_threads(turns + CONFIG_SCANS_MAX)
             .thread_name("concord-cpu")
             .on_thread_start(lower_priority)
             .build();
         let runtime = runtime.expect("a runtime without drivers needs nothing that could be missing");
-        Self { runtime: Some(runtime), threads, turns: Arc::new(Semaphore::new(turns)) }
-    }
-
-    /// How many pieces of work run at once.
-    pub(super) fn threads(&self) -> usize {
-        self.threads
+        Self { runtime: Some(runtime), turns: PoolQueue::new(turns) }
     }
 
     /// Waits for a turn and runs `work` on one of the threads.
     ///
     /// # Errors
     /// [`Refusal::Unavailable`] when the deadline passes before the work has ended. Then its result is lost, so it must
-    /// not have changed anything.
+    /// not have changed anything. [`Refusal::LimitReached`] when too many lists of the origin wait.
     pub(super) async fn run<T: Send + 'static>(
         &self,
+        weight: Weight,
         deadline: Instant,
         work: impl FnOnce(&Cancel) -> T + Send + 'static,
     ) -> Result<T, Refusal> {
-        let turn = self.turn(deadline).await?;
-        self.run_in(turn, deadline, work).await.map(|(_turn, result)| result)
+        let turn = self.turn(weight, deadline).await?;
+        self.run_in(turn, deadline, |cancel, _| work(cancel)).await
     }
 
-    /// Waits for a turn, for work in several parts that must not wait for others in between.
+    /// Waits for a turn.
     ///
     /// # Errors
-    /// [`Refusal::Unavailable`] when the deadline passes before.
-    pub(super) async fn turn(&self, deadline: Instant) -> Result<PoolPermit, Refusal> {
-        let late = |_| Refusal::Unavailable("the processors were busy until the time was up".into());
-        let turn = timeout_at(deadline, Arc::clone(&self.turns).acquire_owned()).await.map_err(late)?;
-        turn.map(|place| PoolPermit { _place: place })
-            .map_err(|_| Refusal::Unavailable("this node is stopping".into()))
+    /// [`Refusal::Unavailable`] when the deadline passes before; [`Refusal::LimitReached`] as for [`Self::run`].
+    pub(super) async fn turn(&self, weight: Weight, deadline: Instant) -> Result<PoolPermit, Refusal> {
+        let ticket = self.turns.enter(Origin::current(), weight)?;
+        let late = || Refusal::Unavailable("the processors were busy until the time was up".into());
+        wait_for(ticket, deadline).await.ok_or_else(late)
     }
 
-    /// Runs `work` in a turn that was waited for, and returns the turn with the result.
+    /// Runs `work` in a turn that was waited for.
     ///
     /// # Errors
     /// As for [`Self::run`].
@@ -109,23 +103,52 @@ impl CpuPool {
         &self,
         turn: PoolPermit,
         deadline: Instant,
-        work: impl FnOnce(&Cancel) -> T + Send + 'static,
-    ) -> Result<(PoolPermit, T), Refusal> {
+        work: impl FnOnce(&Cancel, &mut Way) -> T + Send + 'static,
+    ) -> Result<T, Refusal> {
         let caller_gone = CancellationToken::new();
         let cancel = Cancel::new(caller_gone.clone(), deadline);
         let _gone_when_dropped = caller_gone.drop_guard();
+        let mut way = Way { turn: Some(turn), timers: Handle::current(), cancel: cancel.clone() };
         let running = self.runtime.as_ref().map(|runtime| {
-            runtime.spawn_blocking(move || {
-                // The turn ends with the work, however long after its caller.
-                let result = work(&cancel);
-                (turn, result)
-            })
+            // The turn ends with the work, however long after its caller.
+            runtime.spawn_blocking(move || work(&cancel, &mut way))
         });
         let running = running.expect("the runtime is there until the pool is dropped");
         let ended = timeout_at(deadline, running).await;
         ended
             .map_err(|_| late())?
             .map_err(|error| Refusal::Internal(format!("long work ended early: {error}")))
+    }
+}
+
+async fn wait_for(mut ticket: Ticket, deadline: Instant) -> Option<PoolPermit> {
+    timeout_at(deadline, &mut ticket.turn).await.ok()?.ok()
+}
+
+/// By which a long piece of work makes way for others and goes on later, on its own thread.
+#[derive(Debug)]
+pub(super) struct Way {
+    turn: Option<PoolPermit>,
+    /// The runtime of the caller: the pool's has no timers.
+    timers: Handle,
+    cancel: Cancel,
+}
+
+impl Way {
+    /// Lets others have a turn after each slice. False when there is no other turn until the deadline.
+    pub(super) fn make(&mut self) -> bool {
+        let Some(turn) = &mut self.turn else { return false };
+        let Some(ticket) = turn.make_way() else { return true };
+        let (begun, cancel) = (Instant::now(), &self.cancel);
+        let turn = self.timers.block_on(async {
+            tokio::select! {
+                turn = wait_for(ticket, cancel.deadline) => turn,
+                () = cancel.caller_gone.cancelled() => None,
+            }
+        });
+        // It works as long as it has waited, or it might never end.
+        self.turn = turn.map(|turn| turn.with_slice(begun.elapsed()));
+        self.turn.is_some()
     }
 }
 
@@ -154,7 +177,7 @@ fn lower_priority() {
 mod tests {
     use std::{
         sync::{
-            atomic::{AtomicUsize, Ordering},
+            atomic::{AtomicBool, AtomicUsize, Ordering},
             mpsc,
         },
         time::Duration,
@@ -171,11 +194,11 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn runs_no_more_than_its_threads_at_once() {
         let pool = CpuPool::new();
-        let threads = pool.threads();
+        let threads = available_parallelism().unwrap().get().max(2);
         let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let all = (0..threads * 4).map(|n| {
             let (running, most) = (Arc::clone(&running), Arc::clone(&most));
-            pool.run(soon(), move |_| {
+            pool.run(Weight::Short, soon(), move |_| {
                 most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                 std::thread::sleep(Duration::from_millis(5));
                 running.fetch_sub(1, Ordering::SeqCst);
@@ -190,11 +213,11 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn work_that_is_late_is_told_and_keeps_its_turn() {
         let pool = CpuPool::new();
-        let threads = pool.turns.available_permits();
+        let threads = pool.turns.free();
         let (ended, wait) = mpsc::channel();
         let end = Instant::now() + Duration::from_millis(20);
         let refused = pool
-            .run(end, move |cancel| {
+            .run(Weight::Short, end, move |cancel| {
                 // It goes on beyond its deadline, until the caller has given up.
                 while !cancel.caller_gone.is_cancelled() {
                     std::thread::yield_now();
@@ -204,8 +227,37 @@ mod tests {
             .await;
         assert!(matches!(refused, Err(Refusal::Unavailable(_))), "{refused:?}");
         assert!(wait.recv_timeout(Duration::from_secs(60)).unwrap());
-        let all = pool.turns.acquire_many(u32::try_from(threads).unwrap());
-        drop(tokio::time::timeout(Duration::from_secs(60), all).await.unwrap().unwrap());
+        let all = join_all((0..threads).map(async |_| pool.turn(Weight::Short, soon()).await.unwrap())).await;
+        assert_eq!((all.len(), pool.turns.free()), (threads, 0));
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_scan_makes_way_on_its_thread_and_goes_on() {
+        let pool = CpuPool::new();
+        let is_done = Arc::new(AtomicBool::new(false));
+        let mut turn = pool.turn(Weight::Scan, soon()).await.unwrap();
+        let place = turn.take_place();
+        let done = Arc::clone(&is_done);
+        let scan = pool.run_in(turn, soon(), move |_, way| {
+            let _place = place;
+            while !done.load(Ordering::SeqCst) {
+                assert!(way.make());
+                std::thread::yield_now();
+            }
+        });
+        // With the scan they take all threads that long work may have, so what ends them waits for the scan.
+        let others = (0..pool.turns.free().saturating_sub(1)).map(|_| {
+            let done = Arc::clone(&is_done);
+            pool.run(Weight::Long, soon(), move |cancel| {
+                while !done.load(Ordering::SeqCst) && !cancel.is_over() {
+                    std::thread::yield_now();
+                }
+            })
+        });
+        let done = Arc::clone(&is_done);
+        let last = pool.run(Weight::Long, soon(), move |_| done.store(true, Ordering::SeqCst));
+        let (scan, others, last) = tokio::join!(scan, join_all(others), last);
+        assert!(scan.is_ok() && others.iter().all(Result::is_ok) && last.is_ok());
     }
 
     #[tokio::test]
@@ -213,7 +265,7 @@ mod tests {
         let pool = CpuPool::new();
         let (begun, has_begun) = tokio::sync::oneshot::channel();
         let (ended, has_ended) = tokio::sync::oneshot::channel();
-        let work = pool.run(soon(), move |cancel| {
+        let work = pool.run(Weight::Short, soon(), move |cancel| {
             begun.send(()).unwrap();
             while !cancel.is_over() {
                 std::thread::yield_now();
@@ -230,8 +282,8 @@ mod tests {
     #[tokio::test]
     async fn a_panic_in_the_work_frees_its_turn() {
         let pool = CpuPool::new();
-        for _ in 0..pool.turns.available_permits() * 2 {
-            let result: Result<(), Refusal> = pool.run(soon(), |_| panic!("on purpose")).await;
+        for _ in 0..pool.turns.free() * 2 {
+            let result: Result<(), Refusal> = pool.run(Weight::Short, soon(), |_| panic!("on purpose")).await;
             assert!(matches!(result, Err(Refusal::Internal(_))), "{result:?}");
         }
     }

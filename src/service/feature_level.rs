@@ -130,7 +130,7 @@ impl Service {
         let Ok(_no_change) = self.inner.changing.try_lock() else { return };
         let Some(offered) = self.ask_members(consensus).await else { return };
         for to in consensus.state().feature_level() + 1..=offered.min(self.levels().offered) {
-            let (at, by) = (self.stamp(&consensus.state()), AUTHOR.into());
+            let (at, by) = (self.stamp(&consensus.state()).await, AUTHOR.into());
             let command = Command::RaiseFeatureLevel { to };
             let proposal = Proposal { at, by, reason: None, request: None, definition_read: None, command };
             match timeout(self.inner.options.write_timeout, consensus.write(proposal)).await {

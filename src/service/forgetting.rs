@@ -58,7 +58,7 @@ impl Service {
         let left = due.filter(|upto| state.requests().next().is_some_and(|oldest| oldest.revision <= *upto));
         let upto = left.or_else(|| too_old(&state, self.confirmed_time(CONFIRM)?))?;
         let command = Command::Forget { upto };
-        let (by, at) = (AUTHOR.to_owned(), self.stamp(&state));
+        let (by, at) = (AUTHOR.to_owned(), self.stamp(&state).await);
         let proposal = Proposal { at, by, reason: None, request: None, definition_read: None, command };
         match timeout(FORGET_TIMEOUT, consensus.write(proposal)).await {
             Ok(Ok(_)) => {}

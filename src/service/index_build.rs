@@ -51,7 +51,7 @@ impl Service {
         }
         let state = consensus.state();
         let next = state.building_after(last_built.as_ref()).cloned()?;
-        let at = self.stamp(&state);
+        let at = self.stamp(&state).await;
         *last_built = Some(next.key.clone());
         let began = Instant::now();
         let written = timeout(self.inner.options.write_timeout, consensus.write(step(&next, at)?)).await;

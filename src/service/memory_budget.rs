@@ -128,6 +128,20 @@ impl Reservation {
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
+    /// Makes it so many bytes, although they may not fit.
+    pub fn set(&mut self, bytes: u64) {
+        self.grow_anyway(bytes.saturating_sub(self.bytes));
+        drop(self.split(self.bytes.saturating_sub(bytes)));
+    }
+
+    /// Takes so many of its bytes, at most all, as a reservation of their own.
+    #[must_use]
+    pub fn split(&mut self, bytes: u64) -> Self {
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        Self { account: Arc::clone(&self.account), bytes }
+    }
+
     /// The reserved bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
@@ -196,6 +210,23 @@ mod tests {
         one.grow(MIB).unwrap();
         drop((one, other));
         assert_eq!(budget.callers.used.load(Ordering::Relaxed), 0, "a refused growth reserves nothing");
+    }
+
+    #[test]
+    fn a_reservation_is_given_back_in_parts() {
+        let budget = MemoryBudget::new(64 * MIB);
+        let used = || budget.callers.used.load(Ordering::Relaxed);
+        let mut whole = budget.reserve(Share::Callers, 10 * MIB).unwrap();
+        let part = whole.split(4 * MIB);
+        assert_eq!((whole.bytes(), part.bytes(), used()), (6 * MIB, 4 * MIB, 10 * MIB));
+        drop(part);
+        assert_eq!(used(), 6 * MIB);
+        whole.set(MIB);
+        assert_eq!((whole.bytes(), used()), (MIB, MIB));
+        whole.set(100 * MIB);
+        assert_eq!(used(), 100 * MIB);
+        assert_eq!(whole.split(u64::MAX).bytes(), 100 * MIB);
+        assert_eq!(used(), 0);
     }
 
     #[test]

@@ -19,8 +19,10 @@
 //! | the file that holds the whole state | `backup` |
 //! | the owner of a credential | `access` |
 //! | the free space that writes leave on the disk, of this node and of a majority | `disk_reserve`, `room` |
-//! | threads for work that takes longer than about a millisecond | `cpu_pool` |
+//! | threads for work that takes longer than about a millisecond, and whose turn it is | `cpu_pool` |
+//! | where a request comes from | `origin` |
 //! | the bytes that requests in flight hold in memory | `memory_budget` |
+//! | where what is large is freed | `deferred_drop` |
 //!
 //! This file is the [`Service`] that they all extend: its options, the state that they share, its life.
 //!
@@ -35,6 +37,7 @@ pub mod access;
 mod backup;
 mod clock;
 mod cpu_pool;
+mod deferred_drop;
 mod disk_reserve;
 mod feature_level;
 mod forgetting;
@@ -45,6 +48,7 @@ pub(crate) mod history;
 mod index_build;
 pub(crate) mod membership;
 pub mod memory_budget;
+mod origin;
 pub(crate) mod read;
 mod request;
 mod retry;
@@ -66,11 +70,16 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     model::{
-        limits::{BACKUPS_MAX, CONFIG_SCANS_MAX, HISTORY_READS_MAX, Limits},
+        limits::{BACKUPS_MAX, HISTORY_READS_MAX, Limits},
         record::Revision,
         time::Timestamp,
     },
-    peer::{Member, NodeId, client::Peers},
+    peer::{
+        Member, NodeId,
+        call::Call,
+        client::{Lane, Peers},
+        framed::FramedCalls,
+    },
     raft::{Consensus, Timers},
     state::State,
     store,
@@ -80,6 +89,7 @@ pub use backup::Backup;
 pub use history::retention::Retention;
 pub use membership::change::{Change, Changed};
 pub use memory_budget::{Reservation, Share};
+pub use origin::Origin;
 pub use request::{
     Alarm, Caller, ClusterView, Compiled, Consistency, Level, MemberView, NewSchema, NewUnique, Refusal,
     Rollback, Write, Written,
@@ -153,12 +163,11 @@ struct Inner {
     write_barriers: Arc<write::write_barrier::WriteBarriers>,
     /// Where work runs that takes longer than about a millisecond.
     cpu_pool: cpu_pool::CpuPool,
-    /// One permit for each scan of all configs of a definition.
-    scans: Arc<Semaphore>,
     read_index: Arc<read::SharedReadIndex>,
+    /// This node's requests to the leader for a read index.
+    read_indexes: FramedCalls,
     hub: Arc<watch::Hub>,
     pinned_states: Arc<read::pinned::PinnedStates>,
-    long_lists: read::list::LongLists,
     memory_budget: memory_budget::MemoryBudget,
     /// One permit for each backup that is being written.
     backups: Arc<Semaphore>,
@@ -173,8 +182,6 @@ impl Service {
     /// A service without consensus; [`Self::start`] starts it when the directory has an identity.
     #[must_use]
     pub fn new(options: Options, access: Access, peers: Arc<Peers>) -> Self {
-        let cpu_pool = cpu_pool::CpuPool::new();
-        let scans_max = CONFIG_SCANS_MAX.min(cpu_pool.threads() - 1);
         let memory_budget = memory_budget::MemoryBudget::new(options.limits.in_flight_bytes as u64);
         let inner = Inner {
             access,
@@ -194,10 +201,9 @@ impl Service {
             clock: clock::Clock::new(),
             voters_room: room::VotersRoom::default(),
             write_barriers: Arc::default(),
-            long_lists: read::list::LongLists::new(cpu_pool.threads()),
-            cpu_pool,
-            scans: Arc::new(Semaphore::new(scans_max)),
+            cpu_pool: cpu_pool::CpuPool::new(),
             read_index: Arc::default(),
+            read_indexes: FramedCalls::new(Lane::Forward, [Call::ReadIndexes, Call::ReadIndex]),
             hub: Arc::new(watch::Hub::new(options.limits.watches)),
             pinned_states: Arc::new(read::pinned::PinnedStates::new(memory_budget.pins_max())),
             memory_budget,
@@ -225,7 +231,7 @@ impl Service {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Refusal> {
         let deadline = Instant::now() + self.inner.options.write_timeout;
-        self.inner.cpu_pool.run(deadline, |_| work()).await
+        self.inner.cpu_pool.run(cpu_pool::Weight::Short, deadline, |_| work()).await
     }
 
     /// An empty reservation of memory for a request, which grows with what the request holds.

@@ -16,7 +16,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::access::Principal;
+use super::{access::Principal, deferred_drop::DeferredDrop};
 use crate::{
     model::{
         command::{Applied, Expect, IdempotencyKey, Outcome},
@@ -47,6 +47,18 @@ pub struct Caller {
 pub(super) struct WriteRequest {
     pub(super) caller: Caller,
     pub(super) write: Write,
+}
+
+/// Bytes of documents above which a write is freed on a thread for blocking work: its values may take milliseconds.
+const DEFERRED_DROP_BYTES: usize = 64 << 10;
+
+impl Drop for WriteRequest {
+    fn drop(&mut self) {
+        let bytes: usize = self.write.operations().iter().map(Write::document_bytes).sum();
+        if bytes > DEFERRED_DROP_BYTES {
+            drop(DeferredDrop(vec![std::mem::replace(&mut self.write, Write::Batch(Vec::new()))]));
+        }
+    }
 }
 
 /// A write as a caller asks for it. Keys are raw texts: they are validated in the contract's order

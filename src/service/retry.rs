@@ -113,7 +113,7 @@ impl Service {
 pub(super) async fn confirm_leadership(consensus: &Consensus, deadline: Instant) -> Attempt<()> {
     let confirmed = async {
         let index = consensus.read_index().await?;
-        consensus.wait_applied(index).await;
+        consensus.wait_read(index).await;
         Ok::<(), ReadError>(())
     };
     match timeout_at(deadline, confirmed).await {

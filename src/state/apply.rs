@@ -33,7 +33,7 @@ use crate::model::{
 pub(super) struct EntryContext {
     pub(super) revision: Revision,
     pub(super) at: Timestamp,
-    /// The step of the entry's batch; 0 for a change that is an entry of its own.
+    /// The step of the batch; 0 for a change that is a proposal of its own.
     step: u32,
 }
 
@@ -46,7 +46,7 @@ impl EntryContext {
 }
 
 impl State {
-    /// Applies an entry without a command (blank, membership): only the revision grows.
+    /// Applies an entry without a proposal (blank, membership): only the revision grows.
     pub fn advance(&mut self, revision: Revision) {
         self.revision = revision;
     }

@@ -103,7 +103,7 @@ pub struct RememberedOutcome {
     pub request: IdempotencyKey,
     /// When it was decided, by the log's time.
     pub at: Timestamp,
-    /// The entry that decided it.
+    /// The revision at which it was decided.
     pub revision: Revision,
     /// The decision.
     pub outcome: Outcome,
@@ -168,10 +168,10 @@ impl Item for ByAge {
     }
 }
 
-/// What one log entry changed: what the store writes and watchers receive.
+/// What one proposal changed: what the store writes and watchers receive.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Change {
-    /// The entry's revision.
+    /// The revision at which it was decided.
     pub revision: Revision,
     /// Its time.
     pub at: Timestamp,
@@ -284,7 +284,9 @@ impl State {
         Self::default()
     }
 
-    /// The revision of the last applied entry, also of one without a command.
+    /// How much has been decided: each proposal is decided at the next revision, and an entry of the log without one
+    /// takes a revision, too. It is the state's own count and not the index of an entry, which may hold several
+    /// proposals.
     #[must_use]
     pub fn revision(&self) -> Revision {
         self.revision

@@ -20,6 +20,11 @@
 //! | `fuzz` | targets of the fuzzer |
 //! | `files` | files that survive a power failure, and the frame of every block |
 //!
+//! Two numbers say how far something is. The [`LogIndex`] is a place in the log of this cluster: the durable end of the
+//! log, snapshots and sled are compared by it. The revision is the state's own count of what was decided: the history
+//! is ordered by it. An entry of the log may hold several proposals, so the two differ, and one is never compared with
+//! the other. Stored states carry both.
+//!
 //! **Invariants:** a snapshot counts only once the history up to it is durable. sled never holds what the log
 //! does not hold durably, and is never the only copy. Enqueueing what was applied never waits for a disk.
 
@@ -63,11 +68,14 @@ use crate::{
 /// How long the store's thread may take to end when the store was not closed.
 const ABANDON_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// The number of an entry of the Raft log. Not a revision: see the head of this file.
+pub type LogIndex = u64;
+
 /// A place in the Raft log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Position {
     /// The last entry that was applied.
-    pub index: Revision,
+    pub index: LogIndex,
     /// Log id and membership, encoded by the Raft layer and opaque to the store.
     pub raft_meta: Vec<u8>,
 }
@@ -76,9 +84,9 @@ pub struct Position {
 #[derive(Debug, Clone, Copy)]
 pub struct LogRange {
     /// The last purged entry; 0 when there is none.
-    pub purged: Revision,
+    pub purged: LogIndex,
     /// The last entry.
-    pub last: Revision,
+    pub last: LogIndex,
 }
 
 /// Settings of the store; tests use small ones.
@@ -163,6 +171,8 @@ pub struct SnapshotFile {
     pub path: PathBuf,
     /// The state's place in the log.
     pub position: Position,
+    /// The state's revision.
+    pub revision: Revision,
     /// The file's length.
     pub bytes: u64,
     /// The state's digest.
@@ -183,11 +193,11 @@ pub struct Batch {
 /// How far the store's parts are, and their sizes.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Figures {
-    /// The last entry that was enqueued.
+    /// The revision of the state that was enqueued last.
     pub applied: Revision,
-    /// The history's applied mark. The entries between it and `applied` are in memory.
+    /// The history's applied mark. The changes between it and `applied` are in memory.
     pub history: Revision,
-    /// The entry that sled is at: seconds behind `applied` while writes arrive, 0 while sled is rebuilt after
+    /// The revision that sled is at: seconds behind `applied` while writes arrive, 0 while sled is rebuilt after
     /// an error.
     pub mirrored: Revision,
     /// Bytes of sled on the disk when they were last measured.
@@ -282,7 +292,7 @@ impl Store {
     /// # Errors
     /// When the disk fails, or when the store ends meanwhile.
     pub fn build_snapshot(&self, state: &State, position: &Position) -> Result<SnapshotFile, StoreError> {
-        self.inner.shared.sync(position.index)?;
+        self.inner.shared.sync(state.revision())?;
         self.inner.snapshots.build(state, position, self.inner.shared.log_durable())
     }
 
@@ -295,7 +305,7 @@ impl Store {
     /// The index up to which the log may be purged: that of the older of the two retained snapshots; 0 while
     /// there are not two.
     #[must_use]
-    pub fn purge_limit(&self) -> Revision {
+    pub fn purge_limit(&self) -> LogIndex {
         self.inner.snapshots.purge_limit()
     }
 
@@ -331,16 +341,18 @@ impl Store {
     }
 
     /// Reads a snapshot file as [`Self::install`] does, so that no file that can't be installed is sent or adopted:
-    /// checksums say that it is as it was written, not that what was written is a state. Blocking.
+    /// checksums say that it is as it was written, not that what was written is a state. Returns what it holds.
+    /// Blocking.
     ///
     /// # Errors
-    /// When it is damaged or can't be decoded, or when the disk fails.
-    pub fn verify(&self, file: &SnapshotFile) -> Result<(), StoreError> {
-        let found = snapshot::retained::decode(&file.path)?;
-        if found.digest == file.digest && found.position == file.position {
-            Ok(())
+    /// When it is damaged, can't be decoded or holds another state than this position and digest say, or when the disk
+    /// fails.
+    pub fn verify(&self, path: &Path, position: &Position, digest: u128) -> Result<SnapshotFile, StoreError> {
+        let found = snapshot::retained::decode(path)?;
+        if found.digest == digest && found.position == *position {
+            Ok(found)
         } else {
-            Err(StoreError::Damaged(format!("{} holds another state", file.path.display())))
+            Err(StoreError::Damaged(format!("{} holds another state", path.display())))
         }
     }
 

@@ -14,7 +14,7 @@
 use std::path::Path;
 
 use super::{
-    LogRange, Options, Position, StoreError, files,
+    LogIndex, LogRange, Options, Position, StoreError, files,
     history::{format, writer::HistoryWriter},
     sled::{
         checkpoint::Checkpoint,
@@ -23,7 +23,7 @@ use super::{
     },
     snapshot::{file, retained::RetainedSnapshots},
 };
-use crate::{model::record::Revision, state::State};
+use crate::state::State;
 
 /// The parts of an opened store.
 #[derive(Debug)]
@@ -59,7 +59,7 @@ pub(super) fn open(directory: &Path, options: &Options, log: LogRange) -> Result
         },
     };
     let nothing = from == "nothing" && log.purged > 0;
-    let revision = newest.1.index;
+    let revision = newest.0.revision();
     tracing::info!(revision, "loaded revision {revision} from {from}");
     if history.applied() < revision {
         tracing::info!("the history ends at revision {} and continues after {revision}", history.applied());
@@ -167,7 +167,7 @@ fn load_sled(
 }
 
 /// Reads the checkpoint of the trees, and the target of a merge that was interrupted.
-fn read_meta(trees: Trees) -> Result<(Trees, Option<Checkpoint>, Option<Revision>), TreeError> {
+fn read_meta(trees: Trees) -> Result<(Trees, Option<Checkpoint>, Option<LogIndex>), TreeError> {
     match trees.checkpoint().and_then(|checkpoint| trees.merge_target().map(|target| (checkpoint, target))) {
         Ok((checkpoint, target)) => Ok((trees, checkpoint, target)),
         Err(error) => {
@@ -190,15 +190,15 @@ fn check_position(
     let index = checkpoint.position.index;
     let snapshot = snapshots.current().map_or(0, |newest| newest.position.index);
     if index < snapshot {
-        return Err(TreeError::new(format!("it is at revision {index}, a snapshot at {snapshot}")));
+        return Err(TreeError::new(format!("it is at entry {index} of the log, a snapshot at {snapshot}")));
     }
-    let applied = history.applied();
-    if index > applied {
-        return Err(TreeError::new(format!("it is at revision {index}, the history at {applied}")));
+    let (revision, applied) = (checkpoint.revision, history.applied());
+    if revision > applied {
+        return Err(TreeError::new(format!("it is at revision {revision}, the history at {applied}")));
     }
     let purged = log.purged;
     if index < purged {
-        return Err(TreeError::new(format!("it is at revision {index}, the log is purged up to {purged}")));
+        return Err(TreeError::new(format!("it is at entry {index}, and the log is purged up to {purged}")));
     }
     Ok(())
 }
@@ -242,9 +242,9 @@ fn load_snapshot(
     Ok(None)
 }
 
-fn lost(what: &str, index: Revision, log: LogRange) -> StoreError {
+fn lost(what: &str, index: LogIndex, log: LogRange) -> StoreError {
     StoreError::LogLost(format!(
-        "{what} holds revision {index}, but the log ends at {}: the log was lost, and with it this node's votes; \
+        "{what} holds the log up to entry {index}, but the log ends at {}: the log was lost, and with it this node's votes; \
          remove the node from the cluster and join it again with an empty directory and a new id",
         log.last
     ))

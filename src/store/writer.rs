@@ -17,7 +17,7 @@ use std::{
 };
 
 use super::{
-    Batch, Figures, Position, Store, StoreError,
+    Batch, Figures, LogIndex, Position, Store, StoreError,
     history::writer::HistoryWriter,
     sled::{
         checkpoint::Checkpoint,
@@ -59,10 +59,10 @@ struct Queue {
     items: VecDeque<Item>,
     newest: (State, Position),
     /// The local log is durable up to this entry.
-    log_durable: Revision,
-    /// The history has to be made durable up to this entry.
+    log_durable: LogIndex,
+    /// The history has to be made durable up to this revision.
     sync_to: Revision,
-    /// The history is durable up to this entry.
+    /// The history is durable up to this revision.
     synced: Revision,
     figures: Figures,
     ending: Ending,
@@ -100,7 +100,7 @@ enum Item {
 struct Round {
     items: VecDeque<Item>,
     newest: (State, Position),
-    log_durable: Revision,
+    log_durable: LogIndex,
     sync_to: Revision,
     ending: Ending,
     /// Bytes that no longer wait once the items are processed.
@@ -118,7 +118,7 @@ impl Store {
         let frees = edits().any(Edit::is_costly_to_free);
         let needed = needs_state.then(|| Box::new(state.clone()));
         let mut queue = self.inner.shared.queue();
-        queue.figures.applied = position.index;
+        queue.figures.applied = state.revision();
         let before = std::mem::replace(&mut queue.newest, (state, position)).0;
         if queue.ending == Ending::Over {
             return;
@@ -132,14 +132,14 @@ impl Store {
     }
 
     /// Tells the store that the local log is durable up to this entry. sled never goes beyond it.
-    pub fn flushed(&self, index: Revision) {
+    pub fn flushed(&self, index: LogIndex) {
         let mut queue = self.inner.shared.queue();
         queue.log_durable = queue.log_durable.max(index);
         self.inner.shared.wake(queue);
     }
 
     /// Tells the store that the entries after this one were cut from the local log.
-    pub fn truncated(&self, last: Revision) {
+    pub fn truncated(&self, last: LogIndex) {
         let mut queue = self.inner.shared.queue();
         queue.log_durable = queue.log_durable.min(last);
     }
@@ -182,9 +182,9 @@ impl Store {
 }
 
 impl Shared {
-    pub(super) fn new(newest: (State, Position), log_durable: Revision, history: &HistoryWriter) -> Self {
+    pub(super) fn new(newest: (State, Position), log_durable: LogIndex, history: &HistoryWriter) -> Self {
         let figures = Figures {
-            applied: newest.1.index,
+            applied: newest.0.revision(),
             history: history.applied(),
             history_bytes: history.bytes(),
             ..Figures::default()
@@ -194,7 +194,7 @@ impl Shared {
             log_durable,
             sync_to: 0,
             // What was loaded is in a durable file, or is applied again from the log.
-            synced: newest.1.index,
+            synced: newest.0.revision(),
             newest,
             figures,
             ending: Ending::No,
@@ -216,10 +216,10 @@ impl Shared {
     /// Enqueues a state that replaces all before it.
     pub(super) fn installed(&self, state: State, position: Position) {
         let mut queue = self.queue();
-        if position.index <= queue.figures.applied {
+        if state.revision() <= queue.figures.applied {
             return;
         }
-        queue.figures.applied = position.index;
+        queue.figures.applied = state.revision();
         // The log is purged to an installed snapshot; the file itself is durable.
         queue.log_durable = queue.log_durable.max(position.index);
         queue.newest = (state.clone(), position.clone());
@@ -228,26 +228,26 @@ impl Shared {
     }
 
     /// The last entry that the local log holds durably, as far as the store was told.
-    pub(super) fn log_durable(&self) -> Revision {
+    pub(super) fn log_durable(&self) -> LogIndex {
         self.queue().log_durable
     }
 
-    /// Waits until the history is durable up to and including an entry.
-    pub(super) fn sync(&self, index: Revision) -> Result<(), StoreError> {
+    /// Waits until the history is durable up to and including a revision.
+    pub(super) fn sync(&self, revision: Revision) -> Result<(), StoreError> {
         let mut queue = self.queue();
-        queue.sync_to = queue.sync_to.max(index);
+        queue.sync_to = queue.sync_to.max(revision);
         queue.busy = false;
         self.wake.notify_one();
         let queue = self
             .done
-            .wait_while(queue, |queue| queue.ending != Ending::Over && queue.synced < index)
+            .wait_while(queue, |queue| queue.ending != Ending::Over && queue.synced < revision)
             .unwrap_or_else(PoisonError::into_inner);
-        if queue.synced >= index {
+        if queue.synced >= revision {
             return Ok(());
         }
         let why = self.failed.borrow().clone().unwrap_or_else(|| "it was closed".into());
         Err(StoreError::Io {
-            context: format!("the store ended before its history was durable up to revision {index}"),
+            context: format!("the store ended before its history was durable up to revision {revision}"),
             source: std::io::Error::other(why),
         })
     }
@@ -301,7 +301,7 @@ struct Worker<'a> {
     /// When something was applied last.
     applied_at: Instant,
     /// `log_durable` and `sync_to` of the last round.
-    seen: (Revision, Revision),
+    seen: (LogIndex, Revision),
     /// The rest before the next step of sled.
     rest: Duration,
 }
@@ -332,7 +332,7 @@ impl Worker<'_> {
             let bytes = round.bytes;
             self.seen = (log_durable, sync_to);
             let log_durable =
-                if crate::sabotage::is("sled-beyond-log") { Revision::MAX } else { log_durable };
+                if crate::sabotage::is("sled-beyond-log") { LogIndex::MAX } else { log_durable };
             self.process(round)?;
             // Whoever adds holds the queue's lock, as this thread did when it read the sum.
             self.shared.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
@@ -411,14 +411,14 @@ impl Worker<'_> {
             match item {
                 Item::Applied { checkpoint, changes, state, retired } => {
                     changes.iter().try_for_each(|change| self.history.write(change))?;
-                    self.history.advance(checkpoint.position.index)?;
+                    self.history.advance(checkpoint.revision)?;
                     self.history.compact(checkpoint.compaction_revision)?;
                     self.mirror.enqueue(checkpoint, changes, state);
                     drop(retired);
                 }
                 Item::Installed(state, position) => {
                     self.history.seal()?;
-                    self.history.skip_to(position.index)?;
+                    self.history.skip_to(state.revision())?;
                     self.history.compact(state.compaction_revision())?;
                     self.synced();
                     self.mirror.install(*state, position);

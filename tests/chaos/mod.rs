@@ -153,6 +153,10 @@ async fn promises_hold_under_faults() {
     violations.extend(record.violations.iter().cloned());
     let mut summary = summary(&plan, &shared, &record, &violations);
     summary["watches"] = json!(watches);
+    // Fewer entries than revisions: writes shared entries.
+    summary["entries"] = json!(cluster.place_in_log(1).await);
+    let status = cluster.client(1).status().await.unwrap_or_else(|why| panic!("{why}"));
+    summary["revision"] = status["revision"].clone();
     summary["compaction_revision"] = json!(compaction_revision);
     print_violations(&violations);
     println!("{summary}");

@@ -70,7 +70,7 @@ async fn a_node_that_was_given_a_snapshot_has_the_whole_history() {
     let first = set_twice(&cluster.client(1)).await;
     let away = cluster.followers().await[0];
     let others = [away % 3 + 1, (away + 1) % 3 + 1];
-    let missed_from = cluster.client(away).status().await.unwrap()["revision"].as_u64().unwrap();
+    let missed_from = cluster.place_in_log(away).await;
     cluster.node(away).kill();
     overwrite(&cluster, &others, 0).await;
     for id in others {

@@ -172,6 +172,34 @@ async fn a_cluster_grows_to_five_and_shrinks_to_three_under_load() {
 }
 
 #[tokio::test]
+async fn a_follower_that_is_removed_answers_no_read_with_what_was_before() {
+    let cluster = Cluster::start("removed-reader").await;
+    let [removed, stays] = cluster.followers().await;
+    let (reader, writer) = (cluster.client(removed), cluster.client(stays));
+    define(&writer, "d").await;
+    let path = config("d", "k");
+    // It has asked the leader, and the connection for that stays open.
+    for n in 0..20 {
+        set(&writer, "d", "k", &json!({"n": n})).await;
+        assert_eq!(reader.get(&path).insist().await.expect(200).data()["data"], json!({"n": n}));
+    }
+    let mut read = 20;
+    let gone = decided(writer.delete(&member(removed, ""))).await;
+    assert!(matches!(gone.status, 200 | 404), "{gone:?}");
+    eventually("it answers no read any more", async || {
+        read += 1;
+        set(&writer, "d", "k", &json!({"n": read})).await;
+        let answer = reader.get(&path).attempt().await?;
+        if answer.status == 200 {
+            assert_eq!(answer.data()["data"], json!({"n": read}), "a read went back");
+        }
+        check(answer.status == 503, || format!("{answer:?}"))
+    })
+    .await;
+    voters_are(&cluster, &[6 - removed - stays, stays]).await;
+}
+
+#[tokio::test]
 async fn a_dead_member_is_replaced_under_a_new_id() {
     let mut cluster = Cluster::start("replace").await;
     define(&cluster.client(1), "idempotent").await;

@@ -5,6 +5,7 @@ mod batch;
 mod cursor;
 mod failover;
 mod forming;
+mod groups;
 mod history;
 mod indexing;
 mod members;

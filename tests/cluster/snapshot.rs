@@ -1,12 +1,12 @@
 //! A node that was down for longer than the log covers catches up by a snapshot.
 
-use std::path::Path;
-
 use futures::future::join_all;
 use serde_json::json;
 
 use crate::harness::{
-    Cluster, Options, check, eventually,
+    Cluster, Options, check,
+    cluster::snapshots,
+    eventually,
     load::{define, everything, set},
 };
 
@@ -26,39 +26,25 @@ pub(super) async fn overwrite(cluster: &Cluster, ids: &[u64], round: u64) {
     join_all((0..8).map(writer)).await;
 }
 
-/// The revisions of the snapshot files under a directory, ascending.
-fn snapshots(directory: &Path) -> Vec<u64> {
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
-        if entry.path().is_dir() {
-            found.extend(snapshots(&entry.path()));
-        }
-        let name = entry.file_name();
-        let index = name.to_str().and_then(|name| name.strip_prefix("snapshot-")?.strip_suffix(".concord"));
-        found.extend(index.and_then(|index| index.parse::<u64>().ok()));
-    }
-    found.sort_unstable();
-    found
-}
-
-/// Waits until a node keeps two snapshots that are both newer than a revision: its log is purged up to it.
-pub(super) async fn log_is_purged(cluster: &mut Cluster, id: u64, revision: u64) {
+/// Waits until a node keeps two snapshots that are both newer than a place in the log, up to which its log is purged
+/// then.
+pub(super) async fn log_is_purged(cluster: &mut Cluster, id: u64, place: u64) {
     let directory = cluster.node(id).directory.clone();
     eventually(&format!("node {id} keeps two newer snapshots"), async || {
         let found = snapshots(&directory);
-        check(found.len() >= 2 && found[0] > revision, || format!("{found:?}, expected more than {revision}"))
+        check(found.len() >= 2 && found[0] > place, || format!("{found:?}, expected more than {place}"))
     })
     .await;
     // The snapshots come first: until the log is purged as well, a node that was away is still served from it.
     let log = cluster.node(id).log.clone();
-    eventually(&format!("node {id} has purged its log up to {revision}"), async || {
+    eventually(&format!("node {id} has purged its log up to {place}"), async || {
         let text = std::fs::read_to_string(&log).map_err(|error| error.to_string())?;
         let cut = |line: &str| {
             let digits = line.split_once("purge_upto: ")?.1.split_once('.')?.1;
             digits.chars().take_while(char::is_ascii_digit).collect::<String>().parse::<u64>().ok()
         };
         let last = text.lines().filter(|line| line.contains("purge log, ")).filter_map(cut).max();
-        check(last.is_some_and(|last| last > revision), || format!("{last:?}, expected more than {revision}"))
+        check(last.is_some_and(|last| last > place), || format!("{last:?}, expected more than {place}"))
     })
     .await;
 }
@@ -72,7 +58,7 @@ async fn a_node_that_was_away_too_long_catches_up_by_a_snapshot() {
     let away = cluster.followers().await[0];
     let others = [away % 3 + 1, (away + 1) % 3 + 1];
     for round in 0..2 {
-        let revision = cluster.client(away).status().await.unwrap()["revision"].as_u64().unwrap();
+        let place = cluster.place_in_log(away).await;
         if round == 0 {
             assert!(cluster.node(away).stop().await.success());
         } else {
@@ -80,7 +66,7 @@ async fn a_node_that_was_away_too_long_catches_up_by_a_snapshot() {
         }
         overwrite(&cluster, &others, round).await;
         for id in others {
-            log_is_purged(&mut cluster, id, revision).await;
+            log_is_purged(&mut cluster, id, place).await;
         }
         let present = everything(&cluster.client(others[0]), "d").await;
         assert_eq!(present.len(), 9);

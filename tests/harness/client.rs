@@ -5,6 +5,7 @@
 
 use std::{
     future::{Future, IntoFuture},
+    net::{IpAddr, Ipv4Addr},
     pin::Pin,
     time::{Duration, Instant},
 };
@@ -40,8 +41,18 @@ pub(crate) struct Call {
 
 impl Client {
     pub(crate) fn new(base: &str, key: &str) -> Self {
+        Self::at(None, base, key)
+    }
+
+    /// The same from another address of this machine, for which it is another caller.
+    pub(crate) fn sending_from(&self, address: Ipv4Addr) -> Self {
+        Self::at(Some(address.into()), &self.base, &self.key)
+    }
+
+    fn at(address: Option<IpAddr>, base: &str, key: &str) -> Self {
         let http = reqwest::Client::builder()
             .no_proxy()
+            .local_address(address)
             .redirect(reqwest::redirect::Policy::none())
             .connect_timeout(Duration::from_secs(10))
             .timeout(DEADLINE)

@@ -47,6 +47,21 @@ impl Options {
     }
 }
 
+/// The places in the log of the snapshot files under a directory, ascending. They are no revisions.
+pub(crate) fn snapshots(directory: &Path) -> Vec<u64> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        if entry.path().is_dir() {
+            found.extend(snapshots(&entry.path()));
+        }
+        let name = entry.file_name();
+        let index = name.to_str().and_then(|name| name.strip_prefix("snapshot-")?.strip_suffix(".concord"));
+        found.extend(index.and_then(|index| index.parse::<u64>().ok()));
+    }
+    found.sort_unstable();
+    found
+}
+
 /// Three nodes and their directory. Dropping it kills them.
 #[derive(Debug)]
 pub(crate) struct Cluster {
@@ -243,6 +258,18 @@ impl Cluster {
             digests.into_values().flatten().next().ok_or_else(|| "no node".to_owned())
         })
         .await
+    }
+
+    /// How far in the log a node is: a backup is a snapshot of what it has applied, and its file names the place.
+    pub(crate) async fn place_in_log(&self, id: u64) -> u64 {
+        let node = self.nodes.iter().find(|node| node.id == id).expect("a member's id");
+        eventually("a backup", async || {
+            let backup = node.client().get("/api/v1/cluster/backup").open().await?;
+            check(backup.status().as_u16() == 200, || format!("{backup:?}"))?;
+            backup.bytes().await.map(drop).map_err(|error| error.to_string())
+        })
+        .await;
+        snapshots(&node.directory).pop().expect("there is one now")
     }
 
     /// Kills all nodes at once.

@@ -1,6 +1,13 @@
 //! What callers with a valid key whose reads are expensive do to the cluster.
 
-use std::{sync::LazyLock, time::Duration};
+use std::{
+    net::Ipv4Addr,
+    sync::{
+        LazyLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use futures::future::join_all;
 use http::Method;
@@ -134,6 +141,42 @@ async fn lists_that_test_every_config_hurt_nobody() {
 }
 
 #[tokio::test]
+async fn lists_of_one_address_do_not_keep_the_pool_from_another() {
+    const CONFIGS: usize = 10_000;
+    let cluster = Cluster::start("hostile-turns").await;
+    let clients = cluster.clients();
+    define_indexed(&clients[0], "big", &json!(["a", "b"])).await;
+    fill(&clients[0], "big", CONFIGS, |n| json!({"a": n, "b": n % 100})).await;
+    let list = format!("{}/config/?search=K00&sort_by=b&page=7", definition("big"));
+    let is_over = AtomicBool::new(false);
+    // More than may wait of one address, again and again.
+    let attack = async || {
+        let mut statuses = Vec::new();
+        while !is_over.load(Ordering::Relaxed) {
+            let status = clients[0].get(&list).attempt().await.expect("an answer").status;
+            assert!(matches!(status, 200 | 429 | 503), "{status}");
+            statuses.push(status);
+        }
+        statuses
+    };
+    let other = clients[0].sending_from(Ipv4Addr::new(127, 0, 0, 2));
+    let body = json!({"data": {"x": noise(100_000)}});
+    let good = async {
+        clients[0].get(&list).insist().await.expect(200);
+        for turn in 0..20 {
+            let listed = other.get(&list).attempt().await.expect("an answer");
+            assert_eq!((listed.status, listed.total()), (200, CONFIGS as u64), "in turn {turn}");
+            other.put(&config("big", "k0000000"), &body).insist().await.expect(200);
+        }
+        is_over.store(true, Ordering::Relaxed);
+    };
+    let (statuses, ()) = tokio::join!(join_all((0..96).map(|_| attack())), good);
+    let statuses = statuses.concat();
+    println!("96 lists at once from one address: {:?}", counts(&statuses));
+    assert!(statuses.contains(&200) && statuses.contains(&429));
+}
+
+#[tokio::test]
 async fn states_that_cursors_and_watches_pin_take_bounded_memory() {
     // Few enough for an unoptimised build; with more, `scripts/hostile.sh` shows the bound on memory, too.
     let rewrites =
@@ -227,6 +270,29 @@ async fn answers_that_nobody_reads_take_bounded_memory() {
     assert!(grown <= 120, "{grown} MB more");
     drop(unread);
     clients[0].get(&config("d", "k1")).insist().await.expect(200);
+}
+
+#[tokio::test]
+async fn a_page_that_another_node_holds_is_bounded_like_an_own_one() {
+    let options = Options::default().with("CONCORD_IN_FLIGHT_BYTES", &(64 << 20).to_string());
+    let cluster = Cluster::start_with("hostile-far-pages", &options).await;
+    let clients = cluster.clients();
+    define_indexed(&clients[0], "d", &json!([])).await;
+    write_large(&clients[0], "d", 0..36, true).await;
+    // The newest come first: the second page has 21 MB, and 18 MiB are for large answers.
+    fill(&clients[0], "d", 36, |n| json!({"n": n})).await;
+    clients[0].get(&config("d", "k0000000")).insist().await.expect(200);
+    let list = format!("{}/config/?limit=36&sort_by=created_at&sort_order=desc", definition("d"));
+    let first = clients[0].get(&list).insist().await.expect(200);
+    let link =
+        first.header("link").strip_prefix('<').and_then(|link| link.split_once('>')).expect("a link").0;
+    for client in &clients {
+        let page = client.get(link).open().await.expect("an answer");
+        let status = page.status();
+        let refused = page.text().await.expect("a body");
+        assert_eq!(status, 422, "{} bytes", refused.len());
+        assert!(refused.contains(r#""loc":["query","limit"]"#), "{refused}");
+    }
 }
 
 #[tokio::test]

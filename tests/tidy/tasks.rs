@@ -4,13 +4,17 @@
 use super::{SRC, Source, assert_none};
 
 /// Files that spawn tasks of their own: when these end, and what follows from a panic.
-const SPAWNS: [(&str, &str); 14] = [
+const SPAWNS: [(&str, &str); 15] = [
     ("src/api/body.rs", "ends at its time-out; a panic only leaves a rest of a body unread"),
     ("src/api/peer.rs", "ends with its connection, which a panic closes: the leader opens another"),
     ("src/api/peer/refusal_log.rs", "ends after a second; a panic only leaves refusals uncounted"),
     ("src/api/server/answer.rs", "ends with its stream, which a panic resets"),
     ("src/node.rs", "a listener's task: its end is the node's end"),
     ("src/raft/consensus.rs", "a seeded bug only"),
+    (
+        "src/raft/group.rs",
+        "ends when no write waits; a panic sends back what waits and answers the rest as unknown",
+    ),
     ("src/raft/supervisor.rs", "the supervised tasks"),
     ("src/service/backup.rs", "ends with the backup or at its time-out; a panic ends the answer early"),
     ("src/service/forward/batching.rs", "ends when no write waits; a panic answers its writes as unknown"),

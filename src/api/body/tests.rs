@@ -184,3 +184,20 @@ fn no_text_has_more_values_than_are_counted() {
         assert!(parsed_bytes(text.as_bytes()) >= values(&value) * PARSED_VALUE_BYTES, "{text}");
     }
 }
+
+#[tokio::test]
+async fn a_long_body_is_read_on_a_thread_for_long_work() {
+    let directory = tempfile::tempdir().unwrap();
+    let service = crate::service::tests::service(directory.path(), crate::model::limits::Limits::default());
+    for (length, expected) in [(10, false), (INLINE_PARSE_BYTES_MAX, true)] {
+        let body = format!(r#"{{"data":{{"x":"{}"}}}}"#, "x".repeat(length));
+        let received = Received::new(body.into(), service.reservation(Share::Callers)).unwrap();
+        let read = |value: Value| {
+            let document = new_data(value)?;
+            Ok((document.text.len(), std::thread::current().name() == Some("concord-cpu")))
+        };
+        assert_eq!(received.read(&service, read).await.unwrap(), (length + 8, expected));
+        let wrong = received.read(&service, NewConfig::from_json).await;
+        assert_eq!(shape_errors(wrong)[0], at("body/config_key", "missing"));
+    }
+}

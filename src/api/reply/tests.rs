@@ -3,6 +3,7 @@
 use super::*;
 use crate::service::memory_budget::{MemoryBudget, Share};
 use axum::body::to_bytes;
+use http_body_util::BodyExt as _;
 
 async fn body(response: Response) -> Value {
     assert_eq!(response.headers()[header::CONTENT_TYPE], "application/json");
@@ -132,4 +133,23 @@ async fn a_page_is_the_same_streamed_or_not() {
         });
         assert_eq!(body(response).await, expected);
     }
+}
+
+#[tokio::test]
+async fn a_page_holds_the_memory_of_the_records_that_were_not_taken() {
+    const RECORD: usize = 4 << 20;
+    // Of 24 MiB for callers, more than a half is scarce.
+    let budget = MemoryBudget::new(64 << 20);
+    let page = Page { page: 1, limit: 4, descending: false, search: String::new() };
+    let found = QueryResult { results: vec![1_u8, 2, 3, 4], total: 4 };
+    let held = budget.reserve(Share::Callers, 4 * RECORD as u64).unwrap();
+    let reply = Reply::page("found", (found, held), &page, |_| RECORD, u8::to_string);
+    let mut body = reply.into_response().into_body();
+    let others = budget.begin(Share::Callers);
+    assert!(others.is_share_scarce());
+    let _head = body.frame().await;
+    let one = body.frame().await.unwrap().unwrap();
+    assert!(others.is_share_scarce(), "it was handed over, and is not sent");
+    drop(one);
+    assert!(!others.is_share_scarce(), "12 MiB are left");
 }

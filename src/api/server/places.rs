@@ -201,6 +201,13 @@ pub(super) struct Place {
     address: IpAddr,
 }
 
+impl Place {
+    /// Whose it is: an address, or the network that counts as one.
+    pub(super) fn address(&self) -> IpAddr {
+        self.address
+    }
+}
+
 impl Drop for Place {
     fn drop(&mut self) {
         let mut occupied = self.places.lock();

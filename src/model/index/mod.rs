@@ -8,18 +8,21 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `declared` | the types that a schema declares for a path |
+//! | `inline_bytes` | short bytes without an allocation |
 //! | `slots` | the slots of a definition's paths, and the build in progress |
 //! | `value` | values as bytes that sort like the values |
 //!
 //! **Invariant:** the entries of data depend on the paths and the data alone; every node computes the same.
 
 mod declared;
+mod inline_bytes;
 mod slots;
 mod value;
 
 use serde_json::Value;
 
 pub use declared::{Declared, Kind};
+pub use inline_bytes::InlineBytes;
 pub use slots::{Build, Indexing, SlotAssignment};
 pub use value::{encode, kind_bounds};
 
@@ -169,9 +172,9 @@ pub fn all_entries(paths: &[StoredPath], data: &Value) -> Entries {
         let slot = *slot;
         match path.find(data) {
             Some(Value::Array(elements)) => {
-                entries.extend(elements.iter().map(|value| Entry { slot, value: encode(value) }));
+                entries.extend(elements.iter().map(|value| Entry { slot, value: encode(value).into() }));
             }
-            Some(value) => entries.push(Entry { slot, value: encode(value) }),
+            Some(value) => entries.push(Entry { slot, value: encode(value).into() }),
             None => {}
         }
     }
@@ -220,8 +223,8 @@ mod tests {
         let found = entries(&paths, &data).unwrap();
         let slots: Vec<u16> = found.iter().map(|entry| entry.slot).collect();
         assert_eq!(slots, [0, 1, 1, 2, 3]);
-        assert_eq!(found[0].value, encode(&json!(6)));
-        assert_eq!(found[4].value, encode(&json!({"a": 2.0, "b": 1})));
+        assert_eq!(found[0].value, encode(&json!(6)).into());
+        assert_eq!(found[4].value, encode(&json!({"a": 2.0, "b": 1})).into());
         assert_eq!(entries(&paths, &json!({"list": []})).unwrap().len(), 0);
         assert!(entries(&paths, &json!({"list": vec![1; INDEX_ENTRIES_MAX + 1]})).is_err());
     }

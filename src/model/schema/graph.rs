@@ -11,7 +11,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use jsonschema::{Draft, Registry, Retrieve, Uri, uri};
 use serde_json::{Map, Value};
 
-use super::pattern::costly_positions;
 use crate::model::{
     error::{LocSegment, Violation},
     limits::{LARGE_SCHEMA_CYCLE_REFS_MAX, LARGE_SCHEMA_SUBSCHEMAS, SCHEMA_CYCLE_REFS_MAX, SUBSCHEMAS_MAX},
@@ -36,7 +35,8 @@ pub(super) struct Node<'s> {
     pub(super) weight: u64,
     /// The cost of comparing a number of the data: one for each number of a numeric keyword, more for a long one.
     pub(super) numeric: u64,
-    /// The positions of its `pattern`, and of its `patternProperties`, as far as they cost more than an evaluation.
+    /// The positions of its `pattern`, and of its `patternProperties`, as far as they cost more than an evaluation; set
+    /// when the patterns have been accepted.
     pub(super) positions: u64,
     pub(super) name_positions: u64,
     /// Applied at the same place by an applicator (`allOf`, `not`, …).
@@ -212,6 +212,17 @@ impl<'s> Graph<'s> {
         })
     }
 
+    /// Enters into each subschema the positions of its patterns.
+    pub(super) fn set_positions(&mut self, positions: impl Fn(&str) -> u64) {
+        for node in &mut self.nodes {
+            let Some((.., value)) = self.values.0.get(&node.address) else { continue };
+            node.positions = value.get("pattern").and_then(Value::as_str).map_or(0, &positions);
+            let names = value.get("patternProperties").and_then(Value::as_object);
+            let names = names.into_iter().flat_map(Map::keys).map(|name| positions(name));
+            node.name_positions = names.fold(0, u64::saturating_add);
+        }
+    }
+
     /// The location of a node from the document's root.
     pub(super) fn loc(&self, node: usize) -> Vec<LocSegment> {
         self.values.loc(self.nodes[node].address)
@@ -330,11 +341,8 @@ impl<'s> Node<'s> {
         // Whether `1e9999` is an integer is decided by expanding it.
         let integer = value.get("type").is_some_and(|kind| kind == "integer" || kind.is_array());
         let numeric = numeric + u64::from(integer);
-        let positions = value.get("pattern").and_then(Value::as_str).map_or(0, costly_positions);
-        let names = value.get("patternProperties").and_then(Value::as_object);
-        let name_positions = names.map_or(0, |names| names.keys().map(|name| costly_positions(name)).sum());
         let (address, weight) = (address(value), 1 + extra as u64);
-        Self { address, weight, numeric, positions, name_positions, ..Self::default() }
+        Self { address, weight, numeric, ..Self::default() }
     }
 
     /// Whether it evaluates anything one level below.

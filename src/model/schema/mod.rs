@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `graph` | the subschemas and references of a document; nothing is fetched |
 //! | `pattern` | patterns match in linear time and bounded memory |
+//! | `positions` | how many states of a pattern a match may be in |
 //! | `cost` | the cost of a check is bounded before it begins, because a check that has begun can't be stopped |
 //! | `size` | the size of data, as the cost counts it |
 //! | `unique` | `uniqueItems` in O(n log n) |
@@ -28,6 +29,7 @@ use graph::Graph;
 mod cost;
 mod graph;
 mod pattern;
+mod positions;
 mod size;
 mod unique;
 
@@ -57,9 +59,9 @@ impl Schema {
         if !violations.is_empty() {
             return Err(violations);
         }
-        let graph = Graph::of(schema, draft)?;
+        let mut graph = Graph::of(schema, draft)?;
+        let patterns = pattern::check(&mut graph, draft)?;
         let costs = Costs::of(&graph).map_err(|violation| vec![violation])?;
-        let patterns = pattern::check(&graph, draft)?;
         let weight_bytes =
             graph.nodes.len() * SUBSCHEMA_BYTES + costs.weight_bytes() + patterns.weight_bytes();
         let validator =

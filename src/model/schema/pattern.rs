@@ -13,7 +13,7 @@ use jsonschema::{Draft, PatternOptions, Regex};
 use regex_syntax::ast::{ErrorKind, parse::Parser};
 use serde_json::{Map, Value};
 
-use super::graph::Graph;
+use super::{graph::Graph, positions};
 use crate::model::{
     error::{LocSegment, Violation},
     limits::{PATTERN_BYTES_MAX, PATTERN_TRANSLATION_BYTES_MAX, PATTERNS_BYTES_MAX},
@@ -24,8 +24,6 @@ const SIZE_TIERS_BYTES: [usize; 4] = [4 << 10, 16 << 10, 64 << 10, PATTERN_BYTES
 /// Bytes that the translation writes for `\s`, a class of ten ranges, and for the other character classes.
 const TRANSLATED_SPACE_BYTES: usize = 160;
 const TRANSLATED_CLASS_BYTES: usize = 16;
-/// Positions of a pattern up to which all their combinations are cached.
-const CHEAP_POSITIONS_MAX: u64 = 8;
 /// Bytes of the automaton states that a match caches; when they are used up, the match continues more slowly.
 const MATCH_CACHE_BYTES_MAX: usize = 1 << 20;
 /// The same for each of very many patterns: it grows with the texts, so a schema of thousands would take gigabytes.
@@ -61,8 +59,8 @@ impl Compiled {
 }
 
 /// Checks the patterns of all subschemas. Plain data (a `default`, for example) has none, unless a reference points into
-/// it. Returns what all of them take when they are compiled.
-pub(super) fn check(graph: &Graph<'_>, draft: Draft) -> Result<Compiled, Vec<Violation>> {
+/// it. Enters the positions of each into the graph, and returns what all of them take when they are compiled.
+pub(super) fn check(graph: &mut Graph<'_>, draft: Draft) -> Result<Compiled, Vec<Violation>> {
     let mut patterns =
         Patterns { draft, sizes: BTreeMap::new(), bytes: 0, translation_bytes: 0, violations: Vec::new() };
     for (map, loc) in graph.subschemas() {
@@ -76,8 +74,14 @@ pub(super) fn check(graph: &Graph<'_>, draft: Draft) -> Result<Compiled, Vec<Vio
             }
         }
     }
-    let compiled = Compiled { bytes: patterns.bytes, count: patterns.sizes.len() };
-    if patterns.violations.is_empty() { Ok(compiled) } else { Err(patterns.violations) }
+    if !patterns.violations.is_empty() {
+        return Err(patterns.violations);
+    }
+    // Only now: a pattern that is accepted has a bounded translation.
+    let all: BTreeMap<&str, u64> =
+        patterns.sizes.keys().map(|pattern| (*pattern, positions::costly(pattern))).collect();
+    graph.set_positions(|pattern| all.get(pattern).copied().unwrap_or(u64::MAX));
+    Ok(Compiled { bytes: patterns.bytes, count: patterns.sizes.len() })
 }
 
 /// The patterns that were checked.
@@ -123,70 +127,6 @@ impl<'s> Patterns<'s> {
     }
 }
 
-/// The positions of a pattern at which a match may be at once, where they are many: unrolled repetitions count each.
-///
-/// A match follows them byte by byte when the automaton of their combinations has too many states to be cached, which
-/// costs hundreds of times what a cached one does. With few positions there are few combinations.
-pub(super) fn costly_positions(pattern: &str) -> u64 {
-    let positions = positions(pattern);
-    if positions > CHEAP_POSITIONS_MAX { positions } else { 0 }
-}
-
-/// One for each literal, class and dot, times the repetitions around it. What is no pattern is refused elsewhere.
-fn positions(pattern: &str) -> u64 {
-    // For each open group: the positions so far, and those of the last item, which a repetition repeats.
-    let mut open = vec![(0_u64, 0_u64)];
-    let mut rest = pattern.chars().peekable();
-    while let Some(c) = rest.next() {
-        let item = match c {
-            '(' => {
-                open.push((0, 0));
-                // `(?:`, `(?=`, `(?<name>`: no positions.
-                if rest.next_if_eq(&'?').is_some() && rest.next() == Some('<') {
-                    rest.by_ref().find(|c| matches!(c, '>' | '=' | '!'));
-                }
-                continue;
-            }
-            ')' if open.len() > 1 => open.pop().map_or(0, |(sum, _)| sum),
-            '{' => {
-                let bounds: String = rest.by_ref().take_while(|c| *c != '}').collect();
-                let times = bounds.split(',').filter_map(|bound| bound.trim().parse::<u64>().ok()).max();
-                if let Some((sum, last)) = open.last_mut() {
-                    let repeated = last.saturating_mul(times.unwrap_or(1).max(1));
-                    (*sum, *last) = (sum.saturating_add(repeated - *last), repeated);
-                }
-                continue;
-            }
-            '*' | '+' | '?' => continue,
-            '|' | '^' | '$' => 0,
-            '[' => {
-                let mut is_escaped = false;
-                for c in rest.by_ref() {
-                    if c == ']' && !is_escaped {
-                        break;
-                    }
-                    is_escaped = c == '\\' && !is_escaped;
-                }
-                1
-            }
-            '\\' => {
-                let class = rest.next();
-                if matches!(class, Some('p' | 'P' | 'u' | 'x' | 'k'))
-                    && matches!(rest.peek(), Some('{' | '<'))
-                {
-                    rest.by_ref().find(|c| matches!(c, '}' | '>'));
-                }
-                1
-            }
-            _ => 1,
-        };
-        if let Some((sum, last)) = open.last_mut() {
-            (*sum, *last) = (sum.saturating_add(item), item);
-        }
-    }
-    open.iter().fold(0, |all, (sum, _)| all.saturating_add(*sum))
-}
-
 /// The bytes that the translation of a pattern parses: all of it, once more for each character class, and it grows.
 fn translation_bytes(pattern: &str) -> usize {
     let (mut classes, mut grown, mut is_escaped) = (0_usize, pattern.len(), false);
@@ -230,26 +170,6 @@ fn refusal(pattern: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn positions_are_counted_with_their_repetitions() {
-        for (pattern, expected) in [
-            ("", 0),
-            ("^[a-z]+([0-9]|[A-Z])*$", 3),
-            ("abc", 3),
-            (r"a{3}b{2,5}c{4,}", 12),
-            (r"(?:ab){10}", 20),
-            (r"(?<year>a){4}", 4),
-            (r"(a(b){3}){5}", 20),
-            (r"[\]x]{7}\{2", 9),
-            (r"\p{L}{100}", 100),
-            ("a{9223372036854775807}{9223372036854775807}", u64::MAX),
-            ("((", 0),
-        ] {
-            assert_eq!(positions(pattern), expected, "{pattern}");
-        }
-        assert_eq!((costly_positions("abcdefgh"), costly_positions("abcdefghi")), (0, 9));
-    }
 
     #[test]
     fn the_patterns_of_a_schema_share_what_matches_may_cache() {

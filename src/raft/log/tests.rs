@@ -54,7 +54,7 @@ fn members() -> Entry {
     let node = |id: u64| Member { id, api_addr: format!("a:{id}"), peer_addr: format!("p:{id}") };
     let membership = Membership::new(
         vec![[1, 2].into()],
-        [(1, node(1)), (2, node(2))].into_iter().collect::<std::collections::BTreeMap<_, _>>(),
+        [(1, node(1)), (2, node(2)), (3, node(3))].into_iter().collect::<std::collections::BTreeMap<_, _>>(),
     );
     Entry { log_id: id(0, 0), payload: Payload::Membership(membership.unwrap()) }
 }
@@ -249,8 +249,8 @@ async fn the_newest_membership_of_the_log_is_found() {
     let (mut log, _) = open(directory.path());
     assert_eq!(log.members().unwrap(), Vec::new());
     log.blocking_append([members(), entry(1, 1, 3)]).await.unwrap();
-    let ids: Vec<_> = log.members().unwrap().iter().map(|member| member.id).collect();
-    assert_eq!(ids, [1, 2]);
+    let members: Vec<_> = log.members().unwrap().iter().map(|(member, votes)| (member.id, *votes)).collect();
+    assert_eq!(members, [(1, true), (2, true), (3, false)]);
 }
 
 #[tokio::test]

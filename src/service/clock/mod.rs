@@ -83,12 +83,16 @@ impl Clock {
 }
 
 impl Service {
-    /// The time of an entry that is proposed on this state.
-    pub(super) fn stamp(&self, state: &State) -> Timestamp {
+    /// The time of an entry that is proposed on this state. Just after a start it waits as [`Self::clock_set`] does:
+    /// whatever the first entry is, the clock of one node must not decide its time.
+    pub(super) async fn stamp(&self, state: &State) -> Timestamp {
         if crate::sabotage::is("wall-clock-trusted") {
             return now();
         }
         let clock = &self.inner.clock;
+        if clock.is_set.get().is_none() {
+            self.clock_set(Instant::now() + FIRST_TIMEOUT).await;
+        }
         clock.lock().stamp(clock.read(), state.last_at())
     }
 
@@ -211,7 +215,22 @@ impl Service {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+
+    use futures::poll;
+
     use super::*;
+    use crate::{model::limits::Limits, service::tests::service};
+
+    #[tokio::test]
+    async fn no_entry_has_a_time_before_the_clocks_of_the_others_are_known() {
+        let directory = tempfile::tempdir().unwrap();
+        let (service, state) = (service(directory.path(), Limits::default()), State::new());
+        let mut stamp = pin!(service.stamp(&state));
+        assert!(poll!(stamp.as_mut()).is_pending());
+        service.inner.clock.is_set.set(()).unwrap();
+        assert!(stamp.await > Timestamp(0));
+    }
 
     #[test]
     fn a_clock_decodes_to_what_was_encoded() {

@@ -48,10 +48,6 @@ const CALLS_MAX: usize = 2;
 /// How long a call counts among [`CALLS_MAX`]. One that takes longer has a long way to the leader, or one of its writes
 /// waits there for a lock.
 const COUNTED_CALL_TIME: Duration = Duration::from_millis(20);
-/// How long a node that does not know [`Call::WritesEach`] is not asked again: it may be upgraded meanwhile.
-const OLDER_TIME: Duration = Duration::from_secs(10);
-/// The status by which a node refuses a call that its version does not know.
-const UNKNOWN_CALL_STATUS: u16 = 404;
 /// Writes of one call.
 pub(in crate::service) const BATCH_WRITES_MAX: usize = 64;
 /// Bytes of data of a write that may share a call.
@@ -70,8 +66,6 @@ struct Queue {
     waiting: VecDeque<Waiting>,
     /// The number of the write that was queued last.
     last_number: u64,
-    /// Until when the node counts as one of an older version, which answers all writes of a call together.
-    older_until: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -133,7 +127,7 @@ impl Batcher {
     async fn run_calls(self: Arc<Self>, peers: Arc<Peers>, to: NodeId) {
         let mut place = Place { batcher: &self, to, is_held: true };
         while let Some(batch) = self.next_batch(to) {
-            let mut call = pin!(call(&peers, batch, &self));
+            let mut call = pin!(call(&peers, batch));
             if timeout(COUNTED_CALL_TIME, &mut call).await.is_err() {
                 place.is_held = false;
                 {
@@ -168,19 +162,6 @@ impl Batcher {
             return None;
         }
         Some(batch)
-    }
-
-    fn is_older(&self, to: NodeId) -> bool {
-        let until = self.queues().get(&to).and_then(|queue| queue.older_until);
-        until.is_some_and(|until| Instant::now() < until)
-    }
-
-    fn note_older(&self, to: NodeId) {
-        let mut queues = self.queues();
-        let until = &mut queues.entry(to).or_default().older_until;
-        if until.is_none_or(|until| until <= Instant::now()) {
-            *until = Some(Instant::now() + OLDER_TIME);
-        }
     }
 
     /// Takes a write that was not sent out of the queue; whether it was there.
@@ -218,7 +199,7 @@ impl Drop for Place<'_> {
 type Answers = Vec<Option<oneshot::Sender<Attempt<Decision>>>>;
 
 /// Calls the leader and gives each caller the answer to their write when it comes.
-async fn call(peers: &Peers, batch: Vec<Waiting>, batcher: &Batcher) {
+async fn call(peers: &Peers, batch: Vec<Waiting>) {
     let Some(leader) = batch.first().map(|first| first.leader.clone()) else { return };
     let deadline = batch.iter().map(|waiting| waiting.deadline).max().unwrap_or_else(Instant::now);
     let requests: Vec<WireRequest<'_>> =
@@ -226,15 +207,17 @@ async fn call(peers: &Peers, batch: Vec<Waiting>, batcher: &Batcher) {
     let body = encode(&requests);
     drop(requests);
     let mut answers: Answers = batch.into_iter().map(|waiting| Some(waiting.answer)).collect();
-    let error = match receive_each(peers, &leader, (&body, deadline), &mut answers, batcher).await {
-        Ok(()) => return,
-        Err(CallError::Refused { status: UNKNOWN_CALL_STATUS, .. }) => {
-            batcher.note_older(leader.id);
-            receive_all(peers, &leader, (body, deadline), &mut answers).await
-        }
-        Err(error) => Err(error),
+    let is_older = peers.lacks(leader.id, Call::WritesEach);
+    let mut received = if is_older {
+        receive_all(peers, &leader, (body.clone(), deadline), &mut answers).await
+    } else {
+        receive_each(peers, &leader, (&body, deadline), &mut answers).await
     };
-    if let Err(error) = error {
+    if !is_older && received.as_ref().is_err_and(CallError::is_unknown_call) {
+        received = receive_all(peers, &leader, (body, deadline), &mut answers).await;
+        peers.note_lacking(leader.id, Call::WritesEach);
+    }
+    if let Err(error) = received {
         let error = AttemptError::from(error);
         answers.into_iter().flatten().for_each(|answer| reply(answer, Err(error.clone())));
     }
@@ -246,11 +229,7 @@ async fn receive_each(
     leader: &Member,
     (body, deadline): (&Bytes, Instant),
     answers: &mut Answers,
-    batcher: &Batcher,
 ) -> Result<(), CallError> {
-    if batcher.is_older(leader.id) {
-        return Err(CallError::Refused { status: UNKNOWN_CALL_STATUS, text: "asked before".into() });
-    }
     let (lane, call) = (Lane::Forward, Call::WritesEach);
     let body = body.clone();
     let parts = peers.call_in_parts(lane, leader.id, &leader.peer_addr, call, body, remaining(deadline));

@@ -107,7 +107,7 @@ impl Service {
             return;
         }
         let command = Command::Compact { compaction_revision };
-        let (by, at) = (AUTHOR.to_owned(), self.stamp(&state));
+        let (by, at) = (AUTHOR.to_owned(), self.stamp(&state).await);
         let proposal = Proposal { at, by, reason: None, request: None, definition_read: None, command };
         match timeout(COMPACT_TIMEOUT, consensus.write(proposal)).await {
             Ok(Ok(_)) => tracing::info!(

@@ -10,7 +10,7 @@
 //! whole; from its second page on the sorted matches are retained with the pinned state.
 //!
 //! A list that tests few configs is answered where it arrives. A long one runs on the threads for long work, until the
-//! read's deadline; only so many run and wait at once, and they never take all of those threads.
+//! read's deadline; only so many of one caller wait at once, and they never take all of those threads.
 //!
 //! The records of a page are not copied: they are rendered one by one as the answer is sent. But an answer keeps them
 //! in memory while they are replaced, so a page of large records is weighed against the memory budget.
@@ -21,27 +21,25 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use tokio::{
-    sync::Semaphore,
-    time::{Instant, timeout_at},
-};
+use tokio::time::Instant;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::{
     cursor::{Cursor, Fingerprint},
+    pinned::end_use,
     records::ListRecords,
 };
 use crate::{
     model::{
         error::{Invalid, Rejection, Violation},
-        limits::{LONG_LISTS_MAX, Limits},
+        limits::Limits,
         query::{self, ConfigQuery, DefinitionQuery, Page, QueryError},
         record::{Config, Definition, Revision},
     },
     peer::codec::encode,
     service::{
         Consistency, Refusal, Service,
-        cpu_pool::Cancel,
+        cpu_pool::{Cancel, Weight},
         memory_budget::{Reservation, Share},
     },
     state::{Collection, State, query::QueryResult},
@@ -149,17 +147,22 @@ impl Service {
     /// Reserves what a page of large records may keep in memory.
     pub(super) fn reserve_page(&self, records: &ListRecords) -> Result<Reservation, Refusal> {
         let (budget, bytes) = (&self.inner.memory_budget, records.bytes());
-        let max = budget.answer_max();
-        if bytes > max {
-            let msg = format!(
-                "the page has {bytes} bytes, and an answer has at most {max}: a lower `limit` makes it smaller"
-            );
-            let violation = Violation::at(vec!["query".into(), "limit".into()], msg);
-            return Err(Refusal::Invalid(violation.into()));
-        }
+        self.check_page(bytes)?;
         // A smaller one is rendered as a whole, and weighed with all answers.
         let bytes = if bytes > BUFFERED_PAGE_BYTES_MAX { bytes } else { 0 };
         budget.reserve(Share::Callers, bytes)
+    }
+
+    /// Refuses a page of more bytes than an answer may have, whatever else is in flight.
+    pub(super) fn check_page(&self, bytes: u64) -> Result<(), Refusal> {
+        let max = self.inner.memory_budget.answer_max();
+        if bytes <= max {
+            return Ok(());
+        }
+        let msg = format!(
+            "the page has {bytes} bytes or more, and an answer has at most {max}: a lower `limit` makes it smaller"
+        );
+        Err(Refusal::Invalid(Violation::at(vec!["query".into(), "limit".into()], msg).into()))
     }
 
     /// Runs a list on a state: here when that is short, else on the threads for long work.
@@ -181,24 +184,7 @@ impl Service {
             let query = Query::new(&state, &list, &limits)?.at(wanted);
             query.run(&|| cancel.is_over()).ok_or_else(|| late().into())
         };
-        self.run_long_list(deadline, work).await?
-    }
-
-    /// Runs work for a list on the threads for long work, when it is its turn.
-    async fn run_long_list<T: Send + 'static>(
-        &self,
-        deadline: Instant,
-        work: impl FnOnce(&Cancel) -> T + Send + 'static,
-    ) -> Result<T, Refusal> {
-        let lists = &self.inner.long_lists;
-        let _place = lists.places.try_acquire().map_err(|_| {
-            Refusal::LimitReached(format!(
-                "this node has {LONG_LISTS_MAX} long lists to answer, as many as it may"
-            ))
-        })?;
-        let turn = timeout_at(deadline, lists.turns.acquire()).await;
-        let _turn = turn.map_err(|_| late())?.map_err(|error| Refusal::Internal(error.to_string()))?;
-        self.inner.cpu_pool.run(deadline, work).await
+        self.inner.cpu_pool.run(Weight::List, deadline, work).await?
     }
 
     async fn page_of_cursor(
@@ -240,6 +226,7 @@ impl Service {
         // All matches may have to be sorted, which the next pages then need not.
         let wanted = Wanted { page: cursor.page, limit, all: true };
         let listed = self.run_list(&state, &list, wanted, deadline).await;
+        end_use(state);
         let Listed { records, total, is_all } = listed.map_err(|error| error.refusal)?;
         if !is_all {
             return Ok((records, total));
@@ -363,22 +350,6 @@ impl Listed {
     fn configs(found: QueryResult<Arc<Config>>, query: &ConfigQuery) -> Self {
         let is_all = query.page.limit == u64::MAX;
         Self { records: ListRecords::Configs(found.results), total: found.total, is_all }
-    }
-}
-
-/// The long lists of a node.
-#[derive(Debug)]
-pub(in crate::service) struct LongLists {
-    /// One permit for each that runs or waits.
-    places: Semaphore,
-    /// One permit for each that runs: half of the threads for long work, which others need too.
-    turns: Semaphore,
-}
-
-impl LongLists {
-    /// `threads`: those for long work.
-    pub(in crate::service) fn new(threads: usize) -> Self {
-        Self { places: Semaphore::new(LONG_LISTS_MAX), turns: Semaphore::new((threads / 2).max(1)) }
     }
 }
 

@@ -41,11 +41,10 @@ use crate::{
     model::record::Revision,
     peer::{
         ReceiveError,
-        call::Call,
-        client::{CallError, Lane},
+        client::CallError,
         codec::{decode, encode},
     },
-    raft::{Consensus, ReadError},
+    raft::{Consensus, ReadError, ReadIndex},
     state::State,
 };
 pub(super) use shared_index::SharedReadIndex;
@@ -56,7 +55,7 @@ const READ_INDEX_TIMEOUT: Duration = Duration::from_secs(1);
 /// The leader's answer to a request for a read index. New variants go to the end.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum ReadIndexResponse {
-    Index(Revision),
+    Index(ReadIndex),
     NotLeader,
     NoQuorum(String),
 }
@@ -95,7 +94,7 @@ impl Service {
         let requested_at = Instant::now();
         let service = self.clone();
         let index = self.inner.read_index.get(move || service.clone().fetch_read_index()).await?;
-        consensus.wait_applied(index).await;
+        consensus.wait_read(index).await;
         let mut fresh_since = self.inner.fresh_since.lock().unwrap_or_else(PoisonError::into_inner);
         *fresh_since = (*fresh_since).max(Some(requested_at));
         Ok(())
@@ -122,20 +121,14 @@ impl Service {
     }
 
     /// One read index: of this node when it leads, otherwise of the leader.
-    async fn fetch_read_index(self) -> Result<Revision, ReadError> {
+    async fn fetch_read_index(self) -> Result<ReadIndex, ReadError> {
         let Some(consensus) = self.consensus() else { return Err(ReadError::NotLeader(None)) };
         let Some(leader) = consensus.leader() else { return Err(ReadError::NotLeader(None)) };
         if leader.id == self.node_id() {
             return consensus.read_index().await;
         }
-        let call = self.peers().call(
-            Lane::Forward,
-            leader.id,
-            &leader.peer_addr,
-            Call::ReadIndex,
-            Bytes::new(),
-            READ_INDEX_TIMEOUT,
-        );
+        let (peers, to) = (&self.inner.peers, (leader.id, leader.peer_addr.as_str()));
+        let call = self.inner.read_indexes.call(peers, to, Bytes::new(), READ_INDEX_TIMEOUT);
         tokio::select! {
             response = call => read_index_of(response),
             // A call to a dead leader may hang until its timeout while a new leader is already known.
@@ -170,7 +163,7 @@ pub(super) async fn wait_until_applied(
 }
 
 /// The read index in a leader's response.
-fn read_index_of(response: Result<Bytes, CallError>) -> Result<Revision, ReadError> {
+fn read_index_of(response: Result<Bytes, CallError>) -> Result<ReadIndex, ReadError> {
     let response = response.map_err(|error| error.to_string()).and_then(|bytes| {
         decode(&bytes).map_err(|error: ReceiveError| format!("the leader's answer is {error}"))
     });
@@ -187,14 +180,16 @@ mod tests {
 
     #[test]
     fn a_read_index_response_decodes_to_what_was_encoded() {
+        let seven = ReadIndex(7);
+        assert_eq!(encode(&ReadIndexResponse::Index(seven))[..], [1, 0, 7], "as the first version wrote it");
         for response in [
-            ReadIndexResponse::Index(7),
+            ReadIndexResponse::Index(seven),
             ReadIndexResponse::NotLeader,
             ReadIndexResponse::NoQuorum("no".into()),
         ] {
             assert_eq!(decode::<ReadIndexResponse>(&encode(&response)).unwrap(), response);
         }
-        assert_eq!(read_index_of(Ok(encode(&ReadIndexResponse::Index(7)))), Ok(7));
+        assert_eq!(read_index_of(Ok(encode(&ReadIndexResponse::Index(seven)))), Ok(seven));
         let not_leader = read_index_of(Ok(encode(&ReadIndexResponse::NotLeader)));
         assert_eq!(not_leader, Err(ReadError::NotLeader(None)));
         assert!(matches!(read_index_of(Err(CallError::Unknown("lost".into()))), Err(ReadError::NoQuorum(_))));

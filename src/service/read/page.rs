@@ -76,6 +76,7 @@ impl Service {
             let more = records.bytes();
             page.append(records);
             bytes += more;
+            self.check_page(bytes)?;
             if bytes > BUFFERED_PAGE_BYTES_MAX {
                 // These records are copies: what arrived is held as a whole.
                 reservation.grow(bytes.saturating_sub(reservation.bytes()))?;

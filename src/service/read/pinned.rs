@@ -7,7 +7,10 @@
 //! exceeded, the least recently used pin of which no cursor was ever used is released first: most callers of a list
 //! never request its second page, and those who do must not lose their state because of them.
 //!
-//! **Invariant:** a state is retained at most `CURSOR_IDLE_MAX` and [`CHECK_INTERVAL`] after its last use, and what
+//! A state that is released may be the last one that holds a million records, and freeing them takes as long as it takes
+//! to read them. So it is freed on a thread for blocking work, after the lock was released.
+//!
+//! **Invariants:** no worker frees a pinned state. A state is retained at most `CURSOR_IDLE_MAX` and [`CHECK_INTERVAL`] after its last use, and what
 //! the pins keep in memory exceeds its bound by no more than what is written within [`CHECK_INTERVAL`], whether or not
 //! there are any requests.
 
@@ -26,6 +29,7 @@ use crate::{
         record::Revision,
     },
     raft::Consensus,
+    service::deferred_drop::DeferredDrop,
     state::State,
 };
 
@@ -39,6 +43,8 @@ const LISTS_PER_PIN_MAX: usize = 16;
 /// A retained state.
 #[derive(Debug)]
 struct Pin {
+    /// Distinguishes it from an earlier pin of the same revision.
+    number: u64,
     state: Arc<State>,
     last_used: Instant,
     /// Whether a cursor of this state was ever used, or a watch reads it.
@@ -61,6 +67,8 @@ pub(in crate::service) struct PinnedStates {
 #[derive(Debug, Default)]
 struct Pins {
     by_revision: BTreeMap<Revision, Pin>,
+    /// How many there have been.
+    count: u64,
     /// Whether the task that applies the limits is running.
     is_sweeping: bool,
 }
@@ -70,6 +78,13 @@ struct Pins {
 pub(in crate::service) struct Held {
     pinned: Arc<PinnedStates>,
     revision: Revision,
+    /// The pin's number.
+    number: u64,
+}
+
+/// Ends the use of a state that was pinned: its pin may have been released in the meantime.
+pub(super) fn end_use(state: Arc<State>) {
+    drop(DeferredDrop(Arc::into_inner(state).into_iter().collect()));
 }
 
 impl PinnedStates {
@@ -80,21 +95,25 @@ impl PinnedStates {
 
     /// Retains a state from now on, for a cursor.
     pub(super) fn pin(self: &Arc<Self>, state: &Arc<State>, consensus: &Consensus) {
+        let now = consensus.state();
         let mut pins = self.lock();
         pins.pin(state, Instant::now()).has_cursor = true;
-        pins.enforce_limits(self.bytes_max, &consensus.state(), Some(state.revision()));
+        let released = pins.enforce_limits(self.bytes_max, &now, Some(state.revision()));
         self.sweep_from_now_on(&mut pins, consensus);
+        drop(pins);
+        drop(released);
     }
 
     /// Retains a state as long as a watch reads it, as far as the limits allow.
     pub(in crate::service) fn hold(self: &Arc<Self>, state: &Arc<State>, consensus: &Consensus) -> Held {
+        let now = consensus.state();
         let mut pins = self.lock();
-        let pin = pins.pin(state, Instant::now());
-        pin.watches += 1;
-        pin.is_followed = true;
-        pins.enforce_limits(self.bytes_max, &consensus.state(), Some(state.revision()));
+        let number = pins.watch(state, Instant::now());
+        let released = pins.enforce_limits(self.bytes_max, &now, Some(state.revision()));
         self.sweep_from_now_on(&mut pins, consensus);
-        Held { pinned: Arc::clone(self), revision: state.revision() }
+        drop(pins);
+        drop(released);
+        Held { pinned: Arc::clone(self), revision: state.revision(), number }
     }
 
     fn sweep_from_now_on(self: &Arc<Self>, pins: &mut Pins, consensus: &Consensus) {
@@ -126,7 +145,9 @@ impl PinnedStates {
         let Some(pin) = pins.by_revision.get_mut(&revision) else { return };
         if matches.len() <= PINNED_MATCHES_MAX && pin.lists.len() < LISTS_PER_PIN_MAX {
             pin.lists.insert(list, matches);
-            pins.enforce_limits(self.bytes_max, now, Some(revision));
+            let released = pins.enforce_limits(self.bytes_max, now, Some(revision));
+            drop(pins);
+            drop(released);
         }
     }
 
@@ -141,10 +162,8 @@ impl PinnedStates {
             let is_over = pins.by_revision.is_empty();
             pins.is_sweeping = !is_over;
             drop(pins);
-            if !released.is_empty() || !more_released.is_empty() {
-                // These may be the last references to a million records.
-                drop(tokio::task::spawn_blocking(move || drop((released, more_released))));
-            }
+            drop((released, more_released));
+            end_use(now);
             if is_over {
                 return;
             }
@@ -168,17 +187,17 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         let mut pins = self.pinned.lock();
-        let Some(pin) = pins.by_revision.get_mut(&self.revision) else { return };
-        pin.watches = pin.watches.saturating_sub(1);
-        if pin.watches == 0 && !pin.has_cursor {
-            pins.by_revision.remove(&self.revision);
-        }
+        let released = pins.unwatch(self.revision, self.number);
+        drop(pins);
+        drop(released);
     }
 }
 
 impl Pins {
     fn pin(&mut self, state: &Arc<State>, now: Instant) -> &mut Pin {
+        let count = &mut self.count;
         let pin = self.by_revision.entry(state.revision()).or_insert_with(|| Pin {
+            number: std::mem::replace(count, count.wrapping_add(1)),
             state: Arc::clone(state),
             last_used: now,
             is_followed: false,
@@ -197,10 +216,33 @@ impl Pins {
         Some(pin)
     }
 
-    fn release_unused(&mut self, now: Instant) -> Vec<Pin> {
+    /// Pins a state for a watch. The pin's number.
+    fn watch(&mut self, state: &Arc<State>, now: Instant) -> u64 {
+        let pin = self.pin(state, now);
+        pin.watches += 1;
+        pin.is_followed = true;
+        pin.number
+    }
+
+    /// A watch that pinned a state has ended.
+    fn unwatch(&mut self, revision: Revision, number: u64) -> DeferredDrop<Pin> {
+        // A limit may have released its pin, and another watch or cursor pinned the state again.
+        let Some(pin) = self.by_revision.get_mut(&revision).filter(|pin| pin.number == number) else {
+            return DeferredDrop(Vec::new());
+        };
+        pin.watches = pin.watches.saturating_sub(1);
+        let is_unused = pin.watches == 0 && !pin.has_cursor;
+        DeferredDrop(if is_unused {
+            self.by_revision.remove(&revision).into_iter().collect()
+        } else {
+            Vec::new()
+        })
+    }
+
+    fn release_unused(&mut self, now: Instant) -> DeferredDrop<Pin> {
         let is_unused =
             |_: &Revision, pin: &mut Pin| now.saturating_duration_since(pin.last_used) >= CURSOR_IDLE_MAX;
-        self.by_revision.extract_if(.., is_unused).map(|(_, pin)| pin).collect()
+        DeferredDrop(self.by_revision.extract_if(.., is_unused).map(|(_, pin)| pin).collect())
     }
 
     /// At most how many bytes the pins keep in memory beside the state of now.
@@ -214,7 +256,7 @@ impl Pins {
     }
 
     /// Releases pins until the limits hold; never the one of `except`.
-    fn enforce_limits(&mut self, bytes_max: u64, now: &State, except: Option<Revision>) -> Vec<Pin> {
+    fn enforce_limits(&mut self, bytes_max: u64, now: &State, except: Option<Revision>) -> DeferredDrop<Pin> {
         let mut released = Vec::new();
         while self.by_revision.len() > PINNED_STATES_MAX || self.pinned_bytes(now) > bytes_max {
             let others = self.by_revision.iter().filter(|(revision, _)| Some(**revision) != except);
@@ -222,7 +264,7 @@ impl Pins {
             let Some(first) = first.map(|(revision, _)| *revision) else { break };
             released.extend(self.by_revision.remove(&first));
         }
-        released
+        DeferredDrop(released)
     }
 }
 
@@ -273,9 +315,9 @@ mod tests {
         pin(&mut pins, &state(1), now);
         pin(&mut pins, &state(2), now);
         assert!(pins.follow(2, now + CURSOR_IDLE_MAX / 2).is_some());
-        assert_eq!(pins.release_unused(now + CURSOR_IDLE_MAX).len(), 1);
+        assert_eq!(pins.release_unused(now + CURSOR_IDLE_MAX).0.len(), 1);
         assert_eq!(pins.by_revision.keys().copied().collect::<Vec<_>>(), [2]);
-        assert_eq!(pins.release_unused(now + CURSOR_IDLE_MAX + CURSOR_IDLE_MAX / 2).len(), 1);
+        assert_eq!(pins.release_unused(now + CURSOR_IDLE_MAX + CURSOR_IDLE_MAX / 2).0.len(), 1);
         assert!(pins.by_revision.is_empty());
         assert!(pins.follow(2, now).is_none());
     }
@@ -319,14 +361,14 @@ mod tests {
         }
         assert!(pins.pinned_bytes(&writer.0) <= MIB);
         assert_eq!(pins.by_revision.len(), 11, "ten that keep a text each, and the newest, which keeps none");
-        assert!(pins.enforce_limits(MIB, &writer.0, None).is_empty());
+        assert!(pins.enforce_limits(MIB, &writer.0, None).0.is_empty());
         writer.write(10);
-        assert_eq!(pins.enforce_limits(MIB, &writer.0, None).len(), 1, "now the newest keeps one, too");
+        assert_eq!(pins.enforce_limits(MIB, &writer.0, None).0.len(), 1, "now the newest keeps one, too");
         let large = writer.write(2_000_000);
         pin(&mut pins, &large, now + Duration::from_secs(1));
-        assert!(pins.enforce_limits(MIB, &writer.0, None).is_empty());
+        assert!(pins.enforce_limits(MIB, &writer.0, None).0.is_empty());
         writer.write(10);
-        assert_eq!(pins.enforce_limits(MIB, &writer.0, None).len(), 11, "alone it exceeds the limit");
+        assert_eq!(pins.enforce_limits(MIB, &writer.0, None).0.len(), 11, "alone it exceeds the limit");
         assert!(pins.by_revision.is_empty());
     }
 
@@ -348,9 +390,8 @@ mod tests {
     fn a_state_that_watches_read_is_released_with_the_last_of_them() {
         let pinned = Arc::new(PinnedStates::new(MIB));
         let hold = || {
-            let mut pins = pinned.lock();
-            pins.pin(&state(1), Instant::now()).watches += 1;
-            Held { pinned: Arc::clone(&pinned), revision: 1 }
+            let number = pinned.lock().watch(&state(1), Instant::now());
+            Held { pinned: Arc::clone(&pinned), revision: 1, number }
         };
         let (one, two) = (hold(), hold());
         drop(one);
@@ -362,5 +403,8 @@ mod tests {
         let late = hold();
         pinned.lock().by_revision.clear();
         assert!(late.state().is_none());
+        let again = hold();
+        drop(late);
+        assert!(again.state().is_some(), "it is another pin of the same revision");
     }
 }

@@ -4,6 +4,9 @@
 //! in flight and one waiting. A read that arrives while one is in flight joins the waiting one: the leader may
 //! have taken the index of the one in flight before the write that the read must see.
 //!
+//! Before a request is sent, the readers that are ready to run join it: a task that was just started, or woken, would
+//! otherwise run before them, and each would wait for the request after it.
+//!
 //! **Invariant:** a caller's index is requested after the caller has joined.
 
 use std::{
@@ -11,12 +14,12 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use tokio::sync::watch;
+use tokio::{sync::watch, task::yield_now};
 
-use crate::{model::record::Revision, raft::ReadError};
+use crate::raft::{ReadError, ReadIndex};
 
 /// The outcome of a request; `None` until there is one.
-type Outcome = Option<Result<Revision, ReadError>>;
+type Outcome = Option<Result<ReadIndex, ReadError>>;
 
 /// The requests for a read index of one node.
 #[derive(Debug, Default)]
@@ -34,10 +37,10 @@ struct Requests {
 
 impl SharedReadIndex {
     /// A read index that `fetch` requests after this call.
-    pub(super) async fn get<F, R>(self: &Arc<Self>, fetch: F) -> Result<Revision, ReadError>
+    pub(super) async fn get<F, R>(self: &Arc<Self>, fetch: F) -> Result<ReadIndex, ReadError>
     where
         F: Fn() -> R + Send + 'static,
-        R: Future<Output = Result<Revision, ReadError>> + Send + 'static,
+        R: Future<Output = Result<ReadIndex, ReadError>> + Send + 'static,
     {
         let mut request = self.join(fetch);
         let outcome = request.wait_for(Option::is_some).await.map(|outcome| outcome.clone());
@@ -48,7 +51,7 @@ impl SharedReadIndex {
     fn join<F, R>(self: &Arc<Self>, fetch: F) -> watch::Receiver<Outcome>
     where
         F: Fn() -> R + Send + 'static,
-        R: Future<Output = Result<Revision, ReadError>> + Send + 'static,
+        R: Future<Output = Result<ReadIndex, ReadError>> + Send + 'static,
     {
         let mut requests = self.lock();
         if let Some(waiting) = &requests.waiting {
@@ -76,9 +79,12 @@ impl Sender {
     async fn run<F, R>(self, fetch: F)
     where
         F: Fn() -> R + Send + 'static,
-        R: Future<Output = Result<Revision, ReadError>> + Send + 'static,
+        R: Future<Output = Result<ReadIndex, ReadError>> + Send + 'static,
     {
-        while let Some(request) = self.next() {
+        loop {
+            // The runtime runs a task that yields after those that are ready: they join before the request is sent.
+            yield_now().await;
+            let Some(request) = self.next() else { return };
             request.send_replace(Some(fetch().await));
         }
     }
@@ -126,27 +132,34 @@ mod tests {
         /// Requests an index: the number of the request.
         fn fetch(
             self: &Arc<Self>,
-        ) -> impl Fn() -> BoxFuture<'static, Result<Revision, ReadError>> + Send + 'static {
+        ) -> impl Fn() -> BoxFuture<'static, Result<ReadIndex, ReadError>> + Send + 'static {
             let leader = Arc::clone(self);
             move || {
                 let leader = Arc::clone(&leader);
                 Box::pin(async move {
                     let number = leader.requests.fetch_add(1, Ordering::SeqCst) + 1;
                     leader.permitted.acquire().await.unwrap().forget();
-                    Ok(number)
+                    Ok(ReadIndex(number))
                 })
             }
         }
 
         async fn has_requests(&self, number: u64) {
             while self.requests.load(Ordering::SeqCst) < number {
-                tokio::task::yield_now().await;
+                yield_now().await;
             }
         }
     }
 
-    async fn outcome(mut request: watch::Receiver<Outcome>) -> Result<Revision, ReadError> {
+    async fn outcome(mut request: watch::Receiver<Outcome>) -> Result<ReadIndex, ReadError> {
         request.wait_for(Option::is_some).await.unwrap().clone().unwrap()
+    }
+
+    /// Waits until the task that has sent requests has ended: it would send the next one, too.
+    async fn no_task_runs(shared: &SharedReadIndex) {
+        while shared.lock().is_running {
+            yield_now().await;
+        }
     }
 
     #[tokio::test]
@@ -157,10 +170,10 @@ mod tests {
         let later: Vec<_> = (0..100).map(|_| shared.join(leader.fetch())).collect();
         assert_eq!(leader.requests.load(Ordering::SeqCst), 1, "one in flight");
         leader.permitted.add_permits(1);
-        assert_eq!(outcome(first).await, Ok(1));
+        assert_eq!(outcome(first).await, Ok(ReadIndex(1)));
         leader.permitted.add_permits(1);
         for reader in later {
-            assert_eq!(outcome(reader).await, Ok(2), "never the request that was in flight");
+            assert_eq!(outcome(reader).await, Ok(ReadIndex(2)), "never the request that was in flight");
         }
         assert_eq!(leader.requests.load(Ordering::SeqCst), 2);
     }
@@ -171,17 +184,43 @@ mod tests {
         leader.permitted.add_permits(10);
         let readers: Vec<_> = (0..10).map(|_| shared.join(leader.fetch())).collect();
         for reader in readers {
-            assert_eq!(outcome(reader).await, Ok(1));
+            assert_eq!(outcome(reader).await, Ok(ReadIndex(1)));
         }
-        assert_eq!(shared.get(leader.fetch()).await, Ok(2), "the next reader has a request of its own");
+        assert_eq!(
+            shared.get(leader.fetch()).await,
+            Ok(ReadIndex(2)),
+            "the next reader has a request of its own"
+        );
+    }
+
+    /// The runtime runs a task that another one has just started before the others that are ready.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn readers_that_are_ready_to_run_share_the_first_request() {
+        let (shared, leader) = (Arc::new(SharedReadIndex::default()), Leader::new());
+        leader.permitted.add_permits(10);
+        let readers = tokio::spawn({
+            let (shared, leader) = (Arc::clone(&shared), Arc::clone(&leader));
+            async move {
+                let reader = || {
+                    let (shared, leader) = (Arc::clone(&shared), Arc::clone(&leader));
+                    tokio::spawn(async move { shared.get(leader.fetch()).await })
+                };
+                (0..10).map(|_| reader()).collect::<Vec<_>>()
+            }
+        });
+        for reader in readers.await.unwrap() {
+            assert!(reader.await.unwrap().is_ok());
+        }
+        assert_eq!(leader.requests.load(Ordering::SeqCst), 1);
     }
 
     #[tokio::test]
     async fn a_failed_request_is_reported_and_the_next_one_is_sent() {
         let shared = Arc::new(SharedReadIndex::default());
         let failed = shared.get(|| async { Err(ReadError::NotLeader(Some(2))) }).await;
+        no_task_runs(&shared).await;
         assert_eq!(failed, Err(ReadError::NotLeader(Some(2))));
-        assert_eq!(shared.get(|| async { Ok(9) }).await, Ok(9));
+        assert_eq!(shared.get(|| async { Ok(ReadIndex(9)) }).await, Ok(ReadIndex(9)));
     }
 
     #[tokio::test]
@@ -189,6 +228,6 @@ mod tests {
         let shared = Arc::new(SharedReadIndex::default());
         let crashed = shared.get(|| async { panic!("crash") }).await;
         assert!(matches!(crashed, Err(ReadError::NoQuorum(_))));
-        assert_eq!(shared.get(|| async { Ok(9) }).await, Ok(9));
+        assert_eq!(shared.get(|| async { Ok(ReadIndex(9)) }).await, Ok(ReadIndex(9)));
     }
 }

@@ -37,6 +37,8 @@ pub struct InitialChunk {
     pub definitions: Vec<Arc<Definition>>,
     /// Configs with the keys of their definitions.
     pub configs: Vec<(Key, Arc<Config>)>,
+    /// Bytes of their texts.
+    pub bytes: usize,
     /// Whether it is the last.
     pub is_last: bool,
 }
@@ -67,9 +69,9 @@ impl Initial {
     pub(super) fn next_chunk(&mut self, selection: &Selection) -> Option<InitialChunk> {
         let state = self.held.state().filter(|_| Instant::now() < self.until)?;
         let mut chunk = InitialChunk { revision: state.revision(), ..InitialChunk::default() };
-        let (mut bytes, mut examined) = (0, 0);
+        let mut examined = 0;
         while chunk.definitions.len() + chunk.configs.len() < CHUNK_RECORDS_MAX
-            && bytes < CHUNK_BYTES
+            && chunk.bytes < CHUNK_BYTES
             && examined < CHUNK_EXAMINED_MAX
         {
             let Some(next) = definition(&state, selection.scope(), self.next.definition) else {
@@ -81,7 +83,7 @@ impl Initial {
                 continue;
             };
             let Some(place) = self.next.config else {
-                bytes += found.definition.schema.as_ref().map_or(0, |schema| schema.len());
+                chunk.bytes += found.definition.schema.as_ref().map_or(0, |schema| schema.len());
                 chunk.definitions.push(Arc::clone(&found.definition));
                 self.next.config = Some(0);
                 continue;
@@ -91,7 +93,7 @@ impl Initial {
                 Some(config) => {
                     self.next.config = Some(place + 1);
                     if let Some(config) = config.filter(|config| selection.matches(config)) {
-                        bytes += config.data.len();
+                        chunk.bytes += config.data.len();
                         chunk.configs.push((found.definition.key.clone(), Arc::clone(config)));
                     }
                 }

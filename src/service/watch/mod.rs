@@ -309,6 +309,10 @@ impl Watch {
         if let Some(initial) = &mut self.initial {
             let too_late = || Refusal::Unavailable("the state was not read in time; begin anew".into());
             let chunk = initial.next_chunk(&self.selection).ok_or_else(too_late)?;
+            if let Some(held) = &mut self.held {
+                // One large record may exceed what was reserved, and most chunks take less.
+                held.set(chunk.bytes as u64);
+            }
             if chunk.is_last {
                 self.initial = None;
                 self.is_new = false;

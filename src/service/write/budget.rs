@@ -17,10 +17,13 @@ use std::cell::Cell;
 use crate::{
     model::{
         error::Invalid,
-        limits::{BATCH_EVALUATIONS_MAX, BATCH_PATCH_COST_MAX, ENTRY_BYTES_MAX, PATCH_COST_MAX},
+        limits::{
+            BATCH_DATA_BYTES_MAX, BATCH_EVALUATIONS_MAX, BATCH_PATCH_COST_MAX, ENTRY_BYTES_MAX,
+            PATCH_COST_MAX,
+        },
     },
     service::{
-        cpu_pool::{Cancel, late},
+        cpu_pool::{Cancel, Weight, late},
         request::{Effect, Refusal, Write},
     },
 };
@@ -46,7 +49,7 @@ pub(super) struct Budget {
     cancel: Option<Cancel>,
     evaluations: Cell<u64>,
     patch_cost: Cell<usize>,
-    /// Bytes of data that are checked inline; unbounded in the pool.
+    /// Bytes of data that are parsed and checked; those of a single write in the pool are bounded by its own limits.
     data_bytes: Cell<usize>,
     indexed_bytes: Cell<usize>,
     /// Bytes that the entry of the log may still take.
@@ -65,6 +68,11 @@ pub(super) fn may_be_inline(write: &Write) -> bool {
     };
     write.effect() != Effect::Batch
         || operations.len() <= INLINE_OPERATIONS_MAX && operations.iter().all(is_plain)
+}
+
+/// What its preparation is expected to take in the pool.
+pub(super) fn weight_of(write: &Write) -> Weight {
+    if write.effect() == Effect::Batch { Weight::Long } else { Weight::Short }
 }
 
 impl Budget {
@@ -89,7 +97,7 @@ impl Budget {
             cancel: Some(cancel),
             evaluations: Cell::new(if is_batch { BATCH_EVALUATIONS_MAX } else { u64::MAX }),
             patch_cost: Cell::new(if is_batch { BATCH_PATCH_COST_MAX } else { PATCH_COST_MAX }),
-            data_bytes: Cell::new(usize::MAX),
+            data_bytes: Cell::new(if is_batch { BATCH_DATA_BYTES_MAX } else { usize::MAX }),
             indexed_bytes: Cell::new(usize::MAX),
             ..Self::inline()
         }
@@ -137,7 +145,9 @@ impl Budget {
         self.check_time()?;
         let data = self.data_bytes.get().checked_sub(bytes);
         let indexed = self.indexed_bytes.get().checked_sub(bytes.saturating_mul(indexed_paths));
-        let (Some(data), Some(indexed)) = (data, indexed) else { return Err(self.exceeded("bytes", 0)) };
+        let (Some(data), Some(indexed)) = (data, indexed) else {
+            return Err(self.exceeded("bytes of data", BATCH_DATA_BYTES_MAX as u64));
+        };
         self.data_bytes.set(data);
         self.indexed_bytes.set(indexed);
         Ok(())

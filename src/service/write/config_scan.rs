@@ -68,6 +68,9 @@ pub struct Breaking {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Cancelled;
 
+/// Called between two configs: makes way for other work, and says when nobody waits for the scan.
+pub(super) type Pace<'a> = dyn FnMut() -> Result<(), Cancelled> + 'a;
+
 /// A scan and its findings so far.
 #[derive(Debug)]
 pub(super) struct Scan {
@@ -126,7 +129,7 @@ impl Scan {
         &mut self,
         state: &State,
         found: &Collection,
-        cancel: &Cancel,
+        pace: &mut Pace<'_>,
     ) -> Result<u64, Cancelled> {
         if self.definition != Some(found.definition.id) {
             (self.definition, self.revision, self.duplicate) = (Some(found.definition.id), 0, None);
@@ -141,12 +144,12 @@ impl Scan {
             // Duplicates are neighbours in the index, which has only the configs that exist now.
             Constraint::Unique(_) if since == 0 || self.duplicate.is_some() => {
                 new_configs = found.by_key.len();
-                self.find_duplicate(found, cancel)?;
+                self.find_duplicate(found, pace)?;
             }
             Constraint::Unique(_) | Constraint::Schema(_) | Constraint::Object => {
                 for config in written.take_while(|config| config.revision > since) {
                     new_configs += 1;
-                    check(cancel)?;
+                    pace()?;
                     self.check(found, config);
                 }
                 self.breaking.retain(|key, revision| {
@@ -178,14 +181,14 @@ impl Scan {
     }
 
     /// Finds two configs that share a value: they are neighbours in the index.
-    fn find_duplicate(&mut self, found: &Collection, cancel: &Cancel) -> Result<(), Cancelled> {
+    fn find_duplicate(&mut self, found: &Collection, pace: &mut Pace<'_>) -> Result<(), Cancelled> {
         self.duplicate = None;
         let Constraint::Unique(paths) = &self.constraint else { return Ok(()) };
         for path in paths {
             let mut before: Option<(&[u8], &Key)> = None;
             for (place, (value, key)) in (1u64..).zip(found.by_value(path)) {
                 if place.is_multiple_of(CANCEL_CHECK_ENTRIES) {
-                    check(cancel)?;
+                    pace()?;
                 }
                 if let Some((_, other)) = before.filter(|(other, _)| *other == value) {
                     self.duplicate = Some((path.clone(), other.clone(), key.clone()));
@@ -258,7 +261,7 @@ impl Report {
     }
 }
 
-fn check(cancel: &Cancel) -> Result<(), Cancelled> {
+pub(super) fn check(cancel: &Cancel) -> Result<(), Cancelled> {
     if cancel.is_over() { Err(Cancelled) } else { Ok(()) }
 }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::{
-    budget::{Budget, may_be_inline},
+    budget::{Budget, may_be_inline, weight_of},
     content_of,
     prepare::{Prepared, Rules, prepare},
 };
@@ -24,7 +24,7 @@ use crate::{
     raft::{Consensus, WriteError},
     service::{
         Service,
-        cpu_pool::Cancel,
+        cpu_pool::{Cancel, Weight},
         request::{Decision, Effect, WriteRequest},
         retry::{Attempt, AttemptError, confirm_leadership},
     },
@@ -39,9 +39,10 @@ impl Service {
         request: &Arc<WriteRequest>,
         deadline: Instant,
     ) -> Attempt<Decision> {
+        self.clock_set(deadline).await;
         confirm_leadership(consensus, deadline).await?;
         let state = consensus.state();
-        let at = self.stamp(&state);
+        let at = self.stamp(&state).await;
         let changes_definition = matches!(request.write.effect(), Effect::Define | Effect::Constrain);
         if may_be_inline(&request.write) && !changes_definition {
             let budget = Budget::inline();
@@ -50,12 +51,13 @@ impl Service {
                 return tried;
             }
         }
+        let weight = if changes_definition { Weight::Long } else { weight_of(&request.write) };
         let (service, request) = (self.clone(), Arc::clone(request));
         let work = move |cancel: &Cancel| {
             let budget = Budget::in_pool(&request.write, cancel.clone());
             try_on(&state, &request, at, (&service.inner.validators, service.limits(), &budget))
         };
-        self.inner.cpu_pool.run(deadline, work).await?
+        self.inner.cpu_pool.run(weight, deadline, work).await?
     }
 }
 

@@ -3,7 +3,7 @@
 //! **Invariant:** one hop. A node that receives a forwarded write decides it or answers that it does not lead; it
 //! never forwards the write again.
 
-use std::{sync::Arc, time::Duration};
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures::{
@@ -23,11 +23,13 @@ use crate::{
     },
     service::{
         Service,
+        cpu_pool::Weight,
         forward::{
             INLINE_PARSE_BYTES_MAX, answer_time,
             batching::BATCH_WRITES_MAX,
             wire::{WireAnswer, WirePart, WireRequest, encode_part, remaining_of},
         },
+        origin::Origin,
         request::{Decision, Refusal, WriteRequest},
         retry::{Attempt, AttemptError},
     },
@@ -60,7 +62,7 @@ impl Service {
         let received = Instant::now();
         let (remaining, request) = if body.len() > INLINE_PARSE_BYTES_MAX {
             let deadline = received + time_to_decide(remaining_of(&body)?);
-            match self.inner.cpu_pool.run(deadline, move |_| open(&body)).await {
+            match self.inner.cpu_pool.run(Weight::Short, deadline, move |_| open(&body)).await {
                 Ok(opened) => opened?,
                 Err(refusal) => return Ok(encode(&WireAnswer::from(Err(refusal.into())))),
             }
@@ -96,7 +98,7 @@ impl Service {
         }
         let (send, receive) = mpsc::channel(BATCH_WRITES_MAX);
         // It ends with the last write, whose time is bounded, or when the sender has gone.
-        tokio::spawn(async move {
+        tokio::spawn(Origin::current().serve(async move {
             while !decisions.is_empty() {
                 let part = tokio::select! {
                     part = gather(&mut decisions) => part,
@@ -106,7 +108,7 @@ impl Service {
                     return;
                 }
             }
-        });
+        }));
         let others = stream::unfold(receive, async |mut receive: mpsc::Receiver<Bytes>| {
             receive.recv().await.map(|part| (part, receive))
         });
@@ -126,14 +128,13 @@ impl Service {
         let decide = |(place, request): (u16, WireRequest<'static>)| {
             let service = self.clone();
             let decided = async move {
-                let answer = match request.open(json_depth) {
+                match request.open(json_depth) {
                     Ok((remaining, request)) => service.decide_forwarded(request, remaining).await.into(),
                     // It alone is refused; the others of its batch are decided.
                     Err(error) => WireAnswer::Retry(format!("the leader: {error}")),
-                };
-                (place, answer)
+                }
             };
-            decided.boxed()
+            contained(decided).map(move |answer| (place, answer)).boxed()
         };
         Ok((0..).zip(requests).map(decide).collect())
     }
@@ -148,6 +149,14 @@ impl Service {
         let time = time_to_decide(remaining).min(self.time_for(&request.write));
         self.decide(consensus, &Arc::new(request), Instant::now() + time).await
     }
+}
+
+/// The decision on one of several writes. A panic in it would take the answers to the others along.
+fn contained(decided: impl Future<Output = WireAnswer>) -> impl Future<Output = WireAnswer> {
+    // What it shares with others it shares also with those that panic in a call of their own.
+    AssertUnwindSafe(decided).catch_unwind().map(|answer| {
+        answer.unwrap_or_else(|_| WireAnswer::Unknown("the leader failed while it decided the write".into()))
+    })
 }
 
 /// How long the leader may take when the sender waits for `remaining`.
@@ -177,6 +186,20 @@ mod tests {
             request::{Caller, Write},
         },
     };
+
+    #[tokio::test]
+    async fn a_panic_takes_no_answer_to_another_write_along() {
+        let failing = contained(async { panic!("a defect") }).map(|answer| (0, answer)).boxed();
+        let decided =
+            contained(async { WireAnswer::Retry("later".into()) }).map(|answer| (1, answer)).boxed();
+        let mut decisions: FuturesUnordered<_> = [failing, decided].into_iter().collect();
+        let mut part = gather(&mut decisions).await;
+        part.sort_unstable_by_key(|(place, _)| *place);
+        let [(0, WireAnswer::Unknown(_)), (1, WireAnswer::Retry(text))] = &part[..] else {
+            panic!("{part:?}")
+        };
+        assert_eq!(text, "later");
+    }
 
     #[tokio::test]
     async fn a_write_that_can_not_be_read_is_refused_by_itself() {

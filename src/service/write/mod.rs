@@ -55,7 +55,7 @@ use crate::{
     raft::Consensus,
     state::State,
 };
-use budget::{Budget, may_be_inline};
+use budget::{Budget, may_be_inline, weight_of};
 use patch::{content_at, lock_set};
 use prepare::{Prepared, check_intake, prepare};
 use redefine::{needs_config_check, set_configs_read};
@@ -157,7 +157,7 @@ impl Service {
                 // If it were proposed now, its outcome would be unknown.
                 return retry("the time was up before the write was proposed");
             }
-            let at = self.stamp(&consensus.state());
+            let at = self.stamp(&consensus.state()).await;
             check_room(&consensus.state(), &request.caller, at)?;
             let proposal = request.proposal(at, command, definition_read);
             match timeout_at(deadline, consensus.write(proposal)).await {
@@ -220,13 +220,14 @@ impl Service {
                 return prepared;
             }
         }
+        let weight = weight_of(&request.write);
         let (service, request) = (self.clone(), Arc::clone(request));
         let work = move |cancel: &Cancel| {
             let found = state.definition(request.write.definition());
             let budget = Budget::in_pool(&request.write, cancel.clone());
             prepare(&state, found, &request, (&service.inner.validators, service.limits(), &budget))
         };
-        self.inner.cpu_pool.run(deadline, work).await?
+        self.inner.cpu_pool.run(weight, deadline, work).await?
     }
 }
 

@@ -57,14 +57,18 @@ fn apply(
 ) -> Result<Document, Refusal> {
     let in_patch = |violation: Violation| within("patch", vec![violation]).remove(0);
     budget.charge_data(patch.document.text.len(), 0)?;
-    let (made, cost) = patch.apply(target, budget.patch_cost()).map_err(|error| match error {
-        PatchError::Violation(violation) => Invalid::from(in_patch(violation)).into(),
+    let cost_max = budget.patch_cost();
+    let mut cost_left = cost_max;
+    let made = patch.apply(target, &mut cost_left).map_err(|error| match error {
+        PatchError::Violation(violation) => Refusal::from(Invalid::from(in_patch(violation))),
         PatchError::TestFailed(violation) => Refusal::TestFailed(in_patch(violation)),
         PatchError::TooCostly(violation) => {
             budget.patch_exceeds().unwrap_or_else(|| Invalid::from(in_patch(violation)).into())
         }
-    })?;
-    budget.charge_patch(cost);
+    });
+    // A batch goes on after a patch that fails, so what that one cost counts as well.
+    budget.charge_patch(cost_max - cost_left);
+    let made = made?;
     let in_data = |text: String| Invalid::from(Violation::at(vec!["data".into()], text));
     if !made.is_object() {
         return Err(in_data("data must be an object".into()).into());

@@ -15,13 +15,13 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::{
-    sync::{OwnedRwLockWriteGuard, OwnedSemaphorePermit},
+    sync::OwnedRwLockWriteGuard,
     time::{Instant, timeout_at},
 };
 
 use super::{
     budget::Budget,
-    config_scan::{Cancelled, Report, Scan},
+    config_scan::{Cancelled, Report, Scan, check as check_cancelled},
     prepare::{Prepared, PreparedWrite, check_definition_expect, check_intake, rejection_first},
     validators::within,
     write_barrier::BarrierHolder,
@@ -38,7 +38,7 @@ use crate::{
     raft::Consensus,
     service::{
         Service,
-        cpu_pool::{Cancel, PoolPermit},
+        cpu_pool::{Cancel, ScanPlace, Way, Weight},
         request::{Caller, Consistency, Effect, NewSchema, NewUnique, Refusal, Write, WriteRequest},
         retry::{Attempt, AttemptError, confirm_leadership},
     },
@@ -169,8 +169,8 @@ pub(super) fn set_configs_read(command: &mut Command, read: Revision) {
 pub(super) struct ConfigCheck {
     request: Arc<WriteRequest>,
     scan: Option<Box<Scan>>,
-    /// Held from the first pass to the end: a change that has raised the barrier must not wait for other long work.
-    place: Option<(OwnedSemaphorePermit, PoolPermit)>,
+    /// Its place among the scans, from the first pass to the end.
+    place: Option<ScanPlace>,
     barrier: BarrierHolder,
     raised: Option<OwnedRwLockWriteGuard<()>>,
     passes: u32,
@@ -250,40 +250,38 @@ impl Service {
         deadline: Instant,
     ) -> Attempt<Pass> {
         let late = || AttemptError::Retry("the configs could not be checked in time".into());
-        let (permit, turn) = match check.place.take() {
-            Some(place) => place,
-            None => self.scan_place(deadline).await?,
+        // While the barrier is raised, writes wait for the pass.
+        let is_urgent = check.raised.is_some();
+        let weight = match check.place {
+            None => Weight::Scan,
+            Some(_) if is_urgent => Weight::Urgent,
+            Some(_) => Weight::Resumed,
         };
+        let mut turn = self.inner.cpu_pool.turn(weight, deadline).await?;
+        let place = check.place.take().unwrap_or_else(|| turn.take_place());
         let (request, scan) = (Arc::clone(&check.request), check.scan.take());
-        let work = move |cancel: &Cancel| {
+        let work = move |cancel: &Cancel, way: &mut Way| {
+            let mut pace = || if is_urgent { check_cancelled(cancel) } else { keep_pace(cancel, way) };
             let mut scan = match scan {
                 Some(scan) => scan,
                 None => Box::new(Scan::of(&request.write)?),
             };
             let found = state.definition(request.write.definition());
             let Some(found) = found.filter(|found| Some(found.definition.revision) == read) else {
-                return Ok(Ok((scan, permit, Pass::Changed)));
+                return Ok(Ok((scan, place, Pass::Changed)));
             };
-            // The permit is returned with the work, however long after its request that ends.
-            Ok(scan.advance(&state, found, cancel).and_then(|new_configs| {
+            // The place is returned with the work, however long after its request that ends.
+            Ok(scan.advance(&state, found, &mut pace).and_then(|new_configs| {
                 let satisfied = Pass::Satisfied(new_configs, scan.revision());
                 let pass = scan.refusal(found, cancel)?.map_or(satisfied, Pass::Violated);
-                Ok((scan, permit, pass))
+                Ok((scan, place, pass))
             }))
         };
-        let (turn, scanned) = self.inner.cpu_pool.run_in(turn, deadline, work).await?;
-        let scanned: Result<Result<_, Cancelled>, Refusal> = scanned;
-        let (scan, permit, pass) = scanned?.map_err(|Cancelled| late())?;
-        (check.scan, check.place) = (Some(scan), Some((permit, turn)));
+        let scanned: Result<Result<_, Cancelled>, Refusal> =
+            self.inner.cpu_pool.run_in(turn, deadline, work).await?;
+        let (scan, place, pass) = scanned?.map_err(|Cancelled| late())?;
+        (check.scan, check.place) = (Some(scan), Some(place));
         Ok(pass)
-    }
-
-    /// Waits until another scan may run. Scans leave a thread of the pool to the other long work.
-    async fn scan_place(&self, deadline: Instant) -> Result<(OwnedSemaphorePermit, PoolPermit), Refusal> {
-        let late = || Refusal::Unavailable("other definitions are being checked".into());
-        let permit = timeout_at(deadline, Arc::clone(&self.inner.scans).acquire_owned()).await;
-        let permit = permit.map_err(|_| late())?.map_err(|_| late())?;
-        Ok((permit, self.inner.cpu_pool.turn(deadline).await?))
     }
 
     /// Tries a schema without storing it: validated as by [`Self::write`], with a report in place of a refusal because
@@ -343,23 +341,30 @@ impl Service {
     async fn report(&self, state: Arc<State>, write: Write) -> Result<(Tried, Option<Refusal>), Refusal> {
         let deadline = Instant::now() + CONFIG_CHECK_TIMEOUT;
         let late = || Refusal::Unavailable("the configs could not be checked in time".into());
-        let (permit, turn) = self.scan_place(deadline).await?;
-        let work = move |cancel: &Cancel| {
-            let _permit = permit;
+        let mut turn = self.inner.cpu_pool.turn(Weight::Scan, deadline).await?;
+        let place = turn.take_place();
+        let work = move |cancel: &Cancel, way: &mut Way| {
+            let _place = place;
             let mut scan = Scan::of(&write)?;
             let revision = state.revision();
             let Some(found) = state.definition(write.definition()) else {
                 return Ok(Ok((Tried { report: Report::empty(&scan), revision }, None)));
             };
-            Ok(scan.advance(&state, found, cancel).and_then(|_| {
+            Ok(scan.advance(&state, found, &mut || keep_pace(cancel, way)).and_then(|_| {
                 let report = scan.report(found, cancel)?;
                 Ok((Tried { report, revision }, scan.refusal(found, cancel)?))
             }))
         };
-        let (_turn, scanned) = self.inner.cpu_pool.run_in(turn, deadline, work).await?;
-        let scanned: Result<Result<_, Cancelled>, Refusal> = scanned;
+        let scanned: Result<Result<_, Cancelled>, Refusal> =
+            self.inner.cpu_pool.run_in(turn, deadline, work).await?;
         scanned?.map_err(|Cancelled| late())
     }
+}
+
+/// Goes on with a scan as long as somebody waits for it, and makes way for other work.
+fn keep_pace(cancel: &Cancel, way: &mut Way) -> Result<(), Cancelled> {
+    check_cancelled(cancel)?;
+    if way.make() { Ok(()) } else { Err(Cancelled) }
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ use crate::{
     },
     service::{
         Service,
+        cpu_pool::Weight,
         forward::INLINE_PARSE_BYTES_MAX,
         request::{Caller, Consistency, Refusal, Rollback, Write, Written},
     },
@@ -56,7 +57,7 @@ impl Service {
         let deadline = Instant::now() + self.inner.options.write_timeout;
         let data = match config.data.len() {
             0..=INLINE_PARSE_BYTES_MAX => parse(),
-            _ => self.inner.cpu_pool.run(deadline, move |_| parse()).await?,
+            _ => self.inner.cpu_pool.run(Weight::Short, deadline, move |_| parse()).await?,
         };
         let data = data.map_err(|error| Refusal::Internal(format!("stored data: {error}")))?;
         let (id, definition, key) = (found.definition.id, definition.into(), key.into());

@@ -4,9 +4,10 @@
 
 use std::{cmp::Ordering, fmt, sync::Arc};
 
-use super::{inline_bytes::InlineBytes, tree::Item};
+use super::tree::Item;
 use crate::{
     model::{
+        index::InlineBytes,
         key::Key,
         record::{Config, Definition},
         time::Timestamp,
@@ -122,8 +123,8 @@ pub struct BySlot {
 impl BySlot {
     /// The item of a config and one of its values.
     #[must_use]
-    pub fn new(value: &[u8], key: &Key) -> Self {
-        Self { value: value.into(), key: key.clone() }
+    pub fn new(value: &InlineBytes, key: &Key) -> Self {
+        Self { value: value.clone(), key: key.clone() }
     }
 
     /// The value, encoded.

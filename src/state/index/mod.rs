@@ -3,7 +3,7 @@
 //! | file | what it holds |
 //! |---|---|
 //! | [`tree`] | the counted copy-on-write B+tree of every index |
-//! | `entries`, `inline_bytes` | the items of the trees |
+//! | `entries` | the items of the trees |
 //! | `deferred` | the indexes by time and by value, whose updates are applied in batches |
 //! | [`backfill`] | changed indexed paths, and the index build that follows |
 //! | `unique` | unique paths: whether another config has a value |
@@ -13,6 +13,5 @@
 pub mod backfill;
 pub(in crate::state) mod deferred;
 pub(in crate::state) mod entries;
-mod inline_bytes;
 pub mod tree;
 mod unique;

@@ -1,6 +1,7 @@
 //! The rows of a page, collected from records in any order, and the end of long work.
 //!
-//! **Invariant:** collecting holds no more rows than twice the place where the page ends, however many records match.
+//! **Invariant:** collecting holds no more rows than twice the place where the page ends and [`SURPLUS_ROWS`], however
+//! many records match.
 
 use std::{cmp::Ordering, sync::Arc};
 

@@ -28,8 +28,9 @@ fn state(rows: &[(Option<u8>, Vec<u8>)]) -> State {
     };
     builder.definition(definition).unwrap();
     for (n, (one, many)) in rows.iter().enumerate() {
-        let mut entries: Vec<Entry> = one.iter().map(|n| Entry { slot: 0, value: value(*n) }).collect();
-        entries.extend(many.iter().map(|n| Entry { slot: 1, value: value(*n) }));
+        let mut entries: Vec<Entry> =
+            one.iter().map(|n| Entry { slot: 0, value: value(*n).into() }).collect();
+        entries.extend(many.iter().map(|n| Entry { slot: 1, value: value(*n).into() }));
         entries.sort();
         entries.dedup();
         let config = Config {

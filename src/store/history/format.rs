@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! frame 0          00 · `CONCHIST` · format `u16le` · the revision after which the segment begins `u64le`
-//! frames 1..n      01 · a change (postcard)              one log entry that changed something
-//!                  02 · index `u64le`                    the applied mark: entries up to here changed nothing more
+//! frames 1..n      01 · a change (postcard)              of one proposal
+//!                  02 · revision `u64le`                 the applied mark: nothing more changed up to here
 //! last but one     04 · the index (postcard): where the changes of each record are         if sealed
 //! last frame       03 · frames `u64le` · last revision `u64le` · checksum of the frames' checksums `u32le` ·
 //!                       offset of the index `u64le`                                        if sealed
@@ -50,10 +50,10 @@ const INDEX: u8 = 4;
 /// More than the first frame of any format has.
 const HEADER_FRAME_BYTES: u64 = 4096;
 
-/// What one log entry changed, as the history stores it.
+/// What one proposal changed, as the history stores it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredChange {
-    /// The log entry.
+    /// The revision at which it was decided.
     pub revision: Revision,
     /// The time of the change.
     pub at: Timestamp,

@@ -75,7 +75,7 @@ impl HistoryWriter {
         Arc::clone(&self.history)
     }
 
-    /// The applied mark: the last log entry that the history covers, whether it changed something or not.
+    /// The applied mark: the last revision that the history covers, whether it changed something or not.
     pub(crate) fn applied(&self) -> Revision {
         self.applied
     }
@@ -100,28 +100,28 @@ impl HistoryWriter {
         self.appended(change.revision, bytes)
     }
 
-    /// Raises the applied mark: the entries up to and including this one changed nothing more.
-    pub(crate) fn advance(&mut self, index: Revision) -> Result<(), StoreError> {
-        if index <= self.applied {
+    /// Raises the applied mark: nothing more changed up to and including this revision.
+    pub(crate) fn advance(&mut self, revision: Revision) -> Result<(), StoreError> {
+        if revision <= self.applied {
             return Ok(());
         }
         let failed = self.failed();
         let open = self.opened()?;
-        open.encoder.applied_mark(index).map_err(io(failed))?;
+        open.encoder.applied_mark(revision).map_err(io(failed))?;
         let (after, bytes) = (open.segment.after, open.encoder.bytes);
-        self.history.appended(after, index, bytes, None);
-        self.appended(index, bytes)
+        self.history.appended(after, revision, bytes, None);
+        self.appended(revision, bytes)
     }
 
-    /// Continues the history after this entry and leaves a gap before it: a state was installed, and the
+    /// Continues the history after this revision and leaves a gap before it: a state was installed, and the
     /// changes that led to it are not known here.
-    pub(crate) fn skip_to(&mut self, index: Revision) -> Result<(), StoreError> {
-        if index <= self.applied {
+    pub(crate) fn skip_to(&mut self, revision: Revision) -> Result<(), StoreError> {
+        if revision <= self.applied {
             return Ok(());
         }
         self.seal()?;
-        self.applied = index;
-        self.history.advance(index);
+        self.applied = revision;
+        self.history.advance(revision);
         Ok(())
     }
 

@@ -28,6 +28,7 @@ const FORMAT: u8 = 2;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Checkpoint {
     pub(crate) position: Position,
+    /// At feature level 1 the same as the position's index.
     pub(crate) revision: Revision,
     pub(crate) last_at: Timestamp,
     pub(crate) digest: u128,

@@ -27,7 +27,7 @@ use super::{
 use crate::{
     model::record::Revision,
     state::{Change, State},
-    store::Position,
+    store::{LogIndex, Position},
 };
 
 /// A merge is written when nothing was applied for this long: sled of an idle service is complete.
@@ -78,7 +78,7 @@ pub(crate) enum Progress {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StepContext {
     /// The local log is durable up to this entry.
-    pub(crate) log_durable: Revision,
+    pub(crate) log_durable: LogIndex,
     /// When something was applied last.
     pub(crate) applied_at: Instant,
     /// The store is being closed: nothing is delayed.
@@ -132,7 +132,7 @@ impl Mirror {
         Self {
             databases,
             backlog_max,
-            mirrored: trees.as_ref().map_or(0, |_| newest.1.index),
+            mirrored: trees.as_ref().map_or(0, |_| newest.0.revision()),
             rebuild_due: trees.is_none().then_some(RebuildDue::Now),
             rebuilds: u64::from(existed && trees.is_none()),
             trees,
@@ -150,7 +150,7 @@ impl Mirror {
         }
     }
 
-    /// The entry that the current trees are at; 0 when there are none.
+    /// The revision that the current trees are at; 0 when there are none.
     pub(crate) fn mirrored(&self) -> Revision {
         self.mirrored
     }
@@ -276,7 +276,7 @@ impl Mirror {
         Ok(())
     }
 
-    fn rebuild_step(&mut self, log_durable: Revision) -> Result<Progress, TreeError> {
+    fn rebuild_step(&mut self, log_durable: LogIndex) -> Result<Progress, TreeError> {
         let Some((trees, merge)) = &mut self.rebuild else { return Ok(Progress::Idle) };
         match merge.step(STEP_RECORDS) {
             Step::Put(rows) => {
@@ -289,7 +289,7 @@ impl Mirror {
             Step::Done => {
                 trees.commit(&merge.checkpoint)?;
                 self.databases.make_current(trees)?;
-                self.mirrored = merge.checkpoint.position.index;
+                self.mirrored = merge.checkpoint.revision;
                 self.trees = self.rebuild.take().map(|(trees, _)| trees);
                 self.errors = 0;
                 self.steps = SIZE_CHECK_STEPS;
@@ -319,7 +319,7 @@ impl Mirror {
             }
             Step::Done => {
                 trees.commit(&merge.checkpoint)?;
-                self.mirrored = merge.checkpoint.position.index;
+                self.mirrored = merge.checkpoint.revision;
                 self.merge_begun = false;
                 self.merge = None;
             }
@@ -328,7 +328,7 @@ impl Mirror {
     }
 
     /// Merges the pending updates that the log holds durably by now.
-    fn merge_durable(&mut self, log_durable: Revision) {
+    fn merge_durable(&mut self, log_durable: LogIndex) {
         while self.next_merge.as_ref().is_none_or(|(merge, _)| merge.accepts_more()) {
             let next = self.queue.pop_front_if(|next| next.checkpoint.position.index <= log_durable);
             let Some(pending) = next else { return };

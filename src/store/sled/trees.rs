@@ -35,7 +35,7 @@ use crate::{
         RememberedOutcome, State,
         builder::{BuildError, Builder},
     },
-    store::{StoreError, files},
+    store::{LogIndex, StoreError, files},
 };
 
 /// How often and how long to wait until sled has released its file after it was closed: ten seconds in all, a
@@ -129,7 +129,7 @@ impl Trees {
     }
 
     /// The log entry that an interrupted merge was to end at.
-    pub(crate) fn merge_target(&self) -> Result<Option<Revision>, TreeError> {
+    pub(crate) fn merge_target(&self) -> Result<Option<LogIndex>, TreeError> {
         let Some(bytes) = self.meta_record(keys::MERGE_TARGET)? else { return Ok(None) };
         keys::decode(&bytes).map(Some).ok_or_else(|| damaged_meta(keys::MERGE_TARGET))
     }
@@ -163,7 +163,7 @@ impl Trees {
     }
 
     /// Begins to write a merge: until [`Self::commit`] the trees are between two checkpoints.
-    pub(crate) fn begin_merge(&self, target: Revision) -> Result<(), TreeError> {
+    pub(crate) fn begin_merge(&self, target: LogIndex) -> Result<(), TreeError> {
         catch_panic(|| {
             Ok(self.meta.insert(keys::MERGE_TARGET, meta_bytes(keys::encode(&target))).map(drop)?)
         })

@@ -55,7 +55,8 @@ pub fn inspect(path: &Path) -> Result<Summary, StoreError> {
     Summary::of(header, path)
 }
 
-/// Writes the state of a file as the first snapshot of the store in `directory`, at another place in the log.
+/// Writes the state of a file as the first snapshot of the store in `directory`, at another place in the log. Its
+/// revision becomes that place's index: the log and the revisions of the new cluster go on from the same number.
 /// Blocking.
 ///
 /// # Errors

@@ -54,6 +54,8 @@ const COMPRESSION_MAX: usize = 256;
 pub(crate) struct Header {
     format: u16,
     pub(crate) position: Position,
+    /// The state's revision: at feature level 1 the same as the position's index, and in every state that was written
+    /// before entries could hold several proposals.
     pub(super) revision: Revision,
     pub(super) last_at: Timestamp,
     pub(super) definitions: u64,

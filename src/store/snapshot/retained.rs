@@ -14,10 +14,9 @@ use std::{
 
 use super::file::{self, Header, Reader};
 use crate::{
-    model::record::Revision,
     state::State,
     store::{
-        LogRange, Position, SnapshotFile, StoreError,
+        LogIndex, LogRange, Position, SnapshotFile, StoreError,
         files::{self, io},
     },
 };
@@ -37,9 +36,9 @@ pub(crate) struct RetainedSnapshots {
 /// it, or the other members had committed more than this node's log held durably.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct AheadMarker {
-    index: Revision,
+    index: LogIndex,
     /// The last durable entry of the log at that time.
-    log_last: Revision,
+    log_last: LogIndex,
 }
 
 impl RetainedSnapshots {
@@ -84,7 +83,7 @@ impl RetainedSnapshots {
     }
 
     /// The index of the older one, up to which the log may be purged; 0 while there are not two.
-    pub(crate) fn purge_limit(&self) -> Revision {
+    pub(crate) fn purge_limit(&self) -> LogIndex {
         match self.files().as_slice() {
             [.., older, _] => older.position.index,
             _ => 0,
@@ -92,19 +91,19 @@ impl RetainedSnapshots {
     }
 
     /// Whether a state at this index shows that entries of the log were lost.
-    pub(crate) fn is_ahead(&self, index: Revision, log: LogRange) -> bool {
+    pub(crate) fn is_ahead(&self, index: LogIndex, log: LogRange) -> bool {
         let is_expected =
             self.ahead_marker().is_some_and(|marker| index <= marker.index && log.last >= marker.log_last);
         index > log.last && !is_expected && !crate::sabotage::is("state-ahead-of-log")
     }
 
-    /// Writes a snapshot, or returns the newest one if that is at this index or after it. `log_last`: the
+    /// Writes a snapshot, or returns the newest one if that is at this place in the log or after it. `log_last`: the
     /// last durable entry of the log.
     pub(crate) fn build(
         &self,
         state: &State,
         position: &Position,
-        log_last: Revision,
+        log_last: LogIndex,
     ) -> Result<SnapshotFile, StoreError> {
         let _one_at_a_time = self.writing();
         if let Some(newest) = self.current().filter(|newest| newest.position.index >= position.index) {
@@ -122,7 +121,7 @@ impl RetainedSnapshots {
     pub(crate) fn install(
         &self,
         received: &Path,
-        log_last: Revision,
+        log_last: LogIndex,
     ) -> Result<(State, SnapshotFile), StoreError> {
         let _one_at_a_time = self.writing();
         let (state, header) = file::read(received)?;
@@ -166,7 +165,7 @@ impl RetainedSnapshots {
 
     /// Called before a snapshot counts: if it is newer than the log, a start must not conclude that the log
     /// was lost.
-    fn mark_ahead(&self, index: Revision, log_last: Revision) -> Result<(), StoreError> {
+    fn mark_ahead(&self, index: LogIndex, log_last: LogIndex) -> Result<(), StoreError> {
         if index <= log_last {
             return Ok(());
         }
@@ -183,7 +182,7 @@ impl RetainedSnapshots {
         self.directory.join("ahead")
     }
 
-    fn path(&self, index: Revision) -> PathBuf {
+    fn path(&self, index: LogIndex) -> PathBuf {
         self.directory.join(format!("snapshot-{index:020}.concord"))
     }
 
@@ -212,8 +211,8 @@ pub(crate) fn decode(path: &Path) -> Result<SnapshotFile, StoreError> {
 
 fn describe(path: &Path, header: Header) -> Result<SnapshotFile, StoreError> {
     let metadata = fs::metadata(path).map_err(io(format!("can't read the size of {}", path.display())))?;
-    let Header { position, digest, .. } = header;
-    Ok(SnapshotFile { path: path.into(), position, bytes: metadata.len(), digest })
+    let Header { position, revision, digest, .. } = header;
+    Ok(SnapshotFile { path: path.into(), position, revision, bytes: metadata.len(), digest })
 }
 
 fn set_aside(path: &Path, why: &StoreError) -> Result<(), StoreError> {

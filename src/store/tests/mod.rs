@@ -1,12 +1,14 @@
 //! The store as a whole: what is loaded after a clean stop, a crash, damage and an installed snapshot.
 
+mod distrusted;
 mod fixture;
+mod half_written;
 mod newer;
 mod waiting;
 
 use std::fs;
 
-use fixture::{Fixture, flip, key, position, proposal, write};
+use fixture::{Fixture, flip, index, key, position, proposal, write};
 
 use super::{sled::trees, *};
 use crate::model::{
@@ -14,32 +16,6 @@ use crate::model::{
     key::Key,
     time::Timestamp,
 };
-
-#[test]
-fn a_thread_that_the_disk_holds_up_holds_up_nobody_else() {
-    let directory = tempfile::tempdir().unwrap();
-    let (release, hung) = std::sync::mpsc::channel::<()>();
-    let open::Opened { snapshots, history, start, .. } =
-        open::open(directory.path(), &Options::default(), LogRange { purged: 0, last: 0 }).unwrap();
-    let inner = Inner {
-        directory: directory.path().into(),
-        snapshots,
-        shared: Arc::new(Shared::new(start.newest.clone(), 0, &history)),
-        history: history.history(),
-        thread: Mutex::new(Some(std::thread::spawn(move || {
-            hung.recv().unwrap_err();
-        }))),
-        received: AtomicU64::new(0),
-    };
-    let (dropped, is_dropped) = std::sync::mpsc::channel();
-    let dropping = std::thread::spawn(move || {
-        drop(inner);
-        dropped.send(()).unwrap();
-    });
-    is_dropped.recv_timeout(Duration::from_secs(60)).unwrap();
-    dropping.join().unwrap();
-    drop(release);
-}
 
 #[test]
 fn after_a_clean_stop_sled_holds_the_whole_state() {
@@ -237,7 +213,8 @@ fn two_snapshots_are_retained_and_the_older_one_replaces_a_damaged_one() {
     assert_eq!(fixture.snapshot().path, files[2].path);
     assert_eq!(fixture.store().purge_limit(), files[1].position.index);
     assert!(!files[0].path.exists());
-    fixture.store().verify(&files[2]).unwrap();
+    let newest = &files[2];
+    fixture.store().verify(&newest.path, &newest.position, newest.digest).unwrap();
     fixture.crash();
     fs::remove_dir_all(fixture.path("sled")).unwrap();
     let length = fs::metadata(&files[2].path).unwrap().len();
@@ -282,7 +259,7 @@ fn sled_that_is_newer_than_the_history_is_not_loaded() {
     let newest = history::format::segments(&fixture.path("history")).unwrap().pop().unwrap();
     fs::remove_file(newest.path(&fixture.path("history"))).unwrap();
     fixture.open();
-    assert_eq!(fixture.state.revision(), file.position.index);
+    assert_eq!(fixture.state.revision(), file.revision);
     fixture.write("d", 30..40, "x");
     fixture.snapshot();
     assert_eq!(fixture.revisions(), (1..=41).collect::<Vec<_>>());
@@ -304,7 +281,7 @@ fn a_snapshot_that_is_rightly_ahead_of_the_log_is_accepted() {
     fixture.open();
     assert_eq!(fixture.state.digest(), state.digest());
     fixture.crash();
-    fixture.log.last = durable - 1;
+    fixture.log.last = index(durable) - 1;
     assert!(matches!(fixture.try_open(), Err(StoreError::LogLost(_))));
 }
 
@@ -341,7 +318,7 @@ fn an_installed_snapshot_replaces_everything() {
     fixture.write("d", 400..410, "z");
     fixture.check();
     assert!(fixture.store().history().changes_from(1).unwrap().any(|change| change.is_err()));
-    let later = fixture.store().history().changes_from(file.position.index + 1).unwrap();
+    let later = fixture.store().history().changes_from(file.revision + 1).unwrap();
     assert_eq!(later.map(Result::unwrap).count(), 10);
 }
 
@@ -479,40 +456,4 @@ async fn a_failure_of_the_history_is_reported() {
     assert!(text.contains("history"), "{text}");
     assert!(fixture.store().build_snapshot(&fixture.state, &fixture.position()).is_err());
     fixture.close();
-}
-
-#[test]
-fn an_invalidated_state_is_removed() {
-    let mut fixture = Fixture::new();
-    fixture.define("d");
-    fixture.write("d", 0..20, "x");
-    fixture.snapshot();
-    fixture.store().invalidate(b"why").unwrap();
-    fixture.close();
-    let purged = fixture.log.purged;
-    fixture.log.purged = fixture.log.last;
-    assert!(matches!(fixture.try_open().unwrap(), Loaded::Nothing), "only a peer has the state");
-    fixture.close();
-    fixture.log.purged = purged;
-    let Loaded::State(state, _) = fixture.try_open().unwrap() else { panic!("the log has all of it") };
-    assert_eq!((state.revision(), state.config_count()), (0, 0));
-    assert!(!fixture.path("distrusted").exists());
-    assert_eq!(fixture.store().invalidation_note().as_deref(), Some(&b"why"[..]), "it outlives the state");
-}
-
-#[test]
-fn a_whole_file_that_holds_no_state_is_refused_before_it_is_adopted() {
-    let mut fixture = Fixture::new();
-    fixture.write("d", 0..10, "1");
-    let own = fixture.snapshot();
-    let path = fixture.store().incoming().unwrap();
-    snapshot::file::tests::without_a_state(&path);
-    let file = snapshot::retained::verify(&path).unwrap();
-    let refused = fixture.store().verify(&file);
-    assert!(
-        matches!(&refused, Err(StoreError::Damaged(why)) if why.contains("no definition")),
-        "{refused:?}"
-    );
-    assert!(matches!(fixture.store().install(&path), Err(StoreError::Damaged(_))));
-    assert_eq!(fixture.store().current_snapshot().unwrap().path, own.path);
 }

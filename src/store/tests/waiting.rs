@@ -1,6 +1,6 @@
-//! What waits in memory for the history's disk is counted.
+//! What waits for the history's disk: it is counted, and it holds up nobody else.
 
-use super::fixture::Fixture;
+use super::{super::*, fixture::Fixture};
 
 #[test]
 fn what_waits_for_the_history_is_counted_until_it_is_there() {
@@ -13,9 +13,35 @@ fn what_waits_for_the_history_is_counted_until_it_is_there() {
     }
     // The thread gathers changes for some milliseconds before it takes them.
     assert!(most >= 100_000, "{most}");
-    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let end = std::time::Instant::now() + Duration::from_secs(60);
     while fixture.store().waiting_bytes() > 0 {
         assert!(std::time::Instant::now() < end, "{} bytes wait", fixture.store().waiting_bytes());
         std::thread::yield_now();
     }
+}
+
+#[test]
+fn a_thread_that_the_disk_holds_up_holds_up_nobody_else() {
+    let directory = tempfile::tempdir().unwrap();
+    let (release, hung) = std::sync::mpsc::channel::<()>();
+    let open::Opened { snapshots, history, start, .. } =
+        open::open(directory.path(), &Options::default(), LogRange { purged: 0, last: 0 }).unwrap();
+    let inner = Inner {
+        directory: directory.path().into(),
+        snapshots,
+        shared: Arc::new(Shared::new(start.newest.clone(), 0, &history)),
+        history: history.history(),
+        thread: Mutex::new(Some(std::thread::spawn(move || {
+            hung.recv().unwrap_err();
+        }))),
+        received: AtomicU64::new(0),
+    };
+    let (dropped, is_dropped) = std::sync::mpsc::channel();
+    let dropping = std::thread::spawn(move || {
+        drop(inner);
+        dropped.send(()).unwrap();
+    });
+    is_dropped.recv_timeout(Duration::from_secs(60)).unwrap();
+    dropping.join().unwrap();
+    drop(release);
 }

@@ -121,6 +121,35 @@ fn patterns_that_the_engine_follows_position_by_position_are_priced_by_their_pos
 }
 
 #[test]
+fn no_writing_of_a_pattern_hides_its_price() {
+    let price = |pattern: &str| {
+        let schema = compiled(&json!({"items": {"type": "string", "pattern": pattern}}));
+        schema.price(&json!(vec!["ab".repeat(125); 100])).unwrap()
+    };
+    let plain = price("[ab]*a[ab]{300}$");
+    assert!(plain >= 100 * 250 * 300 / 16, "{plain}");
+    for pattern in ["(?x)#{\n[ab]*a[ab]{300}$", "[]{]?[ab]*a[ab]{300}$", r"[ab]*a[\cAab]{300}$"] {
+        assert!(price(pattern) >= plain, "{pattern}: {} beside {plain}", price(pattern));
+    }
+}
+
+#[test]
+fn patterns_of_any_number_of_positions_are_refused_by_name() {
+    let repeated = |name: &str| format!("{name}{{9223372036854775807}}{{2}}");
+    let schema = json!({"patternProperties": {repeated("a"): {}, repeated("b"): {}}});
+    let (place, msg) = refused(&schema);
+    assert!(
+        place.starts_with("/patternProperties/") && msg.contains("no regular expression"),
+        "{place}: {msg}"
+    );
+    let nested = "(?:a{4000000000}){4000000000}{4000000000}";
+    let (_, msg) = refused(
+        &json!({"items": {"pattern": nested}, "patternProperties": {nested: {}, "b{3000000000}": {}}}),
+    );
+    assert!(msg.contains("KiB"), "{msg}");
+}
+
+#[test]
 fn checks_of_hostile_numbers_and_arrays_terminate() {
     let array = |item: &dyn Fn(usize) -> String, bytes: usize| {
         let mut text = String::from("[");

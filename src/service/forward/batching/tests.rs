@@ -15,6 +15,7 @@ use crate::{
     model::{command::Expect, document::Document},
     peer::{
         client::Secrets,
+        fallback::UNKNOWN_CALL,
         identity::{FORMAT, Identity},
     },
     service::{
@@ -83,7 +84,7 @@ impl Leader {
                 let mut body = vec![0; length];
                 stream.read_exact(&mut body).await.unwrap();
                 let is_refused = is_each && self.is_older;
-                let answer = if is_refused { Bytes::new() } else { self.answer(&body, is_each).await };
+                let answer = if is_refused { UNKNOWN_CALL.into() } else { self.answer(&body, is_each).await };
                 let status = if is_refused { "404 Not Found" } else { "200 OK" };
                 let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n", answer.len());
                 // The caller may have hung up.
@@ -99,8 +100,8 @@ impl Leader {
         self.may_answer.acquire().await.unwrap().forget();
         let key = |request: WireRequest<'static>| {
             let (_, request) = request.open(10).unwrap();
-            let Write::DeleteConfig { key, .. } = request.write else { panic!("{request:?}") };
-            WireAnswer::Retry(key)
+            let Write::DeleteConfig { key, .. } = &request.write else { panic!("{request:?}") };
+            WireAnswer::Retry(key.clone())
         };
         let answers = requests.into_iter().map(key);
         if !is_each {
@@ -150,7 +151,36 @@ async fn a_leader_of_an_older_version_is_asked_as_it_knows_it() {
         assert_eq!(attempt, Err(AttemptError::Retry(n.to_string())));
     }
     assert_eq!(*leader.calls.lock().unwrap(), [1, 1, 1], "each is sent once");
-    assert!(batcher.is_older(1) && !batcher.is_older(2));
+    assert!(peers.lacks(1, Call::WritesEach) && !peers.lacks(2, Call::WritesEach));
+}
+
+#[tokio::test]
+async fn another_404_is_not_taken_for_an_older_version() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let peer_addr = listener.local_addr().unwrap().to_string();
+    let member = Member { id: 1, api_addr: String::new(), peer_addr };
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let mut stream = BufStream::new(stream);
+            let (mut line, mut length) = (String::new(), 0);
+            while line != "\r\n" {
+                line.clear();
+                stream.read_line(&mut line).await.unwrap();
+                if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+                    length = value.trim().parse().unwrap();
+                }
+            }
+            stream.read_exact(&mut vec![0; length]).await.unwrap();
+            let answer = "HTTP/1.1 404 Not Found\r\ncontent-length: 7\r\nconnection: close\r\n\r\nnothing";
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            stream.flush().await.unwrap();
+        }
+    });
+    let (batcher, peers) = (Arc::new(Batcher::default()), peers());
+    let attempt = batcher.send(&peers, &member, &Arc::new(request("k")), Instant::now() + TEST_TIMEOUT).await;
+    assert!(matches!(&attempt, Err(AttemptError::Retry(_))), "{attempt:?}");
+    assert!(!peers.lacks(1, Call::WritesEach));
 }
 
 #[tokio::test]
@@ -204,13 +234,13 @@ async fn a_batch_is_no_larger_than_the_leader_parses_inline() {
         let text = "x".repeat(BATCHED_WRITE_BYTES_MAX);
         let data = Document { text: text.into(), value: serde_json::Value::Null };
         let write = Write::WriteConfig { definition: "d".into(), key: "k".into(), data, expect: Expect::Any };
-        let request = Arc::new(WriteRequest { write, ..request("k") });
+        let request = Arc::new(WriteRequest { write, caller: request("k").caller.clone() });
         let (answer, answered) = oneshot::channel();
         let deadline = Instant::now() + TEST_TIMEOUT;
         (Waiting { number: n, leader: Member::default(), request, deadline, answer }, answered)
     };
     let (waiting, _answered): (VecDeque<_>, Vec<_>) = (0..40).map(write).unzip();
-    batcher.queues().insert(0, Queue { calls: 1, waiting, last_number: 40, older_until: None });
+    batcher.queues().insert(0, Queue { calls: 1, waiting, last_number: 40 });
     let calls: Vec<usize> = std::iter::from_fn(|| batcher.next_batch(0)).map(|batch| batch.len()).collect();
     let most = INLINE_PARSE_BYTES_MAX / BATCHED_WRITE_BYTES_MAX;
     assert_eq!(calls, [most, most, 40 - 2 * most]);
@@ -268,7 +298,7 @@ async fn nothing_was_sent_to_a_leader_that_does_not_listen() {
 #[test]
 fn a_write_that_is_large_or_takes_long_does_not_share_a_call() {
     assert!(may_batch(&request("k")));
-    let with = |write| WriteRequest { write, ..request("k") };
+    let with = |write| WriteRequest { write, caller: request("k").caller.clone() };
     let config = |length: usize| Write::WriteConfig {
         definition: "d".into(),
         key: "k".into(),

@@ -5,6 +5,7 @@ use crate::{
     model::{
         command::{IdempotencyKey, Verdict},
         document,
+        patch::{Patch, PatchFormat},
         time::Timestamp,
     },
     service::Principal,
@@ -196,4 +197,33 @@ fn intake_names_the_limit_and_refuses_a_bad_key() {
     let long = check_intake(&write("a/b", "[null]"), &limits);
     assert!(matches!(long, Err(Invalid::TooLarge(text)) if text.contains("limit is 4 bytes")));
     assert!(matches!(check_intake(&write("a/b", "null"), &limits), Err(Invalid::Violations(_))));
+}
+
+/// What the preparation of a batch of this patch is refused with, so often in one batch.
+fn refused_patches(data: &str, format: PatchFormat, patch: &str, count: usize) -> Refusal {
+    let (mut state, key) = (State::new(), || "app".to_owned());
+    apply(&mut state, 1, &request(Write::CreateDefinition { key: key(), indexes: vec![], schema: None }));
+    apply(&mut state, 2, &request(put("db", data, Expect::Absent)));
+    let patch = Patch { format, document: document(patch) };
+    let write = |_| Write::PatchConfig {
+        definition: key(),
+        key: "db".into(),
+        patch: patch.clone(),
+        expect: Expect::Present,
+    };
+    prepared(&state, &request(Write::Batch((0..count).map(write).collect()))).unwrap_err()
+}
+
+#[test]
+fn patches_that_fail_cost_a_batch_as_much_as_others() {
+    let data = format!(r#"{{"a":"{}"}}"#, "x".repeat(1 << 20));
+    let copies = r#"{"op":"copy","from":"/a","path":"/b"},"#.repeat(30);
+    let failing = format!(r#"[{copies}{{"op":"remove","path":"/c"}}]"#);
+    let is_limit = |refusal: &Refusal| matches!(refusal, Refusal::Invalid(Invalid::TooLargeAt(violation)) if violation.msg.contains("of one batch"));
+    let refusal = refused_patches(&data, PatchFormat::Json, &failing, 3);
+    assert!(matches!(refusal, Refusal::Invalid(Invalid::Violations(_))), "{refusal:?}");
+    let refusal = refused_patches(&data, PatchFormat::Json, &failing, 6);
+    assert!(is_limit(&refusal), "what they copy counts: {refusal:?}");
+    let refusal = refused_patches(&data, PatchFormat::Json, r#"[{"op":"remove","path":"/c"}]"#, 130);
+    assert!(is_limit(&refusal), "what they are applied to counts: {refusal:?}");
 }

@@ -9,11 +9,16 @@ use crate::{
     store::snapshot::file::tests::{config, definition},
 };
 
-fn checkpoint(index: Revision) -> Checkpoint {
+/// The revision at an entry: another number, so that a test fails where one is taken for the other.
+fn revision(index: LogIndex) -> Revision {
+    index + 1000
+}
+
+fn checkpoint(index: LogIndex) -> Checkpoint {
     let position = Position { index, raft_meta: Vec::new() };
     Checkpoint {
         position,
-        revision: index,
+        revision: revision(index),
         last_at: Timestamp(index),
         digest: 0,
         compaction_revision: 0,
@@ -31,13 +36,13 @@ fn start(directory: &Path, backlog_max: usize) -> Mirror {
 }
 
 /// Nothing was applied for a while.
-fn idle(log_durable: Revision) -> StepContext {
+fn idle(log_durable: LogIndex) -> StepContext {
     let applied_at =
         Instant::now().checked_sub(2 * MERGE_IDLE_DELAY).expect("the machine has been running for longer");
     StepContext { log_durable, applied_at, closing: false }
 }
 
-fn loaded(log_durable: Revision) -> StepContext {
+fn loaded(log_durable: LogIndex) -> StepContext {
     StepContext { applied_at: Instant::now(), ..idle(log_durable) }
 }
 
@@ -51,11 +56,11 @@ fn work(mirror: &mut Mirror, context: StepContext) -> Progress {
     }
 }
 
-fn enqueue(mirror: &mut Mirror, index: Revision) {
+fn enqueue(mirror: &mut Mirror, index: LogIndex) {
     let after = Some(Arc::new(config(&format!("k{index}"), index, "{}")));
     let edits = vec![Edit::Config { definition: definition(1).id, before: None, after }];
     let at = Timestamp(index);
-    let change = Change { revision: index, at, by: "root".into(), reason: None, edits };
+    let change = Change { revision: revision(index), at, by: "root".into(), reason: None, edits };
     mirror.enqueue(checkpoint(index), vec![Arc::new(change)], None);
 }
 
@@ -73,9 +78,9 @@ fn updates_are_merged_when_idle_and_only_as_far_as_the_log_is_durable() {
     assert!(matches!(waits, Progress::Wait(time) if time <= MERGE_IDLE_DELAY), "{waits:?}");
     assert_eq!(mirror.mirrored(), 0);
     assert_eq!(work(&mut mirror, idle(4)), Progress::Idle);
-    assert_eq!((mirror.mirrored(), position(&mirror)), (4, Some(checkpoint(4))));
+    assert_eq!((mirror.mirrored(), position(&mirror)), (revision(4), Some(checkpoint(4))));
     assert_eq!(work(&mut mirror, StepContext { closing: true, ..loaded(5) }), Progress::Idle);
-    assert_eq!((mirror.mirrored(), position(&mirror)), (5, Some(checkpoint(5))));
+    assert_eq!((mirror.mirrored(), position(&mirror)), (revision(5), Some(checkpoint(5))));
     mirror.close();
 }
 
@@ -87,6 +92,6 @@ fn under_load_a_large_merge_is_written_before_the_backlog_is_full() {
         enqueue(&mut mirror, index);
         work(&mut mirror, loaded(index));
     }
-    assert_eq!((mirror.mirrored(), mirror.rebuilds()), (90, 0));
+    assert_eq!((mirror.mirrored(), mirror.rebuilds()), (revision(90), 0));
     mirror.abandon();
 }

@@ -23,7 +23,7 @@ pub(crate) fn config(key: &str, revision: Revision, data: &str) -> Config {
     Config {
         key: Key::parse(key).unwrap(),
         data: data.into(),
-        entries: Box::new([Entry { slot: 0, value: Box::from(&b"v\0"[..]) }]),
+        entries: Box::new([Entry { slot: 0, value: (&b"v\0"[..]).into() }]),
         created_at: Timestamp(revision),
         modified_at: Timestamp(revision),
         revision,

@@ -1,0 +1,61 @@
+//! The headers of a call: for whom it is, of whom it is, and what proves the cluster's secret.
+//!
+//! **Invariant:** secrets are never logged. One is sent to a voter only that may be of the first version.
+
+use http::{HeaderMap, HeaderValue};
+
+use super::{
+    NodeId,
+    admission::AgreedMember,
+    client::{AT, CLUSTER, CREDENTIAL, CallError, DIGEST, FROM, Peers, SECRET, TO, value},
+    credential::{Purpose, Scope, body_digest, text_of},
+};
+
+impl Peers {
+    /// The headers of a call within the cluster.
+    pub(super) fn headers(&self, to: NodeId, addr: &str) -> Result<HeaderMap, CallError> {
+        let me = self.me.get().ok_or_else(|| CallError::NotSent("this node belongs to no cluster".into()))?;
+        if to == me.node_id {
+            return Err(CallError::NotSent(format!("node {to} does not call itself")));
+        }
+        let mut headers = self.proof(to, addr, Purpose::Call(me.cluster_id))?;
+        headers.insert(CLUSTER, value(&me.cluster_id.to_string())?);
+        headers.insert(FROM, HeaderValue::from(me.node_id));
+        let is_voter = |agreed: &AgreedMember| agreed.votes && agreed.peer_addr == addr;
+        if self.knows_only_level_1() && self.members().get(&to).is_some_and(is_voter) {
+            // Perhaps it is of the first version, which expects the secret itself. A learner is not sent it: whoever may
+            // add a member would have it.
+            headers.insert(SECRET, sensitive(self.secret()?)?);
+        }
+        Ok(headers)
+    }
+
+    /// The headers of a `join`.
+    pub(super) fn join_headers(&self, to: NodeId, addr: &str, body: &[u8]) -> Result<HeaderMap, CallError> {
+        let digest = body_digest(body);
+        let mut headers = self.proof(to, addr, Purpose::Join(digest))?;
+        headers.insert(DIGEST, value(&text_of(&digest))?);
+        Ok(headers)
+    }
+
+    /// The headers that prove the secret to one node.
+    fn proof(&self, to: NodeId, at: &str, purpose: Purpose) -> Result<HeaderMap, CallError> {
+        let credential = Scope { at, to, purpose }.sign(self.secret()?);
+        let mut headers = HeaderMap::new();
+        headers.insert(AT, value(at)?);
+        headers.insert(TO, HeaderValue::from(to));
+        headers.insert(CREDENTIAL, sensitive(&credential)?);
+        Ok(headers)
+    }
+
+    fn secret(&self) -> Result<&str, CallError> {
+        let secret = self.secrets().first().map(String::as_str);
+        secret.ok_or_else(|| CallError::NotSent("no cluster secret is set".into()))
+    }
+}
+
+fn sensitive(text: &str) -> Result<HeaderValue, CallError> {
+    let mut value = value(text)?;
+    value.set_sensitive(true);
+    Ok(value)
+}

@@ -1,0 +1,47 @@
+//! Frees what is large on a thread for blocking work: the last reference to a million records, or the values of a long body, take as long to free
+//! as they took to read.
+//!
+//! **Invariant:** no worker frees what is given to [`DeferredDrop`].
+
+use tokio::runtime::Handle;
+
+/// Values that are freed on a thread for blocking work when this is dropped.
+#[derive(Debug)]
+pub(super) struct DeferredDrop<T: Send + 'static>(pub(super) Vec<T>);
+
+impl<T: Send + 'static> Drop for DeferredDrop<T> {
+    fn drop(&mut self) {
+        let values = std::mem::take(&mut self.0);
+        if values.is_empty() {
+            return;
+        }
+        // Without a runtime there are no workers either.
+        if let Ok(runtime) = Handle::try_current() {
+            drop(runtime.spawn_blocking(move || drop(values)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::mpsc,
+        thread::{self, ThreadId},
+        time::Duration,
+    };
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_released_is_freed_on_another_thread() {
+        struct Records(mpsc::Sender<ThreadId>);
+        impl Drop for Records {
+            fn drop(&mut self) {
+                self.0.send(thread::current().id()).unwrap();
+            }
+        }
+        let (freed, wait) = mpsc::channel();
+        drop(DeferredDrop(vec![Records(freed)]));
+        assert_ne!(wait.recv_timeout(Duration::from_secs(60)).unwrap(), thread::current().id());
+    }
+}

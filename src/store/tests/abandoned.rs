@@ -1,0 +1,29 @@
+//! The end of a store that was not closed.
+
+use super::*;
+
+#[test]
+fn a_thread_that_the_disk_holds_up_holds_up_nobody_else() {
+    let directory = tempfile::tempdir().unwrap();
+    let (release, hung) = std::sync::mpsc::channel::<()>();
+    let open::Opened { snapshots, history, start, .. } =
+        open::open(directory.path(), &Options::default(), LogRange { purged: 0, last: 0 }).unwrap();
+    let inner = Inner {
+        directory: directory.path().into(),
+        snapshots,
+        shared: Arc::new(Shared::new(start.newest.clone(), 0, &history)),
+        history: history.history(),
+        thread: Mutex::new(Some(std::thread::spawn(move || {
+            hung.recv().unwrap_err();
+        }))),
+        received: AtomicU64::new(0),
+    };
+    let (dropped, is_dropped) = std::sync::mpsc::channel();
+    let dropping = std::thread::spawn(move || {
+        drop(inner);
+        dropped.send(()).unwrap();
+    });
+    is_dropped.recv_timeout(Duration::from_secs(60)).unwrap();
+    dropping.join().unwrap();
+    drop(release);
+}

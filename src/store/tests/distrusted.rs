@@ -1,0 +1,42 @@
+//! A state that was found wrong is removed, and a file that holds none is refused.
+
+use super::{
+    super::{Loaded, StoreError, snapshot},
+    fixture::Fixture,
+};
+
+#[test]
+fn an_invalidated_state_is_removed() {
+    let mut fixture = Fixture::new();
+    fixture.define("d");
+    fixture.write("d", 0..20, "x");
+    fixture.snapshot();
+    fixture.store().invalidate(b"why").unwrap();
+    fixture.close();
+    let purged = fixture.log.purged;
+    fixture.log.purged = fixture.log.last;
+    assert!(matches!(fixture.try_open().unwrap(), Loaded::Nothing), "only a peer has the state");
+    fixture.close();
+    fixture.log.purged = purged;
+    let Loaded::State(state, _) = fixture.try_open().unwrap() else { panic!("the log has all of it") };
+    assert_eq!((state.revision(), state.config_count()), (0, 0));
+    assert!(!fixture.path("distrusted").exists());
+    assert_eq!(fixture.store().invalidation_note().as_deref(), Some(&b"why"[..]), "it outlives the state");
+}
+
+#[test]
+fn a_whole_file_that_holds_no_state_is_refused_before_it_is_adopted() {
+    let mut fixture = Fixture::new();
+    fixture.write("d", 0..10, "1");
+    let own = fixture.snapshot();
+    let path = fixture.store().incoming().unwrap();
+    snapshot::file::tests::without_a_state(&path);
+    let file = snapshot::retained::verify(&path).unwrap();
+    let refused = fixture.store().verify(&path, &file.position, file.digest);
+    assert!(
+        matches!(&refused, Err(StoreError::Damaged(why)) if why.contains("no definition")),
+        "{refused:?}"
+    );
+    assert!(matches!(fixture.store().install(&path), Err(StoreError::Damaged(_))));
+    assert_eq!(fixture.store().current_snapshot().unwrap().path, own.path);
+}
