@@ -3,13 +3,13 @@
 //! A schema check, a dry run of a batch or a list without an index may take seconds. On the runtime's workers it would
 //! delay the heartbeats and elections of Raft, which share them; on threads without a bound it would take the processor
 //! from them. The threads here have a lower priority than the workers, so what competes for a processor loses to Raft.
-//! Whose turn it is `turns` decides.
+//! Whose turn it is `fair_queue` decides.
 //!
 //! **Invariants:** at most as many pieces of work run at once as there are processors, and a caller waits for its turn and for its
 //! result until its deadline at most. Work whose caller is gone sees it in its [`Cancel`], and holds its thread until
 //! it has ended: giving up never makes room for more than the threads carry.
 
-mod turns;
+mod fair_queue;
 
 use std::{sync::Arc, thread::available_parallelism};
 
@@ -21,8 +21,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Refusal, origin::Origin};
 use crate::model::limits::CONFIG_SCANS_MAX;
-pub(super) use turns::{PoolPermit, ScanPlace, Weight};
-use turns::{PoolQueue, Ticket};
+pub(super) use fair_queue::{PoolPermit, ScanPlace, Weight};
+use fair_queue::{PoolQueue, Ticket};
 
 /// How far the priority of the threads is below that of the others: one such thread gets a tenth of a processor that
 /// another thread competes for.
