@@ -43,6 +43,7 @@ full-voters-ignored      | it hostile::disks::full_followers_do_not_take_the_quo
 budget-ignored           | it hostile::reads::answers_that_nobody_reads_take_bounded_memory
 work-without-turns       | unit service::cpu_pool::tests::runs_no_more_than_its_threads_at_once
 later-request-confirmed  | unit raft::stream::tests::a_response_does_not_confirm_a_later_request_with_the_same_last_id
+verdicts-shifted         | unit raft::group::tests::what_arrives_meanwhile_leaves_together_and_each_has_its_own_verdict
 young-outcome-forgotten  | unit state::apply::remember::tests::a_flood_of_requests_forgets_none_that_may_be_sent_again
 '
 

@@ -40,6 +40,7 @@
 //! | `budget-ignored` | requests hold as much memory as they ask for |
 //! | `work-without-turns` | long work runs on more threads than there are processors |
 //! | `later-request-confirmed` | the response to an append confirms a later one with the same last entry |
+//! | `verdicts-shifted` | the writes that share an entry get one another's verdicts |
 //! | `young-outcome-forgotten` | the outcome of a request is forgotten while it may be sent again |
 //!
 //! **Invariant:** without the feature this file is one constant.

@@ -29,7 +29,7 @@
 //!
 //! Imports between these files run one way.
 //!
-//! Most requests get or replace one config. [`Api::route`] finds these by the form of their path and calls their
+//! Most requests get or replace one config. `Api::route` finds these by the form of their path and calls their
 //! handlers itself: the router takes about a fifth of the processor time of such a get, for boxed futures, parameters
 //! and extensions that these handlers do not need. It is a shorter way to the same handlers and no other answer, which a
 //! test compares request by request.

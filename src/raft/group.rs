@@ -291,7 +291,10 @@ impl Group {
             if verdicts.len() == self.answers.len() { Ok(verdicts) } else { Err(mismatch()) }
         });
         match decided {
-            Ok(verdicts) => {
+            Ok(mut verdicts) => {
+                if crate::sabotage::is("verdicts-shifted") {
+                    verdicts.rotate_left(1);
+                }
                 for (answer, verdict) in self.answers.drain(..).zip(verdicts) {
                     // An error means that the caller has gone; the others have their verdicts.
                     let _gone = answer.send(Ok(verdict));
