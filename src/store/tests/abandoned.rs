@@ -1,6 +1,6 @@
 //! The end of a store that was not closed.
 
-use super::*;
+use super::{super::sled::mirror::Mirror, *};
 
 #[test]
 fn a_thread_that_the_disk_holds_up_holds_up_nobody_else() {
@@ -8,10 +8,13 @@ fn a_thread_that_the_disk_holds_up_holds_up_nobody_else() {
     let (release, hung) = std::sync::mpsc::channel::<()>();
     let open::Opened { snapshots, history, start, .. } =
         open::open(directory.path(), &Options::default(), LogRange { purged: 0, last: 0 }).unwrap();
+    let newest = start.newest.clone();
+    // Closed as the thread closes it: sled may hang when a database is only dropped.
+    Mirror::new(start, 1).abandon();
     let inner = Inner {
         directory: directory.path().into(),
         snapshots,
-        shared: Arc::new(Shared::new(start.newest.clone(), 0, &history)),
+        shared: Arc::new(Shared::new(newest, 0, &history)),
         history: history.history(),
         thread: Mutex::new(Some(std::thread::spawn(move || {
             hung.recv().unwrap_err();
