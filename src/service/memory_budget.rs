@@ -11,7 +11,8 @@
 //!
 //! What is larger than [`SMALL_BYTES`] may use three quarters of its share, so that few large requests never refuse the
 //! many small ones; and the callers can't use the share of the peers, so that a follower's write reaches a leader that
-//! is under attack. A request that is larger than all this is admitted while no other large one is.
+//! is under attack. A request that is larger than all this is admitted while no other large one is,
+//! and counts as three quarters of its share, so that the small ones beside it find their room.
 //!
 //! **Invariant:** a share holds at most its bytes and one request beyond; what is reserved is released when its holder
 //! is dropped.
@@ -108,17 +109,20 @@ impl Reservation {
     /// [`Refusal::LimitReached`] when they do not fit.
     pub fn grow(&mut self, bytes: u64) -> Result<(), Refusal> {
         let all = self.bytes.saturating_add(bytes);
-        let max = if all <= SMALL_BYTES { self.account.max } else { self.account.large_max() };
-        let add = |used: u64| {
+        let large_max = self.account.large_max();
+        let max = if all <= SMALL_BYTES { self.account.max } else { large_max };
+        // What it has afterwards.
+        let grown = |used: u64| {
             let is_alone = used <= self.bytes.saturating_add(SMALL_BYTES);
-            let after = used.saturating_add(bytes);
-            let fits =
-                after <= max || (is_alone && all > SMALL_BYTES) || crate::sabotage::is("budget-ignored");
-            fits.then_some(after)
+            if used.saturating_add(bytes) <= max || crate::sabotage::is("budget-ignored") {
+                Some(all)
+            } else {
+                (is_alone && all > SMALL_BYTES).then(|| all.min(large_max).max(self.bytes))
+            }
         };
-        let added = self.account.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
-        added.map_err(|_| refusal())?;
-        self.bytes = all;
+        let add = |used: u64| Some(used.saturating_add(grown(used)? - self.bytes));
+        let before = self.account.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        self.bytes = before.ok().and_then(grown).ok_or_else(refusal)?;
         Ok(())
     }
 
@@ -199,8 +203,8 @@ mod tests {
         let small = budget.reserve(Share::Callers, SMALL_BYTES).unwrap();
         let huge = budget.reserve(Share::Callers, 100 * MIB).unwrap();
         assert!(budget.reserve(Share::Callers, MIB).is_err(), "not beside it");
-        assert!(budget.reserve(Share::Callers, 1).is_err());
-        drop(huge);
+        let beside = budget.reserve(Share::Callers, SMALL_BYTES).expect("small ones find room beside it");
+        drop((huge, beside));
         let mut grown = budget.reserve(Share::Callers, MIB).unwrap();
         grown.grow(100 * MIB).unwrap();
         drop((small, grown));

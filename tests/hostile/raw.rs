@@ -14,11 +14,15 @@ use crate::harness::{DEADLINE, Node};
 /// What the node is expected to do at once, on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Lets this process have as many connections as the machine allows.
-pub(crate) fn raise_own_limit() {
+/// Held by the test that has thousands of connections: two at once would need more than the machine may allow.
+static MANY_CONNECTIONS: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+/// Lets this process have as many connections as the machine allows, and waits for the other tests that need them.
+pub(crate) async fn many_connections() -> tokio::sync::MutexGuard<'static, ()> {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     setrlimit(Resource::Nofile, raised).expect("the soft limit may be raised to the hard one");
+    MANY_CONNECTIONS.lock().await
 }
 
 /// The descriptors that a process has open.

@@ -10,7 +10,7 @@ use super::{
     GoodClient,
     raw::{
         NARROW, PATIENCE, answer, api, connect, connect_from, connect_narrow, connections_from, descriptors,
-        peer, raise_own_limit, read_some, request, send, until_closed,
+        many_connections, peer, read_some, request, send, until_closed,
     },
 };
 use crate::harness::{
@@ -50,7 +50,6 @@ impl Descriptors {
 
 /// A cluster whose nodes are started with these limits of open files.
 async fn with_open_files(name: &str, soft: u64, hard: u64) -> Cluster {
-    raise_own_limit();
     Cluster::start_prepared(name, &Options::default(), |_, nodes| {
         for node in nodes {
             node.open_files = Some((soft, hard));
@@ -88,6 +87,7 @@ async fn newcomers(cluster: &Cluster) {
 }
 
 async fn idle_connections(name: &str, soft: u64, hard: u64) {
+    let _only = many_connections().await;
     let cluster = with_open_files(name, soft, hard).await;
     let good = GoodClient::start(&cluster).await;
     let watched = Descriptors::watch(&cluster);
@@ -146,6 +146,7 @@ async fn one_address_has_its_share_of_connections_and_no_more() {
 #[tokio::test]
 async fn the_share_of_an_address_does_not_bind_the_calls_between_nodes() {
     // At this limit a node takes 192 connections of other nodes. All addresses are one.
+    let _only = many_connections().await;
     let cluster = with_open_files("hostile-node-share", 1024, 1024).await;
     let clients = cluster.clients();
     define(&clients[0], "d").await;
@@ -204,10 +205,10 @@ async fn slow_and_partial_heads_are_cut_off() {
 #[tokio::test]
 async fn heads_that_never_end_hold_little_memory() {
     let options = Options::default().with("CONCORD_HEADER_TIMEOUT_MS", "60000");
+    let _only = many_connections().await;
     let cluster = Cluster::start_with("hostile-large-heads", &options).await;
     let good = GoodClient::start(&cluster).await;
     let node = &cluster.nodes[0];
-    raise_own_limit();
     // 2000 × 60 KB would be 120 MB, and 240 with the spare of the buffers.
     let head = format!("GET /livez HTTP/1.1\r\nhost: a\r\nx-long: {}", "y".repeat(60_000));
     let mut open = Vec::new();

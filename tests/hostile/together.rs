@@ -15,7 +15,7 @@ use tokio::{net::TcpStream, time::Instant};
 
 use super::{
     GoodClient, counts, frames,
-    raw::{api, connect_from, raise_own_limit, send},
+    raw::{api, connect_from, many_connections, send},
     reads, writes,
 };
 use crate::harness::{
@@ -236,7 +236,7 @@ async fn prepare(client: &Client) {
 
 #[tokio::test]
 async fn three_attacks_of_different_kinds_at_once_hurt_nobody() {
-    raise_own_limit();
+    let _only = many_connections().await;
     let rounds = number("HOSTILE_ROUNDS").unwrap_or(1);
     let options = Options::default()
         .with("CONCORD_IN_FLIGHT_BYTES", &(64 << 20).to_string())

@@ -65,6 +65,8 @@ use redefine::{needs_config_check, set_configs_read};
 const PREPARATIONS_MAX: u32 = 16;
 /// How long a node waits until it has applied a write that the leader decided.
 const APPLY_TIMEOUT: Duration = Duration::from_secs(1);
+/// A write with less time left is not proposed: some rounds of busy disks.
+const DECISION_TIME: Duration = Duration::from_millis(100);
 
 impl Service {
     /// Carries a write out: success means that it is durable on a majority.
@@ -153,8 +155,8 @@ impl Service {
                 }
             }
             let content = if is_computed { content_of(&command) } else { None };
-            if Instant::now() >= deadline {
-                // If it were proposed now, its outcome would be unknown.
+            if Instant::now() + self.decision_time() >= deadline {
+                // If it were proposed now, its outcome would hardly be known in time.
                 return retry("the time was up before the write was proposed");
             }
             let at = self.stamp(&consensus.state()).await;
@@ -178,6 +180,11 @@ impl Service {
         Err(AttemptError::Refused(Refusal::Unavailable(format!(
             "what it rests on changed {PREPARATIONS_MAX} times while the write was prepared"
         ))))
+    }
+
+    /// What a decision may take while the disks are busy; a small part of a short time for writes.
+    fn decision_time(&self) -> Duration {
+        DECISION_TIME.min(self.inner.options.write_timeout / 10)
     }
 
     /// Prepares against the applied state; a refusal is confirmed at a read index.
