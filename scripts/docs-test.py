@@ -155,14 +155,15 @@ def check_settings():
 def check_command_line():
     page = DOCS / "reference" / "command-line.md"
     text = page.read_text()
-    members = re.findall(r"^  (\w+) ", help_of("member").split("Options:")[0].split("Commands:")[1], re.M)
-    tops = re.findall(r"^  (\w+) ", help_of().split("Options:")[0].split("Commands:")[1], re.M)
-    names = [name for name in tops if name not in ("help", "member")] + [f"member {m}" for m in members if m != "help"]
+    groups = ("member", "cert")
+    below = lambda *group: re.findall(r"^  (\w+) ", help_of(*group).split("Options:")[0].split("Commands:")[1], re.M)
+    names = [name for name in below() if name not in ("help", *groups)]
+    names += [f"{group} {name}" for group in groups for name in below(group) if name != "help"]
     flags = set()
     for name in names:
         if name != "serve":
             flags |= set(re.findall(r"--[a-z][a-z-]*", help_of(*name.split())))
-    compare(page, "the command", set(re.findall(r"^\| `concord ((?:member )?\w+)", text, re.M)), set(names))
+    compare(page, "the command", set(re.findall(r"^\| `concord ((?:(?:member|cert) )?\w+)", text, re.M)), set(names))
     compare(page, "the flag", set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text)), flags | {"--version"})
 
 

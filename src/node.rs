@@ -31,10 +31,14 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     api::{
         self, Api,
-        server::{Answerer, ServeOptions, ShareOf},
+        peer::PeerListener,
+        server::{Answerer, ServeOptions, ShareOf, Transport},
     },
     model::limits::{CONNECTIONS_MAX, OPEN_FILES_RESERVE},
-    peer::client::{Peers, Secrets},
+    peer::{
+        client::{Peers, Secrets},
+        tls::{callers::CallerTls, nodes::NodeTls},
+    },
     raft::end_process_later,
     service::{Access, Options, Service},
     settings::Settings,
@@ -107,10 +111,11 @@ fn connections_max(open_files_max: usize) -> (usize, usize) {
 
 async fn serve(settings: Settings, open_files_max: usize) -> Result<(), String> {
     let signals = ShutdownSignals::listen()?;
+    let tls = Tls::open(&settings)?;
     let api = Listener::bind(&settings.api_addr).await?;
     let peer = Listener::bind(&settings.peer_addr).await?;
     let (api_max, peer_max) = connections_max(open_files_max);
-    let service = make_service(&settings, peer_max / PEER_CALLS_PART);
+    let service = make_service(&settings, &tls, peer_max / PEER_CALLS_PART);
     let options = |connections_max: usize, share_of: ShareOf| ServeOptions {
         connections_max,
         per_address_max: match share_of {
@@ -125,14 +130,17 @@ async fn serve(settings: Settings, open_files_max: usize) -> Result<(), String> 
         idle_timeout: settings.idle_timeout,
         send_timeout: settings.send_timeout,
     };
-    let mut api = api.serve(Api::new(service.clone()), options(api_max, ShareOf::All));
-    let mut peer = peer.serve(api::peer::peer_router(service.clone()), options(peer_max, ShareOf::Unknown));
+    let (for_callers, for_nodes) = tls.transports();
+    let mut api = api.serve(Api::new(service.clone()), (for_callers, options(api_max, ShareOf::All)));
+    let peer_options = (for_nodes, options(peer_max, ShareOf::Unknown));
+    let mut peer = peer.serve(PeerListener::new(service.clone()), peer_options);
     let (node, directory) = (settings.node_id, settings.data_dir.display());
     tracing::info!(node, api = settings.api_addr, peer = settings.peer_addr, %directory, "listening");
     let result = tokio::select! {
         reason = participate(&service) => Err(reason),
         reason = api.failed("callers") => Err(reason),
         reason = peer.failed("peers") => Err(reason),
+        reason = service.keep_certificates() => Err(reason),
         () = signals.received() => Ok(()),
     };
     shut_down(&service, api, peer, result.is_err()).await;
@@ -177,7 +185,32 @@ async fn bounded(limit: Duration, step: impl Future<Output = ()>, what: &str) {
     }
 }
 
-fn make_service(settings: &Settings, lone_calls_max: usize) -> Service {
+/// The certificates of a node, as far as its settings name any.
+struct Tls {
+    callers: Option<Arc<CallerTls>>,
+    nodes: Option<Arc<NodeTls>>,
+}
+
+impl Tls {
+    fn open(settings: &Settings) -> Result<Self, String> {
+        let callers = settings.tls.callers.clone().map(CallerTls::open).transpose();
+        let open = |(files, mode)| NodeTls::open(files, settings.node_id, mode);
+        let nodes = settings.tls.nodes.clone().map(open).transpose();
+        Ok(Self {
+            callers: callers.map_err(|error| format!("TLS for callers: {error}"))?.map(Arc::new),
+            nodes: nodes.map_err(|error| format!("TLS between nodes: {error}"))?.map(Arc::new),
+        })
+    }
+
+    /// How both listeners take connections.
+    fn transports(&self) -> (Transport, Transport) {
+        let callers = self.callers.clone().map_or(Transport::Plain, Transport::Callers);
+        let nodes = self.nodes.clone().map_or(Transport::Plain, Transport::Nodes);
+        (callers, nodes)
+    }
+}
+
+fn make_service(settings: &Settings, tls: &Tls, lone_calls_max: usize) -> Service {
     let secrets = settings.cluster_secrets.iter().map(|secret| secret.expose().into()).collect();
     let options = Options {
         node_id: settings.node_id,
@@ -194,13 +227,14 @@ fn make_service(settings: &Settings, lone_calls_max: usize) -> Service {
         rescue: settings.peers.clone(),
         retention: settings.retention,
         feature_level_max: settings.feature_level_max,
+        caller_tls: tls.callers.clone(),
     };
     let peer_addr: Option<SocketAddr> = settings.peer_addr.parse().ok();
     let source = peer_addr.map(|addr| addr.ip()).filter(|ip| !ip.is_unspecified());
     let bound = source.map(|_| settings.peer_addr.clone());
     let own = settings.peers.iter().filter(|member| member.id == settings.node_id);
     let configured = own.map(|member| member.peer_addr.clone()).collect();
-    let peers = Peers::from_address(Secrets(secrets), source).known_as(bound, configured);
+    let peers = Peers::from_address(Secrets(secrets), source, tls.nodes.clone()).known_as(bound, configured);
     let peers = peers.with_lone_calls(lone_calls_max);
     Service::new(options, Access::new(settings.api_key.expose()), Arc::new(peers))
 }
@@ -245,7 +279,7 @@ impl Listener {
         })
     }
 
-    fn serve(self, answerer: impl Answerer, options: ServeOptions) -> Server {
+    fn serve(self, answerer: impl Answerer, options: (Transport, ServeOptions)) -> Server {
         let stop = CancellationToken::new();
         let stopped = stop.clone().cancelled_owned();
         Server { task: tokio::spawn(api::serve(self.0, answerer, options, stopped)), stop }

@@ -8,6 +8,7 @@
 //! one does not start.
 
 mod log;
+mod tls;
 
 use std::{fmt, path::PathBuf, time::Duration};
 
@@ -24,6 +25,7 @@ use crate::{
 };
 
 pub use log::{LogArgs, LogFormat};
+pub use tls::{PeerMode, TlsArgs, TlsSettings};
 
 /// Shortest key or secret: 16 random characters can't be guessed over a network.
 const SECRET_BYTES_MIN: usize = 16;
@@ -181,7 +183,7 @@ pub struct ServeArgs {
     #[command(flatten)]
     #[expect(missing_docs, reason = "its fields are the help")]
     pub key: KeyArgs,
-    /// The secret that the nodes of a cluster share. While it is changed, two with a comma between: the first is
+    /// The secret that the nodes of a cluster share, for plain calls between them. While it is changed, two with a comma between: the first is
     /// sent, both are accepted
     #[arg(
         long,
@@ -194,6 +196,9 @@ pub struct ServeArgs {
     /// A file that holds the cluster secret
     #[arg(long, env = "CONCORD_CLUSTER_SECRET_FILE", value_name = "FILE")]
     pub cluster_secret_file: Option<PathBuf>,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "its fields are the help")]
+    pub tls: TlsArgs,
     #[command(flatten)]
     #[expect(missing_docs, reason = "its fields are the help")]
     pub limits: LimitArgs,
@@ -248,8 +253,10 @@ pub struct Settings {
     pub peers: Vec<Member>,
     /// The root key.
     pub api_key: Secret,
-    /// The cluster's secrets; the first one is sent.
+    /// The cluster's secrets; the first one is sent. None where no call is plain.
     pub cluster_secrets: Vec<Secret>,
+    /// The files of TLS.
+    pub tls: TlsSettings,
     /// The limits of requests.
     pub limits: Limits,
     /// The timeout of a write.
@@ -347,8 +354,12 @@ impl Settings {
             return Err("--worker-threads must be 1 to 1024".into());
         }
         let names = ["--cluster-secret", "--cluster-secret-file", "CONCORD_CLUSTER_SECRET"];
-        let secrets = args.cluster_secret.into_iter().filter(|secret| !secret.0.is_empty()).collect();
-        let cluster_secrets = read_secrets(secrets, args.cluster_secret_file.as_ref(), names)?;
+        let secrets: Vec<_> = args.cluster_secret.into_iter().filter(|secret| !secret.0.is_empty()).collect();
+        let tls = args.tls.check(&args.api_addr, &args.peer_addr)?;
+        let cluster_secrets = match (&secrets, &args.cluster_secret_file) {
+            (given, None) if given.is_empty() && !tls.has_plain_calls() => Vec::new(),
+            _ => read_secrets(secrets, args.cluster_secret_file.as_ref(), names)?,
+        };
         let api_key = args.key.read()?;
         if cluster_secrets.contains(&api_key) {
             return Err("--cluster-secret and --api-key must differ: a caller must not act as a node".into());
@@ -361,6 +372,7 @@ impl Settings {
             peers: args.peers,
             api_key,
             cluster_secrets,
+            tls,
             limits,
             write_timeout: Duration::from_millis(args.times.write_timeout_ms),
             read_timeout: Duration::from_millis(args.times.read_timeout_ms),

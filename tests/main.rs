@@ -6,6 +6,7 @@
 //! | `cluster` | does the cluster keep its promises? Real processes that are killed, stopped, emptied |
 //! | `chaos` | does it keep them under faults? Every answer is recorded and checked |
 //! | `hostile` | does it serve a good client beside callers, strangers, disks and clocks that are not good? |
+//! | `tls` | who is spoken to, in which versions, and what happens when certificates change? |
 //! | `client` | does the older service's client library work unchanged? |
 //! | `document` | is the `OpenAPI` document one, and whole? Every answer in all tests is validated against it |
 //! | `format` | are the stored and sent bytes the ones of earlier versions? |
@@ -35,3 +36,5 @@ mod replay;
 mod spec;
 #[cfg(test)]
 mod tidy;
+#[cfg(test)]
+mod tls;

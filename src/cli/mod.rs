@@ -5,12 +5,14 @@
 //! | the commands, their options and help; exit codes; the start of the log | `mod` (this file) |
 //! | requests to a node | `client` |
 //! | `backup`, `verify`, `restore` | `backup` |
+//! | `cert` | `cert` |
 //! | the options of `serve` and their checks | `settings` |
 //!
 //! **Invariant:** the exit code is 0 when the command succeeded, 1 when it failed, and 2 when the command line or a
 //! setting is wrong.
 
 mod backup;
+mod cert;
 mod client;
 
 use std::{
@@ -30,7 +32,8 @@ use crate::{
     peer::{Member, NodeId},
     settings::{KeyArgs, LogArgs, LogFormat, ServeArgs, Settings, parse_member},
 };
-use client::Client;
+use cert::CertCommand;
+use client::{Client, ClientTls};
 
 /// The exit code for a wrong command line or setting, the same that clap uses.
 const EXIT_USAGE: u8 = 2;
@@ -65,6 +68,9 @@ enum Command {
     },
     /// Restore a backup into the data directory of the first member of a new cluster
     Restore(RestoreArgs),
+    /// Make and show the certificates of a cluster
+    #[command(subcommand)]
+    Cert(CertCommand),
 }
 
 #[derive(Debug, Subcommand)]
@@ -141,6 +147,8 @@ struct NodeArgs {
     url: String,
     #[command(flatten)]
     key: KeyArgs,
+    #[command(flatten)]
+    tls: ClientTls,
 }
 
 #[derive(Debug, Args)]
@@ -189,6 +197,7 @@ pub fn run() -> ExitCode {
             with_client(&node, async |client| backup::fetch(&client, &out).await)
         }
         Command::Verify { file } => print(backup::verify(&file)),
+        Command::Cert(command) => print(cert::run(command)),
         Command::Restore(args) => print(backup::restore(&args.from, &args.data_dir, args.member)),
     };
     let (text, code) = match done {
@@ -235,7 +244,8 @@ fn with_client<F>(node: &NodeArgs, action: impl FnOnce(Client) -> F) -> Result<(
 where
     F: Future<Output = Result<Value, String>>,
 {
-    let client = Client::new(&node.url, node.key.read().map_err(Failure::Usage)?).map_err(Failure::Usage)?;
+    let key = node.key.read().map_err(Failure::Usage)?;
+    let client = Client::new(&node.url, key, &node.tls).map_err(Failure::Usage)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime =
         runtime.map_err(|error| Failure::Failed(format!("the runtime can't be started: {error}")))?;

@@ -147,6 +147,8 @@ pub const CACHED_SCHEMAS_BYTES_MAX: usize = 64 << 20;
 /// callers. Fixed. Where the process may open fewer files, the listeners share what those leave beside
 /// [`OPEN_FILES_RESERVE`].
 pub const CONNECTIONS_MAX: usize = 20_000;
+/// How long the handshake of TLS may take, from the moment a connection is accepted: some round trips of a slow link. Fixed.
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of a request's head: a filter of a thousand UUIDs has 37 KB, and no URI may have more. Beyond: 431. Fixed.
 pub const HEAD_BYTES_MAX: usize = 64 << 10;
 /// Bytes that a connection on which no credential was good yet may send without a whole request: an ordinary head, at
@@ -186,6 +188,8 @@ pub const REQUEST_ID_BYTES_MAX: usize = 128;
 
 /// Most bytes of an entry: twice the default body, and far below the log's limit. Fixed.
 pub const ENTRY_BYTES_MAX: usize = 16 << 20;
+/// How long before its end a certificate is an alarm: time to make another one in office hours. Fixed.
+pub const CERTIFICATE_WARNING: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// Members of a cluster: more voters make every write slower and nothing safer. Fixed.
 pub const MEMBERS_MAX: usize = 31;
 /// How long a change may take in all; less than the timeout of the command line. A new member that needs longer to

@@ -17,6 +17,7 @@
 //! | the feature level of the cluster, and which levels the members know | `feature_level` |
 //! | builds of indexes (on the leader) | `index_build` |
 //! | the file that holds the whole state | `backup` |
+//! | the certificates of this node: when they end, when their files change | `certificates` |
 //! | the owner of a credential | `access` |
 //! | the free space that writes leave on the disk, of this node and of a majority | `disk_reserve`, `room` |
 //! | threads for work that takes longer than about a millisecond, and whose turn it is | `cpu_pool` |
@@ -35,6 +36,7 @@
 
 pub mod access;
 mod backup;
+mod certificates;
 mod clock;
 mod cpu_pool;
 mod deferred_drop;
@@ -79,6 +81,7 @@ use crate::{
         call::Call,
         client::{Lane, Peers},
         framed::FramedCalls,
+        tls::callers::CallerTls,
     },
     raft::{Consensus, Timers},
     state::State,
@@ -131,6 +134,8 @@ pub struct Options {
     pub retention: Retention,
     /// The highest feature level of the cluster that this node agrees to.
     pub feature_level_max: u32,
+    /// TLS of the listener for callers.
+    pub caller_tls: Option<Arc<CallerTls>>,
 }
 
 /// What a node does for its callers. Cloning shares it.

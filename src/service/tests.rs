@@ -35,6 +35,7 @@ fn options(directory: &Path, limits: Limits) -> Options {
     Options {
         retention: Retention::default(),
         feature_level_max: crate::model::feature::LEVEL_MAX,
+        caller_tls: None,
         node_id: 1,
         directory: directory.into(),
         limits,

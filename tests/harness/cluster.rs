@@ -146,8 +146,14 @@ impl Cluster {
     /// Starts a node that belongs to no cluster yet, with the settings of the others. It is one of `nodes` from
     /// now on, whether it becomes a member or not.
     pub(crate) async fn newcomer(&mut self, id: u64) -> Value {
+        self.prepared_newcomer(id, |_| {}).await
+    }
+
+    /// The same after something was done to it before it runs.
+    pub(crate) async fn prepared_newcomer(&mut self, id: u64, prepare: impl FnOnce(&mut Node)) -> Value {
         let settings = self.nodes[0].settings.clone();
         let mut node = Node::new(id, self.directory.path(), &settings);
+        prepare(&mut node);
         node.start_anywhere().await;
         let body = node.as_member();
         self.nodes.push(node);

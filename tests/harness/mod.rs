@@ -9,6 +9,7 @@ pub(crate) mod load;
 pub(crate) mod node;
 pub(crate) mod pace;
 pub(crate) mod ports;
+pub(crate) mod tls;
 pub(crate) mod watch;
 
 use std::{

@@ -111,7 +111,13 @@ impl Node {
     }
 
     pub(crate) fn client(&self) -> Client {
-        Client::new(&format!("http://{}", self.api_addr()), &self.settings["CONCORD_API_KEY"])
+        let key = &self.settings["CONCORD_API_KEY"];
+        match self.settings.get("CONCORD_CA_FILE") {
+            None => Client::new(&format!("http://{}", self.api_addr()), key),
+            Some(authority) => {
+                Client::trusting(Path::new(authority), &format!("https://{}", self.api_addr()), key)
+            }
+        }
     }
 
     /// Starts the process and returns at once.

@@ -26,14 +26,14 @@ mod disks;
 mod frames;
 mod good_client;
 mod many_configs;
-mod raw;
+pub(crate) mod raw;
 mod reads;
 mod secret;
 mod smuggling;
 mod strangers;
 mod streams;
 mod together;
-mod upgrades;
+pub(crate) mod upgrades;
 mod writes;
 
 pub(crate) use good_client::GoodClient;

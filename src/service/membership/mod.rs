@@ -97,7 +97,7 @@ impl Service {
             digest: 0,
             feature_level: LEVEL_MIN,
             members: Vec::new(),
-            alarms: Vec::new(),
+            alarms: self.certificate_alarms(),
         };
         if let Some(consensus) = self.consensus() {
             let (status, state) = (consensus.status(), consensus.state());
@@ -105,7 +105,7 @@ impl Service {
             view.term = status.term;
             view.revision = state.revision();
             view.digest = state.digest();
-            view.alarms = self.clock_alarms();
+            view.alarms.extend(self.clock_alarms());
             view.feature_level = state.feature_level();
             let (members, levels) = (status.members.into_iter(), self.member_levels());
             let shown = |member: MemberStatus| {
