@@ -17,6 +17,7 @@
 //! | several writes as one | `batch` |
 //! | lists of changes; rollback | `history` |
 //! | changes as server-sent events | `watch` |
+//! | access keys; who the caller is | `access_keys` |
 //! | cluster status, members, leadership, backup | `cluster` |
 //! | liveness and readiness probes | `probes` |
 //! | the `OpenAPI` document | `openapi` |
@@ -39,6 +40,7 @@
 //! requests, is refused by `server` and hyper before, with 400 or 431 and no body. Every request passes `access::authenticate` before anything is answered.
 
 mod access;
+mod access_keys;
 mod batch;
 mod body;
 mod cluster;
@@ -76,7 +78,7 @@ use axum::{
     routing::{MethodRouter, delete, get, post},
 };
 use futures::FutureExt as _;
-use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use hyper::body::Incoming;
 use tower::ServiceExt as _;
 use tracing::error;
@@ -144,7 +146,10 @@ impl Api {
         let id = request_id(request.headers());
         let is_read = request.method() == Method::GET || request.method() == Method::HEAD;
         let version = request.version();
-        let (is_granted, mut response) = match access::authenticate(service, &request) {
+        let target = (request.method(), request.uri().path());
+        let authenticated =
+            access::authenticate(service, target, request.headers(), request.extensions()).await;
+        let (is_granted, mut response) = match authenticated {
             Ok(access) => {
                 let is_granted = access != Access::Public;
                 let answered = AssertUnwindSafe(self.route(access, request)).catch_unwind().await;
@@ -163,10 +168,11 @@ impl Api {
         if let Some(LogOnly(text)) = response.extensions_mut().remove() {
             error!(request_id = ?id, "a request failed: {text}");
         }
+        let status = response.status();
         let headers = response.headers_mut();
         headers.insert(REQUEST_ID, id);
         headers.insert(NODE, number(service.node_id()));
-        if is_granted {
+        if is_granted && status != StatusCode::UNAUTHORIZED {
             headers.entry(STATE_REVISION).or_insert_with(|| number(service.revision()));
         } else {
             // Made from no state. Without a key it would tell how much is written.
@@ -259,6 +265,14 @@ fn resource_routes() -> Vec<(&'static str, MethodRouter<Service>)> {
         (ROLLBACK, post(history::rollback)),
         ("/api/v1/batch", post(batch::run)),
         ("/api/v1/watch", get(watch::open)),
+        (access_keys::KEYS, get(access_keys::list).post(access_keys::create)),
+        (
+            "/api/v1/api_key/{key_id}",
+            get(access_keys::get).patch(access_keys::change).delete(access_keys::revoke),
+        ),
+        ("/api/v1/api_key/{key_id}/rotate", post(access_keys::rotate)),
+        ("/api/v1/api_key/root/disable", post(access_keys::disable_root)),
+        ("/api/v1/whoami", get(access_keys::whoami)),
         ("/api/v1/cluster", get(cluster::show)),
         ("/api/v1/cluster/init", post(cluster::init)),
         ("/api/v1/cluster/backup", get(cluster::backup)),

@@ -25,8 +25,8 @@ use crate::{
     },
     service::{
         request::{
-            AccessWrite, Caller, Compiled, Decision, NewSchema, NewUnique, Principal, Refusal, Rollback, Write,
-            WriteRequest,
+            AccessWrite, Caller, Compiled, Decision, NewSchema, NewUnique, Principal, Refusal, Rollback,
+            Write, WriteRequest,
         },
         retry::{Attempt, AttemptError},
     },
