@@ -105,9 +105,9 @@ impl Principal {
         }
         let Write::Batch(operations) = write else { return self.authorize_one(write) };
         for (place, operation) in (0..).zip(operations) {
-            self.authorize_one(operation).map_err(|refusal| match refusal {
-                Refusal::Forbidden { verb, .. } => Refusal::Forbidden { verb, operation: Some(place) },
-                other => other,
+            self.authorize_one(operation).map_err(|refusal| {
+                let Refusal::Forbidden { verb, .. } = refusal else { return refusal };
+                Refusal::Forbidden { verb, operation: Some(place) }
             })?;
         }
         Ok(())
