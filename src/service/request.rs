@@ -365,6 +365,8 @@ pub enum Refusal {
     TestFailed(Violation),
     /// This node has as many of something open as it may; the text names the limit.
     LimitReached(String),
+    /// As [`Self::Conflict`], with its location.
+    ConflictAt(Violation),
 }
 
 impl From<Rejection> for Refusal {

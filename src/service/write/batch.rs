@@ -102,6 +102,9 @@ fn step(scratch: &mut State, place: u32, write: &Write, rules: Rules<'_>) -> Res
         | Refusal::Expired(_)
         | Refusal::NotThere(_)
         | Refusal::LimitReached(_)
+        | Refusal::Forbidden { .. }
+        | Refusal::KeyEnded
+        | Refusal::ConflictAt(_)
         | Refusal::Breaks(..) => refusal,
     })
 }

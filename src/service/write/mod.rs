@@ -12,6 +12,7 @@
 //! | what a preparation may cost, and on which threads it runs | `budget` |
 //! | compiled schemas | `validators` |
 //! | several writes as one | `batch` |
+//! | what a refusal may say to a caller who may not read | `conceal` |
 //! | a patch, and the content that its answer shows | `patch` |
 //! | the order of writes that are computed from the same record | `record_locks` |
 //! | another schema or other unique paths, which all configs must fit | `redefine`, `config_scan`, `write_barrier` |
@@ -26,6 +27,7 @@
 
 mod batch;
 mod budget;
+mod conceal;
 pub(super) mod config_scan;
 mod dry_run;
 pub(super) mod forwarded;
@@ -56,6 +58,7 @@ use crate::{
     state::State,
 };
 use budget::{Budget, may_be_inline, weight_of};
+use conceal::concealed;
 use patch::{content_at, lock_set};
 use prepare::{Prepared, check_intake, prepare};
 use redefine::{needs_config_check, set_configs_read};
@@ -76,14 +79,16 @@ impl Service {
     pub async fn write(&self, caller: Caller, write: Write) -> Result<Written, Refusal> {
         let _permit = self.inner.admission.try_acquire().map_err(|_| Refusal::Overloaded)?;
         check_intake(&write, self.limits())?;
+        write.authorize(&caller.principal)?;
         self.check_disk(&write)?;
         let consensus = self.consensus_or_refusal()?;
         let deadline = Instant::now() + self.time_for(&write);
         let request = Arc::new(WriteRequest { caller, write });
         let retry = Retry::until(deadline, on_unknown(&request.caller), "no leader took the request in time");
-        let decided = retry.run(consensus, |deadline| self.attempt(consensus, &request, deadline)).await?;
-        let Decision { outcome, content } = decided;
-        let applied = outcome?;
+        let concealed = |refusal| concealed(refusal, &request.caller.principal, &request.write);
+        let decided = retry.run(consensus, |deadline| self.attempt(consensus, &request, deadline)).await;
+        let Decision { outcome, content } = decided.map_err(concealed)?;
+        let applied = outcome.map_err(|rejection| concealed(rejection.into()))?;
         if request.caller.dry_run {
             return Ok(Written { applied, revision: applied.revision, dry_run: true, content });
         }
