@@ -25,9 +25,11 @@ use crate::{
 /// Shows the cluster as this node knows it; asks no other node.
 pub(super) fn show(State(service): State<Service>, request: ReadRequest) -> Ready<Result<Reply, Problem>> {
     let shown = service.cluster(&request.principal);
-    ready(shown.map_err(Problem::from).map(|view| {
-        Reply::ok("cluster found", &view_json(&view)).state_revision(view.revision)
-    }))
+    ready(
+        shown
+            .map_err(Problem::from)
+            .map(|view| Reply::ok("cluster found", &view_json(&view)).state_revision(view.revision)),
+    )
 }
 
 /// Forms the cluster.

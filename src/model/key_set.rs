@@ -129,10 +129,14 @@ mod tests {
     #[test]
     fn a_set_contains_what_one_of_its_patterns_does() {
         let patterns = [key("a"), prefix("a.b"), prefix("a.b.c"), key("a.a"), prefix("c"), key("b~")];
-        let texts = ["", "a", "a.", "a.a", "a.aa", "a.b", "a.b.c", "a.bz", "a.c", "b", "b~", "b~~", "c", "cz", "d"];
+        let texts =
+            ["", "a", "a.", "a.a", "a.aa", "a.b", "a.b.c", "a.bz", "a.c", "b", "b~", "b~~", "c", "cz", "d"];
         for some in 0_u32..1 << patterns.len() {
-            let chosen: Vec<KeyRange> =
-                (0..).zip(&patterns).filter(|(bit, _)| some & (1 << bit) != 0).map(|(_, one)| one.clone()).collect();
+            let chosen: Vec<KeyRange> = (0..)
+                .zip(&patterns)
+                .filter(|(bit, _)| some & (1 << bit) != 0)
+                .map(|(_, one)| one.clone())
+                .collect();
             let set = KeySet::of(chosen.clone());
             for text in texts {
                 let expected = chosen.iter().any(|range| range.contains(text));

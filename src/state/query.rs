@@ -30,7 +30,7 @@ use super::{
 use crate::model::{
     key::Key,
     query::{ConfigQuery, ConfigSort, Field, Filter, Page, Test},
-    record::{Config, Definition},
+    record::Config,
 };
 use matching::contains;
 pub use matching::finds;
@@ -56,6 +56,31 @@ const NEVER_OVER: &str = "work that is needed to its end has a result";
 
 fn skip(page: &Page) -> u64 {
     (page.page - 1).saturating_mul(page.limit)
+}
+
+/// A page of an index; the whole index is tested when the page has a search text.
+fn page_of_index<'a, T: tree::Item, R: Clone + 'a>(
+    index: &'a Tree<T>,
+    page: &Page,
+    record: impl Fn(&'a T) -> &'a R,
+    matches: impl Fn(&R) -> bool,
+    steps: &mut Steps<'_>,
+) -> Option<QueryResult<R>> {
+    let (skip, limit) = (skip(page), page.limit);
+    if page.search.is_empty() {
+        let total = index.len();
+        let results = if page.descending {
+            index.back_from(total.saturating_sub(skip)).take(size(limit)).map(|i| record(i).clone()).collect()
+        } else {
+            index.from(skip).take(size(limit)).map(|item| record(item).clone()).collect()
+        };
+        return Some(QueryResult { results, total });
+    }
+    if page.descending {
+        scan(index.back_from(index.len()).map(record), skip, limit, matches, steps)
+    } else {
+        scan(index.from(0).map(record), skip, limit, matches, steps)
+    }
 }
 
 fn size(limit: u64) -> usize {

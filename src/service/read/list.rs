@@ -302,8 +302,8 @@ impl<'a> Query<'a> {
             Self::Definitions(_, keys, query) => query.is_walk(keys),
             Self::Configs(collection, query) => collection.is_positional(query),
         };
-        let (Self::Definitions(.., DefinitionQuery { page, .. }) | Self::Configs(_, ConfigQuery { page, .. })) =
-            &mut self;
+        let (Self::Definitions(.., DefinitionQuery { page, .. })
+        | Self::Configs(_, ConfigQuery { page, .. })) = &mut self;
         let is_all = wanted.all && !is_walk;
         (page.page, page.limit) = if is_all { (1, u64::MAX) } else { (wanted.page, wanted.limit) };
         self

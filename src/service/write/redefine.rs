@@ -333,7 +333,7 @@ impl Service {
         write: Write,
     ) -> Result<(Arc<State>, Write), Refusal> {
         check_intake(&write, self.limits())?;
-        write.authorize(&caller.principal)?;
+        caller.principal.authorize_write(&write)?;
         let state = self.view(Consistency::LINEARIZABLE).await?;
         // Nothing is stored, so nothing is remembered either.
         let request = Arc::new(WriteRequest { caller: Caller { idempotency_key: None, ..caller }, write });

@@ -7,15 +7,12 @@
 
 use std::{ops::Range, sync::Arc};
 
-use super::{NEVER_OVER, QueryResult, State, Steps, contains, scan, size, skip};
-use crate::{
-    model::{
-        key::Key,
-        key_set::{KeyRange, KeySet},
-        query::{DefinitionQuery, DefinitionSort, Page},
-        record::Definition,
-    },
-    state::index::tree::{self, Tree},
+use super::{NEVER_OVER, QueryResult, State, Steps, contains, page_of_index, scan, size, skip};
+use crate::model::{
+    key::Key,
+    key_set::{KeyRange, KeySet},
+    query::{DefinitionQuery, DefinitionSort, Page},
+    record::Definition,
 };
 
 impl DefinitionQuery {
@@ -95,14 +92,19 @@ impl State {
     /// About how many definitions that looks at.
     fn price_of_ranges(&self, query: &DefinitionQuery, keys: &KeySet, ranges: &[KeyRange]) -> u64 {
         let visible = count(&self.places(ranges)).saturating_add(ranges.len() as u64);
-        if query.is_walk(keys) { query.page.limit.saturating_add(ranges.len() as u64).min(visible) } else { visible }
+        if query.is_walk(keys) {
+            query.page.limit.saturating_add(ranges.len() as u64).min(visible)
+        } else {
+            visible
+        }
     }
 
     /// The places of ranges in the index by key.
     fn places(&self, ranges: &[KeyRange]) -> Vec<Range<u64>> {
         let place = |range: &KeyRange| {
             let from = self.by_key.rank(|key: &Key| range.is_after(key.as_str()));
-            let to = self.by_key.rank(|key: &Key| range.is_after(key.as_str()) || range.contains(key.as_str()));
+            let to =
+                self.by_key.rank(|key: &Key| range.is_after(key.as_str()) || range.contains(key.as_str()));
             from..to
         };
         ranges.iter().map(place).collect()
@@ -171,31 +173,6 @@ impl State {
     }
 }
 
-/// A page of an index; the whole index is tested when the page has a search text.
-fn page_of_index<'a, T: tree::Item, R: Clone + 'a>(
-    index: &'a Tree<T>,
-    page: &Page,
-    record: impl Fn(&'a T) -> &'a R,
-    matches: impl Fn(&R) -> bool,
-    steps: &mut Steps<'_>,
-) -> Option<QueryResult<R>> {
-    let (skip, limit) = (skip(page), page.limit);
-    if page.search.is_empty() {
-        let total = index.len();
-        let results = if page.descending {
-            index.back_from(total.saturating_sub(skip)).take(size(limit)).map(|i| record(i).clone()).collect()
-        } else {
-            index.from(skip).take(size(limit)).map(|item| record(item).clone()).collect()
-        };
-        return Some(QueryResult { results, total });
-    }
-    if page.descending {
-        scan(index.back_from(index.len()).map(record), skip, limit, matches, steps)
-    } else {
-        scan(index.from(0).map(record), skip, limit, matches, steps)
-    }
-}
-
 fn count(places: &[Range<u64>]) -> u64 {
     places.iter().map(|range| range.end - range.start).sum()
 }
@@ -221,6 +198,7 @@ mod tests {
         state::builder::Builder,
     };
 
+    const PREFIXES: [&str; 7] = ["a", "a.", "a.b", "b-", "d", "z", "b"];
     const KEYS: [&str; 12] = ["a", "a.a", "a.b", "a.b.c", "aa", "b", "b-1", "b-2", "c", "d.x", "d.y", "e"];
 
     /// The definitions of some keys. Their times are in no relation to their keys, and some are equal.
@@ -244,9 +222,12 @@ mod tests {
     }
 
     fn range() -> impl Strategy<Value = KeyRange> {
-        let key = proptest::sample::select(&KEYS[..]).prop_map(|text| KeyRange::Key(Key::parse(text).unwrap()));
-        let prefixes = ["a", "a.", "a.b", "b-", "d", "z", "b"];
-        prop_oneof![key, proptest::sample::select(&prefixes[..]).prop_map(|text| KeyRange::Prefix(text.into()))]
+        let key =
+            proptest::sample::select(&KEYS[..]).prop_map(|text| KeyRange::Key(Key::parse(text).unwrap()));
+        prop_oneof![
+            key,
+            proptest::sample::select(&PREFIXES[..]).prop_map(|text| KeyRange::Prefix(text.into()))
+        ]
     }
 
     proptest! {
