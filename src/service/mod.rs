@@ -93,8 +93,8 @@ pub use membership::change::{Change, Changed};
 pub use memory_budget::{Reservation, Share};
 pub use origin::Origin;
 pub use request::{
-    Alarm, Caller, ClusterView, Compiled, Consistency, Level, MemberView, NewSchema, NewUnique, Principal,
-    Refusal, Rollback, Write, Written,
+    AccessWrite, Alarm, Caller, ClusterView, Compiled, Consistency, KeyPatch, Level, MemberView, NewSchema,
+    NewUnique, Principal, Refusal, Rollback, Write, Written,
 };
 pub use view::DefinitionView;
 pub(crate) use write::forwarded::Parts;
