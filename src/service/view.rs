@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     model::{
-        access_key::Verb,
+        access_key::{KeyId, Verb},
         error::Rejection,
         key_set::{KeyRange, KeySet},
         limits::KEYS_UNCONFIRMED_MAX,
@@ -81,20 +81,29 @@ impl Service {
 }
 
 impl Service {
-    /// A principal as it is by the state of now: what lasts longer than a request asks again whether it may go on.
+    /// A principal as it is now: what lasts longer than a request asks again whether it may go on.
     ///
     /// # Errors
     /// [`Refusal::KeyEnded`]; on a node that has lost the cluster, that it can't know.
     pub(super) fn renewed(&self, principal: &Principal) -> Result<Principal, Refusal> {
-        let state = self.applied();
-        let Some(known) = &principal.key else {
-            return if state.is_root_disabled() { Err(Refusal::KeyEnded) } else { Ok(principal.clone()) };
-        };
-        if self.staleness().is_none_or(|age| age > KEYS_UNCONFIRMED_MAX) {
+        if !principal.is_root() && self.staleness().is_none_or(|age| age > KEYS_UNCONFIRMED_MAX) {
             let text = "this node has lost the cluster, and can't know whether the key is still valid";
             return Err(Refusal::Unavailable(text.into()));
         }
-        let key = state.access_key(&known.id).ok_or(Refusal::KeyEnded)?;
+        self.judged(principal)
+    }
+
+    /// A principal as it is by the state that this node has applied.
+    ///
+    /// # Errors
+    /// [`Refusal::KeyEnded`].
+    pub(super) fn judged(&self, principal: &Principal) -> Result<Principal, Refusal> {
+        let state = self.applied();
+        if principal.is_root() {
+            return if state.is_root_disabled() { Err(Refusal::KeyEnded) } else { Ok(principal.clone()) };
+        }
+        let key =
+            KeyId::parse(&principal.id).and_then(|id| state.access_key(&id)).ok_or(Refusal::KeyEnded)?;
         let at = if key.has_end() { self.log_time(&state) } else { Timestamp(0) };
         if !key.is_valid_at(at) || key.secret_at(principal.secret, at).is_none() {
             return Err(Refusal::KeyEnded);
