@@ -158,6 +158,7 @@ struct Inner {
     history_reads: Semaphore,
     validators: write::validators::Validators,
     record_locks: write::record_locks::RecordLocks,
+    keyed_writes: write::keyed_writes::KeyedWrites,
     forwarding: Arc<forward::batching::Batcher>,
     disk_reserve: disk_reserve::DiskReserve,
     voters_room: room::VotersRoom,
@@ -196,6 +197,7 @@ impl Service {
             history_reads: Semaphore::new(HISTORY_READS_MAX),
             validators: write::validators::Validators::default(),
             record_locks: write::record_locks::RecordLocks::default(),
+            keyed_writes: write::keyed_writes::KeyedWrites::default(),
             forwarding: Arc::default(),
             disk_reserve: disk_reserve::DiskReserve::new(
                 options.directory.clone(),
