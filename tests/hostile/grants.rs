@@ -5,7 +5,7 @@
 //! rights but the one that the route needs, one with the right for other definitions, and one with the right and no
 //! other.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use http::Method;
 use serde_json::{Value, json};
@@ -229,6 +229,30 @@ async fn bad_keys(root: &Client, nodes: &[Client]) -> Vec<(&'static str, Option<
 /// The time in so many seconds, as the service reads times.
 pub(crate) fn in_seconds(seconds: i64) -> String {
     (jiff::Timestamp::now() + jiff::SignedDuration::from_secs(seconds)).to_string()
+}
+
+/// The verbs that the page of the interface names for each route; none where it says something else.
+fn on_the_page() -> BTreeMap<(String, String), BTreeSet<String>> {
+    let page = include_str!("../../docs/reference/interface.md");
+    let mut routes = BTreeMap::new();
+    for line in page.lines().filter(|line| line.starts_with("| `")) {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let [_, request, _, _, right, _] = cells[..] else { continue };
+        let Some((method, path)) = request.trim_matches('`').split_once(' ') else { continue };
+        let verbs = right.split('`').filter(|word| VERBS.contains(word)).map(str::to_owned).collect();
+        routes.insert((method.to_owned(), shape(path)), verbs);
+    }
+    routes
+}
+
+#[test]
+fn the_page_of_the_interface_names_the_verbs_of_the_matrix() {
+    let page = on_the_page();
+    for case in cases().iter().filter(|case| !["/api/v1/batch", "/api/v1/api_key/root/disable"].contains(&case.path)) {
+        let route = (case.method.to_string(), case.path.to_owned());
+        let verbs: BTreeSet<String> = case.verbs.iter().map(|verb| (*verb).to_owned()).collect();
+        assert_eq!(page.get(&route), Some(&verbs), "{route:?}");
+    }
 }
 
 /// The routes of the document that need a credential.
