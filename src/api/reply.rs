@@ -226,7 +226,7 @@ impl Reply {
         self.header(BREAKING_CONFIGS, &count.to_string())
     }
 
-    fn header(mut self, name: HeaderName, value: &str) -> Self {
+    pub(super) fn header(mut self, name: HeaderName, value: &str) -> Self {
         let value = HeaderValue::from_str(value).expect("made of literals, numbers and valid keys");
         self.headers.insert(name, value);
         self

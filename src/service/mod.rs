@@ -17,8 +17,8 @@
 //! | the feature level of the cluster, and which levels the members know | `feature_level` |
 //! | builds of indexes (on the leader) | `index_build` |
 //! | the file that holds the whole state | `backup` |
-//! | the owner of a credential | `access` |
-//! | what a caller may see of a state, and which writes a caller may make | `view` |
+//! | the owner of a credential; access keys | `access` |
+//! | what a caller may see of a state | `view` |
 //! | the free space that writes leave on the disk, of this node and of a majority | `disk_reserve`, `room` |
 //! | threads for work that takes longer than about a millisecond, and whose turn it is | `cpu_pool` |
 //! | where a request comes from | `origin` |
@@ -86,7 +86,7 @@ use crate::{
     state::State,
     store,
 };
-pub use access::Access;
+pub use access::{Access, NotAuthenticated, keys::MadeKey};
 pub use backup::Backup;
 pub use history::retention::Retention;
 pub use membership::change::{Change, Changed};
@@ -261,12 +261,6 @@ impl Service {
     #[must_use]
     pub fn consensus(&self) -> Option<&Consensus> {
         self.inner.consensus.get()
-    }
-
-    /// The principal of a credential (the header's value without `Bearer `); `None` when the credential is unknown.
-    #[must_use]
-    pub fn authenticate(&self, credential: &[u8]) -> Option<Principal> {
-        self.inner.access.principal(credential)
     }
 
     /// The applied revision, however old (for headers of errors); 0 before the node has an identity.

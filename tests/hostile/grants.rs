@@ -248,7 +248,9 @@ fn on_the_page() -> BTreeMap<(String, String), BTreeSet<String>> {
 #[test]
 fn the_page_of_the_interface_names_the_verbs_of_the_matrix() {
     let page = on_the_page();
-    for case in cases().iter().filter(|case| !["/api/v1/batch", "/api/v1/api_key/root/disable"].contains(&case.path)) {
+    for case in
+        cases().iter().filter(|case| !["/api/v1/batch", "/api/v1/api_key/root/disable"].contains(&case.path))
+    {
         let route = (case.method.to_string(), case.path.to_owned());
         let verbs: BTreeSet<String> = case.verbs.iter().map(|verb| (*verb).to_owned()).collect();
         assert_eq!(page.get(&route), Some(&verbs), "{route:?}");

@@ -73,6 +73,7 @@ fn sample(path: &Path, configs: u64) -> Vec<Record> {
             Record::Definition(record) => RecordRef::Definition(record),
             Record::Config(record) => RecordRef::Config(record),
             Record::Request(record) => RecordRef::Request(record),
+            Record::AccessKey(record) => RecordRef::AccessKey(record),
         };
         writer.record(record).unwrap();
     }
