@@ -86,7 +86,7 @@ use uuid::{Builder, Uuid};
 
 use crate::{
     model::limits::{Limits, REQUEST_ID_BYTES_MAX},
-    service::{Principal, Service, memory_budget::Share},
+    service::{Origin, Principal, Service, memory_budget::Share},
 };
 use access::Access;
 use digits::number;
@@ -144,24 +144,21 @@ impl Api {
     pub async fn handle(&self, request: Request) -> Response {
         let service = &self.service;
         let id = request_id(request.headers());
-        let is_read = request.method() == Method::GET || request.method() == Method::HEAD;
-        let version = request.version();
         let target = (request.method(), request.uri().path());
         let authenticated =
             access::authenticate(service, target, request.headers(), request.extensions()).await;
         let (is_granted, mut response) = match authenticated {
             Ok(access) => {
                 let is_granted = access != Access::Public;
-                let answered = AssertUnwindSafe(self.route(access, request)).catch_unwind().await;
-                let response = answered.unwrap_or_else(reply::panicked);
-                // What needs no key is part of the program and takes no memory of its own.
-                let heavy = if is_granted { weight::bytes_to_weigh(&response, version) } else { None };
-                let weighed = match heavy {
-                    None => response,
-                    // Boxed: few answers need it, and every request would have its space.
-                    Some(bytes) => Box::pin(weight::weighed(response, bytes, service, is_read)).await,
+                let origin =
+                    if let Access::Granted(principal) = &access { Origin::of(principal) } else { None };
+                let answer = self.weighed_answer(access, request);
+                let answered = match origin {
+                    None => answer.await,
+                    // Boxed: every request would have its space twice.
+                    Some(origin) => origin.serve(Box::pin(answer)).await,
                 };
-                (is_granted, weighed)
+                (is_granted, answered)
             }
             Err(problem) => (false, problem.into_response()),
         };
@@ -181,11 +178,26 @@ impl Api {
         response
     }
 
+    /// Calls the handler of a request, answers 500 when it panics, and weighs the answer.
+    async fn weighed_answer(&self, access: Access, request: Request) -> Response {
+        let is_read = request.method() == Method::GET || request.method() == Method::HEAD;
+        let (version, is_granted) = (request.version(), access != Access::Public);
+        let answered = AssertUnwindSafe(self.route(access, request)).catch_unwind().await;
+        let response = answered.unwrap_or_else(reply::panicked);
+        // What needs no key is part of the program and takes no memory of its own.
+        let heavy = if is_granted { weight::bytes_to_weigh(&response, version) } else { None };
+        match heavy {
+            None => response,
+            // Boxed: few answers need it, and every request would have its space.
+            Some(bytes) => Box::pin(weight::weighed(response, bytes, &self.service, is_read)).await,
+        }
+    }
+
     /// Calls the handler of a request.
     async fn route(&self, access: Access, request: Request) -> Response {
         match (access, request.method()) {
-            (Access::Granted(_), &Method::GET) if is_config(request.uri().path()) => {
-                let request = ReadRequest::new(request.into_parts().0);
+            (Access::Granted(principal), &Method::GET) if is_config(request.uri().path()) => {
+                let request = ReadRequest::new(principal, request.into_parts().0);
                 configs::get_one(&self.service, &request).await.into_response()
             }
             (Access::Granted(principal), &Method::PUT) if is_config(request.uri().path()) => {

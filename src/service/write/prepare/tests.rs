@@ -28,13 +28,8 @@ fn put(key: &str, text: &str, expect: Expect) -> Write {
 fn prepared(state: &State, request: &WriteRequest) -> Result<Prepared, Refusal> {
     let found = state.definition(request.write.definition());
     let budget = Budget::of_test(&request.write);
-    prepare(
-        state,
-        found,
-        request,
-        &request.caller.principal,
-        (&Validators::default(), &Limits::default(), &budget),
-    )
+    let rules = (&Validators::default(), &Limits::default(), &budget);
+    prepare(state, found, request, &request.caller.principal, rules)
 }
 
 /// Prepares a write and applies it at a revision.

@@ -34,13 +34,8 @@ fn set(compiled: Compiled) -> WriteRequest {
 fn prepared(state: &State, request: &WriteRequest) -> Result<Prepared, Refusal> {
     let found = state.definition(request.write.definition());
     let budget = Budget::of_test(&request.write);
-    prepare(
-        state,
-        found,
-        request,
-        &request.caller.principal,
-        (&Validators::default(), &Limits::default(), &budget),
-    )
+    let rules = (&Validators::default(), &Limits::default(), &budget);
+    prepare(state, found, request, &request.caller.principal, rules)
 }
 
 /// The revision of the definition that a write was prepared against.
