@@ -43,6 +43,8 @@ pub(super) const NODE: HeaderName = HeaderName::from_static("x-concord-node");
 const BREAKING_CONFIGS: HeaderName = HeaderName::from_static("x-concord-breaking-configs");
 /// The header of an answer to a dry run.
 const DRY_RUN: HeaderName = HeaderName::from_static("x-concord-dry-run");
+/// The text for a credential that is unknown, or was known until a moment ago.
+pub(super) const NOT_VALID: &str = "the credential is not valid";
 /// Seconds after which a refused request may be sent again: an election takes about one.
 const RETRY_AFTER_S: HeaderValue = HeaderValue::from_static("1");
 const ACCEPT_PATCH: HeaderName = HeaderName::from_static("accept-patch");
@@ -224,7 +226,7 @@ impl Reply {
         self.header(BREAKING_CONFIGS, &count.to_string())
     }
 
-    fn header(mut self, name: HeaderName, value: &str) -> Self {
+    pub(super) fn header(mut self, name: HeaderName, value: &str) -> Self {
         let value = HeaderValue::from_str(value).expect("made of literals, numbers and valid keys");
         self.headers.insert(name, value);
         self
@@ -365,6 +367,9 @@ fn refusal_response(refusal: Refusal) -> Response {
     let breaking = if let Refusal::Breaks(count, _) = &refusal { Some(*count) } else { None };
     let (violations, log_only) = violations(refusal);
     let mut response = failure(status, kind, &violations);
+    if status == StatusCode::UNAUTHORIZED {
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
     if let Some(count) = breaking {
         response.headers_mut().insert(BREAKING_CONFIGS, count.into());
     }
@@ -405,9 +410,18 @@ fn violations(refusal: Refusal) -> (Vec<Violation>, Option<LogOnly>) {
         | Refusal::Expired(text)
         | Refusal::NotThere(text)
         | Refusal::LimitReached(text) => vec![Violation::new(text)],
-        Refusal::TestFailed(violation) | Refusal::Invalid(Invalid::TooLargeAt(violation)) => vec![violation],
+        Refusal::TestFailed(violation)
+        | Refusal::ConflictAt(violation)
+        | Refusal::Invalid(Invalid::TooLargeAt(violation)) => vec![violation],
         Refusal::NoMember(id) => vec![Violation::new(format!("node {id} is not a member of the cluster"))],
         Refusal::Breaks(_, violations) => violations,
+        // The text names nothing that was asked for: it tells nothing about what exists.
+        Refusal::Forbidden { verb, operation } => {
+            let loc = operation.map(|index| vec!["operations".into(), LocSegment::Index(index.into())]);
+            let msg = format!("the access key has no right to `{verb}` here");
+            vec![Violation::at(loc.unwrap_or_default(), msg)]
+        }
+        Refusal::KeyEnded => vec![Violation::new(NOT_VALID)],
         Refusal::Overloaded => vec![Violation::new("this node is at its limit of concurrent requests")],
         Refusal::Internal(text) => {
             log_only = Some(LogOnly(text));
@@ -420,6 +434,7 @@ fn violations(refusal: Refusal) -> (Vec<Violation>, Option<LogOnly>) {
 /// The status and error type of each refusal.
 fn status_and_type(refusal: &Refusal) -> (StatusCode, &'static str) {
     const INVALID: (StatusCode, &str) = (StatusCode::UNPROCESSABLE_ENTITY, "validation_error");
+    const UNAUTHORIZED: (StatusCode, &str) = (StatusCode::UNAUTHORIZED, "unauthorized_error");
     match refusal {
         Refusal::Rejected(rejection) => match rejection {
             Rejection::DefinitionExists | Rejection::ConfigExists | Rejection::DefinitionNotEmpty(_) => {
@@ -430,6 +445,11 @@ fn status_and_type(refusal: &Refusal) -> (StatusCode, &'static str) {
             }
             Rejection::Precondition { .. } => (StatusCode::PRECONDITION_FAILED, "precondition_failed"),
             Rejection::RequestReused => INVALID,
+            Rejection::KeyEnded | Rejection::RootDisabled => UNAUTHORIZED,
+            Rejection::KeyNotFound => (StatusCode::NOT_FOUND, "not_found_error"),
+            Rejection::KeyExists | Rejection::TooManyKeys | Rejection::NoKeyForKeys => {
+                (StatusCode::CONFLICT, "conflict_error")
+            }
             Rejection::NotUnique { .. } => (StatusCode::CONFLICT, "conflict_error"),
             // That of the operation, as if it had been requested alone.
             Rejection::InBatch { rejection, .. } => {
@@ -445,10 +465,14 @@ fn status_and_type(refusal: &Refusal) -> (StatusCode, &'static str) {
         Refusal::Overloaded | Refusal::LimitReached(_) => (StatusCode::TOO_MANY_REQUESTS, "rate_limited"),
         Refusal::StorageFull(_) => (StatusCode::INSUFFICIENT_STORAGE, "storage_full"),
         Refusal::Internal(_) => (StatusCode::INTERNAL_SERVER_ERROR, "server_error"),
-        Refusal::Conflict(_) | Refusal::TestFailed(_) => (StatusCode::CONFLICT, "conflict_error"),
+        Refusal::Conflict(_) | Refusal::TestFailed(_) | Refusal::ConflictAt(_) => {
+            (StatusCode::CONFLICT, "conflict_error")
+        }
         Refusal::NoMember(_) | Refusal::NotThere(_) => (StatusCode::NOT_FOUND, "not_found_error"),
         Refusal::Expired(_) => (StatusCode::GONE, "expired_error"),
         Refusal::Breaks(..) => INVALID,
+        Refusal::Forbidden { .. } => (StatusCode::FORBIDDEN, "forbidden_error"),
+        Refusal::KeyEnded => UNAUTHORIZED,
     }
 }
 

@@ -18,7 +18,8 @@
 //! | builds of indexes (on the leader) | `index_build` |
 //! | the file that holds the whole state | `backup` |
 //! | the certificates of this node: when they end, when their files change | `certificates` |
-//! | the owner of a credential | `access` |
+//! | the owner of a credential; access keys | `access` |
+//! | what a caller may see of a state | `view` |
 //! | the free space that writes leave on the disk, of this node and of a majority | `disk_reserve`, `room` |
 //! | threads for work that takes longer than about a millisecond, and whose turn it is | `cpu_pool` |
 //! | where a request comes from | `origin` |
@@ -55,6 +56,7 @@ pub(crate) mod read;
 mod request;
 mod retry;
 mod room;
+mod view;
 pub mod watch;
 mod write;
 
@@ -87,16 +89,17 @@ use crate::{
     state::State,
     store,
 };
-pub use access::{Access, Principal};
+pub use access::{Access, NotAuthenticated, keys::MadeKey};
 pub use backup::Backup;
 pub use history::retention::Retention;
 pub use membership::change::{Change, Changed};
 pub use memory_budget::{Reservation, Share};
 pub use origin::Origin;
 pub use request::{
-    Alarm, Caller, ClusterView, Compiled, Consistency, Level, MemberView, NewSchema, NewUnique, Refusal,
-    Rollback, Write, Written,
+    AccessWrite, Alarm, Caller, ClusterView, Compiled, Consistency, KeyPatch, Level, MemberView, NewSchema,
+    NewUnique, Principal, Refusal, Rollback, Write, Written,
 };
+pub use view::DefinitionView;
 pub(crate) use write::forwarded::Parts;
 pub use write::{
     config_scan::{Breaking, Report},
@@ -160,6 +163,7 @@ struct Inner {
     history_reads: Semaphore,
     validators: write::validators::Validators,
     record_locks: write::record_locks::RecordLocks,
+    keyed_writes: write::keyed_writes::KeyedWrites,
     forwarding: Arc<forward::batching::Batcher>,
     disk_reserve: disk_reserve::DiskReserve,
     voters_room: room::VotersRoom,
@@ -198,6 +202,7 @@ impl Service {
             history_reads: Semaphore::new(HISTORY_READS_MAX),
             validators: write::validators::Validators::default(),
             record_locks: write::record_locks::RecordLocks::default(),
+            keyed_writes: write::keyed_writes::KeyedWrites::default(),
             forwarding: Arc::default(),
             disk_reserve: disk_reserve::DiskReserve::new(
                 options.directory.clone(),
@@ -263,12 +268,6 @@ impl Service {
         self.inner.consensus.get()
     }
 
-    /// The principal of a credential (the header's value without `Bearer `); `None` when the credential is unknown.
-    #[must_use]
-    pub fn authenticate(&self, credential: &[u8]) -> Option<Principal> {
-        self.inner.access.principal(credential)
-    }
-
     /// The applied revision, however old (for headers of errors); 0 before the node has an identity.
     #[must_use]
     pub fn revision(&self) -> Revision {
@@ -276,8 +275,7 @@ impl Service {
     }
 
     /// The state that this node has applied, however old; empty before the node has an identity.
-    #[must_use]
-    pub fn applied(&self) -> Arc<State> {
+    fn applied(&self) -> Arc<State> {
         self.consensus().map(Consensus::state).unwrap_or_default()
     }
 

@@ -7,6 +7,9 @@
 //! **Invariants:** nothing here decides anything or waits for anything. *Unavailable* means that a write has certainly
 //! not been applied; whatever may have been applied is *undecided*.
 
+mod access;
+mod principal;
+
 use std::{
     collections::BTreeSet,
     sync::{Arc, OnceLock},
@@ -16,9 +19,10 @@ use std::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{access::Principal, deferred_drop::DeferredDrop};
+use super::deferred_drop::DeferredDrop;
 use crate::{
     model::{
+        access_key::Verb,
         command::{Applied, Expect, IdempotencyKey, Outcome},
         document::Document,
         error::{Invalid, Rejection, Violation},
@@ -28,6 +32,9 @@ use crate::{
     },
     peer::NodeId,
 };
+
+pub use access::{AccessWrite, KeyPatch};
+pub use principal::Principal;
 
 /// Who asks for a write, and what they say about it.
 #[derive(Debug, Clone)]
@@ -131,6 +138,8 @@ pub enum Write {
     },
     /// All of these in their order, or none of them. A batch holds no batches.
     Batch(Vec<Write>),
+    /// Changes the access keys.
+    Access(AccessWrite),
 }
 
 /// A config's data at an earlier revision, validated against the definition as it is now. The config may have been
@@ -203,6 +212,8 @@ pub(super) enum Effect {
     Remove,
     /// Whatever its operations do.
     Batch,
+    /// Changes who may do what.
+    Access,
 }
 
 /// The keys of what a write changes.
@@ -215,6 +226,8 @@ pub(super) enum Target<'a> {
     },
     /// The targets of its operations.
     Batch,
+    /// The access keys.
+    Keys,
 }
 
 impl Write {
@@ -228,6 +241,7 @@ impl Write {
             Self::PatchConfig { .. } => Effect::Compute,
             Self::DeleteDefinition { .. } | Self::DeleteConfig { .. } => Effect::Remove,
             Self::Batch(_) => Effect::Batch,
+            Self::Access(write) => write.effect(),
         }
     }
 
@@ -244,6 +258,7 @@ impl Write {
             | Self::PatchConfig { definition, key, .. }
             | Self::Rollback(Rollback { definition, key, .. }) => Target::Config { definition, key },
             Self::Batch(_) => Target::Batch,
+            Self::Access(_) => Target::Keys,
         }
     }
 
@@ -259,6 +274,7 @@ impl Write {
             | Self::DeleteDefinition { .. }
             | Self::DeleteConfig { .. }
             | Self::SetUnique(_)
+            | Self::Access(_)
             | Self::Batch(_) => None,
         }
     }
@@ -268,11 +284,11 @@ impl Write {
         self.document().map_or(0, |document| document.text.len())
     }
 
-    /// The key of its definition; empty for a batch, which may have several.
+    /// The key of its definition; empty for a batch, which may have several, and for what has none.
     pub(super) fn definition(&self) -> &str {
         match self.target() {
             Target::Definition(definition) | Target::Config { definition, .. } => definition,
-            Target::Batch => "",
+            Target::Batch | Target::Keys => "",
         }
     }
 
@@ -365,6 +381,17 @@ pub enum Refusal {
     TestFailed(Violation),
     /// This node has as many of something open as it may; the text names the limit.
     LimitReached(String),
+    /// The key is good, but does not have this right; the same whether what is asked for exists or not.
+    Forbidden {
+        /// The right.
+        verb: Verb,
+        /// The operation of a batch, from 0, that needs it.
+        operation: Option<u32>,
+    },
+    /// The key was good when the request came and is not any more; certainly not applied.
+    KeyEnded,
+    /// As [`Self::Conflict`], with its location.
+    ConflictAt(Violation),
 }
 
 impl From<Rejection> for Refusal {

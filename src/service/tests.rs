@@ -28,7 +28,7 @@ pub(crate) fn patient_service(directory: &Path) -> Service {
 }
 
 fn with_options(options: Options) -> Service {
-    Service::new(options, Access::new(KEY), Arc::new(Peers::new(Secrets(vec![SECRET.into()]))))
+    Service::new(options, Access::new([KEY]), Arc::new(Peers::new(Secrets(vec![SECRET.into()]))))
 }
 
 fn options(directory: &Path, limits: Limits) -> Options {
@@ -52,12 +52,7 @@ fn options(directory: &Path, limits: Limits) -> Options {
 }
 
 fn write() -> (Caller, Write) {
-    let caller = Caller {
-        principal: Principal { id: "root".into() },
-        reason: None,
-        idempotency_key: None,
-        dry_run: false,
-    };
+    let caller = Caller { principal: Principal::root(), reason: None, idempotency_key: None, dry_run: false };
     let write = Write::DeleteConfig { definition: "app".into(), key: "db".into(), expect: Expect::Present };
     (caller, write)
 }
@@ -77,7 +72,7 @@ async fn a_node_that_belongs_to_no_cluster_refuses_everything_with_that_reason()
     }
     assert!(service.ready().is_err());
     assert_eq!(service.revision(), 0);
-    assert_eq!(service.cluster().cluster_id, None);
+    assert_eq!(service.cluster(&Principal::root()).unwrap().cluster_id, None);
 }
 
 #[tokio::test]
