@@ -36,7 +36,7 @@ use crate::{
     model::limits::{CONNECTIONS_MAX, OPEN_FILES_RESERVE},
     peer::client::{Peers, Secrets},
     raft::end_process_later,
-    service::{Access, Options, Service},
+    service::{Access, Options, Service, audit::DIRECTORY},
     settings::Settings,
     store,
 };
@@ -194,6 +194,9 @@ fn make_service(settings: &Settings, lone_calls_max: usize) -> Service {
         rescue: settings.peers.clone(),
         retention: settings.retention,
         feature_level_max: settings.feature_level_max,
+        audit: settings.audit.clone(),
+        quotas: settings.quotas,
+        failed_credentials: settings.failed_credentials,
     };
     let peer_addr: Option<SocketAddr> = settings.peer_addr.parse().ok();
     let source = peer_addr.map(|addr| addr.ip()).filter(|ip| !ip.is_unspecified());
@@ -306,8 +309,10 @@ fn refuse_foreign(directory: &Path) -> Result<(), String> {
         if name == "identity.json" {
             return Ok(());
         }
-        // The directory of a file system's own, and an identity that was being written when the power failed.
-        if name != LOCK_FILE && name != "lost+found" && !name.starts_with("identity.json.") {
+        // The directory of a file system's own, an identity that was being written when the power failed, and what a node
+        // records before it has an identity.
+        let is_expected = [LOCK_FILE, "lost+found", DIRECTORY].iter().any(|expected| name == *expected);
+        if !is_expected && !name.starts_with("identity.json.") {
             foreign = Some(name.into_owned());
         }
     }

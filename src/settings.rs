@@ -7,7 +7,9 @@
 //! **Invariants:** a secret is never shown, neither in the help nor by `Debug`. There is no default key: a node without
 //! one does not start.
 
+mod audit;
 mod log;
+mod quota;
 
 use std::{fmt, path::PathBuf, time::Duration};
 
@@ -15,15 +17,18 @@ use clap::Args;
 
 use crate::{
     model::{
+        access_key::Quota,
         feature::{LEVEL_MAX, LEVEL_MIN},
         limits::{BATCH_STEPS_MAX, Limits},
     },
     peer::{Member, NodeId},
     raft::Timers,
-    service::{Retention, membership::check_address},
+    service::{self, Retention, membership::check_address},
 };
 
+pub use audit::{AuditArgs, AuditMode};
 pub use log::{LogArgs, LogFormat};
+pub use quota::QuotaArgs;
 
 /// Shortest key or secret: 16 random characters can't be guessed over a network.
 const SECRET_BYTES_MIN: usize = 16;
@@ -230,6 +235,12 @@ pub struct ServeArgs {
     pub worker_threads: Option<usize>,
     #[command(flatten)]
     #[expect(missing_docs, reason = "its fields are the help")]
+    pub audit: AuditArgs,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "its fields are the help")]
+    pub quota: QuotaArgs,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "its fields are the help")]
     pub log: LogArgs,
 }
 
@@ -278,6 +289,12 @@ pub struct Settings {
     pub retention: Retention,
     /// The highest feature level of the cluster that this node agrees to.
     pub feature_level_max: u32,
+    /// The audit log.
+    pub audit: service::audit::Options,
+    /// The quotas of keys that have none of their own.
+    pub quotas: Quota,
+    /// Failed credentials of an address in a minute; 0 for as many as come.
+    pub failed_credentials: u64,
     /// Threads that serve requests.
     pub worker_threads: usize,
 }
@@ -353,7 +370,11 @@ impl Settings {
         if cluster_secrets.contains(&api_key) {
             return Err("--cluster-secret and --api-key must differ: a caller must not act as a node".into());
         }
+        let audit = args.audit.check(&args.data_dir)?;
         Ok(Self {
+            audit,
+            quotas: args.quota.quotas(),
+            failed_credentials: args.quota.failed_credentials_per_minute,
             node_id: args.node_id,
             data_dir: args.data_dir,
             api_addr: args.api_addr,

@@ -3,11 +3,14 @@
 //! **Invariant:** no answer reveals anything about a request, not even whether its path exists, before the credential is
 //! checked. Only GET and HEAD of the probes and of `docs` need none; no other header, address or spelling is exempt.
 
-use axum::extract::Request;
+use axum::{
+    extract::Request,
+    response::{IntoResponse as _, Response},
+};
 use http::{HeaderMap, Method, header};
 
 use super::{
-    docs, probes,
+    docs, probes, quota,
     reply::{NOT_VALID, Problem},
     server::CallerConnection,
 };
@@ -22,13 +25,20 @@ pub(super) enum Access {
     Public,
 }
 
-/// Lets a request in, or refuses it.
-pub(super) fn authenticate(service: &Service, request: &Request) -> Result<Access, Problem> {
+/// Lets a request in, or answers why not.
+pub(super) fn authenticate(service: &Service, request: &Request) -> Result<Access, Response> {
     if is_public(request.method(), request.uri().path()) {
         return Ok(Access::Public);
     }
-    let credential = credential(request.headers()).map_err(Problem::Unauthenticated)?;
-    let principal = service.authenticate(credential).ok_or(Problem::Unauthenticated(NOT_VALID))?;
+    let refused = |why| Problem::Unauthenticated(why).into_response();
+    let credential = credential(request.headers()).map_err(refused)?;
+    // Before it is looked at: whoever guesses learns nothing from an answer that comes later.
+    service.admit_credential(credential).map_err(|exceeded| quota::refused(&exceeded))?;
+    let Some(principal) = service.authenticate(credential) else {
+        service.note_failed_credential();
+        return Err(refused(NOT_VALID));
+    };
+    service.note_good_credential(credential);
     CallerConnection::mark_known(request.extensions());
     Ok(Access::Granted(principal))
 }

@@ -17,10 +17,13 @@
 //! | several writes as one | `batch` |
 //! | lists of changes; rollback | `history` |
 //! | changes as server-sent events | `watch` |
+//! | pages of the audit log | `audit` |
+//! | what of a request is recorded in the audit log | `decision` |
 //! | cluster status, members, leadership, backup | `cluster` |
 //! | liveness and readiness probes | `probes` |
 //! | the `OpenAPI` document | `openapi` |
 //! | `/openapi.json` and the page at `/docs` | `docs` |
+//! | quotas of access keys: 429, and what is left | `quota` |
 //! | status codes, error types, response headers | `reply` |
 //! | answers in the memory budget | `weight` |
 //! | numbers in headers | `digits` |
@@ -39,12 +42,14 @@
 //! requests, is refused by `server` and hyper before, with 400 or 431 and no body. Every request passes `access::authenticate` before anything is answered.
 
 mod access;
+mod audit;
 mod batch;
 mod body;
 mod cluster;
 mod condition;
 mod configs;
 mod cursor;
+mod decision;
 mod definitions;
 mod digits;
 mod docs;
@@ -56,6 +61,7 @@ pub mod openapi;
 mod patch;
 pub mod peer;
 mod probes;
+mod quota;
 mod reply;
 mod schema;
 pub mod server;
@@ -84,9 +90,10 @@ use uuid::{Builder, Uuid};
 
 use crate::{
     model::limits::{Limits, REQUEST_ID_BYTES_MAX},
-    service::{Principal, Service, memory_budget::Share},
+    service::{Principal, Service, audit::observe, memory_budget::Share},
 };
 use access::Access;
+use decision::Pending;
 use digits::number;
 use extract::{ReadRequest, WriteRequest};
 use reply::{LogOnly, NODE, Problem, Reply, STATE_REVISION};
@@ -147,8 +154,20 @@ impl Api {
         let (is_granted, mut response) = match access::authenticate(service, &request) {
             Ok(access) => {
                 let is_granted = access != Access::Public;
-                let answered = AssertUnwindSafe(self.route(access, request)).catch_unwind().await;
-                let response = answered.unwrap_or_else(reply::panicked);
+                let (pending, admitted) = match &access {
+                    Access::Granted(principal) => (
+                        decision::begin(service, &request, &id, principal),
+                        quota::admit(service, principal, &request),
+                    ),
+                    Access::Public => (None, Ok(None)),
+                };
+                let response = match admitted {
+                    Ok(None) => self.route_observed(access, request, pending.as_ref()).await,
+                    Ok(Some(admitted)) => {
+                        admitted.end(Box::pin(self.route_observed(access, request, pending.as_ref())).await)
+                    }
+                    Err(refused) => refused,
+                };
                 // What needs no key is part of the program and takes no memory of its own.
                 let heavy = if is_granted { weight::bytes_to_weigh(&response, version) } else { None };
                 let weighed = match heavy {
@@ -156,9 +175,16 @@ impl Api {
                     // Boxed: few answers need it, and every request would have its space.
                     Some(bytes) => Box::pin(weight::weighed(response, bytes, service, is_read)).await,
                 };
-                (is_granted, weighed)
+                let recorded = match pending {
+                    None => weighed,
+                    Some(pending) => Box::pin(pending.end(weighed)).await,
+                };
+                (is_granted, recorded)
             }
-            Err(problem) => (false, problem.into_response()),
+            Err(response) => {
+                decision::note_failed_credential(service, &request, &id, response.status());
+                (false, response)
+            }
         };
         if let Some(LogOnly(text)) = response.extensions_mut().remove() {
             error!(request_id = ?id, "a request failed: {text}");
@@ -173,6 +199,21 @@ impl Api {
             headers.remove(STATE_REVISION);
         }
         response
+    }
+
+    /// Calls the handler of a request, unless it is a write whose line of the audit log could not be stored; answers 500
+    /// when the handler panics.
+    async fn route_observed(&self, access: Access, request: Request, pending: Option<&Pending>) -> Response {
+        let Some(targets) = pending.and_then(Pending::targets) else {
+            let answered = AssertUnwindSafe(self.route(access, request)).catch_unwind().await;
+            return answered.unwrap_or_else(reply::panicked);
+        };
+        if let Err(refusal) = self.service.audit().admit_write() {
+            return Problem::from(refusal).into_response();
+        }
+        let answered = AssertUnwindSafe(observe(targets, self.route(access, request))).catch_unwind();
+        // Boxed: as above, and this is no read.
+        Box::pin(answered).await.unwrap_or_else(reply::panicked)
     }
 
     /// Calls the handler of a request.
@@ -258,7 +299,8 @@ fn resource_routes() -> Vec<(&'static str, MethodRouter<Service>)> {
         (DEFINITION_HISTORY, get(history::of_definition)),
         (ROLLBACK, post(history::rollback)),
         ("/api/v1/batch", post(batch::run)),
-        ("/api/v1/watch", get(watch::open)),
+        (decision::WATCH, get(watch::open)),
+        (audit::PATH, get(audit::show)),
         ("/api/v1/cluster", get(cluster::show)),
         ("/api/v1/cluster/init", post(cluster::init)),
         ("/api/v1/cluster/backup", get(cluster::backup)),

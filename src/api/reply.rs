@@ -62,7 +62,13 @@ pub(super) struct Reply {
     status: StatusCode,
     headers: HeaderMap,
     body: Body,
+    /// The revision of the change that a write made.
+    written: Option<Revision>,
 }
+
+/// In the extensions of the answer to a write: the revision of the change that it made.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct WrittenAt(pub(super) Revision);
 
 impl Reply {
     /// Status 200 with a payload.
@@ -97,7 +103,7 @@ impl Reply {
     /// Status 304: the caller has the current version.
     pub(super) fn not_modified() -> Self {
         let headers = HeaderMap::with_capacity(HEADERS);
-        Self { status: StatusCode::NOT_MODIFIED, headers, body: Body::empty() }
+        Self { status: StatusCode::NOT_MODIFIED, headers, body: Body::empty(), written: None }
     }
 
     /// A page of a list, with what it may keep in memory. `size` estimates the bytes of a record as `render` writes it.
@@ -139,7 +145,7 @@ impl Reply {
             (header::CONTENT_LENGTH, bytes.into()),
         ];
         let (status, body) = (StatusCode::OK, Body::from_stream(chunks));
-        let reply = Self { status, headers: HeaderMap::from_iter(headers), body };
+        let reply = Self { status, headers: HeaderMap::from_iter(headers), body, written: None };
         let name = format!("attachment; filename=\"concord-{revision}.backup\"");
         reply.header(header::CONTENT_DISPOSITION, &name).state_revision(revision)
     }
@@ -151,14 +157,14 @@ impl Reply {
             (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
             (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no")),
         ];
-        Self { status: StatusCode::OK, headers: HeaderMap::from_iter(headers), body }
+        Self { status: StatusCode::OK, headers: HeaderMap::from_iter(headers), body, written: None }
     }
 
     /// A file embedded in the binary.
     pub(super) fn asset(kind: &str, bytes: Bytes) -> Self {
         let headers =
             HeaderMap::from_iter([(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"))]);
-        let reply = Self { status: StatusCode::OK, headers, body: Body::from(bytes) };
+        let reply = Self { status: StatusCode::OK, headers, body: Body::from(bytes), written: None };
         reply.header(header::CONTENT_TYPE, kind)
     }
 
@@ -208,7 +214,10 @@ impl Reply {
     /// The headers of a write that leaves no single record: the revision of the state alone.
     pub(super) fn for_write_without_record(self, written: &Written) -> Self {
         let reply = self.state_revision(written.revision);
-        if written.dry_run { reply.dry_run() } else { reply }
+        if written.dry_run {
+            return reply.dry_run();
+        }
+        Self { written: Some(written.applied.revision), ..reply }
     }
 
     /// Marks the answer to a dry run.
@@ -235,7 +244,7 @@ impl Reply {
     fn json(body: Body) -> Self {
         let mut headers = HeaderMap::with_capacity(HEADERS);
         headers.insert(header::CONTENT_TYPE, JSON);
-        Self { status: StatusCode::OK, headers, body }
+        Self { status: StatusCode::OK, headers, body, written: None }
     }
 }
 
@@ -243,6 +252,9 @@ impl IntoResponse for Reply {
     fn into_response(self) -> Response {
         let mut response = Response::new(self.body);
         (*response.status_mut(), *response.headers_mut()) = (self.status, self.headers);
+        if let Some(revision) = self.written {
+            response.extensions_mut().insert(WrittenAt(revision));
+        }
         response
     }
 }

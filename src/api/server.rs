@@ -54,7 +54,7 @@ use crate::{
         HEAD_BYTES_MAX, HTTP2_CONNECTION_WINDOW_BYTES, HTTP2_STREAMS_MAX, SHUTDOWN_DRAIN_TIMEOUT,
         STRANGER_HEADS_BYTES,
     },
-    service::Origin,
+    service::CallerAddress,
 };
 use answer::{AnswerBody, StreamTasks};
 pub(in crate::api) use connection::CallerConnection;
@@ -209,7 +209,9 @@ impl<A: Answerer> Server<A> {
 
     /// Serves a connection to its end.
     async fn run(self: Arc<Self>, stream: TcpStream, connection: Arc<Connection>, place: Place) {
-        let origin = Origin::Address(place.address());
+        // A socket without a peer is closed already.
+        let address = stream.peer_addr().map_or(place.address(), |address| address.ip().to_canonical());
+        let caller = CallerAddress::new(address, place.address());
         let _place = place;
         let socket = TokioIo::new(Socket::new(stream, connection.clone(), self.times));
         let (answerer, owner) = (Arc::new(self.answerer.clone()), connection.clone());
@@ -217,7 +219,7 @@ impl<A: Answerer> Server<A> {
             let in_flight = owner.begin(request.extensions_mut());
             let is_http2 = request.version() == Version::HTTP_2;
             let answerer = answerer.clone();
-            origin.serve(async move {
+            caller.clone().serve(async move {
                 let answer = if has_plain_framing(request.headers()) {
                     answerer.answer(request).await
                 } else {

@@ -5,11 +5,13 @@
 //! | the commands, their options and help; exit codes; the start of the log | `mod` (this file) |
 //! | requests to a node | `client` |
 //! | `backup`, `verify`, `restore` | `backup` |
+//! | `audit verify`, `audit tail`, `audit export` | `audit` |
 //! | the options of `serve` and their checks | `settings` |
 //!
 //! **Invariant:** the exit code is 0 when the command succeeded, 1 when it failed, and 2 when the command line or a
 //! setting is wrong.
 
+mod audit;
 mod backup;
 mod client;
 
@@ -65,6 +67,9 @@ enum Command {
     },
     /// Restore a backup into the data directory of the first member of a new cluster
     Restore(RestoreArgs),
+    /// Check, show and export the audit log of a node
+    #[command(subcommand)]
+    Audit(audit::AuditCommand),
 }
 
 #[derive(Debug, Subcommand)]
@@ -189,6 +194,7 @@ pub fn run() -> ExitCode {
             with_client(&node, async |client| backup::fetch(&client, &out).await)
         }
         Command::Verify { file } => print(backup::verify(&file)),
+        Command::Audit(command) => audit::run(command),
         Command::Restore(args) => print(backup::restore(&args.from, &args.data_dir, args.member)),
     };
     let (text, code) = match done {
@@ -235,11 +241,19 @@ fn with_client<F>(node: &NodeArgs, action: impl FnOnce(Client) -> F) -> Result<(
 where
     F: Future<Output = Result<Value, String>>,
 {
+    print(Ok(run_with_client(node, action)?))
+}
+
+/// Connects to a node for `action`.
+fn run_with_client<F, T>(node: &NodeArgs, action: impl FnOnce(Client) -> F) -> Result<T, Failure>
+where
+    F: Future<Output = Result<T, String>>,
+{
     let client = Client::new(&node.url, node.key.read().map_err(Failure::Usage)?).map_err(Failure::Usage)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime =
         runtime.map_err(|error| Failure::Failed(format!("the runtime can't be started: {error}")))?;
-    print(runtime.block_on(action(client)))
+    runtime.block_on(action(client)).map_err(Failure::Failed)
 }
 
 fn print(data: Result<Value, String>) -> Result<(), Failure> {

@@ -139,7 +139,12 @@ pub(super) fn payloads() -> Vec<Named> {
         nullable(Type::Integer).description(Some("the member that it is about; null for the whole cluster"));
     let alarm = open(
         vec![
-            ("type", text().description(Some("`clock`, `log_time`; later versions may add others")).into()),
+            (
+                "type",
+                text()
+                    .description(Some("`clock`, `log_time`, `audit`; later versions may add others"))
+                    .into(),
+            ),
             ("node_id", about.into()),
             ("message", text().into()),
         ],

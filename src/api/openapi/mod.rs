@@ -6,6 +6,7 @@
 //! | the same for schemas, unique paths and the states of indexes | `schema_and_unique` |
 //! | the same for patches and batches | `batch_and_patch` |
 //! | the same for history, rollback and watches | `history_and_watch` |
+//! | the same for the audit log | `audit` |
 //! | how an operation is described | `builder` |
 //! | parameters that operations share | `parameters` |
 //! | refusals, with their statuses and error types | `refusals` |
@@ -21,6 +22,7 @@
 //! **Invariants:** every `$ref` resolves. The limits in the schemas are those of the node's settings. `reply` decides
 //! the statuses; the document only describes them.
 
+mod audit;
 mod batch_and_patch;
 mod builder;
 mod cluster;
@@ -45,12 +47,13 @@ use utoipa::openapi::{
 use crate::model::limits::Limits;
 
 /// The tags of operations, in the order in which a reader meets them.
-const TAGS: [(&str, &str); 7] = [
+const TAGS: [(&str, &str); 8] = [
     ("definitions", "The definitions of configs: a key, a JSON schema, indexed paths, unique paths."),
     ("configs", "The configs of a definition."),
     ("batch", "Several writes as one: all of them or none."),
     ("history", "Earlier revisions, who made each change and why, and rollback."),
     ("watch", "Changes as a stream of events."),
+    ("audit", "Who asked a node for what, and what was decided."),
     ("cluster", "The nodes: members, leadership, backup."),
     ("open", "Paths that need no key: probes and this document."),
 ];
@@ -72,6 +75,7 @@ pub fn document(limits: &Limits) -> OpenApi {
         configs::operations(),
         batch_and_patch::operations(),
         history_and_watch::operations(),
+        audit::operations(),
         cluster::operations(),
         probes::operations(),
     ];
@@ -122,6 +126,7 @@ fn components(limits: &Limits) -> Components {
         configs::payloads(),
         batch_and_patch::payloads(),
         history_and_watch::payloads(limits),
+        audit::payloads(),
         cluster::payloads(),
         probes::payloads(),
     ];
