@@ -2,6 +2,7 @@
 //!
 //! | module | question |
 //! |---|---|
+//! | `audit` | what do full volumes, kills and guessed credentials do to the audit log? |
 //! | `clocks` | do clocks that jump change what is kept? |
 //! | `disks` | do full, slow, hung or failing disks stop the others? |
 //! | `frames` | what do broken and flooding frames of HTTP/2 do? |
@@ -21,6 +22,7 @@
 //! leader stayed. How fast the good client was is printed; `scripts/hostile.sh` runs the same tests with a release
 //! build and a bound for it, because a bound in time proves nothing on a busy machine.
 
+mod audit;
 mod clocks;
 mod disks;
 mod frames;

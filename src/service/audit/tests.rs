@@ -63,7 +63,7 @@ fn is_whole(directory: &Path) {
 async fn lines_form_a_chain_across_restarts_and_files() {
     let root = tempfile::tempdir().unwrap();
     let directory = root.path().join("deep/audit");
-    let small = Options { file_bytes: 4096, files_max: 100, ..options(&directory, Mode::Alarm) };
+    let small = Options { file_bytes: 4096, files_max: 100, ..options(&directory, Mode::Strict) };
     for _ in 0..3 {
         write(small.clone(), 50).await;
     }
@@ -88,7 +88,7 @@ async fn lines_form_a_chain_across_restarts_and_files() {
 #[tokio::test]
 async fn only_so_many_files_are_retained_and_a_line_says_what_was_removed() {
     let directory = tempfile::tempdir().unwrap();
-    let small = Options { file_bytes: 4096, files_max: 3, ..options(directory.path(), Mode::Alarm) };
+    let small = Options { file_bytes: 4096, files_max: 3, ..options(directory.path(), Mode::Strict) };
     write(small, 200).await;
     assert!(files::list(directory.path()).unwrap().len() <= 3);
     assert!(events(directory.path()).contains(&"removed".to_owned()));
@@ -206,7 +206,7 @@ fn reads_are_recorded_where_a_pattern_says_so() {
 #[tokio::test]
 async fn pages_hold_the_lines_as_they_stand_in_both_directions() {
     let directory = tempfile::tempdir().unwrap();
-    let small = Options { file_bytes: 8192, files_max: 100, ..options(directory.path(), Mode::Alarm) };
+    let small = Options { file_bytes: 8192, files_max: 100, ..options(directory.path(), Mode::Strict) };
     write(small, 100).await;
     let all = lines(directory.path());
     let read = |query: AuditQuery| page::read(directory.path(), &query).unwrap();

@@ -145,6 +145,8 @@ struct Check {
     is_whole: bool,
     /// The line before the one that is to be judged.
     before: Option<ReadLine>,
+    /// Whether that line was changed itself: what it says and its hash then say nothing about the next one.
+    is_before_changed: bool,
     /// The one that is to be judged when it is known which hash the next one bears.
     line: Option<ReadLine>,
     /// The lines up to this one were removed by the node itself.
@@ -219,16 +221,21 @@ impl Check {
 
     /// Judges a line by the one before it, and by the hash that the next one or the head bears, where there is one.
     fn judge(&mut self, line: &ReadLine, borne: Option<&str>) {
+        let is_before_changed = std::mem::take(&mut self.is_before_changed);
         let Some(stored) = &line.stored else {
+            self.is_before_changed = true;
             return self.note(Some(line.defect(Wrong::Changed)));
         };
-        let Some(before) = &self.before else { return };
-        // One that can't be read was noted when it was judged itself.
-        let Some(earlier) = before.stored.as_ref().map(|before| before.seq) else { return };
+        let Some((before, earlier)) =
+            self.before.as_ref().and_then(|before| Some((before, before.stored.as_ref()?.seq)))
+        else {
+            return;
+        };
         let is_linked = stored.prev == hex(&before.hash);
         let is_changed = borne.is_some_and(|borne| borne != hex(&line.hash));
         let found = match stored.seq.checked_sub(earlier) {
             Some(1) if is_linked => None,
+            _ if is_before_changed => None,
             // The node says itself what it found missing, in this line.
             Some(2..) if is_linked && stored.event.as_deref() == Some("tail_missing") => None,
             _ if is_changed => Some(line.defect(Wrong::Changed)),
@@ -236,6 +243,8 @@ impl Check {
             Some(2..) => Some(line.defect(Wrong::Missing(earlier + 1, stored.seq - 1))),
             Some(0) | None => Some(before.defect(Wrong::Inserted)),
         };
+        self.is_before_changed =
+            found.as_ref().is_some_and(|found| found.wrong == Wrong::Changed && found.line == line.line);
         self.note(found);
     }
 
@@ -252,7 +261,10 @@ impl Check {
     fn end(mut self, head: Option<Head>) -> Report {
         if let Some(last) = self.line.take() {
             let seq = last.stored.as_ref().map(|stored| stored.seq);
-            let of_last = head.filter(|head| seq == Some(head.seq)).map(|head| hex(&head.hash));
+            let place = self.before.as_ref().and_then(|before| Some(before.stored.as_ref()?.seq + 1));
+            // By its own number, or by its place where that was changed.
+            let is_last = |head: &Head| [seq, place].contains(&Some(head.seq));
+            let of_last = head.filter(is_last).map(|head| hex(&head.hash));
             self.judge(&last, of_last.as_deref());
             if of_last.is_some_and(|hash| hash != hex(&last.hash)) {
                 self.note(Some(last.defect(Wrong::Changed)));
