@@ -23,7 +23,7 @@ use percent_encoding::percent_decode_str;
 
 use super::{
     CONFIG, CONFIG_HISTORY, CONFIGS, DEFINITION, DEFINITION_HISTORY, DEFINITIONS, INDEXES, ROLLBACK, SCHEMA,
-    UNIQUE, audit,
+    UNIQUE, access_keys, audit,
     extract::Params,
     reply::{Problem, STATE_REVISION, WrittenAt},
 };
@@ -55,7 +55,7 @@ const fn route(path: &'static str, read: Verb, write: Verb) -> Route {
 }
 
 /// All routes that need a key.
-static ROUTES: [Route; 21] = [
+static ROUTES: [Route; 26] = [
     route(DEFINITIONS, Verb::Read, Verb::Define),
     route(DEFINITION, Verb::Read, Verb::Define),
     route(SCHEMA, Verb::Read, Verb::Define),
@@ -68,6 +68,12 @@ static ROUTES: [Route; 21] = [
     route(ROLLBACK, Verb::Read, Verb::Write),
     route("/api/v1/batch", Verb::Read, Verb::Write),
     route(WATCH, Verb::Read, Verb::Read),
+    route(access_keys::KEYS, Verb::Keys, Verb::Keys),
+    // Before the next one, which would take `root` for an id.
+    route(access_keys::DISABLE_ROOT, Verb::Keys, Verb::Keys),
+    route(access_keys::KEY, Verb::Keys, Verb::Keys),
+    route(access_keys::ROTATE, Verb::Keys, Verb::Keys),
+    route(access_keys::WHOAMI, Verb::Read, Verb::Read),
     Route { path: audit::PATH, read: Verb::Audit, write: Verb::Audit, is_always: true },
     route("/api/v1/cluster", Verb::Cluster, Verb::Cluster),
     route("/api/v1/cluster/init", Verb::Cluster, Verb::Cluster),

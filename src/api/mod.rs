@@ -19,6 +19,7 @@
 //! | changes as server-sent events | `watch` |
 //! | pages of the audit log | `audit` |
 //! | what of a request is recorded in the audit log | `decision` |
+//! | access keys; who the caller is | `access_keys` |
 //! | cluster status, members, leadership, backup | `cluster` |
 //! | liveness and readiness probes | `probes` |
 //! | the `OpenAPI` document | `openapi` |
@@ -42,6 +43,7 @@
 //! requests, is refused by `server` and hyper before, with 400 or 431 and no body. Every request passes `access::authenticate` before anything is answered.
 
 mod access;
+mod access_keys;
 mod audit;
 mod batch;
 mod body;
@@ -82,7 +84,7 @@ use axum::{
     routing::{MethodRouter, delete, get, post},
 };
 use futures::FutureExt as _;
-use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use hyper::body::Incoming;
 use tower::ServiceExt as _;
 use tracing::error;
@@ -151,7 +153,10 @@ impl Api {
         let id = request_id(request.headers());
         let is_read = request.method() == Method::GET || request.method() == Method::HEAD;
         let version = request.version();
-        let (is_granted, mut response) = match access::authenticate(service, &request) {
+        let target = (request.method(), request.uri().path());
+        let authenticated =
+            access::authenticate(service, target, request.headers(), request.extensions()).await;
+        let (is_granted, mut response) = match authenticated {
             Ok(access) => {
                 let is_granted = access != Access::Public;
                 let (pending, admitted) = match &access {
@@ -189,10 +194,11 @@ impl Api {
         if let Some(LogOnly(text)) = response.extensions_mut().remove() {
             error!(request_id = ?id, "a request failed: {text}");
         }
+        let status = response.status();
         let headers = response.headers_mut();
         headers.insert(REQUEST_ID, id);
         headers.insert(NODE, number(service.node_id()));
-        if is_granted {
+        if is_granted && status != StatusCode::UNAUTHORIZED {
             headers.entry(STATE_REVISION).or_insert_with(|| number(service.revision()));
         } else {
             // Made from no state. Without a key it would tell how much is written.
@@ -300,6 +306,11 @@ fn resource_routes() -> Vec<(&'static str, MethodRouter<Service>)> {
         (ROLLBACK, post(history::rollback)),
         ("/api/v1/batch", post(batch::run)),
         (decision::WATCH, get(watch::open)),
+        (access_keys::KEYS, get(access_keys::list).post(access_keys::create)),
+        (access_keys::KEY, get(access_keys::get).patch(access_keys::change).delete(access_keys::revoke)),
+        (access_keys::ROTATE, post(access_keys::rotate)),
+        (access_keys::DISABLE_ROOT, post(access_keys::disable_root)),
+        (access_keys::WHOAMI, get(access_keys::whoami)),
         (audit::PATH, get(audit::show)),
         ("/api/v1/cluster", get(cluster::show)),
         ("/api/v1/cluster/init", post(cluster::init)),

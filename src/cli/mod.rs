@@ -6,6 +6,7 @@
 //! | requests to a node | `client` |
 //! | `backup`, `verify`, `restore` | `backup` |
 //! | `audit verify`, `audit tail`, `audit export` | `audit` |
+//! | `key`, `whoami` | `key` |
 //! | the options of `serve` and their checks | `settings` |
 //!
 //! **Invariant:** the exit code is 0 when the command succeeded, 1 when it failed, and 2 when the command line or a
@@ -14,6 +15,7 @@
 mod audit;
 mod backup;
 mod client;
+mod key;
 
 use std::{
     future::Future,
@@ -33,6 +35,7 @@ use crate::{
     settings::{KeyArgs, LogArgs, LogFormat, ServeArgs, Settings, parse_member},
 };
 use client::Client;
+use key::KeyCommand;
 
 /// The exit code for a wrong command line or setting, the same that clap uses.
 const EXIT_USAGE: u8 = 2;
@@ -58,6 +61,17 @@ enum Command {
     Member(MemberCommand),
     /// Transfer leadership to a member
     Transfer(TransferArgs),
+    /// Create, show, change, rotate and revoke access keys
+    #[command(subcommand)]
+    Key(KeyCommand),
+    /// Show who the credential is, and what it may do
+    Whoami(NodeArgs),
+    /// Ask for the root key to be enabled again at the next start of a stopped node
+    RecoverRoot {
+        /// The data directory of the node
+        #[arg(long, env = "CONCORD_DATA_DIR", value_name = "DIR")]
+        data_dir: PathBuf,
+    },
     /// Download a backup of the whole cluster while it serves
     Backup(BackupArgs),
     /// Verify a backup and show its contents
@@ -189,6 +203,12 @@ pub fn run() -> ExitCode {
         Command::Member(command) => change_members(command),
         Command::Transfer(TransferArgs { node, to }) => {
             call(&node, (Method::POST, "/api/v1/cluster/leader"), Some(&json!({ "id": to })))
+        }
+        Command::Key(command) => key::run(command),
+        Command::Whoami(args) => call(&args, (Method::GET, "/api/v1/whoami"), None),
+        Command::RecoverRoot { data_dir } => {
+            let asked = node::recover_root(&data_dir);
+            print(asked.map(|()| json!({ "root": "enabled at the next start of this node" })))
         }
         Command::Backup(BackupArgs { node, out }) => {
             with_client(&node, async |client| backup::fetch(&client, &out).await)

@@ -46,6 +46,25 @@ pub const VIOLATION_TEXT_BYTES_MAX: usize = 300;
 /// entry creates allow this many (`record::STEP_BITS`). Fixed.
 pub const BATCH_STEPS_MAX: usize = 1024;
 
+// Access keys.
+
+/// Access keys of a cluster, some hundred bytes each in the memory of every node: far more than applications. Fixed:
+/// every node must decide the same.
+pub const ACCESS_KEYS_MAX: u64 = 10_000;
+/// Bytes of a key's name. Fixed.
+pub const KEY_NAME_BYTES_MAX: usize = 255;
+/// Grants of a key. Each request may look at all of them. Fixed.
+pub const GRANTS_MAX: usize = 64;
+/// Patterns of all grants of a key. Each request may compare all of them: some microseconds. Fixed.
+pub const GRANT_PATTERNS_MAX: usize = 128;
+/// How long the text before may stay good when a key is rotated: a month of seconds. Fixed.
+pub const ROTATION_GRACE_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+/// Keys that one entry marks as used. Fixed.
+pub const KEYS_MARKED_MAX: usize = 256;
+/// How long a node that has lost the cluster still accepts stored keys: one of them may have been revoked since. Longer
+/// than an election. Fixed.
+pub const KEYS_UNCONFIRMED_MAX: Duration = Duration::from_secs(5);
+
 // Lists and watches.
 
 /// Filters of one list query. Each costs an index look-up. Fixed.

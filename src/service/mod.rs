@@ -17,7 +17,7 @@
 //! | the feature level of the cluster, and which levels the members know | `feature_level` |
 //! | builds of indexes (on the leader) | `index_build` |
 //! | the file that holds the whole state | `backup` |
-//! | the owner of a credential | `access` |
+//! | the owner of a credential; access keys | `access` |
 //! | who asked for what and what was decided | `audit` |
 //! | the free space that writes leave on the disk, of this node and of a majority | `disk_reserve`, `room` |
 //! | threads for work that takes longer than about a millisecond, and whose turn it is | `cpu_pool` |
@@ -89,15 +89,15 @@ use crate::{
     state::State,
     store,
 };
-pub use access::Access;
+pub use access::{Access, NotAuthenticated, keys::MadeKey};
 pub use backup::Backup;
 pub use history::retention::Retention;
 pub use membership::change::{Change, Changed};
 pub use memory_budget::{Reservation, Share};
 pub use origin::{CallerAddress, Origin};
 pub use request::{
-    Alarm, Caller, ClusterView, Compiled, Consistency, Level, MemberView, NewSchema, NewUnique, Principal,
-    Refusal, Rollback, Write, Written,
+    AccessWrite, Alarm, Caller, ClusterView, Compiled, Consistency, KeyPatch, Level, MemberView, NewSchema,
+    NewUnique, Principal, Refusal, Rollback, Write, Written,
 };
 pub(crate) use write::forwarded::Parts;
 pub use write::{
@@ -273,12 +273,6 @@ impl Service {
     #[must_use]
     pub fn consensus(&self) -> Option<&Consensus> {
         self.inner.consensus.get()
-    }
-
-    /// The principal of a credential (the header's value without `Bearer `); `None` when the credential is unknown.
-    #[must_use]
-    pub fn authenticate(&self, credential: &[u8]) -> Option<Principal> {
-        self.inner.access.principal(credential)
     }
 
     /// The applied revision, however old (for headers of errors); 0 before the node has an identity.

@@ -35,7 +35,7 @@ pub struct CallerAddress {
     pub address: IpAddr,
     /// What counts as one address: for IPv6 the network.
     pub group: IpAddr,
-    /// A part of the digest of the credential that was good on this connection last; 0 before there was one.
+    /// A hash of the credential that was good on this connection last; 0 before there was one.
     good: Arc<AtomicU64>,
 }
 
@@ -47,16 +47,13 @@ impl CallerAddress {
     }
 
     /// Notes the credential that was good.
-    pub(super) fn note_good(&self, digest: u64) {
-        // Requests of one connection as a rule bring one credential: nothing is written for them.
-        if self.good.load(Ordering::Relaxed) != digest {
-            self.good.store(digest, Ordering::Relaxed);
-        }
+    pub(super) fn note_good(&self, hash: u64) {
+        self.good.store(hash, Ordering::Relaxed);
     }
 
     /// Whether this credential was good on this connection last.
-    pub(super) fn was_good(&self, digest: u64) -> bool {
-        self.good.load(Ordering::Relaxed) == digest
+    pub(super) fn was_good(&self, hash: u64) -> bool {
+        self.good.load(Ordering::Relaxed) == hash
     }
 }
 

@@ -33,7 +33,7 @@ pub(crate) fn audited_service(directory: &Path, audit: audit::Options) -> Servic
 }
 
 fn with_options(options: Options) -> Service {
-    Service::new(options, Access::new(KEY), Arc::new(Peers::new(Secrets(vec![SECRET.into()]))))
+    Service::new(options, Access::new([KEY]), Arc::new(Peers::new(Secrets(vec![SECRET.into()]))))
 }
 
 fn options(directory: &Path, limits: Limits) -> Options {

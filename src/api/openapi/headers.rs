@@ -83,6 +83,7 @@ fn all() -> Vec<(&'static str, &'static str, ObjectBuilder)> {
             text().examples([json!("\"requests\";r=99;t=1")]),
         ),
         ("WWW-Authenticate", "How to authenticate.", text()),
+        ("Cache-Control", "Nobody between may store the answer.", text().enum_values(Some(["no-store"]))),
         ("Content-Disposition", "A name for the file.", text()),
     ]
 }

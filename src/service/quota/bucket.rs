@@ -24,7 +24,7 @@ impl Rate {
     }
 
     /// What one takes. A rate of none takes more than there ever is.
-    fn price(self) -> u64 {
+    pub(super) fn price(self) -> u64 {
         self.window.checked_div(self.count).map_or(self.window.saturating_add(1), |price| price.max(1))
     }
 

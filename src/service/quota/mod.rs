@@ -27,6 +27,7 @@ use super::{Service, request::Principal};
 use crate::model::access_key::{KeyId, Quota};
 use account::Account;
 pub use account::{Gauge, Held};
+pub use throttle::Attempt;
 pub(super) use throttle::FailedCredentials;
 
 /// Keys whose use is remembered. Above, those that have nothing in use are forgotten: their buckets are full anyway.
@@ -180,19 +181,9 @@ impl Service {
     /// Whether a credential may be looked at: not when too many from its address have failed in the last minute.
     ///
     /// # Errors
-    /// The seconds after which one will be.
-    pub fn admit_credential(&self, credential: &[u8]) -> Result<(), Exceeded> {
+    /// How long it takes until it may.
+    pub fn admit_credential(&self, credential: &[u8]) -> Result<Attempt<'_>, Exceeded> {
         self.inner.failed_credentials.admit(credential)
-    }
-
-    /// Notes that a credential was good.
-    pub fn note_good_credential(&self, credential: &[u8]) {
-        throttle::note_good(credential);
-    }
-
-    /// Counts a credential that is not good.
-    pub fn note_failed_credential(&self) {
-        self.inner.failed_credentials.note_failed();
     }
 }
 

@@ -1,23 +1,22 @@
 //! Failed credentials of an address: beyond some a minute, the next one is refused before it is looked at.
 //!
-//! For IPv6 an address is its network of 64 bits. A credential that was good on a connection goes on there whatever
-//! others of the same address do: behind one address there may be many callers, of whom one guesses. That tells a
-//! guesser nothing, since they would have to have it.
+//! For IPv6 an address is its network of 64 bits. A try is taken before the credential is looked at and given back when
+//! it is good, so that many at once get no more tries than one after another. The credential that was good last on a
+//! connection goes on there whatever others of the same address do: behind one address there may be many callers, of
+//! whom one guesses. That tells a guesser nothing, since they would have to have it. To know it again, the connection
+//! has a keyed hash of it.
 //!
-//! **Invariants:** while no address is throttled, a request costs one look at a number. At most [`ADDRESSES_MAX`]
-//! addresses are remembered; those that have failed least make way.
+//! **Invariants:** a request with the credential of its connection takes no lock. At most [`ADDRESSES_MAX`] addresses are
+//! remembered; those that have failed least make way.
 
 use std::{
     collections::BTreeMap,
     net::IpAddr,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{LazyLock, Mutex, MutexGuard, PoisonError},
     time::Instant,
 };
 
-use sha2::{Digest as _, Sha256};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::{
     Exceeded,
@@ -35,26 +34,25 @@ const WINDOW: u64 = 60 * SECOND;
 pub(in crate::service) struct FailedCredentials {
     rate: Rate,
     begin: Instant,
-    /// The last time at which an address is throttled; 0 while there is none.
-    until: AtomicU64,
     /// For each address when all of its tries are there again.
     addresses: Mutex<BTreeMap<IpAddr, u64>>,
 }
 
-/// A part of a credential's digest, never 0.
-fn digest(credential: &[u8]) -> u64 {
-    let digest: [u8; 32] = Sha256::digest(credential).into();
-    let (first, _) = digest.split_first_chunk().expect("32 bytes have a first 8");
-    u64::from_be_bytes(*first).max(1)
+/// A credential that may be looked at. What becomes of it is said by [`Self::was_good`] or [`Self::has_failed`]; where
+/// nothing is said, it could not be looked at.
+#[derive(Debug)]
+#[must_use]
+pub struct Attempt<'a> {
+    failed: &'a FailedCredentials,
+    hash: u64,
+    /// The address whose try it took; `None` where it was good before on its connection.
+    taken: Option<IpAddr>,
 }
 
-/// Notes that a credential was good on the connection of this request, where it is the first one.
-pub(super) fn note_good(credential: &[u8]) {
-    let is_first = CallerAddress::with_current(|caller| caller.was_good(0)).unwrap_or(false);
-    if is_first {
-        let digest = digest(credential);
-        CallerAddress::with_current(|caller| caller.note_good(digest));
-    }
+/// A hash of a credential by which this process knows it again, never 0.
+fn hash_of(credential: &[u8]) -> u64 {
+    static SEED: LazyLock<u64> = LazyLock::new(|| uuid::Uuid::new_v4().as_u64_pair().1);
+    xxh3_64_with_seed(credential, *SEED).max(1)
 }
 
 impl FailedCredentials {
@@ -63,7 +61,6 @@ impl FailedCredentials {
         Self {
             rate: Rate { count: per_minute, window: WINDOW },
             begin: Instant::now(),
-            until: AtomicU64::new(0),
             addresses: Mutex::default(),
         }
     }
@@ -72,49 +69,29 @@ impl FailedCredentials {
         u64::try_from(self.begin.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    pub(super) fn admit(&self, credential: &[u8]) -> Result<(), Exceeded> {
-        if self.until.load(Ordering::Relaxed) == 0 {
-            return Ok(());
-        }
-        let Some((group, was_good)) = CallerAddress::with_current(|caller| {
-            (caller.group, !caller.was_good(0) && caller.was_good(digest(credential)))
-        }) else {
-            return Ok(());
-        };
-        if was_good { Ok(()) } else { self.admit_from(group, self.now()) }
+    fn addresses(&self) -> MutexGuard<'_, BTreeMap<IpAddr, u64>> {
+        self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn note_failed(&self) {
-        if let Some(group) = CallerAddress::with_current(|caller| caller.group) {
-            self.note_failed_from(group, self.now());
-        }
-    }
-
-    fn admit_from(&self, address: IpAddr, now: u64) -> Result<(), Exceeded> {
-        let until = self.until.load(Ordering::Relaxed);
-        if now >= until {
-            // Who stores a later time meanwhile wins.
-            let _ = self.until.compare_exchange(until, 0, Ordering::Relaxed, Ordering::Relaxed);
-            return Ok(());
-        }
-        let addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(full_at) = addresses.get(&address).copied() else { return Ok(()) };
-        drop(addresses);
-        self.rate.after_one(full_at, now).map(drop).map_err(|wait| Exceeded {
-            text: format!(
-                "more than {} credentials from this address were not valid in a minute",
-                self.rate.count
-            ),
-            retry_after_s: seconds(wait),
-            rate: None,
-        })
-    }
-
-    fn note_failed_from(&self, address: IpAddr, now: u64) {
+    pub(super) fn admit(&self, credential: &[u8]) -> Result<Attempt<'_>, Exceeded> {
+        let free = |hash| Ok(Attempt { failed: self, hash, taken: None });
         if self.rate.count == 0 {
-            return;
+            return free(0);
         }
-        let mut addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
+        let hash = hash_of(credential);
+        let known = CallerAddress::with_current(|caller| (caller.group, caller.was_good(hash)));
+        match known {
+            // No caller's connection, or its own credential.
+            None | Some((_, true)) => free(hash),
+            Some((address, false)) => {
+                self.take(address, self.now())?;
+                Ok(Attempt { failed: self, hash, taken: Some(address) })
+            }
+        }
+    }
+
+    fn take(&self, address: IpAddr, now: u64) -> Result<(), Exceeded> {
+        let mut addresses = self.addresses();
         if addresses.len() >= ADDRESSES_MAX && !addresses.contains_key(&address) {
             addresses.retain(|_, full_at| *full_at > now);
             if addresses.len() >= ADDRESSES_MAX {
@@ -123,12 +100,65 @@ impl FailedCredentials {
                 addresses.remove(&least.unwrap_or(address));
             }
         }
-        let entry = addresses.entry(address).or_default();
-        // Those that were looked at while the last token was taken add no time.
-        let full_at = self.rate.after_one(*entry, now).unwrap_or(*entry);
-        *entry = full_at;
-        if self.rate.after_one(full_at, now).is_err() {
-            self.until.fetch_max(full_at, Ordering::Relaxed);
+        let full_at = addresses.entry(address).or_default();
+        match self.rate.after_one(*full_at, now) {
+            Ok(after) => {
+                *full_at = after;
+                Ok(())
+            }
+            Err(wait) => Err(Exceeded {
+                text: format!(
+                    "more than {} credentials from this address were not valid in a minute",
+                    self.rate.count
+                ),
+                retry_after_s: seconds(wait),
+                rate: None,
+            }),
+        }
+    }
+
+    fn give_back(&self, address: IpAddr, now: u64) {
+        let mut addresses = self.addresses();
+        let Some(full_at) = addresses.get_mut(&address) else { return };
+        *full_at = full_at.saturating_sub(self.rate.price());
+        // An address of which nothing failed takes no memory.
+        if *full_at <= now {
+            addresses.remove(&address);
+        }
+    }
+}
+
+impl Attempt<'_> {
+    /// The credential is good.
+    pub fn was_good(self) {
+        if self.taken.is_some() {
+            CallerAddress::with_current(|caller| caller.note_good(self.hash));
+        }
+        // Gives back what it took.
+        drop(self);
+    }
+
+    /// The credential is not good: the try is used up.
+    pub fn has_failed(mut self) {
+        match self.taken.take() {
+            Some(_) => {}
+            // It was good before: it ended.
+            None => {
+                if let Some(address) = CallerAddress::with_current(|caller| caller.group)
+                    && self.failed.rate.count > 0
+                {
+                    // Where there is no try left, there is none to take.
+                    drop(self.failed.take(address, self.failed.now()));
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        if let Some(address) = self.taken.take() {
+            self.failed.give_back(address, self.failed.now());
         }
     }
 }
@@ -145,61 +175,69 @@ mod tests {
     fn the_eleventh_of_a_minute_is_not_looked_at() {
         let failed = FailedCredentials::new(10);
         for turn in 0..10 {
-            assert_eq!(failed.admit_from(address(1), turn), Ok(()), "{turn}");
-            failed.note_failed_from(address(1), turn);
+            assert_eq!(failed.take(address(1), turn), Ok(()), "{turn}");
         }
-        assert!(failed.until.load(Ordering::Relaxed) > 0);
-        let refused = failed.admit_from(address(1), 10).unwrap_err();
+        let refused = failed.take(address(1), 10).unwrap_err();
         assert_eq!(refused.retry_after_s, 6);
-        assert_eq!(failed.admit_from(address(2), 10), Ok(()), "another address");
-        assert_eq!(failed.admit_from(address(1), 6 * SECOND + 10), Ok(()), "one is there again");
-        failed.note_failed_from(address(1), 6 * SECOND + 10);
-        assert!(failed.admit_from(address(1), 6 * SECOND + 10).is_err());
-        assert_eq!(failed.admit_from(address(1), 3 * WINDOW), Ok(()));
-        assert_eq!(failed.until.load(Ordering::Relaxed), 0, "nothing is looked up any more");
+        assert_eq!(failed.take(address(2), 10), Ok(()), "another address");
+        assert_eq!(failed.take(address(1), 6 * SECOND + 10), Ok(()), "one is there again");
+        assert!(failed.take(address(1), 6 * SECOND + 10).is_err());
+        failed.give_back(address(1), 6 * SECOND + 10);
+        assert_eq!(failed.take(address(1), 6 * SECOND + 10), Ok(()), "a good one takes none");
+        assert_eq!(failed.take(address(1), 3 * WINDOW), Ok(()));
     }
 
     #[test]
     fn the_memory_for_addresses_is_bounded_and_the_guilty_stay() {
         let failed = FailedCredentials::new(10);
         for _ in 0..10 {
-            failed.note_failed_from(address(7), 1);
+            failed.take(address(7), 1).unwrap();
         }
-        for number in 100..100 + 3 * ADDRESSES_MAX as u32 {
-            failed.note_failed_from(address(number), 1);
+        for number in (100..).take(3 * ADDRESSES_MAX) {
+            failed.take(address(number), 1).unwrap();
         }
-        assert_eq!(failed.addresses.lock().unwrap().len(), ADDRESSES_MAX);
-        assert!(failed.admit_from(address(7), 2).is_err());
+        assert_eq!(failed.addresses().len(), ADDRESSES_MAX);
+        assert!(failed.take(address(7), 2).is_err());
+        let other = FailedCredentials::new(10);
+        other.take(address(1), 1).unwrap();
+        other.give_back(address(1), 2);
+        assert_eq!(other.addresses().len(), 0);
     }
 
-    #[test]
-    fn a_limit_of_none_throttles_nobody() {
+    #[tokio::test]
+    async fn a_limit_of_none_throttles_nobody() {
         let failed = FailedCredentials::new(0);
-        for _ in 0..1000 {
-            failed.note_failed_from(address(1), 1);
-        }
-        assert_eq!(failed.admit_from(address(1), 1), Ok(()));
+        let caller = CallerAddress::new(address(1), address(1));
+        let guesses = async {
+            for _ in 0..1000 {
+                failed.admit(b"guessed").unwrap().has_failed();
+            }
+        };
+        caller.serve(guesses).await;
     }
 
     #[tokio::test]
     async fn a_credential_that_was_good_on_a_connection_goes_on_there() {
-        let failed = FailedCredentials::new(1);
-        let caller = CallerAddress::new(address(1), address(1));
-        let other = CallerAddress::new(address(1), address(1));
+        let failed = FailedCredentials::new(2);
+        let connection = || CallerAddress::new(address(1), address(1));
+        let caller = connection();
         let good = async {
-            assert_eq!(failed.admit(b"good"), Ok(()));
-            note_good(b"good");
-            note_good(b"good too");
+            for _ in 0..100 {
+                failed.admit(b"good").unwrap().was_good();
+            }
         };
         caller.clone().serve(good).await;
-        other.serve(async { failed.note_failed() }).await;
+        let at_once = async {
+            let tries = [failed.admit(b"one"), failed.admit(b"two"), failed.admit(b"three")];
+            assert_eq!(tries.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, true, false]);
+            tries.into_iter().flatten().for_each(Attempt::has_failed);
+        };
+        connection().serve(at_once).await;
         let later = async {
-            assert_eq!(failed.admit(b"good"), Ok(()), "the first one");
-            assert!(failed.admit(b"good too").is_err(), "only the first one");
+            failed.admit(b"good").unwrap().was_good();
             assert!(failed.admit(b"guessed").is_err());
         };
-        caller.serve(later).await;
-        let elsewhere = CallerAddress::new(address(1), address(1));
-        elsewhere.serve(async { assert!(failed.admit(b"good").is_err(), "a new connection") }).await;
+        caller.clone().serve(later).await;
+        connection().serve(async { assert!(failed.admit(b"good").is_err(), "a new connection") }).await;
     }
 }

@@ -11,6 +11,7 @@
 //! | validation of a write against a state, in the contract's order | `prepare` |
 //! | what a preparation may cost, and on which threads it runs | `budget` |
 //! | compiled schemas | `validators` |
+//! | in whose name a write is made; changes of the access keys | `access` |
 //! | several writes as one | `batch` |
 //! | a patch, and the content that its answer shows | `patch` |
 //! | the order of writes that are computed from the same record | `record_locks` |
@@ -24,6 +25,7 @@
 //! rests on a read, so it is confirmed at a read index before it is answered: no caller is refused because of a state
 //! that a newer leader has replaced.
 
+pub(super) mod access;
 mod batch;
 mod budget;
 pub(super) mod config_scan;
@@ -49,12 +51,14 @@ use super::{
 };
 use crate::{
     model::{
+        access_key::KeyUse,
         command::{Command, Outcome, Verdict},
         time::Timestamp,
     },
     raft::Consensus,
     state::State,
 };
+use access::{Judged, judge};
 use budget::{Budget, may_be_inline, weight_of};
 use patch::{content_at, lock_set};
 use prepare::{Prepared, check_intake, prepare};
@@ -144,11 +148,11 @@ impl Service {
             else {
                 return retry("the schema of the definition is being changed");
             };
-            let (mut command, definition_read) =
-                match self.prepare_confirmed(consensus, request, deadline).await? {
-                    Prepared::Propose { command, definition_read } => (command, definition_read),
-                    Prepared::Known(outcome) => return Ok(remembered(consensus, request, outcome)),
-                };
+            let (prepared, key) = self.prepare_confirmed(consensus, request, deadline).await?;
+            let (mut command, definition_read) = match prepared {
+                Prepared::Propose { command, definition_read } => (command, definition_read),
+                Prepared::Known(outcome) => return Ok(remembered(consensus, request, outcome)),
+            };
             if needs_config_check(&command) {
                 let check = check.get_or_insert_with(|| self.new_config_check(request));
                 match self.check_configs(consensus, check, definition_read, deadline).await? {
@@ -163,7 +167,7 @@ impl Service {
             }
             let at = self.stamp(&consensus.state()).await;
             check_room(&consensus.state(), &request.caller, at)?;
-            let proposal = request.proposal(at, command, definition_read);
+            let proposal = request.proposal(at, command, definition_read, key);
             match timeout_at(deadline, consensus.write(proposal)).await {
                 Err(_) => {
                     let text = "the write was proposed, but not decided in time";
@@ -195,7 +199,7 @@ impl Service {
         consensus: &Consensus,
         request: &Arc<WriteRequest>,
         deadline: Instant,
-    ) -> Attempt<Prepared> {
+    ) -> Attempt<(Prepared, Option<KeyUse>)> {
         let state = consensus.state();
         let revision = state.revision();
         let refusal = match self.prepare(state, request, deadline).await {
@@ -213,20 +217,22 @@ impl Service {
         Ok(self.prepare(state, request, deadline).await?)
     }
 
-    /// Prepares a write: at once if that is cheap, else in the pool for long work, until the deadline at most.
+    /// Judges in whose name a write is made, and prepares it: at once if that is cheap, else in the pool for long work,
+    /// until the deadline at most.
     async fn prepare(
         &self,
         state: Arc<State>,
         request: &Arc<WriteRequest>,
         deadline: Instant,
-    ) -> Result<Prepared, Refusal> {
+    ) -> Result<(Prepared, Option<KeyUse>), Refusal> {
+        let Judged { principal, key } = judge(&state, request, || self.log_time(&state))?;
         if may_be_inline(&request.write) {
             let found = state.definition(request.write.definition());
             let budget = Budget::inline();
             let rules = (&self.inner.validators, self.limits(), &budget);
-            let prepared = prepare(&state, found, request, rules);
+            let prepared = prepare(&state, found, request, &principal, rules);
             if !budget.is_abandoned() {
-                return prepared;
+                return prepared.map(|prepared| (prepared, key));
             }
         }
         let weight = weight_of(&request.write);
@@ -234,9 +240,11 @@ impl Service {
         let work = move |cancel: &Cancel| {
             let found = state.definition(request.write.definition());
             let budget = Budget::in_pool(&request.write, cancel.clone());
-            prepare(&state, found, &request, (&service.inner.validators, service.limits(), &budget))
+            let rules = (&service.inner.validators, service.limits(), &budget);
+            prepare(&state, found, &request, &principal, rules)
         };
-        self.inner.cpu_pool.run(weight, deadline, work).await?
+        let prepared = self.inner.cpu_pool.run(weight, deadline, work).await?;
+        prepared.map(|prepared| (prepared, key))
     }
 }
 
@@ -285,6 +293,7 @@ fn content_of(command: &Command) -> Option<Arc<str>> {
         | Command::Compact { .. }
         | Command::RaiseFeatureLevel { .. }
         | Command::Forget { .. }
+        | Command::Access(_)
         | Command::SetSchema { .. }
         | Command::SetUnique { .. }
         | Command::BuildIndex { .. }
