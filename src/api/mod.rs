@@ -171,7 +171,7 @@ impl Api {
                     Ok(Some(admitted)) => {
                         admitted.end(Box::pin(self.route_observed(access, request, pending.as_ref())).await)
                     }
-                    Err(refused) => refused,
+                    Err(exceeded) => quota::refused(&exceeded),
                 };
                 // What needs no key is part of the program and takes no memory of its own.
                 let heavy = if is_granted { weight::bytes_to_weigh(&response, version) } else { None };

@@ -44,16 +44,13 @@ struct Cursor {
 /// Admits a request whose credential is good. `None` when it has nothing to count.
 ///
 /// # Errors
-/// The answer, when the quota is used up.
+/// When the quota is used up.
 pub(super) fn admit(
     service: &Service,
     principal: &Principal,
     request: &Request,
-) -> Result<Option<Admitted>, Response> {
-    if principal.key.is_none() {
-        return Ok(None);
-    }
-    admit_key(service, principal, request).map(Some).map_err(|exceeded| refused(&exceeded))
+) -> Result<Option<Admitted>, Exceeded> {
+    if principal.key.is_none() { Ok(None) } else { admit_key(service, principal, request).map(Some) }
 }
 
 fn admit_key(service: &Service, principal: &Principal, request: &Request) -> Result<Admitted, Exceeded> {

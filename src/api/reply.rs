@@ -6,6 +6,8 @@
 //! **Invariants:** only this file decides status codes. 503 means that the write was certainly not applied, 504 that it
 //! may have been. The text of an internal error is logged ([`LogOnly`]) and never sent to the caller.
 
+mod failure;
+
 use std::{any::Any, borrow::Cow, convert::Infallible, iter::once};
 
 use axum::{
@@ -14,8 +16,9 @@ use axum::{
 };
 use futures::stream;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
-use serde_json::{Value, json};
 
+pub(super) use self::failure::loc_json;
+use self::failure::{failure, failure_body, shape_response};
 use super::{
     digits::{Digits, number},
     json::Object,
@@ -483,42 +486,6 @@ fn status_and_type(refusal: &Refusal) -> (StatusCode, &'static str) {
         Refusal::Forbidden { .. } => (StatusCode::FORBIDDEN, "forbidden_error"),
         Refusal::KeyEnded => UNAUTHORIZED,
     }
-}
-
-fn failure(status: StatusCode, kind: &'static str, violations: &[Violation]) -> Response {
-    (status, [(header::CONTENT_TYPE, JSON)], failure_body(kind, violations)).into_response()
-}
-
-fn failure_body(kind: &'static str, violations: &[Violation]) -> String {
-    let items: Vec<Value> = violations
-        .iter()
-        .map(|violation| {
-            let mut item = json!({ "type": kind, "msg": violation.msg });
-            if !violation.loc.is_empty() {
-                item["loc"] = loc_json(&violation.loc);
-            }
-            item
-        })
-        .collect();
-    json!({ "status": "FAILURE", "errors": items }).to_string()
-}
-
-fn shape_response(details: &[Detail]) -> Response {
-    let items: Vec<Value> = details
-        .iter()
-        .map(|detail| json!({ "loc": loc_json(&detail.loc), "msg": detail.msg, "type": detail.kind }))
-        .collect();
-    let body = json!({ "detail": items });
-    (StatusCode::UNPROCESSABLE_ENTITY, [(header::CONTENT_TYPE, JSON)], body.to_string()).into_response()
-}
-
-/// A location as JSON.
-pub(super) fn loc_json(loc: &[LocSegment]) -> Value {
-    let step = |step: &LocSegment| match step {
-        LocSegment::Name(name) => Value::from(name.as_str()),
-        LocSegment::Index(place) => Value::from(*place),
-    };
-    loc.iter().map(step).collect()
 }
 
 #[cfg(test)]

@@ -134,11 +134,13 @@ async fn tail(client: &Client, lines: u64, follow: bool) -> Result<(), String> {
     }
     // The newest is the first.
     let mut last = page.lines.first().and_then(|line| seq_of(line)).unwrap_or(0);
-    while follow {
+    if !follow {
+        return Ok(());
+    }
+    loop {
         tokio::time::sleep(FOLLOW_PAUSE).await;
         last = follow_pages(client, "", last).await?;
     }
-    Ok(())
 }
 
 /// Prints what comes after a line, page by page, and returns the number of the last line that was looked at.

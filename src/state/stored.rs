@@ -52,7 +52,7 @@ impl State {
         let mut stored = Stored::default();
         for (place, pattern) in patterns.iter().enumerate() {
             let first = pattern.beginning().unwrap_or(pattern.as_str());
-            let begin = self.by_key.rank(|found| found.record.definition.key.as_str() < first);
+            let begin = self.by_key.rank(|key| key.as_str() < first);
             let found = self.by_key.from(begin).map(|found| &found.record);
             for collection in found.take_while(|found| pattern.matches(found.definition.key.as_str())) {
                 let key = collection.definition.key.as_str();

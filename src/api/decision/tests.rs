@@ -59,7 +59,7 @@ async fn every_operation_called_once_has_exactly_one_line() {
     let mut called = Vec::new();
     for (path, item) in document["paths"].as_object().unwrap() {
         let target = path.replace("{config_definition_key}", "app").replace("{config_key}", "prod");
-        let target = target.replace("{id}", "7");
+        let target = target.replace("{id}", "7").replace("{key_id}", "0123456789ab");
         for (method, operation) in item.as_object().unwrap() {
             let method = method.to_ascii_uppercase();
             if needs_key(operation) {

@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::line::What;
-use crate::service::request::{Target, Write};
+use crate::service::request::{AccessWrite, Target, Write};
 
 /// What is known so far of a request.
 pub type Targets = Arc<Mutex<What>>;
@@ -31,6 +31,12 @@ pub(in crate::service) fn name(write: &Write) {
         }
         match write.target() {
             Target::Definition(_) => {}
+            // The path has the id of a key that there is; that of a new one is drawn for its request.
+            Target::Keys => {
+                if let Some(AccessWrite::Create { id, .. }) = write.access() {
+                    what.set_id(id.as_str());
+                }
+            }
             Target::Config { key, .. } => what.set_config(key),
             Target::Batch => what.set_operations(write.operations().len()),
         }
