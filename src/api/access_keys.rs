@@ -22,11 +22,12 @@ use super::{
 };
 use crate::{
     model::{
-        access_key::{AccessKey, Grant, Grants, KeyId, Pattern, Quota, Verbs, list::KeyQuery, start_of_day},
+        access_key::{
+            AccessKey, Grant, Grants, KeyId, Pattern, Quota, Verb, Verbs, list::KeyQuery, start_of_day,
+        },
         error::Rejection,
     },
     service::{MadeKey, Principal, Service, Share, quota::QuotaLeft},
-    state::{State as StoredState, stored::Stored},
 };
 
 /// The path of all access keys.
@@ -142,7 +143,7 @@ pub(super) async fn whoami(
 ) -> Reply {
     let data = match &principal.key {
         Some(key) => {
-            let left = left_json(key, &service.quota_left(&principal), &service.applied());
+            let left = left_json(&service.quota_left(&principal));
             record(key).raw("root", "false").value("quota_left", &left).finish()
         }
         None => Object::new()
@@ -202,23 +203,21 @@ fn record(key: &AccessKey) -> Object {
 
 fn grants_json(grants: &Grants) -> Value {
     let grant = |grant: &Grant| {
-        let verbs: Vec<_> = grant.verbs.iter().map(|verb| verb.name()).collect();
+        let verbs: Vec<_> = grant.verbs.iter().map(Verb::name).collect();
         let definitions: Vec<_> = grant.definitions.iter().map(Pattern::as_str).collect();
         json!({ "verbs": verbs, "definitions": definitions })
     };
     grants.0.iter().map(grant).collect()
 }
 
-/// What is left of a key's quota: on this node, and of what may be stored in the state that this node has applied.
-fn left_json(key: &AccessKey, left: &QuotaLeft, state: &StoredState) -> Value {
-    let QuotaLeft { requests, writes, watches, cursors, lists } = left;
-    let is_bounded = key.quota.bytes.is_some() || key.quota.records.is_some();
-    let stored = if is_bounded { state.stored_under(&key.grants) } else { Stored::default() };
+/// What is left of a key's quota.
+fn left_json(left: &QuotaLeft) -> Value {
+    let QuotaLeft { requests, writes, bytes, records, watches, cursors, lists } = left;
     json!({
         "requests_per_second": requests,
         "writes_per_second": writes,
-        "bytes": key.quota.bytes.map(|most| most.saturating_sub(stored.bytes)),
-        "records": key.quota.records.map(|most| most.saturating_sub(stored.records)),
+        "bytes": bytes,
+        "records": records,
         "watches": watches,
         "cursors": cursors,
         "lists": lists,

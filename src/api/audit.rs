@@ -27,7 +27,7 @@ const LIMIT_DEFAULT: u64 = 100;
 pub(super) async fn show(State(service): State<Service>, request: ReadRequest) -> Result<Reply, Problem> {
     let query = query(&request.params, service.limits().page_limit)?;
     let (ascends, limit) = (query.after.is_some(), query.limit);
-    let page = service.audit_page(query).await?;
+    let page = service.audit_page(&request.principal, query).await?;
     let next = page.next.map(|next| link(&request.params, if ascends { "after" } else { "before" }, next));
     Ok(Reply::ok("audit lines found", &render(&page, limit)).next_link(next.as_deref()))
 }

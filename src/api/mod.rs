@@ -92,10 +92,11 @@ use uuid::{Builder, Uuid};
 
 use crate::{
     model::limits::{Limits, REQUEST_ID_BYTES_MAX},
-    service::{Principal, Service, audit::observe, memory_budget::Share},
+    service::{Origin, Principal, Service, audit::observe, memory_budget::Share},
 };
 use access::Access;
 use decision::Pending;
+use quota::Admitted;
 use digits::number;
 use extract::{ReadRequest, WriteRequest};
 use reply::{LogOnly, NODE, Problem, Reply, STATE_REVISION};
@@ -151,8 +152,6 @@ impl Api {
     pub async fn handle(&self, request: Request) -> Response {
         let service = &self.service;
         let id = request_id(request.headers());
-        let is_read = request.method() == Method::GET || request.method() == Method::HEAD;
-        let version = request.version();
         let target = (request.method(), request.uri().path());
         let authenticated =
             access::authenticate(service, target, request.headers(), request.extensions()).await;
@@ -166,23 +165,13 @@ impl Api {
                     ),
                     Access::Public => (None, Ok(None)),
                 };
-                let response = match admitted {
-                    Ok(None) => self.route_observed(access, request, pending.as_ref()).await,
-                    Ok(Some(admitted)) => {
-                        admitted.end(Box::pin(self.route_observed(access, request, pending.as_ref())).await)
-                    }
+                let answered = match admitted {
+                    Ok(admitted) => self.admitted_answer(access, request, pending.as_ref(), admitted).await,
                     Err(exceeded) => quota::refused(&exceeded),
                 };
-                // What needs no key is part of the program and takes no memory of its own.
-                let heavy = if is_granted { weight::bytes_to_weigh(&response, version) } else { None };
-                let weighed = match heavy {
-                    None => response,
-                    // Boxed: few answers need it, and every request would have its space.
-                    Some(bytes) => Box::pin(weight::weighed(response, bytes, service, is_read)).await,
-                };
                 let recorded = match pending {
-                    None => weighed,
-                    Some(pending) => Box::pin(pending.end(weighed)).await,
+                    None => answered,
+                    Some(pending) => Box::pin(pending.end(answered)).await,
                 };
                 (is_granted, recorded)
             }
@@ -207,6 +196,41 @@ impl Api {
         response
     }
 
+    /// Answers a request that its key's quota admits.
+    async fn admitted_answer(
+        &self,
+        access: Access,
+        request: Request,
+        pending: Option<&Pending>,
+        admitted: Option<Admitted>,
+    ) -> Response {
+        let origin = if let Access::Granted(principal) = &access { Origin::of(principal) } else { None };
+        let answer = self.weighed_answer(access, request, pending);
+        let answered = match origin {
+            None => answer.await,
+            // Boxed: every request would have its space twice.
+            Some(origin) => origin.serve(Box::pin(answer)).await,
+        };
+        match admitted {
+            None => answered,
+            Some(admitted) => admitted.end(answered),
+        }
+    }
+
+    /// Calls the handler of a request, and weighs the answer.
+    async fn weighed_answer(&self, access: Access, request: Request, pending: Option<&Pending>) -> Response {
+        let is_read = request.method() == Method::GET || request.method() == Method::HEAD;
+        let (version, is_granted) = (request.version(), access != Access::Public);
+        let response = self.route_observed(access, request, pending).await;
+        // What needs no key is part of the program and takes no memory of its own.
+        let heavy = if is_granted { weight::bytes_to_weigh(&response, version) } else { None };
+        match heavy {
+            None => response,
+            // Boxed: few answers need it, and every request would have its space.
+            Some(bytes) => Box::pin(weight::weighed(response, bytes, &self.service, is_read)).await,
+        }
+    }
+
     /// Calls the handler of a request, unless it is a write whose line of the audit log could not be stored; answers 500
     /// when the handler panics.
     async fn route_observed(&self, access: Access, request: Request, pending: Option<&Pending>) -> Response {
@@ -225,8 +249,8 @@ impl Api {
     /// Calls the handler of a request.
     async fn route(&self, access: Access, request: Request) -> Response {
         match (access, request.method()) {
-            (Access::Granted(_), &Method::GET) if is_config(request.uri().path()) => {
-                let request = ReadRequest::new(request.into_parts().0);
+            (Access::Granted(principal), &Method::GET) if is_config(request.uri().path()) => {
+                let request = ReadRequest::new(principal, request.into_parts().0);
                 configs::get_one(&self.service, &request).await.into_response()
             }
             (Access::Granted(principal), &Method::PUT) if is_config(request.uri().path()) => {

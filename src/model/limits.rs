@@ -27,6 +27,8 @@ pub const REMEMBERED_REQUESTS_MAX: usize = 100_000;
 /// The same from level 2 on, about 200 bytes each in memory. The oldest is forgotten first, but none younger than
 /// [`REMEMBERED_AT_LEAST_US`]: while there is none to forget, requests with a key get 429. Fixed: as above.
 pub const REMEMBERED_MAX: u64 = 200_000;
+/// Of these, those that one stored access key may fill, so that it leaves room to the others; more get 429. Fixed.
+pub const KEYED_WRITES_PER_KEY_MAX: u64 = REMEMBERED_MAX / 2;
 /// How long a node sends a request with an idempotency key again by itself after it came in; when it was not answered
 /// by then, the caller gets 504. Fixed: [`REMEMBERED_AT_LEAST_US`] rests on it.
 pub const RESEND_TIME_MAX: Duration = Duration::from_secs(30);

@@ -19,6 +19,7 @@
 //! | the file that holds the whole state | `backup` |
 //! | the owner of a credential; access keys | `access` |
 //! | who asked for what and what was decided | `audit` |
+//! | what a caller may see of a state | `view` |
 //! | the free space that writes leave on the disk, of this node and of a majority | `disk_reserve`, `room` |
 //! | threads for work that takes longer than about a millisecond, and whose turn it is | `cpu_pool` |
 //! | where a request comes from | `origin` |
@@ -57,6 +58,7 @@ pub(crate) mod read;
 mod request;
 mod retry;
 mod room;
+mod view;
 pub mod watch;
 mod write;
 
@@ -99,6 +101,7 @@ pub use request::{
     AccessWrite, Alarm, Caller, ClusterView, Compiled, Consistency, KeyPatch, Level, MemberView, NewSchema,
     NewUnique, Principal, Refusal, Rollback, Write, Written,
 };
+pub use view::DefinitionView;
 pub(crate) use write::forwarded::Parts;
 pub use write::{
     config_scan::{Breaking, Report},
@@ -169,6 +172,7 @@ struct Inner {
     history_reads: Semaphore,
     validators: write::validators::Validators,
     record_locks: write::record_locks::RecordLocks,
+    keyed_writes: write::keyed_writes::KeyedWrites,
     forwarding: Arc<forward::batching::Batcher>,
     disk_reserve: disk_reserve::DiskReserve,
     voters_room: room::VotersRoom,
@@ -210,6 +214,7 @@ impl Service {
             history_reads: Semaphore::new(HISTORY_READS_MAX),
             validators: write::validators::Validators::default(),
             record_locks: write::record_locks::RecordLocks::default(),
+            keyed_writes: write::keyed_writes::KeyedWrites::default(),
             forwarding: Arc::default(),
             disk_reserve: disk_reserve::DiskReserve::new(
                 options.directory.clone(),
@@ -282,8 +287,7 @@ impl Service {
     }
 
     /// The state that this node has applied, however old; empty before the node has an identity.
-    #[must_use]
-    pub fn applied(&self) -> Arc<State> {
+    fn applied(&self) -> Arc<State> {
         self.consensus().map(Consensus::state).unwrap_or_default()
     }
 

@@ -7,6 +7,7 @@
 //! | `disks` | do full, slow, hung or failing disks stop the others? |
 //! | `frames` | what do broken and flooding frames of HTTP/2 do? |
 //! | `good_client` | the client that writes and reads on every node, and what it saw |
+//! | `grants` | does every route ask who may use it? |
 //! | `many_configs` | do updates among a million configs keep their rate beside lists that test all of them? |
 //! | `reads` | what do expensive reads with a valid key do? |
 //! | `raw` | connections byte by byte, and what a process has open |
@@ -27,6 +28,7 @@ mod clocks;
 mod disks;
 mod frames;
 mod good_client;
+pub(crate) mod grants;
 mod many_configs;
 mod raw;
 mod reads;

@@ -43,11 +43,14 @@ use tokio::sync::{Semaphore, oneshot};
 
 use super::{
     Service, now,
-    request::{Alarm, Refusal},
+    request::{Alarm, Principal, Refusal},
     run_blocking,
 };
 use crate::{
-    model::{access_key::Pattern, time::Timestamp},
+    model::{
+        access_key::{Pattern, Verb},
+        time::Timestamp,
+    },
     peer::NodeId,
 };
 use failed::Failed;
@@ -270,8 +273,9 @@ impl Service {
     /// A page of this node's audit log.
     ///
     /// # Errors
-    /// When there is no log, it can't be read, or too many pages are being read.
-    pub async fn audit_page(&self, query: AuditQuery) -> Result<AuditPage, Refusal> {
+    /// When the principal has no right to it, there is no log, it can't be read, or too many pages are being read.
+    pub async fn audit_page(&self, principal: &Principal, query: AuditQuery) -> Result<AuditPage, Refusal> {
+        principal.authorize(Verb::Audit, None)?;
         let audit = self.audit();
         if !audit.is_on() {
             return Err(Refusal::NotThere("this node keeps no audit log (`CONCORD_AUDIT=off`)".into()));

@@ -320,7 +320,7 @@ impl<'a> WireWrite<'a> {
 }
 
 /// A caller as another node is told of it.
-fn named(principal: &Principal) -> Text<'_> {
+pub(in crate::service) fn named(principal: &Principal) -> Text<'_> {
     if principal.key.is_none() {
         return text(&principal.id);
     }
@@ -328,7 +328,10 @@ fn named(principal: &Principal) -> Text<'_> {
 }
 
 /// The caller that another node names. Of a stored key only the name is known here: it is found in the state.
-fn principal(by: &str) -> Result<Principal, ReceiveError> {
+///
+/// # Errors
+/// When the text names none.
+pub(in crate::service) fn principal(by: &str) -> Result<Principal, ReceiveError> {
     let (root, cluster) = (Principal::root(), Principal::cluster());
     if let Some(known) = [root, cluster].into_iter().find(|known| known.id == by) {
         return Ok(known);

@@ -139,6 +139,7 @@ impl Account {
             watches: open(quota.watches, self.watches.load(Ordering::Relaxed)),
             cursors: open(quota.cursors, self.cursors(now, |cursors| cursors.len() as u64)),
             lists: open(quota.lists, self.lists.load(Ordering::Relaxed)),
+            ..QuotaLeft::default()
         }
     }
 

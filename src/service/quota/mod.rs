@@ -24,7 +24,10 @@ use std::{
 };
 
 use super::{Service, request::Principal};
-use crate::model::access_key::{KeyId, Quota};
+use crate::{
+    model::access_key::{KeyId, Quota},
+    raft::Consensus,
+};
 use account::Account;
 pub use account::{Gauge, Held};
 pub use throttle::Attempt;
@@ -64,6 +67,10 @@ pub struct QuotaLeft {
     pub requests: Option<u64>,
     /// Writes, at once.
     pub writes: Option<u64>,
+    /// Bytes, in the state that this node has applied.
+    pub bytes: Option<u64>,
+    /// Records, likewise.
+    pub records: Option<u64>,
     /// Watches.
     pub watches: Option<u64>,
     /// Cursors.
@@ -174,8 +181,17 @@ impl Service {
     #[must_use]
     pub fn quota_left(&self, principal: &Principal) -> QuotaLeft {
         let quotas = &self.inner.quotas;
-        let Some((quota, id)) = quotas.of(principal) else { return QuotaLeft::default() };
-        quotas.account(id).left(&quota, quotas.now())
+        let left = quotas.of(principal).map(|(quota, id)| quotas.account(id).left(&quota, quotas.now()));
+        let left = left.unwrap_or_default();
+        let Some(key) = principal.key.as_ref() else { return left };
+        let Quota { bytes, records, .. } = key.quota;
+        let state = self.consensus().filter(|_| bytes.is_some() || records.is_some()).map(Consensus::state);
+        let stored = state.map(|state| state.stored_under(&key.grants)).unwrap_or_default();
+        QuotaLeft {
+            bytes: bytes.map(|most| most.saturating_sub(stored.bytes)),
+            records: records.map(|most| most.saturating_sub(stored.records)),
+            ..left
+        }
     }
 
     /// Whether a credential may be looked at: not when too many from its address have failed in the last minute.

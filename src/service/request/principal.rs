@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use smol_str::SmolStr;
 
-use super::{Refusal, Target, Write};
+use super::{Effect, Refusal, Target, Write};
 use crate::model::{
     access_key::{AccessKey, Verb},
     record::Revision,
@@ -105,22 +105,27 @@ impl Principal {
         }
         let Write::Batch(operations) = write else { return self.authorize_one(write) };
         for (place, operation) in (0..).zip(operations) {
-            self.authorize_one(operation).map_err(|refusal| match refusal {
-                Refusal::Forbidden { verb, .. } => Refusal::Forbidden { verb, operation: Some(place) },
-                other => other,
+            self.authorize_one(operation).map_err(|refusal| {
+                let Refusal::Forbidden { verb, .. } = refusal else { return refusal };
+                Refusal::Forbidden { verb, operation: Some(place) }
             })?;
         }
         Ok(())
     }
 
     fn authorize_one(&self, write: &Write) -> Result<(), Refusal> {
-        match write.target() {
-            Target::Definition(definition) => self.authorize(Verb::Define, Some(definition)),
-            Target::Config { definition, .. } => self.authorize(Verb::Write, Some(definition)),
-            Target::Keys if self.is_cluster() => Ok(()),
-            Target::Keys => self.authorize(Verb::Keys, None),
+        match (write.target(), write.effect()) {
+            (Target::Definition(definition), _) => self.authorize(Verb::Define, Some(definition)),
+            // Their answers have data that the caller did not send, and a patch can ask for a value.
+            (Target::Config { definition, .. }, Effect::Compute | Effect::Restore) => {
+                self.authorize(Verb::Write, Some(definition))?;
+                self.authorize(Verb::Read, Some(definition))
+            }
+            (Target::Config { definition, .. }, _) => self.authorize(Verb::Write, Some(definition)),
+            (Target::Keys, _) if self.is_cluster() => Ok(()),
+            (Target::Keys, _) => self.authorize(Verb::Keys, None),
             // A batch holds no batch.
-            Target::Batch => Err(Refusal::Forbidden { verb: Verb::Write, operation: None }),
+            (Target::Batch, _) => Err(Refusal::Forbidden { verb: Verb::Write, operation: None }),
         }
     }
 }

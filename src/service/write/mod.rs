@@ -13,10 +13,12 @@
 //! | compiled schemas | `validators` |
 //! | in whose name a write is made; changes of the access keys | `access` |
 //! | several writes as one | `batch` |
+//! | what a refusal may say to a caller who may not read | `conceal` |
 //! | a patch, and the content that its answer shows | `patch` |
 //! | the order of writes that are computed from the same record | `record_locks` |
 //! | another schema or other unique paths, which all configs must fit | `redefine`, `config_scan`, `write_barrier` |
 //! | the answer without storing anything | `dry_run` |
+//! | how many requests with an idempotency key one access key may make | `keyed_writes` |
 //! | an earlier revision written again | `rollback` |
 //! | writes that other nodes forward to this one | `forwarded` |
 //!
@@ -28,9 +30,11 @@
 pub(super) mod access;
 mod batch;
 mod budget;
+mod conceal;
 pub(super) mod config_scan;
 mod dry_run;
 pub(super) mod forwarded;
+pub(super) mod keyed_writes;
 mod patch;
 mod prepare;
 pub(super) mod record_locks;
@@ -46,6 +50,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::{
     Service, audit,
     cpu_pool::Cancel,
+    origin::key_tag,
     request::{Caller, Decision, Effect, Refusal, Target, Write, WriteRequest, Written},
     retry::{Attempt, AttemptError, Leader, OnUnknown, Retry, confirm_leadership},
 };
@@ -60,6 +65,7 @@ use crate::{
 };
 use access::{Judged, judge};
 use budget::{Budget, may_be_inline, weight_of};
+use conceal::concealed;
 use patch::{content_at, lock_set};
 use prepare::{Prepared, check_intake, prepare};
 use redefine::{needs_config_check, set_configs_read};
@@ -87,9 +93,10 @@ impl Service {
         let deadline = Instant::now() + self.time_for(&write);
         let request = Arc::new(WriteRequest { caller, write });
         let retry = Retry::until(deadline, on_unknown(&request.caller), "no leader took the request in time");
-        let decided = retry.run(consensus, |deadline| self.attempt(consensus, &request, deadline)).await?;
-        let Decision { outcome, content } = decided;
-        let applied = outcome?;
+        let concealed = |refusal| concealed(refusal, &request.caller.principal, &request.write);
+        let decided = retry.run(consensus, |deadline| self.attempt(consensus, &request, deadline)).await;
+        let Decision { outcome, content } = decided.map_err(concealed)?;
+        let applied = outcome.map_err(|rejection| concealed(rejection.into()))?;
         if request.caller.dry_run {
             return Ok(Written { applied, revision: applied.revision, dry_run: true, content });
         }
@@ -135,6 +142,7 @@ impl Service {
         if request.caller.dry_run {
             return self.dry_run(consensus, request, deadline).await;
         }
+        self.check_keyed(&request.caller)?;
         let locks = &self.inner.record_locks;
         let is_computed = request.write.is_computed();
         let needed = if is_computed || locks.any_held() { lock_set(&request.write) } else { <_>::default() };
@@ -186,6 +194,16 @@ impl Service {
         Err(AttemptError::Refused(Refusal::Unavailable(format!(
             "what it rests on changed {PREPARATIONS_MAX} times while the write was prepared"
         ))))
+    }
+
+    /// Refuses a request with an idempotency key of a stored key that has made as many as it may.
+    fn check_keyed(&self, caller: &Caller) -> Attempt<()> {
+        let key = caller.idempotency_key.and_then(|_| key_tag(&caller.principal));
+        if key.is_none_or(|key| self.inner.keyed_writes.count(key)) {
+            return Ok(());
+        }
+        let text = "this access key has made as many requests with an idempotency key as one key may: wait, or send without one";
+        Err(AttemptError::Refused(Refusal::LimitReached(text.into())))
     }
 
     /// What a decision may take while the disks are busy; a small part of a short time for writes.
