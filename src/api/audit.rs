@@ -11,7 +11,7 @@ use super::{
     reply::{Problem, Reply},
 };
 use crate::{
-    model::{query::QueryError, time::Timestamp},
+    model::{access_key::Verb, query::QueryError, time::Timestamp},
     service::{
         Service,
         audit::{AuditPage, AuditQuery},
@@ -25,6 +25,8 @@ const LIMIT_DEFAULT: u64 = 100;
 
 /// Shows a page.
 pub(super) async fn show(State(service): State<Service>, request: ReadRequest) -> Result<Reply, Problem> {
+    // Before anything is said about the request.
+    request.principal.authorize(Verb::Audit, None)?;
     let query = query(&request.params, service.limits().page_limit)?;
     let (ascends, limit) = (query.after.is_some(), query.limit);
     let page = service.audit_page(&request.principal, query).await?;

@@ -96,9 +96,9 @@ use crate::{
 };
 use access::Access;
 use decision::Pending;
-use quota::Admitted;
 use digits::number;
 use extract::{ReadRequest, WriteRequest};
+use quota::Admitted;
 use reply::{LogOnly, NODE, Problem, Reply, STATE_REVISION};
 use server::Answerer;
 pub use server::serve;

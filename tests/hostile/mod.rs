@@ -8,6 +8,7 @@
 //! | `frames` | what do broken and flooding frames of HTTP/2 do? |
 //! | `good_client` | the client that writes and reads on every node, and what it saw |
 //! | `grants` | does every route ask who may use it? |
+//! | `greedy` | does an access key that asks too much hurt others, or store more than it may? |
 //! | `many_configs` | do updates among a million configs keep their rate beside lists that test all of them? |
 //! | `reads` | what do expensive reads with a valid key do? |
 //! | `raw` | connections byte by byte, and what a process has open |
@@ -29,6 +30,7 @@ mod disks;
 mod frames;
 mod good_client;
 pub(crate) mod grants;
+mod greedy;
 mod many_configs;
 mod raw;
 mod reads;
