@@ -41,7 +41,7 @@ use crate::{
         tls::{callers::CallerTls, nodes::NodeTls},
     },
     raft::end_process_later,
-    service::{Access, Options, Service, access::upkeep::ask_for_root},
+    service::{Access, Options, Service, access::upkeep::ask_for_root, audit::DIRECTORY},
     settings::{RootKeys, Secret, Settings},
     store,
 };
@@ -272,6 +272,9 @@ fn make_service(settings: &Settings, tls: &Tls, lone_calls_max: usize) -> Servic
         retention: settings.retention,
         feature_level_max: settings.feature_level_max,
         caller_tls: tls.callers.clone(),
+        audit: settings.audit.clone(),
+        quotas: settings.quotas,
+        failed_credentials: settings.failed_credentials,
     };
     let peer_addr: Option<SocketAddr> = settings.peer_addr.parse().ok();
     let source = peer_addr.map(|addr| addr.ip()).filter(|ip| !ip.is_unspecified());
@@ -385,8 +388,10 @@ fn refuse_foreign(directory: &Path) -> Result<(), String> {
         if name == "identity.json" {
             return Ok(());
         }
-        // The directory of a file system's own, and an identity that was being written when the power failed.
-        if name != LOCK_FILE && name != "lost+found" && !name.starts_with("identity.json.") {
+        // The directory of a file system's own, an identity that was being written when the power failed, and what a node
+        // records before it has an identity.
+        let is_expected = [LOCK_FILE, "lost+found", DIRECTORY].iter().any(|expected| name == *expected);
+        if !is_expected && !name.starts_with("identity.json.") {
             foreign = Some(name.into_owned());
         }
     }

@@ -7,9 +7,11 @@
 //! **Invariants:** a secret is never shown, neither in the help nor by `Debug`. There is no default key: a node without
 //! one does not start.
 
+mod audit;
 mod key;
 mod log;
 mod tls;
+mod quota;
 
 use std::{fmt, path::PathBuf, time::Duration};
 
@@ -17,17 +19,20 @@ use clap::Args;
 
 use crate::{
     model::{
+        access_key::Quota,
         feature::{LEVEL_MAX, LEVEL_MIN},
         limits::{BATCH_STEPS_MAX, Limits},
     },
     peer::{Member, NodeId},
     raft::Timers,
-    service::{Retention, membership::check_address},
+    service::{self, Retention, membership::check_address},
 };
 
+pub use audit::{AuditArgs, AuditMode};
 pub use key::{KeyArgs, RootKeys};
 pub use log::{LogArgs, LogFormat};
 pub use tls::{PeerMode, TlsArgs, TlsSettings};
+pub use quota::QuotaArgs;
 
 /// Shortest key or secret: 16 random characters can't be guessed over a network.
 const SECRET_BYTES_MIN: usize = 16;
@@ -229,6 +234,12 @@ pub struct ServeArgs {
     pub worker_threads: Option<usize>,
     #[command(flatten)]
     #[expect(missing_docs, reason = "its fields are the help")]
+    pub audit: AuditArgs,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "its fields are the help")]
+    pub quota: QuotaArgs,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "its fields are the help")]
     pub log: LogArgs,
 }
 
@@ -281,6 +292,12 @@ pub struct Settings {
     pub retention: Retention,
     /// The highest feature level of the cluster that this node agrees to.
     pub feature_level_max: u32,
+    /// The audit log.
+    pub audit: service::audit::Options,
+    /// The quotas of keys that have none of their own.
+    pub quotas: Quota,
+    /// Failed credentials of an address in a minute; 0 for as many as come.
+    pub failed_credentials: u64,
     /// Threads that serve requests.
     pub worker_threads: usize,
 }
@@ -341,9 +358,13 @@ impl Settings {
             (given, None) if given.is_empty() && !tls.has_plain_calls() => Vec::new(),
             _ => read_secrets(secrets, args.cluster_secret_file.as_ref(), names)?,
         };
+        let audit = args.audit.check(&args.data_dir)?;
         let root_keys = RootKeys::new(args.key, args.second_api_key, cluster_secrets.clone());
         let api_keys = root_keys.read()?;
         Ok(Self {
+            audit,
+            quotas: args.quota.quotas(),
+            failed_credentials: args.quota.failed_credentials_per_minute,
             node_id: args.node_id,
             data_dir: args.data_dir,
             api_addr: args.api_addr,

@@ -14,7 +14,7 @@ use concord::{
             Proposal, THIS_ENTRY, Verdict,
         },
         entry,
-        error::{Invalid, LocSegment, Rejection, Violation},
+        error::{Invalid, LocSegment, Rejection, StoredQuota, Violation},
         feature::LEVEL_MAX,
         index::{Build, Indexing},
         key::Key,
@@ -288,6 +288,13 @@ fn places_members_and_identities() {
     let text = r#"{"cluster_id":"00000000-0000-0000-0000-000000001234","node_id":2,"format":1}"#;
     assert_eq!(serde_json::to_string(&identity).unwrap(), text);
     assert_eq!(serde_json::from_str::<Identity>(text).unwrap(), identity);
+}
+
+#[test]
+fn quotas_of_what_is_stored() {
+    for (quota, expected) in [(StoredQuota::Bytes, "0f0064ac02"), (StoredQuota::Records, "0f0164ac02")] {
+        wire(&Rejection::QuotaExceeded { quota, limit: 100, needed: 300 }, expected);
+    }
 }
 
 #[test]

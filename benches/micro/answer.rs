@@ -14,7 +14,7 @@ use concord::{
         client::{Peers, Secrets},
     },
     raft::Timers,
-    service::{Access, Options, Retention, Service},
+    service::{Access, Options, Principal, Retention, Service},
     store,
 };
 use divan::{Bencher, counter::BytesCount};
@@ -56,6 +56,9 @@ impl Node {
             retention: Retention::default(),
             feature_level_max: concord::model::feature::LEVEL_MAX,
             caller_tls: None,
+            audit: concord::service::audit::Options::off(),
+            quotas: concord::model::access_key::Quota::default(),
+            failed_credentials: 0,
         };
         // A thread of its own for the consensus: it must not wait for the benches' requests.
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();

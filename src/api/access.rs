@@ -3,10 +3,11 @@
 //! **Invariant:** no answer reveals anything about a request, not even whether its path exists, before the credential is
 //! checked. Only GET and HEAD of the probes and of `docs` need none; no other header, address or spelling is exempt.
 
+use axum::response::{IntoResponse as _, Response};
 use http::{Extensions, HeaderMap, Method, header};
 
 use super::{
-    docs, probes,
+    docs, probes, quota,
     reply::{NOT_VALID, Problem},
     server::CallerConnection,
 };
@@ -21,23 +22,34 @@ pub(super) enum Access {
     Public,
 }
 
-/// Lets a request in, or refuses it. It takes the parts of the request's head, because a body is used by one thread.
+/// Lets a request in, or answers why not. It takes the parts of the request's head, because a body is used by one thread.
 pub(super) async fn authenticate(
     service: &Service,
     (method, path): (&Method, &str),
     headers: &HeaderMap,
     extensions: &Extensions,
-) -> Result<Access, Problem> {
+) -> Result<Access, Response> {
     if is_public(method, path) {
         return Ok(Access::Public);
     }
-    let credential = credential(headers).map_err(Problem::Unauthenticated)?;
-    let principal = service.authenticate(credential).await.map_err(|refused| match refused {
-        NotAuthenticated::NotValid => Problem::Unauthenticated(NOT_VALID),
-        NotAuthenticated::Unconfirmed(why) => Refusal::Unavailable(why).into(),
-    })?;
-    CallerConnection::mark_known(extensions);
-    Ok(Access::Granted(principal))
+    let refused = |why| Problem::Unauthenticated(why).into_response();
+    let credential = credential(headers).map_err(refused)?;
+    // Before it is looked at: whoever guesses learns nothing from an answer that comes later.
+    let attempt = service.admit_credential(credential).map_err(|exceeded| quota::refused(&exceeded))?;
+    match service.authenticate(credential).await {
+        Ok(principal) => {
+            attempt.was_good();
+            CallerConnection::mark_known(extensions);
+            Ok(Access::Granted(principal))
+        }
+        Err(NotAuthenticated::NotValid) => {
+            attempt.has_failed();
+            Err(refused(NOT_VALID))
+        }
+        Err(NotAuthenticated::Unconfirmed(why)) => {
+            Err(Problem::from(Refusal::Unavailable(why)).into_response())
+        }
+    }
 }
 
 fn is_public(method: &Method, path: &str) -> bool {

@@ -27,11 +27,16 @@ use crate::{
         },
         error::Rejection,
     },
-    service::{MadeKey, Principal, Service, Share},
+    service::{MadeKey, Principal, Service, Share, quota::QuotaLeft},
 };
 
 /// The path of all access keys.
 pub(super) const KEYS: &str = "/api/v1/api_key";
+/// The paths below it, and that of the caller's own key.
+pub(super) const KEY: &str = "/api/v1/api_key/{key_id}";
+pub(super) const ROTATE: &str = "/api/v1/api_key/{key_id}/rotate";
+pub(super) const DISABLE_ROOT: &str = "/api/v1/api_key/root/disable";
+pub(super) const WHOAMI: &str = "/api/v1/whoami";
 /// What is said where the text of a key is no longer known.
 const NO_TEXT: &str =
     "an earlier copy of this request made the key; its text is shown once: rotate the key for another";
@@ -132,9 +137,15 @@ pub(super) async fn disable_root(
 }
 
 /// Says who the caller is.
-pub(super) async fn whoami(Extension(principal): Extension<Principal>) -> Reply {
+pub(super) async fn whoami(
+    State(service): State<Service>,
+    Extension(principal): Extension<Principal>,
+) -> Reply {
     let data = match &principal.key {
-        Some(key) => record(key).raw("root", "false").finish(),
+        Some(key) => {
+            let left = left_json(&service.quota_left(&principal));
+            record(key).raw("root", "false").value("quota_left", &left).finish()
+        }
         None => Object::new()
             .unescaped("key_id", &principal.id)
             .value("name", &"root key")
@@ -197,6 +208,20 @@ fn grants_json(grants: &Grants) -> Value {
         json!({ "verbs": verbs, "definitions": definitions })
     };
     grants.0.iter().map(grant).collect()
+}
+
+/// What is left of a key's quota.
+fn left_json(left: &QuotaLeft) -> Value {
+    let QuotaLeft { requests, writes, bytes, records, watches, cursors, lists } = left;
+    json!({
+        "requests_per_second": requests,
+        "writes_per_second": writes,
+        "bytes": bytes,
+        "records": records,
+        "watches": watches,
+        "cursors": cursors,
+        "lists": lists,
+    })
 }
 
 fn quota_json(quota: &Quota) -> Value {

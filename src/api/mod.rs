@@ -17,11 +17,14 @@
 //! | several writes as one | `batch` |
 //! | lists of changes; rollback | `history` |
 //! | changes as server-sent events | `watch` |
+//! | pages of the audit log | `audit` |
+//! | what of a request is recorded in the audit log | `decision` |
 //! | access keys; who the caller is | `access_keys` |
 //! | cluster status, members, leadership, backup | `cluster` |
 //! | liveness and readiness probes | `probes` |
 //! | the `OpenAPI` document | `openapi` |
 //! | `/openapi.json` and the page at `/docs` | `docs` |
+//! | quotas of access keys: 429, and what is left | `quota` |
 //! | status codes, error types, response headers | `reply` |
 //! | answers in the memory budget | `weight` |
 //! | numbers in headers | `digits` |
@@ -41,12 +44,14 @@
 
 mod access;
 mod access_keys;
+mod audit;
 mod batch;
 mod body;
 mod cluster;
 mod condition;
 mod configs;
 mod cursor;
+mod decision;
 mod definitions;
 mod digits;
 mod docs;
@@ -58,6 +63,7 @@ pub mod openapi;
 mod patch;
 pub mod peer;
 mod probes;
+mod quota;
 mod reply;
 mod schema;
 pub mod server;
@@ -86,11 +92,13 @@ use uuid::{Builder, Uuid};
 
 use crate::{
     model::limits::{Limits, REQUEST_ID_BYTES_MAX},
-    service::{Origin, Principal, Service, memory_budget::Share},
+    service::{Origin, Principal, Service, audit::observe, memory_budget::Share},
 };
 use access::Access;
+use decision::Pending;
 use digits::number;
 use extract::{ReadRequest, WriteRequest};
+use quota::Admitted;
 use reply::{LogOnly, NODE, Problem, Reply, STATE_REVISION};
 use server::Answerer;
 pub use server::serve;
@@ -150,17 +158,27 @@ impl Api {
         let (is_granted, mut response) = match authenticated {
             Ok(access) => {
                 let is_granted = access != Access::Public;
-                let origin =
-                    if let Access::Granted(principal) = &access { Origin::of(principal) } else { None };
-                let answer = self.weighed_answer(access, request);
-                let answered = match origin {
-                    None => answer.await,
-                    // Boxed: every request would have its space twice.
-                    Some(origin) => origin.serve(Box::pin(answer)).await,
+                let (pending, admitted) = match &access {
+                    Access::Granted(principal) => (
+                        decision::begin(service, &request, &id, principal),
+                        quota::admit(service, principal, &request),
+                    ),
+                    Access::Public => (None, Ok(None)),
                 };
-                (is_granted, answered)
+                let answered = match admitted {
+                    Ok(admitted) => self.admitted_answer(access, request, pending.as_ref(), admitted).await,
+                    Err(exceeded) => quota::refused(&exceeded),
+                };
+                let recorded = match pending {
+                    None => answered,
+                    Some(pending) => Box::pin(pending.end(answered)).await,
+                };
+                (is_granted, recorded)
             }
-            Err(problem) => (false, problem.into_response()),
+            Err(response) => {
+                decision::note_failed_credential(service, &request, &id, response.status());
+                (false, response)
+            }
         };
         if let Some(LogOnly(text)) = response.extensions_mut().remove() {
             error!(request_id = ?id, "a request failed: {text}");
@@ -178,12 +196,32 @@ impl Api {
         response
     }
 
-    /// Calls the handler of a request, answers 500 when it panics, and weighs the answer.
-    async fn weighed_answer(&self, access: Access, request: Request) -> Response {
+    /// Answers a request that its key's quota admits.
+    async fn admitted_answer(
+        &self,
+        access: Access,
+        request: Request,
+        pending: Option<&Pending>,
+        admitted: Option<Admitted>,
+    ) -> Response {
+        let origin = if let Access::Granted(principal) = &access { Origin::of(principal) } else { None };
+        let answer = self.weighed_answer(access, request, pending);
+        let answered = match origin {
+            None => answer.await,
+            // Boxed: every request would have its space twice.
+            Some(origin) => origin.serve(Box::pin(answer)).await,
+        };
+        match admitted {
+            None => answered,
+            Some(admitted) => admitted.end(answered),
+        }
+    }
+
+    /// Calls the handler of a request, and weighs the answer.
+    async fn weighed_answer(&self, access: Access, request: Request, pending: Option<&Pending>) -> Response {
         let is_read = request.method() == Method::GET || request.method() == Method::HEAD;
         let (version, is_granted) = (request.version(), access != Access::Public);
-        let answered = AssertUnwindSafe(self.route(access, request)).catch_unwind().await;
-        let response = answered.unwrap_or_else(reply::panicked);
+        let response = self.route_observed(access, request, pending).await;
         // What needs no key is part of the program and takes no memory of its own.
         let heavy = if is_granted { weight::bytes_to_weigh(&response, version) } else { None };
         match heavy {
@@ -191,6 +229,21 @@ impl Api {
             // Boxed: few answers need it, and every request would have its space.
             Some(bytes) => Box::pin(weight::weighed(response, bytes, &self.service, is_read)).await,
         }
+    }
+
+    /// Calls the handler of a request, unless it is a write whose line of the audit log could not be stored; answers 500
+    /// when the handler panics.
+    async fn route_observed(&self, access: Access, request: Request, pending: Option<&Pending>) -> Response {
+        let Some(targets) = pending.and_then(Pending::targets) else {
+            let answered = AssertUnwindSafe(self.route(access, request)).catch_unwind().await;
+            return answered.unwrap_or_else(reply::panicked);
+        };
+        if let Err(refusal) = self.service.audit().admit_write() {
+            return Problem::from(refusal).into_response();
+        }
+        let answered = AssertUnwindSafe(observe(targets, self.route(access, request))).catch_unwind();
+        // Boxed: as above, and this is no read.
+        Box::pin(answered).await.unwrap_or_else(reply::panicked)
     }
 
     /// Calls the handler of a request.
@@ -276,15 +329,13 @@ fn resource_routes() -> Vec<(&'static str, MethodRouter<Service>)> {
         (DEFINITION_HISTORY, get(history::of_definition)),
         (ROLLBACK, post(history::rollback)),
         ("/api/v1/batch", post(batch::run)),
-        ("/api/v1/watch", get(watch::open)),
+        (decision::WATCH, get(watch::open)),
         (access_keys::KEYS, get(access_keys::list).post(access_keys::create)),
-        (
-            "/api/v1/api_key/{key_id}",
-            get(access_keys::get).patch(access_keys::change).delete(access_keys::revoke),
-        ),
-        ("/api/v1/api_key/{key_id}/rotate", post(access_keys::rotate)),
-        ("/api/v1/api_key/root/disable", post(access_keys::disable_root)),
-        ("/api/v1/whoami", get(access_keys::whoami)),
+        (access_keys::KEY, get(access_keys::get).patch(access_keys::change).delete(access_keys::revoke)),
+        (access_keys::ROTATE, post(access_keys::rotate)),
+        (access_keys::DISABLE_ROOT, post(access_keys::disable_root)),
+        (access_keys::WHOAMI, get(access_keys::whoami)),
+        (audit::PATH, get(audit::show)),
         ("/api/v1/cluster", get(cluster::show)),
         ("/api/v1/cluster/init", post(cluster::init)),
         ("/api/v1/cluster/backup", get(cluster::backup)),

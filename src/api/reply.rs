@@ -6,6 +6,8 @@
 //! **Invariants:** only this file decides status codes. 503 means that the write was certainly not applied, 504 that it
 //! may have been. The text of an internal error is logged ([`LogOnly`]) and never sent to the caller.
 
+mod failure;
+
 use std::{any::Any, borrow::Cow, convert::Infallible, iter::once};
 
 use axum::{
@@ -14,8 +16,9 @@ use axum::{
 };
 use futures::stream;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
-use serde_json::{Value, json};
 
+pub(super) use self::failure::loc_json;
+use self::failure::{failure, failure_body, shape_response};
 use super::{
     digits::{Digits, number},
     json::Object,
@@ -62,7 +65,13 @@ pub(super) struct Reply {
     status: StatusCode,
     headers: HeaderMap,
     body: Body,
+    /// The revision of the change that a write made.
+    written: Option<Revision>,
 }
+
+/// In the extensions of the answer to a write: the revision of the change that it made.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct WrittenAt(pub(super) Revision);
 
 impl Reply {
     /// Status 200 with a payload.
@@ -97,7 +106,7 @@ impl Reply {
     /// Status 304: the caller has the current version.
     pub(super) fn not_modified() -> Self {
         let headers = HeaderMap::with_capacity(HEADERS);
-        Self { status: StatusCode::NOT_MODIFIED, headers, body: Body::empty() }
+        Self { status: StatusCode::NOT_MODIFIED, headers, body: Body::empty(), written: None }
     }
 
     /// A page of a list, with what it may keep in memory. `size` estimates the bytes of a record as `render` writes it.
@@ -139,7 +148,7 @@ impl Reply {
             (header::CONTENT_LENGTH, bytes.into()),
         ];
         let (status, body) = (StatusCode::OK, Body::from_stream(chunks));
-        let reply = Self { status, headers: HeaderMap::from_iter(headers), body };
+        let reply = Self { status, headers: HeaderMap::from_iter(headers), body, written: None };
         let name = format!("attachment; filename=\"concord-{revision}.backup\"");
         reply.header(header::CONTENT_DISPOSITION, &name).state_revision(revision)
     }
@@ -151,14 +160,14 @@ impl Reply {
             (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
             (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no")),
         ];
-        Self { status: StatusCode::OK, headers: HeaderMap::from_iter(headers), body }
+        Self { status: StatusCode::OK, headers: HeaderMap::from_iter(headers), body, written: None }
     }
 
     /// A file embedded in the binary.
     pub(super) fn asset(kind: &str, bytes: Bytes) -> Self {
         let headers =
             HeaderMap::from_iter([(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"))]);
-        let reply = Self { status: StatusCode::OK, headers, body: Body::from(bytes) };
+        let reply = Self { status: StatusCode::OK, headers, body: Body::from(bytes), written: None };
         reply.header(header::CONTENT_TYPE, kind)
     }
 
@@ -208,7 +217,10 @@ impl Reply {
     /// The headers of a write that leaves no single record: the revision of the state alone.
     pub(super) fn for_write_without_record(self, written: &Written) -> Self {
         let reply = self.state_revision(written.revision);
-        if written.dry_run { reply.dry_run() } else { reply }
+        if written.dry_run {
+            return reply.dry_run();
+        }
+        Self { written: Some(written.applied.revision), ..reply }
     }
 
     /// Marks the answer to a dry run.
@@ -235,7 +247,7 @@ impl Reply {
     fn json(body: Body) -> Self {
         let mut headers = HeaderMap::with_capacity(HEADERS);
         headers.insert(header::CONTENT_TYPE, JSON);
-        Self { status: StatusCode::OK, headers, body }
+        Self { status: StatusCode::OK, headers, body, written: None }
     }
 }
 
@@ -243,6 +255,9 @@ impl IntoResponse for Reply {
     fn into_response(self) -> Response {
         let mut response = Response::new(self.body);
         (*response.status_mut(), *response.headers_mut()) = (self.status, self.headers);
+        if let Some(revision) = self.written {
+            response.extensions_mut().insert(WrittenAt(revision));
+        }
         response
     }
 }
@@ -447,6 +462,7 @@ fn status_and_type(refusal: &Refusal) -> (StatusCode, &'static str) {
             Rejection::RequestReused => INVALID,
             Rejection::KeyEnded | Rejection::RootDisabled => UNAUTHORIZED,
             Rejection::KeyNotFound => (StatusCode::NOT_FOUND, "not_found_error"),
+            Rejection::QuotaExceeded { .. } => (StatusCode::INSUFFICIENT_STORAGE, "storage_full"),
             Rejection::KeyExists | Rejection::TooManyKeys | Rejection::NoKeyForKeys => {
                 (StatusCode::CONFLICT, "conflict_error")
             }
@@ -474,42 +490,6 @@ fn status_and_type(refusal: &Refusal) -> (StatusCode, &'static str) {
         Refusal::Forbidden { .. } => (StatusCode::FORBIDDEN, "forbidden_error"),
         Refusal::KeyEnded => UNAUTHORIZED,
     }
-}
-
-fn failure(status: StatusCode, kind: &'static str, violations: &[Violation]) -> Response {
-    (status, [(header::CONTENT_TYPE, JSON)], failure_body(kind, violations)).into_response()
-}
-
-fn failure_body(kind: &'static str, violations: &[Violation]) -> String {
-    let items: Vec<Value> = violations
-        .iter()
-        .map(|violation| {
-            let mut item = json!({ "type": kind, "msg": violation.msg });
-            if !violation.loc.is_empty() {
-                item["loc"] = loc_json(&violation.loc);
-            }
-            item
-        })
-        .collect();
-    json!({ "status": "FAILURE", "errors": items }).to_string()
-}
-
-fn shape_response(details: &[Detail]) -> Response {
-    let items: Vec<Value> = details
-        .iter()
-        .map(|detail| json!({ "loc": loc_json(&detail.loc), "msg": detail.msg, "type": detail.kind }))
-        .collect();
-    let body = json!({ "detail": items });
-    (StatusCode::UNPROCESSABLE_ENTITY, [(header::CONTENT_TYPE, JSON)], body.to_string()).into_response()
-}
-
-/// A location as JSON.
-pub(super) fn loc_json(loc: &[LocSegment]) -> Value {
-    let step = |step: &LocSegment| match step {
-        LocSegment::Name(name) => Value::from(name.as_str()),
-        LocSegment::Index(place) => Value::from(*place),
-    };
-    loc.iter().map(step).collect()
 }
 
 #[cfg(test)]

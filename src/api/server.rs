@@ -57,7 +57,7 @@ use crate::{
         SHUTDOWN_DRAIN_TIMEOUT, STRANGER_HEADS_BYTES,
     },
     peer::NodeId,
-    service::Origin,
+    service::CallerAddress,
 };
 use answer::{AnswerBody, StreamTasks};
 pub(in crate::api) use connection::CallerConnection;
@@ -254,7 +254,9 @@ impl<A: Answerer> Server<A> {
 
     /// Serves a connection to its end.
     async fn run(self: Arc<Self>, stream: TcpStream, connection: Arc<Connection>, place: Place) {
-        let origin = Origin::Address(place.address());
+        // A socket without a peer is closed already.
+        let address = stream.peer_addr().map_or(place.address(), |address| address.ip().to_canonical());
+        let caller = CallerAddress::new(address, place.address());
         let _place = place;
         let Some((wire, node)) = self.take(stream, &connection).await else { return };
         let socket = TokioIo::new(wire);
@@ -266,7 +268,7 @@ impl<A: Answerer> Server<A> {
             }
             let is_http2 = request.version() == Version::HTTP_2;
             let answerer = answerer.clone();
-            origin.serve(async move {
+            caller.clone().serve(async move {
                 let answer = if has_plain_framing(request.headers()) {
                     answerer.answer(request).await
                 } else {

@@ -6,12 +6,14 @@
 //! | requests to a node | `client` |
 //! | `backup`, `verify`, `restore` | `backup` |
 //! | `cert` | `cert` |
+//! | `audit verify`, `audit tail`, `audit export` | `audit` |
 //! | `key`, `whoami` | `key` |
 //! | the options of `serve` and their checks | `settings` |
 //!
 //! **Invariant:** the exit code is 0 when the command succeeded, 1 when it failed, and 2 when the command line or a
 //! setting is wrong.
 
+mod audit;
 mod backup;
 mod cert;
 mod client;
@@ -85,6 +87,9 @@ enum Command {
     /// Make and show the certificates of a cluster
     #[command(subcommand)]
     Cert(CertCommand),
+    /// Check, show and export the audit log of a node
+    #[command(subcommand)]
+    Audit(audit::AuditCommand),
 }
 
 #[derive(Debug, Subcommand)]
@@ -218,6 +223,7 @@ pub fn run() -> ExitCode {
         }
         Command::Verify { file } => print(backup::verify(&file)),
         Command::Cert(command) => print(cert::run(command)),
+        Command::Audit(command) => audit::run(command),
         Command::Restore(args) => print(backup::restore(&args.from, &args.data_dir, args.member)),
     };
     let (text, code) = match done {
@@ -264,12 +270,20 @@ fn with_client<F>(node: &NodeArgs, action: impl FnOnce(Client) -> F) -> Result<(
 where
     F: Future<Output = Result<Value, String>>,
 {
+    print(Ok(run_with_client(node, action)?))
+}
+
+/// Connects to a node for `action`.
+fn run_with_client<F, T>(node: &NodeArgs, action: impl FnOnce(Client) -> F) -> Result<T, Failure>
+where
+    F: Future<Output = Result<T, String>>,
+{
     let key = node.key.read().map_err(Failure::Usage)?;
     let client = Client::new(&node.url, key, &node.tls).map_err(Failure::Usage)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime =
         runtime.map_err(|error| Failure::Failed(format!("the runtime can't be started: {error}")))?;
-    print(runtime.block_on(action(client)))
+    runtime.block_on(action(client)).map_err(Failure::Failed)
 }
 
 /// Prints a result. A reader that closes the pipe early, as `head` does, has read all that it wants: that is no failure.

@@ -3,6 +3,8 @@
 //! A [`Rejection`] is a decision of the log: it is replicated and the same on every node. An [`Invalid`] request is
 //! refused before anything is proposed. **Invariant:** neither knows an HTTP status; only `api/reply.rs` does.
 
+use std::fmt;
+
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{command::THIS_ENTRY, flat::decode_without, key::Key, limits::ACCESS_KEYS_MAX, record::Revision};
@@ -71,6 +73,36 @@ pub enum Rejection {
     /// Without the root key, nobody could manage access keys afterwards.
     #[error("no access key with the right to `keys` would be left while the root key is disabled")]
     NoKeyForKeys,
+    /// The definitions that the access key may change would hold more than its quota allows.
+    #[error(
+        "the definitions that the access key may change may hold {limit} {quota}, and they would hold {needed}"
+    )]
+    QuotaExceeded {
+        /// What of.
+        quota: StoredQuota,
+        /// How much is allowed.
+        limit: u64,
+        /// How much it would be.
+        needed: u64,
+    },
+}
+
+/// A quota of what is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StoredQuota {
+    /// Bytes of the keys and data of configs.
+    Bytes,
+    /// Definitions and configs.
+    Records,
+}
+
+impl fmt::Display for StoredQuota {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Bytes => "bytes",
+            Self::Records => "records",
+        })
+    }
 }
 
 fn decode_of_step<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Box<Rejection>, D::Error> {

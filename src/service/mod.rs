@@ -19,10 +19,12 @@
 //! | the file that holds the whole state | `backup` |
 //! | the certificates of this node: when they end, when their files change | `certificates` |
 //! | the owner of a credential; access keys | `access` |
+//! | who asked for what and what was decided | `audit` |
 //! | what a caller may see of a state | `view` |
 //! | the free space that writes leave on the disk, of this node and of a majority | `disk_reserve`, `room` |
 //! | threads for work that takes longer than about a millisecond, and whose turn it is | `cpu_pool` |
 //! | where a request comes from | `origin` |
+//! | rates and open things of an access key, failed credentials of an address | `quota` |
 //! | the bytes that requests in flight hold in memory | `memory_budget` |
 //! | where what is large is freed | `deferred_drop` |
 //!
@@ -31,11 +33,12 @@
 //! A node has no log and no consensus before it has an identity. [`Service::init`] writes it, on this node or through a
 //! call from another.
 //!
-//! **Invariants:** the wall clock is read here and nowhere else, for `clock` alone; timeouts use the monotonic one. The units depend on each other in one direction only.
+//! **Invariants:** the wall clock is read here and nowhere else, for `clock` and for the lines of `audit`; timeouts use the monotonic one. The units depend on each other in one direction only.
 //! *Unavailable* is answered only when a write has certainly not been proposed; whatever may have been applied is
 //! *undecided*, and stays so through every retry.
 
 pub mod access;
+pub mod audit;
 mod backup;
 mod certificates;
 mod clock;
@@ -52,6 +55,7 @@ mod index_build;
 pub(crate) mod membership;
 pub mod memory_budget;
 mod origin;
+pub mod quota;
 pub(crate) mod read;
 mod request;
 mod retry;
@@ -74,6 +78,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     model::{
+        access_key::Quota,
         limits::{BACKUPS_MAX, HISTORY_READS_MAX, Limits},
         record::Revision,
         time::Timestamp,
@@ -94,7 +99,7 @@ pub use backup::Backup;
 pub use history::retention::Retention;
 pub use membership::change::{Change, Changed};
 pub use memory_budget::{Reservation, Share};
-pub use origin::Origin;
+pub use origin::{CallerAddress, Origin};
 pub use request::{
     AccessWrite, Alarm, Caller, ClusterView, Compiled, Consistency, KeyPatch, Level, MemberView, NewSchema,
     NewUnique, Principal, Refusal, Rollback, Write, Written,
@@ -139,6 +144,12 @@ pub struct Options {
     pub feature_level_max: u32,
     /// TLS of the listener for callers.
     pub caller_tls: Option<Arc<CallerTls>>,
+    /// The audit log.
+    pub audit: audit::Options,
+    /// The quotas of keys that have none of their own.
+    pub quotas: Quota,
+    /// Failed credentials of an address in a minute; 0 for as many as come.
+    pub failed_credentials: u64,
 }
 
 /// What a node does for its callers. Cloning shares it.
@@ -151,6 +162,9 @@ pub struct Service {
 struct Inner {
     options: Options,
     access: Access,
+    audit: audit::Audit,
+    quotas: quota::Quotas,
+    failed_credentials: quota::FailedCredentials,
     peers: Arc<Peers>,
     consensus: SetOnce<Consensus>,
     /// Held while an identity is written or consensus is started: one at a time.
@@ -194,6 +208,9 @@ impl Service {
         let memory_budget = memory_budget::MemoryBudget::new(options.limits.in_flight_bytes as u64);
         let inner = Inner {
             access,
+            audit: audit::Audit::start(options.audit.clone(), options.node_id),
+            quotas: quota::Quotas::new(options.quotas),
+            failed_credentials: quota::FailedCredentials::new(options.failed_credentials),
             peers,
             consensus: SetOnce::new(),
             forming: tokio::sync::Mutex::new(()),
@@ -297,6 +314,7 @@ impl Service {
         if let Some(consensus) = self.consensus() {
             consensus.shutdown().await;
         }
+        self.inner.audit.flush().await;
     }
 
     /// Completes with the reason when this node can't continue.
@@ -339,7 +357,10 @@ async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stat
 }
 
 /// This machine's wall clock, right or wrong.
-#[expect(clippy::disallowed_methods, reason = "the one place that reads it, for the time of the log")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one place that reads it, for the time of the log and of audit lines"
+)]
 pub(crate) fn now() -> Timestamp {
     // A clock before 1970 reads as 0: it is wrong by so much that it can't matter by how much.
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

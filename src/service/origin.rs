@@ -6,9 +6,16 @@
 //!
 //! It belongs to the task that serves the request, like the request's deadline: all layers below would only pass it on.
 //!
-//! **Invariant:** it decides the order of work and how much of it one caller may have under way, and nothing else.
+//! **Invariant:** it decides the order of work, how much of it one caller may have under way, whose failed credentials
+//! count together, and nothing else.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use super::request::Principal;
 use crate::{model::access_key::ID_CHARS, peer::NodeId};
@@ -29,14 +36,43 @@ pub enum Origin {
     Key(KeyTag, IpAddr),
 }
 
+/// A caller's connection, as far as it says where a request comes from.
+#[derive(Debug, Clone)]
+pub struct CallerAddress {
+    /// The address itself.
+    pub address: IpAddr,
+    /// What counts as one address: for IPv6 the network.
+    pub group: IpAddr,
+    /// A hash of the credential that was good on this connection last; 0 before there was one.
+    good: Arc<AtomicU64>,
+}
+
+impl CallerAddress {
+    /// A new connection.
+    #[must_use]
+    pub fn new(address: IpAddr, group: IpAddr) -> Self {
+        Self { address, group, good: Arc::default() }
+    }
+
+    /// Notes the credential that was good.
+    pub(super) fn note_good(&self, hash: u64) {
+        self.good.store(hash, Ordering::Relaxed);
+    }
+
+    /// Whether this credential was good on this connection last.
+    pub(super) fn was_good(&self, hash: u64) -> bool {
+        self.good.load(Ordering::Relaxed) == hash
+    }
+}
+
 tokio::task_local! {
-    static ORIGIN: Origin;
+    static ORIGIN: (Origin, Option<CallerAddress>);
 }
 
 impl Origin {
     /// That of the request that this task serves.
     pub(super) fn current() -> Self {
-        ORIGIN.try_with(|origin| *origin).unwrap_or(Self::Own)
+        ORIGIN.try_with(|(origin, _)| *origin).unwrap_or(Self::Own)
     }
 
     /// That of the request that this task serves once its stored key is known; `None` for the root key, whose requests
@@ -61,7 +97,26 @@ impl Origin {
 
     /// Serves a request that comes from here.
     pub fn serve<F: Future>(self, request: F) -> impl Future<Output = F::Output> {
-        ORIGIN.scope(self, request)
+        // A caller that is known better is where it was.
+        ORIGIN.scope((self, CallerAddress::with_current(Clone::clone)), request)
+    }
+}
+
+impl CallerAddress {
+    /// That of the request that this task serves, where it came from a caller.
+    pub(super) fn with_current<T>(ask: impl FnOnce(&Self) -> T) -> Option<T> {
+        ORIGIN.try_with(|(_, caller)| caller.as_ref().map(ask)).ok().flatten()
+    }
+
+    /// The address of the caller whose request this task serves.
+    #[must_use]
+    pub fn current() -> Option<IpAddr> {
+        Self::with_current(|caller| caller.address)
+    }
+
+    /// Serves a request that comes from here.
+    pub fn serve<F: Future>(self, request: F) -> impl Future<Output = F::Output> {
+        ORIGIN.scope((Origin::Address(self.group), Some(self)), request)
     }
 }
 

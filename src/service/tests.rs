@@ -27,6 +27,11 @@ pub(crate) fn patient_service(directory: &Path) -> Service {
     with_options(Options { write_timeout: time, read_timeout: time, ..options })
 }
 
+/// Node 1, without consensus, with an audit log.
+pub(crate) fn audited_service(directory: &Path, audit: audit::Options) -> Service {
+    with_options(Options { audit, ..options(directory, Limits::default()) })
+}
+
 fn with_options(options: Options) -> Service {
     Service::new(options, Access::new([KEY]), Arc::new(Peers::new(Secrets(vec![SECRET.into()]))))
 }
@@ -48,6 +53,9 @@ fn options(directory: &Path, limits: Limits) -> Options {
         log_stall_timeout: Duration::from_secs(60),
         disk_reserve_bytes: 0,
         rescue: Vec::new(),
+        audit: audit::Options::off(),
+        quotas: Quota::default(),
+        failed_credentials: 0,
     }
 }
 

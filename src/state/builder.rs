@@ -10,6 +10,7 @@ use super::{
     feature::FeatureLevel,
     index::{deferred::DeferredIndexes, tree::Tree},
     replaced::{config_bytes, definition_bytes},
+    stored::content_bytes,
 };
 use crate::model::{
     access_key::AccessKey,
@@ -156,7 +157,8 @@ impl Collection {
         let deferred = DeferredIndexes::new(Indexes { by_created, by_modified, by_slot });
         let bytes = configs.iter().map(|config| config_bytes(config)).fold(0, u64::saturating_add);
         let bytes = bytes.saturating_add(definition_bytes(&definition));
-        let mut collection = Self { definition, by_key, deferred, repeated, sum, bytes };
+        let content = configs.iter().map(|config| content_bytes(config)).sum();
+        let mut collection = Self { definition, by_key, deferred, repeated, sum, bytes, content };
         for config in &configs {
             collection.count_repeated(config, |count| *count += 1);
         }

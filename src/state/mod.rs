@@ -14,6 +14,7 @@
 //! | [`compaction`] | the oldest revision whose state is available |
 //! | [`feature`] | the feature level of the cluster |
 //! | [`access`] | the access keys, and in whose name something may be decided |
+//! | [`stored`] | what the definitions of an access key hold, and its quota of that |
 //! | `replaced` | what a snapshot keeps in memory after the state has moved on |
 //!
 //! Shared memory: snapshots of a definition share a cache of applied index updates, with a `Mutex` around two words and
@@ -33,6 +34,7 @@ pub mod feature;
 pub mod index;
 pub mod query;
 mod replaced;
+pub mod stored;
 
 use std::{cmp::Ordering, sync::Arc};
 
@@ -81,6 +83,8 @@ pub struct State {
     reindexed: Reindexed,
     /// The bytes of all records (`replaced.rs`).
     bytes: u64,
+    /// The bytes of the keys and data of all configs (`stored.rs`).
+    content: u64,
     replaced: replaced::Replaced,
 }
 
@@ -100,6 +104,8 @@ pub struct Collection {
     sum: u128,
     /// The bytes of the definition and its configs.
     bytes: u64,
+    /// The bytes of the keys and data of its configs.
+    content: u64,
 }
 
 /// The remembered outcome of a request with an idempotency key.

@@ -32,6 +32,8 @@ impl Default for Options {
             ("CONCORD_ELECTION_MAX_MS", "900"),
             ("CONCORD_WRITE_TIMEOUT_MS", "20000"),
             ("CONCORD_READ_TIMEOUT_MS", "10000"),
+            // Tests present wrong credentials by the dozen, all from one address.
+            ("CONCORD_FAILED_CREDENTIALS_PER_MINUTE", "0"),
             // The tests read there what openraft does.
             ("CONCORD_LOG", "info,openraft=info"),
         ];

@@ -20,13 +20,15 @@ static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
 static VALIDATORS: LazyLock<Mutex<BTreeMap<String, Arc<Validator>>>> = LazyLock::new(Mutex::default);
 
 /// The headers that only some answers of an operation have.
-const OPTIONAL: [&str; 6] = [
+const OPTIONAL: [&str; 8] = [
     "Link",
     "Warning",
     "Accept-Patch",
     "X-Concord-Dry-Run",
     "X-Concord-Index-Building",
     "X-Concord-Breaking-Configs",
+    "RateLimit-Policy",
+    "RateLimit",
 ];
 /// The headers that a write has only when it was stored, not as a dry run.
 const OF_STORED: [&str; 2] = ["ETag", "Last-Modified"];
@@ -47,6 +49,8 @@ pub(crate) fn check(
             None if OPTIONAL.contains(&name.as_str()) => {}
             // The refusals that all operations share name it; an operation that needs no key does not tell it.
             None if name == "X-Concord-Revision" && needs_no_key(method, path) => {}
+            // Before the credential was looked at.
+            None if name == "X-Concord-Revision" && status == 429 => {}
             None if is_dry_run && OF_STORED.contains(&name.as_str()) => {}
             None => return Err(format!("the header `{name}` is missing")),
         }

@@ -6,8 +6,10 @@ use std::ops::Range;
 use super::{SRC, Source, Token, assert_none, syntax::named_paths};
 
 /// Methods of the service that ask nobody who calls, and why they need not.
-const FOR_ANYBODY: [(&str, &str); 18] = [
+const FOR_ANYBODY: [(&str, &str); 20] = [
+    ("admit_credential", "before there is a principal"),
     ("answer_levels", "calls between nodes: the feature levels"),
+    ("audit", "what is recorded; pages of it name a principal"),
     ("authenticate", "finds the principal"),
     ("consensus", "calls between nodes, and the node's life"),
     ("failed", "the node's life"),

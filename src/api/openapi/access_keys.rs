@@ -55,6 +55,7 @@ pub(super) fn operations() -> Vec<Entry> {
     let list = json!({ "results": [key()], "meta": { "page": 1, "limit": 10, "total": 1 } });
     let mut whoami = key();
     whoami["root"] = json!(false);
+    whoami["quota_left"] = quota();
     vec![
         describe(Post, KEYS, TAG, "create_api_key", "Create an access key")
             .description(
@@ -191,7 +192,8 @@ pub(super) fn payloads() -> Vec<Named> {
             ("quota", reference("Quota")),
             ("root", ObjectBuilder::new().schema_type(Type::Boolean).into()),
         ],
-        Vec::new(),
+        // The root key has no quota.
+        vec![("quota_left", reference("Quota"))],
     );
     let root = text().enum_values(Some(["disabled"]));
     vec![

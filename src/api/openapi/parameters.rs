@@ -9,7 +9,7 @@ use utoipa::openapi::{
     path::{Parameter, ParameterBuilder, ParameterIn, ParameterStyle},
 };
 
-use super::schemas::{integer, key, text};
+use super::schemas::{integer, key, text, time};
 use crate::model::limits::{IDEMPOTENCY_KEY_BYTES_MAX, Limits, REASON_BYTES_MAX, WATCH_KEYS_MAX};
 
 /// Adds all parameters to the components.
@@ -58,6 +58,18 @@ fn other_parameters() -> Vec<(&'static str, Parameter)> {
             integer(0),
         ),
         plain("before", "Only changes before this revision.", integer(0)),
+        query(
+            "audit_after",
+            "after",
+            "Oldest first, after the line with this number; not together with `before`.",
+            integer(0).into(),
+        ),
+        query("audit_before", "before", "Newest first, before the line with this number.", integer(0).into()),
+        query("audit_key", "key", "Only lines of this key.", text().into()),
+        query("audit_definition", "definition", "Only lines that name this definition.", key().into()),
+        plain("since", "Only lines from this time on, as RFC 3339 has it.", time()),
+        plain("until", "Only lines before this time, as RFC 3339 has it.", time()),
+        plain("outcome", "Only lines with this outcome: `ok`, or the type of an error.", text()),
         plain(
             "policy",
             "`force` stores a schema that configs do not fit.",

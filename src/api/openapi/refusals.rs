@@ -86,8 +86,9 @@ static REFUSALS: [Refusal; 14] = [
         429,
         "RateLimited",
         "rate_limited",
-        "This node is overloaded; the request was certainly not applied.",
-        &["Retry-After"],
+        "This node is overloaded, a quota of the access key is used up, or too many credentials of the address have \
+         failed; the request was certainly not applied.",
+        &["Retry-After", "RateLimit-Policy", "RateLimit"],
     ),
     refusal_of(
         500,

@@ -81,9 +81,9 @@ pub struct Quota {
     pub requests_per_second: Option<u64>,
     /// Writes a second.
     pub writes_per_second: Option<u64>,
-    /// Bytes of configs.
+    /// Bytes of the keys and data of configs, in all definitions that the key may change.
     pub bytes: Option<u64>,
-    /// Definitions and configs.
+    /// Definitions and configs, of those definitions.
     pub records: Option<u64>,
     /// Open watches.
     pub watches: Option<u64>,

@@ -122,6 +122,7 @@ impl Service {
             };
             view.members = members.map(shown).collect();
         }
+        view.alarms.extend(self.audit().alarm(self.node_id()));
         view
     }
 }

@@ -48,7 +48,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{
-    Service,
+    Service, audit,
     cpu_pool::Cancel,
     origin::key_tag,
     request::{Caller, Decision, Effect, Refusal, Target, Write, WriteRequest, Written},
@@ -84,6 +84,7 @@ impl Service {
     /// # Errors
     /// Why it was refused; see [`Refusal`].
     pub async fn write(&self, caller: Caller, write: Write) -> Result<Written, Refusal> {
+        audit::name(&write);
         let _permit = self.inner.admission.try_acquire().map_err(|_| Refusal::Overloaded)?;
         caller.principal.authorize_write(&write)?;
         check_intake(&write, self.limits())?;
