@@ -8,6 +8,7 @@
 //! | [`index`] | indexed paths, their slots, values as bytes that sort |
 //! | [`query`] | list queries: page, sort, search, filters |
 //! | [`patch`] | JSON Merge Patch and JSON Patch |
+//! | [`redaction`] | secret values: hidden from who may not see them, kept by who writes the rest |
 //! | [`command`] | what is proposed, what the log decides |
 //! | [`entry`] | the bytes of a log entry: one proposal, or several |
 //! | `flat` | decoding of types that contain themselves, to a depth of one |
@@ -30,5 +31,6 @@ pub mod limits;
 pub mod patch;
 pub mod query;
 pub mod record;
+pub mod redaction;
 pub mod schema;
 pub mod time;

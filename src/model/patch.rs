@@ -377,7 +377,7 @@ fn equal(one: &Value, other: &Value) -> bool {
 }
 
 /// The approximate size of a value in bytes.
-fn size(value: &Value) -> usize {
+pub(super) fn size(value: &Value) -> usize {
     match value {
         Value::Null | Value::Bool(_) => 8,
         Value::Number(number) => 8 + number.as_str().len(),
