@@ -6,7 +6,11 @@
 use axum::extract::Request;
 use http::{HeaderMap, Method, header};
 
-use super::{docs, probes, reply::Problem, server::CallerConnection};
+use super::{
+    docs, probes,
+    reply::{NOT_VALID, Problem},
+    server::CallerConnection,
+};
 use crate::service::{Principal, Service};
 
 /// How a request was let in.
@@ -24,8 +28,7 @@ pub(super) fn authenticate(service: &Service, request: &Request) -> Result<Acces
         return Ok(Access::Public);
     }
     let credential = credential(request.headers()).map_err(Problem::Unauthenticated)?;
-    let principal =
-        service.authenticate(credential).ok_or(Problem::Unauthenticated("the credential is not valid"))?;
+    let principal = service.authenticate(credential).ok_or(Problem::Unauthenticated(NOT_VALID))?;
     CallerConnection::mark_known(request.extensions());
     Ok(Access::Granted(principal))
 }

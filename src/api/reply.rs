@@ -43,6 +43,8 @@ pub(super) const NODE: HeaderName = HeaderName::from_static("x-concord-node");
 const BREAKING_CONFIGS: HeaderName = HeaderName::from_static("x-concord-breaking-configs");
 /// The header of an answer to a dry run.
 const DRY_RUN: HeaderName = HeaderName::from_static("x-concord-dry-run");
+/// The text for a credential that is unknown, or was known until a moment ago.
+pub(super) const NOT_VALID: &str = "the credential is not valid";
 /// Seconds after which a refused request may be sent again: an election takes about one.
 const RETRY_AFTER_S: HeaderValue = HeaderValue::from_static("1");
 const ACCEPT_PATCH: HeaderName = HeaderName::from_static("accept-patch");
@@ -365,6 +367,9 @@ fn refusal_response(refusal: Refusal) -> Response {
     let breaking = if let Refusal::Breaks(count, _) = &refusal { Some(*count) } else { None };
     let (violations, log_only) = violations(refusal);
     let mut response = failure(status, kind, &violations);
+    if status == StatusCode::UNAUTHORIZED {
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
     if let Some(count) = breaking {
         response.headers_mut().insert(BREAKING_CONFIGS, count.into());
     }
@@ -408,6 +413,13 @@ fn violations(refusal: Refusal) -> (Vec<Violation>, Option<LogOnly>) {
         Refusal::TestFailed(violation) | Refusal::Invalid(Invalid::TooLargeAt(violation)) => vec![violation],
         Refusal::NoMember(id) => vec![Violation::new(format!("node {id} is not a member of the cluster"))],
         Refusal::Breaks(_, violations) => violations,
+        // The text names nothing that was asked for: it tells nothing about what exists.
+        Refusal::Forbidden { verb, operation } => {
+            let loc = operation.map(|index| vec!["operations".into(), LocSegment::Index(index.into())]);
+            let msg = format!("the access key has no right to `{verb}` here");
+            vec![Violation::at(loc.unwrap_or_default(), msg)]
+        }
+        Refusal::KeyEnded => vec![Violation::new(NOT_VALID)],
         Refusal::Overloaded => vec![Violation::new("this node is at its limit of concurrent requests")],
         Refusal::Internal(text) => {
             log_only = Some(LogOnly(text));
@@ -449,6 +461,8 @@ fn status_and_type(refusal: &Refusal) -> (StatusCode, &'static str) {
         Refusal::NoMember(_) | Refusal::NotThere(_) => (StatusCode::NOT_FOUND, "not_found_error"),
         Refusal::Expired(_) => (StatusCode::GONE, "expired_error"),
         Refusal::Breaks(..) => INVALID,
+        Refusal::Forbidden { .. } => (StatusCode::FORBIDDEN, "forbidden_error"),
+        Refusal::KeyEnded => (StatusCode::UNAUTHORIZED, "unauthorized_error"),
     }
 }
 

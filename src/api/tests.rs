@@ -177,7 +177,7 @@ async fn seen(response: Response) -> (StatusCode, HeaderMap, Option<u64>, bytes:
 async fn the_short_way_answers_as_the_route_table_does() {
     let directory = tempfile::tempdir().unwrap();
     let api = node(directory.path()).await;
-    let granted = || Access::Granted(Principal { id: "root".into() });
+    let granted = || Access::Granted(Principal::root());
     let methods =
         ["GET", "PUT", "HEAD", "POST", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "get", "PUTX"];
     let (mut found, mut refused) = (0, 0);

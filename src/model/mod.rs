@@ -9,6 +9,7 @@
 //! | [`query`] | list queries: page, sort, search, filters |
 //! | [`patch`] | JSON Merge Patch and JSON Patch |
 //! | [`redaction`] | secret values: hidden from who may not see them, kept by who writes the rest |
+//! | [`access_key`] | access keys: what each may do, and how it is written down |
 //! | [`command`] | what is proposed, what the log decides |
 //! | [`entry`] | the bytes of a log entry: one proposal, or several |
 //! | `flat` | decoding of types that contain themselves, to a depth of one |
@@ -19,6 +20,7 @@
 //! **Invariant:** everything here is pure: no I/O, no clock, no randomness, no async. The same text gives the same
 //! value on every node and in every version, because what is computed here is replicated.
 
+pub mod access_key;
 pub mod command;
 pub mod document;
 pub mod entry;

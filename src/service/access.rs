@@ -1,20 +1,12 @@
-//! Authenticates callers: finds the principal of a credential. The root key of the settings is the only credential.
+//! Authenticates callers: finds the principal of a credential. What a principal may do is in `request/principal.rs`.
 //!
-//! **Invariant:** only the digest of the key is stored, and digests are compared in constant time: neither a memory dump
-//! nor the time that an answer takes reveals the key.
+//! **Invariant:** only digests of keys are stored, and digests are compared in constant time: neither a memory dump nor
+//! the time that an answer takes reveals a key.
 
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
-/// The id of the root key: the author of changes made with it.
-const ROOT: &str = "root";
-
-/// The owner of a credential.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Principal {
-    /// The key's id: the author of changes.
-    pub id: String,
-}
+use super::request::Principal;
 
 /// The credentials that this node accepts.
 pub struct Access {
@@ -32,7 +24,7 @@ impl Access {
     #[must_use]
     pub fn principal(&self, credential: &[u8]) -> Option<Principal> {
         let given: [u8; 32] = Sha256::digest(credential).into();
-        bool::from(given.ct_eq(&self.root)).then(|| Principal { id: ROOT.into() })
+        bool::from(given.ct_eq(&self.root)).then(Principal::root)
     }
 }
 
@@ -49,7 +41,7 @@ mod tests {
     #[test]
     fn only_the_complete_root_key_is_accepted() {
         let access = Access::new("correct horse battery");
-        assert_eq!(access.principal(b"correct horse battery"), Some(Principal { id: "root".into() }));
+        assert_eq!(access.principal(b"correct horse battery"), Some(Principal::root()));
         for wrong in
             [&b""[..], b"correct horse batter", b"correct horse battery ", b"Correct horse battery", b"\xff"]
         {

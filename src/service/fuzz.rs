@@ -5,10 +5,9 @@ use std::time::Duration;
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 
 use super::{
-    access::Principal,
     forward::wire::{WireAnswer, WireRequest},
     read::cursor::Cursor,
-    request::{Caller, Write, WriteRequest},
+    request::{Caller, Principal, Write, WriteRequest},
 };
 use crate::{
     fuzz_targets::{JSON_DEPTH, samples},
@@ -53,7 +52,7 @@ pub(crate) fn forwarded_seeds() -> Vec<Vec<u8>> {
     let seed = |kind: u8, bytes: &[u8]| [&[kind], bytes].concat();
     let request = |write: Write| {
         let caller = Caller {
-            principal: Principal { id: "root".into() },
+            principal: Principal::root(),
             reason: Some("why".into()),
             idempotency_key: samples::all_proposals()[0].request,
             dry_run: false,

@@ -84,15 +84,15 @@ use crate::{
     state::State,
     store,
 };
-pub use access::{Access, Principal};
+pub use access::Access;
 pub use backup::Backup;
 pub use history::retention::Retention;
 pub use membership::change::{Change, Changed};
 pub use memory_budget::{Reservation, Share};
 pub use origin::Origin;
 pub use request::{
-    Alarm, Caller, ClusterView, Compiled, Consistency, Level, MemberView, NewSchema, NewUnique, Refusal,
-    Rollback, Write, Written,
+    Alarm, Caller, ClusterView, Compiled, Consistency, Level, MemberView, NewSchema, NewUnique, Principal,
+    Refusal, Rollback, Write, Written,
 };
 pub(crate) use write::forwarded::Parts;
 pub use write::{

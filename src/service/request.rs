@@ -7,6 +7,8 @@
 //! **Invariants:** nothing here decides anything or waits for anything. *Unavailable* means that a write has certainly
 //! not been applied; whatever may have been applied is *undecided*.
 
+mod principal;
+
 use std::{
     collections::BTreeSet,
     sync::{Arc, OnceLock},
@@ -16,9 +18,10 @@ use std::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{access::Principal, deferred_drop::DeferredDrop};
+use super::deferred_drop::DeferredDrop;
 use crate::{
     model::{
+        access_key::Verb,
         command::{Applied, Expect, IdempotencyKey, Outcome},
         document::Document,
         error::{Invalid, Rejection, Violation},
@@ -28,6 +31,8 @@ use crate::{
     },
     peer::NodeId,
 };
+
+pub use principal::Principal;
 
 /// Who asks for a write, and what they say about it.
 #[derive(Debug, Clone)]
@@ -365,6 +370,15 @@ pub enum Refusal {
     TestFailed(Violation),
     /// This node has as many of something open as it may; the text names the limit.
     LimitReached(String),
+    /// The key is good, but does not have this right; the same whether what is asked for exists or not.
+    Forbidden {
+        /// The right.
+        verb: Verb,
+        /// The operation of a batch, from 0, that needs it.
+        operation: Option<u32>,
+    },
+    /// The key was good when the request came and is not any more; certainly not applied.
+    KeyEnded,
 }
 
 impl From<Rejection> for Refusal {

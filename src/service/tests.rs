@@ -51,12 +51,7 @@ fn options(directory: &Path, limits: Limits) -> Options {
 }
 
 fn write() -> (Caller, Write) {
-    let caller = Caller {
-        principal: Principal { id: "root".into() },
-        reason: None,
-        idempotency_key: None,
-        dry_run: false,
-    };
+    let caller = Caller { principal: Principal::root(), reason: None, idempotency_key: None, dry_run: false };
     let write = Write::DeleteConfig { definition: "app".into(), key: "db".into(), expect: Expect::Present };
     (caller, write)
 }

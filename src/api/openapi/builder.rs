@@ -1,7 +1,7 @@
 //! How an operation is described: a thin layer over the builders of `utoipa`, so that an entry is short.
 //!
 //! **Invariant:** what every operation has is added here and not by its entry: the parameters of its path, the headers
-//! of every response, and 500; and 401 where a key is needed.
+//! of every response, and 500; and 401 and 403 where a key is needed.
 
 use serde_json::{Value, json};
 use utoipa::openapi::{
@@ -140,6 +140,7 @@ impl Entry {
         let mut operation = self.operation.build();
         if operation.security.is_none() {
             operation.responses.responses.insert("401".into(), refusals::refusal(401).into());
+            operation.responses.responses.insert("403".into(), refusals::refusal(403).into());
         } else {
             for response in operation.responses.responses.values_mut() {
                 if let RefOr::T(response) = response {

@@ -36,7 +36,7 @@ const fn refusal_of(
     Refusal { status, name, kind, about, headers }
 }
 
-static REFUSALS: [Refusal; 13] = [
+static REFUSALS: [Refusal; 14] = [
     refusal_of(
         401,
         "Unauthorized",
@@ -44,6 +44,7 @@ static REFUSALS: [Refusal; 13] = [
         "The credential is missing or not valid.",
         &["WWW-Authenticate"],
     ),
+    refusal_of(403, "Forbidden", "forbidden_error", "The access key does not have the right.", &[]),
     refusal_of(404, "NotFound", "not_found_error", "There is no such resource or path.", &[]),
     refusal_of(
         405,

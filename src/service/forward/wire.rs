@@ -24,8 +24,10 @@ use crate::{
         codec::{decode, decode_head, encode},
     },
     service::{
-        access::Principal,
-        request::{Caller, Compiled, Decision, NewSchema, NewUnique, Refusal, Rollback, Write, WriteRequest},
+        request::{
+            Caller, Compiled, Decision, NewSchema, NewUnique, Principal, Refusal, Rollback, Write,
+            WriteRequest,
+        },
         retry::{Attempt, AttemptError},
     },
 };
@@ -185,7 +187,7 @@ impl<'a> WireRequest<'a> {
         let malformed = |error: DocumentError| ReceiveError::Malformed(error.to_string());
         let write = self.write.open(json_depth).map_err(malformed)?;
         let caller = Caller {
-            principal: Principal { id: self.by.into_owned() },
+            principal: Principal { id: self.by.as_ref().into(), ..Principal::root() },
             reason: self.reason.map(Cow::into_owned),
             idempotency_key: self.idempotency_key,
             dry_run: self.dry_run,

@@ -92,6 +92,7 @@ fn step(scratch: &mut State, place: u32, write: &Write, rules: Rules<'_>) -> Res
         }
         Refusal::Invalid(invalid) => at_operation(invalid, place).into(),
         Refusal::TestFailed(violation) => Refusal::TestFailed(violation_at(violation, place)),
+        Refusal::Forbidden { verb, .. } => Refusal::Forbidden { verb, operation: Some(place) },
         Refusal::Unavailable(_)
         | Refusal::Undecided(_)
         | Refusal::Overloaded
@@ -102,6 +103,7 @@ fn step(scratch: &mut State, place: u32, write: &Write, rules: Rules<'_>) -> Res
         | Refusal::Expired(_)
         | Refusal::NotThere(_)
         | Refusal::LimitReached(_)
+        | Refusal::KeyEnded
         | Refusal::Breaks(..) => refusal,
     })
 }

@@ -75,6 +75,7 @@ impl Service {
     /// Why it was refused; see [`Refusal`].
     pub async fn write(&self, caller: Caller, write: Write) -> Result<Written, Refusal> {
         let _permit = self.inner.admission.try_acquire().map_err(|_| Refusal::Overloaded)?;
+        caller.principal.authorize_write(&write)?;
         check_intake(&write, self.limits())?;
         self.check_disk(&write)?;
         let consensus = self.consensus_or_refusal()?;
@@ -298,7 +299,7 @@ mod tests {
     #[test]
     fn only_a_write_that_can_not_be_stored_twice_is_repeated() {
         let caller = |key: bool, dry_run| Caller {
-            principal: Principal { id: "root".into() },
+            principal: Principal::root(),
             reason: None,
             idempotency_key: key.then_some(IdempotencyKey { id: [1; 16], fingerprint: [1; 16] }),
             dry_run,

@@ -48,7 +48,7 @@ impl WriteRequest {
     ) -> Proposal {
         Proposal {
             at,
-            by: self.caller.principal.id.clone(),
+            by: self.caller.principal.id.as_str().into(),
             reason: self.caller.reason.clone(),
             request: self.caller.idempotency_key,
             definition_read,

@@ -20,7 +20,7 @@ use crate::{
 };
 
 fn request(write: Write) -> WriteRequest {
-    let principal = Principal { id: "root".into() };
+    let principal = Principal::root();
     let caller = Caller { principal, reason: None, idempotency_key: None, dry_run: false };
     WriteRequest { caller, write }
 }
