@@ -137,7 +137,8 @@ impl Collection {
         let deferred = DeferredIndexes::new(Indexes { by_created, by_modified, by_slot });
         let bytes = configs.iter().map(|config| config_bytes(config)).fold(0, u64::saturating_add);
         let bytes = bytes.saturating_add(definition_bytes(&definition));
-        let mut collection = Self { definition, by_key, deferred, repeated, sum, bytes };
+        let is_marked = definition.may_have_secrets();
+        let mut collection = Self { definition, is_marked, by_key, deferred, repeated, sum, bytes };
         for config in &configs {
             collection.count_repeated(config, |count| *count += 1);
         }

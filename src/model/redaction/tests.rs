@@ -135,8 +135,8 @@ enum Shape {
 
 const NAMES: [&str; 5] = ["a", "b", "key_c", "~/", "é"];
 
-fn shape() -> impl Strategy<Value = Shape> {
-    let leaf = prop_oneof![Just(Shape::Leaf), (0..2_usize).prop_map(Shape::Shared)];
+/// Shared shapes have no references: a subschema that refers to itself at one place is refused.
+fn shape(leaf: impl Strategy<Value = Shape> + 'static) -> impl Strategy<Value = Shape> {
     leaf.prop_recursive(4, 24, 4, |inner| {
         let boxed = inner.clone().prop_map(Box::new);
         prop_oneof![
@@ -242,11 +242,10 @@ proptest! {
 
     #[test]
     fn no_secret_value_is_in_redacted_data_and_a_record_that_is_written_back_is_the_same(
-        root in shape(), shared in vec(shape(), 2), data in data()
+        root in shape(prop_oneof![Just(Shape::Leaf), (0..2_usize).prop_map(Shape::Shared)]),
+        shared in vec(shape(Just(Shape::Leaf)), 2),
+        data in data()
     ) {
-        // A definition that refers to itself at one place is refused; references among the shared ones would be that.
-        let strip = |shape: &Shape| format!("{shape:?}").contains("Shared");
-        prop_assume!(!shared.iter().any(strip));
         let mut schema = root.schema();
         schema["$defs"] = json!({"0": shared[0].schema(), "1": shared[1].schema()});
         let schema = Schema::compile(&schema).unwrap();

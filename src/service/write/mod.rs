@@ -17,6 +17,7 @@
 //! | another schema or other unique paths, which all configs must fit | `redefine`, `config_scan`, `write_barrier` |
 //! | the answer without storing anything | `dry_run` |
 //! | an earlier revision written again | `rollback` |
+//! | secret values in what a caller writes, and in what they are answered | `secrets` |
 //! | writes that other nodes forward to this one | `forwarded` |
 //!
 //! **Invariants:** an attempt that certainly came to nothing may be repeated. An attempt whose outcome is unknown is
@@ -34,6 +35,7 @@ mod prepare;
 pub(super) mod record_locks;
 pub(super) mod redefine;
 mod rollback;
+mod secrets;
 pub(super) mod validators;
 pub(super) mod write_barrier;
 
