@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     model::{
+        access_key::Verb,
         command::Expect,
         error::Rejection,
         query::{self, Page},
@@ -68,13 +69,13 @@ pub(super) async fn get_one(service: &Service, request: &ReadRequest) -> Result<
     if let Some(revision) = revision {
         return get_at(service, request, consistency, revision).await;
     }
-    let state = service.view(consistency).await?;
-    let collection = find(&state, &definition)?;
+    let view = service.read(&request.principal, Verb::Read, &definition, consistency).await?;
+    let collection = find(&view)?;
     let key = request.config();
     check_key(&key, KEY)?;
-    let not_found = || Problem::rejected(Rejection::ConfigNotFound, state.revision());
+    let not_found = || Problem::rejected(Rejection::ConfigNotFound, view.revision());
     let config = collection.config(&key).ok_or_else(not_found)?;
-    Ok(found(request, config).state_revision(state.revision()))
+    Ok(found(request, config).state_revision(view.revision()))
 }
 
 /// Gets a config as of a revision, from the history.
@@ -85,7 +86,8 @@ async fn get_at(
     at: Revision,
 ) -> Result<Reply, Problem> {
     let (definition, key) = (request.definition(), request.config());
-    let (config, revision) = service.config_at(consistency, (&definition, &key), at).await?;
+    let (principal, keys) = (&request.principal, (&*definition, &*key));
+    let (config, revision) = service.config_at(principal, consistency, keys, at).await?;
     Ok(found(request, &config).state_revision(revision))
 }
 

@@ -46,7 +46,7 @@ pub(super) async fn list(
     source: PageSource,
 ) -> Result<Reply, Problem> {
     let list = ListRequest { definition: definition.map(str::to_owned), params: request.params.0.clone() };
-    let listed = service.list(list, page, source).await;
+    let listed = service.list(&request.principal, list, page, source).await;
     let ListPage { records, total, page, revision, next, reservation } =
         listed.map_err(|error| Problem::Refused(error.refusal, error.revision))?;
     let reply = match records {

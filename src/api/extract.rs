@@ -5,7 +5,7 @@
 //!
 //! **Invariant:** a parameter or header of this interface that is malformed refuses the request; it is never ignored.
 
-use std::{borrow::Cow, convert::Infallible, time::Duration};
+use std::{borrow::Cow, time::Duration};
 
 use axum::{
     body::{Body, Bytes},
@@ -211,14 +211,16 @@ fn parse_integer(text: &str) -> Option<Integer> {
 /// A read.
 #[derive(Debug)]
 pub(super) struct ReadRequest {
+    /// The owner of the credential.
+    pub(super) principal: Principal,
     pub(super) params: Params,
     uri: Uri,
     headers: HeaderMap,
 }
 
 impl ReadRequest {
-    pub(super) fn new(parts: Parts) -> Self {
-        Self { params: Params::from_uri(&parts.uri), uri: parts.uri, headers: parts.headers }
+    pub(super) fn new(principal: Principal, parts: Parts) -> Self {
+        Self { principal, params: Params::from_uri(&parts.uri), uri: parts.uri, headers: parts.headers }
     }
 
     pub(super) fn path(&self) -> &str {
@@ -252,12 +254,19 @@ impl ReadRequest {
 }
 
 impl<S: Sync> FromRequestParts<S> for ReadRequest {
-    type Rejection = Infallible;
+    type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        let principal = take_principal(parts)?;
         let (params, headers) = (Params::from_uri(&parts.uri), std::mem::take(&mut parts.headers));
-        Ok(Self { params, uri: std::mem::take(&mut parts.uri), headers })
+        Ok(Self { principal, params, uri: std::mem::take(&mut parts.uri), headers })
     }
+}
+
+/// The owner of the credential, as `access` found it.
+fn take_principal(parts: &mut Parts) -> Result<Principal, Problem> {
+    let missing = || Refusal::Internal("a request passed the access layer without a principal".into());
+    Ok(parts.extensions.remove::<Principal>().ok_or_else(missing)?)
 }
 
 /// A write: who sends it, on what condition, with which body.
@@ -336,10 +345,7 @@ impl FromRequest<Service> for WriteRequest {
 
     async fn from_request(request: Request, service: &Service) -> Result<Self, Problem> {
         let (mut parts, body) = request.into_parts();
-        let principal = parts
-            .extensions
-            .remove::<Principal>()
-            .ok_or_else(|| Refusal::Internal("a write passed the access layer without a principal".into()))?;
+        let principal = take_principal(&mut parts)?;
         Self::receive(parts, body, principal, service).await
     }
 }

@@ -31,7 +31,9 @@ pub(super) async fn of_config(
     let (consistency, (before, limit)) = request.params.with_consistency(range)?;
     let (definition, config) = (&request.definition(), &request.config());
     check_key(definition, definitions::KEY)?;
-    let (page, revision) = service.config_history(consistency, (definition, config), (before, limit)).await?;
+    let (page, revision) = service
+        .config_history(&request.principal, consistency, (definition, config), (before, limit))
+        .await?;
     let path = format!("{}/history", configs::location(definition, config));
     Ok(page_reply(&page, limit, &path).state_revision(revision))
 }
@@ -45,7 +47,8 @@ pub(super) async fn of_definition(
     let (consistency, (before, limit)) = request.params.with_consistency(range)?;
     let definition = &request.definition();
     check_key(definition, definitions::KEY)?;
-    let (page, revision) = service.definition_history(consistency, definition, (before, limit)).await?;
+    let (page, revision) =
+        service.definition_history(&request.principal, consistency, definition, (before, limit)).await?;
     let path = format!("{}/history", definitions::location(definition));
     Ok(page_reply(&page, limit, &path).state_revision(revision))
 }

@@ -178,8 +178,8 @@ impl Api {
     /// Calls the handler of a request.
     async fn route(&self, access: Access, request: Request) -> Response {
         match (access, request.method()) {
-            (Access::Granted(_), &Method::GET) if is_config(request.uri().path()) => {
-                let request = ReadRequest::new(request.into_parts().0);
+            (Access::Granted(principal), &Method::GET) if is_config(request.uri().path()) => {
+                let request = ReadRequest::new(principal, request.into_parts().0);
                 configs::get_one(&self.service, &request).await.into_response()
             }
             (Access::Granted(principal), &Method::PUT) if is_config(request.uri().path()) => {

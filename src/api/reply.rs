@@ -410,7 +410,9 @@ fn violations(refusal: Refusal) -> (Vec<Violation>, Option<LogOnly>) {
         | Refusal::Expired(text)
         | Refusal::NotThere(text)
         | Refusal::LimitReached(text) => vec![Violation::new(text)],
-        Refusal::TestFailed(violation) | Refusal::Invalid(Invalid::TooLargeAt(violation)) => vec![violation],
+        Refusal::TestFailed(violation)
+        | Refusal::ConflictAt(violation)
+        | Refusal::Invalid(Invalid::TooLargeAt(violation)) => vec![violation],
         Refusal::NoMember(id) => vec![Violation::new(format!("node {id} is not a member of the cluster"))],
         Refusal::Breaks(_, violations) => violations,
         // The text names nothing that was asked for: it tells nothing about what exists.
@@ -457,7 +459,9 @@ fn status_and_type(refusal: &Refusal) -> (StatusCode, &'static str) {
         Refusal::Overloaded | Refusal::LimitReached(_) => (StatusCode::TOO_MANY_REQUESTS, "rate_limited"),
         Refusal::StorageFull(_) => (StatusCode::INSUFFICIENT_STORAGE, "storage_full"),
         Refusal::Internal(_) => (StatusCode::INTERNAL_SERVER_ERROR, "server_error"),
-        Refusal::Conflict(_) | Refusal::TestFailed(_) => (StatusCode::CONFLICT, "conflict_error"),
+        Refusal::Conflict(_) | Refusal::TestFailed(_) | Refusal::ConflictAt(_) => {
+            (StatusCode::CONFLICT, "conflict_error")
+        }
         Refusal::NoMember(_) | Refusal::NotThere(_) => (StatusCode::NOT_FOUND, "not_found_error"),
         Refusal::Expired(_) => (StatusCode::GONE, "expired_error"),
         Refusal::Breaks(..) => INVALID,

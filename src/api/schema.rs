@@ -16,7 +16,7 @@ use super::{
     reply::{Problem, Reply, loc_json},
 };
 use crate::{
-    model::record::Definition,
+    model::{access_key::Verb, record::Definition},
     service::{Breaking, Compiled, NewSchema, NewUnique, Report, Service, Write},
 };
 
@@ -43,9 +43,10 @@ pub(super) async fn put(State(service): State<Service>, request: WriteRequest) -
     }
     let stored = new.schema.as_ref().map(|schema| schema.text.clone());
     let data = identity(&new.key).raw("json_schema", schema_or_null(stored.as_deref()));
+    let principal = request.caller.principal.clone();
     let written = service.write(request.caller, Write::SetSchema(new.clone())).await?;
-    let reply = if force {
-        let tried = service.breaking(new).await?;
+    let tried = if force { service.breaking(&principal, new).await? } else { None };
+    let reply = if let Some(tried) = tried {
         let reply = Reply::ok("schema stored", &with_report(data, &tried.report).finish());
         reply.breaking_configs(tried.report.count).state_revision(tried.revision)
     } else {
@@ -92,14 +93,15 @@ async fn get_part(
 ) -> Result<Reply, Problem> {
     let (consistency, ()) = request.params.with_consistency(Ok(()))?;
     check_key(&request.definition(), KEY)?;
-    let state = service.view(consistency).await?;
-    let definition = &find(&state, &request.definition())?.definition;
+    let key = request.definition();
+    let view = service.read(&request.principal, Verb::Read, &key, consistency).await?;
+    let definition = &find(&view)?.definition;
     let reply = if request.has(definition.revision) {
         Reply::not_modified()
     } else {
         Reply::ok(message, &part(definition).finish())
     };
-    Ok(reply.record_version(definition.revision, definition.modified_at).state_revision(state.revision()))
+    Ok(reply.record_version(definition.revision, definition.modified_at).state_revision(view.revision()))
 }
 
 /// The text of a schema; `null` where there is none.

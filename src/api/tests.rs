@@ -30,7 +30,7 @@ async fn node(directory: &std::path::Path) -> Api {
     let service = patient_service(directory);
     // Nobody calls these.
     let (api_addr, peer_addr) = ("127.0.0.1:1".into(), "127.0.0.1:2".into());
-    service.init(vec![Member { id: 1, api_addr, peer_addr }]).await.unwrap();
+    service.init(&Principal::root(), vec![Member { id: 1, api_addr, peer_addr }]).await.unwrap();
     let api = Api::new(service);
     let bodies = [
         (DEFINITIONS, r#"{"config_definition_key":"d","indexes":["n"]}"#),

@@ -88,7 +88,7 @@ pub(super) async fn open(
         start: begin,
         consistency,
     };
-    let watch = service.watch(wanted).await?;
+    let watch = service.watch(request.principal, wanted).await?;
     let position = watch.position();
     let first = stream::once(async { Ok(Bytes::from_static(RETRY_LINE.as_bytes())) });
     let rest = stream::unfold(watch, |mut watch: Watch| async {

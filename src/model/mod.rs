@@ -7,6 +7,7 @@
 //! | [`schema`] | JSON Schema: what is compiled, what a check may cost |
 //! | [`index`] | indexed paths, their slots, values as bytes that sort |
 //! | [`query`] | list queries: page, sort, search, filters |
+//! | [`key_set`] | the definitions that a caller may see, as ranges of keys |
 //! | [`patch`] | JSON Merge Patch and JSON Patch |
 //! | [`redaction`] | secret values: hidden from who may not see them, kept by who writes the rest |
 //! | [`access_key`] | access keys: what each may do, and how it is written down |
@@ -29,6 +30,7 @@ pub mod feature;
 pub(crate) mod flat;
 pub mod index;
 pub mod key;
+pub mod key_set;
 pub mod limits;
 pub mod patch;
 pub mod query;

@@ -18,6 +18,7 @@
 //! | builds of indexes (on the leader) | `index_build` |
 //! | the file that holds the whole state | `backup` |
 //! | the owner of a credential | `access` |
+//! | what a caller may see of a state, and which writes a caller may make | `view` |
 //! | the free space that writes leave on the disk, of this node and of a majority | `disk_reserve`, `room` |
 //! | threads for work that takes longer than about a millisecond, and whose turn it is | `cpu_pool` |
 //! | where a request comes from | `origin` |
@@ -53,6 +54,7 @@ pub(crate) mod read;
 mod request;
 mod retry;
 mod room;
+mod view;
 pub mod watch;
 mod write;
 
@@ -94,6 +96,7 @@ pub use request::{
     Alarm, Caller, ClusterView, Compiled, Consistency, Level, MemberView, NewSchema, NewUnique, Principal,
     Refusal, Rollback, Write, Written,
 };
+pub use view::DefinitionView;
 pub(crate) use write::forwarded::Parts;
 pub use write::{
     config_scan::{Breaking, Report},
@@ -271,8 +274,7 @@ impl Service {
     }
 
     /// The state that this node has applied, however old; empty before the node has an identity.
-    #[must_use]
-    pub fn applied(&self) -> Arc<State> {
+    fn applied(&self) -> Arc<State> {
         self.consensus().map(Consensus::state).unwrap_or_default()
     }
 

@@ -379,6 +379,8 @@ pub enum Refusal {
     },
     /// The key was good when the request came and is not any more; certainly not applied.
     KeyEnded,
+    /// As [`Self::Conflict`], with its location.
+    ConflictAt(Violation),
 }
 
 impl From<Rejection> for Refusal {

@@ -71,7 +71,7 @@ async fn a_node_that_belongs_to_no_cluster_refuses_everything_with_that_reason()
     }
     assert!(service.ready().is_err());
     assert_eq!(service.revision(), 0);
-    assert_eq!(service.cluster().cluster_id, None);
+    assert_eq!(service.cluster(&Principal::root()).unwrap().cluster_id, None);
 }
 
 #[tokio::test]

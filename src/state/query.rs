@@ -12,10 +12,12 @@
 //! | this one | finds where the matching records are, and what it costs to test them |
 //! | `matching` | tests one record |
 //! | `rows` | keeps the rows of the page |
+//! | `definitions` | lists of definitions, of all or of those that a caller may see |
 //!
 //! **Invariant:** ties are broken by key, ascending in both directions; records without the sort field come last in
 //! both; the pages of one state have neither gap nor overlap.
 
+mod definitions;
 mod matching;
 mod rows;
 
@@ -27,8 +29,8 @@ use super::{
 };
 use crate::model::{
     key::Key,
-    query::{ConfigQuery, ConfigSort, DefinitionQuery, DefinitionSort, Field, Filter, Page, Test},
-    record::{Config, Definition},
+    query::{ConfigQuery, ConfigSort, Field, Filter, Page, Test},
+    record::Config,
 };
 use matching::contains;
 pub use matching::finds;
@@ -51,41 +53,6 @@ const STRING_TAG: &[u8] = &[0x40];
 
 /// A result of work that is never given up.
 const NEVER_OVER: &str = "work that is needed to its end has a result";
-
-impl State {
-    /// A page of definitions.
-    #[must_use]
-    pub fn list(&self, query: &DefinitionQuery) -> QueryResult<Arc<Definition>> {
-        self.list_until(query, &|| false).expect(NEVER_OVER)
-    }
-
-    /// A page of definitions; `None` when `is_over` has said that it is not needed any more.
-    #[must_use]
-    pub fn list_until(
-        &self,
-        query: &DefinitionQuery,
-        is_over: &dyn Fn() -> bool,
-    ) -> Option<QueryResult<Arc<Definition>>> {
-        let (page, steps) = (&query.page, &mut Steps::new(is_over));
-        let matches = |definition: &Arc<Definition>| contains(definition.key.as_str(), &page.search);
-        match query.sort {
-            DefinitionSort::Key => {
-                page_of_index(&self.by_key, page, |item| &item.record.definition, matches, steps)
-            }
-            DefinitionSort::Created => page_of_index(&self.by_created, page, |item| &item.of, matches, steps),
-            DefinitionSort::Modified => {
-                page_of_index(&self.by_modified, page, |item| &item.of, matches, steps)
-            }
-        }
-    }
-
-    /// About how many definitions a list looks at.
-    #[must_use]
-    pub fn list_price(&self, query: &DefinitionQuery) -> u64 {
-        let all = self.by_key.len();
-        if query.page.search.is_empty() { query.page.limit.min(all) } else { all }
-    }
-}
 
 fn skip(page: &Page) -> u64 {
     (page.page - 1).saturating_mul(page.limit)

@@ -32,7 +32,13 @@ fn if_none_match_is_compared_with_the_current_version() {
     let has = |values: &[&str]| {
         let pairs: Vec<_> = values.iter().map(|value| (header::IF_NONE_MATCH, *value)).collect();
         let uri = Uri::from_static("/");
-        ReadRequest { params: Params::from_uri(&uri), uri, headers: headers(&pairs) }.has(7)
+        ReadRequest {
+            principal: Principal::root(),
+            params: Params::from_uri(&uri),
+            uri,
+            headers: headers(&pairs),
+        }
+        .has(7)
     };
     assert!(has(&["\"7\""]) && has(&["*"]) && has(&["\"1\", W/\"7\""]) && has(&["\"1\"", "\"7\""]));
     assert!(!has(&[]) && !has(&["\"8\""]) && !has(&["7"]) && !has(&["\"77\""]) && !has(&["\"7"]));

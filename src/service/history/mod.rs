@@ -20,9 +20,10 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout_at};
 
-use super::{Consistency, Refusal, Service, read::wait_until_applied, run_blocking};
+use super::{Consistency, Principal, Refusal, Service, read::wait_until_applied, run_blocking};
 use crate::{
     model::{
+        access_key::Verb,
         error::{Invalid, Rejection, Violation},
         key::Key,
         record::{Config, Revision},
@@ -77,10 +78,12 @@ impl Service {
     /// When there was never such a config, the revision is expired, or no member has the history.
     pub async fn config_history(
         &self,
+        principal: &Principal,
         consistency: Consistency,
         (definition, key): (&str, &str),
         (before, limit): (Option<Revision>, usize),
     ) -> Result<(HistoryPage, Revision), Refusal> {
+        principal.authorize(Verb::Read, Some(definition))?;
         let state = self.view(consistency).await?;
         let subject = subject(&state, definition, key)?;
         let page = self.changes_of(&state, subject, before, limit).await?;
@@ -98,10 +101,12 @@ impl Service {
     /// When there was never such a definition, the revision is expired, or no member has the history.
     pub async fn definition_history(
         &self,
+        principal: &Principal,
         consistency: Consistency,
         key: &str,
         (before, limit): (Option<Revision>, usize),
     ) -> Result<(HistoryPage, Revision), Refusal> {
+        principal.authorize(Verb::Read, Some(key))?;
         let state = self.view(consistency).await?;
         let page = self.changes_of(&state, Subject::Definition(key.into()), before, limit).await?;
         if page.items.is_empty() && before.is_none() && state.definition(key).is_none() {
@@ -116,10 +121,12 @@ impl Service {
     /// When it did not exist then, the revision is expired or not applied yet, or no member has the history.
     pub async fn config_at(
         &self,
+        principal: &Principal,
         consistency: Consistency,
         (definition, key): (&str, &str),
         at: Revision,
     ) -> Result<(Arc<Config>, Revision), Refusal> {
+        principal.authorize(Verb::Read, Some(definition))?;
         let state = self.view(consistency).await?;
         let config = self.config_as_of(&state, (definition, key), at, "query").await?;
         Ok((config, state.revision()))
@@ -129,7 +136,7 @@ impl Service {
     ///
     /// # Errors
     /// When it is no longer retained, or no member has the history.
-    pub async fn config_written_at(
+    pub(in crate::service) async fn config_written_at(
         &self,
         definition: &str,
         key: &str,

@@ -20,6 +20,7 @@ use super::{
 };
 use crate::{
     model::{
+        access_key::Verb,
         error::{Invalid, LocSegment, Violation},
         limits::MEMBER_CHANGE_TIMEOUT,
         record::Revision,
@@ -33,7 +34,7 @@ use crate::{
     raft::{ChangeError, Consensus},
     service::{
         Service,
-        request::{ClusterView, Refusal},
+        request::{ClusterView, Principal, Refusal},
         retry::{Attempt, AttemptError, Leader, OnUnknown, Retry, confirm_leadership},
     },
 };
@@ -110,7 +111,8 @@ impl Service {
     ///
     /// # Errors
     /// The refusal of the change; see [`Refusal`].
-    pub async fn change(&self, change: Change) -> Result<Changed, Refusal> {
+    pub async fn change(&self, principal: &Principal, change: Change) -> Result<Changed, Refusal> {
+        principal.authorize(Verb::Cluster, None)?;
         check(&change)?;
         let consensus = self.consensus_or_refusal()?;
         let deadline = Instant::now() + MEMBER_CHANGE_TIMEOUT;
@@ -122,7 +124,7 @@ impl Service {
         let ChangeMade { created, revision } = retry.run(consensus, attempt).await?;
         // A node that was removed never applies the change, and shows what it knows.
         let _timed_out = timeout(APPLY_TIMEOUT, consensus.wait_applied(revision)).await.is_err();
-        Ok(Changed { created, view: self.cluster() })
+        Ok(Changed { created, view: self.cluster_view() })
     }
 
     async fn forward_change(

@@ -15,9 +15,9 @@ mod forming;
 mod readiness;
 mod steps;
 
-use super::{ClusterView, MemberView, Service, feature_level::Levels};
+use super::{ClusterView, MemberView, Principal, Refusal, Service, feature_level::Levels};
 use crate::{
-    model::feature::LEVEL_MIN,
+    model::{access_key::Verb, feature::LEVEL_MIN},
     peer::{Member, NodeId, identity::Identity},
     raft::{Consensus, MemberStatus, Start, StartError},
 };
@@ -86,8 +86,15 @@ impl Service {
     }
 
     /// What this node knows of its cluster.
-    #[must_use]
-    pub fn cluster(&self) -> ClusterView {
+    ///
+    /// # Errors
+    /// When the principal may not see it.
+    pub fn cluster(&self, principal: &Principal) -> Result<ClusterView, Refusal> {
+        principal.authorize(Verb::Cluster, None)?;
+        Ok(self.cluster_view())
+    }
+
+    fn cluster_view(&self) -> ClusterView {
         let mut view = ClusterView {
             cluster_id: self.inner.peers.me.get().map(|me| me.cluster_id),
             node_id: self.node_id(),

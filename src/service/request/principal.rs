@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use smol_str::SmolStr;
 
-use super::{Refusal, Target, Write};
+use super::{Effect, Refusal, Target, Write};
 use crate::model::{
     access_key::{AccessKey, Verb},
     record::Revision,
@@ -72,12 +72,14 @@ impl Principal {
     }
 
     fn authorize_one(&self, write: &Write) -> Result<(), Refusal> {
-        let verb = match write.target() {
-            Target::Definition(_) => Verb::Define,
+        let verbs: &[Verb] = match (write.target(), write.effect()) {
+            (Target::Definition(_), _) => &[Verb::Define],
+            // Their answers have data that the caller did not send, and a patch can ask for a value.
+            (Target::Config { .. }, Effect::Compute | Effect::Restore) => &[Verb::Write, Verb::Read],
             // A batch holds no batch.
-            Target::Config { .. } | Target::Batch => Verb::Write,
+            (Target::Config { .. } | Target::Batch, _) => &[Verb::Write],
         };
-        self.authorize(verb, Some(write.definition()))
+        verbs.iter().try_for_each(|verb| self.authorize(*verb, Some(write.definition())))
     }
 }
 

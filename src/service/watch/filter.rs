@@ -17,6 +17,7 @@ use crate::{
         error::{Invalid, Rejection},
         index,
         key::Key,
+        key_set::KeySet,
         limits::Limits,
         query::{self, ConfigQuery, QueryError},
         record::{Config, Definition, Revision},
@@ -31,7 +32,8 @@ pub(super) const NEEDS_ONE_DEFINITION: &str = "a filter and `config_key` need ex
 /// The keys that a watch is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Scope {
-    All,
+    /// Everything that the caller may read, by the definitions' keys.
+    Visible(KeySet),
     /// These definitions with all their configs.
     Definitions(BTreeSet<Key>),
     /// These configs of one definition, and the definition itself.
@@ -41,7 +43,7 @@ pub(super) enum Scope {
 impl Scope {
     pub(super) fn topics(&self) -> Vec<Topic> {
         match self {
-            Self::All => vec![Topic::All],
+            Self::Visible(_) => vec![Topic::All],
             Self::Definitions(keys) => keys.iter().cloned().map(Topic::Definition).collect(),
             Self::Configs(definition, keys) => {
                 let config = |key: &Key| Topic::Config(definition.clone(), key.clone());
@@ -56,14 +58,14 @@ impl Scope {
             RecordChange::Definition { key, .. } => self.contains_definition(key),
             RecordChange::Config { definition, key, .. } => match self {
                 Self::Configs(of, keys) => of == definition && keys.contains(key),
-                Self::All | Self::Definitions(_) => self.contains_definition(definition),
+                Self::Visible(_) | Self::Definitions(_) => self.contains_definition(definition),
             },
         }
     }
 
     fn contains_definition(&self, key: &Key) -> bool {
         match self {
-            Self::All => true,
+            Self::Visible(keys) => keys.contains(key.as_str()),
             Self::Definitions(keys) => keys.contains(key),
             Self::Configs(definition, _) => definition == key,
         }
@@ -192,7 +194,9 @@ impl Selection {
             _ if params.is_empty() => None,
             Scope::Configs(key, _) => Some(key),
             Scope::Definitions(keys) if keys.len() == 1 => keys.first(),
-            Scope::All | Scope::Definitions(_) => return Err(invalid("definition", NEEDS_ONE_DEFINITION)),
+            Scope::Visible(_) | Scope::Definitions(_) => {
+                return Err(invalid("definition", NEEDS_ONE_DEFINITION));
+            }
         };
         let filter = filtered
             .map(|key| {

@@ -80,6 +80,7 @@ impl Initial {
             };
             let Some(found) = next else {
                 self.next.definition += 1;
+                examined += 1;
                 continue;
             };
             let Some(place) = self.next.config else {
@@ -104,11 +105,14 @@ impl Initial {
     }
 }
 
-/// The definition at a place of the requested ones; the inner `None` is one that does not exist.
+/// The definition at a place of the requested ones; the inner `None` is one that does not exist or is not visible.
 fn definition<'a>(state: &'a State, scope: &Scope, place: u64) -> Option<Option<&'a Arc<Collection>>> {
     let by_key = |key: &Key| state.definition(key.as_str());
     match scope {
-        Scope::All => state.definition_at(place).map(Some),
+        Scope::Visible(keys) => {
+            let is_visible = |found: &&Arc<Collection>| keys.contains(found.definition.key.as_str());
+            state.definition_at(place).map(|found| Some(found).filter(is_visible))
+        }
         Scope::Definitions(keys) => keys.iter().nth(usize::try_from(place).ok()?).map(by_key),
         Scope::Configs(key, _) => (place == 0).then(|| by_key(key)),
     }
@@ -117,7 +121,7 @@ fn definition<'a>(state: &'a State, scope: &Scope, place: u64) -> Option<Option<
 /// The config at a place of the requested ones; the inner `None` is one that does not exist.
 fn config<'a>(found: &'a Collection, scope: &Scope, place: u64) -> Option<Option<&'a Arc<Config>>> {
     match scope {
-        Scope::All | Scope::Definitions(_) => found.by_key.at(place).map(|item| Some(&item.record)),
+        Scope::Visible(_) | Scope::Definitions(_) => found.by_key.at(place).map(|item| Some(&item.record)),
         Scope::Configs(_, keys) => {
             keys.iter().nth(usize::try_from(place).ok()?).map(|key| found.config(key.as_str()))
         }

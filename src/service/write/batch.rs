@@ -104,6 +104,7 @@ fn step(scratch: &mut State, place: u32, write: &Write, rules: RulesFor<'_>) -> 
         | Refusal::NotThere(_)
         | Refusal::LimitReached(_)
         | Refusal::KeyEnded
+        | Refusal::ConflictAt(_)
         | Refusal::Breaks(..) => refusal,
     })
 }

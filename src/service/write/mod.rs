@@ -12,6 +12,7 @@
 //! | what a preparation may cost, and on which threads it runs | `budget` |
 //! | compiled schemas | `validators` |
 //! | several writes as one | `batch` |
+//! | what a refusal may say to a caller who may not read | `conceal` |
 //! | a patch, and the content that its answer shows | `patch` |
 //! | the order of writes that are computed from the same record | `record_locks` |
 //! | another schema or other unique paths, which all configs must fit | `redefine`, `config_scan`, `write_barrier` |
@@ -27,6 +28,7 @@
 
 mod batch;
 mod budget;
+mod conceal;
 pub(super) mod config_scan;
 mod dry_run;
 pub(super) mod forwarded;
@@ -58,6 +60,7 @@ use crate::{
     state::State,
 };
 use budget::{Budget, may_be_inline, weight_of};
+use conceal::concealed;
 use patch::{content_at, lock_set};
 use prepare::{Prepared, check_intake, prepare};
 use redefine::{needs_config_check, set_configs_read};
@@ -84,9 +87,10 @@ impl Service {
         let deadline = Instant::now() + self.time_for(&write);
         let request = Arc::new(WriteRequest { caller, write });
         let retry = Retry::until(deadline, on_unknown(&request.caller), "no leader took the request in time");
-        let decided = retry.run(consensus, |deadline| self.attempt(consensus, &request, deadline)).await?;
-        let Decision { outcome, content } = decided;
-        let applied = outcome?;
+        let concealed = |refusal| concealed(refusal, &request.caller.principal, &request.write);
+        let decided = retry.run(consensus, |deadline| self.attempt(consensus, &request, deadline)).await;
+        let Decision { outcome, content } = decided.map_err(concealed)?;
+        let applied = outcome.map_err(|rejection| concealed(rejection.into()))?;
         if request.caller.dry_run {
             return Ok(Written { applied, revision: applied.revision, dry_run: true, content });
         }

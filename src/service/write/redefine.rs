@@ -29,6 +29,7 @@ use super::{
 };
 use crate::{
     model::{
+        access_key::Verb,
         command::Command,
         error::{Invalid, LocSegment, Violation},
         index,
@@ -38,7 +39,7 @@ use crate::{
     },
     raft::Consensus,
     service::{
-        Service,
+        Principal, Service,
         cpu_pool::{Cancel, ScanPlace, Way, Weight},
         request::{Caller, Consistency, Effect, NewSchema, NewUnique, Refusal, Write, WriteRequest},
         retry::{Attempt, AttemptError, confirm_leadership},
@@ -288,12 +289,13 @@ impl Service {
     }
 
     /// Tries a schema without storing it: validated as by [`Self::write`], with a report in place of a refusal because
-    /// of configs.
+    /// of configs. The report names configs, so the caller must have the right to read them.
     ///
     /// # Errors
     /// Any other refusal that the write would get.
     pub async fn try_schema(&self, caller: Caller, new: NewSchema) -> Result<Tried, Refusal> {
         let _permit = self.inner.admission.try_acquire().map_err(|_| Refusal::Overloaded)?;
+        caller.principal.authorize(Verb::Read, Some(&new.key))?;
         let (state, write) = self.prepare_redefinition(caller, Write::SetSchema(new)).await?;
         self.report(state, write).await.map(|(tried, _)| tried)
     }
@@ -304,22 +306,27 @@ impl Service {
     /// The refusal that the write would get.
     pub async fn try_unique(&self, caller: Caller, new: NewUnique) -> Result<Revision, Refusal> {
         let _permit = self.inner.admission.try_acquire().map_err(|_| Refusal::Overloaded)?;
+        caller.principal.authorize(Verb::Read, Some(&new.key))?;
         let (state, write) = self.prepare_redefinition(caller, Write::SetUnique(new)).await?;
         let (tried, refusal) = self.report(state, write).await?;
         refusal.map_or(Ok(tried.revision), Err)
     }
 
-    /// Which configs violate a schema that was stored by force, on this node's state.
+    /// Which configs violate a schema that was stored by force, on this node's state; `None` for a caller who may not
+    /// read them.
     ///
     /// # Errors
     /// *Undecided*: the schema is stored, and the report failed.
-    pub async fn breaking(&self, new: NewSchema) -> Result<Tried, Refusal> {
+    pub async fn breaking(&self, principal: &Principal, new: NewSchema) -> Result<Option<Tried>, Refusal> {
+        if principal.authorize(Verb::Read, Some(&new.key)).is_err() {
+            return Ok(None);
+        }
         let stored = |refusal| {
             Refusal::Undecided(format!("the schema is stored, but there is no report on it: {refusal:?}"))
         };
         let consensus = self.consensus_or_refusal().map_err(stored)?;
         let report = self.report(consensus.state(), Write::SetSchema(new)).await;
-        report.map(|(tried, _)| tried).map_err(stored)
+        report.map(|(tried, _)| Some(tried)).map_err(stored)
     }
 
     /// Validates a change except for its configs. Returns the state that the configs are to be checked in.
@@ -329,6 +336,7 @@ impl Service {
         write: Write,
     ) -> Result<(Arc<State>, Write), Refusal> {
         check_intake(&write, self.limits())?;
+        caller.principal.authorize_write(&write)?;
         let state = self.view(Consistency::LINEARIZABLE).await?;
         // Nothing is stored, so nothing is remembered either.
         let request = Arc::new(WriteRequest { caller: Caller { idempotency_key: None, ..caller }, write });

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use super::prepare::decided_before;
 use crate::{
     model::{
+        access_key::Verb,
         command::Expect,
         document::{self, Document},
         error::Rejection,
@@ -40,6 +41,10 @@ impl Service {
         to: Revision,
         expect: Expect,
     ) -> Result<(Written, Arc<Config>), Refusal> {
+        // Decided before anything is looked up; the write itself asks again.
+        for verb in [Verb::Write, Verb::Read] {
+            caller.principal.authorize(verb, Some(definition))?;
+        }
         let state = self.view(Consistency::LINEARIZABLE).await?;
         if let Some(outcome) = decided_before(&state, &caller) {
             let applied = outcome?;

@@ -4,7 +4,12 @@ use proptest::prelude::*;
 
 use super::{matching::holds, rows::compare, *};
 use crate::{
-    model::{index::Indexing, key::Key, record::Entry, time::Timestamp},
+    model::{
+        index::Indexing,
+        key::Key,
+        record::{Definition, Entry},
+        time::Timestamp,
+    },
     state::builder::Builder,
 };
 

