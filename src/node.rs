@@ -19,7 +19,9 @@ use std::{
     time::Duration,
 };
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{
+    DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit,
+};
 use tokio::{
     net::TcpListener,
     signal::unix::{Signal, SignalKind, signal},
@@ -62,6 +64,7 @@ const PEER_CALLS_PART: usize = 4;
 /// The reason why it could not start or go on.
 pub fn run(settings: Settings) -> Result<(), String> {
     log_panics();
+    hide_memory();
     let _lock = lock_directory(&settings.data_dir)?;
     minimize_timer_slack();
     let open_files_max = raise_open_files_limit();
@@ -74,6 +77,14 @@ pub fn run(settings: Settings) -> Result<(), String> {
     let result = runtime.block_on(serve(settings, open_files_max));
     runtime.shutdown_timeout(FAILED_SHUTDOWN_TIMEOUT);
     result
+}
+
+/// Keeps the memory and the environment of the process, which hold data and secrets, from other processes of its account,
+/// and from core files. Root may still look.
+fn hide_memory() {
+    if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
+        tracing::warn!(%error, "core files of this process could not be switched off");
+    }
 }
 
 /// Minimizes the timer slack. By default the system may prolong each wait by 50 µs to save power, which is longer
@@ -105,12 +116,13 @@ fn connections_max(open_files_max: usize) -> (usize, usize) {
     (share(3), share(1))
 }
 
-async fn serve(settings: Settings, open_files_max: usize) -> Result<(), String> {
+async fn serve(mut settings: Settings, open_files_max: usize) -> Result<(), String> {
     let signals = ShutdownSignals::listen()?;
     let api = Listener::bind(&settings.api_addr).await?;
     let peer = Listener::bind(&settings.peer_addr).await?;
     let (api_max, peer_max) = connections_max(open_files_max);
     let service = make_service(&settings, peer_max / PEER_CALLS_PART);
+    settings.forget_secrets();
     let options = |connections_max: usize, share_of: ShareOf| ServeOptions {
         connections_max,
         per_address_max: match share_of {

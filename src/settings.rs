@@ -12,6 +12,7 @@ mod log;
 use std::{fmt, path::PathBuf, time::Duration};
 
 use clap::Args;
+use zeroize::Zeroizing;
 
 use crate::{
     model::{
@@ -32,9 +33,9 @@ pub const BODY_BYTES_MAX: usize = 16 << 20;
 /// Least value of `--in-flight-bytes`: a config of the default limit and its answer fit into it.
 const IN_FLIGHT_BYTES_MIN: usize = 32 << 20;
 
-/// A secret, which `Debug` does not show.
+/// A secret, which `Debug` does not show, and whose memory is overwritten when it is freed.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
+pub struct Secret(Zeroizing<String>);
 
 impl Secret {
     /// The text itself.
@@ -46,7 +47,7 @@ impl Secret {
 
 impl From<&str> for Secret {
     fn from(text: &str) -> Self {
-        Self(text.into())
+        Self(Zeroizing::new(text.into()))
     }
 }
 
@@ -310,6 +311,7 @@ fn read_secrets(
         (true, Some(path)) => {
             let text = std::fs::read_to_string(path)
                 .map_err(|error| format!("{file_flag} {}: {error}", path.display()))?;
+            let text = Zeroizing::new(text);
             text.split([',', '\n']).map(str::trim).filter(|part| !part.is_empty()).map(Secret::from).collect()
         }
     };
@@ -328,6 +330,12 @@ fn read_secrets(
 }
 
 impl Settings {
+    /// Overwrites the secrets, once everything that needs them has what it needs.
+    pub fn forget_secrets(&mut self) {
+        self.api_key = Secret::from("");
+        self.cluster_secrets.clear();
+    }
+
     /// Checks a command line.
     ///
     /// # Errors

@@ -76,7 +76,7 @@ use axum::{
     routing::{MethodRouter, delete, get, post},
 };
 use futures::FutureExt as _;
-use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use hyper::body::Incoming;
 use tower::ServiceExt as _;
 use tracing::error;
@@ -89,7 +89,7 @@ use crate::{
 use access::Access;
 use digits::number;
 use extract::{ReadRequest, WriteRequest};
-use reply::{LogOnly, NODE, Problem, Reply, STATE_REVISION};
+use reply::{LogOnly, NO_STORE, NODE, Problem, Reply, STATE_REVISION};
 use server::Answerer;
 pub use server::serve;
 
@@ -166,6 +166,12 @@ impl Api {
         let headers = response.headers_mut();
         headers.insert(REQUEST_ID, id);
         headers.insert(NODE, number(service.node_id()));
+        // No browser takes an answer for another kind of document than it is.
+        headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        if is_granted {
+            // What needs a key is for its owner alone, and is in no cache.
+            headers.insert(header::CACHE_CONTROL, NO_STORE);
+        }
         if is_granted {
             headers.entry(STATE_REVISION).or_insert_with(|| number(service.revision()));
         } else {

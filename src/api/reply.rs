@@ -27,6 +27,7 @@ use crate::{
         error::{Invalid, LocSegment, Rejection, Violation},
         query::{Page, QueryError},
         record::Revision,
+        redaction::RedactedPlaces,
         time::Timestamp,
     },
     service::{Backup, Refusal, Written, memory_budget::Reservation, read::list::BUFFERED_PAGE_BYTES_MAX},
@@ -45,16 +46,20 @@ const BREAKING_CONFIGS: HeaderName = HeaderName::from_static("x-concord-breaking
 const DRY_RUN: HeaderName = HeaderName::from_static("x-concord-dry-run");
 /// The text for a credential that is unknown, or was known until a moment ago.
 pub(super) const NOT_VALID: &str = "the credential is not valid";
+/// The header with the places of values that the caller is not shown.
+const REDACTED: HeaderName = HeaderName::from_static("x-concord-redacted");
 /// Seconds after which a refused request may be sent again: an election takes about one.
 const RETRY_AFTER_S: HeaderValue = HeaderValue::from_static("1");
 const ACCEPT_PATCH: HeaderName = HeaderName::from_static("accept-patch");
 /// The media types of patches, those of `body::patch_format`.
 const PATCH_TYPES: HeaderValue =
     HeaderValue::from_static("application/merge-patch+json, application/json-patch+json");
+/// The cache control of what needs a key.
+pub(super) const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// The headers that an answer about a record has: a map with room for them is not rebuilt as it grows.
-const HEADERS: usize = 6;
+const HEADERS: usize = 8;
 
 /// A success.
 #[derive(Debug)]
@@ -148,7 +153,7 @@ impl Reply {
     pub(super) fn event_stream(body: Body) -> Self {
         let headers = [
             (header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream")),
-            (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+            (header::CACHE_CONTROL, NO_STORE),
             (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no")),
         ];
         Self { status: StatusCode::OK, headers: HeaderMap::from_iter(headers), body }
@@ -156,9 +161,7 @@ impl Reply {
 
     /// A file embedded in the binary.
     pub(super) fn asset(kind: &str, bytes: Bytes) -> Self {
-        let headers =
-            HeaderMap::from_iter([(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"))]);
-        let reply = Self { status: StatusCode::OK, headers, body: Body::from(bytes) };
+        let reply = Self { status: StatusCode::OK, headers: HeaderMap::new(), body: Body::from(bytes) };
         reply.header(header::CONTENT_TYPE, kind)
     }
 
@@ -185,6 +188,14 @@ impl Reply {
     pub(super) fn index_building(self, progress: Option<String>) -> Self {
         match progress {
             Some(progress) => self.header(INDEX_BUILDING, &progress),
+            None => self,
+        }
+    }
+
+    /// Names the places of values that the caller is not shown, where there are any.
+    pub(super) fn redacted(self, places: Option<&RedactedPlaces>) -> Self {
+        match places.filter(|places| !places.is_empty()) {
+            Some(places) => self.header(REDACTED, &places.texts().collect::<Vec<_>>().join(", ")),
             None => self,
         }
     }

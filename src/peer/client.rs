@@ -28,6 +28,7 @@ use http::{
     header::{CONNECTION, UPGRADE},
 };
 use tokio_util::sync::CancellationToken;
+use zeroize::Zeroize as _;
 
 use super::{NodeId, admission::Members, call::Call, fallback::KnownNodes, identity::Identity};
 use crate::model::feature::LEVEL_MIN;
@@ -67,6 +68,12 @@ const REFUSAL_BYTES_MAX: usize = 1024;
 /// The cluster's secrets. The first is sent, all are accepted, so that secrets can be rotated.
 #[derive(Clone)]
 pub struct Secrets(pub Vec<String>);
+
+impl Drop for Secrets {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
 
 impl std::fmt::Debug for Secrets {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

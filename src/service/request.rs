@@ -27,6 +27,7 @@ use crate::{
         error::{Invalid, Rejection, Violation},
         patch::Patch,
         record::Revision,
+        redaction::RedactedPlaces,
         schema::Schema,
     },
     peer::NodeId,
@@ -337,6 +338,19 @@ pub struct Written {
     pub dry_run: bool,
     /// What the leader computed for the record (`PatchConfig`); `None` where it is not known any more.
     pub content: Option<Arc<str>>,
+    /// The places of `content` that the caller is not shown.
+    pub redacted: RedactedPlaces,
+}
+
+impl Written {
+    pub(super) fn new(
+        applied: Applied,
+        revision: Revision,
+        dry_run: bool,
+        content: Option<Arc<str>>,
+    ) -> Self {
+        Self { applied, revision, dry_run, content, redacted: RedactedPlaces::default() }
+    }
 }
 
 /// Why a request was not carried out. Sent between nodes: new variants go to the end.

@@ -20,13 +20,14 @@ static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
 static VALIDATORS: LazyLock<Mutex<BTreeMap<String, Arc<Validator>>>> = LazyLock::new(Mutex::default);
 
 /// The headers that only some answers of an operation have.
-const OPTIONAL: [&str; 6] = [
+const OPTIONAL: [&str; 7] = [
     "Link",
     "Warning",
     "Accept-Patch",
     "X-Concord-Dry-Run",
     "X-Concord-Index-Building",
     "X-Concord-Breaking-Configs",
+    "X-Concord-Redacted",
 ];
 /// The headers that a write has only when it was stored, not as a dry run.
 const OF_STORED: [&str; 2] = ["ETag", "Last-Modified"];

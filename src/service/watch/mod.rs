@@ -36,7 +36,9 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Consistency, Inner, Level, Principal, Refusal, Reservation, Service, Share, view::visible};
+use super::{
+    Consistency, Inner, Level, Principal, RedactedRecords, Refusal, Reservation, Service, Share, view::visible,
+};
 use crate::{
     feed::{Event, EventPage, Feed},
     model::{
@@ -96,8 +98,8 @@ pub struct WatchRequest {
 pub enum Notice {
     /// A part of the initial state.
     State(InitialChunk),
-    /// The part of an event that was requested.
-    Changes(Arc<Event>, Selected),
+    /// The part of an event that was requested, and what of its items is redacted.
+    Changes(Arc<Event>, Selected, RedactedRecords),
     /// Everything up to (and including) this revision has been returned.
     Progress(Revision),
     /// The watch ends, and why.
@@ -154,6 +156,11 @@ impl Service {
         let consensus = self.consensus_or_refusal()?;
         if self.inner.stopping.is_cancelled() {
             return Err(Refusal::Unavailable("this node is stopping".into()));
+        }
+        if let Some(key) = scope.only_definition().filter(|_| !request.filters.is_empty())
+            && let Some(found) = state.definition(key.as_str())
+        {
+            self.check_filters(&principal, found, &request.filters).await?;
         }
         let selection = Selection::new(scope, request.filters, &state, self.limits())?;
         let feed = consensus.feed();
@@ -280,7 +287,7 @@ impl Watch {
         if self.has_ended {
             return None;
         }
-        let notice = match self.wait().await {
+        let notice = match self.wait_for_shown().await {
             Ok(notice) => notice,
             Err(refusal) => self.end(Notice::End(refusal)),
         };
@@ -295,10 +302,37 @@ impl Watch {
             || self.initial.is_some()
             || self.selection.is_broken()
             || self.right.is_to_be_checked()
+            || self.events.front().is_some_and(|event| self.is_to_be_redacted(event))
         {
             return None;
         }
         self.next_read().ok().flatten()
+    }
+
+    /// Whether an event has data that the caller may not be shown. It takes its time to redact them.
+    fn is_to_be_redacted(&self, event: &Event) -> bool {
+        let principal = self.right.principal();
+        principal.is_none_or(|principal| self.service.is_to_be_redacted(&principal, event))
+    }
+
+    /// The next notice, as the caller is shown it.
+    async fn wait_for_shown(&mut self) -> Result<Notice, Refusal> {
+        let notice = self.wait().await?;
+        let Some(principal) = self.right.principal().filter(|principal| principal.key.is_some()) else {
+            // What is no principal any more has ended in `wait`.
+            return Ok(notice);
+        };
+        match notice {
+            Notice::Changes(event, selected, _) if self.service.is_to_be_redacted(&principal, &event) => {
+                let (shown, redacted) = Box::pin(self.service.redact_event(&principal, &event)).await?;
+                Ok(Notice::Changes(shown, selected, redacted))
+            }
+            Notice::State(chunk) => {
+                let (service, state) = (&self.service, self.service.applied());
+                Ok(Notice::State(Box::pin(chunk.redacted(service, &principal, &state)).await?))
+            }
+            Notice::Changes(..) | Notice::Progress(_) | Notice::End(_) => Ok(notice),
+        }
     }
 
     fn end(&mut self, notice: Notice) -> Notice {
@@ -403,7 +437,7 @@ impl Watch {
                 continue;
             }
             if let Some(selected) = self.selection.select(&event) {
-                return Ok(Some(Notice::Changes(event, selected)));
+                return Ok(Some(Notice::Changes(event, selected, RedactedRecords::new())));
             }
         }
         self.position = self.position.max(self.upto);

@@ -37,7 +37,7 @@ mod prepare;
 pub(super) mod record_locks;
 pub(super) mod redefine;
 mod rollback;
-mod secrets;
+pub(super) mod secrets;
 pub(super) mod validators;
 pub(super) mod write_barrier;
 
@@ -92,7 +92,7 @@ impl Service {
         let Decision { outcome, content } = decided.map_err(concealed)?;
         let applied = outcome.map_err(|rejection| concealed(rejection.into()))?;
         if request.caller.dry_run {
-            return Ok(Written { applied, revision: applied.revision, dry_run: true, content });
+            return Ok(self.shown(&request, Written::new(applied, applied.revision, true, content)).await);
         }
         // Callers read their own writes on this node. Where that takes too long, the write succeeds all the same.
         let _late = timeout(APPLY_TIMEOUT, consensus.wait_applied(applied.revision)).await.is_err();
@@ -106,7 +106,17 @@ impl Service {
             let earlier = self.config_written_at(definition, key, applied.revision).await;
             content = earlier.ok().map(|config| Arc::clone(&config.data));
         }
-        Ok(Written { applied, revision: state.revision(), dry_run: false, content })
+        Ok(self.shown(&request, Written::new(applied, state.revision(), false, content)).await)
+    }
+
+    /// The result of a write as its caller is shown it.
+    async fn shown(&self, request: &WriteRequest, mut written: Written) -> Written {
+        if let Some(content) = written.content.take() {
+            let (principal, definition) = (&request.caller.principal, request.write.definition());
+            let (content, redacted) = self.shown_data(principal, definition, content).await;
+            (written.content, written.redacted) = (Some(content), redacted);
+        }
+        written
     }
 
     /// Refuses writes that need space on the disk while the reserve is used up.
