@@ -114,7 +114,8 @@ fn parse(body: Value, keeps: bool) -> Result<Vec<Write>, Problem> {
         };
         let violations_loc = vec![OPERATIONS.into(), LocSegment::Index(index)];
         let errors = std::mem::take(&mut fields.errors);
-        let mut operation = Operation { fields: Fields { object, loc, errors }, violations, violations_loc, keeps };
+        let mut operation =
+            Operation { fields: Fields { object, loc, errors }, violations, violations_loc, keeps };
         writes.extend(operation.parse());
         (fields.errors, violations) = (operation.fields.errors, operation.violations);
     }

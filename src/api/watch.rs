@@ -312,8 +312,7 @@ mod tests {
             "\"modified_at\":\"1970-01-01T00:00:00.000007Z\"}]}\n\n"
         );
         assert_eq!(one, expected);
-        let left =
-            render(Notice::Changes(event, Selected::Items(vec![(0, true)]), RedactedRecords::new()));
+        let left = render(Notice::Changes(event, Selected::Items(vec![(0, true)]), RedactedRecords::new()));
         let left = String::from_utf8(left.to_vec()).unwrap();
         assert!(left.contains(r#"{"type":"config_unmatched","config_definition_key":"d","config_key":"k"}"#));
         assert_eq!(render(Notice::Progress(3)), "event: heartbeat\nid: 3\ndata: {\"revision\":3}\n\n");

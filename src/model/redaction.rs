@@ -30,8 +30,20 @@ use super::{
 pub const KEEP: &str = "$concord-keep";
 
 /// What a JSON pointer in a fragment (RFC 6901, 6) may not contain, and what separates two of them in a header.
-const ENCODED: &AsciiSet =
-    &CONTROLS.add(b' ').add(b'"').add(b'#').add(b'%').add(b',').add(b'<').add(b'>').add(b'\\').add(b'^').add(b'`').add(b'{').add(b'|').add(b'}');
+const ENCODED: &AsciiSet = &CONTROLS
+    .add(b' ')
+    .add(b'"')
+    .add(b'#')
+    .add(b'%')
+    .add(b',')
+    .add(b'<')
+    .add(b'>')
+    .add(b'\\')
+    .add(b'^')
+    .add(b'`')
+    .add(b'{')
+    .add(b'|')
+    .add(b'}');
 
 /// The places of redacted values, each once, as JSON pointers from the root of `data`; in all at most
 /// [`REDACTED_PLACES_BYTES_MAX`].
@@ -220,7 +232,9 @@ fn resolved(path: &[LocSegment], value: &Value, stored: &mut Stored<'_>) -> Resu
     let marker = value.as_object().filter(|members| members.len() == 1).and_then(|members| members.get(KEEP));
     let source = match marker {
         Some(Value::Bool(true)) => path.to_vec(),
-        Some(Value::Array(segments)) if stored.is_hidden => source_of(segments).ok_or_else(|| wrong(NOT_WHOLE))?,
+        Some(Value::Array(segments)) if stored.is_hidden => {
+            source_of(segments).ok_or_else(|| wrong(NOT_WHOLE))?
+        }
         Some(_) | None => return Err(wrong(NOT_WHOLE)),
     };
     if !is_same_shape(&source, path) {
@@ -238,8 +252,7 @@ fn resolved(path: &[LocSegment], value: &Value, stored: &mut Stored<'_>) -> Resu
     Ok(kept.clone())
 }
 
-const NOT_WHOLE: &str =
-    "a secret value is kept as a whole by exactly `{\"$concord-keep\": true}` at its place, or replaced as a whole";
+const NOT_WHOLE: &str = "a secret value is kept as a whole by exactly `{\"$concord-keep\": true}` at its place, or replaced as a whole";
 
 /// The paths of all objects with the member of a marker, in the order of the data.
 fn find_markers(value: &Value, path: &mut Vec<LocSegment>, found: &mut Vec<Vec<LocSegment>>) {

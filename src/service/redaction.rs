@@ -262,11 +262,10 @@ impl Service {
         let state = self.applied();
         let is_whole = |definition: &str| {
             let found = state.definition(definition);
-            found
-                .filter(|found| found.definition.created_revision() <= event.revision)
-                .map_or_else(|| principal.authorize(Verb::Reveal, Some(definition)).is_ok(), |found| {
-                    is_shown_whole(principal, found)
-                })
+            found.filter(|found| found.definition.created_revision() <= event.revision).map_or_else(
+                || principal.authorize(Verb::Reveal, Some(definition)).is_ok(),
+                |found| is_shown_whole(principal, found),
+            )
         };
         event.items.iter().any(|item| match item {
             RecordChange::Config { definition, .. } => !is_whole(definition.as_str()),

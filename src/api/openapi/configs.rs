@@ -111,7 +111,9 @@ pub(super) fn payloads() -> Vec<Named> {
     vec![
         (
             "Data",
-            data().description(Some("the data of a config, as they were written; a secret value is null")).into(),
+            data()
+                .description(Some("the data of a config, as they were written; a secret value is null"))
+                .into(),
         ),
         ("ConfigRecord", closed(record, Vec::new()).into()),
         ("ConfigPage", page("ConfigRecord").into()),

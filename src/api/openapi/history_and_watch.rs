@@ -10,7 +10,9 @@ use utoipa::openapi::{
 };
 
 use super::{
-    builder::{DRY_RUN_WRITE_PARAMETERS, Entry, READ_PARAMETERS, READ_REFUSALS, REDACTED, WRITE_REFUSALS, describe},
+    builder::{
+        DRY_RUN_WRITE_PARAMETERS, Entry, READ_PARAMETERS, READ_REFUSALS, REDACTED, WRITE_REFUSALS, describe,
+    },
     configs,
     schemas::{Named, closed, example_schema, integer, json_object, nullable, open, paths, text, time},
 };

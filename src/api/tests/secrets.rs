@@ -4,10 +4,7 @@ use futures::StreamExt as _;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::{
-    model::access_key::Verb,
-    service::tests::owner,
-};
+use crate::{model::access_key::Verb, service::tests::owner};
 
 const CONFIGS_S: &str = "/api/v1/config_definition/s/config/";
 const CONFIG_S: &str = "/api/v1/config_definition/s/config/k";
@@ -41,7 +38,8 @@ async fn node_with_secrets(directory: &std::path::Path) -> (Api, u64) {
 }
 
 async fn respond(api: &Api, principal: &Principal, method: Method, path: &str, body: &str) -> Response {
-    let kind = if body.starts_with('[') { "application/json-patch+json" } else { "application/merge-patch+json" };
+    let kind =
+        if body.starts_with('[') { "application/json-patch+json" } else { "application/merge-patch+json" };
     let kind = if method == Method::PATCH { kind } else { "application/json" };
     let request = Request::builder().method(method).uri(path).header(header::CONTENT_TYPE, kind);
     api.route(Access::Granted(principal.clone()), request.body(Body::from(body.to_owned())).unwrap()).await
@@ -91,8 +89,16 @@ async fn no_answer_shows_a_secret_value_without_the_right_to_reveal() {
             (Method::PUT, format!("{CONFIG_S}?dry_run=true"), put(&kept)),
             (Method::PUT, CONFIG_S.to_owned(), put(&kept)),
             (Method::PATCH, CONFIG_S.to_owned(), r#"{"name": "merged"}"#.to_owned()),
-            (Method::PATCH, format!("{CONFIG_S}?dry_run=true"), r#"[{"op": "remove", "path": "/name"}]"#.to_owned()),
-            (Method::POST, format!("{CONFIG_S}/rollback?dry_run=true"), format!(r#"{{"revision": {first}}}"#)),
+            (
+                Method::PATCH,
+                format!("{CONFIG_S}?dry_run=true"),
+                r#"[{"op": "remove", "path": "/name"}]"#.to_owned(),
+            ),
+            (
+                Method::POST,
+                format!("{CONFIG_S}/rollback?dry_run=true"),
+                format!(r#"{{"revision": {first}}}"#),
+            ),
             (Method::POST, format!("{CONFIG_S}/rollback"), format!(r#"{{"revision": {first}}}"#)),
         ]
     };
@@ -131,7 +137,10 @@ async fn pages_of_a_cursor_are_redacted_too() {
     let (api, _) = node_with_secrets(directory.path()).await;
     for n in 0..3 {
         let body = format!(r#"{{"config_key": "more{n}", "data": {{"pw": "<secret{n}>"}}}}"#);
-        assert_eq!(ask(&api, &Principal::root(), Method::POST, CONFIGS_S, &body).await.0, StatusCode::CREATED);
+        assert_eq!(
+            ask(&api, &Principal::root(), Method::POST, CONFIGS_S, &body).await.0,
+            StatusCode::CREATED
+        );
     }
     for (principal, sees) in [(blind(), false), (seeing(), true)] {
         let mut path = format!("{CONFIGS_S}?limit=1");
@@ -152,7 +161,8 @@ async fn pages_of_a_cursor_are_redacted_too() {
 async fn refusals_do_not_quote_secret_values() {
     let directory = tempfile::tempdir().unwrap();
     let (api, _) = node_with_secrets(directory.path()).await;
-    let bad = r#"{"data": {"pw": {"inner": "<secret3>"}, "name": 7, "list": [{"token": "<secret3>"}], "more": 1}}"#;
+    let bad =
+        r#"{"data": {"pw": {"inner": "<secret3>"}, "name": 7, "list": [{"token": "<secret3>"}], "more": 1}}"#;
     for principal in [blind(), seeing(), Principal::root()] {
         for (method, path, body) in [
             (Method::PUT, CONFIG_S, bad),

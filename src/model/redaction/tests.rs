@@ -60,7 +60,8 @@ fn places_are_pointers_of_visible_ascii_and_bounded() {
 fn a_marker_keeps_the_value_of_its_own_place() {
     let keep = json!({"$concord-keep": true});
     let data = json!({"pw": keep, "name": "new", "list": [{"token": "x"}, {"token": keep}], "box": keep});
-    let expected = json!({"pw": "p", "name": "new", "list": [{"token": "x"}, {"token": "t1"}], "box": {"a": 1}});
+    let expected =
+        json!({"pw": "p", "name": "new", "list": [{"token": "x"}, {"token": "t1"}], "box": {"a": 1}});
     assert_eq!(kept(data.clone(), Some(&stored()), false), Ok(expected));
     assert_eq!(kept(data, None, false), Err("#/pw".into()), "a new config has nothing to keep");
     for (data, place) in [
@@ -190,11 +191,11 @@ impl Shape {
                 Some((LocSegment::Name(name), rest)) => {
                     name.starts_with("key_") && inner.is_secret(rest, shared)
                 }
-                _ => false,
+                Some((LocSegment::Index(_), _)) | None => false,
             },
             Self::List(inner) => match path.split_first() {
                 Some((LocSegment::Index(_), rest)) => inner.is_secret(rest, shared),
-                _ => false,
+                Some((LocSegment::Name(_), _)) | None => false,
             },
         }
     }
@@ -229,7 +230,7 @@ fn number_leaves(value: &mut Value, path: &mut Vec<LocSegment>, found: &mut Vec<
                 path.pop();
             }
         }
-        other => {
+        other @ (Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_)) => {
             let text = format!("<{}>", found.len());
             *other = text.as_str().into();
             found.push((path.clone(), text));

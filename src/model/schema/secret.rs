@@ -124,7 +124,12 @@ impl SecretPlaces {
     }
 
     /// The same with values that `found` may replace.
-    pub fn visit_mut(&self, data: &mut Value, bytes: usize, found: &mut dyn FnMut(&[LocSegment], &mut Value)) {
+    pub fn visit_mut(
+        &self,
+        data: &mut Value,
+        bytes: usize,
+        found: &mut dyn FnMut(&[LocSegment], &mut Value),
+    ) {
         let mut visit = Visit { places: self, steps_left: self.steps_max(bytes), path: Vec::new() };
         visit.mutable(&self.root, data, found);
     }

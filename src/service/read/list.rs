@@ -197,7 +197,15 @@ impl Service {
             self.inner.pinned_states.pin(&state, consensus);
             Cursor { node: self.node_id(), revision, page, fingerprint }
         });
-        Ok(ListPage { records, total, page, revision, next, reservation, redacted: RedactedPlaces::default() })
+        Ok(ListPage {
+            records,
+            total,
+            page,
+            revision,
+            next,
+            reservation,
+            redacted: RedactedPlaces::default(),
+        })
     }
 
     /// Reserves what a page of large records may keep in memory.
@@ -261,7 +269,15 @@ impl Service {
         };
         let page = Page { page: cursor.page, ..page };
         let next = next_page(&page, total).map(|page| Cursor { page, ..cursor });
-        Ok(ListPage { records, total, page, revision: cursor.revision, next, reservation, redacted: RedactedPlaces::default() })
+        Ok(ListPage {
+            records,
+            total,
+            page,
+            revision: cursor.revision,
+            next,
+            reservation,
+            redacted: RedactedPlaces::default(),
+        })
     }
 
     /// A page of a state that this node holds, and the number of records on all pages.

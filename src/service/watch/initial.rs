@@ -17,9 +17,7 @@ use crate::{
         limits::WATCH_INITIAL_TIMEOUT,
         record::{Config, Definition, Revision},
     },
-    service::{
-        Principal, RedactedRecords, Refusal, Service, read::pinned::Held, redaction::Redaction,
-    },
+    service::{Principal, RedactedRecords, Refusal, Service, read::pinned::Held, redaction::Redaction},
     state::{Collection, State},
 };
 

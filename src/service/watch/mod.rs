@@ -37,7 +37,8 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Consistency, Inner, Level, Principal, RedactedRecords, Refusal, Reservation, Service, Share, view::visible,
+    Consistency, Inner, Level, Principal, RedactedRecords, Refusal, Reservation, Service, Share,
+    view::visible,
 };
 use crate::{
     feed::{Event, EventPage, Feed},

@@ -48,7 +48,8 @@ pub(super) fn prepare_patch(
     let made = match places {
         None => apply(patch, target, budget)?,
         Some(places) => {
-            let hidden = secrets.hide(places, &found.definition, patch, (&target, before.data.len()), budget)?;
+            let hidden =
+                secrets.hide((places, &found.definition), patch, (&target, before.data.len()), budget)?;
             let is_hidden = hidden.is_some();
             let made = apply(patch, hidden.unwrap_or_else(|| target.clone()), budget)?;
             secrets.restore(places, patch, (&target, made, is_hidden), budget)?

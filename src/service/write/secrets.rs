@@ -81,7 +81,8 @@ impl<'a> Secrets<'a> {
             .zip(paths)
             .filter(|(_, path)| is_secret(path))
             .map(|(position, path)| {
-                let msg = format!("index path `{}` leads to a secret value, which can't be indexed", path.text);
+                let msg =
+                    format!("index path `{}` leads to a secret value, which can't be indexed", path.text);
                 Violation::at(vec!["indexes".into(), LocSegment::Index(position)], msg)
             })
             .collect();
@@ -125,8 +126,7 @@ impl<'a> Secrets<'a> {
     /// What a patch is applied to in place of the stored data, for a caller who may not see their secret values.
     pub(super) fn hide(
         self,
-        places: &SecretPlaces,
-        definition: &Definition,
+        (places, definition): (&SecretPlaces, &Definition),
         patch: &Patch,
         (before, bytes): (&Value, usize),
         budget: &Budget,

@@ -80,7 +80,11 @@ fn a_mark_counts_wherever_its_subschema_applies() {
             json!({"a_key": 1, "key": 2, "x": 3}),
             vec!["/a_key"],
         ),
-        (json!({"unevaluatedProperties": mark, "properties": {"a": {}}}), json!({"a": 1, "b": 2}), vec!["/b"]),
+        (
+            json!({"unevaluatedProperties": mark, "properties": {"a": {}}}),
+            json!({"a": 1, "b": 2}),
+            vec!["/b"],
+        ),
         // Deep below itself.
         (
             json!({"properties": {"next": {"$ref": "#"}, "pin": mark}}),
@@ -111,12 +115,12 @@ fn a_mark_counts_wherever_its_subschema_applies() {
 
 #[test]
 fn a_place_knows_what_is_above_and_below_it() {
-    let schema = json!({"properties": {"db": {"properties": {"login": {"x-concord-secret": true}}}, "n": {}}});
+    let schema =
+        json!({"properties": {"db": {"properties": {"login": {"x-concord-secret": true}}}, "n": {}}});
     let schema = Schema::compile(&schema).unwrap();
     let secrets = schema.secrets().unwrap();
-    let at = |names: &[&str]| {
-        secrets.at(&names.iter().map(|name| LocSegment::from(*name)).collect::<Vec<_>>())
-    };
+    let at =
+        |names: &[&str]| secrets.at(&names.iter().map(|name| LocSegment::from(*name)).collect::<Vec<_>>());
     assert_eq!(at(&[]), Place::AboveSecret);
     assert_eq!(at(&["db"]), Place::AboveSecret);
     assert_eq!(at(&["db", "login"]), Place::Secret(2));
@@ -127,8 +131,9 @@ fn a_place_knows_what_is_above_and_below_it() {
 /// Data for which the walk would take long are secret from the place on at which its steps are used up.
 #[test]
 fn a_visit_ends_and_what_is_left_counts_as_secret() {
-    let variants: Vec<Value> =
-        (0..300).map(|n| json!({"items": {"minimum": n, "properties": {"s": {"x-concord-secret": true}}}})).collect();
+    let variants: Vec<Value> = (0..300)
+        .map(|n| json!({"items": {"minimum": n, "properties": {"s": {"x-concord-secret": true}}}}))
+        .collect();
     let schema = json!({"properties": {"l": {"anyOf": variants}}});
     let schema = Schema::compile(&schema).unwrap();
     let secrets = schema.secrets().unwrap();

@@ -125,7 +125,8 @@ fn a_record_that_is_written_back_with_null_is_refused_without_reveal() {
         assert_eq!(written(principal.clone(), put(all_null.clone(), Expect::Present)), Err("data.pw".into()));
         let merge = patch(PatchFormat::Merge, json!({"box": null}));
         assert_eq!(written(principal.clone(), merge), Err("patch.box".into()), "it would remove the value");
-        let replace = patch(PatchFormat::Json, json!([{"op": "replace", "path": "/list/0/token", "value": null}]));
+        let replace =
+            patch(PatchFormat::Json, json!([{"op": "replace", "path": "/list/0/token", "value": null}]));
         assert_eq!(written(principal, replace), Err("data.list.0.token".into()));
     }
     let seeing = owner(&[Verb::Write, Verb::Reveal]);
@@ -195,8 +196,14 @@ fn a_patch_tells_nothing_of_a_secret_value() {
     expect(json!([{"op": "add", "path": "/box/b", "value": 1}]), Err("data.box"));
     expect(json!([{"op": "replace", "path": "/pw/$concord-keep", "value": ["box"]}]), Err("data.pw"));
     // What is not secret can be changed, and a secret value replaced or removed.
-    expect(json!([{"op": "replace", "path": "/pw", "value": "new"}]), Ok(with(|data| data["pw"] = "new".into())));
-    expect(json!([{"op": "remove", "path": "/list/0"}]), Ok(with(|data| data["list"] = json!([{"token": "t1"}]))));
+    expect(
+        json!([{"op": "replace", "path": "/pw", "value": "new"}]),
+        Ok(with(|data| data["pw"] = "new".into())),
+    );
+    expect(
+        json!([{"op": "remove", "path": "/list/0"}]),
+        Ok(with(|data| data["list"] = json!([{"token": "t1"}]))),
+    );
     expect(
         json!([{"op": "remove", "path": "/box"}, {"op": "add", "path": "/more", "value": 1}]),
         Ok(with(|data| {
@@ -231,7 +238,11 @@ fn set_schema(schema: Option<Value>) -> Write {
 fn who_may_not_see_the_values_can_not_change_the_schema_that_hides_them() {
     let forbidden = Err(Refusal::Forbidden { verb: Verb::Reveal, operation: None });
     // Each would show a value, or whether a guess of it is right.
-    for new in [None, Some(json!({})), Some(json!({"properties": {"name": {}, "pw": {"x-concord-secret": true, "const": "hunter2"}}}))] {
+    for new in [
+        None,
+        Some(json!({})),
+        Some(json!({"properties": {"name": {}, "pw": {"x-concord-secret": true, "const": "hunter2"}}})),
+    ] {
         let of = |principal| prepared(&state(2), &request(principal, set_schema(new.clone())));
         assert_eq!(of(blind()), forbidden);
         for principal in [owner(&[Verb::Define, Verb::Reveal]), Principal::root()] {
@@ -248,7 +259,11 @@ fn a_secret_place_is_not_indexed() {
         Err(refusal) => panic!("{refusal:?}"),
     };
     let indexes = |paths: &[&str]| paths.iter().map(|path| (*path).to_owned()).collect::<Vec<_>>();
-    let set = |paths: &[&str]| Write::SetIndexes { key: "d".into(), indexes: indexes(paths), expect: Expect::Present };
+    let set = |paths: &[&str]| Write::SetIndexes {
+        key: "d".into(),
+        indexes: indexes(paths),
+        expect: Expect::Present,
+    };
     assert_eq!(refused(set(&["name"])), 0);
     assert_eq!(refused(set(&["name", "pw", "list", "box"])), 3, "through and above a place as well");
     let create = Write::CreateDefinition {
