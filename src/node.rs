@@ -9,6 +9,7 @@
 //! 2. A node that can't go on ends with exit code 1 and the reason; it never goes on in part.
 
 use std::{
+    convert::Infallible,
     fs::{self, File, TryLockError},
     future::Future,
     io,
@@ -24,7 +25,7 @@ use tokio::{
     net::TcpListener,
     signal::unix::{Signal, SignalKind, signal},
     task::JoinHandle,
-    time::timeout,
+    time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -36,13 +37,15 @@ use crate::{
     model::limits::{CONNECTIONS_MAX, OPEN_FILES_RESERVE},
     peer::client::{Peers, Secrets},
     raft::end_process_later,
-    service::{Access, Options, Service},
-    settings::Settings,
+    service::{Access, Options, Service, access::upkeep::ask_for_root},
+    settings::{RootKeys, Secret, Settings},
     store,
 };
 
 /// The file that is locked while a process uses the directory.
 const LOCK_FILE: &str = "lock";
+/// How often the file with the root keys is read.
+const ROOT_KEYS_INTERVAL: Duration = Duration::from_secs(1);
 /// How long the transfer of leadership may take.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long requests in flight may take to end; the server aborts them a little earlier.
@@ -120,6 +123,7 @@ async fn serve(mut settings: Settings, open_files_max: usize) -> Result<(), Stri
     let peer = Listener::bind(&settings.peer_addr).await?;
     let (api_max, peer_max) = connections_max(open_files_max);
     let service = make_service(&settings, peer_max / PEER_CALLS_PART);
+    let first_keys = digest_of(&settings.api_keys);
     settings.forget_secrets();
     let options = |connections_max: usize, share_of: ShareOf| ServeOptions {
         connections_max,
@@ -141,6 +145,7 @@ async fn serve(mut settings: Settings, open_files_max: usize) -> Result<(), Stri
     tracing::info!(node, api = settings.api_addr, peer = settings.peer_addr, %directory, "listening");
     let result = tokio::select! {
         reason = participate(&service) => Err(reason),
+        never = follow_root_keys(&service, settings.root_keys.clone(), first_keys) => match never {},
         reason = api.failed("callers") => Err(reason),
         reason = peer.failed("peers") => Err(reason),
         () = signals.received() => Ok(()),
@@ -180,6 +185,46 @@ async fn participate(service: &Service) -> String {
     service.failed().await
 }
 
+/// Reads the file with the root keys again when it has changed, for as long as the node runs. What can't be read changes
+/// nothing.
+async fn follow_root_keys(service: &Service, root_keys: RootKeys, first: [u8; 32]) -> Infallible {
+    if !root_keys.are_in_a_file() {
+        return std::future::pending().await;
+    }
+    let (mut accepted, mut was_refused) = (first, None);
+    loop {
+        sleep(ROOT_KEYS_INTERVAL).await;
+        let root_keys = root_keys.clone();
+        let read = tokio::task::spawn_blocking(move || root_keys.read()).await;
+        match read.unwrap_or_else(|error| Err(error.to_string())) {
+            Ok(keys) if digest_of(&keys) == accepted => was_refused = None,
+            Ok(keys) => {
+                service.set_root_keys(keys.iter().map(Secret::expose));
+                tracing::info!(keys = keys.len(), "the root keys have changed");
+                (accepted, was_refused) = (digest_of(&keys), None);
+            }
+            Err(error) if was_refused.as_ref() == Some(&error) => {}
+            Err(error) => {
+                tracing::warn!("the root keys stay as they were: {error}");
+                was_refused = Some(error);
+            }
+        }
+    }
+}
+
+/// Leaves a note in the data directory of a stopped node that enables the root key at its next start.
+///
+/// # Errors
+/// When the directory belongs to no node, is in use, or can't be written.
+pub fn recover_root(directory: &Path) -> Result<(), String> {
+    let shown = directory.display();
+    if !directory.join("identity.json").is_file() {
+        return Err(format!("data directory {shown} belongs to no node of a cluster"));
+    }
+    let _lock = lock_directory(directory)?;
+    ask_for_root(directory).map_err(|error| format!("data directory {shown}: {error}"))
+}
+
 /// Bounds a step of the shutdown. The next start makes up for what the step did not complete.
 async fn bounded(limit: Duration, step: impl Future<Output = ()>, what: &str) {
     if timeout(limit, step).await.is_err() {
@@ -212,7 +257,8 @@ fn make_service(settings: &Settings, lone_calls_max: usize) -> Service {
     let configured = own.map(|member| member.peer_addr.clone()).collect();
     let peers = Peers::from_address(Secrets(secrets), source).known_as(bound, configured);
     let peers = peers.with_lone_calls(lone_calls_max);
-    Service::new(options, Access::new(settings.api_key.expose()), Arc::new(peers))
+    let access = Access::new(settings.api_keys.iter().map(Secret::expose));
+    Service::new(options, access, Arc::new(peers))
 }
 
 /// The signals that shut a node down.

@@ -7,6 +7,7 @@
 //! **Invariants:** a secret is never shown, neither in the help nor by `Debug`. There is no default key: a node without
 //! one does not start.
 
+mod key;
 mod log;
 
 use std::{fmt, path::PathBuf, time::Duration};
@@ -24,6 +25,7 @@ use crate::{
     service::{Retention, membership::check_address},
 };
 
+pub use key::{KeyArgs, RootKeys};
 pub use log::{LogArgs, LogFormat};
 
 /// Shortest key or secret: 16 random characters can't be guessed over a network.
@@ -55,17 +57,6 @@ impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("***")
     }
-}
-
-/// The root key, or the file that holds it.
-#[derive(Debug, Clone, Args)]
-pub struct KeyArgs {
-    /// The root key, the credential of every request; at least 16 characters
-    #[arg(long, env = "CONCORD_API_KEY", hide_env_values = true, value_name = "KEY")]
-    pub api_key: Option<Secret>,
-    /// A file that holds the root key
-    #[arg(long, env = "CONCORD_API_KEY_FILE", value_name = "FILE")]
-    pub api_key_file: Option<PathBuf>,
 }
 
 /// The limits of requests; each refusal names its limit.
@@ -182,6 +173,9 @@ pub struct ServeArgs {
     #[command(flatten)]
     #[expect(missing_docs, reason = "its fields are the help")]
     pub key: KeyArgs,
+    /// Another root key that is accepted too, while the root key is rotated
+    #[arg(long, env = "CONCORD_SECOND_API_KEY", hide_env_values = true, value_name = "KEY")]
+    pub second_api_key: Option<Secret>,
     /// The secret that the nodes of a cluster share. While it is changed, two with a comma between: the first is
     /// sent, both are accepted
     #[arg(
@@ -247,8 +241,10 @@ pub struct Settings {
     pub peer_addr: String,
     /// The members that a node whose state is damaged fetches a snapshot from.
     pub peers: Vec<Member>,
-    /// The root key.
-    pub api_key: Secret,
+    /// The root keys: one, or two while they are rotated.
+    pub api_keys: Vec<Secret>,
+    /// Where they are read from.
+    pub root_keys: RootKeys,
     /// The cluster's secrets; the first one is sent.
     pub cluster_secrets: Vec<Secret>,
     /// The limits of requests.
@@ -281,21 +277,6 @@ pub struct Settings {
     pub feature_level_max: u32,
     /// Threads that serve requests.
     pub worker_threads: usize,
-}
-
-impl KeyArgs {
-    /// The root key.
-    ///
-    /// # Errors
-    /// When there is none, or more than one.
-    pub fn read(&self) -> Result<Secret, String> {
-        let given = self.api_key.iter().filter(|key| !key.0.is_empty()).cloned().collect();
-        let names = ["--api-key", "--api-key-file", "CONCORD_API_KEY"];
-        match read_secrets(given, self.api_key_file.as_ref(), names)?.as_slice() {
-            [key] => Ok(key.clone()),
-            _ => Err("the file of --api-key-file must hold one key".into()),
-        }
-    }
 }
 
 /// The secrets that were given, or those in a file, one per line or separated by commas.
@@ -332,8 +313,9 @@ fn read_secrets(
 impl Settings {
     /// Overwrites the secrets, once everything that needs them has what it needs.
     pub fn forget_secrets(&mut self) {
-        self.api_key = Secret::from("");
+        self.api_keys.clear();
         self.cluster_secrets.clear();
+        self.root_keys.forget();
     }
 
     /// Checks a command line.
@@ -357,17 +339,16 @@ impl Settings {
         let names = ["--cluster-secret", "--cluster-secret-file", "CONCORD_CLUSTER_SECRET"];
         let secrets = args.cluster_secret.into_iter().filter(|secret| !secret.0.is_empty()).collect();
         let cluster_secrets = read_secrets(secrets, args.cluster_secret_file.as_ref(), names)?;
-        let api_key = args.key.read()?;
-        if cluster_secrets.contains(&api_key) {
-            return Err("--cluster-secret and --api-key must differ: a caller must not act as a node".into());
-        }
+        let root_keys = RootKeys::new(args.key, args.second_api_key, cluster_secrets.clone());
+        let api_keys = root_keys.read()?;
         Ok(Self {
             node_id: args.node_id,
             data_dir: args.data_dir,
             api_addr: args.api_addr,
             peer_addr: args.peer_addr,
             peers: args.peers,
-            api_key,
+            api_keys,
+            root_keys,
             cluster_secrets,
             limits,
             write_timeout: Duration::from_millis(args.times.write_timeout_ms),

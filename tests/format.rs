@@ -35,7 +35,7 @@ fn hex(bytes: &[u8]) -> String {
 
 fn plain(command: Command) -> Proposal {
     let at = Timestamp(1_763_000_000_000_100);
-    Proposal { at, by: "root".into(), reason: None, request: None, definition_read: None, command }
+    Proposal { at, by: "root".into(), reason: None, request: None, definition_read: None, command, key: None }
 }
 
 fn full(command: Command) -> Proposal {

@@ -163,7 +163,8 @@ fn proposals(seed: u64, count: u64) -> Vec<(u64, Option<Proposal>)> {
             .then(|| IdempotencyKey { id: [random.u8(0..40); 16], fingerprint: [random.u8(0..2); 16] });
         let reason = random.bool().then(|| "because".to_owned());
         let by = "root".to_owned();
-        let proposal = Proposal { at: Timestamp(at), by, reason, request, definition_read, command };
+        let proposal =
+            Proposal { at: Timestamp(at), by, reason, request, definition_read, command, key: None };
         state.apply(revision, &proposal);
         all.push((revision, Some(proposal)));
     }
@@ -270,7 +271,7 @@ fn builds(seed: u64) -> Vec<(u64, Option<Proposal>)> {
             }
         };
         let (by, at) = ("root".to_owned(), Timestamp(1_763_000_000_000_000 + revision));
-        let proposal = Proposal { at, by, reason: None, request: None, definition_read, command };
+        let proposal = Proposal { at, by, reason: None, request: None, definition_read, command, key: None };
         state.apply(revision, &proposal);
         all.push((revision, Some(proposal)));
     }

@@ -3,15 +3,14 @@
 //! **Invariant:** no answer reveals anything about a request, not even whether its path exists, before the credential is
 //! checked. Only GET and HEAD of the probes and of `docs` need none; no other header, address or spelling is exempt.
 
-use axum::extract::Request;
-use http::{HeaderMap, Method, header};
+use http::{Extensions, HeaderMap, Method, header};
 
 use super::{
     docs, probes,
     reply::{NOT_VALID, Problem},
     server::CallerConnection,
 };
-use crate::service::{Principal, Service};
+use crate::service::{NotAuthenticated, Principal, Refusal, Service};
 
 /// How a request was let in.
 #[derive(Debug, PartialEq, Eq)]
@@ -22,14 +21,22 @@ pub(super) enum Access {
     Public,
 }
 
-/// Lets a request in, or refuses it.
-pub(super) fn authenticate(service: &Service, request: &Request) -> Result<Access, Problem> {
-    if is_public(request.method(), request.uri().path()) {
+/// Lets a request in, or refuses it. It takes the parts of the request's head, because a body is used by one thread.
+pub(super) async fn authenticate(
+    service: &Service,
+    (method, path): (&Method, &str),
+    headers: &HeaderMap,
+    extensions: &Extensions,
+) -> Result<Access, Problem> {
+    if is_public(method, path) {
         return Ok(Access::Public);
     }
-    let credential = credential(request.headers()).map_err(Problem::Unauthenticated)?;
-    let principal = service.authenticate(credential).ok_or(Problem::Unauthenticated(NOT_VALID))?;
-    CallerConnection::mark_known(request.extensions());
+    let credential = credential(headers).map_err(Problem::Unauthenticated)?;
+    let principal = service.authenticate(credential).await.map_err(|refused| match refused {
+        NotAuthenticated::NotValid => Problem::Unauthenticated(NOT_VALID),
+        NotAuthenticated::Unconfirmed(why) => Refusal::Unavailable(why).into(),
+    })?;
+    CallerConnection::mark_known(extensions);
     Ok(Access::Granted(principal))
 }
 

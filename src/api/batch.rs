@@ -95,9 +95,11 @@ fn result(write: &Write) -> String {
             (begin(DELETE_CONFIG, definition).value(configs::KEY, key), false)
         }
         // A batch has no such operations.
-        Write::Batch(_) | Write::Rollback(_) | Write::SetSchema(_) | Write::SetUnique(_) => {
-            (Object::new(), false)
-        }
+        Write::Batch(_)
+        | Write::Rollback(_)
+        | Write::SetSchema(_)
+        | Write::SetUnique(_)
+        | Write::Access(_) => (Object::new(), false),
     };
     result.value("created", &created).finish()
 }

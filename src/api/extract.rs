@@ -40,6 +40,8 @@ const CHANGE_REASON: HeaderName = HeaderName::from_static("x-change-reason");
 /// Where a path has its keys: `/api/v1/config_definition/{definition}/config/{config}`.
 const DEFINITION_SEGMENT: usize = 4;
 const CONFIG_SEGMENT: usize = 6;
+/// Below this path a `PATCH` is plain JSON, which names what is changed.
+const PLAIN_PATCHES: &str = "/api/v1/api_key/";
 
 /// A segment of a path, decoded; empty where the path has none. Bytes that are not UTF-8 become a replacement character,
 /// which no key contains, so that the check of the key refuses them.
@@ -293,9 +295,9 @@ impl WriteRequest {
         let mut held = service.reservation(Share::Callers);
         let body = body::receive(&parts.headers, body, limit, &mut held).await?;
         let body = if parts.method == Method::DELETE { Bytes::new() } else { body };
-        let patch_format =
-            if parts.method == Method::PATCH { body::patch_format(&parts.headers) } else { None };
-        if parts.method == Method::PATCH && patch_format.is_none() {
+        let is_patch = parts.method == Method::PATCH && !parts.uri.path().starts_with(PLAIN_PATCHES);
+        let patch_format = if is_patch { body::patch_format(&parts.headers) } else { None };
+        if is_patch && patch_format.is_none() {
             return Err(Problem::UnsupportedPatch);
         }
         if parts.method != Method::DELETE {

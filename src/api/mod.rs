@@ -17,6 +17,7 @@
 //! | several writes as one | `batch` |
 //! | lists of changes; rollback | `history` |
 //! | changes as server-sent events | `watch` |
+//! | access keys; who the caller is | `access_keys` |
 //! | cluster status, members, leadership, backup | `cluster` |
 //! | liveness and readiness probes | `probes` |
 //! | the `OpenAPI` document | `openapi` |
@@ -39,6 +40,7 @@
 //! requests, is refused by `server` and hyper before, with 400 or 431 and no body. Every request passes `access::authenticate` before anything is answered.
 
 mod access;
+mod access_keys;
 mod batch;
 mod body;
 mod cluster;
@@ -76,7 +78,7 @@ use axum::{
     routing::{MethodRouter, delete, get, post},
 };
 use futures::FutureExt as _;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use hyper::body::Incoming;
 use tower::ServiceExt as _;
 use tracing::error;
@@ -84,7 +86,7 @@ use uuid::{Builder, Uuid};
 
 use crate::{
     model::limits::{Limits, REQUEST_ID_BYTES_MAX},
-    service::{Principal, Service, memory_budget::Share},
+    service::{Origin, Principal, Service, memory_budget::Share},
 };
 use access::Access;
 use digits::number;
@@ -142,27 +144,28 @@ impl Api {
     pub async fn handle(&self, request: Request) -> Response {
         let service = &self.service;
         let id = request_id(request.headers());
-        let is_read = request.method() == Method::GET || request.method() == Method::HEAD;
-        let version = request.version();
-        let (is_granted, mut response) = match access::authenticate(service, &request) {
+        let target = (request.method(), request.uri().path());
+        let authenticated =
+            access::authenticate(service, target, request.headers(), request.extensions()).await;
+        let (is_granted, mut response) = match authenticated {
             Ok(access) => {
                 let is_granted = access != Access::Public;
-                let answered = AssertUnwindSafe(self.route(access, request)).catch_unwind().await;
-                let response = answered.unwrap_or_else(reply::panicked);
-                // What needs no key is part of the program and takes no memory of its own.
-                let heavy = if is_granted { weight::bytes_to_weigh(&response, version) } else { None };
-                let weighed = match heavy {
-                    None => response,
-                    // Boxed: few answers need it, and every request would have its space.
-                    Some(bytes) => Box::pin(weight::weighed(response, bytes, service, is_read)).await,
+                let origin =
+                    if let Access::Granted(principal) = &access { Origin::of(principal) } else { None };
+                let answer = self.weighed_answer(access, request);
+                let answered = match origin {
+                    None => answer.await,
+                    // Boxed: every request would have its space twice.
+                    Some(origin) => origin.serve(Box::pin(answer)).await,
                 };
-                (is_granted, weighed)
+                (is_granted, answered)
             }
             Err(problem) => (false, problem.into_response()),
         };
         if let Some(LogOnly(text)) = response.extensions_mut().remove() {
             error!(request_id = ?id, "a request failed: {text}");
         }
+        let status = response.status();
         let headers = response.headers_mut();
         headers.insert(REQUEST_ID, id);
         headers.insert(NODE, number(service.node_id()));
@@ -172,13 +175,28 @@ impl Api {
             // What needs a key is for its owner alone, and is in no cache.
             headers.insert(header::CACHE_CONTROL, NO_STORE);
         }
-        if is_granted {
+        if is_granted && status != StatusCode::UNAUTHORIZED {
             headers.entry(STATE_REVISION).or_insert_with(|| number(service.revision()));
         } else {
             // Made from no state. Without a key it would tell how much is written.
             headers.remove(STATE_REVISION);
         }
         response
+    }
+
+    /// Calls the handler of a request, answers 500 when it panics, and weighs the answer.
+    async fn weighed_answer(&self, access: Access, request: Request) -> Response {
+        let is_read = request.method() == Method::GET || request.method() == Method::HEAD;
+        let (version, is_granted) = (request.version(), access != Access::Public);
+        let answered = AssertUnwindSafe(self.route(access, request)).catch_unwind().await;
+        let response = answered.unwrap_or_else(reply::panicked);
+        // What needs no key is part of the program and takes no memory of its own.
+        let heavy = if is_granted { weight::bytes_to_weigh(&response, version) } else { None };
+        match heavy {
+            None => response,
+            // Boxed: few answers need it, and every request would have its space.
+            Some(bytes) => Box::pin(weight::weighed(response, bytes, &self.service, is_read)).await,
+        }
     }
 
     /// Calls the handler of a request.
@@ -265,6 +283,14 @@ fn resource_routes() -> Vec<(&'static str, MethodRouter<Service>)> {
         (ROLLBACK, post(history::rollback)),
         ("/api/v1/batch", post(batch::run)),
         ("/api/v1/watch", get(watch::open)),
+        (access_keys::KEYS, get(access_keys::list).post(access_keys::create)),
+        (
+            "/api/v1/api_key/{key_id}",
+            get(access_keys::get).patch(access_keys::change).delete(access_keys::revoke),
+        ),
+        ("/api/v1/api_key/{key_id}/rotate", post(access_keys::rotate)),
+        ("/api/v1/api_key/root/disable", post(access_keys::disable_root)),
+        ("/api/v1/whoami", get(access_keys::whoami)),
         ("/api/v1/cluster", get(cluster::show)),
         ("/api/v1/cluster/init", post(cluster::init)),
         ("/api/v1/cluster/backup", get(cluster::backup)),

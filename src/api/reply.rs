@@ -237,7 +237,7 @@ impl Reply {
         self.header(BREAKING_CONFIGS, &count.to_string())
     }
 
-    fn header(mut self, name: HeaderName, value: &str) -> Self {
+    pub(super) fn header(mut self, name: HeaderName, value: &str) -> Self {
         let value = HeaderValue::from_str(value).expect("made of literals, numbers and valid keys");
         self.headers.insert(name, value);
         self
@@ -445,6 +445,7 @@ fn violations(refusal: Refusal) -> (Vec<Violation>, Option<LogOnly>) {
 /// The status and error type of each refusal.
 fn status_and_type(refusal: &Refusal) -> (StatusCode, &'static str) {
     const INVALID: (StatusCode, &str) = (StatusCode::UNPROCESSABLE_ENTITY, "validation_error");
+    const UNAUTHORIZED: (StatusCode, &str) = (StatusCode::UNAUTHORIZED, "unauthorized_error");
     match refusal {
         Refusal::Rejected(rejection) => match rejection {
             Rejection::DefinitionExists | Rejection::ConfigExists | Rejection::DefinitionNotEmpty(_) => {
@@ -455,6 +456,11 @@ fn status_and_type(refusal: &Refusal) -> (StatusCode, &'static str) {
             }
             Rejection::Precondition { .. } => (StatusCode::PRECONDITION_FAILED, "precondition_failed"),
             Rejection::RequestReused => INVALID,
+            Rejection::KeyEnded | Rejection::RootDisabled => UNAUTHORIZED,
+            Rejection::KeyNotFound => (StatusCode::NOT_FOUND, "not_found_error"),
+            Rejection::KeyExists | Rejection::TooManyKeys | Rejection::NoKeyForKeys => {
+                (StatusCode::CONFLICT, "conflict_error")
+            }
             Rejection::NotUnique { .. } => (StatusCode::CONFLICT, "conflict_error"),
             // That of the operation, as if it had been requested alone.
             Rejection::InBatch { rejection, .. } => {
@@ -477,7 +483,7 @@ fn status_and_type(refusal: &Refusal) -> (StatusCode, &'static str) {
         Refusal::Expired(_) => (StatusCode::GONE, "expired_error"),
         Refusal::Breaks(..) => INVALID,
         Refusal::Forbidden { .. } => (StatusCode::FORBIDDEN, "forbidden_error"),
-        Refusal::KeyEnded => (StatusCode::UNAUTHORIZED, "unauthorized_error"),
+        Refusal::KeyEnded => UNAUTHORIZED,
     }
 }
 

@@ -5,6 +5,7 @@
 //! | the commands, their options and help; exit codes; the start of the log | `mod` (this file) |
 //! | requests to a node | `client` |
 //! | `backup`, `verify`, `restore` | `backup` |
+//! | `key`, `whoami` | `key` |
 //! | the options of `serve` and their checks | `settings` |
 //!
 //! **Invariant:** the exit code is 0 when the command succeeded, 1 when it failed, and 2 when the command line or a
@@ -12,6 +13,7 @@
 
 mod backup;
 mod client;
+mod key;
 
 use std::{
     future::Future,
@@ -31,6 +33,7 @@ use crate::{
     settings::{KeyArgs, LogArgs, LogFormat, ServeArgs, Settings, parse_member},
 };
 use client::Client;
+use key::KeyCommand;
 
 /// The exit code for a wrong command line or setting, the same that clap uses.
 const EXIT_USAGE: u8 = 2;
@@ -56,6 +59,17 @@ enum Command {
     Member(MemberCommand),
     /// Transfer leadership to a member
     Transfer(TransferArgs),
+    /// Create, show, change, rotate and revoke access keys
+    #[command(subcommand)]
+    Key(KeyCommand),
+    /// Show who the credential is, and what it may do
+    Whoami(NodeArgs),
+    /// Ask for the root key to be enabled again at the next start of a stopped node
+    RecoverRoot {
+        /// The data directory of the node
+        #[arg(long, env = "CONCORD_DATA_DIR", value_name = "DIR")]
+        data_dir: PathBuf,
+    },
     /// Download a backup of the whole cluster while it serves
     Backup(BackupArgs),
     /// Verify a backup and show its contents
@@ -184,6 +198,12 @@ pub fn run() -> ExitCode {
         Command::Member(command) => change_members(command),
         Command::Transfer(TransferArgs { node, to }) => {
             call(&node, (Method::POST, "/api/v1/cluster/leader"), Some(&json!({ "id": to })))
+        }
+        Command::Key(command) => key::run(command),
+        Command::Whoami(args) => call(&args, (Method::GET, "/api/v1/whoami"), None),
+        Command::RecoverRoot { data_dir } => {
+            let asked = node::recover_root(&data_dir);
+            print(asked.map(|()| json!({ "root": "enabled at the next start of this node" })))
         }
         Command::Backup(BackupArgs { node, out }) => {
             with_client(&node, async |client| backup::fetch(&client, &out).await)

@@ -27,6 +27,8 @@ pub const REMEMBERED_REQUESTS_MAX: usize = 100_000;
 /// The same from level 2 on, about 200 bytes each in memory. The oldest is forgotten first, but none younger than
 /// [`REMEMBERED_AT_LEAST_US`]: while there is none to forget, requests with a key get 429. Fixed: as above.
 pub const REMEMBERED_MAX: u64 = 200_000;
+/// Of these, those that one stored access key may fill, so that it leaves room to the others; more get 429. Fixed.
+pub const KEYED_WRITES_PER_KEY_MAX: u64 = REMEMBERED_MAX / 2;
 /// How long a node sends a request with an idempotency key again by itself after it came in; when it was not answered
 /// by then, the caller gets 504. Fixed: [`REMEMBERED_AT_LEAST_US`] rests on it.
 pub const RESEND_TIME_MAX: Duration = Duration::from_secs(30);
@@ -45,6 +47,25 @@ pub const VIOLATION_TEXT_BYTES_MAX: usize = 300;
 /// Operations of a batch, as far as `--batch-operations` can be raised: the ids of the definitions that one log
 /// entry creates allow this many (`record::STEP_BITS`). Fixed.
 pub const BATCH_STEPS_MAX: usize = 1024;
+
+// Access keys.
+
+/// Access keys of a cluster, some hundred bytes each in the memory of every node: far more than applications. Fixed:
+/// every node must decide the same.
+pub const ACCESS_KEYS_MAX: u64 = 10_000;
+/// Bytes of a key's name. Fixed.
+pub const KEY_NAME_BYTES_MAX: usize = 255;
+/// Grants of a key. Each request may look at all of them. Fixed.
+pub const GRANTS_MAX: usize = 64;
+/// Patterns of all grants of a key. Each request may compare all of them: some microseconds. Fixed.
+pub const GRANT_PATTERNS_MAX: usize = 128;
+/// How long the text before may stay good when a key is rotated: a month of seconds. Fixed.
+pub const ROTATION_GRACE_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+/// Keys that one entry marks as used. Fixed.
+pub const KEYS_MARKED_MAX: usize = 256;
+/// How long a node that has lost the cluster still accepts stored keys: one of them may have been revoked since. Longer
+/// than an election. Fixed.
+pub const KEYS_UNCONFIRMED_MAX: Duration = Duration::from_secs(5);
 
 // Lists and watches.
 

@@ -250,16 +250,16 @@ fn merge(filters: &mut Vec<Filter>, filter: Filter) {
     }
 }
 
-fn last<'a>(params: &'a Params, name: &str) -> Option<&'a str> {
+pub(in crate::model) fn last<'a>(params: &'a Params, name: &str) -> Option<&'a str> {
     params.iter().rev().find(|(other, _)| other == name).map(|(_, text)| text.as_str())
 }
 
-fn at(name: &str, msg: String) -> Violation {
+pub(in crate::model) fn at(name: &str, msg: String) -> Violation {
     Violation::at(vec!["query".into(), quoted(name).as_str().into()], msg)
 }
 
 /// A caller's text as an error quotes it: shortened.
-fn quoted(text: &str) -> String {
+pub(in crate::model) fn quoted(text: &str) -> String {
     const CHARS_MAX: usize = 100;
     if text.chars().count() <= CHARS_MAX {
         text.into()
@@ -268,7 +268,11 @@ fn quoted(text: &str) -> String {
     }
 }
 
-fn page(params: &Params, limits: &Limits, violations: &mut Vec<Violation>) -> Result<Page, QueryError> {
+pub(in crate::model) fn page(
+    params: &Params,
+    limits: &Limits,
+    violations: &mut Vec<Violation>,
+) -> Result<Page, QueryError> {
     let integer = |name: &str, default| last(params, name).map_or(Some(default), integer);
     let (page, limit) = (integer("page", 1), integer("limit", 10));
     let (Some(page), Some(limit)) = (page, limit) else {

@@ -96,7 +96,7 @@ fn proposal(number: u64) -> Proposal {
     let key = Key::parse(&format!("definition-{number}")).unwrap();
     let command = Command::CreateDefinition { key, indexes: Vec::new(), schema: None };
     let (at, by) = (Timestamp(number), "root".into());
-    Proposal { at, by, reason: None, request: None, definition_read: None, command }
+    Proposal { at, by, reason: None, request: None, definition_read: None, command, key: None }
 }
 
 async fn write(consensus: &Consensus, number: u64) -> u64 {

@@ -18,8 +18,8 @@
 //! | the feature level of the cluster, and which levels the members know | `feature_level` |
 //! | builds of indexes (on the leader) | `index_build` |
 //! | the file that holds the whole state | `backup` |
-//! | the owner of a credential | `access` |
-//! | what a caller may see of a state, and which writes a caller may make | `view` |
+//! | the owner of a credential; access keys | `access` |
+//! | what a caller may see of a state | `view` |
 //! | the free space that writes leave on the disk, of this node and of a majority | `disk_reserve`, `room` |
 //! | threads for work that takes longer than about a millisecond, and whose turn it is | `cpu_pool` |
 //! | where a request comes from | `origin` |
@@ -88,7 +88,7 @@ use crate::{
     state::State,
     store,
 };
-pub use access::Access;
+pub use access::{Access, NotAuthenticated, keys::MadeKey};
 pub use backup::Backup;
 pub use history::retention::Retention;
 pub use membership::change::{Change, Changed};
@@ -96,8 +96,8 @@ pub use memory_budget::{Reservation, Share};
 pub use origin::Origin;
 pub use redaction::{RedactedRecords, ShownTo};
 pub use request::{
-    Alarm, Caller, ClusterView, Compiled, Consistency, Level, MemberView, NewSchema, NewUnique, Principal,
-    Refusal, Rollback, Write, Written,
+    AccessWrite, Alarm, Caller, ClusterView, Compiled, Consistency, KeyPatch, Level, MemberView, NewSchema,
+    NewUnique, Principal, Refusal, Rollback, Write, Written,
 };
 pub use view::DefinitionView;
 pub(crate) use write::forwarded::Parts;
@@ -161,6 +161,7 @@ struct Inner {
     history_reads: Semaphore,
     validators: write::validators::Validators,
     record_locks: write::record_locks::RecordLocks,
+    keyed_writes: write::keyed_writes::KeyedWrites,
     forwarding: Arc<forward::batching::Batcher>,
     disk_reserve: disk_reserve::DiskReserve,
     voters_room: room::VotersRoom,
@@ -199,6 +200,7 @@ impl Service {
             history_reads: Semaphore::new(HISTORY_READS_MAX),
             validators: write::validators::Validators::default(),
             record_locks: write::record_locks::RecordLocks::default(),
+            keyed_writes: write::keyed_writes::KeyedWrites::default(),
             forwarding: Arc::default(),
             disk_reserve: disk_reserve::DiskReserve::new(
                 options.directory.clone(),
@@ -262,12 +264,6 @@ impl Service {
     #[must_use]
     pub fn consensus(&self) -> Option<&Consensus> {
         self.inner.consensus.get()
-    }
-
-    /// The principal of a credential (the header's value without `Bearer `); `None` when the credential is unknown.
-    #[must_use]
-    pub fn authenticate(&self, credential: &[u8]) -> Option<Principal> {
-        self.inner.access.principal(credential)
     }
 
     /// The applied revision, however old (for headers of errors); 0 before the node has an identity.

@@ -7,6 +7,7 @@
 //! **Invariants:** nothing here decides anything or waits for anything. *Unavailable* means that a write has certainly
 //! not been applied; whatever may have been applied is *undecided*.
 
+mod access;
 mod principal;
 
 use std::{
@@ -33,6 +34,7 @@ use crate::{
     peer::NodeId,
 };
 
+pub use access::{AccessWrite, KeyPatch};
 pub use principal::Principal;
 
 /// Who asks for a write, and what they say about it.
@@ -137,6 +139,8 @@ pub enum Write {
     },
     /// All of these in their order, or none of them. A batch holds no batches.
     Batch(Vec<Write>),
+    /// Changes the access keys.
+    Access(AccessWrite),
 }
 
 /// A config's data at an earlier revision, validated against the definition as it is now. The config may have been
@@ -209,6 +213,8 @@ pub(super) enum Effect {
     Remove,
     /// Whatever its operations do.
     Batch,
+    /// Changes who may do what.
+    Access,
 }
 
 /// The keys of what a write changes.
@@ -221,6 +227,8 @@ pub(super) enum Target<'a> {
     },
     /// The targets of its operations.
     Batch,
+    /// The access keys.
+    Keys,
 }
 
 impl Write {
@@ -234,6 +242,7 @@ impl Write {
             Self::PatchConfig { .. } => Effect::Compute,
             Self::DeleteDefinition { .. } | Self::DeleteConfig { .. } => Effect::Remove,
             Self::Batch(_) => Effect::Batch,
+            Self::Access(write) => write.effect(),
         }
     }
 
@@ -250,6 +259,7 @@ impl Write {
             | Self::PatchConfig { definition, key, .. }
             | Self::Rollback(Rollback { definition, key, .. }) => Target::Config { definition, key },
             Self::Batch(_) => Target::Batch,
+            Self::Access(_) => Target::Keys,
         }
     }
 
@@ -265,6 +275,7 @@ impl Write {
             | Self::DeleteDefinition { .. }
             | Self::DeleteConfig { .. }
             | Self::SetUnique(_)
+            | Self::Access(_)
             | Self::Batch(_) => None,
         }
     }
@@ -274,11 +285,11 @@ impl Write {
         self.document().map_or(0, |document| document.text.len())
     }
 
-    /// The key of its definition; empty for a batch, which may have several.
+    /// The key of its definition; empty for a batch, which may have several, and for what has none.
     pub(super) fn definition(&self) -> &str {
         match self.target() {
             Target::Definition(definition) | Target::Config { definition, .. } => definition,
-            Target::Batch => "",
+            Target::Batch | Target::Keys => "",
         }
     }
 

@@ -50,7 +50,7 @@ pub(crate) fn patient_service(directory: &Path) -> Service {
 }
 
 fn with_options(options: Options) -> Service {
-    Service::new(options, Access::new(KEY), Arc::new(Peers::new(Secrets(vec![SECRET.into()]))))
+    Service::new(options, Access::new([KEY]), Arc::new(Peers::new(Secrets(vec![SECRET.into()]))))
 }
 
 fn options(directory: &Path, limits: Limits) -> Options {

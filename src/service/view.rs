@@ -17,11 +17,13 @@ use super::{
 };
 use crate::{
     model::{
-        access_key::Verb,
+        access_key::{KeyId, Verb},
         error::Rejection,
         key_set::{KeyRange, KeySet},
+        limits::KEYS_UNCONFIRMED_MAX,
         record::{Config, Revision},
         redaction::RedactedPlaces,
+        time::Timestamp,
     },
     state::{Collection, State},
 };
@@ -99,20 +101,42 @@ impl Service {
 }
 
 impl Service {
-    /// A principal as it is by the state of now: long work asks again whether it may go on.
+    /// A principal as it is now: what lasts longer than a request asks again whether it may go on.
     ///
     /// # Errors
-    /// Why the principal is none any more; on a node whose state is too old to know, that it is unavailable.
+    /// [`Refusal::KeyEnded`]; on a node that has lost the cluster, that it can't know.
     pub(super) fn renewed(&self, principal: &Principal) -> Result<Principal, Refusal> {
-        let _ = self.node_id();
-        Ok(principal.clone())
+        if !principal.is_root() && self.staleness().is_none_or(|age| age > KEYS_UNCONFIRMED_MAX) {
+            let text = "this node has lost the cluster, and can't know whether the key is still valid";
+            return Err(Refusal::Unavailable(text.into()));
+        }
+        self.judged(principal)
+    }
+
+    /// A principal as it is by the state that this node has applied.
+    ///
+    /// # Errors
+    /// [`Refusal::KeyEnded`].
+    pub(super) fn judged(&self, principal: &Principal) -> Result<Principal, Refusal> {
+        let state = self.applied();
+        if principal.is_root() {
+            return if state.is_root_disabled() { Err(Refusal::KeyEnded) } else { Ok(principal.clone()) };
+        }
+        let key =
+            KeyId::parse(&principal.id).and_then(|id| state.access_key(&id)).ok_or(Refusal::KeyEnded)?;
+        let at = if key.has_end() { self.log_time(&state) } else { Timestamp(0) };
+        if !key.is_valid_at(at) || key.secret_at(principal.secret, at).is_none() {
+            return Err(Refusal::KeyEnded);
+        }
+        Ok(Principal::of_key(Arc::clone(key), principal.secret))
     }
 }
 
 /// The definitions for which a principal has the right to a verb.
 pub(super) fn visible(principal: &Principal, verb: Verb) -> KeySet {
     match &principal.key {
-        None => KeySet::ALL,
+        _ if principal.is_root() => KeySet::ALL,
+        None => KeySet::NONE,
         Some(key) => KeySet::of(key.grants.patterns(verb).filter_map(KeyRange::of)),
     }
 }

@@ -67,11 +67,17 @@ impl State {
             let outcome = if is_same { known.outcome.clone() } else { Err(Rejection::RequestReused) };
             return (Verdict::Decided(outcome), None);
         }
+        // Nothing is remembered for somebody who may do nothing: it would be an entry in his name.
+        if let Some(verdict) = self.refused_author(context.at, proposal) {
+            return (verdict, None);
+        }
         let mut edits = Vec::new();
         let decided = if let Command::Batch(steps) = &proposal.command {
             self.decide_batch(context, steps, &mut edits)
         } else if self.is_stale(revision, proposal.definition_read, &proposal.command) {
             None
+        } else if let Command::Access(command) = &proposal.command {
+            Some(self.decide_access(context, &proposal.by, command, &mut edits))
         } else {
             Some(self.decide(context, &proposal.command, &mut edits))
         };
@@ -119,6 +125,7 @@ impl State {
             | Command::Batch(_)
             | Command::RaiseFeatureLevel { .. }
             | Command::Forget { .. } => return false,
+            Command::Access(command) => return self.is_access_stale(command),
         };
         let Some(found) = self.definition(definition.as_str()) else { return false };
         let current = found.definition.revision;
@@ -213,8 +220,8 @@ impl State {
             }
             Command::RaiseFeatureLevel { to } => Ok(self.raise_feature_level(context, *to)),
             Command::Forget { upto } => Ok(self.forget_upto(context, *upto, edits)),
-            // `decide_batch` handles these; a batch contains none.
-            Command::Batch(_) => Ok(applied(context, false)),
+            // `apply` handles these; a batch contains none.
+            Command::Batch(_) | Command::Access(_) => Ok(applied(context, false)),
         }
     }
 

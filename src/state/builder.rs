@@ -12,6 +12,7 @@ use super::{
     replaced::{config_bytes, definition_bytes},
 };
 use crate::model::{
+    access_key::AccessKey,
     record::{Config, Definition, Revision},
     time::Timestamp,
 };
@@ -82,6 +83,24 @@ impl Builder {
         self.newest = self.newest.max(revision);
         self.state.remember(remembered);
         Ok(())
+    }
+
+    /// Adds an access key.
+    ///
+    /// # Errors
+    /// When one with its id was added before.
+    pub fn access_key(&mut self, key: AccessKey) -> Result<(), BuildError> {
+        if self.state.access_key(&key.id).is_some() {
+            return Err(BuildError(format!("access key {} is stored twice", key.id)));
+        }
+        self.newest = self.newest.max(key.revision);
+        self.state.insert_access_key(Arc::new(key));
+        Ok(())
+    }
+
+    /// Disables the root key; without it the key is accepted.
+    pub fn root_disabled(&mut self, disabled: bool) {
+        self.state.root_disabled = disabled;
     }
 
     /// Sets the compaction revision of the history; without it the whole history is available.

@@ -13,6 +13,7 @@
 //! | [`digest`] | one number by which two nodes compare what they hold |
 //! | [`compaction`] | the oldest revision whose state is available |
 //! | [`feature`] | the feature level of the cluster |
+//! | [`access`] | the access keys, and in whose name something may be decided |
 //! | `replaced` | what a snapshot keeps in memory after the state has moved on |
 //!
 //! Shared memory: snapshots of a definition share a cache of applied index updates, with a `Mutex` around two words and
@@ -23,6 +24,7 @@
 //! **Invariant:** only [`State::apply`] and [`State::advance`] change an agreed state, and the result depends on the
 //! state and their arguments alone.
 
+pub mod access;
 pub mod apply;
 pub mod builder;
 pub mod compaction;
@@ -37,12 +39,14 @@ use std::{cmp::Ordering, sync::Arc};
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
+    access_key::AccessKey,
     command::{IdempotencyKey, Outcome},
     error::Rejection,
     key::Key,
     record::{Config, Definition, Revision},
     time::Timestamp,
 };
+use access::ByKeyId;
 use feature::FeatureLevel;
 use index::{
     backfill::Reindexed,
@@ -71,6 +75,8 @@ pub struct State {
     sum: u128,
     compaction_revision: Revision,
     feature_level: FeatureLevel,
+    access_keys: Tree<ByKeyId>,
+    root_disabled: bool,
     /// What the entry that is being applied has reindexed so far.
     reindexed: Reindexed,
     /// The bytes of all records (`replaced.rs`).
@@ -229,6 +235,13 @@ pub enum Edit {
         /// After the change.
         after: Arc<Definition>,
     },
+    /// An access key: created, changed or revoked.
+    AccessKey {
+        /// Before the change.
+        before: Option<Arc<AccessKey>>,
+        /// After the change.
+        after: Option<Arc<AccessKey>>,
+    },
 }
 
 impl Edit {
@@ -242,6 +255,10 @@ impl Edit {
             Self::Config { before, after, .. } => config(before).saturating_add(config(after)),
             Self::Entries { before, after, .. } => {
                 replaced::config_bytes(before).saturating_add(replaced::config_bytes(after))
+            }
+            Self::AccessKey { before, after } => {
+                let bytes = |one: &Option<Arc<AccessKey>>| one.as_deref().map_or(0, access::key_bytes);
+                bytes(before).saturating_add(bytes(after))
             }
             Self::Building { .. } | Self::Reindexed { .. } | Self::Remember(_) | Self::Forget(_) => 0,
         };
@@ -261,11 +278,13 @@ impl Edit {
             | Self::Remember(_)
             | Self::Forget(_)
             | Self::Entries { .. }
-            | Self::Building { .. } => false,
+            | Self::Building { .. }
+            | Self::AccessKey { .. } => false,
         }
     }
 
-    /// Whether the history keeps it: all edits but the steps of index builds.
+    /// Whether the history keeps it: all edits but the steps of index builds and those of access
+    /// keys, which are no content of the cluster.
     #[must_use]
     pub fn is_in_history(&self) -> bool {
         match self {
@@ -274,7 +293,7 @@ impl Edit {
             | Self::Config { .. }
             | Self::Remember(_)
             | Self::Forget(_) => true,
-            Self::Entries { .. } | Self::Building { .. } => false,
+            Self::Entries { .. } | Self::Building { .. } | Self::AccessKey { .. } => false,
         }
     }
 }

@@ -6,6 +6,7 @@
 //! | `disks` | do full, slow, hung or failing disks stop the others? |
 //! | `frames` | what do broken and flooding frames of HTTP/2 do? |
 //! | `good_client` | the client that writes and reads on every node, and what it saw |
+//! | `grants` | does every route ask who may use it? |
 //! | `leaks` | where are the secrets found that a node was given? |
 //! | `many_configs` | do updates among a million configs keep their rate beside lists that test all of them? |
 //! | `reads` | what do expensive reads with a valid key do? |
@@ -26,6 +27,7 @@ mod clocks;
 mod disks;
 mod frames;
 mod good_client;
+pub(crate) mod grants;
 mod leaks;
 mod many_configs;
 mod raw;

@@ -11,6 +11,7 @@ mod documents;
 mod dry_run;
 mod errors;
 mod filters;
+mod grants;
 mod headers;
 mod history;
 mod idempotency;

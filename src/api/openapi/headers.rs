@@ -78,6 +78,7 @@ fn all() -> Vec<(&'static str, &'static str, ObjectBuilder)> {
         ("Allow", "The methods that the path takes.", text()),
         ("Retry-After", "Seconds after which the request may be sent again.", number()),
         ("WWW-Authenticate", "How to authenticate.", text()),
+        ("Cache-Control", "Nobody between may store the answer.", text().enum_values(Some(["no-store"]))),
         ("Content-Disposition", "A name for the file.", text()),
     ]
 }

@@ -38,6 +38,7 @@ fn path_parameters() -> Vec<(&'static str, Parameter)> {
         path("config_definition_key", "The definition's key.", key().examples([json!("app")])),
         path("config_key", "The config's key within its definition.", key().examples([json!("prod")])),
         path("id", "The node's id.", integer(1)),
+        path("key_id", "The access key's id.", text().examples([json!("4kPq0sWc7RtZ")])),
         path("file", "A file of the page.", text().pattern(Some("^[A-Za-z0-9._-]+$"))),
     ]
 }
@@ -100,6 +101,14 @@ fn list_parameters(limits: &Limits) -> Vec<(&'static str, Parameter)> {
             "sort_by",
             "Ties are broken by key, ascending.",
             by(["config_definition_key", "created_at", "modified_at"]),
+        ),
+        query(
+            "sort_api_keys",
+            "sort_by",
+            "Ties are broken by id, ascending.",
+            text()
+                .enum_values(Some(["key_id", "name", "created_at", "modified_at"]))
+                .default(Some(json!("modified_at"))),
         ),
         query(
             "sort_configs",

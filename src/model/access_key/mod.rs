@@ -4,6 +4,7 @@
 //! |---|---|
 //! | verbs, patterns, what a key is granted and what it may grant | [`grants`] |
 //! | the text of a key that its owner holds | [`clear_text`] |
+//! | lists of keys | [`list`] |
 //!
 //! This file has the key as it is stored. Only its id and the SHA-256 of its texts are stored, sent or logged; the text
 //! itself exists where it is made, and with its owner.
@@ -14,6 +15,7 @@
 
 pub mod clear_text;
 pub mod grants;
+pub mod list;
 
 use std::fmt;
 
@@ -176,4 +178,57 @@ pub struct KeyUse {
     pub revision: Revision,
     /// [`KeySecret::made`] of the secret that the request brought.
     pub secret: Revision,
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A key that may read everything, whose times, id and name follow from a number.
+    pub(crate) fn key(number: u64) -> AccessKey {
+        let grant = Grant { verbs: [Verb::Read].into_iter().collect(), definitions: vec![Pattern::all()] };
+        let secret = KeySecret { sha256: [7; 32], made: number, until: None };
+        AccessKey {
+            id: KeyId::parse(&format!("{number:012}")).unwrap(),
+            name: format!("key-{}", 100 - number),
+            grants: Grants(vec![grant]),
+            quota: Quota::default(),
+            expires_at: None,
+            created_at: Timestamp((number + 1) / 2),
+            created_by: "root".into(),
+            modified_at: Timestamp(number),
+            revision: number,
+            secrets: vec![secret],
+            last_used_day: None,
+        }
+    }
+
+    #[test]
+    fn an_id_has_its_length_and_alphabet() {
+        assert_eq!(KeyId::parse("0123456789aZ").unwrap().as_str(), "0123456789aZ");
+        for wrong in ["", "root", "0123456789a", "0123456789aZZ", "0123456789a.", "0123456789ä"] {
+            assert_eq!(KeyId::parse(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_key_and_its_secrets_end_at_their_times() {
+        let mut key = key(3);
+        assert!(!key.has_end() && key.is_valid_at(Timestamp(u64::MAX)));
+        assert!(key.secret_at(3, Timestamp(u64::MAX)).is_some() && key.secret_at(4, Timestamp(0)).is_none());
+        key.secrets[0].until = Some(Timestamp(10));
+        assert!(key.has_end());
+        assert_eq!(
+            (9..=10).map(|at| key.secret_at(3, Timestamp(at)).is_some()).collect::<Vec<_>>(),
+            [true, false]
+        );
+        key.expires_at = Some(Timestamp(5));
+        assert_eq!((4..=5).map(|at| key.is_valid_at(Timestamp(at))).collect::<Vec<_>>(), [true, false]);
+    }
+
+    #[test]
+    fn days_begin_at_midnight() {
+        let (first, last) = (start_of_day(3), Timestamp(start_of_day(4).0 - 1));
+        assert_eq!((day_of(first), day_of(last), day_of(Timestamp(0))), (3, 3, 0));
+    }
 }

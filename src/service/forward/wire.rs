@@ -25,8 +25,8 @@ use crate::{
     },
     service::{
         request::{
-            Caller, Compiled, Decision, NewSchema, NewUnique, Principal, Refusal, Rollback, Write,
-            WriteRequest,
+            AccessWrite, Caller, Compiled, Decision, NewSchema, NewUnique, Principal, Refusal, Rollback,
+            Write, WriteRequest,
         },
         retry::{Attempt, AttemptError},
     },
@@ -41,6 +41,8 @@ type Texts<'a> = Cow<'a, [String]>;
 /// A [`WriteRequest`] on its way to the leader.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(in crate::service) struct WireRequest<'a> {
+    /// The caller: `root`, `cluster`, or for a stored key its id, a dot and the revision that made the secret. No text
+    /// of a key leaves the node that was asked.
     by: Text<'a>,
     reason: Option<Text<'a>>,
     idempotency_key: Option<IdempotencyKey>,
@@ -111,6 +113,7 @@ enum WireWrite<'a> {
     SetUnique { key: Text<'a>, paths: Texts<'a>, expect: Expect },
     PatchConfig { definition: Text<'a>, key: Text<'a>, form: WirePatchForm, patch: Text<'a>, expect: Expect },
     Batch(Vec<WireOperation<'a>>),
+    Access(Cow<'a, AccessWrite>),
 }
 
 /// An operation of a batch; never a batch.
@@ -169,7 +172,7 @@ impl<'a> WireRequest<'a> {
     pub(in crate::service) fn of(request: &'a WriteRequest, remaining: Duration) -> Self {
         let WriteRequest { caller, write } = request;
         Self {
-            by: text(&caller.principal.id),
+            by: named(&caller.principal),
             reason: caller.reason.as_deref().map(Cow::Borrowed),
             idempotency_key: caller.idempotency_key,
             remaining_ms: u64::try_from(remaining.as_millis()).unwrap_or(u64::MAX),
@@ -189,7 +192,7 @@ impl<'a> WireRequest<'a> {
         let malformed = |error: DocumentError| ReceiveError::Malformed(error.to_string());
         let write = self.write.open(json_depth).map_err(malformed)?;
         let caller = Caller {
-            principal: Principal { id: self.by.as_ref().into(), ..Principal::root() },
+            principal: principal(&self.by)?,
             reason: self.reason.map(Cow::into_owned),
             idempotency_key: self.idempotency_key,
             dry_run: self.dry_run,
@@ -248,6 +251,7 @@ impl<'a> WireWrite<'a> {
             Write::SetUnique(NewUnique { key, paths, expect }) => {
                 Self::SetUnique { key: text(key), paths: Cow::Borrowed(paths), expect: *expect }
             }
+            Write::Access(write) => Self::Access(Cow::Borrowed(write)),
             Write::Batch(operations) => {
                 Self::Batch(operations.iter().map(|write| WireOperation(Self::of(write))).collect())
             }
@@ -310,12 +314,34 @@ impl<'a> WireWrite<'a> {
             Self::SetUnique { key, paths, expect } => {
                 Write::SetUnique(NewUnique { key: key.into_owned(), paths: paths.into_owned(), expect })
             }
+            Self::Access(write) => Write::Access(write.into_owned()),
             Self::Batch(operations) => {
                 let opened = operations.into_iter().map(|WireOperation(write)| write.open(depth));
                 Write::Batch(opened.collect::<Result<_, _>>()?)
             }
         })
     }
+}
+
+/// A caller as another node is told of it.
+pub(in crate::service) fn named(principal: &Principal) -> Text<'_> {
+    if principal.key.is_none() {
+        return text(&principal.id);
+    }
+    Cow::Owned(format!("{}.{}", principal.id, principal.secret))
+}
+
+/// The caller that another node names. Of a stored key only the name is known here: it is found in the state.
+///
+/// # Errors
+/// When the text names none.
+pub(in crate::service) fn principal(by: &str) -> Result<Principal, ReceiveError> {
+    let (root, cluster) = (Principal::root(), Principal::cluster());
+    if let Some(known) = [root, cluster].into_iter().find(|known| known.id == by) {
+        return Ok(known);
+    }
+    let named = by.split_once('.').and_then(|(id, secret)| Some(Principal::named(id, secret.parse().ok()?)));
+    named.ok_or_else(|| ReceiveError::Malformed(format!("a write by `{by}`")))
 }
 
 fn text(text: &str) -> Text<'_> {

@@ -80,6 +80,7 @@ impl Service {
             consensus.supervise("forget-outcomes", self.clone().forget_outcomes());
             consensus.supervise("keep-room", self.clone().keep_room());
             consensus.supervise("keep-clock", self.clone().keep_clock());
+            consensus.supervise("keep-access", self.clone().keep_access());
             consensus.supervise("raise-feature-level", self.clone().keep_raising_feature_level());
         }
         Ok(())

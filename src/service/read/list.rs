@@ -317,10 +317,8 @@ impl Service {
         params.sort_by(|a, b| a.0.cmp(&b.0));
         let list = (cluster, &list.definition, params);
         // The root key's are those of version 0.1.
-        let bytes = match &principal.key {
-            None => encode(&list),
-            Some(key) => encode(&(list, &key.id, keys)),
-        };
+        let bytes =
+            if principal.is_root() { encode(&list) } else { encode(&(list, principal.id.as_str(), keys)) };
         xxh3_128(&bytes).to_be_bytes()
     }
 }

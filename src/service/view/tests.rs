@@ -82,6 +82,7 @@ fn writes() -> Vec<(Write, &'static [Verb])> {
             | Write::DeleteConfig { .. }
             | Write::PatchConfig { .. }
             | Write::Rollback(_)
+            | Write::Access(_)
             | Write::Batch(_) => {}
         }
     }

@@ -17,39 +17,33 @@ use crate::{
 /// A refusal as the principal may see it.
 pub(super) fn concealed(refusal: Refusal, principal: &Principal, write: &Write) -> Refusal {
     let may_read = |write: &Write| principal.authorize(Verb::Read, Some(write.definition())).is_ok();
-    match refusal {
-        Refusal::Rejected(Rejection::InBatch { index, rejection }) => {
-            let place = usize::try_from(index).unwrap_or(usize::MAX);
-            let is_seen = write.operations().get(place).is_some_and(may_read);
-            match without_records(&rejection).filter(|_| !is_seen) {
-                Some(msg) => {
-                    let loc = vec!["operations".into(), LocSegment::Index(index.into())];
-                    Refusal::ConflictAt(Violation::at(loc, msg))
-                }
-                None => Rejection::InBatch { index, rejection }.into(),
-            }
-        }
-        Refusal::Rejected(rejection) => match without_records(&rejection).filter(|_| !may_read(write)) {
-            Some(msg) => Refusal::ConflictAt(Violation::new(msg)),
-            None => rejection.into(),
-        },
-        Refusal::Breaks(..) if !may_read(write) => {
-            Invalid::from(Violation::new("configs of the definition do not fit; this key may not read which"))
-                .into()
-        }
-        other => other,
+    if let Refusal::Rejected(Rejection::InBatch { index, rejection }) = &refusal {
+        let place = usize::try_from(*index).unwrap_or(usize::MAX);
+        let is_seen = write.operations().get(place).is_some_and(may_read);
+        let Some(msg) = without_records(rejection).filter(|_| !is_seen) else { return refusal };
+        let loc = vec!["operations".into(), LocSegment::Index((*index).into())];
+        return Refusal::ConflictAt(Violation::at(loc, msg));
     }
+    if may_read(write) {
+        return refusal;
+    }
+    if let Refusal::Rejected(rejection) = &refusal {
+        let told = without_records(rejection).map(|msg| Refusal::ConflictAt(Violation::new(msg)));
+        return told.unwrap_or(refusal);
+    }
+    if let Refusal::Breaks(..) = refusal {
+        let msg = "configs of the definition do not fit, and the access key has no right to read which";
+        return Invalid::from(Violation::new(msg)).into();
+    }
+    refusal
 }
 
-/// The text of a rejection in place of one that names records, which are all 409.
+/// The text of a rejection in place of one that tells of records. All of these are 409.
 fn without_records(rejection: &Rejection) -> Option<String> {
-    match rejection {
-        Rejection::NotUnique { path, .. } => {
-            Some(format!("`{path}` is unique, and another config has the same value there"))
-        }
-        Rejection::DefinitionNotEmpty(_) => Some("definition still has configs".into()),
-        _ => None,
+    if let Rejection::NotUnique { path, .. } = rejection {
+        return Some(format!("`{path}` is unique, and another config has the same value there"));
     }
+    matches!(rejection, Rejection::DefinitionNotEmpty(_)).then(|| "definition still has configs".into())
 }
 
 #[cfg(test)]

@@ -109,6 +109,7 @@ impl Scan {
             | Write::DeleteConfig { .. }
             | Write::PatchConfig { .. }
             | Write::Rollback(_)
+            | Write::Access(_)
             | Write::Batch(_) => Constraint::None,
         };
         Ok(Self { constraint, definition: None, revision: 0, breaking: BTreeMap::new(), duplicate: None })

@@ -11,12 +11,14 @@
 //! | validation of a write against a state, in the contract's order | `prepare` |
 //! | what a preparation may cost, and on which threads it runs | `budget` |
 //! | compiled schemas | `validators` |
+//! | in whose name a write is made; changes of the access keys | `access` |
 //! | several writes as one | `batch` |
 //! | what a refusal may say to a caller who may not read | `conceal` |
 //! | a patch, and the content that its answer shows | `patch` |
 //! | the order of writes that are computed from the same record | `record_locks` |
 //! | another schema or other unique paths, which all configs must fit | `redefine`, `config_scan`, `write_barrier` |
 //! | the answer without storing anything | `dry_run` |
+//! | how many requests with an idempotency key one access key may make | `keyed_writes` |
 //! | an earlier revision written again | `rollback` |
 //! | secret values in what a caller writes, and in what they are answered | `secrets` |
 //! | writes that other nodes forward to this one | `forwarded` |
@@ -26,12 +28,14 @@
 //! rests on a read, so it is confirmed at a read index before it is answered: no caller is refused because of a state
 //! that a newer leader has replaced.
 
+pub(super) mod access;
 mod batch;
 mod budget;
 mod conceal;
 pub(super) mod config_scan;
 mod dry_run;
 pub(super) mod forwarded;
+pub(super) mod keyed_writes;
 mod patch;
 mod prepare;
 pub(super) mod record_locks;
@@ -48,17 +52,20 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::{
     Service,
     cpu_pool::Cancel,
+    origin::key_tag,
     request::{Caller, Decision, Effect, Refusal, Target, Write, WriteRequest, Written},
     retry::{Attempt, AttemptError, Leader, OnUnknown, Retry, confirm_leadership},
 };
 use crate::{
     model::{
+        access_key::KeyUse,
         command::{Command, Outcome, Verdict},
         time::Timestamp,
     },
     raft::Consensus,
     state::State,
 };
+use access::{Judged, judge};
 use budget::{Budget, may_be_inline, weight_of};
 use conceal::concealed;
 use patch::{content_at, lock_set};
@@ -146,6 +153,7 @@ impl Service {
         if request.caller.dry_run {
             return self.dry_run(consensus, request, deadline).await;
         }
+        self.check_keyed(&request.caller)?;
         let locks = &self.inner.record_locks;
         let is_computed = request.write.is_computed();
         let needed = if is_computed || locks.any_held() { lock_set(&request.write) } else { <_>::default() };
@@ -159,11 +167,11 @@ impl Service {
             else {
                 return retry("the schema of the definition is being changed");
             };
-            let (mut command, definition_read) =
-                match self.prepare_confirmed(consensus, request, deadline).await? {
-                    Prepared::Propose { command, definition_read } => (command, definition_read),
-                    Prepared::Known(outcome) => return Ok(remembered(consensus, request, outcome)),
-                };
+            let (prepared, key) = self.prepare_confirmed(consensus, request, deadline).await?;
+            let (mut command, definition_read) = match prepared {
+                Prepared::Propose { command, definition_read } => (command, definition_read),
+                Prepared::Known(outcome) => return Ok(remembered(consensus, request, outcome)),
+            };
             if needs_config_check(&command) {
                 let check = check.get_or_insert_with(|| self.new_config_check(request));
                 match self.check_configs(consensus, check, definition_read, deadline).await? {
@@ -178,7 +186,7 @@ impl Service {
             }
             let at = self.stamp(&consensus.state()).await;
             check_room(&consensus.state(), &request.caller, at)?;
-            let proposal = request.proposal(at, command, definition_read);
+            let proposal = request.proposal(at, command, definition_read, key);
             match timeout_at(deadline, consensus.write(proposal)).await {
                 Err(_) => {
                     let text = "the write was proposed, but not decided in time";
@@ -199,6 +207,16 @@ impl Service {
         ))))
     }
 
+    /// Refuses a request with an idempotency key of a stored key that has made as many as it may.
+    fn check_keyed(&self, caller: &Caller) -> Attempt<()> {
+        let key = caller.idempotency_key.and_then(|_| key_tag(&caller.principal));
+        if key.is_none_or(|key| self.inner.keyed_writes.count(key)) {
+            return Ok(());
+        }
+        let text = "this access key has made as many requests with an idempotency key as one key may: wait, or send without one";
+        Err(AttemptError::Refused(Refusal::LimitReached(text.into())))
+    }
+
     /// What a decision may take while the disks are busy; a small part of a short time for writes.
     fn decision_time(&self) -> Duration {
         DECISION_TIME.min(self.inner.options.write_timeout / 10)
@@ -210,7 +228,7 @@ impl Service {
         consensus: &Consensus,
         request: &Arc<WriteRequest>,
         deadline: Instant,
-    ) -> Attempt<Prepared> {
+    ) -> Attempt<(Prepared, Option<KeyUse>)> {
         let state = consensus.state();
         let revision = state.revision();
         let refusal = match self.prepare(state, request, deadline).await {
@@ -228,20 +246,22 @@ impl Service {
         Ok(self.prepare(state, request, deadline).await?)
     }
 
-    /// Prepares a write: at once if that is cheap, else in the pool for long work, until the deadline at most.
+    /// Judges in whose name a write is made, and prepares it: at once if that is cheap, else in the pool for long work,
+    /// until the deadline at most.
     async fn prepare(
         &self,
         state: Arc<State>,
         request: &Arc<WriteRequest>,
         deadline: Instant,
-    ) -> Result<Prepared, Refusal> {
+    ) -> Result<(Prepared, Option<KeyUse>), Refusal> {
+        let Judged { principal, key } = judge(&state, request, || self.log_time(&state))?;
         if may_be_inline(&request.write) {
             let found = state.definition(request.write.definition());
             let budget = Budget::inline();
             let rules = (&self.inner.validators, self.limits(), &budget);
-            let prepared = prepare(&state, found, request, rules);
+            let prepared = prepare(&state, found, request, &principal, rules);
             if !budget.is_abandoned() {
-                return prepared;
+                return prepared.map(|prepared| (prepared, key));
             }
         }
         let weight = weight_of(&request.write);
@@ -249,9 +269,11 @@ impl Service {
         let work = move |cancel: &Cancel| {
             let found = state.definition(request.write.definition());
             let budget = Budget::in_pool(&request.write, cancel.clone());
-            prepare(&state, found, &request, (&service.inner.validators, service.limits(), &budget))
+            let rules = (&service.inner.validators, service.limits(), &budget);
+            prepare(&state, found, &request, &principal, rules)
         };
-        self.inner.cpu_pool.run(weight, deadline, work).await?
+        let prepared = self.inner.cpu_pool.run(weight, deadline, work).await?;
+        prepared.map(|prepared| (prepared, key))
     }
 }
 
@@ -300,6 +322,7 @@ fn content_of(command: &Command) -> Option<Arc<str>> {
         | Command::Compact { .. }
         | Command::RaiseFeatureLevel { .. }
         | Command::Forget { .. }
+        | Command::Access(_)
         | Command::SetSchema { .. }
         | Command::SetUnique { .. }
         | Command::BuildIndex { .. }

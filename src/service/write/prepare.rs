@@ -16,6 +16,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::{
+    access::prepare_access,
     batch::{check_operations, prepare_batch},
     budget::Budget,
     patch::prepare_patch,
@@ -25,6 +26,7 @@ use super::{
 };
 use crate::{
     model::{
+        access_key::KeyUse,
         command::{Command, Expect, Outcome, Proposal},
         document::Document,
         error::{Invalid, Rejection, Violation},
@@ -46,6 +48,7 @@ impl WriteRequest {
         at: Timestamp,
         command: Command,
         definition_read: Option<Revision>,
+        key: Option<KeyUse>,
     ) -> Proposal {
         Proposal {
             at,
@@ -54,6 +57,7 @@ impl WriteRequest {
             request: self.caller.idempotency_key,
             definition_read,
             command,
+            key,
         }
     }
 }
@@ -88,11 +92,14 @@ pub(super) fn check_intake(write: &Write, limits: &Limits) -> Result<(), Invalid
     if let Write::Batch(operations) = write {
         return check_operations(operations, limits);
     }
+    if write.access().is_some() {
+        return Ok(());
+    }
     match write.effect() {
         Effect::Define | Effect::Constrain => check_bytes("schema", write.document(), limits.schema_bytes)?,
         Effect::Store => check_bytes("data", write.document(), limits.data_bytes)?,
         // What a patch makes is bounded when it is made, and stored data was accepted under the limits of its time.
-        Effect::Compute | Effect::Restore | Effect::Remove | Effect::Batch => {}
+        Effect::Compute | Effect::Restore | Effect::Remove | Effect::Batch | Effect::Access => {}
     }
     let is_in_body = matches!(write, Write::CreateDefinition { .. });
     let loc = if is_in_body { vec!["config_definition_key".into()] } else { Vec::new() };
@@ -113,11 +120,13 @@ pub(super) fn decided_before(state: &State, caller: &Caller) -> Option<Outcome> 
     state.remembered(&key.id).map(|known| known.answer_to(key))
 }
 
-/// Validates a request against a state and makes its command. `found` is the write's definition in that state.
+/// Validates a request against a state and makes its command. `found` is the write's definition in that state,
+/// `principal` its caller.
 pub(super) fn prepare(
     state: &State,
     found: Option<&Arc<Collection>>,
     request: &WriteRequest,
+    principal: &Principal,
     rules: Rules<'_>,
 ) -> Result<Prepared, Refusal> {
     if let Some(outcome) = decided_before(state, &request.caller)
@@ -125,8 +134,11 @@ pub(super) fn prepare(
     {
         return Ok(Prepared::Known(outcome));
     }
+    if let Some(write) = request.write.access() {
+        return prepare_access(state, principal, write);
+    }
     let PreparedWrite { command, definition_read, precondition } =
-        prepare_write(state, found, &request.write, (rules, &request.caller.principal))?;
+        prepare_write(state, found, &request.write, (rules, principal))?;
     match precondition {
         Err(rejection) if request.caller.idempotency_key.is_none() => Err(rejection.into()),
         Ok(()) | Err(_) => Ok(Prepared::Propose { command, definition_read }),
@@ -172,6 +184,8 @@ pub(super) fn prepare_write(
         Write::SetSchema(new) => redefine::set_schema(existing()?, new, (budget, secrets)),
         Write::SetUnique(new) => redefine::set_unique(existing()?, new),
         Write::Batch(operations) => prepare_batch(state, operations, (rules, principal)),
+        // `access` prepares it; it is no operation of a batch.
+        Write::Access(_) => Err(Refusal::Internal("a change of access keys is no write of a record".into())),
     }
 }
 

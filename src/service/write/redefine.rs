@@ -156,6 +156,7 @@ pub(super) fn needs_config_check(command: &Command) -> bool {
         | Command::Compact { .. }
         | Command::RaiseFeatureLevel { .. }
         | Command::Forget { .. }
+        | Command::Access(_)
         | Command::BuildIndex { .. }
         | Command::Batch(_) => false,
     }
@@ -341,7 +342,7 @@ impl Service {
         // Nothing is stored, so nothing is remembered either.
         let request = Arc::new(WriteRequest { caller: Caller { idempotency_key: None, ..caller }, write });
         let deadline = Instant::now() + self.inner.options.write_timeout;
-        match self.prepare(Arc::clone(&state), &request, deadline).await? {
+        match self.prepare(Arc::clone(&state), &request, deadline).await?.0 {
             Prepared::Propose { .. } => Ok((state, request.write.clone())),
             Prepared::Known(_) => {
                 Err(Refusal::Internal("a request without an idempotency key is remembered".into()))

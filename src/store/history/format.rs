@@ -154,7 +154,7 @@ impl StoredEdit {
             },
             Edit::Remember(request) => Self::Remember(request.clone()),
             Edit::Forget(request) => Self::Forget(request.revision),
-            Edit::Entries { .. } | Edit::Building { .. } => return None,
+            Edit::Entries { .. } | Edit::Building { .. } | Edit::AccessKey { .. } => return None,
         })
     }
 }

@@ -1,4 +1,4 @@
-//! One sled database with its five trees, and the directory of databases.
+//! One sled database with its six trees, and the directory of databases.
 //!
 //! sled does not protect its data: its flush is no fsync, damage may shorten the data without an error, and
 //! it may panic while opening. So it is never the only copy, it is loaded only if its records have the digest
@@ -30,7 +30,10 @@ use super::{
     merge::{Row, Rows, Table},
 };
 use crate::{
-    model::record::{Config, Definition, Revision},
+    model::{
+        access_key::AccessKey,
+        record::{Config, Definition, Revision},
+    },
     state::{
         RememberedOutcome, State,
         builder::{BuildError, Builder},
@@ -90,6 +93,7 @@ pub(crate) struct Trees {
     configs: Tree,
     indexes: Tree,
     requests: Tree,
+    access_keys: Tree,
     meta: Tree,
     path: PathBuf,
 }
@@ -102,12 +106,13 @@ impl Trees {
             // on.
             let db =
                 sled::Config::new().path(path).cache_capacity(cache_bytes).flush_every_ms(None).open()?;
-            let [definitions, configs, indexes, requests, meta] = keys::TREES;
+            let [definitions, configs, indexes, requests, access_keys, meta] = keys::TREES;
             Ok(Self {
                 definitions: db.open_tree(definitions)?,
                 configs: db.open_tree(configs)?,
                 indexes: db.open_tree(indexes)?,
                 requests: db.open_tree(requests)?,
+                access_keys: db.open_tree(access_keys)?,
                 meta: db.open_tree(meta)?,
                 db,
                 path: path.into(),
@@ -152,6 +157,7 @@ impl Trees {
                     Table::Configs => &self.configs,
                     Table::Indexes => &self.indexes,
                     Table::Requests => &self.requests,
+                    Table::AccessKeys => &self.access_keys,
                 };
                 match value {
                     Some(value) => tree.insert(key, value)?,
@@ -255,9 +261,15 @@ impl Trees {
                 let request: RememberedOutcome = keys::decode(&value).ok_or_else(damaged_row)?;
                 rows.builder.request(request).map_err(|error| TreeError::new(error.0))?;
             }
+            for row in &self.access_keys {
+                let (_, value) = row?;
+                let key: AccessKey = keys::decode(&value).ok_or_else(damaged_row)?;
+                rows.builder.access_key(key).map_err(|error| TreeError::new(error.0))?;
+            }
             let logical = rows.bytes;
             rows.builder.compaction_revision(checkpoint.compaction_revision);
             rows.builder.feature_level(checkpoint.level.feature_level);
+            rows.builder.root_disabled(checkpoint.level.root_disabled);
             let state = rows
                 .builder
                 .finish(checkpoint.revision, checkpoint.last_at)

@@ -2,9 +2,10 @@
 //!
 //! ```text
 //! frame 0          `CONCSNAP` · header (postcard): format, position, revision, time, counts, digest, compaction
-//!                  revision; in format 3 also the feature level
+//!                  revision; in format 3 also the feature level, the number of access keys and whether root is disabled
 //! frames 1..n      01 · length of the block `u32le` · the block, compressed; a block holds whole records:
-//!                  a definition, then its configs ascending by key; after all of them the requests, oldest first
+//!                  a definition, then its configs ascending by key; after all of them the requests, oldest first;
+//!                  in format 3 then the access keys, ascending by id
 //! last frame       02 · blocks `u64le` · records `u64le` · checksum of the blocks' checksums `u32le`
 //! ```
 //!
@@ -26,6 +27,7 @@ use serde::{Deserialize, Serialize};
 use super::paced::Paced;
 use crate::{
     model::{
+        access_key::AccessKey,
         feature::{LEVEL_MAX, LEVEL_MIN},
         record::{Config, Definition, Revision},
         time::Timestamp,
@@ -71,12 +73,14 @@ pub(crate) struct Header {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LevelHeader {
     pub(super) feature_level: u32,
+    pub(super) access_keys: u64,
+    pub(super) root_disabled: bool,
 }
 
 impl Default for LevelHeader {
     /// That of a state of format 2.
     fn default() -> Self {
-        Self { feature_level: LEVEL_MIN }
+        Self { feature_level: LEVEL_MIN, access_keys: 0, root_disabled: false }
     }
 }
 
@@ -92,7 +96,11 @@ impl Header {
             requests: state.requests().count() as u64,
             digest: state.digest(),
             compaction_revision: state.compaction_revision(),
-            level: LevelHeader { feature_level: state.feature_level() },
+            level: LevelHeader {
+                feature_level: state.feature_level(),
+                access_keys: state.access_key_count(),
+                root_disabled: state.is_root_disabled(),
+            },
         }
     }
 
@@ -107,7 +115,8 @@ impl Header {
     }
 
     fn records(&self) -> u64 {
-        self.definitions.saturating_add(self.configs).saturating_add(self.requests)
+        let records = self.definitions.saturating_add(self.configs).saturating_add(self.requests);
+        records.saturating_add(self.level.access_keys)
     }
 }
 
@@ -118,6 +127,7 @@ pub(super) enum RecordRef<'a> {
     Definition(&'a Definition),
     Config(&'a Config),
     Request(&'a RememberedOutcome),
+    AccessKey(&'a AccessKey),
 }
 
 /// A record as it is read.
@@ -126,6 +136,7 @@ pub(super) enum Record {
     Definition(Definition),
     Config(Config),
     Request(RememberedOutcome),
+    AccessKey(AccessKey),
 }
 
 /// The last frame.
@@ -369,6 +380,9 @@ pub(in crate::store) fn write(
     for request in state.requests() {
         writer.record(RecordRef::Request(request))?;
     }
+    for key in state.access_keys() {
+        writer.record(RecordRef::AccessKey(key))?;
+    }
     writer.finish()?;
     Ok(header)
 }
@@ -388,6 +402,10 @@ fn without_requests(state: &State) -> Option<State> {
     }
     builder.compaction_revision(state.compaction_revision());
     builder.feature_level(state.feature_level());
+    builder.root_disabled(state.is_root_disabled());
+    for key in state.access_keys() {
+        builder.access_key((**key).clone()).ok()?;
+    }
     builder.finish(state.revision(), state.last_at()).ok()
 }
 
@@ -412,12 +430,14 @@ pub(crate) fn read(path: &Path) -> Result<(State, Header), StoreError> {
                 builder.config(id, record)
             }
             Record::Request(record) => builder.request(record),
+            Record::AccessKey(record) => builder.access_key(record),
         };
         added.map_err(|error| reader.damaged(&error.0))?;
     }
     let header = reader.header.clone();
     builder.compaction_revision(header.compaction_revision);
     builder.feature_level(header.level.feature_level);
+    builder.root_disabled(header.level.root_disabled);
     let state = builder.finish(header.revision, header.last_at).map_err(|error| reader.damaged(&error.0))?;
     if state.digest() != header.digest {
         return Err(reader.damaged("its records have another digest than its header"));

@@ -248,6 +248,7 @@ pub(super) fn proposal(state: &State, revision: Revision, command: Command) -> P
         | Command::Compact { .. }
         | Command::RaiseFeatureLevel { .. }
         | Command::Forget { .. }
+        | Command::Access(_)
         | Command::SetSchema { .. }
         | Command::SetUnique { .. }
         | Command::BuildIndex { .. }
@@ -264,6 +265,7 @@ pub(super) fn proposal(state: &State, revision: Revision, command: Command) -> P
         request,
         definition_read,
         command,
+        key: None,
     }
 }
 

@@ -28,7 +28,10 @@ fn state(indexes: &[&str]) -> State {
     let indexes = indexes.iter().map(|path| (*path).to_owned()).collect();
     let command = Command::CreateDefinition { key: key("d"), indexes, schema: None };
     let (at, by) = (Timestamp(1), "root".to_owned());
-    state.apply(1, &Proposal { at, by, reason: None, request: None, definition_read: None, command });
+    state.apply(
+        1,
+        &Proposal { at, by, reason: None, request: None, definition_read: None, command, key: None },
+    );
     state
 }
 

@@ -28,7 +28,8 @@ fn put(key: &str, text: &str, expect: Expect) -> Write {
 fn prepared(state: &State, request: &WriteRequest) -> Result<Prepared, Refusal> {
     let found = state.definition(request.write.definition());
     let budget = Budget::of_test(&request.write);
-    prepare(state, found, request, (&Validators::default(), &Limits::default(), &budget))
+    let rules = (&Validators::default(), &Limits::default(), &budget);
+    prepare(state, found, request, &request.caller.principal, rules)
 }
 
 /// Prepares a write and applies it at a revision.
@@ -36,7 +37,7 @@ fn apply(state: &mut State, revision: Revision, request: &WriteRequest) -> Verdi
     let Prepared::Propose { command, definition_read } = prepared(state, request).unwrap() else {
         panic!("decided before")
     };
-    let proposal = request.proposal(Timestamp(1), command, definition_read);
+    let proposal = request.proposal(Timestamp(1), command, definition_read, None);
     state.apply(revision, &proposal).0
 }
 

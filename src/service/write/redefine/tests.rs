@@ -34,7 +34,8 @@ fn set(compiled: Compiled) -> WriteRequest {
 fn prepared(state: &State, request: &WriteRequest) -> Result<Prepared, Refusal> {
     let found = state.definition(request.write.definition());
     let budget = Budget::of_test(&request.write);
-    prepare(state, found, request, (&Validators::default(), &Limits::default(), &budget))
+    let rules = (&Validators::default(), &Limits::default(), &budget);
+    prepare(state, found, request, &request.caller.principal, rules)
 }
 
 /// The revision of the definition that a write was prepared against.
@@ -48,7 +49,7 @@ fn read(state: &State, request: &WriteRequest) -> Option<Revision> {
 fn apply(state: &mut State, request: &WriteRequest) {
     let Prepared::Propose { command, definition_read } = prepared(state, request).unwrap() else { panic!() };
     let (verdict, _) =
-        state.apply(state.revision() + 1, &request.proposal(Timestamp(1), command, definition_read));
+        state.apply(state.revision() + 1, &request.proposal(Timestamp(1), command, definition_read, None));
     assert!(matches!(verdict, Verdict::Decided(Ok(_))), "{verdict:?}");
 }
 

@@ -31,12 +31,13 @@ fn request(principal: Principal, write: Write) -> WriteRequest {
 fn prepared(state: &State, request: &WriteRequest) -> Result<Prepared, Refusal> {
     let found = state.definition(request.write.definition());
     let budget = Budget::of_test(&request.write);
-    prepare(state, found, request, (&Validators::default(), &Limits::default(), &budget))
+    let rules = (&Validators::default(), &Limits::default(), &budget);
+    prepare(state, found, request, &request.caller.principal, rules)
 }
 
 fn apply(state: &mut State, request: &WriteRequest) {
     let Prepared::Propose { command, definition_read } = prepared(state, request).unwrap() else { panic!() };
-    let proposal = request.proposal(Timestamp(1), command, definition_read);
+    let proposal = request.proposal(Timestamp(1), command, definition_read, None);
     assert!(matches!(state.apply(state.revision() + 1, &proposal).0, Verdict::Decided(Ok(_))));
 }
 
@@ -61,6 +62,7 @@ fn state(level: u32) -> State {
             request: None,
             definition_read: None,
             command: Command::RaiseFeatureLevel { to: level },
+            key: None,
         };
         assert!(matches!(state.apply(1, &proposal).0, Verdict::Decided(Ok(_))));
     }

@@ -65,7 +65,7 @@ fn sample(path: &Path, configs: u64) -> Vec<Record> {
         requests: 1,
         digest: u128::MAX - 5,
         compaction_revision: 3,
-        level: LevelHeader { feature_level: 2 },
+        level: LevelHeader { feature_level: 2, ..LevelHeader::default() },
     };
     let mut writer = Writer::create(path, &header, 100).unwrap();
     for record in &records {
@@ -73,6 +73,7 @@ fn sample(path: &Path, configs: u64) -> Vec<Record> {
             Record::Definition(record) => RecordRef::Definition(record),
             Record::Config(record) => RecordRef::Config(record),
             Record::Request(record) => RecordRef::Request(record),
+            Record::AccessKey(record) => RecordRef::AccessKey(record),
         };
         writer.record(record).unwrap();
     }
