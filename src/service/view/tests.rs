@@ -50,15 +50,16 @@ fn object() -> Document {
     Document::new(serde_json::json!({}))
 }
 
+const DEFINE: &[Verb] = &[Verb::Define];
+const WRITE: &[Verb] = &[Verb::Write];
+const CHANGE: &[Verb] = &[Verb::Write, Verb::Read];
+
 fn writes() -> Vec<(Write, &'static [Verb])> {
     let (d, k) = (|| String::from("billing.eu"), || String::from("k"));
     let expect = Expect::Present;
     let schema = NewSchema { key: d(), schema: None, expect, force: false, compiled: Compiled::default() };
     let patch = Patch { format: PatchFormat::Merge, document: object() };
     let rollback = Rollback { definition: d(), id: 1, key: k(), data: object(), expect };
-    const DEFINE: &[Verb] = &[Verb::Define];
-    const WRITE: &[Verb] = &[Verb::Write];
-    const CHANGE: &[Verb] = &[Verb::Write, Verb::Read];
     let all = vec![
         (Write::CreateDefinition { key: d(), indexes: vec![], schema: None }, DEFINE),
         (Write::SetIndexes { key: d(), indexes: vec![], expect }, DEFINE),

@@ -6,6 +6,7 @@
 //!
 //! **Invariant:** the status of a refusal does not depend on who asks.
 
+use super::config_scan::SAME_VALUE;
 use crate::{
     model::{
         access_key::Verb,
@@ -30,6 +31,11 @@ pub(super) fn concealed(refusal: Refusal, principal: &Principal, write: &Write) 
     if let Refusal::Rejected(rejection) = &refusal {
         let told = without_records(rejection).map(|msg| Refusal::ConflictAt(Violation::new(msg)));
         return told.unwrap_or(refusal);
+    }
+    if let Refusal::Conflict(text) = &refusal
+        && text.ends_with(SAME_VALUE)
+    {
+        return Refusal::Conflict(format!("a path can't be unique: several configs {SAME_VALUE} there"));
     }
     if let Refusal::Breaks(..) = refusal {
         let msg = "configs of the definition do not fit, and the access key has no right to read which";
@@ -56,7 +62,7 @@ mod tests {
             key::Key,
             time::Timestamp,
         },
-        service::request::{Compiled, NewSchema},
+        service::request::{Compiled, NewSchema, NewUnique},
     };
 
     fn key(verbs: &[Verb]) -> Principal {
@@ -92,6 +98,7 @@ mod tests {
             force: false,
             compiled: Compiled::default(),
         };
+        let unique = NewUnique { key: "d".into(), paths: Vec::new(), expect: Expect::Present };
         let taken = || Rejection::NotUnique { path: "p".into(), by: Key::parse("hidden").unwrap() };
         let in_batch = |rejection| Rejection::InBatch { index: 1, rejection: Box::new(rejection) };
         let batch = Write::Batch(vec![delete("e"), delete("d")]);
@@ -100,6 +107,7 @@ mod tests {
             (Rejection::DefinitionNotEmpty(77).into(), delete("d")),
             (in_batch(taken()).into(), batch.clone()),
             (in_batch(Rejection::DefinitionNotEmpty(77)).into(), batch),
+            (Refusal::Conflict(format!("configs `hidden` and `k` {SAME_VALUE}")), Write::SetUnique(unique)),
             (Refusal::Breaks(77, vec![Violation::new("config `hidden`")]), Write::SetSchema(schema)),
         ];
         let (writer, reader) = (key(&[Verb::Write, Verb::Define]), key(&[Verb::Read]));
