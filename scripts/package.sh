@@ -27,7 +27,7 @@ objcopy --strip-all "$out/build/dist/concord" "$out/concord"
 # What is in it: each package with its version, licence, source and checksum, as CycloneDX has it.
 if cyclonedx=$(cargo_tool cargo-cyclonedx 0.5.9); then
     target=$(rustc -vV | sed -n 's/^host: //p')
-    "$cyclonedx" cyclonedx --quiet --format json --spec-version 1.5 --describe binaries --target "$target" \
+    "$cyclonedx" cyclonedx --quiet --format json --spec-version 1.5 --target "$target" \
         --override-filename concord.cdx
     mv concord.cdx.json "$out/concord.cdx.json"
 else echo "package.sh: SKIPPED the bill of materials: there is no cargo-cyclonedx" >&2; fi

@@ -38,7 +38,7 @@ use crate::{
     peer::client::{Peers, Secrets},
     raft::end_process_later,
     service::{Access, Options, Service, access::upkeep::ask_for_root},
-    settings::{RootKeys, Secret, Settings},
+    settings::{RootKeys, Secret, Settings, digest_of},
     store,
 };
 

@@ -25,7 +25,7 @@ use crate::{
     service::{Retention, membership::check_address},
 };
 
-pub use key::{KeyArgs, RootKeys};
+pub use key::{KeyArgs, RootKeys, digest_of};
 pub use log::{LogArgs, LogFormat};
 
 /// Shortest key or secret: 16 random characters can't be guessed over a network.

@@ -23,6 +23,7 @@
 //! | the `OpenAPI` document | `openapi` |
 //! | `/openapi.json` and the page at `/docs` | `docs` |
 //! | status codes, error types, response headers | `reply` |
+//! | which secret values a caller is not shown | `redaction` |
 //! | answers in the memory budget | `weight` |
 //! | numbers in headers | `digits` |
 //! | JSON objects with stored text in them | `json` |
@@ -58,6 +59,7 @@ pub mod openapi;
 mod patch;
 pub mod peer;
 mod probes;
+mod redaction;
 mod reply;
 mod schema;
 pub mod server;

@@ -27,7 +27,6 @@ use crate::{
         error::{Invalid, LocSegment, Rejection, Violation},
         query::{Page, QueryError},
         record::Revision,
-        redaction::RedactedPlaces,
         time::Timestamp,
     },
     service::{Backup, Refusal, Written, memory_budget::Reservation, read::list::BUFFERED_PAGE_BYTES_MAX},
@@ -46,8 +45,6 @@ const BREAKING_CONFIGS: HeaderName = HeaderName::from_static("x-concord-breaking
 const DRY_RUN: HeaderName = HeaderName::from_static("x-concord-dry-run");
 /// The text for a credential that is unknown, or was known until a moment ago.
 pub(super) const NOT_VALID: &str = "the credential is not valid";
-/// The header with the places of values that the caller is not shown.
-const REDACTED: HeaderName = HeaderName::from_static("x-concord-redacted");
 /// Seconds after which a refused request may be sent again: an election takes about one.
 const RETRY_AFTER_S: HeaderValue = HeaderValue::from_static("1");
 const ACCEPT_PATCH: HeaderName = HeaderName::from_static("accept-patch");
@@ -188,14 +185,6 @@ impl Reply {
     pub(super) fn index_building(self, progress: Option<String>) -> Self {
         match progress {
             Some(progress) => self.header(INDEX_BUILDING, &progress),
-            None => self,
-        }
-    }
-
-    /// Names the places of values that the caller is not shown, where there are any.
-    pub(super) fn redacted(self, places: Option<&RedactedPlaces>) -> Self {
-        match places.filter(|places| !places.is_empty()) {
-            Some(places) => self.header(REDACTED, &places.texts().collect::<Vec<_>>().join(", ")),
             None => self,
         }
     }

@@ -25,6 +25,7 @@ use super::{
     condition::{header_problem, single},
     extract::{Params, QueryErrors, ReadRequest, query_violation},
     json::Object,
+    redaction::with_redacted,
     reply::{Problem, Reply, refusal_body},
 };
 use crate::{
@@ -254,14 +255,6 @@ fn with_definition(object: Object, definition: &Definition) -> Object {
         None => object,
     };
     object.time("created_at", definition.created_at).time("modified_at", definition.modified_at)
-}
-
-/// Adds the places of values that the caller is not shown: an event has no headers.
-fn with_redacted(object: Object, places: Option<&RedactedPlaces>) -> Object {
-    match places {
-        Some(places) => object.value("redacted", &places.texts().collect::<Vec<_>>()),
-        None => object,
-    }
 }
 
 fn with_config(object: Object, definition: &Key, config: &Config) -> Object {

@@ -353,17 +353,6 @@ pub struct Written {
     pub redacted: RedactedPlaces,
 }
 
-impl Written {
-    pub(super) fn new(
-        applied: Applied,
-        revision: Revision,
-        dry_run: bool,
-        content: Option<Arc<str>>,
-    ) -> Self {
-        Self { applied, revision, dry_run, content, redacted: RedactedPlaces::default() }
-    }
-}
-
 /// Why a request was not carried out. Sent between nodes: new variants go to the end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Refusal {

@@ -8,6 +8,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use sha2::{Digest as _, Sha256};
 
 use super::{Secret, read_secrets};
 

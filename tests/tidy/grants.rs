@@ -6,12 +6,14 @@ use std::ops::Range;
 use super::{SRC, Source, Token, assert_none, syntax::named_paths};
 
 /// Methods of the service that ask nobody who calls, and why they need not.
-const FOR_ANYBODY: [(&str, &str); 18] = [
+const FOR_ANYBODY: [(&str, &str); 20] = [
     ("answer_levels", "calls between nodes: the feature levels"),
     ("authenticate", "finds the principal"),
     ("consensus", "calls between nodes, and the node's life"),
+    ("echo", "what the caller wrote, shown to whom `shown_to` names"),
     ("failed", "the node's life"),
     ("hand_over", "the node's life"),
+    ("knows_secrets", "the feature level"),
     ("levels", "what this program knows"),
     ("limits", "settings"),
     ("node_id", "a setting"),

@@ -12,6 +12,7 @@
 //! | How are older changes read from the history? | `replay` |
 //! | How is the initial state read? | `initial` |
 //! | How does a watch end whose key was revoked? | `rights` |
+//! | What of an event may the caller see? | `shown` |
 //!
 //! **Invariants:** the position only grows, and everything requested up to (and including) it has been returned. Where
 //! this node lacks changes, or has lost the cluster, the watch ends with a refusal that sends the caller to another
@@ -22,6 +23,7 @@ mod hub;
 mod initial;
 mod replay;
 mod rights;
+mod shown;
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -158,11 +160,7 @@ impl Service {
         if self.inner.stopping.is_cancelled() {
             return Err(Refusal::Unavailable("this node is stopping".into()));
         }
-        if let Some(key) = scope.only_definition().filter(|_| !request.filters.is_empty())
-            && let Some(found) = state.definition(key.as_str())
-        {
-            self.check_filters(&principal, found, &request.filters).await?;
-        }
+        shown::check(self, &principal, (&scope, &request.filters), &state).await?;
         let selection = Selection::new(scope, request.filters, &state, self.limits())?;
         let feed = consensus.feed();
         if hub.begin(&feed) {
@@ -308,32 +306,6 @@ impl Watch {
             return None;
         }
         self.next_read().ok().flatten()
-    }
-
-    /// Whether an event has data that the caller may not be shown. It takes its time to redact them.
-    fn is_to_be_redacted(&self, event: &Event) -> bool {
-        let principal = self.right.principal();
-        principal.is_none_or(|principal| self.service.is_to_be_redacted(&principal, event))
-    }
-
-    /// The next notice, as the caller is shown it.
-    async fn wait_for_shown(&mut self) -> Result<Notice, Refusal> {
-        let notice = self.wait().await?;
-        let Some(principal) = self.right.principal().filter(|principal| principal.key.is_some()) else {
-            // What is no principal any more has ended in `wait`.
-            return Ok(notice);
-        };
-        match notice {
-            Notice::Changes(event, selected, _) if self.service.is_to_be_redacted(&principal, &event) => {
-                let (shown, redacted) = Box::pin(self.service.redact_event(&principal, &event)).await?;
-                Ok(Notice::Changes(shown, selected, redacted))
-            }
-            Notice::State(chunk) => {
-                let (service, state) = (&self.service, self.service.applied());
-                Ok(Notice::State(Box::pin(chunk.redacted(service, &principal, &state)).await?))
-            }
-            Notice::Changes(..) | Notice::Progress(_) | Notice::End(_) => Ok(notice),
-        }
     }
 
     fn end(&mut self, notice: Notice) -> Notice {

@@ -59,7 +59,9 @@ use super::{
 use crate::{
     model::{
         access_key::KeyUse,
-        command::{Command, Outcome, Verdict},
+        command::{Applied, Command, Outcome, Verdict},
+        record::Revision,
+        redaction::RedactedPlaces,
         time::Timestamp,
     },
     raft::Consensus,
@@ -274,6 +276,12 @@ impl Service {
         };
         let prepared = self.inner.cpu_pool.run(weight, deadline, work).await?;
         prepared.map(|prepared| (prepared, key))
+    }
+}
+
+impl Written {
+    fn new(applied: Applied, revision: Revision, dry_run: bool, content: Option<Arc<str>>) -> Self {
+        Self { applied, revision, dry_run, content, redacted: RedactedPlaces::default() }
     }
 }
 
