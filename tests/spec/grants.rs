@@ -380,7 +380,7 @@ async fn a_watch_ends_with_the_right_to_it() {
         change.settled().await.expect("an answer").expect(200);
         end(watches, "forbidden_error").await;
 
-        let (_, expiring) = create_key(&run.node, &grants, &json!({"expires_at": in_seconds(8)})).await;
+        let (_, expiring) = create_key(&run.node, &grants, &json!({"expires_at": in_seconds(15)})).await;
         known(&nodes, &expiring, true).await;
         end(open(&expiring).await, "unauthorized_error").await;
     })
