@@ -61,7 +61,7 @@ impl Node {
         let runtime = runtime.expect("a thread can be started");
         let service = runtime.block_on(async {
             let peers = Peers::new(Secrets(vec!["between-no-others".into()]));
-            let service = Service::new(options, Access::new(KEY), Arc::new(peers));
+            let service = Service::new(options, Access::new([KEY]), Arc::new(peers));
             // Nobody calls these.
             let (api_addr, peer_addr) = ("127.0.0.1:1".into(), "127.0.0.1:2".into());
             let formed = service.init(vec![Member { id: 1, api_addr, peer_addr }]).await;
