@@ -20,7 +20,7 @@ use std::{
     time::Duration,
 };
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
 use tokio::{
     net::TcpListener,
     signal::unix::{Signal, SignalKind, signal},
@@ -42,7 +42,7 @@ use crate::{
     },
     raft::end_process_later,
     service::{Access, Options, Service, access::upkeep::ask_for_root, audit::DIRECTORY},
-    settings::{RootKeys, Secret, Settings},
+    settings::{RootKeys, Secret, Settings, digest_of},
     store,
 };
 
@@ -69,6 +69,7 @@ const PEER_CALLS_PART: usize = 4;
 /// The reason why it could not start or go on.
 pub fn run(settings: Settings) -> Result<(), String> {
     log_panics();
+    hide_memory();
     let _lock = lock_directory(&settings.data_dir)?;
     minimize_timer_slack();
     let open_files_max = raise_open_files_limit();
@@ -81,6 +82,14 @@ pub fn run(settings: Settings) -> Result<(), String> {
     let result = runtime.block_on(serve(settings, open_files_max));
     runtime.shutdown_timeout(FAILED_SHUTDOWN_TIMEOUT);
     result
+}
+
+/// Keeps the memory and the environment of the process, which hold data and secrets, from other processes of its account,
+/// and from core files. Root may still look.
+fn hide_memory() {
+    if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
+        tracing::warn!(%error, "core files of this process could not be switched off");
+    }
 }
 
 /// Minimizes the timer slack. By default the system may prolong each wait by 50 µs to save power, which is longer
@@ -112,13 +121,15 @@ fn connections_max(open_files_max: usize) -> (usize, usize) {
     (share(3), share(1))
 }
 
-async fn serve(settings: Settings, open_files_max: usize) -> Result<(), String> {
+async fn serve(mut settings: Settings, open_files_max: usize) -> Result<(), String> {
     let signals = ShutdownSignals::listen()?;
     let tls = Tls::open(&settings)?;
     let api = Listener::bind(&settings.api_addr).await?;
     let peer = Listener::bind(&settings.peer_addr).await?;
     let (api_max, peer_max) = connections_max(open_files_max);
     let service = make_service(&settings, &tls, peer_max / PEER_CALLS_PART);
+    let first_keys = digest_of(&settings.api_keys);
+    settings.forget_secrets();
     let options = |connections_max: usize, share_of: ShareOf| ServeOptions {
         connections_max,
         per_address_max: match share_of {
@@ -141,7 +152,7 @@ async fn serve(settings: Settings, open_files_max: usize) -> Result<(), String> 
     tracing::info!(node, api = settings.api_addr, peer = settings.peer_addr, %directory, "listening");
     let result = tokio::select! {
         reason = participate(&service) => Err(reason),
-        never = follow_root_keys(&service, settings.root_keys.clone(), &settings.api_keys) => match never {},
+        never = follow_root_keys(&service, settings.root_keys.clone(), first_keys) => match never {},
         reason = api.failed("callers") => Err(reason),
         reason = peer.failed("peers") => Err(reason),
         reason = service.keep_certificates() => Err(reason),
@@ -184,21 +195,21 @@ async fn participate(service: &Service) -> String {
 
 /// Reads the file with the root keys again when it has changed, for as long as the node runs. What can't be read changes
 /// nothing.
-async fn follow_root_keys(service: &Service, root_keys: RootKeys, first: &[Secret]) -> Infallible {
+async fn follow_root_keys(service: &Service, root_keys: RootKeys, first: [u8; 32]) -> Infallible {
     if !root_keys.are_in_a_file() {
         return std::future::pending().await;
     }
-    let (mut accepted, mut was_refused) = (first.to_vec(), None);
+    let (mut accepted, mut was_refused) = (first, None);
     loop {
         sleep(ROOT_KEYS_INTERVAL).await;
         let root_keys = root_keys.clone();
         let read = tokio::task::spawn_blocking(move || root_keys.read()).await;
         match read.unwrap_or_else(|error| Err(error.to_string())) {
-            Ok(keys) if keys == accepted => was_refused = None,
+            Ok(keys) if digest_of(&keys) == accepted => was_refused = None,
             Ok(keys) => {
                 service.set_root_keys(keys.iter().map(Secret::expose));
                 tracing::info!(keys = keys.len(), "the root keys have changed");
-                (accepted, was_refused) = (keys, None);
+                (accepted, was_refused) = (digest_of(&keys), None);
             }
             Err(error) if was_refused.as_ref() == Some(&error) => {}
             Err(error) => {

@@ -10,12 +10,13 @@
 mod audit;
 mod key;
 mod log;
-mod tls;
 mod quota;
+mod tls;
 
 use std::{fmt, path::PathBuf, time::Duration};
 
 use clap::Args;
+use zeroize::Zeroizing;
 
 use crate::{
     model::{
@@ -29,10 +30,10 @@ use crate::{
 };
 
 pub use audit::{AuditArgs, AuditMode};
-pub use key::{KeyArgs, RootKeys};
+pub use key::{KeyArgs, RootKeys, digest_of};
 pub use log::{LogArgs, LogFormat};
-pub use tls::{PeerMode, TlsArgs, TlsSettings};
 pub use quota::QuotaArgs;
+pub use tls::{PeerMode, TlsArgs, TlsSettings};
 
 /// Shortest key or secret: 16 random characters can't be guessed over a network.
 const SECRET_BYTES_MIN: usize = 16;
@@ -41,9 +42,9 @@ pub const BODY_BYTES_MAX: usize = 16 << 20;
 /// Least value of `--in-flight-bytes`: a config of the default limit and its answer fit into it.
 const IN_FLIGHT_BYTES_MIN: usize = 32 << 20;
 
-/// A secret, which `Debug` does not show.
+/// A secret, which `Debug` does not show, and whose memory is overwritten when it is freed.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
+pub struct Secret(Zeroizing<String>);
 
 impl Secret {
     /// The text itself.
@@ -55,7 +56,7 @@ impl Secret {
 
 impl From<&str> for Secret {
     fn from(text: &str) -> Self {
-        Self(text.into())
+        Self(Zeroizing::new(text.into()))
     }
 }
 
@@ -315,6 +316,7 @@ fn read_secrets(
         (true, Some(path)) => {
             let text = std::fs::read_to_string(path)
                 .map_err(|error| format!("{file_flag} {}: {error}", path.display()))?;
+            let text = Zeroizing::new(text);
             text.split([',', '\n']).map(str::trim).filter(|part| !part.is_empty()).map(Secret::from).collect()
         }
     };
@@ -333,6 +335,13 @@ fn read_secrets(
 }
 
 impl Settings {
+    /// Overwrites the secrets, once everything that needs them has what it needs.
+    pub fn forget_secrets(&mut self) {
+        self.api_keys.clear();
+        self.cluster_secrets.clear();
+        self.root_keys.forget();
+    }
+
     /// Checks a command line.
     ///
     /// # Errors

@@ -391,7 +391,8 @@ fn begin_idempotency_key(principal: &Principal, parts: &Parts) -> Result<Option<
     let format = match body::patch_format(&parts.headers).filter(|_| parts.method == Method::PATCH) {
         Some(PatchFormat::Merge) => "merge",
         Some(PatchFormat::Json) => "json",
-        None => "",
+        // No media type says it.
+        Some(PatchFormat::Replace) | None => "",
     };
     let fingerprint = [
         format.as_bytes(),

@@ -26,6 +26,7 @@
 //! | `/openapi.json` and the page at `/docs` | `docs` |
 //! | quotas of access keys: 429, and what is left | `quota` |
 //! | status codes, error types, response headers | `reply` |
+//! | which secret values a caller is not shown | `redaction` |
 //! | answers in the memory budget | `weight` |
 //! | numbers in headers | `digits` |
 //! | JSON objects with stored text in them | `json` |
@@ -64,6 +65,7 @@ mod patch;
 pub mod peer;
 mod probes;
 mod quota;
+mod redaction;
 mod reply;
 mod schema;
 pub mod server;
@@ -84,7 +86,7 @@ use axum::{
     routing::{MethodRouter, delete, get, post},
 };
 use futures::FutureExt as _;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use hyper::body::Incoming;
 use tower::ServiceExt as _;
 use tracing::error;
@@ -99,7 +101,7 @@ use decision::Pending;
 use digits::number;
 use extract::{ReadRequest, WriteRequest};
 use quota::Admitted;
-use reply::{LogOnly, NODE, Problem, Reply, STATE_REVISION};
+use reply::{LogOnly, NO_STORE, NODE, Problem, Reply, STATE_REVISION};
 use server::Answerer;
 pub use server::serve;
 
@@ -187,6 +189,12 @@ impl Api {
         let headers = response.headers_mut();
         headers.insert(REQUEST_ID, id);
         headers.insert(NODE, number(service.node_id()));
+        // No browser takes an answer for another kind of document than it is.
+        headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        if is_granted {
+            // What needs a key is for its owner alone, and is in no cache.
+            headers.insert(header::CACHE_CONTROL, NO_STORE);
+        }
         if is_granted && status != StatusCode::UNAUTHORIZED {
             headers.entry(STATE_REVISION).or_insert_with(|| number(service.revision()));
         } else {

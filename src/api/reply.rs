@@ -54,10 +54,12 @@ const ACCEPT_PATCH: HeaderName = HeaderName::from_static("accept-patch");
 /// The media types of patches, those of `body::patch_format`.
 const PATCH_TYPES: HeaderValue =
     HeaderValue::from_static("application/merge-patch+json, application/json-patch+json");
+/// The cache control of what needs a key.
+pub(super) const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// The headers that an answer about a record has: a map with room for them is not rebuilt as it grows.
-const HEADERS: usize = 6;
+const HEADERS: usize = 8;
 
 /// A success.
 #[derive(Debug)]
@@ -157,7 +159,7 @@ impl Reply {
     pub(super) fn event_stream(body: Body) -> Self {
         let headers = [
             (header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream")),
-            (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+            (header::CACHE_CONTROL, NO_STORE),
             (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no")),
         ];
         Self { status: StatusCode::OK, headers: HeaderMap::from_iter(headers), body, written: None }
@@ -165,9 +167,12 @@ impl Reply {
 
     /// A file embedded in the binary.
     pub(super) fn asset(kind: &str, bytes: Bytes) -> Self {
-        let headers =
-            HeaderMap::from_iter([(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"))]);
-        let reply = Self { status: StatusCode::OK, headers, body: Body::from(bytes), written: None };
+        let reply = Self {
+            status: StatusCode::OK,
+            headers: HeaderMap::new(),
+            body: Body::from(bytes),
+            written: None,
+        };
         reply.header(header::CONTENT_TYPE, kind)
     }
 

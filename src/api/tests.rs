@@ -10,6 +10,8 @@ use crate::{
     service::tests::{KEY, patient_service},
 };
 
+mod secrets;
+
 const CONFIG_D: &str = "/api/v1/config_definition/d/config/";
 
 #[test]

@@ -161,6 +161,17 @@ pub const PATTERNS_BYTES_MAX: usize = 16 << 20;
 /// Approximate bytes of the compiled schemas that a node keeps for the next write; a heavier one is kept alone. Fixed.
 pub const CACHED_SCHEMAS_BYTES_MAX: usize = 64 << 20;
 
+// Secret places (`schema/secret.rs`).
+
+/// Steps that looking for the secret places of data may take, beside [`SECRET_STEPS_PER_BYTE`]. Fixed.
+pub const SECRET_STEPS_MIN: u64 = 100_000;
+/// The same for each byte of the data: far more than unions of dozens of variants take, and half a second at most. What
+/// is left after them counts as secret. Fixed.
+pub const SECRET_STEPS_PER_BYTE: u64 = 64;
+/// Bytes of the header that names the redacted places of an answer (`X-Concord-Redacted`), and of the same list in an
+/// event: proxies take headers of some kilobytes. What is left out is marked by `...`. Fixed.
+pub const REDACTED_PLACES_BYTES_MAX: usize = 1024;
+
 // Connections and bodies.
 
 /// Concurrent connections of a listener; beyond, a new one takes the place of one on which no credential was good, or

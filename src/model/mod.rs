@@ -9,6 +9,7 @@
 //! | [`query`] | list queries: page, sort, search, filters |
 //! | [`key_set`] | the definitions that a caller may see, as ranges of keys |
 //! | [`patch`] | JSON Merge Patch and JSON Patch |
+//! | [`redaction`] | secret values: hidden from who may not see them, kept by who writes the rest |
 //! | [`access_key`] | access keys: what each may do, and how it is written down |
 //! | [`command`] | what is proposed, what the log decides |
 //! | [`entry`] | the bytes of a log entry: one proposal, or several |
@@ -34,5 +35,6 @@ pub mod limits;
 pub mod patch;
 pub mod query;
 pub mod record;
+pub mod redaction;
 pub mod schema;
 pub mod time;

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     index::{Indexing, InlineBytes},
     key::Key,
+    schema::secret::MARK,
     time::Timestamp,
 };
 
@@ -48,6 +49,13 @@ impl Definition {
     #[must_use]
     pub fn created_revision(&self) -> Revision {
         self.id >> STEP_BITS
+    }
+
+    /// Whether the schema has the mark of a secret place somewhere: derived, and not stored.
+    #[must_use]
+    pub fn may_have_secrets(&self) -> bool {
+        // The text is one that this program wrote, so the name has no escapes.
+        self.schema.as_ref().is_some_and(|schema| schema.contains(MARK))
     }
 
     /// The slot of an indexed path, by its text: each path has exactly one spelling.

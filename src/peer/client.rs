@@ -33,6 +33,7 @@ use http_body_util::BodyExt as _;
 use hyper::{body::Incoming, upgrade::Upgraded};
 use hyper_util::rt::TokioIo;
 use tokio_util::sync::CancellationToken;
+use zeroize::Zeroize as _;
 
 use super::{
     NodeId, admission::Members, call::Call, fallback::KnownNodes, identity::Identity, tls::nodes::NodeTls,
@@ -71,6 +72,12 @@ const REFUSAL_BYTES_MAX: usize = 1024;
 /// The cluster's secrets. The first is sent, all are accepted, so that secrets can be rotated.
 #[derive(Clone)]
 pub struct Secrets(pub Vec<String>);
+
+impl Drop for Secrets {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
 
 impl std::fmt::Debug for Secrets {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

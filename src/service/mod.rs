@@ -9,6 +9,7 @@
 //! | the time of the log, from the clocks of the members | `clock` |
 //! | when an idempotency key is forgotten | `forgetting` |
 //! | targets of the fuzzer | `fuzz` |
+//! | what a caller is shown of data with secret values | `redaction` |
 //! | how an attempt is repeated through changes of the leader | `retry` |
 //! | linearizable reads, cursors and pages | `read` |
 //! | earlier revisions, their retention | `history` |
@@ -57,6 +58,7 @@ pub mod memory_budget;
 mod origin;
 pub mod quota;
 pub(crate) mod read;
+mod redaction;
 mod request;
 mod retry;
 mod room;
@@ -100,6 +102,7 @@ pub use history::retention::Retention;
 pub use membership::change::{Change, Changed};
 pub use memory_budget::{Reservation, Share};
 pub use origin::{CallerAddress, Origin};
+pub use redaction::{RedactedRecords, ShownTo};
 pub use request::{
     AccessWrite, Alarm, Caller, ClusterView, Compiled, Consistency, KeyPatch, Level, MemberView, NewSchema,
     NewUnique, Principal, Refusal, Rollback, Write, Written,

@@ -28,6 +28,7 @@ use crate::{
         error::{Invalid, Rejection, Violation},
         patch::Patch,
         record::Revision,
+        redaction::RedactedPlaces,
         schema::Schema,
     },
     peer::NodeId,
@@ -348,6 +349,8 @@ pub struct Written {
     pub dry_run: bool,
     /// What the leader computed for the record (`PatchConfig`); `None` where it is not known any more.
     pub content: Option<Arc<str>>,
+    /// The places of `content` that the caller is not shown.
+    pub redacted: RedactedPlaces,
 }
 
 /// Why a request was not carried out. Sent between nodes: new variants go to the end.

@@ -4,7 +4,10 @@ use std::path::Path;
 
 use super::*;
 use crate::{
-    model::command::Expect,
+    model::{
+        access_key::{AccessKey, Grant, Grants, KeyId, Pattern, Quota, Verb},
+        command::Expect,
+    },
     peer::{
         client::Secrets,
         identity::{FORMAT, Identity},
@@ -14,6 +17,25 @@ use crate::{
 
 pub(crate) const SECRET: &str = "a-cluster-secret";
 pub(crate) const KEY: &str = "a-root-key-of-length";
+
+/// The owner of a stored key with these verbs for all definitions.
+pub(crate) fn owner(verbs: &[Verb]) -> Principal {
+    let definitions = vec![Pattern::parse("*").unwrap()];
+    let key = AccessKey {
+        id: KeyId::parse("abcdefghijkl").unwrap(),
+        name: "some".into(),
+        grants: Grants(vec![Grant { verbs: verbs.iter().copied().collect(), definitions }]),
+        quota: Quota::default(),
+        expires_at: None,
+        created_at: Timestamp(1),
+        created_by: "root".into(),
+        modified_at: Timestamp(1),
+        revision: 1,
+        secrets: Vec::new(),
+        last_used_day: None,
+    };
+    Principal::of_key(Arc::new(key), 1)
+}
 
 /// Node 1, without consensus.
 pub(crate) fn service(directory: &Path, limits: Limits) -> Service {

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use super::{
     Service,
+    redaction::is_shown_whole,
     request::{Consistency, Principal, Refusal},
 };
 use crate::{
@@ -20,7 +21,8 @@ use crate::{
         error::Rejection,
         key_set::{KeyRange, KeySet},
         limits::KEYS_UNCONFIRMED_MAX,
-        record::Revision,
+        record::{Config, Revision},
+        redaction::RedactedPlaces,
         time::Timestamp,
     },
     state::{Collection, State},
@@ -40,6 +42,27 @@ impl DefinitionView<'_> {
     /// When the state has none of this key.
     pub fn collection(&self) -> Result<&Collection, Rejection> {
         self.state.definition(self.definition).map(|found| &**found).ok_or(Rejection::DefinitionNotFound)
+    }
+
+    /// A config of it as a caller is shown it, with the places of what is not shown; `None` when it is shown as it is
+    /// stored.
+    ///
+    /// # Errors
+    /// When it was not redacted in time.
+    pub async fn shown(
+        &self,
+        service: &Service,
+        principal: &Principal,
+        config: &Arc<Config>,
+    ) -> Result<Option<(Arc<Config>, RedactedPlaces)>, Refusal> {
+        let is_whole = || {
+            let found = self.state.definition(self.definition);
+            found.is_some_and(|found| is_shown_whole(principal, found))
+        };
+        if principal.key.is_none() || is_whole() {
+            return Ok(None);
+        }
+        Box::pin(service.redact_one(principal, &self.state, self.definition, config)).await
     }
 
     /// The state's revision.

@@ -8,6 +8,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use sha2::{Digest as _, Sha256};
 
 use super::{Secret, read_secrets};
 
@@ -65,6 +66,15 @@ impl RootKeys {
         Self { args, second: second.filter(|key| !key.0.is_empty()), forbidden }
     }
 
+    /// Overwrites what is not needed to read the file again.
+    pub(super) fn forget(&mut self) {
+        if !self.are_in_a_file() {
+            self.args.api_key = None;
+            self.second = None;
+            self.forbidden.clear();
+        }
+    }
+
     /// Whether they may change while the node runs.
     #[must_use]
     pub fn are_in_a_file(&self) -> bool {
@@ -85,6 +95,16 @@ impl RootKeys {
         }
         Ok(keys)
     }
+}
+
+/// By what two lists of keys are compared, without the keys.
+#[must_use]
+pub fn digest_of(keys: &[Secret]) -> [u8; 32] {
+    let mut digest = Sha256::new();
+    for key in keys {
+        digest.update(Sha256::digest(key.expose().as_bytes()));
+    }
+    digest.finalize().into()
 }
 
 #[cfg(test)]

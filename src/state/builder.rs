@@ -158,7 +158,8 @@ impl Collection {
         let bytes = configs.iter().map(|config| config_bytes(config)).fold(0, u64::saturating_add);
         let bytes = bytes.saturating_add(definition_bytes(&definition));
         let content = configs.iter().map(|config| content_bytes(config)).sum();
-        let mut collection = Self { definition, by_key, deferred, repeated, sum, bytes, content };
+        let is_marked = definition.may_have_secrets();
+        let mut collection = Self { definition, is_marked, by_key, deferred, repeated, sum, bytes, content };
         for config in &configs {
             collection.count_repeated(config, |count| *count += 1);
         }

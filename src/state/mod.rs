@@ -93,6 +93,8 @@ pub struct State {
 pub struct Collection {
     /// The definition itself.
     pub definition: Arc<Definition>,
+    /// Whether the schema may mark secret places.
+    is_marked: bool,
     /// The primary index: all configs by key.
     pub by_key: Tree<ByKey<Arc<Config>>>,
     /// The indexes by time and by value. Their entries name configs by key, so a write touches only the indexes in which
@@ -379,6 +381,12 @@ impl State {
 }
 
 impl Collection {
+    /// Whether the data may have secret places; where it says no, they have none.
+    #[must_use]
+    pub fn may_have_secrets(&self) -> bool {
+        self.is_marked
+    }
+
     /// The config with this key.
     #[must_use]
     pub fn config(&self, key: &str) -> Option<&Arc<Config>> {

@@ -20,7 +20,7 @@ static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
 static VALIDATORS: LazyLock<Mutex<BTreeMap<String, Arc<Validator>>>> = LazyLock::new(Mutex::default);
 
 /// The headers that only some answers of an operation have.
-const OPTIONAL: [&str; 8] = [
+const OPTIONAL: [&str; 9] = [
     "Link",
     "Warning",
     "Accept-Patch",
@@ -29,6 +29,7 @@ const OPTIONAL: [&str; 8] = [
     "X-Concord-Breaking-Configs",
     "RateLimit-Policy",
     "RateLimit",
+    "X-Concord-Redacted",
 ];
 /// The headers that a write has only when it was stored, not as a dry run.
 const OF_STORED: [&str; 2] = ["ETag", "Last-Modified"];

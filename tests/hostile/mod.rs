@@ -9,6 +9,7 @@
 //! | `good_client` | the client that writes and reads on every node, and what it saw |
 //! | `grants` | does every route ask who may use it? |
 //! | `greedy` | does an access key that asks too much hurt others, or store more than it may? |
+//! | `leaks` | where are the secrets found that a node was given? |
 //! | `many_configs` | do updates among a million configs keep their rate beside lists that test all of them? |
 //! | `reads` | what do expensive reads with a valid key do? |
 //! | `raw` | connections byte by byte, and what a process has open |
@@ -31,6 +32,7 @@ mod frames;
 mod good_client;
 pub(crate) mod grants;
 mod greedy;
+mod leaks;
 mod many_configs;
 pub(crate) mod raw;
 mod reads;

@@ -6,14 +6,16 @@ use std::ops::Range;
 use super::{SRC, Source, Token, assert_none, syntax::named_paths};
 
 /// Methods of the service that ask nobody who calls, and why they need not.
-const FOR_ANYBODY: [(&str, &str); 20] = [
+const FOR_ANYBODY: [(&str, &str); 22] = [
     ("admit_credential", "before there is a principal"),
     ("answer_levels", "calls between nodes: the feature levels"),
     ("audit", "what is recorded; pages of it name a principal"),
     ("authenticate", "finds the principal"),
     ("consensus", "calls between nodes, and the node's life"),
+    ("echo", "what the caller wrote, shown to whom `shown_to` names"),
     ("failed", "the node's life"),
     ("hand_over", "the node's life"),
+    ("knows_secrets", "the feature level"),
     ("levels", "what this program knows"),
     ("limits", "settings"),
     ("node_id", "a setting"),

@@ -9,7 +9,7 @@ use utoipa::openapi::{
 };
 
 use super::{
-    builder::{DRY_RUN_WRITE_PARAMETERS, Entry, RECORD_HEADERS, WRITE_REFUSALS, describe},
+    builder::{DRY_RUN_WRITE_PARAMETERS, Entry, RECORD_HEADERS, REDACTED, WRITE_REFUSALS, describe},
     configs,
     schemas::{
         Field, Named, any_value, closed, json_object, key, nullable, open, paths, reference, schema_or_null,
@@ -44,7 +44,7 @@ pub(super) fn operations() -> Vec<Entry> {
         { "op": "test", "path": "/pool/size", "value": 20 },
         { "op": "replace", "path": "/pool/size", "value": 30 },
     ]);
-    let changed = [RECORD_HEADERS, &["Warning", "X-Concord-Dry-Run"]].concat();
+    let changed = [RECORD_HEADERS, &["Warning", "X-Concord-Dry-Run", REDACTED]].concat();
     vec![
         describe(Patch, configs::ONE, "configs", "patch_config", "Change a part of a config's data")
             .description(

@@ -20,6 +20,8 @@ use super::{
 
 /// The headers of a response about one record.
 pub(super) const RECORD_HEADERS: &[&str] = &["ETag", "Last-Modified"];
+/// The header of an answer with data of configs.
+pub(super) const REDACTED: &str = "X-Concord-Redacted";
 /// The parameters of every read.
 pub(super) const READ_PARAMETERS: &[&str] = &["consistency", "max_staleness_ms", "min_revision"];
 /// The refusals of every read.

@@ -142,7 +142,9 @@ pub(super) fn payloads() -> Vec<Named> {
             (
                 "type",
                 text()
-                    .description(Some("`certificate`, `clock`, `log_time`, `audit`; later versions may add others"))
+                    .description(Some(
+                        "`certificate`, `clock`, `log_time`, `audit`; later versions may add others",
+                    ))
                     .into(),
             ),
             ("node_id", about.into()),

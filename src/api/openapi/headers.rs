@@ -69,6 +69,12 @@ fn all() -> Vec<(&'static str, &'static str, ObjectBuilder)> {
             text().pattern(Some("^[0-9]+/[0-9]+$")),
         ),
         ("X-Concord-Breaking-Configs", "How many configs do not fit the schema.", number()),
+        (
+            "X-Concord-Redacted",
+            "The places in `data` of values that are secret and shown as `null`, because the key has no right to \
+             `reveal`: JSON pointers as URI fragments, each once, and `...` where there are more.",
+            text().pattern(Some("^#")),
+        ),
         ("Accept-Patch", "The media types of patches.", text()),
         ("Allow", "The methods that the path takes.", text()),
         ("Retry-After", "Seconds after which the request may be sent again.", number()),

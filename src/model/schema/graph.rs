@@ -30,7 +30,7 @@ const NUMERIC_KEYWORDS: [&str; 7] =
 #[derive(Debug, Default)]
 pub(super) struct Node<'s> {
     /// The address of its value.
-    address: usize,
+    pub(super) address: usize,
     /// The cost of one evaluation without its subschemas: a long `enum`, `required` or `properties` adds to it.
     pub(super) weight: u64,
     /// The cost of comparing a number of the data: one for each number of a numeric keyword, more for a long one.
@@ -65,7 +65,7 @@ pub(super) struct Node<'s> {
 #[derive(Debug)]
 pub(super) struct Graph<'s> {
     pub(super) nodes: Vec<Node<'s>>,
-    values: Values<'s>,
+    pub(super) values: Values<'s>,
 }
 
 /// How a subschema applies: the field of [`Node`] that it belongs to.
@@ -97,7 +97,7 @@ impl<'s> Edge<'s> {
 
 /// Every value of the document by its address, with its container's address and the segment that leads from there.
 #[derive(Debug, Default)]
-struct Values<'s>(BTreeMap<usize, (usize, LocSegment, &'s Value)>);
+pub(super) struct Values<'s>(pub(super) BTreeMap<usize, (usize, LocSegment, &'s Value)>);
 
 /// Returns an empty document for every remote reference, so that the reference can be refused with its location.
 struct NoRetrieval;

@@ -8,6 +8,7 @@
 //! | `pattern` | patterns match in linear time and bounded memory |
 //! | `positions` | how many states of a pattern a match may be in |
 //! | `cost` | the cost of a check is bounded before it begins, because a check that has begun can't be stopped |
+//! | `secret` | the secret places of data: those that a marked subschema applies to |
 //! | `size` | the size of data, as the cost counts it |
 //! | `unique` | `uniqueItems` in O(n log n) |
 //!
@@ -25,11 +26,13 @@ use super::{
 };
 use cost::Costs;
 use graph::Graph;
+use secret::{Place, SecretPlaces};
 
 mod cost;
 mod graph;
 mod pattern;
 mod positions;
+pub mod secret;
 mod size;
 mod unique;
 
@@ -41,6 +44,7 @@ const SUBSCHEMA_BYTES: usize = 512;
 pub struct Schema {
     validator: Validator,
     costs: Option<Costs>,
+    secrets: Option<SecretPlaces>,
     weight_bytes: usize,
 }
 
@@ -62,17 +66,26 @@ impl Schema {
         let mut graph = Graph::of(schema, draft)?;
         let patterns = pattern::check(&mut graph, draft)?;
         let costs = Costs::of(&graph).map_err(|violation| vec![violation])?;
-        let weight_bytes =
-            graph.nodes.len() * SUBSCHEMA_BYTES + costs.weight_bytes() + patterns.weight_bytes();
+        let secrets = SecretPlaces::of(&graph, draft);
+        let weight_bytes = graph.nodes.len() * SUBSCHEMA_BYTES
+            + costs.weight_bytes()
+            + patterns.weight_bytes()
+            + secrets.as_ref().map_or(0, SecretPlaces::weight_bytes);
         let validator =
             options(draft, patterns).build(schema).map_err(|error| vec![violation_of(&error, schema)])?;
-        Ok(Self { validator, costs: schema.is_object().then_some(costs), weight_bytes })
+        Ok(Self { validator, costs: schema.is_object().then_some(costs), secrets, weight_bytes })
     }
 
     /// Approximate bytes that the compiled schema takes: some ten times its text, and the automata of its patterns.
     #[must_use]
     pub fn weight_bytes(&self) -> usize {
         self.weight_bytes
+    }
+
+    /// The secret places of its data; `None` when it has none.
+    #[must_use]
+    pub fn secrets(&self) -> Option<&SecretPlaces> {
+        self.secrets.as_ref()
     }
 
     /// An upper bound of the evaluations that a check of `data` takes.
@@ -111,8 +124,29 @@ impl Schema {
         if price > LISTED_EVALUATIONS_MAX {
             return Err(vec![Violation::new("the data break the schema, and are too large to list where")]);
         }
-        let violations = self.validator.iter_errors(data).take(VIOLATIONS_MAX);
-        Err(violations.map(|error| violation_of(&error, data)).collect())
+        let errors = self.validator.iter_errors(data).take(VIOLATIONS_MAX);
+        let mut violations: Vec<Violation> = errors.map(|error| self.violation_of(&error, data)).collect();
+        if self.secrets.is_some() {
+            // Errors within one secret value are all at its place.
+            violations.dedup();
+        }
+        Err(violations)
+    }
+
+    /// The validator's error in data, without the text of a secret value: an error quotes the value that it is about.
+    fn violation_of(&self, error: &ValidationError<'_>, data: &Value) -> Violation {
+        let Some(secrets) = &self.secrets else { return violation_of(error, data) };
+        let mut loc = segments(error.instance_path().as_str(), data);
+        match secrets.at(&loc) {
+            Place::Open => Violation::at(loc, shortened(error)),
+            Place::AboveSecret => Violation::at(loc, shortened(&error.masked())),
+            Place::Secret(depth) => {
+                // What is below is a part of the value, the names of members included.
+                loc.truncate(depth);
+                let keyword = error.kind().keyword();
+                Violation::at(loc, format!("the value, which is secret, breaks `{keyword}` of the schema"))
+            }
+        }
     }
 }
 

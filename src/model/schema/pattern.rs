@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use jsonschema::{Draft, PatternOptions, Regex};
+use jsonschema::{Draft, PatternOptions, Regex, Validator};
 use regex_syntax::ast::{ErrorKind, parse::Parser};
 use serde_json::{Map, Value};
 
@@ -150,6 +150,13 @@ fn size_of(pattern: &str, draft: Draft) -> Option<usize> {
         let options = jsonschema::options().with_draft(draft).offline().with_pattern_options(options(*size));
         options.build(&schema).is_ok()
     })
+}
+
+/// A pattern that was checked, as the schema of a text that it matches.
+pub(super) fn compiled(pattern: &str, draft: Draft) -> Option<Validator> {
+    let schema = Value::Object(Map::from_iter([("pattern".to_owned(), Value::String(pattern.to_owned()))]));
+    let options = options(PATTERN_BYTES_MAX).dfa_size_limit(MATCH_CACHE_BYTES_MIN);
+    jsonschema::options().with_draft(draft).offline().with_pattern_options(options).build(&schema).ok()
 }
 
 /// Why a pattern that does not compile is refused.

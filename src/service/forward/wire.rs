@@ -129,6 +129,8 @@ fn decode_operation<'de, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Wi
 enum WirePatchForm {
     Merge,
     Json,
+    /// Only in a cluster of feature level 2.
+    Replace,
 }
 
 /// What an attempt on the leader came to. New variants go to the end.
@@ -228,6 +230,7 @@ impl<'a> WireWrite<'a> {
                 form: match patch.format {
                     PatchFormat::Merge => WirePatchForm::Merge,
                     PatchFormat::Json => WirePatchForm::Json,
+                    PatchFormat::Replace => WirePatchForm::Replace,
                 },
                 patch: json(&patch.document),
                 expect: *expect,
@@ -284,6 +287,7 @@ impl<'a> WireWrite<'a> {
                 let form = match form {
                     WirePatchForm::Merge => PatchFormat::Merge,
                     WirePatchForm::Json => PatchFormat::Json,
+                    WirePatchForm::Replace => PatchFormat::Replace,
                 };
                 let patch = Patch { format: form, document: parse(patch)? };
                 Write::PatchConfig {

@@ -37,6 +37,7 @@ use crate::{
         limits::Limits,
         query::{self, ConfigQuery, DefinitionQuery, Page, QueryError},
         record::{Config, Definition, Revision},
+        redaction::RedactedPlaces,
     },
     peer::codec::encode,
     service::{
@@ -93,6 +94,8 @@ pub struct ListPage {
     pub next: Option<Cursor>,
     /// What the page may keep in memory until it is sent.
     pub reservation: Reservation,
+    /// The places of what is not shown of its configs.
+    pub redacted: RedactedPlaces,
 }
 
 /// Why a list was refused.
@@ -126,6 +129,47 @@ impl Service {
         principal.authorize(Verb::Read, list.definition.as_deref())?;
         let keys = if list.definition.is_none() { visible(principal, Verb::Read) } else { KeySet::ALL };
         let fingerprint = self.fingerprint(&list, principal, &keys);
+        if let Some(definition) = &list.definition
+            && let Some(found) = self.applied().definition(definition)
+        {
+            self.check_filters(principal, found, &list.params).await?;
+        }
+        let definition = list.definition.clone();
+        let page = self.page(list, (keys, fingerprint), page, source).await?;
+        match definition.filter(|_| principal.key.is_some()) {
+            Some(definition) => Ok(Box::pin(self.redact_page(principal, &definition, page)).await?),
+            None => Ok(page),
+        }
+    }
+
+    /// A page as a caller is shown it.
+    async fn redact_page(
+        &self,
+        principal: &Principal,
+        definition: &str,
+        mut page: ListPage,
+    ) -> Result<ListPage, Refusal> {
+        let redaction = self.redaction(principal, &self.applied(), (definition, page.revision)).await?;
+        if let ListRecords::Configs(configs) = page.records {
+            let (shown, redacted) = self.redact(redaction, configs).await?;
+            let records = ListRecords::Configs(shown);
+            // `null` may be longer than what it stands for.
+            let bytes = records.bytes();
+            if page.reservation.bytes() > 0 && bytes > page.reservation.bytes() {
+                page.reservation.grow(bytes - page.reservation.bytes())?;
+            }
+            (page.records, page.redacted) = (records, redacted);
+        }
+        Ok(page)
+    }
+
+    async fn page(
+        &self,
+        list: ListRequest,
+        (keys, fingerprint): (KeySet, Fingerprint),
+        page: Page,
+        source: PageSource,
+    ) -> Result<ListPage, ListError> {
         match source {
             PageSource::Fresh(consistency) => {
                 self.first_page((&list, &keys, fingerprint), page, consistency).await
@@ -153,7 +197,15 @@ impl Service {
             self.inner.pinned_states.pin(&state, consensus);
             Cursor { node: self.node_id(), revision, page, fingerprint }
         });
-        Ok(ListPage { records, total, page, revision, next, reservation })
+        Ok(ListPage {
+            records,
+            total,
+            page,
+            revision,
+            next,
+            reservation,
+            redacted: RedactedPlaces::default(),
+        })
     }
 
     /// Reserves what a page of large records may keep in memory.
@@ -217,7 +269,15 @@ impl Service {
         };
         let page = Page { page: cursor.page, ..page };
         let next = next_page(&page, total).map(|page| Cursor { page, ..cursor });
-        Ok(ListPage { records, total, page, revision: cursor.revision, next, reservation })
+        Ok(ListPage {
+            records,
+            total,
+            page,
+            revision: cursor.revision,
+            next,
+            reservation,
+            redacted: RedactedPlaces::default(),
+        })
     }
 
     /// A page of a state that this node holds, and the number of records on all pages.

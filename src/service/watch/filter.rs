@@ -53,6 +53,15 @@ impl Scope {
         }
     }
 
+    /// The definition that it is of, where it is one by name.
+    pub(super) fn only_definition(&self) -> Option<&Key> {
+        match self {
+            Self::Configs(key, _) => Some(key),
+            Self::Definitions(keys) if keys.len() == 1 => keys.first(),
+            Self::Definitions(_) | Self::Visible(_) => None,
+        }
+    }
+
     pub(super) fn contains(&self, item: &RecordChange) -> bool {
         match item {
             RecordChange::Definition { key, .. } => self.contains_definition(key),

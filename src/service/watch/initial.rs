@@ -17,7 +17,7 @@ use crate::{
         limits::WATCH_INITIAL_TIMEOUT,
         record::{Config, Definition, Revision},
     },
-    service::read::pinned::Held,
+    service::{Principal, RedactedRecords, Refusal, Service, read::pinned::Held, redaction::Redaction},
     state::{Collection, State},
 };
 
@@ -37,6 +37,8 @@ pub struct InitialChunk {
     pub definitions: Vec<Arc<Definition>>,
     /// Configs with the keys of their definitions.
     pub configs: Vec<(Key, Arc<Config>)>,
+    /// What of the configs is redacted.
+    pub redacted: RedactedRecords,
     /// Bytes of their texts.
     pub bytes: usize,
     /// Whether it is the last.
@@ -58,6 +60,33 @@ struct Place {
     definition: u64,
     /// The number of its config; `None` is the definition itself.
     config: Option<u64>,
+}
+
+impl InitialChunk {
+    /// The chunk as a caller is shown it.
+    pub(super) async fn redacted(
+        mut self,
+        service: &Service,
+        principal: &Principal,
+        now: &State,
+    ) -> Result<Self, Refusal> {
+        // Configs of one definition follow each other.
+        let mut last: Option<(Key, Redaction)> = None;
+        for (number, (definition, config)) in self.configs.iter_mut().enumerate() {
+            let known = last.as_ref().filter(|(key, _)| key == definition);
+            let redaction = match known {
+                Some((_, redaction)) => redaction.clone(),
+                None => service.redaction(principal, now, (definition.as_str(), self.revision)).await?,
+            };
+            last = Some((definition.clone(), redaction.clone()));
+            let (mut shown, places) = service.redact(redaction, vec![Arc::clone(config)]).await?;
+            if let Some(shown) = shown.pop().filter(|_| !places.is_empty()) {
+                *config = shown;
+                self.redacted.insert(number, places);
+            }
+        }
+        Ok(self)
+    }
 }
 
 impl Initial {

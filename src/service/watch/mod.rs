@@ -12,6 +12,7 @@
 //! | How are older changes read from the history? | `replay` |
 //! | How is the initial state read? | `initial` |
 //! | How does a watch end whose key was revoked? | `rights` |
+//! | What of an event may the caller see? | `shown` |
 //!
 //! **Invariants:** the position only grows, and everything requested up to (and including) it has been returned. Where
 //! this node lacks changes, or has lost the cluster, the watch ends with a refusal that sends the caller to another
@@ -22,6 +23,7 @@ mod hub;
 mod initial;
 mod replay;
 mod rights;
+mod shown;
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -36,7 +38,10 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Consistency, Inner, Level, Principal, Refusal, Reservation, Service, Share, view::visible};
+use super::{
+    Consistency, Inner, Level, Principal, RedactedRecords, Refusal, Reservation, Service, Share,
+    view::visible,
+};
 use crate::{
     feed::{Event, EventPage, Feed},
     model::{
@@ -96,8 +101,8 @@ pub struct WatchRequest {
 pub enum Notice {
     /// A part of the initial state.
     State(InitialChunk),
-    /// The part of an event that was requested.
-    Changes(Arc<Event>, Selected),
+    /// The part of an event that was requested, and what of its items is redacted.
+    Changes(Arc<Event>, Selected, RedactedRecords),
     /// Everything up to (and including) this revision has been returned.
     Progress(Revision),
     /// The watch ends, and why.
@@ -155,6 +160,7 @@ impl Service {
         if self.inner.stopping.is_cancelled() {
             return Err(Refusal::Unavailable("this node is stopping".into()));
         }
+        shown::check(self, &principal, (&scope, &request.filters), &state).await?;
         let selection = Selection::new(scope, request.filters, &state, self.limits())?;
         let feed = consensus.feed();
         if hub.begin(&feed) {
@@ -280,7 +286,7 @@ impl Watch {
         if self.has_ended {
             return None;
         }
-        let notice = match self.wait().await {
+        let notice = match self.wait_for_shown().await {
             Ok(notice) => notice,
             Err(refusal) => self.end(Notice::End(refusal)),
         };
@@ -295,6 +301,7 @@ impl Watch {
             || self.initial.is_some()
             || self.selection.is_broken()
             || self.right.is_to_be_checked()
+            || self.events.front().is_some_and(|event| self.is_to_be_redacted(event))
         {
             return None;
         }
@@ -403,7 +410,7 @@ impl Watch {
                 continue;
             }
             if let Some(selected) = self.selection.select(&event) {
-                return Ok(Some(Notice::Changes(event, selected)));
+                return Ok(Some(Notice::Changes(event, selected, RedactedRecords::new())));
             }
         }
         self.position = self.position.max(self.upto);

@@ -121,6 +121,11 @@ impl Right {
         self.standing.has_changed().unwrap_or(true)
     }
 
+    /// The principal as it was judged last; `None` when it is none any more.
+    pub(super) fn principal(&self) -> Option<Principal> {
+        self.standing.borrow().as_ref().ok().cloned()
+    }
+
     /// Whether a scope is still allowed, if the key was judged anew.
     ///
     /// # Errors

@@ -20,6 +20,7 @@
 //! | the answer without storing anything | `dry_run` |
 //! | how many requests with an idempotency key one access key may make | `keyed_writes` |
 //! | an earlier revision written again | `rollback` |
+//! | secret values in what a caller writes, and in what they are answered | `secrets` |
 //! | writes that other nodes forward to this one | `forwarded` |
 //!
 //! **Invariants:** an attempt that certainly came to nothing may be repeated. An attempt whose outcome is unknown is
@@ -40,6 +41,7 @@ mod prepare;
 pub(super) mod record_locks;
 pub(super) mod redefine;
 mod rollback;
+pub(super) mod secrets;
 pub(super) mod validators;
 pub(super) mod write_barrier;
 
@@ -57,7 +59,9 @@ use super::{
 use crate::{
     model::{
         access_key::KeyUse,
-        command::{Command, Outcome, Verdict},
+        command::{Applied, Command, Outcome, Verdict},
+        record::Revision,
+        redaction::RedactedPlaces,
         time::Timestamp,
     },
     raft::Consensus,
@@ -98,7 +102,7 @@ impl Service {
         let Decision { outcome, content } = decided.map_err(concealed)?;
         let applied = outcome.map_err(|rejection| concealed(rejection.into()))?;
         if request.caller.dry_run {
-            return Ok(Written { applied, revision: applied.revision, dry_run: true, content });
+            return Ok(self.shown(&request, Written::new(applied, applied.revision, true, content)).await);
         }
         // Callers read their own writes on this node. Where that takes too long, the write succeeds all the same.
         let _late = timeout(APPLY_TIMEOUT, consensus.wait_applied(applied.revision)).await.is_err();
@@ -112,7 +116,17 @@ impl Service {
             let earlier = self.config_written_at(definition, key, applied.revision).await;
             content = earlier.ok().map(|config| Arc::clone(&config.data));
         }
-        Ok(Written { applied, revision: state.revision(), dry_run: false, content })
+        Ok(self.shown(&request, Written::new(applied, state.revision(), false, content)).await)
+    }
+
+    /// The result of a write as its caller is shown it.
+    async fn shown(&self, request: &WriteRequest, mut written: Written) -> Written {
+        if let Some(content) = written.content.take() {
+            let (principal, definition) = (&request.caller.principal, request.write.definition());
+            let (content, redacted) = self.shown_data(principal, definition, content).await;
+            (written.content, written.redacted) = (Some(content), redacted);
+        }
+        written
     }
 
     /// Refuses writes that need space on the disk while the reserve is used up.
@@ -263,6 +277,12 @@ impl Service {
         };
         let prepared = self.inner.cpu_pool.run(weight, deadline, work).await?;
         prepared.map(|prepared| (prepared, key))
+    }
+}
+
+impl Written {
+    fn new(applied: Applied, revision: Revision, dry_run: bool, content: Option<Arc<str>>) -> Self {
+        Self { applied, revision, dry_run, content, redacted: RedactedPlaces::default() }
     }
 }
 

@@ -23,6 +23,7 @@ use super::{
     budget::Budget,
     config_scan::{Cancelled, Report, Scan, check as check_cancelled},
     prepare::{Prepared, PreparedWrite, check_definition_expect, check_intake, rejection_first},
+    secrets::Secrets,
     validators::within,
     write_barrier::BarrierHolder,
 };
@@ -34,7 +35,7 @@ use crate::{
         index,
         limits::CONFIG_CHECK_TIMEOUT,
         record::{Definition, Revision},
-        schema::accepts_any,
+        schema::{Schema, accepts_any},
     },
     raft::Consensus,
     service::{
@@ -66,17 +67,19 @@ pub struct Tried {
 pub(super) fn set_schema(
     found: &Collection,
     new: &NewSchema,
-    budget: &Budget,
+    (budget, secrets): (&Budget, Secrets<'_>),
 ) -> Result<PreparedWrite, Refusal> {
+    secrets.check_redefinition(found)?;
     let precondition = check_definition_expect(new.expect, found);
     budget.charge_compilation(new.schema.as_ref().map_or("", |schema| &schema.text))?;
     let value = new.schema.as_ref().map(|schema| &schema.value);
-    let compiled = value.map_or(Ok(()), |value| new.compiled.get(value).map(drop));
+    let compiled = value.map(|value| new.compiled.get(value)).transpose();
     let checked = compiled
         .map_err(|violations| Invalid::Violations(within("json_schema", violations)))
-        .and_then(|()| {
+        .and_then(|compiled| {
             let indexes = &found.definition.indexes;
-            index::check_paths(indexes, value, indexes.len()).map_err(Invalid::Violations)
+            let paths = index::check_paths(indexes, value, indexes.len()).map_err(Invalid::Violations)?;
+            secrets.check_paths(compiled.as_deref().and_then(Schema::secrets), &paths)
         });
     rejection_first(&precondition, checked)?;
     let fits = new.force || precondition.is_err() || value.is_some_and(accepts_any);

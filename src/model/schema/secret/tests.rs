@@ -1,0 +1,170 @@
+//! Which places are secret.
+
+use serde_json::json;
+
+use super::*;
+use crate::model::schema::Schema;
+
+/// The secret places of data, as JSON pointers.
+fn found(schema: &Value, data: &Value) -> Vec<String> {
+    let schema = Schema::compile(schema).unwrap_or_else(|violations| panic!("{schema}: {violations:?}"));
+    let mut all = Vec::new();
+    if let Some(secrets) = schema.secrets() {
+        secrets.visit(data, data.to_string().len(), &mut |path, _| {
+            assert_eq!(secrets.at(path), Place::Secret(path.len()), "{path:?}");
+            all.push(path.iter().fold(String::new(), |text, segment| match segment {
+                LocSegment::Name(name) => format!("{text}/{name}"),
+                LocSegment::Index(index) => format!("{text}/{index}"),
+            }));
+        });
+        let mut changed = data.clone();
+        secrets.visit_mut(&mut changed, data.to_string().len(), &mut |_, value| *value = json!("hidden"));
+        let hidden = changed.to_string().matches("\"hidden\"").count();
+        assert_eq!(hidden, all.len(), "{changed}");
+    }
+    all
+}
+
+#[test]
+fn a_schema_without_a_mark_has_no_secret_places() {
+    for schema in [
+        json!({}),
+        json!(true),
+        json!({"properties": {"a": {"x-concord-secret": false}}}),
+        json!({"$defs": {"unused": {"x-concord-secret": true}}}),
+        json!({"default": {"x-concord-secret": true}, "properties": {"x-concord-secret": {}}}),
+        json!({"propertyNames": {"x-concord-secret": true}}),
+    ] {
+        assert!(Schema::compile(&schema).unwrap().secrets().is_none(), "{schema}");
+    }
+}
+
+#[test]
+fn a_mark_counts_wherever_its_subschema_applies() {
+    let mark = json!({"x-concord-secret": true});
+    for (schema, data, expected) in [
+        (mark.clone(), json!({"a": 1}), vec![""]),
+        (json!({"properties": {"a": mark}}), json!({"a": {"b": 1}, "b": 1}), vec!["/a"]),
+        (json!({"properties": {"a": {"x-concord-secret": "true"}}}), json!({"a": 1}), vec!["/a"]),
+        (
+            json!({"$defs": {"s": mark}, "properties": {"a": {"$ref": "#/$defs/s"}}}),
+            json!({"a": 1}),
+            vec!["/a"],
+        ),
+        (
+            json!({"allOf": [{"anyOf": [{}, {"oneOf": [{"properties": {"a": mark}}, {}]}]}]}),
+            json!({"a": 1}),
+            vec!["/a"],
+        ),
+        (json!({"if": {}, "then": {}, "else": {"properties": {"a": mark}}}), json!({"a": 1}), vec!["/a"]),
+        (json!({"not": {"required": ["z"], "properties": {"a": mark}}}), json!({"a": 1}), vec!["/a"]),
+        (json!({"dependentSchemas": {"b": {"properties": {"a": mark}}}}), json!({"a": 1}), vec!["/a"]),
+        (
+            json!({"properties": {"l": {"items": {"properties": {"t": mark}}}}}),
+            json!({"l": [{"t": 1}, {}, {"t": 2, "u": 3}]}),
+            vec!["/l/0/t", "/l/2/t"],
+        ),
+        (
+            json!({"properties": {"l": {"prefixItems": [{}, mark, true], "items": mark}}}),
+            json!({"l": [0, 1, 2, 3]}),
+            vec!["/l/1", "/l/3"],
+        ),
+        (json!({"properties": {"l": {"contains": mark}}}), json!({"l": [0, 1]}), vec!["/l/0", "/l/1"]),
+        (
+            json!({"properties": {"m": {"properties": {"open": true}, "patternProperties": {"^x-": false, "^o": {}}, "additionalProperties": mark}}}),
+            json!({"m": {"open": 1, "other": 2, "x-y": 3, "k": 4}}),
+            vec!["/m/k"],
+        ),
+        (
+            json!({"patternProperties": {"_key$": mark, "x": {}}}),
+            json!({"a_key": 1, "key": 2, "x": 3}),
+            vec!["/a_key"],
+        ),
+        (
+            json!({"unevaluatedProperties": mark, "properties": {"a": {}}}),
+            json!({"a": 1, "b": 2}),
+            vec!["/b"],
+        ),
+        // Deep below itself.
+        (
+            json!({"properties": {"next": {"$ref": "#"}, "pin": mark}}),
+            json!({"next": {"next": {"pin": 1}, "pin": 2}}),
+            vec!["/next/next/pin", "/next/pin"],
+        ),
+        // The outermost place is the value.
+        (
+            json!({"properties": {"a": {"x-concord-secret": true, "properties": {"b": mark}}}}),
+            json!({"a": {"b": 1}}),
+            vec!["/a"],
+        ),
+        // Siblings of a reference are ignored in old drafts; a mark is not.
+        (
+            json!({"$schema": "http://json-schema.org/draft-07/schema#", "definitions": {"s": {}}, "properties": {"a": {"$ref": "#/definitions/s", "x-concord-secret": true}}}),
+            json!({"a": 1}),
+            vec!["/a"],
+        ),
+        (
+            json!({"$schema": "http://json-schema.org/draft-07/schema#", "properties": {"l": {"items": [{}, mark], "additionalItems": mark}}}),
+            json!({"l": [0, 1, 2]}),
+            vec!["/l/1", "/l/2"],
+        ),
+    ] {
+        assert_eq!(found(&schema, &data), expected, "{schema}");
+    }
+}
+
+#[test]
+fn a_place_knows_what_is_above_and_below_it() {
+    let schema =
+        json!({"properties": {"db": {"properties": {"login": {"x-concord-secret": true}}}, "n": {}}});
+    let schema = Schema::compile(&schema).unwrap();
+    let secrets = schema.secrets().unwrap();
+    let at =
+        |names: &[&str]| secrets.at(&names.iter().map(|name| LocSegment::from(*name)).collect::<Vec<_>>());
+    assert_eq!(at(&[]), Place::AboveSecret);
+    assert_eq!(at(&["db"]), Place::AboveSecret);
+    assert_eq!(at(&["db", "login"]), Place::Secret(2));
+    assert_eq!(at(&["db", "login", "user"]), Place::Secret(2));
+    assert_eq!((at(&["n"]), at(&["db", "host"])), (Place::Open, Place::Open));
+}
+
+/// Data for which the walk would take long are secret from the place on at which its steps are used up.
+#[test]
+fn a_visit_ends_and_what_is_left_counts_as_secret() {
+    let variants: Vec<Value> = (0..300)
+        .map(|n| json!({"items": {"minimum": n, "properties": {"s": {"x-concord-secret": true}}}}))
+        .collect();
+    let schema = json!({"properties": {"l": {"anyOf": variants}}});
+    let schema = Schema::compile(&schema).unwrap();
+    let secrets = schema.secrets().unwrap();
+    let data = json!({"l": vec![json!({}); 100_000]});
+    let bytes = data.to_string().len();
+    let mut count = 0;
+    secrets.visit(&data, bytes, &mut |_, _| count += 1);
+    assert!(count > 0, "{}", secrets.steps_max(bytes));
+    let few = json!({"l": vec![json!({}); 100]});
+    secrets.visit(&few, few.to_string().len(), &mut |path, _| panic!("{path:?}"));
+}
+
+#[test]
+fn violations_do_not_quote_secret_values() {
+    let schema = json!({
+        "properties": {
+            "pin": {"x-concord-secret": true, "type": "integer"},
+            "box": {"x-concord-secret": true, "additionalProperties": {"type": "integer"}},
+            "db": {"type": "object", "maxProperties": 1, "properties": {"pw": {"x-concord-secret": true}}},
+            "open": {"type": "integer"}
+        },
+        "anyOf": [{"required": ["never"]}]
+    });
+    let schema = Schema::compile(&schema).unwrap();
+    let data = json!({"pin": "hunter2", "box": {"hunter3": "hunter4", "hunter5": "hunter6"}, "db": {"pw": "hunter7", "x": 1}, "open": "seen"});
+    let violations = schema.check(&data).unwrap_err();
+    let text = format!("{violations:?}");
+    assert!(!text.contains("hunter"), "{text}");
+    assert!(text.contains("seen"), "an open value is quoted: {text}");
+    let locs: Vec<_> = violations.iter().map(|violation| violation.loc.clone()).collect();
+    assert!(locs.contains(&vec!["pin".into()]) && locs.contains(&vec!["box".into()]), "{text}");
+    let boxes = violations.iter().filter(|violation| violation.loc == ["box".into()]).count();
+    assert_eq!(boxes, 1, "one place, one violation: {text}");
+}
