@@ -14,7 +14,7 @@ use concord::{
         client::{Peers, Secrets},
     },
     raft::Timers,
-    service::{Access, Options, Retention, Service},
+    service::{Access, Options, Principal, Retention, Service},
     store,
 };
 use divan::{Bencher, counter::BytesCount};
