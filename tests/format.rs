@@ -8,8 +8,10 @@ use std::{fmt::Debug, sync::Arc};
 
 use concord::{
     model::{
+        access_key::{AccessKey, Grant, Grants, KeyId, KeySecret, KeyUse, Pattern, Quota, Verb},
         command::{
-            Applied, BatchStep, Command, DecodeError, Expect, IdempotencyKey, Proposal, THIS_ENTRY, Verdict,
+            AccessCommand, Applied, BatchStep, Command, DecodeError, Expect, IdempotencyKey, KeyTerms,
+            Proposal, THIS_ENTRY, Verdict,
         },
         entry,
         error::{Invalid, LocSegment, Rejection, Violation},
@@ -286,4 +288,79 @@ fn places_members_and_identities() {
     let text = r#"{"cluster_id":"00000000-0000-0000-0000-000000001234","node_id":2,"format":1}"#;
     assert_eq!(serde_json::to_string(&identity).unwrap(), text);
     assert_eq!(serde_json::from_str::<Identity>(text).unwrap(), identity);
+}
+
+#[test]
+fn access_keys() {
+    let id = KeyId::parse("0123456789aZ").unwrap();
+    let grant = Grant {
+        verbs: [Verb::Read, Verb::Audit].into_iter().collect(),
+        definitions: vec![Pattern::parse("a.*").unwrap(), Pattern::all()],
+    };
+    let quota = Quota { watches: Some(3), ..Quota::default() };
+    let terms =
+        KeyTerms { name: "n".into(), grants: Grants(vec![grant]), quota, expires_at: Some(Timestamp(300)) };
+    let (sha256, expect) = ([7; 32], Expect::At(9));
+    let entry_of = |command, expected: &str| entry(&plain(Command::Access(command)), expected);
+    entry_of(
+        AccessCommand::Create { id: id.clone(), terms: terms.clone(), sha256 },
+        "02e4e0f4e586ee900304726f6f740000000c000c30313233343536373839615a016e0181010203612e2a012a000000000103000001ac020707070707070707070707070707070707070707070707070707070707070707",
+    );
+    entry_of(
+        AccessCommand::Change { id: id.clone(), terms: terms.clone(), expect },
+        "02e4e0f4e586ee900304726f6f740000000c010c30313233343536373839615a016e0181010203612e2a012a000000000103000001ac020309",
+    );
+    entry_of(
+        AccessCommand::Revoke { id: id.clone(), expect },
+        "02e4e0f4e586ee900304726f6f740000000c020c30313233343536373839615a0309",
+    );
+    entry_of(
+        AccessCommand::Rotate { id: id.clone(), sha256, grace_us: 300, expect },
+        "02e4e0f4e586ee900304726f6f740000000c030c30313233343536373839615a0707070707070707070707070707070707070707070707070707070707070707ac020309",
+    );
+    entry_of(
+        AccessCommand::MarkUsed { ids: vec![id.clone()] },
+        "02e4e0f4e586ee900304726f6f740000000c04010c30313233343536373839615a",
+    );
+    entry_of(AccessCommand::DisableRoot, "02e4e0f4e586ee900304726f6f740000000c05");
+    entry_of(AccessCommand::EnableRoot, "02e4e0f4e586ee900304726f6f740000000c06");
+    let command = Command::DeleteConfig { definition: key("d"), key: key("k"), expect: Expect::Any };
+    let key = Some(KeyUse { id: id.clone(), revision: 300, secret: 299 });
+    entry(
+        &Proposal { by: id.to_string(), key, ..plain(command) },
+        "02e4e0f4e586ee90030c30313233343536373839615a000000040164016b000c30313233343536373839615aac02ab02",
+    );
+    let KeyTerms { name, grants, quota, expires_at } = terms;
+    let secrets = vec![
+        KeySecret { sha256, made: 5, until: Some(Timestamp(300)) },
+        KeySecret { sha256: [8; 32], made: 9, until: None },
+    ];
+    let (created_at, modified_at, created_by) = (Timestamp(100), Timestamp(200), "root".into());
+    let stored = AccessKey {
+        id,
+        name,
+        grants,
+        quota,
+        expires_at,
+        created_at,
+        created_by,
+        modified_at,
+        revision: 9,
+        secrets,
+        last_used_day: Some(300),
+    };
+    wire(
+        &stored,
+        "0c30313233343536373839615a016e0181010203612e2a012a000000000103000001ac026404726f6f74c801090207070707070707070707070707070707070707070707070707070707070707070501ac020808080808080808080808080808080808080808080808080808080808080808090001ac02",
+    );
+    for (rejection, expected) in [
+        (Rejection::KeyEnded, "09"),
+        (Rejection::RootDisabled, "0a"),
+        (Rejection::KeyNotFound, "0b"),
+        (Rejection::KeyExists, "0c"),
+        (Rejection::TooManyKeys, "0d"),
+        (Rejection::NoKeyForKeys, "0e"),
+    ] {
+        wire(&rejection, expected);
+    }
 }

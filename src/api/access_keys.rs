@@ -22,7 +22,9 @@ use super::{
 };
 use crate::{
     model::{
-        access_key::{AccessKey, Grant, Grants, KeyId, Pattern, Quota, Verbs, list::KeyQuery, start_of_day},
+        access_key::{
+            AccessKey, Grant, Grants, KeyId, Pattern, Quota, Verb, Verbs, list::KeyQuery, start_of_day,
+        },
         error::Rejection,
     },
     service::{MadeKey, Principal, Service, Share},
@@ -190,7 +192,7 @@ fn record(key: &AccessKey) -> Object {
 
 fn grants_json(grants: &Grants) -> Value {
     let grant = |grant: &Grant| {
-        let verbs: Vec<_> = grant.verbs.iter().map(|verb| verb.name()).collect();
+        let verbs: Vec<_> = grant.verbs.iter().map(Verb::name).collect();
         let definitions: Vec<_> = grant.definitions.iter().map(Pattern::as_str).collect();
         json!({ "verbs": verbs, "definitions": definitions })
     };

@@ -102,7 +102,7 @@ mod tests {
         let args = KeyArgs { api_key: None, api_key_file: Some(file.clone()) };
         let keys = RootKeys::new(args, None, vec![Secret::from("the-cluster-secret-x")]);
         assert!(keys.are_in_a_file() && keys.read().is_err(), "no file yet");
-        let mut read = |text: &str| {
+        let read = |text: &str| {
             fs::write(&file, text).unwrap();
             keys.read().map(|keys| keys.iter().map(|key| key.expose().to_owned()).collect::<Vec<_>>())
         };

@@ -120,6 +120,10 @@ impl State {
     ) -> Outcome {
         let EntryContext { revision, at, .. } = context;
         let mut created = false;
+        if self.feature_level() < ACCESS_KEYS_LEVEL {
+            // No leader proposes it there: such a state has no place for a key.
+            return Ok(Applied { revision, at, created });
+        }
         match command {
             AccessCommand::Create { id, terms, sha256 } => {
                 let key = self.new_key(context, by, (id, terms, sha256))?;

@@ -1,5 +1,6 @@
 //! What a cluster promises while its nodes are killed, stopped, emptied and misled. Each test has its own cluster.
 
+mod access_keys;
 mod backup;
 mod batch;
 mod cursor;

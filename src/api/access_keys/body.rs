@@ -139,7 +139,7 @@ impl Reading {
             match Verb::named(name) {
                 Some(verb) => known.push(verb),
                 None => {
-                    self.refuse(&at("verbs", index), format!("a verb is one of `{}`", names.join("`, `")))
+                    self.refuse(&at("verbs", index), format!("a verb is one of `{}`", names.join("`, `")));
                 }
             }
         }

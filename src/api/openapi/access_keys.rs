@@ -155,7 +155,7 @@ pub(super) fn requests() -> Vec<Named> {
     // A quota may be null, too: it is then as if it were absent.
     let optional = || vec![("expires_at", expiry().into()), ("quota", reference("Quota"))];
     let rest: Vec<Field> = vec![("name", name().into()), ("grants", grants_schema().into())];
-    let grace = integer(0).maximum(Some(ROTATION_GRACE_MAX.as_secs() as usize));
+    let grace = integer(0).maximum(Some(usize::try_from(ROTATION_GRACE_MAX.as_secs()).unwrap_or(usize::MAX)));
     vec![
         ("Grant", grant.into()),
         ("Quota", quota_schema().into()),

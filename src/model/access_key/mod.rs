@@ -194,7 +194,7 @@ pub(crate) mod tests {
             grants: Grants(vec![grant]),
             quota: Quota::default(),
             expires_at: None,
-            created_at: Timestamp((number + 1) / 2),
+            created_at: Timestamp(number.div_ceil(2)),
             created_by: "root".into(),
             modified_at: Timestamp(number),
             revision: number,

@@ -3,7 +3,10 @@
 use std::{fs, sync::Arc};
 
 use super::*;
-use crate::model::{command::IdempotencyKey, error::Rejection, index::Indexing, key::Key, record::Entry};
+use crate::model::{
+    access_key::tests::key, command::IdempotencyKey, error::Rejection, index::Indexing, key::Key,
+    record::Entry,
+};
 
 pub(crate) fn definition(id: Revision) -> Definition {
     Definition {
@@ -55,6 +58,7 @@ fn sample(path: &Path, configs: u64) -> Vec<Record> {
         records.push(Record::Config(config(&format!("k{number:05}"), number + 2, &data)));
     }
     records.push(Record::Request(remembered(9)));
+    records.push(Record::AccessKey(key(9)));
     let header = Header {
         format: FORMAT,
         position: Position { index: 9, raft_meta: vec![1, 2, 3] },
@@ -65,7 +69,7 @@ fn sample(path: &Path, configs: u64) -> Vec<Record> {
         requests: 1,
         digest: u128::MAX - 5,
         compaction_revision: 3,
-        level: LevelHeader { feature_level: 2, ..LevelHeader::default() },
+        level: LevelHeader { feature_level: 2, access_keys: 1, root_disabled: true },
     };
     let mut writer = Writer::create(path, &header, 100).unwrap();
     for record in &records {
