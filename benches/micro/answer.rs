@@ -55,6 +55,9 @@ impl Node {
             rescue: Vec::new(),
             retention: Retention::default(),
             feature_level_max: concord::model::feature::LEVEL_MAX,
+            audit: concord::service::audit::Options::off(),
+            quotas: concord::model::access_key::Quota::default(),
+            failed_credentials: 0,
         };
         // A thread of its own for the consensus: it must not wait for the benches' requests.
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();
