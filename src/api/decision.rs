@@ -69,7 +69,6 @@ static ROUTES: [Route; 26] = [
     route("/api/v1/batch", Verb::Read, Verb::Write),
     route(WATCH, Verb::Read, Verb::Read),
     route(access_keys::KEYS, Verb::Keys, Verb::Keys),
-    // Before the next one, which would take `root` for an id.
     route(access_keys::DISABLE_ROOT, Verb::Keys, Verb::Keys),
     route(access_keys::KEY, Verb::Keys, Verb::Keys),
     route(access_keys::ROTATE, Verb::Keys, Verb::Keys),

@@ -104,11 +104,15 @@ impl Writer {
         self.tried_at = Instant::now();
         let opened = self.open_files();
         let result = opened.and_then(|()| self.make_room()).and_then(|()| self.write_losses());
-        if result.is_ok() && self.shared.has_failed.load(Ordering::Acquire) {
-            tracing::info!("the audit log is written again");
-            self.shared.fail(None);
+        match (result, self.shared.has_failed.load(Ordering::Acquire)) {
+            (Ok(()), true) => {
+                tracing::info!("the audit log is written again");
+                self.shared.fail(None);
+            }
+            (Ok(()), false) => {}
+            (Err(error), true) => self.fail(&error),
+            (failed, false) => self.judge(failed),
         }
-        self.judge(result);
     }
 
     fn open_files(&mut self) -> io::Result<()> {
@@ -163,6 +167,9 @@ impl Writer {
             return;
         }
         let mut result = self.append(&group);
+        if group.iter().any(|message| matches!(message, Message::Flush(_))) {
+            self.write_due_counts(true);
+        }
         let must_sync = group.iter().any(|message| match message {
             Message::Line { durable, .. } => durable.is_some(),
             Message::Flush(_) => true,
@@ -237,14 +244,19 @@ impl Writer {
     }
 
     /// Notes a failure, which lasts until all of it works again ([`Self::try_again`]): one line may fit where the next
-    /// one does not.
+    /// one does not. The first one is the reason; those after it follow from it.
     fn judge(&mut self, result: io::Result<()>) {
         let Err(error) = result else { return };
-        if !self.shared.has_failed.load(Ordering::Acquire) {
-            let refuses = self.options.mode == Mode::Strict;
-            tracing::error!(refuses, "the audit log can't be written: {error}");
+        if self.shared.has_failed.load(Ordering::Acquire) {
+            return;
         }
+        let refuses = self.options.mode == Mode::Strict;
+        tracing::error!(refuses, "the audit log can't be written: {error}");
         self.tried_at = Instant::now();
+        self.fail(&error);
+    }
+
+    fn fail(&self, error: &io::Error) {
         let directory = self.options.directory.display();
         self.shared.fail(Some(format!("{directory}: {error}")));
     }
