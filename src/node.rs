@@ -192,6 +192,7 @@ fn make_service(settings: &Settings, lone_calls_max: usize) -> Service {
         log_stall_timeout: settings.log_stall_timeout,
         disk_reserve_bytes: settings.disk_reserve_bytes,
         rescue: settings.peers.clone(),
+        data_key_file: settings.data_key_file.clone(),
         retention: settings.retention,
         feature_level_max: settings.feature_level_max,
     };

@@ -172,6 +172,9 @@ pub struct ServeArgs {
     /// The data directory
     #[arg(long, env = "CONCORD_DATA_DIR", value_name = "DIR")]
     pub data_dir: PathBuf,
+    /// A file of data keys: the data directory is encrypted under the first one. It is read again while the node runs
+    #[arg(long, env = "CONCORD_DATA_KEY_FILE", value_name = "FILE")]
+    pub data_key_file: Option<PathBuf>,
     /// The address of the HTTP interface, host:port
     #[arg(long, env = "CONCORD_API_ADDR", default_value = "127.0.0.1:8101", value_name = "ADDR")]
     pub api_addr: String,
@@ -240,6 +243,8 @@ pub struct Settings {
     pub node_id: NodeId,
     /// The data directory.
     pub data_dir: PathBuf,
+    /// The operator's file of data keys.
+    pub data_key_file: Option<PathBuf>,
     /// The address of the HTTP interface.
     pub api_addr: String,
     /// The address for calls of other nodes.
@@ -356,6 +361,7 @@ impl Settings {
         Ok(Self {
             node_id: args.node_id,
             data_dir: args.data_dir,
+            data_key_file: args.data_key_file.filter(|path| !path.as_os_str().is_empty()),
             api_addr: args.api_addr,
             peer_addr: args.peer_addr,
             peers: args.peers,

@@ -56,8 +56,14 @@ pub(super) fn verify(path: &Path) -> Result<Value, String> {
 ///
 /// # Errors
 /// When the backup is not complete, the directory is in use, or it can't be written.
-pub(super) fn restore(from: &Path, directory: &Path, member: Member) -> Result<Value, String> {
-    let (summary, cluster_id) = raft::restore::restore(from, directory, member, service::now())?;
+pub(super) fn restore(
+    from: &Path,
+    directory: &Path,
+    member: Member,
+    data_key_file: Option<&Path>,
+) -> Result<Value, String> {
+    let (summary, cluster_id) =
+        raft::restore::restore(from, directory, member, service::now(), data_key_file)?;
     let mut restored = summary_json(&summary);
     restored["cluster_id"] = json!(cluster_id);
     Ok(restored)

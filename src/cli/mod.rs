@@ -132,6 +132,9 @@ struct RestoreArgs {
     /// The node that will serve the data
     #[arg(long, value_parser = parse_member, value_name = "ID=API@PEER")]
     member: Member,
+    /// A file of data keys: the data directory is encrypted under the first one
+    #[arg(long, env = "CONCORD_DATA_KEY_FILE", value_name = "FILE")]
+    data_key_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -189,7 +192,10 @@ pub fn run() -> ExitCode {
             with_client(&node, async |client| backup::fetch(&client, &out).await)
         }
         Command::Verify { file } => print(backup::verify(&file)),
-        Command::Restore(args) => print(backup::restore(&args.from, &args.data_dir, args.member)),
+        Command::Restore(args) => {
+            let key_file = args.data_key_file.as_deref();
+            print(backup::restore(&args.from, &args.data_dir, args.member, key_file))
+        }
     };
     let (text, code) = match done {
         Ok(()) => return ExitCode::SUCCESS,

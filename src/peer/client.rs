@@ -325,10 +325,10 @@ impl Peers {
         to: NodeId,
         addr: &str,
         header: &str,
-        file: tokio::fs::File,
+        content: impl tokio::io::AsyncRead + Send + 'static,
     ) -> Result<Bytes, CallError> {
         let request = self.request(Lane::Bulk, to, addr, Call::Snapshot)?;
-        let body = reqwest::Body::wrap_stream(tokio_util::io::ReaderStream::with_capacity(file, 64 << 10));
+        let body = reqwest::Body::wrap_stream(tokio_util::io::ReaderStream::with_capacity(content, 64 << 10));
         response_body(request.header(SNAPSHOT_HEADER, value(header)?).body(body)).await
     }
 

@@ -127,6 +127,8 @@ pub struct Options {
     pub disk_reserve_bytes: u64,
     /// Members that may be asked for a snapshot when this node's state is damaged.
     pub rescue: Vec<Member>,
+    /// The operator's file of data keys; with one, the data directory is encrypted.
+    pub data_key_file: Option<PathBuf>,
     /// How much of the history is retained.
     pub retention: Retention,
     /// The highest feature level of the cluster that this node agrees to.

@@ -47,6 +47,7 @@ fn options(directory: &Path, limits: Limits) -> Options {
         log_stall_timeout: Duration::from_secs(60),
         disk_reserve_bytes: 0,
         rescue: Vec::new(),
+        data_key_file: None,
     }
 }
 

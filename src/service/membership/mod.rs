@@ -71,6 +71,7 @@ impl Service {
             snapshot_log_bytes: options.snapshot_log_bytes,
             log_stall_timeout: options.log_stall_timeout,
             rescue: options.rescue.clone(),
+            data_key_file: options.data_key_file.clone(),
         })
         .await?;
         if self.inner.consensus.set(consensus.clone()).is_ok() {

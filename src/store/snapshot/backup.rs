@@ -10,6 +10,7 @@ use crate::{
     model::record::Revision,
     store::{
         Options, Position, StoreError,
+        at_rest::AtRest,
         files::{self, io},
     },
 };
@@ -51,7 +52,7 @@ impl Summary {
 /// # Errors
 /// When it is damaged, or the disk fails.
 pub fn inspect(path: &Path) -> Result<Summary, StoreError> {
-    let (_, header) = file::read(path)?;
+    let (_, header) = file::read(path, &AtRest::default())?;
     Summary::of(header, path)
 }
 
@@ -61,15 +62,20 @@ pub fn inspect(path: &Path) -> Result<Summary, StoreError> {
 ///
 /// # Errors
 /// When the file is damaged, or the disk fails.
-pub fn restore(path: &Path, directory: &Path, position: &Position) -> Result<(), StoreError> {
-    let (state, _) = file::read(path)?;
+pub fn restore(
+    path: &Path,
+    directory: &Path,
+    position: &Position,
+    at_rest: &AtRest,
+) -> Result<(), StoreError> {
+    let (state, _) = file::read(path, &AtRest::default())?;
     // A backup does not hold the history of its state.
     let state = state.restored_at(position.index);
     let snapshots = directory.join("snapshot");
     files::make_directory(&snapshots)?;
     let to = snapshots.join(format!("snapshot-{:020}.concord", position.index));
     let unfinished = files::unfinished(&to);
-    file::write(&unfinished, &state, position, Options::default().block_bytes)?;
+    file::write(&unfinished, &state, position, Options::default().block_bytes, at_rest)?;
     files::rename(&unfinished, &to)
 }
 
@@ -81,12 +87,13 @@ mod tests {
     #[test]
     fn a_restored_file_holds_the_same_state_at_its_new_place() {
         let directory = tempfile::tempdir().unwrap();
+        let plain = AtRest::default();
         let (from, to) = (directory.path().join("backup"), directory.path().join("store"));
         let mut state = State::new();
         state.advance(3);
-        file::write(&from, &state, &Position { index: 3, raft_meta: vec![1] }, 100).unwrap();
+        file::write(&from, &state, &Position { index: 3, raft_meta: vec![1] }, 100, &plain).unwrap();
         let before = inspect(&from).unwrap();
-        restore(&from, &to, &Position { index: 7, raft_meta: vec![2, 3] }).unwrap();
+        restore(&from, &to, &Position { index: 7, raft_meta: vec![2, 3] }, &plain).unwrap();
         let after = inspect(&to.join("snapshot/snapshot-00000000000000000007.concord")).unwrap();
         assert_eq!(after.position.raft_meta, [2, 3]);
         assert_eq!(
@@ -94,7 +101,8 @@ mod tests {
             after
         );
         assert_eq!((after.revision, after.digest), (7, state.digest()));
-        let (restored, _) = file::read(&to.join("snapshot/snapshot-00000000000000000007.concord")).unwrap();
+        let (restored, _) =
+            file::read(&to.join("snapshot/snapshot-00000000000000000007.concord"), &plain).unwrap();
         assert_eq!((state.compaction_revision(), restored.compaction_revision()), (0, 7));
     }
 }

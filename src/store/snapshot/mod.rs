@@ -15,6 +15,7 @@
 //! | `file` | the format: a header, the records in blocks, a footer |
 //! | `retained` | the two snapshots that are retained: written, installed, validated |
 //! | `paced` | writes a large file in pieces with rests between them |
+//! | `transfer` | its content on the way between the disk and a connection |
 //! | [`backup`] | a snapshot file outside a store: inspected, or restored into a new store |
 //!
 //! **Invariant:** a snapshot counts only when all of it is durable, and only if its records have the digest
@@ -24,3 +25,4 @@ pub mod backup;
 pub(super) mod file;
 mod paced;
 pub(super) mod retained;
+pub(super) mod transfer;
