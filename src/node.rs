@@ -8,6 +8,8 @@
 //! 1. One process at a time uses a data directory.
 //! 2. A node that can't go on ends with exit code 1 and the reason; it never goes on in part.
 
+pub(crate) mod hygiene;
+
 use std::{
     fs::{self, File, TryLockError},
     future::Future,
@@ -38,7 +40,7 @@ use crate::{
     raft::end_process_later,
     service::{Access, Options, Service},
     settings::Settings,
-    store,
+    store::{self, at_rest::AtRest},
 };
 
 /// The file that is locked while a process uses the directory.
@@ -63,6 +65,9 @@ const PEER_CALLS_PART: usize = 4;
 pub fn run(settings: Settings) -> Result<(), String> {
     log_panics();
     let _lock = lock_directory(&settings.data_dir)?;
+    hygiene::protect_directory(&settings.data_dir)?;
+    // Before anything is changed, and before callers are told to wait.
+    AtRest::open(&settings.data_dir, settings.at_rest.data_key_file.as_deref())?;
     minimize_timer_slack();
     let open_files_max = raise_open_files_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -192,7 +197,7 @@ fn make_service(settings: &Settings, lone_calls_max: usize) -> Service {
         log_stall_timeout: settings.log_stall_timeout,
         disk_reserve_bytes: settings.disk_reserve_bytes,
         rescue: settings.peers.clone(),
-        data_key_file: settings.data_key_file.clone(),
+        data_key_file: settings.at_rest.data_key_file.clone(),
         retention: settings.retention,
         feature_level_max: settings.feature_level_max,
     };

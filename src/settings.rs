@@ -7,7 +7,9 @@
 //! **Invariants:** a secret is never shown, neither in the help nor by `Debug`. There is no default key: a node without
 //! one does not start.
 
+mod at_rest;
 mod log;
+mod private_file;
 
 use std::{fmt, path::PathBuf, time::Duration};
 
@@ -23,6 +25,7 @@ use crate::{
     service::{Retention, membership::check_address},
 };
 
+pub use at_rest::AtRestArgs;
 pub use log::{LogArgs, LogFormat};
 
 /// Shortest key or secret: 16 random characters can't be guessed over a network.
@@ -172,9 +175,9 @@ pub struct ServeArgs {
     /// The data directory
     #[arg(long, env = "CONCORD_DATA_DIR", value_name = "DIR")]
     pub data_dir: PathBuf,
-    /// A file of data keys: the data directory is encrypted under the first one. It is read again while the node runs
-    #[arg(long, env = "CONCORD_DATA_KEY_FILE", value_name = "FILE")]
-    pub data_key_file: Option<PathBuf>,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "its fields are the help")]
+    pub at_rest: AtRestArgs,
     /// The address of the HTTP interface, host:port
     #[arg(long, env = "CONCORD_API_ADDR", default_value = "127.0.0.1:8101", value_name = "ADDR")]
     pub api_addr: String,
@@ -243,8 +246,8 @@ pub struct Settings {
     pub node_id: NodeId,
     /// The data directory.
     pub data_dir: PathBuf,
-    /// The operator's file of data keys.
-    pub data_key_file: Option<PathBuf>,
+    /// What protects data on the disk.
+    pub at_rest: AtRestArgs,
     /// The address of the HTTP interface.
     pub api_addr: String,
     /// The address for calls of other nodes.
@@ -351,6 +354,7 @@ impl Settings {
         if !(1..=1024).contains(&worker_threads) {
             return Err("--worker-threads must be 1 to 1024".into());
         }
+        at_rest::protect_files(&args)?;
         let names = ["--cluster-secret", "--cluster-secret-file", "CONCORD_CLUSTER_SECRET"];
         let secrets = args.cluster_secret.into_iter().filter(|secret| !secret.0.is_empty()).collect();
         let cluster_secrets = read_secrets(secrets, args.cluster_secret_file.as_ref(), names)?;
@@ -361,7 +365,7 @@ impl Settings {
         Ok(Self {
             node_id: args.node_id,
             data_dir: args.data_dir,
-            data_key_file: args.data_key_file.filter(|path| !path.as_os_str().is_empty()),
+            at_rest: args.at_rest.check(),
             api_addr: args.api_addr,
             peer_addr: args.peer_addr,
             peers: args.peers,

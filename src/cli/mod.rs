@@ -168,6 +168,7 @@ enum Failure {
 /// Runs the command line.
 #[must_use]
 pub fn run() -> ExitCode {
+    node::hygiene::restrict_process();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {

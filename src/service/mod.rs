@@ -20,6 +20,7 @@
 //! | the owner of a credential | `access` |
 //! | the free space that writes leave on the disk, of this node and of a majority | `disk_reserve`, `room` |
 //! | threads for work that takes longer than about a millisecond, and whose turn it is | `cpu_pool` |
+//! | the file of data keys, read again | `data_key` |
 //! | where a request comes from | `origin` |
 //! | the bytes that requests in flight hold in memory | `memory_budget` |
 //! | where what is large is freed | `deferred_drop` |
@@ -37,6 +38,7 @@ pub mod access;
 mod backup;
 mod clock;
 mod cpu_pool;
+mod data_key;
 mod deferred_drop;
 mod disk_reserve;
 mod feature_level;

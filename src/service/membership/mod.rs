@@ -81,6 +81,7 @@ impl Service {
             consensus.supervise("forget-outcomes", self.clone().forget_outcomes());
             consensus.supervise("keep-room", self.clone().keep_room());
             consensus.supervise("keep-clock", self.clone().keep_clock());
+            consensus.supervise("keep-data-key", self.clone().keep_data_key());
             consensus.supervise("raise-feature-level", self.clone().keep_raising_feature_level());
         }
         Ok(())
@@ -97,6 +98,7 @@ impl Service {
             revision: 0,
             digest: 0,
             feature_level: LEVEL_MIN,
+            data_key: None,
             members: Vec::new(),
             alarms: Vec::new(),
         };
@@ -107,6 +109,8 @@ impl Service {
             view.revision = state.revision();
             view.digest = state.digest();
             view.alarms = self.clock_alarms();
+            view.alarms.extend(self.data_key_alarm());
+            view.data_key = consensus.store().at_rest().encryption().map(|at| at.data_key.to_string());
             view.feature_level = state.feature_level();
             let (members, levels) = (status.members.into_iter(), self.member_levels());
             let shown = |member: MemberStatus| {

@@ -89,6 +89,8 @@ struct Inner {
     /// Whether what is written is encrypted; otherwise the key is for reading, and encryption is being turned off.
     seals: bool,
     wrapped: Mutex<Wrapped>,
+    /// Why the key file could not be used when it was read last.
+    problem: Mutex<Option<String>>,
 }
 
 impl fmt::Debug for AtRest {
@@ -131,6 +133,7 @@ impl AtRest {
             key,
             seals: keys.current().is_some(),
             wrapped: Mutex::new(wrapped),
+            problem: Mutex::default(),
         };
         Ok(Self { inner: Some(Arc::new(inner)) })
     }
@@ -234,6 +237,27 @@ impl AtRest {
             ));
         }
         self.rewrap(&keys)
+    }
+
+    /// Does what [`Self::reload`] does, and remembers its error. It is logged once. Blocking.
+    pub fn refresh(&self) {
+        let problem = self.reload().err();
+        let Some(inner) = &self.inner else { return };
+        let mut known = inner.problem.lock().unwrap_or_else(PoisonError::into_inner);
+        match &problem {
+            Some(problem) if known.as_ref() != Some(problem) => {
+                tracing::error!("the data key stays as it is: {problem}");
+            }
+            None if known.is_some() => tracing::info!("the file of data keys can be used again"),
+            Some(_) | None => {}
+        }
+        *known = problem;
+    }
+
+    /// Why the key file could not be used when it was read last.
+    #[must_use]
+    pub fn problem(&self) -> Option<String> {
+        self.inner.as_ref()?.problem.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Encrypts the key of the directory under the current data key, if that is another one.

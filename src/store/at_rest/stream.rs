@@ -194,10 +194,6 @@ impl Source {
         Ok(Self { file, opener, chunk: Vec::new(), offset: 0, ended: false })
     }
 
-    pub(crate) fn is_sealed(&self) -> bool {
-        self.opener.is_some()
-    }
-
     /// Reads and decrypts the next chunk.
     fn fill(file: &mut File, opener: &mut Opener, chunk: &mut Vec<u8>) -> io::Result<bool> {
         chunk.clear();

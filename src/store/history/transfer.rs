@@ -123,7 +123,7 @@ mod tests {
         writer::{HistoryWriter, tests::change},
     };
 
-    fn written(directory: &std::path::Path, revisions: std::ops::RangeInclusive<Revision>) -> HistoryWriter {
+    fn written(directory: &Path, revisions: std::ops::RangeInclusive<Revision>) -> HistoryWriter {
         let mut writer = HistoryWriter::open(directory, 500, &AtRest::default()).unwrap();
         for revision in revisions {
             writer.write(&change(revision)).unwrap();

@@ -69,7 +69,7 @@ impl RetainedSnapshots {
             if name.ends_with(".tmp") {
                 files::remove(&path)?;
             } else if name.starts_with("snapshot-") && name.ends_with(".concord") {
-                match convert(&path, at_rest).and_then(|()| snapshots.verify(&path, name)) {
+                match convert(&path, at_rest).and_then(|()| verify_named(&path, name, at_rest)) {
                     Ok(file) => files.push(file),
                     Err(error @ StoreError::Damaged(_)) => set_aside(&path, &error)?,
                     Err(error) => return Err(error),
@@ -156,18 +156,6 @@ impl RetainedSnapshots {
         set_aside(&file.path, why)
     }
 
-    /// Reads a listed file through, and compares its checksums and its place with its name.
-    fn verify(&self, path: &Path, name: &str) -> Result<SnapshotFile, StoreError> {
-        let reader = Reader::open(path, &self.at_rest)?;
-        let header = reader.header.clone();
-        let named = name.strip_prefix("snapshot-").and_then(|rest| rest.strip_suffix(".concord"));
-        if named.and_then(|number| number.parse().ok()) != Some(header.position.index) {
-            return Err(reader.damaged("it is the snapshot of another place in the log than its name says"));
-        }
-        reader.verify()?;
-        describe(path, header)
-    }
-
     fn adopt(&self, from: &Path, path: PathBuf, header: Header) -> Result<SnapshotFile, StoreError> {
         let file = describe(from, header)?;
         files::rename(from, &path)?;
@@ -220,6 +208,24 @@ impl RetainedSnapshots {
     fn writing(&self) -> MutexGuard<'_, ()> {
         self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Reads a file through and compares its checksums.
+pub(crate) fn verify(path: &Path, at_rest: &AtRest) -> Result<SnapshotFile, StoreError> {
+    let reader = Reader::open(path, at_rest)?;
+    let header = reader.header.clone();
+    reader.verify()?;
+    describe(path, header)
+}
+
+/// The same, and compares its place with its name.
+fn verify_named(path: &Path, name: &str, at_rest: &AtRest) -> Result<SnapshotFile, StoreError> {
+    let file = verify(path, at_rest)?;
+    let number = name.strip_prefix("snapshot-").and_then(|rest| rest.strip_suffix(".concord"));
+    if number.and_then(|number| number.parse().ok()) == Some(file.position.index) {
+        return Ok(file);
+    }
+    Err(StoreError::Damaged(format!("{} is the snapshot of entry {}", path.display(), file.position.index)))
 }
 
 /// Reads a file whole, and its state with it.

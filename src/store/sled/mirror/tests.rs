@@ -6,7 +6,10 @@ use super::*;
 use crate::{
     model::time::Timestamp,
     state::Edit,
-    store::snapshot::file::tests::{config, definition},
+    store::{
+        at_rest::AtRest,
+        snapshot::file::tests::{config, definition},
+    },
 };
 
 /// The revision at an entry: another number, so that a test fails where one is taken for the other.
