@@ -5,6 +5,7 @@
 //! | the commands, their options and help; exit codes; the start of the log | `mod` (this file) |
 //! | requests to a node | `client` |
 //! | `backup`, `verify`, `restore` | `backup` |
+//! | `keygen` | `keygen` |
 //! | the options of `serve` and their checks | `settings` |
 //!
 //! **Invariant:** the exit code is 0 when the command succeeded, 1 when it failed, and 2 when the command line or a
@@ -12,6 +13,7 @@
 
 mod backup;
 mod client;
+mod keygen;
 
 use std::{
     future::Future,
@@ -29,6 +31,10 @@ use crate::{
     node,
     peer::{Member, NodeId},
     settings::{KeyArgs, LogArgs, LogFormat, ServeArgs, Settings, parse_member},
+    store::snapshot::{
+        backup::Input,
+        envelope::{Envelope, Opening},
+    },
 };
 use client::Client;
 
@@ -62,9 +68,19 @@ enum Command {
     Verify {
         /// The backup file
         file: PathBuf,
+        #[command(flatten)]
+        opening: OpeningArgs,
     },
     /// Restore a backup into the data directory of the first member of a new cluster
     Restore(RestoreArgs),
+    /// Make a key for encrypted data or for backups, in a new file
+    Keygen {
+        /// What the key is for
+        kind: keygen::Kind,
+        /// The file to create
+        #[arg(long, value_name = "FILE")]
+        out: PathBuf,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -119,6 +135,46 @@ struct BackupArgs {
     /// Where to write the backup
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
+    /// Encrypt the backup to this recipient, as `concord keygen identity` or age-keygen prints it; repeat for several.
+    /// Without one the backup is not encrypted
+    #[arg(long, env = "CONCORD_BACKUP_RECIPIENTS", value_delimiter = ',', value_name = "RECIPIENT")]
+    recipient: Vec<String>,
+    /// A file that holds the key that signs encrypted backups
+    #[arg(long, env = "CONCORD_BACKUP_SIGNING_KEY_FILE", value_name = "FILE")]
+    signing_key: Option<PathBuf>,
+}
+
+impl BackupArgs {
+    /// What the backup is encrypted and signed with; `None` when no recipient is set.
+    fn envelope(&self) -> Result<Option<Envelope>, String> {
+        let recipients: Vec<String> =
+            self.recipient.iter().filter(|text| !text.is_empty()).cloned().collect();
+        match (recipients.is_empty(), &self.signing_key) {
+            (true, None) => Ok(None),
+            (true, Some(_)) => Err("--signing-key is for encrypted backups: give a --recipient too".into()),
+            (false, None) => Err("an encrypted backup is signed: give --signing-key".into()),
+            (false, Some(path)) => Envelope::read(&recipients, path).map(Some),
+        }
+    }
+}
+
+/// What an encrypted backup is read with.
+#[derive(Debug, Args)]
+struct OpeningArgs {
+    /// A file that holds the identity that the backup is encrypted to
+    #[arg(long, env = "CONCORD_BACKUP_IDENTITY_FILE", value_name = "FILE")]
+    identity: Option<PathBuf>,
+    /// The public key of who may have signed the backup; repeat for several. With one, a backup that nobody signed is
+    /// refused
+    #[arg(long, env = "CONCORD_BACKUP_SIGNERS", value_delimiter = ',', value_name = "KEY")]
+    signer: Vec<String>,
+}
+
+impl OpeningArgs {
+    fn read(&self) -> Result<Opening, Failure> {
+        let signers: Vec<String> = self.signer.iter().filter(|text| !text.is_empty()).cloned().collect();
+        Opening::read(self.identity.as_deref(), &signers).map_err(Failure::Usage)
+    }
 }
 
 #[derive(Debug, Args)]
@@ -135,6 +191,8 @@ struct RestoreArgs {
     /// A file of data keys: the data directory is encrypted under the first one
     #[arg(long, env = "CONCORD_DATA_KEY_FILE", value_name = "FILE")]
     data_key_file: Option<PathBuf>,
+    #[command(flatten)]
+    opening: OpeningArgs,
 }
 
 #[derive(Debug, Args)]
@@ -189,14 +247,12 @@ pub fn run() -> ExitCode {
         Command::Transfer(TransferArgs { node, to }) => {
             call(&node, (Method::POST, "/api/v1/cluster/leader"), Some(&json!({ "id": to })))
         }
-        Command::Backup(BackupArgs { node, out }) => {
-            with_client(&node, async |client| backup::fetch(&client, &out).await)
+        Command::Backup(args) => back_up(&args),
+        Command::Verify { file, opening } => {
+            opening.read().and_then(|opening| print(backup::verify(&file, opening)))
         }
-        Command::Verify { file } => print(backup::verify(&file)),
-        Command::Restore(args) => {
-            let key_file = args.data_key_file.as_deref();
-            print(backup::restore(&args.from, &args.data_dir, args.member, key_file))
-        }
+        Command::Keygen { kind, out } => print(keygen::make(kind, &out)),
+        Command::Restore(args) => restore(args),
     };
     let (text, code) = match done {
         Ok(()) => return ExitCode::SUCCESS,
@@ -215,6 +271,16 @@ fn serve(args: ServeArgs) -> Result<(), Failure> {
         tracing::error!("{reason}");
         Failure::Logged
     })
+}
+
+fn back_up(args: &BackupArgs) -> Result<(), Failure> {
+    let envelope = args.envelope().map_err(Failure::Usage)?;
+    with_client(&args.node, async |client| backup::fetch(&client, &args.out, envelope.as_ref()).await)
+}
+
+fn restore(args: RestoreArgs) -> Result<(), Failure> {
+    let input = Input::new(&args.from, args.opening.read()?);
+    print(backup::restore(&input, &args.data_dir, args.member, args.data_key_file.as_deref()))
 }
 
 fn change_members(command: MemberCommand) -> Result<(), Failure> {

@@ -55,7 +55,7 @@ fn first_revision(backup: Revision, now: Timestamp) -> Result<Revision, String> 
 /// # Errors
 /// When the backup is damaged, the directory is not empty, or a file can't be written.
 pub(crate) fn restore(
-    from: &Path,
+    from: &backup::Input,
     directory: &Path,
     member: Member,
     now: Timestamp,

@@ -1,7 +1,7 @@
 //! Bits that flip on a disk while a node is down: the node reports or repairs them and never serves altered data.
 //!
 //! Every kind of file is damaged. A node that starts must have every record as the others do; one that refuses to start
-//! must name the file. `scripts/bitrot.sh` runs it with `FLIPS` and `SEED` from the environment.
+//! must name the file. `scripts/bitrot.sh` runs it with `FLIPS`, `SEED` and `ENCRYPTED` from the environment.
 
 use std::{
     collections::BTreeMap,
@@ -31,10 +31,12 @@ enum Part {
     Sled,
     Identity,
     LogSeen,
+    /// Of an encrypted directory; without one there is nothing to damage.
+    Keys,
 }
 
-const PARTS: [Part; 6] =
-    [Part::Log, Part::Snapshot, Part::History, Part::Sled, Part::Identity, Part::LogSeen];
+const PARTS: [Part; 7] =
+    [Part::Log, Part::Snapshot, Part::History, Part::Sled, Part::Identity, Part::LogSeen, Part::Keys];
 
 impl Part {
     /// Its files in a node's directory that hold anything.
@@ -46,6 +48,11 @@ impl Part {
             Self::Sled => "store/sled",
             Self::Identity => return vec![directory.join("identity.json")],
             Self::LogSeen => return vec![directory.join("log.seen")],
+            Self::Keys => {
+                let mut files = ["keys", "keys.copy"].map(|name| directory.join(name)).to_vec();
+                files.retain(|file| file.exists());
+                return files;
+            }
         };
         let mut files = files_below(&directory.join(place));
         let is_set_aside = |file: &PathBuf| file.extension().is_some_and(|end| end == "damaged");
@@ -57,7 +64,7 @@ impl Part {
 /// Where the blocks of a log file begin: a tag, a length, and the checksum of both.
 fn blocks(bytes: &[u8]) -> Vec<usize> {
     let is_head = |head: &[u8]| {
-        matches!(head[0], 0xC1..=0xC3 | 0xD1) && crc32c::crc32c(&head[..5]).to_be_bytes() == head[5..9]
+        matches!(head[0], 0xC1..=0xC4 | 0xD1) && crc32c::crc32c(&head[..5]).to_be_bytes() == head[5..9]
     };
     (0..bytes.len().saturating_sub(8)).filter(|place| is_head(&bytes[*place..*place + 9])).collect()
 }

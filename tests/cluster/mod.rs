@@ -3,6 +3,7 @@
 mod backup;
 mod batch;
 mod cursor;
+mod encryption;
 mod failover;
 mod forming;
 mod groups;

@@ -163,7 +163,8 @@ mod tests {
     }
 
     fn content(index: u64) -> Vec<u8> {
-        format!("a telling value {index}").repeat(1000).into_bytes()
+        // The first byte of a proposal is its feature level.
+        [vec![1], format!("a telling value {index}").repeat(1000).into_bytes()].concat()
     }
 
     /// A log of 300 entries in several files, purged up to the tenth.

@@ -49,6 +49,12 @@ impl DataKey {
         Self { bytes, id: DataKeyId(id) }
     }
 
+    /// A new key, as a line of the file, and its id.
+    pub(super) fn random() -> Result<(Zeroizing<String>, DataKeyId), String> {
+        let key = Self::new(super::random_key()?);
+        Ok((Zeroizing::new(STANDARD.encode(&*key.bytes)), key.id))
+    }
+
     pub(super) fn id(&self) -> DataKeyId {
         self.id
     }
@@ -96,7 +102,7 @@ impl DataKeys {
                 found.is_on = false;
             } else {
                 let key = decode(line).ok_or_else(|| {
-                    format!("line {number} is not 32 random bytes in base64; make one with `head -c 32 /dev/urandom | base64`")
+                    format!("line {number} is not 32 random bytes in base64; `concord keygen data` makes one")
                 })?;
                 if key.iter().all(|byte| *byte == key[0]) {
                     return Err(format!("line {number} is one byte repeated, and no random key"));

@@ -51,6 +51,8 @@ use directory_key::{DirectoryKey, Wrapped};
 #[cfg(test)]
 pub(crate) use tests::KEYS;
 
+use zeroize::Zeroizing;
+
 use super::files;
 
 /// What a file key is for: a key of one purpose opens nothing of another.
@@ -297,6 +299,19 @@ impl Inner {
     fn missing(&self, keys: &DataKeys) -> String {
         lacking(&self.directory, &self.key_file, self.wrapped().data_key, keys)
     }
+}
+
+/// 32 random bytes for a key.
+pub(super) fn random_key() -> Result<Zeroizing<[u8; 32]>, String> {
+    cipher::random().map(Zeroizing::new)
+}
+
+/// A new data key as a line of the operator's file, and its id.
+///
+/// # Errors
+/// In one line: the system gives no random bytes.
+pub fn new_data_key() -> Result<(Zeroizing<String>, DataKeyId), String> {
+    data_keys::DataKey::random()
 }
 
 /// Random bytes for the head of a file.

@@ -38,7 +38,7 @@ pub(super) struct Copied {
 /// Writes all segments of a directory anew that are encrypted and should not be, or the other way round. Nothing is open
 /// yet.
 pub(super) fn convert(directory: &Path, at_rest: &AtRest) -> Result<(), StoreError> {
-    if !at_rest.has_key() {
+    if at_rest.is_converted() {
         return Ok(());
     }
     for segment in format::segments(directory)? {
@@ -55,9 +55,13 @@ pub(super) fn convert(directory: &Path, at_rest: &AtRest) -> Result<(), StoreErr
             tracing::warn!("{} is whole up to revision {} only: {damage}", path.display(), copied.upto);
         }
         if copied.upto == segment.after {
-            // Nothing of it is whole.
+            // Nothing of it is whole. What was not encrypted does not stay.
             files::remove(&unfinished)?;
-            files::remove(&path)?;
+            if at_rest.seals() {
+                files::remove(&path)?;
+            } else {
+                files::rename(&path, &path.with_extension("damaged"))?;
+            }
         } else {
             files::rename(&unfinished, &path)?;
         }

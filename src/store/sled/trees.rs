@@ -292,10 +292,21 @@ impl Trees {
                 rows.add(key, value, &mut |_, record: Definition, rows| rows.builder.definition(record))
             })?;
             rows.end(&mut |_, record: Definition, rows| rows.builder.definition(record))?;
-            self.rows(Kind::Configs, &self.configs, |key, value| {
-                rows.add(key, value, &mut |id, record: Config, rows| rows.builder.config(id, record))
-            })?;
-            rows.end(&mut |id, record: Config, rows| rows.builder.config(id, record))?;
+            // Rows whose keys are hashed do not ascend by the configs' keys, as the builder asks for.
+            let mut unordered = Vec::new();
+            let mut take = |id, record: Config, rows: &mut RecordAssembler| {
+                if self.sealing.is_some() {
+                    unordered.push((id, record));
+                    return Ok(());
+                }
+                rows.builder.config(id, record)
+            };
+            self.rows(Kind::Configs, &self.configs, |key, value| rows.add(key, value, &mut take))?;
+            rows.end(&mut take)?;
+            unordered.sort_unstable_by(|(one, a), (other, b)| (one, &a.key).cmp(&(other, &b.key)));
+            for (id, config) in unordered {
+                rows.builder.config(id, config).map_err(|error| TreeError::new(error.0))?;
+            }
             self.rows(Kind::Requests, &self.requests, |_, value| {
                 let request: RememberedOutcome = keys::decode(value).ok_or_else(damaged_row)?;
                 rows.builder.request(request).map_err(|error| TreeError::new(error.0))

@@ -18,6 +18,7 @@
 //! as a snapshot.
 
 use std::{
+    fmt,
     fs::File,
     io::{BufReader, BufWriter, ErrorKind, Read},
     path::Path,
@@ -224,10 +225,32 @@ impl Writer {
     }
 }
 
+/// Where the content of a snapshot is read from.
+pub(super) enum Content {
+    File(Source),
+    /// An encrypted backup.
+    Backup(Box<dyn Read + Send>),
+}
+
+impl fmt::Debug for Content {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Content")
+    }
+}
+
+impl Read for Content {
+    fn read(&mut self, to: &mut [u8]) -> std::io::Result<usize> {
+        match self {
+            Self::File(source) => source.read(to),
+            Self::Backup(content) => content.read(to),
+        }
+    }
+}
+
 /// Reads a file record by record.
 #[derive(Debug)]
 pub(super) struct Reader {
-    file: BufReader<Source>,
+    file: BufReader<Content>,
     name: String,
     pub(super) header: Header,
     block: Vec<u8>,
@@ -242,7 +265,11 @@ impl Reader {
         let name = path.display().to_string();
         let file = File::open(path).map_err(io(format!("can't open {name}")))?;
         let file = Source::new(file, at_rest, Purpose::Snapshot).map_err(read_error(&name))?;
-        let mut file = BufReader::with_capacity(256 << 10, file);
+        Self::new(Content::File(file), name)
+    }
+
+    fn new(content: Content, name: String) -> Result<Self, StoreError> {
+        let mut file = BufReader::with_capacity(256 << 10, content);
         let damaged = |what: &str| StoreError::Damaged(format!("{name} is damaged: {what}"));
         let header = match files::read_frame(&mut file).map_err(read_error(&name))? {
             Frame::Whole(bytes, _) => header(&bytes, &name)?,
@@ -340,7 +367,8 @@ impl Reader {
 }
 
 /// The error of a read: what can't be decrypted is damaged.
-fn read_error(name: &str) -> impl FnOnce(std::io::Error) -> StoreError {
+pub(super) fn read_error(name: &str) -> impl FnOnce(std::io::Error) -> StoreError {
+    let name = name.to_owned();
     move |error| match error.kind() {
         ErrorKind::InvalidData => StoreError::Damaged(format!("{name}: {error}")),
         ErrorKind::Unsupported => StoreError::Newer(format!("{name}: {error}")),
@@ -422,7 +450,15 @@ pub(crate) fn feature_level_of(path: &Path, at_rest: &AtRest) -> Result<u32, Sto
 
 /// Reads the state of a file, validated by the digest that the header names.
 pub(crate) fn read(path: &Path, at_rest: &AtRest) -> Result<(State, Header), StoreError> {
-    let mut reader = Reader::open(path, at_rest)?;
+    state_of(Reader::open(path, at_rest)?)
+}
+
+/// The same of content that is not in a file of its own.
+pub(super) fn read_content(content: Content, name: String) -> Result<(State, Header), StoreError> {
+    state_of(Reader::new(content, name)?)
+}
+
+fn state_of(mut reader: Reader) -> Result<(State, Header), StoreError> {
     let mut builder = Builder::new();
     let mut definition = None;
     while let Some(record) = reader.next()? {

@@ -252,7 +252,7 @@ fn is_sealed(path: &Path) -> Result<bool, StoreError> {
 
 /// Writes a file anew when encryption was turned on or off since it was written.
 fn convert(path: &Path, at_rest: &AtRest) -> Result<(), StoreError> {
-    if !at_rest.has_key() || is_sealed(path)? == at_rest.seals() {
+    if at_rest.is_converted() || is_sealed(path)? == at_rest.seals() {
         return Ok(());
     }
     let failed = || format!("can't write {} anew", path.display());

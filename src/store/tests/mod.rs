@@ -1,6 +1,7 @@
 //! The store as a whole: what is loaded after a clean stop, a crash, damage and an installed snapshot.
 
 mod distrusted;
+mod encrypted;
 mod fixture;
 mod half_written;
 mod newer;
