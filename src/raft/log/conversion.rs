@@ -16,7 +16,7 @@
 use std::{
     fs::{self, File},
     io,
-    path::{Path, PathBuf},
+    path::Path,
     sync::Arc,
 };
 
@@ -53,7 +53,7 @@ pub(in crate::raft) fn convert(log: &Path, at_rest: &AtRest) -> io::Result<()> {
 }
 
 /// Ends an exchange of two logs that a crash has interrupted.
-fn recover(log: &Path, new: &PathBuf, old: &PathBuf) -> io::Result<()> {
+fn recover(log: &Path, new: &Path, old: &Path) -> io::Result<()> {
     if log.exists() {
         remove(new)?;
         return remove(old);

@@ -52,7 +52,7 @@ impl DataKey {
     /// A new key, as a line of the file, and its id.
     pub(super) fn random() -> Result<(Zeroizing<String>, DataKeyId), String> {
         let key = Self::new(super::random_key()?);
-        Ok((Zeroizing::new(STANDARD.encode(&*key.bytes)), key.id))
+        Ok((Zeroizing::new(STANDARD.encode(key.bytes.as_slice())), key.id))
     }
 
     pub(super) fn id(&self) -> DataKeyId {

@@ -65,7 +65,8 @@ fn one_damaged_copy_costs_nothing_and_two_are_refused() {
     let at = directory.path();
     drop(AtRest::for_tests(at, KEYS[0]));
     let whole = fs::read(at.join("keys")).unwrap();
-    let open = || AtRest::open(at, Some(&key_file(at, KEYS[0])));
+    let file = key_file(at, KEYS[0]);
+    let open = || AtRest::open(at, Some(&file));
     for bit in 0..whole.len() * 8 {
         let mut damaged = whole.clone();
         damaged[bit / 8] ^= 1 << (bit % 8);
@@ -136,7 +137,7 @@ fn a_stream_is_read_as_it_was_written_and_its_length_is_known() {
     let directory = tempfile::tempdir().unwrap();
     let at_rest = AtRest::for_tests(directory.path(), KEYS[0]);
     let path = directory.path().join("file");
-    for length in [0, 1, 65_535, 65_536, 65_537, 131_072, 200_000] {
+    for length in [0_usize, 1, 65_535, 65_536, 65_537, 131_072, 200_000] {
         let content: Vec<u8> = (0..length).map(|byte| u8::try_from(byte % 251).unwrap()).collect();
         for part in [1000, 65_536, 1 << 20] {
             let parts: Vec<Vec<u8>> = content.chunks(part).map(<[u8]>::to_vec).collect();
@@ -165,8 +166,10 @@ fn every_flipped_bit_and_every_cut_of_a_small_stream_is_found() {
         damaged[bit / 8] ^= 1 << (bit % 8);
         fs::write(&path, &damaged).unwrap();
         // A damaged magic makes it a plain file, which its reader refuses; its content never appears.
-        assert!(read(&path, &at_rest).map_or(bit < 64, |content| content == damaged), "bit {bit}");
-        assert!(bit < 64 || read(&path, &at_rest).is_err(), "bit {bit}");
+        match read(&path, &at_rest) {
+            Ok(content) => assert!(bit < 64 && content == damaged, "bit {bit}"),
+            Err(_) => assert!(bit >= 64, "bit {bit}"),
+        }
     }
     for cut in 8..whole.len() {
         fs::write(&path, &whole[..cut]).unwrap();
@@ -177,7 +180,7 @@ fn every_flipped_bit_and_every_cut_of_a_small_stream_is_found() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
     fn a_long_stream_that_is_changed_anywhere_is_refused(

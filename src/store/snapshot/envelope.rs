@@ -295,7 +295,7 @@ pub fn new_identity() -> (Zeroizing<String>, String) {
 pub fn new_signing_key() -> Result<(Zeroizing<String>, SignerKey), String> {
     let bytes = at_rest::random_key()?;
     let public = SigningKey::from_bytes(&bytes).verifying_key();
-    Ok((Zeroizing::new(STANDARD.encode(&*bytes)), SignerKey(public)))
+    Ok((Zeroizing::new(STANDARD.encode(bytes.as_slice())), SignerKey(public)))
 }
 
 #[cfg(test)]
@@ -324,7 +324,8 @@ mod tests {
         }
 
         fn write(&self, content: &[u8]) -> Opening {
-            let envelope = Envelope::read(&[self.recipient.clone()], &self.at("signing")).unwrap();
+            let envelope =
+                Envelope::read(std::slice::from_ref(&self.recipient), &self.at("signing")).unwrap();
             let (mut backup, own) = envelope.begin(File::create(self.at("backup")).unwrap()).unwrap();
             for part in content.chunks(1000) {
                 backup.write(part).unwrap();
@@ -388,7 +389,7 @@ mod tests {
         let keys = Keys::new();
         assert!(Envelope::read(&["age1nothing".into()], &keys.at("signing")).is_err());
         std::fs::write(keys.at("signing"), "a-secret-that-is-no-key").unwrap();
-        let error = Envelope::read(&[keys.recipient.clone()], &keys.at("signing")).unwrap_err();
+        let error = Envelope::read(std::slice::from_ref(&keys.recipient), &keys.at("signing")).unwrap_err();
         assert!(!error.contains("a-secret"), "{error}");
         std::fs::write(keys.at("identity"), "a-secret-that-is-no-key").unwrap();
         let error = Opening::read(Some(&keys.at("identity")), &[]).unwrap_err();

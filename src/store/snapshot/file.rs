@@ -367,7 +367,7 @@ impl Reader {
 }
 
 /// The error of a read: what can't be decrypted is damaged.
-pub(super) fn read_error(name: &str) -> impl FnOnce(std::io::Error) -> StoreError {
+pub(super) fn read_error(name: &str) -> impl FnOnce(std::io::Error) -> StoreError + use<> {
     let name = name.to_owned();
     move |error| match error.kind() {
         ErrorKind::InvalidData => StoreError::Damaged(format!("{name}: {error}")),

@@ -182,7 +182,7 @@ fn files_that_change_places_are_refused() {
     assert_eq!(encrypted.fixture.state.digest(), digest, "sled has the state");
     assert!(encrypted.fixture.store().current_snapshot().is_none(), "both snapshots are set aside");
     let found: Result<Vec<_>, _> =
-        encrypted.fixture.store().history().changes_from(1).and_then(|changes| changes.collect());
+        encrypted.fixture.store().history().changes_from(1).and_then(Iterator::collect);
     assert!(found.is_err(), "not what was written: {}", revisions.len());
 }
 
