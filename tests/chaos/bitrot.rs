@@ -111,8 +111,8 @@ struct BitrotRun {
 }
 
 impl BitrotRun {
-    async fn start(seed: u64) -> Self {
-        let options = Options::default().with("CONCORD_SNAPSHOT_LOG_BYTES", "16384");
+    async fn start(seed: u64, options: Options) -> Self {
+        let options = options.with("CONCORD_SNAPSHOT_LOG_BYTES", "16384");
         let cluster = Cluster::start_with("bitrot", &options).await;
         define(&cluster.client(1), "rot").await;
         let rng = fastrand::Rng::with_seed(seed);
@@ -194,8 +194,17 @@ impl BitrotRun {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flipped_bit_is_reported_or_repaired_and_never_served() {
+    flip_bits(Options::default()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flipped_bit_in_an_encrypted_directory_is_reported_or_repaired_and_never_served() {
+    flip_bits(Options::default().encrypted()).await;
+}
+
+async fn flip_bits(options: Options) {
     let (flips, seed) = (number("FLIPS").unwrap_or(FLIPS), number("SEED").unwrap_or(1));
-    let mut run = BitrotRun::start(seed).await;
+    let mut run = BitrotRun::start(seed, options).await;
     let mut flip = 0;
     while run.tally.by_part.values().sum::<u64>() < flips {
         run.flip(PARTS[flip % PARTS.len()]).await;
@@ -220,7 +229,7 @@ async fn a_flipped_bit_is_reported_or_repaired_and_never_served() {
 
 #[tokio::test]
 async fn a_damaged_newest_snapshot_costs_nothing() {
-    let mut run = BitrotRun::start(2).await;
+    let mut run = BitrotRun::start(2, Options::default()).await;
     let snapshots = |directory: &Path| {
         let mut files = Part::Snapshot.files(directory);
         files.retain(|file| file.extension().is_some_and(|end| end == "concord"));

@@ -74,9 +74,12 @@ pub(crate) fn data_keys(root: &Path) -> PathBuf {
     file
 }
 
+/// What stands in the settings of nodes that get a file of data keys. It is no setting of theirs.
+pub(crate) const ENCRYPTED: &str = "ENCRYPTED";
+
 /// Whether the nodes of all tests get a file of data keys: `ENCRYPTED=1`.
 pub(crate) fn is_encrypted() -> bool {
-    number("ENCRYPTED").is_some_and(|number| number > 0)
+    number(ENCRYPTED).is_some_and(|number| number > 0)
 }
 
 pub(crate) fn fresh_directory(name: &str) -> tempfile::TempDir {

@@ -13,7 +13,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::{Client, data_keys, eventually, is_encrypted, ports};
+use super::{Client, ENCRYPTED, data_keys, eventually, is_encrypted, ports};
 
 type Start = (Command, mpsc::SyncSender<std::io::Result<Child>>);
 
@@ -76,7 +76,7 @@ impl Node {
     /// The same on another address of this machine.
     pub(crate) fn on_host(id: u64, root: &Path, settings: &BTreeMap<String, String>, host: String) -> Self {
         let mut settings = settings.clone();
-        if is_encrypted() {
+        if settings.remove(ENCRYPTED).is_some() || is_encrypted() {
             settings.insert("CONCORD_DATA_KEY_FILE".into(), data_keys(root).to_string_lossy().into());
         }
         let mut node = Self {
