@@ -188,12 +188,16 @@ async fn a_member_gets_a_state_into_its_encrypted_directory() {
     define(&cluster.client(1), "secrets").await;
     write(&cluster, 0, 150).await;
     let digest = cluster.equal_digests().await;
+    // A node whose log no longer names the members is told them by its settings.
+    let named = |node: &Node| format!("{}={}@{}", node.id, node.api_addr(), node.peer_addr());
+    let peers = cluster.nodes.iter().map(named).collect::<Vec<_>>().join(",");
     // Its state is lost; node 1 is encrypted and node 2 is not.
     for (id, encrypted) in [(3, true), (2, false)] {
         let node = cluster.node(id);
         assert!(node.stop().await.success());
         let directory = node.directory.clone();
         fs::remove_dir_all(directory.join("store")).unwrap();
+        node.settings.insert("CONCORD_PEERS".into(), peers.clone());
         node.start().await;
         cluster.ready().await;
         assert_eq!(cluster.equal_digests().await, digest);
