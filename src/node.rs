@@ -8,6 +8,8 @@
 //! 1. One process at a time uses a data directory.
 //! 2. A node that can't go on ends with exit code 1 and the reason; it never goes on in part.
 
+pub(crate) mod hygiene;
+
 use std::{
     convert::Infallible,
     fs::{self, File, TryLockError},
@@ -43,7 +45,7 @@ use crate::{
     raft::end_process_later,
     service::{Access, Options, Service, access::upkeep::ask_for_root, audit::DIRECTORY},
     settings::{RootKeys, Secret, Settings, digest_of},
-    store,
+    store::{self, at_rest::AtRest},
 };
 
 /// The file that is locked while a process uses the directory.
@@ -71,6 +73,9 @@ pub fn run(settings: Settings) -> Result<(), String> {
     log_panics();
     hide_memory();
     let _lock = lock_directory(&settings.data_dir)?;
+    hygiene::protect_directory(&settings.data_dir)?;
+    // Before anything is changed, and before callers are told to wait.
+    AtRest::open(&settings.data_dir, settings.at_rest.data_key_file.as_deref())?;
     minimize_timer_slack();
     let open_files_max = raise_open_files_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -280,6 +285,7 @@ fn make_service(settings: &Settings, tls: &Tls, lone_calls_max: usize) -> Servic
         log_stall_timeout: settings.log_stall_timeout,
         disk_reserve_bytes: settings.disk_reserve_bytes,
         rescue: settings.peers.clone(),
+        data_key_file: settings.at_rest.data_key_file.clone(),
         retention: settings.retention,
         feature_level_max: settings.feature_level_max,
         caller_tls: tls.callers.clone(),

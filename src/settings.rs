@@ -7,9 +7,11 @@
 //! **Invariants:** a secret is never shown, neither in the help nor by `Debug`. There is no default key: a node without
 //! one does not start.
 
+mod at_rest;
 mod audit;
 mod key;
 mod log;
+mod private_file;
 mod quota;
 mod tls;
 
@@ -29,6 +31,7 @@ use crate::{
     service::{self, Retention, membership::check_address},
 };
 
+pub use at_rest::AtRestArgs;
 pub use audit::{AuditArgs, AuditMode};
 pub use key::{KeyArgs, RootKeys, digest_of};
 pub use log::{LogArgs, LogFormat};
@@ -171,6 +174,9 @@ pub struct ServeArgs {
     /// The data directory
     #[arg(long, env = "CONCORD_DATA_DIR", value_name = "DIR")]
     pub data_dir: PathBuf,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "its fields are the help")]
+    pub at_rest: AtRestArgs,
     /// The address of the HTTP interface, host:port
     #[arg(long, env = "CONCORD_API_ADDR", default_value = "127.0.0.1:8101", value_name = "ADDR")]
     pub api_addr: String,
@@ -251,6 +257,8 @@ pub struct Settings {
     pub node_id: NodeId,
     /// The data directory.
     pub data_dir: PathBuf,
+    /// What protects data on the disk.
+    pub at_rest: AtRestArgs,
     /// The address of the HTTP interface.
     pub api_addr: String,
     /// The address for calls of other nodes.
@@ -360,6 +368,7 @@ impl Settings {
         if !(1..=1024).contains(&worker_threads) {
             return Err("--worker-threads must be 1 to 1024".into());
         }
+        at_rest::protect_files(&args)?;
         let names = ["--cluster-secret", "--cluster-secret-file", "CONCORD_CLUSTER_SECRET"];
         let secrets: Vec<_> = args.cluster_secret.into_iter().filter(|secret| !secret.0.is_empty()).collect();
         let tls = args.tls.check(&args.api_addr, &args.peer_addr)?;
@@ -376,6 +385,7 @@ impl Settings {
             failed_credentials: args.quota.failed_credentials_per_minute,
             node_id: args.node_id,
             data_dir: args.data_dir,
+            at_rest: args.at_rest.check(),
             api_addr: args.api_addr,
             peer_addr: args.peer_addr,
             peers: args.peers,

@@ -122,7 +122,7 @@ fn change_reply(message: &'static str, changed: &Changed) -> Reply {
 }
 
 fn view_json(view: &ClusterView) -> String {
-    json!({
+    let mut shown = json!({
         "cluster_id": view.cluster_id,
         "node_id": view.node_id,
         "leader_id": view.leader_id,
@@ -132,8 +132,11 @@ fn view_json(view: &ClusterView) -> String {
         "feature_level": view.feature_level,
         "members": view.members.iter().map(member_json).collect::<Vec<_>>(),
         "alarms": view.alarms.iter().map(alarm_json).collect::<Vec<_>>(),
-    })
-    .to_string()
+    });
+    if let Some(data_key) = &view.data_key {
+        shown["data_key"] = json!(data_key);
+    }
+    shown.to_string()
 }
 
 fn member_json(member: &MemberView) -> Value {
@@ -166,6 +169,7 @@ mod tests {
             revision: 3,
             digest: 255,
             feature_level: 2,
+            data_key: None,
             members: vec![MemberView {
                 id: 1,
                 role: "follower",
@@ -179,5 +183,7 @@ mod tests {
         };
         let expected = r#"{"cluster_id":null,"node_id":1,"leader_id":null,"term":2,"revision":3,"digest":"000000000000000000000000000000ff","feature_level":2,"members":[{"id":1,"role":"follower","api_addr":"a:1","peer_addr":"a:2","lag":null,"version":null,"feature_level_max":2}],"alarms":[{"type":"log_time","node_id":null,"message":"m"}]}"#;
         assert_eq!(view_json(&view), expected);
+        let encrypted = ClusterView { data_key: Some("00ff".into()), ..view };
+        assert!(view_json(&encrypted).ends_with(r#","data_key":"00ff"}"#));
     }
 }

@@ -8,6 +8,7 @@
 //! | `cert` | `cert` |
 //! | `audit verify`, `audit tail`, `audit export` | `audit` |
 //! | `key`, `whoami` | `key` |
+//! | `keygen` | `keygen` |
 //! | the options of `serve` and their checks | `settings` |
 //!
 //! **Invariant:** the exit code is 0 when the command succeeded, 1 when it failed, and 2 when the command line or a
@@ -18,6 +19,7 @@ mod backup;
 mod cert;
 mod client;
 mod key;
+mod keygen;
 
 use std::{
     future::Future,
@@ -35,6 +37,10 @@ use crate::{
     node,
     peer::{Member, NodeId},
     settings::{KeyArgs, LogArgs, LogFormat, ServeArgs, Settings, parse_member},
+    store::snapshot::{
+        backup::Input,
+        envelope::{Envelope, Opening},
+    },
 };
 use cert::CertCommand;
 use client::{Client, ClientTls};
@@ -81,6 +87,8 @@ enum Command {
     Verify {
         /// The backup file
         file: PathBuf,
+        #[command(flatten)]
+        opening: OpeningArgs,
     },
     /// Restore a backup into the data directory of the first member of a new cluster
     Restore(RestoreArgs),
@@ -90,6 +98,14 @@ enum Command {
     /// Check, show and export the audit log of a node
     #[command(subcommand)]
     Audit(audit::AuditCommand),
+    /// Make a key for encrypted data or for backups, in a new file
+    Keygen {
+        /// What the key is for
+        kind: keygen::Kind,
+        /// The file to create
+        #[arg(long, value_name = "FILE")]
+        out: PathBuf,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -144,6 +160,46 @@ struct BackupArgs {
     /// Where to write the backup
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
+    /// Encrypt the backup to this recipient, as `concord keygen identity` or age-keygen prints it; repeat for several.
+    /// Without one the backup is not encrypted
+    #[arg(long, env = "CONCORD_BACKUP_RECIPIENTS", value_delimiter = ',', value_name = "RECIPIENT")]
+    recipient: Vec<String>,
+    /// A file that holds the key that signs encrypted backups
+    #[arg(long, env = "CONCORD_BACKUP_SIGNING_KEY_FILE", value_name = "FILE")]
+    signing_key: Option<PathBuf>,
+}
+
+impl BackupArgs {
+    /// What the backup is encrypted and signed with; `None` when no recipient is set.
+    fn envelope(&self) -> Result<Option<Envelope>, String> {
+        let recipients: Vec<String> =
+            self.recipient.iter().filter(|text| !text.is_empty()).cloned().collect();
+        match (recipients.is_empty(), &self.signing_key) {
+            (true, None) => Ok(None),
+            (true, Some(_)) => Err("--signing-key is for encrypted backups: give a --recipient too".into()),
+            (false, None) => Err("an encrypted backup is signed: give --signing-key".into()),
+            (false, Some(path)) => Envelope::read(&recipients, path).map(Some),
+        }
+    }
+}
+
+/// What an encrypted backup is read with.
+#[derive(Debug, Args)]
+struct OpeningArgs {
+    /// A file that holds the identity that the backup is encrypted to
+    #[arg(long, env = "CONCORD_BACKUP_IDENTITY_FILE", value_name = "FILE")]
+    identity: Option<PathBuf>,
+    /// The public key of who may have signed the backup; repeat for several. With one, a backup that nobody signed is
+    /// refused
+    #[arg(long, env = "CONCORD_BACKUP_SIGNERS", value_delimiter = ',', value_name = "KEY")]
+    signer: Vec<String>,
+}
+
+impl OpeningArgs {
+    fn read(&self) -> Result<Opening, Failure> {
+        let signers: Vec<String> = self.signer.iter().filter(|text| !text.is_empty()).cloned().collect();
+        Opening::read(self.identity.as_deref(), &signers).map_err(Failure::Usage)
+    }
 }
 
 #[derive(Debug, Args)]
@@ -157,6 +213,11 @@ struct RestoreArgs {
     /// The node that will serve the data
     #[arg(long, value_parser = parse_member, value_name = "ID=API@PEER")]
     member: Member,
+    /// A file of data keys: the data directory is encrypted under the first one
+    #[arg(long, env = "CONCORD_DATA_KEY_FILE", value_name = "FILE")]
+    data_key_file: Option<PathBuf>,
+    #[command(flatten)]
+    opening: OpeningArgs,
 }
 
 #[derive(Debug, Args)]
@@ -192,6 +253,7 @@ enum Failure {
 /// Runs the command line.
 #[must_use]
 pub fn run() -> ExitCode {
+    node::hygiene::restrict_process();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
@@ -218,13 +280,14 @@ pub fn run() -> ExitCode {
             let asked = node::recover_root(&data_dir);
             print(asked.map(|()| json!({ "root": "enabled at the next start of this node" })))
         }
-        Command::Backup(BackupArgs { node, out }) => {
-            with_client(&node, async |client| backup::fetch(&client, &out).await)
+        Command::Backup(args) => back_up(&args),
+        Command::Verify { file, opening } => {
+            opening.read().and_then(|opening| print(backup::verify(&file, opening)))
         }
-        Command::Verify { file } => print(backup::verify(&file)),
+        Command::Keygen { kind, out } => print(keygen::make(kind, &out)),
         Command::Cert(command) => print(cert::run(command)),
         Command::Audit(command) => audit::run(command),
-        Command::Restore(args) => print(backup::restore(&args.from, &args.data_dir, args.member)),
+        Command::Restore(args) => restore(args),
     };
     let (text, code) = match done {
         Ok(()) => return ExitCode::SUCCESS,
@@ -243,6 +306,16 @@ fn serve(args: ServeArgs) -> Result<(), Failure> {
         tracing::error!("{reason}");
         Failure::Logged
     })
+}
+
+fn back_up(args: &BackupArgs) -> Result<(), Failure> {
+    let envelope = args.envelope().map_err(Failure::Usage)?;
+    with_client(&args.node, async |client| backup::fetch(&client, &args.out, envelope.as_ref()).await)
+}
+
+fn restore(args: RestoreArgs) -> Result<(), Failure> {
+    let input = Input::new(&args.from, args.opening.read()?);
+    print(backup::restore(&input, &args.data_dir, args.member, args.data_key_file.as_deref()))
 }
 
 fn change_members(command: MemberCommand) -> Result<(), Failure> {

@@ -40,7 +40,7 @@ use super::{
 };
 use crate::model::feature::LEVEL_MIN;
 use lone::LoneCalls;
-use transport::{Body, Transport, error_chain, from_file, whole};
+use transport::{Body, Transport, error_chain, from_content, whole};
 
 /// The header with the cluster's id.
 pub const CLUSTER: &str = "x-concord-cluster";
@@ -337,10 +337,10 @@ impl Peers {
         to: NodeId,
         addr: &str,
         header: &str,
-        file: tokio::fs::File,
+        content: impl tokio::io::AsyncRead + Send + 'static,
     ) -> Result<Bytes, CallError> {
         let request = self.request(to, addr, Call::Snapshot)?.header(SNAPSHOT_HEADER, value(header)?);
-        response_body(self.transport(Lane::Bulk), with_body(request, from_file(file))?).await
+        response_body(self.transport(Lane::Bulk), with_body(request, from_content(content))?).await
     }
 
     /// Fetches a node's newest snapshot. The timeout bounds the time until the response begins.

@@ -17,7 +17,10 @@ use super::{
         WireTransferResponse, WireVote, WireVoteRequest, WireVoteResponse,
     },
 };
-use crate::peer::{NodeId, ReceiveError, call::Call};
+use crate::{
+    peer::{NodeId, ReceiveError, call::Call},
+    store::SnapshotContent,
+};
 
 fn failed(error: impl std::fmt::Display) -> ReceiveError {
     ReceiveError::Failed(error.to_string())
@@ -122,10 +125,10 @@ impl Consensus {
     }
 
     /// The newest snapshot, for a member that has lost its state: the value of the HTTP header `x-concord-head`,
-    /// and the opened file.
-    pub async fn current_snapshot(&self) -> Option<(Bytes, tokio::fs::File)> {
+    /// and its content.
+    pub async fn current_snapshot(&self) -> Option<(Bytes, SnapshotContent)> {
         let file = self.inner.store.current_snapshot()?;
-        let opened = tokio::fs::File::open(&file.path).await;
+        let opened = self.inner.store.content(&file).await;
         let opened =
             opened.inspect_err(|error| tracing::error!(%error, "the newest snapshot can't be read")).ok()?;
         let (index, metadata) = (file.position.index, file.position.raft_meta);

@@ -88,6 +88,7 @@ async fn start(directory: &Path) -> Result<Consensus, StartError> {
         snapshot_log_bytes: 1 << 20,
         log_stall_timeout: Duration::from_secs(60),
         rescue: Vec::new(),
+        data_key_file: None,
     })
     .await
 }

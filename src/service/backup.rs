@@ -19,7 +19,10 @@ use super::{
     Service,
     request::{Consistency, Principal, Refusal},
 };
-use crate::model::{access_key::Verb, limits::BACKUP_RATE_MIN, record::Revision};
+use crate::{
+    model::{access_key::Verb, limits::BACKUP_RATE_MIN, record::Revision},
+    store::SnapshotContent,
+};
 
 /// Bytes of one chunk of the file.
 const CHUNK_BYTES: usize = 256 << 10;
@@ -31,9 +34,9 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 pub struct Backup {
     /// The state's revision.
     pub revision: Revision,
-    /// The file's length.
+    /// The length of its content.
     pub bytes: u64,
-    file: tokio::fs::File,
+    file: SnapshotContent,
     permit: OwnedSemaphorePermit,
 }
 

@@ -24,6 +24,7 @@
 //! | what a caller may see of a state | `view` |
 //! | the free space that writes leave on the disk, of this node and of a majority | `disk_reserve`, `room` |
 //! | threads for work that takes longer than about a millisecond, and whose turn it is | `cpu_pool` |
+//! | the file of data keys, read again | `data_key` |
 //! | where a request comes from | `origin` |
 //! | rates and open things of an access key, failed credentials of an address | `quota` |
 //! | the bytes that requests in flight hold in memory | `memory_budget` |
@@ -44,6 +45,7 @@ mod backup;
 mod certificates;
 mod clock;
 mod cpu_pool;
+mod data_key;
 mod deferred_drop;
 mod disk_reserve;
 mod feature_level;
@@ -141,6 +143,8 @@ pub struct Options {
     pub disk_reserve_bytes: u64,
     /// Members that may be asked for a snapshot when this node's state is damaged.
     pub rescue: Vec<Member>,
+    /// The operator's file of data keys; with one, the data directory is encrypted.
+    pub data_key_file: Option<PathBuf>,
     /// How much of the history is retained.
     pub retention: Retention,
     /// The highest feature level of the cluster that this node agrees to.

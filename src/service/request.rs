@@ -453,6 +453,8 @@ pub struct ClusterView {
     pub digest: u128,
     /// The feature level of the cluster at `revision`.
     pub feature_level: u32,
+    /// The id of the data key under which this node's data directory is encrypted; `None` when it is not.
+    pub data_key: Option<String>,
     /// All members.
     pub members: Vec<MemberView>,
     /// What is wrong, as far as this node knows.

@@ -78,6 +78,7 @@ fn options(directory: &Path, limits: Limits) -> Options {
         audit: audit::Options::off(),
         quotas: Quota::default(),
         failed_credentials: 0,
+        data_key_file: None,
     }
 }
 

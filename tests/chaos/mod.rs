@@ -20,7 +20,7 @@ mod bitrot;
 mod check;
 mod expensive;
 mod faults;
-mod files;
+pub(crate) mod files;
 mod history;
 mod nemesis;
 mod network;

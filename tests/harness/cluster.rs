@@ -9,7 +9,7 @@ use futures::future::join_all;
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::{Client, Node, check, eventually, fresh_directory, node};
+use super::{Client, ENCRYPTED, Node, check, eventually, fresh_directory, node};
 
 /// Clusters that run at once besides the shared one: more would take the processor from each other.
 static PLACES: Semaphore = Semaphore::const_new(2);
@@ -43,6 +43,11 @@ impl Default for Options {
 }
 
 impl Options {
+    /// Data directories are encrypted.
+    pub(crate) fn encrypted(self) -> Self {
+        self.with(ENCRYPTED, "1")
+    }
+
     pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
         self.settings.insert(name.to_owned(), value.to_owned());
         self

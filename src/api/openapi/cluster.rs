@@ -143,7 +143,7 @@ pub(super) fn payloads() -> Vec<Named> {
                 "type",
                 text()
                     .description(Some(
-                        "`certificate`, `clock`, `log_time`, `audit`; later versions may add others",
+                        "`certificate`, `clock`, `log_time`, `audit`, `data_key`; later versions may add others",
                     ))
                     .into(),
             ),
@@ -152,6 +152,10 @@ pub(super) fn payloads() -> Vec<Named> {
         ],
         Vec::new(),
     );
+    let data_key = text().pattern(Some("^[0-9a-f]{16}$"));
+    let data_key = data_key.description(Some(
+        "the id of the data key under which this node's data directory is encrypted; absent when it is not",
+    ));
     let cluster = open(
         vec![
             ("cluster_id", nullable(Type::String).into()),
@@ -163,7 +167,11 @@ pub(super) fn payloads() -> Vec<Named> {
             ("members", ArrayBuilder::new().items(member).into()),
         ],
         // While a cluster is upgraded, nodes of version 0.1 answer without these.
-        vec![("feature_level", level.into()), ("alarms", ArrayBuilder::new().items(alarm).into())],
+        vec![
+            ("feature_level", level.into()),
+            ("alarms", ArrayBuilder::new().items(alarm).into()),
+            ("data_key", data_key.into()),
+        ],
     );
     vec![("Cluster", cluster.into())]
 }

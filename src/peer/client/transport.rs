@@ -69,9 +69,9 @@ pub(super) fn whole(bytes: Bytes) -> Body {
     Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
 }
 
-/// A body that is read from a file.
-pub(super) fn from_file(file: tokio::fs::File) -> Body {
-    let chunks = tokio_util::io::ReaderStream::with_capacity(file, 64 << 10);
+/// A body that is read from a file, decrypted where it is encrypted.
+pub(super) fn from_content(content: impl AsyncRead + Send + 'static) -> Body {
+    let chunks = tokio_util::io::ReaderStream::with_capacity(content, 64 << 10);
     StreamBody::new(chunks.map_ok(Frame::data)).boxed_unsync()
 }
 

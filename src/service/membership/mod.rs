@@ -71,6 +71,7 @@ impl Service {
             snapshot_log_bytes: options.snapshot_log_bytes,
             log_stall_timeout: options.log_stall_timeout,
             rescue: options.rescue.clone(),
+            data_key_file: options.data_key_file.clone(),
         })
         .await?;
         if self.inner.consensus.set(consensus.clone()).is_ok() {
@@ -81,6 +82,7 @@ impl Service {
             consensus.supervise("keep-room", self.clone().keep_room());
             consensus.supervise("keep-clock", self.clone().keep_clock());
             consensus.supervise("keep-access", self.clone().keep_access());
+            consensus.supervise("keep-data-key", self.clone().keep_data_key());
             consensus.supervise("raise-feature-level", self.clone().keep_raising_feature_level());
         }
         Ok(())
@@ -104,6 +106,7 @@ impl Service {
             revision: 0,
             digest: 0,
             feature_level: LEVEL_MIN,
+            data_key: None,
             members: Vec::new(),
             alarms: self.certificate_alarms(),
         };
@@ -114,6 +117,8 @@ impl Service {
             view.revision = state.revision();
             view.digest = state.digest();
             view.alarms.extend(self.clock_alarms());
+            view.alarms.extend(self.data_key_alarm());
+            view.data_key = consensus.store().at_rest().encryption().map(|at| at.data_key.to_string());
             view.feature_level = state.feature_level();
             let (members, levels) = (status.members.into_iter(), self.member_levels());
             let shown = |member: MemberStatus| {

@@ -13,12 +13,15 @@
 //!
 //! The order of the records is fixed, so that equal states at one position give equal files.
 //!
+//! In an encrypted directory all of this is the content of an encrypted file (`at_rest/stream.rs`).
+//!
 //! **Invariant:** a file that ends early, holds more than was written or differs in one bit is never accepted
 //! as a snapshot.
 
 use std::{
+    fmt,
     fs::File,
-    io::{BufReader, BufWriter, Read},
+    io::{BufReader, BufWriter, ErrorKind, Read},
     path::Path,
 };
 
@@ -35,6 +38,10 @@ use crate::{
     state::{RememberedOutcome, State, builder::Builder},
     store::{
         Position, StoreError,
+        at_rest::{
+            AtRest, Purpose,
+            stream::{Sink, Source},
+        },
         files::{self, Frame, io},
     },
 };
@@ -162,7 +169,7 @@ impl Totals {
 /// Writes a file record by record.
 #[derive(Debug)]
 pub(super) struct Writer {
-    file: BufWriter<Paced>,
+    file: BufWriter<Sink<Paced>>,
     name: String,
     block: Vec<u8>,
     block_bytes: usize,
@@ -170,11 +177,18 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn create(path: &Path, header: &Header, block_bytes: usize) -> Result<Self, StoreError> {
+    pub(super) fn create(
+        path: &Path,
+        header: &Header,
+        block_bytes: usize,
+        at_rest: &AtRest,
+    ) -> Result<Self, StoreError> {
         let name = path.display().to_string();
-        let file = File::create(path).map_err(io(format!("can't create {name}")))?;
+        let failed = || format!("can't create {name}");
+        let file = File::create(path).map_err(io(failed()))?;
+        let file = Sink::new(Paced::new(file), at_rest, Purpose::Snapshot).map_err(io(failed()))?;
         let mut writer = Self {
-            file: BufWriter::with_capacity(256 << 10, Paced::new(file)),
+            file: BufWriter::with_capacity(256 << 10, file),
             name,
             block: Vec::with_capacity(block_bytes + block_bytes / 4),
             block_bytes,
@@ -198,7 +212,7 @@ impl Writer {
         self.frame(&footer)?;
         let failed = format!("can't write {}", self.name);
         let file = self.file.into_inner().map_err(|error| io(failed.clone())(error.into_error()))?;
-        file.finish().map_err(io(failed))
+        file.finish().and_then(Paced::finish).map_err(io(failed))
     }
 
     fn end_block(&mut self) -> Result<(), StoreError> {
@@ -222,10 +236,32 @@ impl Writer {
     }
 }
 
+/// Where the content of a snapshot is read from.
+pub(super) enum Content {
+    File(Source),
+    /// An encrypted backup.
+    Backup(Box<dyn Read + Send>),
+}
+
+impl fmt::Debug for Content {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Content")
+    }
+}
+
+impl Read for Content {
+    fn read(&mut self, to: &mut [u8]) -> std::io::Result<usize> {
+        match self {
+            Self::File(source) => source.read(to),
+            Self::Backup(content) => content.read(to),
+        }
+    }
+}
+
 /// Reads a file record by record.
 #[derive(Debug)]
 pub(super) struct Reader {
-    file: BufReader<File>,
+    file: BufReader<Content>,
     name: String,
     pub(super) header: Header,
     block: Vec<u8>,
@@ -236,12 +272,17 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    pub(super) fn open(path: &Path) -> Result<Self, StoreError> {
+    pub(super) fn open(path: &Path, at_rest: &AtRest) -> Result<Self, StoreError> {
         let name = path.display().to_string();
         let file = File::open(path).map_err(io(format!("can't open {name}")))?;
-        let mut file = BufReader::with_capacity(256 << 10, file);
+        let file = Source::new(file, at_rest, Purpose::Snapshot).map_err(read_error(&name))?;
+        Self::new(Content::File(file), name)
+    }
+
+    fn new(content: Content, name: String) -> Result<Self, StoreError> {
+        let mut file = BufReader::with_capacity(256 << 10, content);
         let damaged = |what: &str| StoreError::Damaged(format!("{name} is damaged: {what}"));
-        let header = match files::read_frame(&mut file).map_err(io(format!("can't read {name}")))? {
+        let header = match files::read_frame(&mut file).map_err(read_error(&name))? {
             Frame::Whole(bytes, _) => header(&bytes, &name)?,
             Frame::End => return Err(damaged("it is empty")),
             Frame::Damaged(what) => return Err(damaged(what)),
@@ -272,7 +313,7 @@ impl Reader {
 
     /// The next block's frame; `None` after the footer, whose checksum over the blocks has been compared.
     fn next_block(&mut self) -> Result<Option<Vec<u8>>, StoreError> {
-        match files::read_frame(&mut self.file).map_err(io(format!("can't read {}", self.name)))? {
+        match files::read_frame(&mut self.file).map_err(read_error(&self.name))? {
             Frame::Whole(bytes, check) if bytes.first() == Some(&BLOCK) => {
                 self.totals.block(check);
                 Ok(Some(bytes))
@@ -309,7 +350,7 @@ impl Reader {
         if expected.to_bytes() != bytes {
             return Err(self.damaged("its footer counts different blocks"));
         }
-        if self.file.read(&mut [0]).map_err(io(format!("can't read {}", self.name)))? != 0 {
+        if self.file.read(&mut [0]).map_err(read_error(&self.name))? != 0 {
             return Err(self.damaged("there are bytes after its footer"));
         }
         // The header's count is compared with the footer's here, and by `end` with the records that were
@@ -333,6 +374,16 @@ impl Reader {
 
     pub(super) fn damaged(&self, what: &str) -> StoreError {
         StoreError::Damaged(format!("{} is damaged: {what}", self.name))
+    }
+}
+
+/// The error of a read: what can't be decrypted is damaged.
+pub(super) fn read_error(name: &str) -> impl FnOnce(std::io::Error) -> StoreError + use<> {
+    let name = name.to_owned();
+    move |error| match error.kind() {
+        ErrorKind::InvalidData => StoreError::Damaged(format!("{name}: {error}")),
+        ErrorKind::Unsupported => StoreError::Newer(format!("{name}: {error}")),
+        _ => io(format!("can't read {name}"))(error),
     }
 }
 
@@ -364,13 +415,14 @@ pub(in crate::store) fn write(
     state: &State,
     position: &Position,
     block_bytes: usize,
+    at_rest: &AtRest,
 ) -> Result<Header, StoreError> {
     #[cfg(feature = "sabotage")]
     let without_requests = without_requests(state);
     #[cfg(feature = "sabotage")]
     let state = without_requests.as_ref().unwrap_or(state);
     let header = Header::of(state, position);
-    let mut writer = Writer::create(path, &header, block_bytes)?;
+    let mut writer = Writer::create(path, &header, block_bytes, at_rest)?;
     for collection in state.definitions() {
         writer.record(RecordRef::Definition(&collection.definition))?;
         for config in collection.by_key.from(0) {
@@ -410,13 +462,21 @@ fn without_requests(state: &State) -> Option<State> {
 }
 
 /// The feature level of the state in a file.
-pub(crate) fn feature_level_of(path: &Path) -> Result<u32, StoreError> {
-    Ok(Reader::open(path)?.header.level.feature_level)
+pub(crate) fn feature_level_of(path: &Path, at_rest: &AtRest) -> Result<u32, StoreError> {
+    Ok(Reader::open(path, at_rest)?.header.level.feature_level)
 }
 
 /// Reads the state of a file, validated by the digest that the header names.
-pub(crate) fn read(path: &Path) -> Result<(State, Header), StoreError> {
-    let mut reader = Reader::open(path)?;
+pub(crate) fn read(path: &Path, at_rest: &AtRest) -> Result<(State, Header), StoreError> {
+    state_of(Reader::open(path, at_rest)?)
+}
+
+/// The same of content that is not in a file of its own.
+pub(super) fn read_content(content: Content, name: String) -> Result<(State, Header), StoreError> {
+    state_of(Reader::new(content, name)?)
+}
+
+fn state_of(mut reader: Reader) -> Result<(State, Header), StoreError> {
     let mut builder = Builder::new();
     let mut definition = None;
     while let Some(record) = reader.next()? {

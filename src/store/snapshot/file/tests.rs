@@ -46,7 +46,7 @@ pub(crate) fn remembered(revision: Revision) -> RememberedOutcome {
 pub(crate) fn without_a_state(path: &Path) {
     let header = Header::of(&State::new(), &Position { index: 9, raft_meta: Vec::new() });
     let header = Header { configs: 1, ..header };
-    let mut writer = Writer::create(path, &header, 1 << 10).unwrap();
+    let mut writer = Writer::create(path, &header, 1 << 10, &AtRest::default()).unwrap();
     writer.record(RecordRef::Config(&config("k", 9, "1"))).unwrap();
     writer.finish().unwrap();
 }
@@ -71,7 +71,7 @@ fn sample(path: &Path, configs: u64) -> Vec<Record> {
         compaction_revision: 3,
         level: LevelHeader { feature_level: 2, access_keys: 1, root_disabled: true },
     };
-    let mut writer = Writer::create(path, &header, 100).unwrap();
+    let mut writer = Writer::create(path, &header, 100, &AtRest::default()).unwrap();
     for record in &records {
         let record = match record {
             Record::Definition(record) => RecordRef::Definition(record),
@@ -86,7 +86,7 @@ fn sample(path: &Path, configs: u64) -> Vec<Record> {
 }
 
 fn read_all(path: &Path) -> Result<Vec<Record>, StoreError> {
-    let mut reader = Reader::open(path)?;
+    let mut reader = Reader::open(path, &AtRest::default())?;
     let mut records = Vec::new();
     while let Some(record) = reader.next()? {
         records.push(record);
@@ -95,7 +95,7 @@ fn read_all(path: &Path) -> Result<Vec<Record>, StoreError> {
 }
 
 fn verify(path: &Path) -> Result<(), StoreError> {
-    Reader::open(path).and_then(Reader::verify)
+    Reader::open(path, &AtRest::default()).and_then(Reader::verify)
 }
 
 #[test]
