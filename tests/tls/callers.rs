@@ -13,10 +13,13 @@ use concord::peer::tls::client::{Roots, config as client_config};
 use serde_json::json;
 
 use super::{encrypted, raw};
-use crate::harness::{
-    Cluster, Node, Options, check, eventually,
-    load::{config, define, set},
-    tls::{Authority, replace},
+use crate::{
+    harness::{
+        Cluster, Node, Options, check, eventually,
+        load::{config, define, set},
+        tls::{Authority, replace},
+    },
+    hostile::raw::{NARROW, connections_from},
 };
 
 /// What `openssl s_client` says of a connection.
@@ -131,6 +134,31 @@ async fn silent_handshakes_hurt_nobody() {
     }
     let closed = futures::future::join_all(strangers.into_iter().map(raw::is_closed)).await;
     assert!(closed.into_iter().all(|is_closed| is_closed), "a silent handshake stays open");
+    cluster.ready().await;
+}
+
+#[tokio::test]
+async fn a_caller_that_does_not_read_is_cut_off_over_tls_too() {
+    let options = Options::default().with("CONCORD_SEND_TIMEOUT_MS", "1000");
+    let (mut cluster, _authority) = encrypted("tls-unread", &options).await;
+    let client = cluster.client(1);
+    define(&client, "large").await;
+    for n in 0..20 {
+        set(&client, "large", &format!("k{n}"), &json!({"text": "y".repeat(800_000)})).await;
+    }
+    // 16 MB: more than the kernel takes for a reader that takes nothing.
+    let list = "GET /api/v1/config_definition/large/config?limit=100";
+    let request = format!("{list} HTTP/1.1\r\nhost: a\r\nauthorization: {}\r\n\r\n", client.key);
+    let to = api(cluster.node(1));
+    let unread = raw::ask_only(to, &request).await;
+    eventually("the node has closed its side", async || {
+        let open = connections_from(NARROW, to.port());
+        check(open == 0, || format!("{open} connections"))
+    })
+    .await;
+    let came = raw::rest(unread).await;
+    assert!(came > 0 && came < 16_000_000, "{came} bytes");
+    client.get(&config("large", "k0")).insist().await.expect(200);
     cluster.ready().await;
 }
 

@@ -13,9 +13,12 @@ use tokio::{
     net::TcpStream,
     time::timeout,
 };
-use tokio_rustls::TlsConnector;
+use tokio_rustls::{TlsConnector, client::TlsStream};
 
-use crate::harness::{DEADLINE, tls::Authority};
+use crate::{
+    harness::{DEADLINE, tls::Authority},
+    hostile::raw::connect_narrow,
+};
 
 /// A certificate with its key.
 pub(super) type Own = (CertificateDer<'static>, PrivateKeyDer<'static>);
@@ -85,24 +88,49 @@ pub(super) fn signed(authority: &Authority, names: &[&str], is_good: bool) -> Ow
     (certificate.der().clone(), PrivateKeyDer::try_from(key.serialize_der()).unwrap())
 }
 
-/// The first line of the answer to a request over TLS; the error is that of the handshake or of the connection.
-pub(super) async fn ask(to: SocketAddr, own: Option<&Own>, request: &str) -> Result<String, String> {
+/// A client that shows this certificate, or none, and trusts everybody.
+fn connector(own: Option<&Own>) -> TlsConnector {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .unwrap()
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(AnyServer));
-    let config = match own {
+    TlsConnector::from(Arc::new(match own {
         None => builder.with_no_client_auth(),
         Some((certificate, key)) => {
             builder.with_client_auth_cert(vec![certificate.clone()], key.clone_key()).unwrap()
         }
+    }))
+}
+
+/// Sends a request over a narrow connection, and reads nothing of its answer.
+pub(super) async fn ask_only(to: SocketAddr, request: &str) -> TlsStream<TcpStream> {
+    let stream = connect_narrow(to).await;
+    let name = ServerName::try_from("anything.test").unwrap();
+    let mut stream = connector(None).connect(name, stream).await.expect("a handshake");
+    stream.write_all(request.as_bytes()).await.expect("it is open");
+    stream
+}
+
+/// How many bytes come until the connection ends, in order or not.
+pub(super) async fn rest(mut stream: TlsStream<TcpStream>) -> usize {
+    let (mut count, mut chunk) = (0, vec![0; 64 << 10]);
+    let read = async {
+        while let Ok(more @ 1..) = stream.read(&mut chunk).await {
+            count += more;
+        }
     };
+    timeout(DEADLINE, read).await.expect("it ends");
+    count
+}
+
+/// The first line of the answer to a request over TLS; the error is that of the handshake or of the connection.
+pub(super) async fn ask(to: SocketAddr, own: Option<&Own>, request: &str) -> Result<String, String> {
     let asked = async {
         let stream = TcpStream::connect(to).await?;
         let name = ServerName::try_from("anything.test").unwrap();
-        let mut stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await?;
+        let mut stream = connector(own).connect(name, stream).await?;
         stream.write_all(request.as_bytes()).await?;
         first_line(&mut stream).await
     };
