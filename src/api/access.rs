@@ -1,12 +1,12 @@
 //! Authentication of every request, those for unknown paths included.
 //!
 //! **Invariant:** no answer reveals anything about a request, not even whether its path exists, before the credential is
-//! checked. Only GET and HEAD of the probes and of `docs` need none; no other header, address or spelling is exempt.
+//! checked. Only GET and HEAD of the probes, of `docs` and of `console` need none; no other header, address or spelling is exempt.
 
 use axum::extract::Request;
 use http::{HeaderMap, Method, header};
 
-use super::{docs, probes, reply::Problem, server::CallerConnection};
+use super::{console, docs, probes, reply::Problem, server::CallerConnection};
 use crate::service::{Principal, Service};
 
 /// How a request was let in.
@@ -35,7 +35,8 @@ fn is_public(method: &Method, path: &str) -> bool {
         && (path == "/"
             || probes::LIVE.contains(&path)
             || probes::READY.contains(&path)
-            || docs::is_public(path))
+            || docs::is_public(path)
+            || console::is_public(path))
 }
 
 /// The credential of `Authorization: <key>` or `Authorization: Bearer <key>`.

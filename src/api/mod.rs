@@ -21,6 +21,7 @@
 //! | liveness and readiness probes | `probes` |
 //! | the `OpenAPI` document | `openapi` |
 //! | `/openapi.json` and the page at `/docs` | `docs` |
+//! | the console at `/ui`; its modules are in `console/` | `console` |
 //! | status codes, error types, response headers | `reply` |
 //! | answers in the memory budget | `weight` |
 //! | numbers in headers | `digits` |
@@ -44,6 +45,7 @@ mod body;
 mod cluster;
 mod condition;
 mod configs;
+mod console;
 mod cursor;
 mod definitions;
 mod digits;
@@ -238,6 +240,10 @@ fn public_routes(limits: &Limits) -> Vec<(&'static str, MethodRouter<Service>)> 
         (docs::PAGE, get(docs::page)),
         ("/docs/", get(docs::page_with_slash)),
         ("/docs/{file}", get(docs::asset)),
+        (console::PAGE, get(console::to_page)),
+        ("/ui/", get(console::page)),
+        ("/ui/{file}", get(console::file)),
+        ("/ui/{folder}/{file}", get(console::file_in_folder)),
     ];
     routes.extend(probes::LIVE.map(|path| (path, get(probes::live))));
     routes.extend(probes::READY.map(|path| (path, get(probes::ready))));

@@ -39,6 +39,7 @@ fn path_parameters() -> Vec<(&'static str, Parameter)> {
         path("config_key", "The config's key within its definition.", key().examples([json!("prod")])),
         path("id", "The node's id.", integer(1)),
         path("file", "A file of the page.", text().pattern(Some("^[A-Za-z0-9._-]+$"))),
+        path("folder", "A folder of the page.", text().pattern(Some("^[a-z]+$"))),
     ]
 }
 

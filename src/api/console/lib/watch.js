@@ -1,0 +1,74 @@
+// Changes as they happen: server-sent events, read with `fetch` because an `EventSource` sends no key. After a
+// connection ends, the next one continues behind the last event, on whatever node answers: nothing is missed and nothing
+// comes twice.
+import { key, refused } from "./state.js";
+import { pause, url } from "./api.js";
+
+/**
+ * Follows changes until `signal` is aborted. `on.change(event)`, `on.state(text)` ("live", "waiting"), `on.gone()` when the
+ * changes since the last event are no longer retained, `on.refused(text)` when the node will not have it.
+ */
+export async function follow(query, on, signal) {
+  let last = null;
+  for (let wait = 250; !signal.aborted; wait = Math.min(wait * 2, 4000)) {
+    try {
+      const headers = { Authorization: `Bearer ${key.value}`, Accept: "text/event-stream" };
+      if (last !== null) headers["Last-Event-ID"] = last;
+      const response = await fetch(url("/watch", query), { headers, signal, cache: "no-store", credentials: "omit" });
+      if (response.status === 200) {
+        on.state("live");
+        for await (const event of events(response.body)) {
+          wait = 250;
+          if (event.id !== undefined) last = event.id;
+          if (event.name === "change") on.change(event.data);
+          if (event.name === "error" && event.data.errors?.some((item) => item.type === "expired_error")) throw new Gone();
+        }
+      } else {
+        const text = await response.text();
+        if (response.status === 410) throw new Gone();
+        if (response.status === 401) refused.value = "it is not valid";
+        if (![429, 503, 504].includes(response.status)) {
+          on.refused(text);
+          return;
+        }
+      }
+    } catch (error) {
+      if (signal.aborted) return;
+      if (error instanceof Gone) {
+        last = null;
+        on.gone();
+      } else if (!(error instanceof TypeError)) throw error;
+    }
+    if (signal.aborted) return;
+    on.state("waiting");
+    try {
+      await pause(wait, signal);
+    } catch (error) {
+      if (error.name !== "AbortError") throw error;
+    }
+  }
+}
+
+class Gone extends Error {}
+
+/** The events of a stream. */
+async function* events(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (; ;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const parts = (rest + value).split("\n\n");
+    rest = parts.pop();
+    for (const part of parts) {
+      const event = { name: "message", id: undefined, text: "" };
+      for (const line of part.split("\n")) {
+        const [field, text] = [line.slice(0, line.indexOf(":")), line.slice(line.indexOf(":") + 1).replace(/^ /, "")];
+        if (field === "event") event.name = text;
+        else if (field === "id") event.id = text;
+        else if (field === "data") event.text += text;
+      }
+      if (event.text) yield { ...event, data: JSON.parse(event.text) };
+    }
+  }
+}
