@@ -3,8 +3,9 @@
 //! They are compressed here and not when they are asked for, as anyone may ask for them without a key.
 
 use std::{
-    env, fs,
+    env,
     fmt::Write as _,
+    fs,
     hash::{DefaultHasher, Hash as _, Hasher as _},
     io::{self, Write as _},
     path::{Path, PathBuf},
@@ -13,6 +14,8 @@ use std::{
 use flate2::{Compression, write::GzEncoder};
 
 const CONSOLE: &str = "src/api/console";
+/// The ends of the names of its files. Its unit tests stand beside them.
+const KINDS: [&str; 5] = [".html", ".css", ".js", ".svg", ".txt"];
 
 fn main() -> io::Result<()> {
     println!("cargo::rerun-if-changed=build.rs");
@@ -47,10 +50,11 @@ fn main() -> io::Result<()> {
 fn collect(folder: &Path, prefix: &str, files: &mut Vec<String>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
-        let name = entry.file_name().into_string().map_err(|_| io::Error::other("a name that is not UTF-8"))?;
+        let name =
+            entry.file_name().into_string().map_err(|_| io::Error::other("a name that is not UTF-8"))?;
         if entry.file_type()?.is_dir() {
             collect(&entry.path(), &format!("{prefix}{name}/"), files)?;
-        } else {
+        } else if KINDS.iter().any(|kind| name.ends_with(kind)) {
             files.push(format!("{prefix}{name}"));
         }
     }

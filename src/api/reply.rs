@@ -175,7 +175,8 @@ impl Reply {
 
     /// Sends the caller to another path, relative to the one that was asked for.
     pub(super) fn redirect(path: &'static str) -> Self {
-        let reply = Self { status: StatusCode::TEMPORARY_REDIRECT, headers: HeaderMap::new(), body: Body::empty() };
+        let reply =
+            Self { status: StatusCode::TEMPORARY_REDIRECT, headers: HeaderMap::new(), body: Body::empty() };
         reply.header(header::LOCATION, path)
     }
 

@@ -5,7 +5,7 @@ import { key, refused } from "./state.js";
 import { pause, url } from "./api.js";
 
 /**
- * Follows changes until `signal` is aborted. `on.change(event)`, `on.state(text)` ("live", "waiting"), `on.gone()` when the
+ * Follows changes until `signal` is aborted. `on.change(event, text)`, `on.state(text)` ("live", "waiting"), `on.gone()` when the
  * changes since the last event are no longer retained, `on.refused(text)` when the node will not have it.
  */
 export async function follow(query, on, signal) {
@@ -20,7 +20,7 @@ export async function follow(query, on, signal) {
         for await (const event of events(response.body)) {
           wait = 250;
           if (event.id !== undefined) last = event.id;
-          if (event.name === "change") on.change(event.data);
+          if (event.name === "change") on.change(event.data, event.text);
           if (event.name === "error" && event.data.errors?.some((item) => item.type === "expired_error")) throw new Gone();
         }
       } else {

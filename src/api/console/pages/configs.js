@@ -100,7 +100,7 @@ function List({ name, definition }) {
     ${total === 0 ? html`<${Empty} title=${filtered ? "No config fits" : "There is no config yet"}>
         ${filtered ? html`<button onClick=${() => { setSearch(""); change({ q: "" }, []); }}>Show all</button>
           ${query.get("q") ? html` Deleted? <a href=${href(["d", name, "c", query.get("q"), "history"])}>The history of ${query.get("q")}</a>` : ""}`
-          : html`<a href=${href(["d", name, "new"])}>Make the first one</a>, or write it over HTTP.`}</${Empty}>` : ""}
+          : html`<a href=${href(["d", name, "new"])}>Create the first one</a>, or write it over HTTP.`}</${Empty}>` : ""}
     <div hidden=${total === 0 || (error && total === null)}><${Table} label=${`Configs of ${name}`} rows=${rows} columns=${columns} sort=${sort} onSort=${onSort} fresh=${fresh}
       rowKey=${(row) => row.get("config_key")} rowHref=${(row) => href(["d", name, "c", row.get("config_key")])} /></div>`;
 }

@@ -29,7 +29,7 @@ export default function Definitions() {
     <${Loaded} of=${list} what="the definitions">${data && (data.results.length === 0
       ? html`<${Empty} title=${query.get("search") ? "No definition has this in its key" : "There is no definition yet"}>
           ${query.get("search") ? html`<button onClick=${() => setSearch("")}>Show all</button>`
-            : html`A definition says what its configs look like: a JSON schema, and the fields by which they are found. <a href=${href(["new"])}>Make the first one.</a>`}</${Empty}>`
+            : html`A definition says what its configs look like: a JSON schema, and the fields by which they are found. <a href=${href(["new"])}>Create the first one.</a>`}</${Empty}>`
       : html`<div class="scroll" tabindex="0" role="region" aria-label="Definitions"><table><thead><tr>${sortable("config_definition_key", "Key")}<th>Schema</th><th>Indexed fields</th>
           ${sortable("created_at", "Created")}${sortable("modified_at", "Changed")}</tr></thead>
         <tbody>${data.results.map((item) => html`<tr key=${item.config_definition_key}><td><a class="strong" href=${href(["d", item.config_definition_key])}>${item.config_definition_key}</a>

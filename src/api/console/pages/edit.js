@@ -66,7 +66,8 @@ function Editing({ name, config, start }) {
     } catch (error) {
       if (error.name === "AbortError") return;
       setDry({ error });
-      if (error.status === 412) await meet();
+      // Somebody who types is not interrupted: the bar says it, and the dialog opens when it is asked for or at the save.
+      if (error.status === 412) setOther((old) => old ?? { by: null, revision: Infinity });
     }
   }, [text, key, base.etag], 300);
   useEffect(() => {
@@ -98,7 +99,7 @@ function Editing({ name, config, start }) {
     await write.run(request.method, request.path, request, (answer) => {
       saved.current = answer.etag;
       unsaved.value = "";
-      say(isNew ? `${key} is made` : `${config} is saved as revision ${answer.etag?.replaceAll('"', "") ?? ""}`);
+      say(isNew ? `${key} is created` : `${config} is saved as revision ${answer.etag?.replaceAll('"', "") ?? ""}`);
       go(["d", name, "c", isNew ? key : config]);
     });
   }
@@ -113,14 +114,14 @@ function Editing({ name, config, start }) {
     : errors.map((error) => { const [from, to] = locate(text, error.path); return { from, to: error.path.length ? to : from + 1, message: error.message }; });
   const elsewhere = dry.error && dry.error.status !== 412 && errors.length < dry.error.items.length ? dry.error : null;
   const change = (path, item) => setText(print(put(value, path, item)));
-  const state = wrong ? ["bad", `No JSON: ${wrong.message}`] : dry.busy ? ["", "Checking…"] : dry.fits ? ["good", "The node would take it"]
-    : errors.length ? ["bad", `${errors.length} ${errors.length === 1 ? "place breaks" : "places break"} the schema`] : dry.error ? ["bad", "The node would not take it"] : ["", isNew && !key ? "It needs a key" : ""];
+  const state = wrong ? ["bad", `No JSON: ${wrong.message}`] : dry.busy ? ["", "Checking…"] : !dirty ? ["", "Nothing is changed yet"] : dry.fits ? ["good", "The node would take it"]
+    : errors.length ? ["bad", `${errors.length} ${errors.length === 1 ? "place breaks" : "places break"} the schema`] : dry.error?.status === 412 ? ["bad", "It was changed meanwhile"] : dry.error ? ["bad", "The node would not take it"] : ["", isNew && !key ? "It needs a key" : ""];
   return html`<div class="title"><h1>${isNew ? "New config" : `Edit ${config}`}</h1><span class=${`state ${state[0]}`} role="status">${state[1]}</span><span class="grow"></span>
-      <${CopyAs} requests=${[{ label: isNew ? "Make it" : "Save it", ...request }, { label: "Try it (dry run)", ...request, query: [["dry_run", "true"]] }]} />
+      <${CopyAs} requests=${[{ label: isNew ? "Create it" : "Save it", ...request }, { label: "Try it (dry run)", ...request, query: [["dry_run", "true"]] }]} />
       <button onClick=${() => setText(print(value))} disabled=${Boolean(wrong)}>Tidy</button>
       <a class="button" href=${isNew ? href(["d", name]) : href(["d", name, "c", config])}>Cancel</a>
       <button class="primary" disabled=${write.busy || Boolean(wrong) || (isNew ? !key : !dirty)} onClick=${save}>${write.busy ? "Saving…" : "Save"}</button></div>
-    ${other && !merging && other.revision > Number(base.etag?.replaceAll('"', "")) ? html`<div class="banner warn" role="alert"><strong>${other.deleted ? "Deleted" : "Changed"} by ${other.by ?? "somebody"} while you edit</strong> (revision ${other.revision}).
+    ${other && !merging && other.revision > Number(base.etag?.replaceAll('"', "")) ? html`<div class="banner warn" role="alert"><strong>${other.deleted ? "Deleted" : "Changed"} by ${other.by ?? "somebody"} while you edit</strong>${Number.isFinite(other.revision) ? ` (revision ${other.revision})` : ""}.
       ${other.deleted ? " Saving would not bring it back: its history does." : html` <button onClick=${meet}>Put both together</button>`}</div>` : ""}
     ${write.error?.status === 412 ? "" : html`<${Problem} error=${write.error} again=${write.again} />`}
     <${Problem} error=${elsewhere} />
@@ -129,7 +130,7 @@ function Editing({ name, config, start }) {
       onUse=${(result) => { setBase({ data: merging.theirs, etag: merging.etag }); setText(print(result)); setMerging(null); setOther(null); write.clear(); setDry({}); if (same(result, merging.theirs)) say("What is there now is what you wanted: nothing to save"); }} />` : ""}
     <div class="bar spaced">
       ${isNew ? html`<${Field} label="Key" hint="1 to 255 of A-Z a-z 0-9 _ . ~ -"><input required value=${key} autocomplete="off" spellcheck=${false} onInput=${(event) => setKey(event.target.value.trim())} /></${Field}>` : ""}
-      <div class="grow"><${Field} label="Reason" hint="Stored in the history"><input value=${reason} maxlength="300" onInput=${(event) => setReason(event.target.value)} /></${Field}></div></div>
+      <${Field} label="Reason" hint="Stored in the history"><input value=${reason} maxlength="300" onInput=${(event) => setReason(event.target.value)} /></${Field}></div>
     <div class="split"><section aria-label="Form"><h2>Form</h2><fieldset class="plain" disabled=${Boolean(wrong)}>${wrong ? html`<p class="muted">The form waits until the JSON is whole again.</p>` : ""}
         <${Form} schema=${start.schema} value=${value} errors=${errors} onChange=${change} /></fieldset></section>
       <section aria-label="JSON editor"><h2>JSON</h2><${Editor} text=${text} onText=${setText} problems=${problems} label="Data of the config as JSON" onSave=${() => save()} /></section></div>`;

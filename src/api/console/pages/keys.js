@@ -32,7 +32,7 @@ export default function Keys() {
     <${Me} />
     <${Loaded} of=${list} what="the keys">${data && (data.results.length === 0
       ? html`<${Empty} title="There is no key yet">Everybody uses the root key, which may do everything. A key of one's own can be limited and revoked.</${Empty}>`
-      : html`<div class="scroll" tabindex="0" role="region" aria-label="Keys"><table><thead><tr><th>Name</th><th>Id</th><th>May</th><th>Expires</th><th>Last used</th><th>Made</th><th><span class="unseen">Actions</span></th></tr></thead>
+      : html`<div class="scroll" tabindex="0" role="region" aria-label="Keys"><table><thead><tr><th>Name</th><th>Id</th><th>May</th><th>Expires</th><th>Last used</th><th>Created</th><th><span class="unseen">Actions</span></th></tr></thead>
         <tbody>${data.results.map((item) => html`<tr key=${item.key_id}><td><b>${item.name}</b></td><td><code>${item.key_id}</code></td><td><${Grants} of=${item.grants} /></td>
           <td>${item.expires_at ? html`<${Time} of=${item.expires_at} />` : html`<span class="muted">never</span>`}</td><td>${item.last_used_at ? item.last_used_at.slice(0, 10) : html`<span class="muted">never</span>`}</td><td><${Time} of=${item.created_at} /></td>
           <td class="actions"><button class="quiet" aria-label=${`Change ${item.name}`} onClick=${() => setDoing({ kind: "change", item })}>Change…</button>
@@ -70,7 +70,7 @@ function KeyForm({ item, onClose, onDone }) {
   if (!item && !expires) delete body.expires_at;
   const request = item ? { method: "PATCH", path: `${PATH}${segment(item.key_id)}` } : { method: "POST", path: PATH };
   const set = (place, change) => setGrants(grants.map((grant, i) => (i === place ? { ...grant, ...change } : grant)));
-  const submit = (event) => { event.preventDefault(); write.run(request.method, request.path, { body: JSON.stringify(body) }, (answer) => { say(item ? "The key is changed" : "The key is made"); onDone(answer); }); };
+  const submit = (event) => { event.preventDefault(); write.run(request.method, request.path, { body: JSON.stringify(body) }, (answer) => { say(item ? "The key is changed" : "The key is created"); onDone(answer); }); };
   return html`<${Dialog} title=${item ? `Change ${item.name}` : "New key"} onClose=${onClose} wide><form onSubmit=${submit} class="stack">
     <${Field} label="Name" hint="Who or what uses it"><input required value=${name} onInput=${(event) => setName(event.target.value)} /></${Field}>
     ${grants.map((grant, place) => html`<fieldset><legend>Grant ${place + 1}</legend><div class="verbs">${VERBS.map(([verb, about]) => html`<label class="check"><input type="checkbox" checked=${grant.verbs.includes(verb)}
@@ -80,8 +80,8 @@ function KeyForm({ item, onClose, onDone }) {
     <div><button type="button" onClick=${() => setGrants([...grants, { verbs: ["read"], definitions: "" }])}>Add a grant</button></div>
     <${Field} label="Expires (UTC)" hint="Empty: never"><input type="datetime-local" value=${expires} onInput=${(event) => setExpires(event.target.value)} /></${Field}>
     <${Problem} error=${write.error} again=${write.again} />
-    <footer><${CopyAs} requests=${[{ label: item ? "Change it" : "Make it", ...request, body: JSON.stringify(body) }]} /><span class="grow"></span><button type="button" onClick=${onClose}>Cancel</button>
-      <button class="primary" disabled=${write.busy || !name || grants.some((grant) => grant.verbs.length === 0)}>${write.busy ? "Working…" : item ? "Change" : "Make the key"}</button></footer></form></${Dialog}>`;
+    <footer><${CopyAs} requests=${[{ label: item ? "Change it" : "Create it", ...request, body: JSON.stringify(body) }]} /><span class="grow"></span><button type="button" onClick=${onClose}>Cancel</button>
+      <button class="primary" disabled=${write.busy || !name || grants.some((grant) => grant.verbs.length === 0)}>${write.busy ? "Working…" : item ? "Change" : "Create the key"}</button></footer></form></${Dialog}>`;
 }
 
 function Made({ item, onClose }) {

@@ -48,7 +48,7 @@ export default function NewDefinition() {
     body: `{"config_definition_key":${JSON.stringify(key)},"indexes":${JSON.stringify(indexes)}${schema ? `,"json_schema":${text}` : ""}}`,
   };
   useDebounced(async (signal) => {
-    unsaved.value = key || text !== EXAMPLE ? "The definition is not made yet." : "";
+    unsaved.value = key || text !== EXAMPLE ? "The definition is not created yet." : "";
     if (!key || wrong) { setDry({}); return; }
     try {
       await dryRun("POST", request.path, { ...request, signal });
@@ -57,7 +57,7 @@ export default function NewDefinition() {
       if (error.name !== "AbortError") setDry({ error });
     }
   }, [key, text, JSON.stringify(indexes)], 350);
-  const save = () => write.run("POST", request.path, request, () => { unsaved.value = ""; say(`${key} is made`); go(["d", key]); });
+  const save = () => write.run("POST", request.path, request, () => { unsaved.value = ""; say(`${key} is created`); go(["d", key]); });
   const problems = wrong ? [{ from: wrong.at, to: wrong.at + 1, message: wrong.message }] : (dry.error?.items ?? []).filter((item) => item.loc?.[0] === "json_schema").map((item) => {
     const [from, to] = locate(text, item.loc.slice(1));
     return { from, to, message: item.msg };
@@ -66,13 +66,13 @@ export default function NewDefinition() {
   const toggle = (path) => setIndexes(indexes.includes(path) ? indexes.filter((other) => other !== path) : [...indexes, path]);
   return html`<${Crumbs} items=${[{ text: "Definitions", href: "#/" }, { text: "New definition" }]} />
     <div class="title"><h1>New definition</h1><span class=${`state ${state[0]}`} role="status">${state[1]}</span><span class="grow"></span>
-      <${CopyAs} requests=${[{ label: "Make it", ...request }]} /><a class="button" href="#/">Cancel</a>
-      <button class="primary" disabled=${!key || Boolean(wrong) || write.busy} onClick=${save}>${write.busy ? "Making it…" : "Make it"}</button></div>
+      <${CopyAs} requests=${[{ label: "Create it", ...request }]} /><a class="button" href="#/">Cancel</a>
+      <button class="primary" disabled=${!key || Boolean(wrong) || write.busy} onClick=${save}>${write.busy ? "Making it…" : "Create it"}</button></div>
     <${Problem} error=${write.error} again=${write.again} /><${Problem} error=${write.error ? null : dry.error} />
     <div class="split"><section aria-label="Key and indexes"><${Field} label="Key" hint="1 to 255 of A-Z a-z 0-9 _ . ~ -; it can't be changed later">
         <input value=${key} autocomplete="off" spellcheck=${false} onInput=${(event) => setKey(event.target.value.trim())} /></${Field}>
         <fieldset><legend>Indexed fields</legend><p class="muted small">Configs are found and sorted by these. They can be changed later.</p>
-          ${offered.length ? offered.map((path) => html`<label class="check"><input type="checkbox" checked=${indexes.includes(path)} onChange=${() => toggle(path)} /> <code>${path}</code></label>`) : html`<p class="muted">The schema names no field.</p>`}
+          ${offered.length ? offered.map((path) => html`<label class="check line"><input type="checkbox" checked=${indexes.includes(path)} onChange=${() => toggle(path)} /> <code>${path}</code></label>`) : html`<p class="muted">The schema names no field.</p>`}
           ${indexes.filter((path) => !offered.includes(path)).map((path) => html`<p class="error small"><code>${path}</code> is not in the schema <button type="button" onClick=${() => toggle(path)}>Remove</button></p>`)}</fieldset></section>
       <section aria-label="Schema"><h2>JSON schema</h2><p class="muted small">Without any text every object is accepted.</p><${Editor} text=${text} onText=${setText} problems=${problems} label="JSON schema" onSave=${save} /></section></div>`;
 }

@@ -3,13 +3,16 @@ import { html, useEffect, useState } from "../vendor/preact.js";
 import { href, route, session, setQuery } from "../lib/state.js";
 import { follow } from "../lib/watch.js";
 import { brief, count } from "../lib/format.js";
+import { parse } from "../lib/json.js";
 import { Empty, Problem, Time } from "../parts/ui.js";
 import { CopyAs } from "../parts/copyas.js";
 
 const EVENTS_MAX = 500;
+/** Changes of one revision that are shown. */
+const CHANGES_MAX = 8;
 const WORDS = {
-  definition_created: "definition made", definition_updated: "definition changed", definition_deleted: "definition deleted",
-  config_created: "made", config_updated: "changed", config_deleted: "deleted", config_unmatched: "no longer fits",
+  definition_created: "definition created", definition_updated: "definition changed", definition_deleted: "definition deleted",
+  config_created: "created", config_updated: "changed", config_deleted: "deleted", config_unmatched: "no longer fits",
 };
 
 export default function Changes() {
@@ -28,7 +31,7 @@ export default function Changes() {
     setRefusal(null);
     const stop = new AbortController();
     follow(parameters, {
-      change: (event) => setEvents((old) => [event, ...old].slice(0, EVENTS_MAX)),
+      change: (event, text) => setEvents((old) => [{ ...event, contents: contents(text) }, ...old].slice(0, EVENTS_MAX)),
       state: setState,
       gone: () => { setRefusal({ status: 410, items: [{ msg: "the changes since then are no longer retained: what comes from now on is shown" }] }); setBegin(""); setFrom(""); },
       refused: (answer) => { setState("refused"); setRefusal({ status: 422, items: itemsOf(answer) }); },
@@ -52,16 +55,21 @@ export default function Changes() {
     ${held.length === 0 ? html`<${Empty} title="Nothing has changed yet">What is written from now on appears here by itself. Give a revision to see what was written before.</${Empty}>`
       : html`<p class="muted small">${count(held.length, "revision")}${held.length >= EVENTS_MAX ? `, the newest ${EVENTS_MAX}` : ""}</p><div class="scroll" tabindex="0" role="region" aria-label="Changes"><table class="changes-table"><thead><tr><th>Revision</th><th>When</th><th>By</th><th>What</th><th>Reason</th></tr></thead>
         <tbody>${held.map((event) => html`<tr key=${event.revision} class="arriving"><td>${event.revision}</td><td><${Time} of=${event.at} /></td><td>${event.by ?? html`<span class="muted">–</span>`}</td>
-          <td>${event.changes.slice(0, 8).map((item) => html`<div><span class=${`op ${item.type.split("_")[1]}`}>${WORDS[item.type] ?? item.type}</span> <${Place} of=${item} /></div>`)}
-            ${event.changes.length > 8 ? html`<div class="muted">and ${event.changes.length - 8} more in this revision</div>` : ""}</td><td class="wrap">${brief(event.reason ?? "", 200)}</td></tr>`)}</tbody></table></div>`}`;
+          <td>${event.changes.slice(0, CHANGES_MAX).map((item, i) => html`<div><span class=${`op ${item.type.split("_")[1]}`}>${WORDS[item.type] ?? item.type}</span> <${Place} of=${item} content=${event.contents[i]} /></div>`)}
+            ${event.changes.length > CHANGES_MAX ? html`<div class="muted">and ${event.changes.length - CHANGES_MAX} more in this revision</div>` : ""}</td><td class="wrap">${brief(event.reason ?? "", 200)}</td></tr>`)}</tbody></table></div>`}`;
 }
 
-function Place({ of }) {
+/** The contents in an event as they are written: a number keeps its digits. */
+function contents(text) {
+  return parse(text).get("changes").slice(0, CHANGES_MAX).map((item) => brief(item.get("data"), 90));
+}
+
+function Place({ of, content }) {
   const definition = html`<a href=${href(["d", of.config_definition_key])}>${of.config_definition_key}</a>`;
   if (!of.config_key) return definition;
   const gone = of.type === "config_deleted";
   return html`${definition} / <a href=${href(["d", of.config_definition_key, "c", of.config_key, ...(gone ? ["history"] : [])])}>${of.config_key}</a>
-    ${of.data ? html` <code class="muted small">${brief(JSON.stringify(of.data), 90)}</code>` : ""}`;
+    ${content ? html` <code class="muted small">${content}</code>` : ""}`;
 }
 
 function itemsOf(text) {

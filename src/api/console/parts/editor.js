@@ -22,6 +22,10 @@ function style(cm) {
       ".cm-tooltip, .cm-panels": { backgroundColor: "var(--panel)", color: "var(--text)", border: "1px solid var(--line)" },
       ".cm-foldPlaceholder": { background: "var(--side)", color: "var(--muted)", border: "1px solid var(--line)" },
       ".cm-button, .cm-textfield": { background: "var(--field)", color: "var(--text)", border: "1px solid var(--line)" },
+      // The library's own marks are images in text, which the policy does not allow. A border and no text decoration:
+      // the browser would keep that one in a style of what is typed over it, which the policy does not allow either.
+      ".cm-lintRange-error": { backgroundImage: "none", borderBottom: "2px dotted var(--bad)" },
+      ".cm-lint-marker-error": { content: '""', width: ".7em", height: ".7em", borderRadius: "50%", background: "var(--bad)", margin: ".2em" },
       ".cm-matchingBracket": { backgroundColor: "var(--select)" },
     }),
     cm.syntaxHighlighting(cm.HighlightStyle.define([

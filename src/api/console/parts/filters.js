@@ -38,7 +38,7 @@ export function Filters({ paths, filters, onChange }) {
       ${operator === "exists" ? html`<select aria-label="Value" value=${text} onChange=${(event) => setText(event.target.value)}><option>true</option><option>false</option></select>`
         : html`<input aria-label="Value" placeholder=${operator === "in" ? "a,b,c" : path.endsWith("_at") ? "2026-01-31T00:00:00Z" : "value"} value=${text} onInput=${(event) => setText(event.target.value)} autofocus />`}
       <button class="primary">Add</button><button type="button" onClick=${() => setAdding(false)}>Cancel</button></form>`
-    : html`<button class="quiet" data-key="f" onClick=${() => { setPath(all[0]); setAdding(true); }}>＋ Filter</button>`}
+    : html`<button class="quiet" data-key="f" onClick=${() => { setPath(all[0]); setAdding(true); }}>+ Filter</button>`}
     ${filters.length > 1 ? html`<button class="quiet" onClick=${() => onChange([])}>Clear all</button>` : ""}
   </div>`;
 }

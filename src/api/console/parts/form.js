@@ -44,21 +44,20 @@ function Place({ name, root, schema, value, path, required, extra, errors, onCha
   const id = `f-${path.join("-")}`;
   const nested = (kind(schema) === "object" && value instanceof Map) || (kind(schema) === "array" && Array.isArray(value));
   const remove = value !== undefined && (!required || element);
-  const head = html`<span class="name">${title}${required ? html`<span class="star" title="required">*</span>` : ""}${extra ? html` <span class="muted small">not in the schema</span>` : ""}</span>`;
-  const about = html`<span class="grow"></span>
-    ${value === undefined ? html`<button type="button" class="quiet" aria-label=${`Set ${title}`} onClick=${() => onChange(path, initial(root, schema))}>Set</button>` : ""}
+  const head = html`<span class=${required ? "name required" : "name"}>${title}${extra ? html` <span class="muted small">not in the schema</span>` : ""}</span>`;
+  const about = html`${value === undefined ? html`<button type="button" class="quiet" aria-label=${`Set ${title}`} onClick=${() => onChange(path, initial(root, schema))}>Set</button>` : ""}
     ${remove ? html`<button type="button" class="quiet" aria-label=${`Remove ${title}`} onClick=${() => onChange(path, undefined)}>✕</button>` : ""}`;
   const notes = html`${schema.get("description") ? html`<small class="muted" id=${`${id}-hint`}>${schema.get("description")}</small>` : ""}
-    ${limits(schema) && value !== undefined ? html`<small class="muted">${limits(schema)}</small>` : ""}
+    ${limits(schema) && value !== undefined && !nested ? html`<small class="muted">${limits(schema)}</small>` : ""}
     ${here.map((error) => html`<small class="error">${error.message}</small>`)}`;
   if (nested) {
-    return html`<fieldset class=${here.length ? "wrong" : ""}><legend>${head}</legend><div class="bar">${notes}${about}</div>
+    return html`<fieldset class=${here.length ? "wrong" : ""}><legend>${head}${about}</legend>${notes}
       ${Array.isArray(value) ? html`<${Items} ...${{ root, schema, value, path, errors, onChange }} />` : html`<${Members} ...${{ root, schema, value, path, errors, onChange }} />`}</fieldset>`;
   }
   return html`<div class=${`place ${here.length ? "wrong" : ""} ${value === undefined ? "absent" : ""}`}>
-    <div class="bar"><label for=${id}>${head}</label>${about}</div>
-    ${value === undefined ? html`<span class="muted" id=${id}>not set</span>` : html`<${Control} ...${{ id, root, schema, value, path, onChange, title }} describedby=${schema.get("description") ? `${id}-hint` : undefined} invalid=${here.length > 0} />`}
-    ${notes}</div>`;
+    <label for=${value === undefined ? undefined : id}>${head}</label>
+    <div>${value === undefined ? html`<span class="muted" id=${id}>not set</span>` : html`<${Control} ...${{ id, root, schema, value, path, onChange, title, required }} describedby=${schema.get("description") ? `${id}-hint` : undefined} invalid=${here.length > 0} />`}
+    ${notes}</div><div>${about}</div></div>`;
 }
 
 function Items({ root, schema, value, path, errors, onChange }) {
@@ -71,8 +70,8 @@ function Items({ root, schema, value, path, errors, onChange }) {
     <button type="button" onClick=${() => onChange(path, [...value, initial(root, items)])}>Add an item</button>`;
 }
 
-function Control({ id, root, schema, value, path, onChange, title, describedby, invalid }) {
-  const common = { id, "aria-describedby": describedby, "aria-invalid": invalid || undefined };
+function Control({ id, root, schema, value, path, onChange, title, required, describedby, invalid }) {
+  const common = { id, "aria-describedby": describedby, "aria-invalid": invalid || undefined, "aria-required": required || undefined };
   if (!shows(schema, value)) return html`<${Raw} ...${{ common, value, path, onChange }} />`;
   if (value === null) return html`<span class="bar"><code id=${id}>null</code><button type="button" onClick=${() => onChange(path, initial(root, withoutNull(schema)))}>Give it a value</button></span>`;
   const toNull = allowsNull(schema) ? html`<button type="button" class="quiet" aria-label=${`Set ${title} to null`} onClick=${() => onChange(path, null)}>null</button>` : "";

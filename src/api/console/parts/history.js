@@ -8,7 +8,7 @@ import { Diff } from "./diff.js";
 import { JsonView } from "./jsonview.js";
 
 const LIMIT = 25;
-const WORDS = { create: "made", update: "changed", delete: "deleted" };
+const WORDS = { create: "created", update: "changed", delete: "deleted" };
 
 /** `path` of the history; `children(entry, newest)` is what can be done with the chosen change; `turn` loads it again. */
 export function History({ path, label, turn, children }) {

@@ -145,6 +145,6 @@ export async function copyText(text, what) {
 }
 
 export function Field({ label, hint, children, error }) {
-  return html`<label class=${`field ${error ? "wrong" : ""}`}><span>${label}</span>${children}
-    ${hint ? html`<small class="muted">${hint}</small>` : ""}${error ? html`<small class="error">${error}</small>` : ""}</label>`;
+  return html`<div class=${`field ${error ? "wrong" : ""}`}><label><span>${label}</span>${children}</label>
+    ${hint ? html`<small class="muted">${hint}</small>` : ""}${error ? html`<small class="error">${error}</small>` : ""}</div>`;
 }
