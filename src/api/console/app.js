@@ -1,6 +1,6 @@
 // The console starts here: it finds the page of the place, loads its module, and hears the keyboard.
 import { html, render, useEffect, useState } from "./vendor/preact.js";
-import { applyTheme, go, hasKey, key, principal, route, session, shown, spoken } from "./lib/state.js";
+import { applyTheme, go, hasKey, key, principal, route, shown, spoken } from "./lib/state.js";
 import { introduce, SignIn } from "./parts/signin.js";
 import { Shell } from "./parts/shell.js";
 import { Help, Palette } from "./parts/palette.js";
@@ -64,7 +64,7 @@ function isTyping(target) {
 
 function App() {
   const [open, setOpen] = useState(null);
-  useEffect(() => { if (hasKey.value) introduce().catch(() => { principal.value = null; }); }, [session.value]);
+  useEffect(() => { if (hasKey.value) introduce().catch(() => { principal.value = null; }); }, []);
   useEffect(() => {
     let before = "";
     function onKey(event) {

@@ -93,7 +93,7 @@ async function attempt(method, path, headers, options, write) {
 }
 
 /** The errors in a body of either shape. */
-function itemsOf(text) {
+export function itemsOf(text) {
   try {
     const body = JSON.parse(text);
     return body.errors ?? body.detail ?? [{ msg: text }];

@@ -2,11 +2,11 @@
 // connection ends, the next one continues behind the last event, on whatever node answers: nothing is missed and nothing
 // comes twice.
 import { key, refused } from "./state.js";
-import { pause, url } from "./api.js";
+import { itemsOf, pause, url } from "./api.js";
 
 /**
- * Follows changes until `signal` is aborted. `on.change(event, text)`, `on.state(text)` ("live", "waiting"), `on.gone()` when the
- * changes since the last event are no longer retained, `on.refused(text)` when the node will not have it.
+ * Follows changes until `signal` is aborted. `on.change(event, text)`, `on.state(text)` ("live", "waiting"), `on.gone(why)` when
+ * the changes since the last event are not to be had, `on.refused(items)` when the node will not have it.
  */
 export async function follow(query, on, signal) {
   let last = null;
@@ -21,14 +21,15 @@ export async function follow(query, on, signal) {
           wait = 250;
           if (event.id !== undefined) last = event.id;
           if (event.name === "change") on.change(event.data, event.text);
-          if (event.name === "error" && event.data.errors?.some((item) => item.type === "expired_error")) throw new Gone();
+          const expired = event.name === "error" && event.data.errors?.find((item) => item.type === "expired_error");
+          if (expired) throw new Gone(expired.msg);
         }
       } else {
         const text = await response.text();
-        if (response.status === 410) throw new Gone();
+        if (response.status === 410) throw new Gone(itemsOf(text)[0].msg);
         if (response.status === 401) refused.value = "it is not valid";
         if (![429, 503, 504].includes(response.status)) {
-          on.refused(text);
+          on.refused(itemsOf(text));
           return;
         }
       }
@@ -36,7 +37,7 @@ export async function follow(query, on, signal) {
       if (signal.aborted) return;
       if (error instanceof Gone) {
         last = null;
-        on.gone();
+        on.gone(error.message);
       } else if (!(error instanceof TypeError)) throw error;
     }
     if (signal.aborted) return;

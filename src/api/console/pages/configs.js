@@ -27,6 +27,7 @@ function List({ name, definition }) {
   const query = route.value.query;
   const filters = [...query].filter(([key]) => key.startsWith("f.")).map(([key, value]) => [key.slice(2), value]);
   const [search, setSearch] = useState(query.get("q") ?? "");
+  useEffect(() => setSearch(query.get("q") ?? ""), [query.get("q")]);
   const [live, setLive] = useState(query.get("live") !== "false");
   const [state, setState] = useState("");
   const [fresh, setFresh] = useState(new Set());

@@ -1,5 +1,5 @@
 // All definitions: search, sort, pages; the way to a new one.
-import { html, useState } from "../vendor/preact.js";
+import { html, useEffect, useState } from "../vendor/preact.js";
 import { href, lacks, route, setQuery } from "../lib/state.js";
 import { get } from "../lib/api.js";
 import { count } from "../lib/format.js";
@@ -11,6 +11,7 @@ const LIMIT = 50;
 export default function Definitions() {
   const query = route.value.query;
   const [search, setSearch] = useState(query.get("search") ?? "");
+  useEffect(() => setSearch(query.get("search") ?? ""), [query.get("search")]);
   const page = Number(query.get("page") ?? 1);
   const [by, order] = [query.get("by") ?? "config_definition_key", query.get("order") ?? "asc"];
   const change = (entries) => setQuery({ ...Object.fromEntries(query), ...entries });

@@ -20,11 +20,13 @@ export default function Changes() {
   const definitions = query.getAll("definition").filter(Boolean);
   const [text, setText] = useState("");
   const [from, setFrom] = useState(query.get("from") ?? "");
-  const [begin, setBegin] = useState(query.get("from") ?? "");
+  const begin = query.get("from") ?? "";
+  useEffect(() => setFrom(begin), [begin]);
   const [events, setEvents] = useState([]);
   const [state, setState] = useState("");
   const [paused, setPaused] = useState(false);
   const [refusal, setRefusal] = useState(null);
+  const [gone, setGone] = useState("");
   const parameters = [...definitions.map((name) => ["definition", name]), ...(begin ? [["from", begin]] : [])];
   useEffect(() => {
     setEvents([]);
@@ -33,8 +35,8 @@ export default function Changes() {
     follow(parameters, {
       change: (event, text) => setEvents((old) => [{ ...event, contents: contents(text) }, ...old].slice(0, EVENTS_MAX)),
       state: setState,
-      gone: () => { setRefusal({ status: 410, items: [{ msg: "the changes since then are no longer retained: what comes from now on is shown" }] }); setBegin(""); setFrom(""); },
-      refused: (answer) => { setState("refused"); setRefusal({ status: 422, items: itemsOf(answer) }); },
+      gone: (why) => { setGone(why); setQuery(definitions.map((name) => ["definition", name])); },
+      refused: (items) => { setState("refused"); setRefusal({ status: 422, items }); },
     }, stop.signal);
     return () => stop.abort();
   }, [JSON.stringify(parameters), session.value]);
@@ -49,9 +51,10 @@ export default function Changes() {
     <div class="bar"><div class="filters">${definitions.map((name) => html`<span class="chip"><b>${name}</b><button aria-label=${`Do not follow ${name} alone`} onClick=${() => choose(definitions.filter((other) => other !== name))}>✕</button></span>`)}</div>
       <form class="bar" onSubmit=${(event) => { event.preventDefault(); if (text && !definitions.includes(text)) choose([...definitions, text]); setText(""); }}>
         <input aria-label="Follow this definition only" placeholder="all definitions; one only…" value=${text} onInput=${(event) => setText(event.target.value.trim())} /><button disabled=${!text}>Follow</button></form>
-      <form class="bar" onSubmit=${(event) => { event.preventDefault(); setBegin(from); setQuery([...definitions.map((name) => ["definition", name]), ...(from ? [["from", from]] : [])]); }}>
+      <form class="bar" onSubmit=${(event) => { event.preventDefault(); setGone(""); setQuery([...definitions.map((name) => ["definition", name]), ...(from ? [["from", from]] : [])]); }}>
         <input aria-label="From this revision" inputmode="numeric" class="short" placeholder="from revision" value=${from} onInput=${(event) => setFrom(event.target.value.replace(/\D/g, ""))} /><button disabled=${from === begin}>Begin there</button></form></div>
     <${Problem} error=${refusal} />
+    ${gone ? html`<div class="banner warn" role="alert"><strong>Some changes can't be shown:</strong> ${gone}. What comes from now on is shown.</div>` : ""}
     ${held.length === 0 ? html`<${Empty} title="Nothing has changed yet">What is written from now on appears here by itself. Give a revision to see what was written before.</${Empty}>`
       : html`<p class="muted small">${count(held.length, "revision")}${held.length >= EVENTS_MAX ? `, the newest ${EVENTS_MAX}` : ""}</p><div class="scroll" tabindex="0" role="region" aria-label="Changes"><table class="changes-table"><thead><tr><th>Revision</th><th>When</th><th>By</th><th>What</th><th>Reason</th></tr></thead>
         <tbody>${held.map((event) => html`<tr key=${event.revision} class="arriving"><td>${event.revision}</td><td><${Time} of=${event.at} /></td><td>${event.by ?? html`<span class="muted">–</span>`}</td>
@@ -70,14 +73,4 @@ function Place({ of, content }) {
   const gone = of.type === "config_deleted";
   return html`${definition} / <a href=${href(["d", of.config_definition_key, "c", of.config_key, ...(gone ? ["history"] : [])])}>${of.config_key}</a>
     ${content ? html` <code class="muted small">${content}</code>` : ""}`;
-}
-
-function itemsOf(text) {
-  try {
-    const body = JSON.parse(text);
-    return body.errors ?? body.detail;
-  } catch (error) {
-    if (error instanceof SyntaxError) return [{ msg: text }];
-    throw error;
-  }
 }

@@ -59,7 +59,7 @@ export function Editor({ text, onText, problems = [], label, onSave }) {
           extensions: [cm.keymap.of([save]), cm.lineNumbers(), cm.foldGutter(), cm.history(), cm.drawSelection(), cm.indentOnInput(), cm.bracketMatching(),
             cm.highlightActiveLine(), cm.json(), cm.lintGutter(), cm.search({ top: true }),
             cm.keymap.of([...cm.searchKeymap, ...cm.defaultKeymap, ...cm.historyKeymap, ...cm.foldKeymap, ...cm.lintKeymap, cm.indentWithTab, leave]),
-            cm.EditorView.contentAttributes.of({ "aria-label": label, spellcheck: "false" }),
+            cm.EditorView.contentAttributes.of({ "aria-label": label, spellcheck: "false", tabindex: "0" }),
             cm.EditorView.updateListener.of((update) => { if (update.docChanged && !update.transactions.some((one) => one.isUserEvent("outside"))) latest.current.onText(update.state.doc.toString()); }),
             ...style(cm)],
         }),
