@@ -242,9 +242,15 @@ where
     print(runtime.block_on(action(client)))
 }
 
+/// Prints a result. A reader that closes the pipe early, as `head` does, has read all that it wants: that is no failure.
 fn print(data: Result<Value, String>) -> Result<(), Failure> {
     let data = data.map_err(Failure::Failed)?;
-    writeln!(io::stdout(), "{data:#}").map_err(|error| Failure::Failed(format!("standard output: {error}")))
+    match writeln!(io::stdout(), "{data:#}") {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::Failed(format!("standard output: {error}")))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
 }
 
 fn member_json(member: &Member) -> Value {

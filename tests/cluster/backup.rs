@@ -1,6 +1,7 @@
 //! A backup is whole, a damaged one is found, and a restored cluster has the same records and higher revisions.
 
 use std::{
+    io,
     path::Path,
     process::{Command, Output},
 };
@@ -12,14 +13,19 @@ use crate::harness::{
     load::{Load, config, define, everything, set},
 };
 
-fn concord(arguments: &[&str]) -> Output {
+fn program(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_concord"));
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("CONCORD_") {
             command.env_remove(name);
         }
     }
-    command.args(arguments).output().expect("the binary can be started")
+    command.args(arguments);
+    command
+}
+
+fn concord(arguments: &[&str]) -> Output {
+    program(arguments).output().expect("the binary can be started")
 }
 
 fn shown(output: &Output) -> Value {
@@ -163,4 +169,9 @@ async fn a_damaged_backup_is_found() {
         ["restore", "--from", cut, "--data-dir", directory.to_str().unwrap(), "--member", "1=a:1@b:2"];
     assert_eq!(concord(&restore).status.code(), Some(1));
     assert!(!directory.join("identity.json").exists());
+
+    let (reader, writer) = io::pipe().expect("a pipe");
+    drop(reader);
+    let unread = program(&["verify", file.to_str().unwrap()]).stdout(writer).output().unwrap();
+    assert!(unread.status.success() && unread.stderr.is_empty(), "nobody reads the result: {unread:?}");
 }
