@@ -1,8 +1,8 @@
 // Requests to the node that the console came from: the public interface and nothing else.
 //
-// What may be sent again is sent again. A read always may. A write answered 429 or 503 was certainly not applied, and
-// has an idempotency key anyway. 504, or no answer at all, leaves a write unknown: it is called so, never failed, and a
-// person decides whether to send it once more, under the same key.
+// What may be sent again is sent again. A read always may. A write answered 429 or 503 was certainly not applied. 504, or
+// no answer at all, leaves a write unknown: it is called so, never failed, and a person decides whether to send it once
+// more, under the same idempotency key where the interface takes one.
 import { key, node, refused, trouble, members } from "./state.js";
 import { parse } from "./json.js";
 
@@ -41,13 +41,13 @@ export const newIdempotencyKey = () => `console-${Array.from(crypto.getRandomVal
 
 /**
  * Sends a request and waits for a good answer. Options: `query`, `headers`, `body` (JSON text), `signal`, `once` (is not
- * tried again), `safe` (a POST or PUT that stores nothing), `idempotencyKey`, `key` (instead of the one that was typed in).
+ * tried again), `plain` (takes no idempotency key), `safe` (a POST or PUT that stores nothing), `idempotencyKey`, `key` (instead of the one that was typed in).
  */
 export async function call(method, path, options = {}) {
   const write = method !== "GET" && !options.safe;
   const headers = { Authorization: `Bearer ${options.key ?? key.value}`, ...options.headers };
   if (options.body !== undefined) headers["Content-Type"] ??= "application/json";
-  if (write) headers["Idempotency-Key"] = options.idempotencyKey ?? newIdempotencyKey();
+  if (write && !options.plain) headers["Idempotency-Key"] = options.idempotencyKey ?? newIdempotencyKey();
   const until = Date.now() + PATIENCE;
   for (let wait = 250; ; wait = Math.min(wait * 2, 2000)) {
     const { answer, refusal } = await attempt(method, path, headers, options, write);
@@ -96,7 +96,10 @@ async function attempt(method, path, headers, options, write) {
 export function itemsOf(text) {
   try {
     const body = JSON.parse(text);
-    return body.errors ?? body.detail ?? [{ msg: text }];
+    const items = body.errors ?? body.detail ?? [{ msg: text }];
+    // A schema may be wrong at one place for several reasons that read the same.
+    const seen = new Set();
+    return items.filter((item) => !seen.has(JSON.stringify(item)) && seen.add(JSON.stringify(item)));
   } catch (error) {
     if (error instanceof SyntaxError) return [{ msg: text }];
     throw error;

@@ -97,7 +97,7 @@ export function setQuery(entries) {
 /** A short message at the edge of the page. */
 export function say(text, kind = "good") {
   const message = { text, kind, id: Math.random() };
-  messages.value = [...messages.value, message];
+  messages.value = [...messages.value.filter((other) => other.text !== text), message].slice(-3);
   spoken.value = text;
   setTimeout(() => { messages.value = messages.value.filter((other) => other.id !== message.id); }, 6000);
 }
@@ -105,7 +105,7 @@ export function say(text, kind = "good") {
 /** Whether the key is known to lack a right. Without `whoami` nothing is known, and the node decides. */
 export function lacks(verb, definition) {
   const grants = principal.value?.grants;
-  if (!Array.isArray(grants) || principal.value.is_root) return false;
+  if (!Array.isArray(grants) || principal.value.root) return false;
   return !grants.some((grant) => (grant.verbs ?? []).includes(verb)
     && (definition === undefined || (grant.definitions ?? []).some((pattern) => covers(pattern, definition))));
 }

@@ -84,7 +84,7 @@ function Change({ kind, member, voters, onClose, onDone }) {
   const set = (name) => (event) => setForm({ ...form, [name]: event.target.value.trim() });
   const complete = kind !== "add" || (form.id && form.api_addr && form.peer_addr);
   return html`<${Confirm} title=${plan.title} action=${plan.action} danger=${plan.danger} type=${kind === "remove" ? String(member.id) : undefined} write=${write} onClose=${onClose}
-    onConfirm=${() => complete && write.run(plan.method, plan.path, { body: request.body }, () => { say(plan.done); onDone(); })}>
+    onConfirm=${() => complete && write.run(plan.method, plan.path, { body: request.body, plain: true }, () => { say(plan.done); onDone(); })}>
     <p>${plan.text}</p>
     ${kind === "add" ? html`<${Field} label="Id" hint="A number that no node of this cluster has had"><input inputmode="numeric" required value=${form.id} onInput=${set("id")} /></${Field}>
       <${Field} label="Address for callers"><input required placeholder="node4:8100" value=${form.api_addr} onInput=${set("api_addr")} /></${Field}>

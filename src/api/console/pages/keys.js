@@ -10,6 +10,10 @@ const VERBS = [
   ["read", "records, lists, history, watch"], ["reveal", "secret fields in clear"], ["write", "configs"], ["define", "definitions, indexes, schemas"],
   ["backup", "backups"], ["cluster", "members, leadership"], ["keys", "access keys"], ["audit", "the audit log"],
 ];
+const QUOTAS = [
+  ["requests_per_second", "Requests a second"], ["writes_per_second", "Writes a second"], ["bytes", "Bytes of configs"], ["records", "Definitions and configs"],
+  ["watches", "Open watches"], ["cursors", "Cursors"], ["lists", "Lists at once"],
+];
 const LIMIT = 50;
 const PATH = "/api_key/";
 
@@ -24,12 +28,13 @@ export default function Keys() {
   const done = (answer) => {
     setDoing(null);
     if (answer?.data?.api_key) setMade(answer.data);
+    else if (answer?.header("warning")) say("An earlier copy of the request was done, and its answer with the text is lost: rotate the key for another text", "bad");
     list.reload();
   };
   return html`<div class="title"><h1>Keys</h1><span class="muted">${data ? count(data.meta.total, "key") : ""}</span><span class="grow"></span>
       <${CopyAs} requests=${[{ label: "List the keys", method: "GET", path: PATH, query }, { label: "Who am I", method: "GET", path: "/whoami" }]} />
       <button class="primary" data-key="n" onClick=${() => setDoing({ kind: "new" })}>New key</button></div>
-    <${Me} />
+    <${Me} onDisable=${() => setDoing({ kind: "disable" })} />
     <${Loaded} of=${list} what="the keys">${data && (data.results.length === 0
       ? html`<${Empty} title="There is no key yet">Everybody uses the root key, which may do everything. A key of one's own can be limited and revoked.</${Empty}>`
       : html`<div class="scroll" tabindex="0" role="region" aria-label="Keys"><table><thead><tr><th>Name</th><th>Id</th><th>May</th><th>Expires</th><th>Last used</th><th>Created</th><th><span class="unseen">Actions</span></th></tr></thead>
@@ -43,14 +48,16 @@ export default function Keys() {
     ${doing?.kind === "new" || doing?.kind === "change" ? html`<${KeyForm} item=${doing.item} onClose=${() => setDoing(null)} onDone=${done} />` : ""}
     ${doing?.kind === "rotate" ? html`<${Rotate} item=${doing.item} onClose=${() => setDoing(null)} onDone=${done} />` : ""}
     ${doing?.kind === "revoke" ? html`<${Revoke} item=${doing.item} onClose=${() => setDoing(null)} onDone=${done} />` : ""}
+    ${doing?.kind === "disable" ? html`<${Disable} onClose=${() => setDoing(null)} onDone=${done} />` : ""}
     ${made ? html`<${Made} item=${made} onClose=${() => setMade(null)} />` : ""}`;
 }
 
 /** Whose the key in use is. */
-function Me() {
+function Me({ onDisable }) {
   const me = principal.value;
   if (!me) return null;
   return html`<dl class="facts"><div><dt>You use</dt><dd>${me.name ?? me.key_id ?? "root"}</dd></div>${me.grants ? html`<div><dt>It may</dt><dd><${Grants} of=${me.grants} /></dd></div>` : ""}
+    ${me.root ? html`<div><dt>The root key</dt><dd><button class="quiet" onClick=${onDisable}>Disable it…</button></dd></div>` : ""}
     ${me.expires_at ? html`<div><dt>Expires</dt><dd><${Time} of=${me.expires_at} /></dd></div>` : ""}</dl>`;
 }
 
@@ -62,9 +69,10 @@ function KeyForm({ item, onClose, onDone }) {
   const [name, setName] = useState(item?.name ?? "");
   const [grants, setGrants] = useState(() => item?.grants.map((grant) => ({ verbs: grant.verbs, definitions: (grant.definitions ?? []).join(" ") })) ?? [{ verbs: ["read"], definitions: "*" }]);
   const [expires, setExpires] = useState(item?.expires_at ? item.expires_at.slice(0, 16) : "");
+  const [quota, setQuota] = useState(() => Object.fromEntries(QUOTAS.map(([id]) => [id, item?.quota?.[id] === null || item?.quota?.[id] === undefined ? "" : String(item.quota[id])])));
   const write = useWrite();
   const body = {
-    name, expires_at: expires ? `${expires}:00Z` : null,
+    name, quota: Object.fromEntries(QUOTAS.map(([id]) => [id, quota[id] === "" ? null : Number(quota[id])])), expires_at: expires ? `${expires}:00Z` : null,
     grants: grants.map((grant) => ({ verbs: grant.verbs, definitions: grant.definitions.split(/[\s,]+/).filter(Boolean) })),
   };
   if (!item && !expires) delete body.expires_at;
@@ -79,6 +87,8 @@ function KeyForm({ item, onClose, onDone }) {
       ${grants.length > 1 ? html`<button type="button" onClick=${() => setGrants(grants.filter((_, i) => i !== place))}>Remove this grant</button>` : ""}</fieldset>`)}
     <div><button type="button" onClick=${() => setGrants([...grants, { verbs: ["read"], definitions: "" }])}>Add a grant</button></div>
     <${Field} label="Expires (UTC)" hint="Empty: never"><input type="datetime-local" value=${expires} onInput=${(event) => setExpires(event.target.value)} /></${Field}>
+    <details><summary>Quota</summary><p class="muted small">Empty: no limit of the key's own.</p><div class="verbs">${QUOTAS.map(([id, label]) => html`<${Field} label=${label}><input inputmode="numeric" pattern="[0-9]*" value=${quota[id]}
+      onInput=${(event) => setQuota({ ...quota, [id]: event.target.value.replace(/\D/g, "") })} /></${Field}>`)}</div></details>
     <${Problem} error=${write.error} again=${write.again} />
     <footer><${CopyAs} requests=${[{ label: item ? "Change it" : "Create it", ...request, body: JSON.stringify(body) }]} /><span class="grow"></span><button type="button" onClick=${onClose}>Cancel</button>
       <button class="primary" disabled=${write.busy || !name || grants.some((grant) => grant.verbs.length === 0)}>${write.busy ? "Working…" : item ? "Change" : "Create the key"}</button></footer></form></${Dialog}>`;
@@ -109,4 +119,13 @@ function Revoke({ item, onClose, onDone }) {
     onConfirm=${() => write.run("DELETE", path, {}, () => { say(`${item.name} is revoked`); onDone(); })}>
     <p>From the moment of the answer on nothing is done in its name, on any node. It can't be undone.</p>
     <div><${CopyAs} requests=${[{ label: "Revoke it", method: "DELETE", path }]} /></div></${Confirm}>`;
+}
+
+function Disable({ onClose, onDone }) {
+  const write = useWrite();
+  const path = `${PATH}root/disable`;
+  return html`<${Confirm} title="Disable the root key?" action="Disable it" danger type="root" write=${write} onClose=${onClose}
+    onConfirm=${() => write.run("POST", path, { body: "{}" }, () => { say("The root key is disabled"); onDone(); })}>
+    <p>It is refused on every node from then on, this console included. A key with the verb <b>keys</b> must exist; on a stopped node <code>concord recover-root</code> brings it back.</p>
+    <div><${CopyAs} requests=${[{ label: "Disable it", method: "POST", path, body: "{}" }]} /></div></${Confirm}>`;
 }

@@ -31,13 +31,13 @@ export function useDebounced(run, deps, milliseconds = 350) {
 
 /**
  * A write of a page: `send(options)` runs the request. An unknown outcome keeps its idempotency key, so that to send it
- * again does it once at most.
+ * again does it once at most. `options.plain` is for requests that take no such key: changes of members.
  */
 export function useWrite() {
   const [state, setState] = useState({});
   const again = useRef(null);
   async function run(method, path, options, done) {
-    const idempotencyKey = options.idempotencyKey ?? newIdempotencyKey();
+    const idempotencyKey = options.plain ? undefined : options.idempotencyKey ?? newIdempotencyKey();
     setState({ busy: true });
     try {
       const answer = await call(method, path, { ...options, idempotencyKey });
@@ -46,13 +46,16 @@ export function useWrite() {
       await done?.(answer);
       return answer;
     } catch (error) {
-      again.current = error.unknown ? () => run(method, path, { ...options, idempotencyKey }, done) : null;
+      again.current = error.unknown && !options.plain ? () => run(method, path, { ...options, idempotencyKey }, done) : null;
       setState({ error, again: again.current });
       return null;
     }
   }
   return { ...state, run, clear: () => setState({}) };
 }
+
+/** Errors of one refusal that are listed. */
+const ITEMS_MAX = 8;
 
 /** What went wrong, in words that do not promise too much. */
 export function Problem({ error, again }) {
@@ -70,7 +73,7 @@ export function Problem({ error, again }) {
       : html`<strong>${titles[error.status] ?? `Refused with status ${error.status}.`}</strong>
         ${error.items.length === 1
           ? html` ${error.items[0].msg}${error.items[0].loc ? html` <code>${error.items[0].loc.join(" › ")}</code>` : ""}`
-          : html`<ul>${error.items.slice(0, 20).map((item) => html`<li>${item.loc ? html`<code>${item.loc.join(" › ")}</code> ` : ""}${item.msg}</li>`)}</ul>`}`}
+          : html`<ul>${error.items.slice(0, ITEMS_MAX).map((item) => html`<li>${item.loc ? html`<code>${item.loc.join(" › ")}</code> ` : ""}${item.msg}</li>`)}${error.items.length > ITEMS_MAX ? html`<li>and ${error.items.length - ITEMS_MAX} more</li>` : ""}</ul>`}`}
     ${again ? html` <button onClick=${again}>Send it again</button> <span class="muted">It is done once at most.</span>` : ""}
     ${error.requestId ? html`<div class="muted small">request ${error.requestId}</div>` : ""}
   </div>`;
