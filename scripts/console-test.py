@@ -461,12 +461,14 @@ def check_copy(c):
     assert from_curl["results"] and from_python.stdout.strip() == str(from_curl), from_python.stderr
     c.page.keyboard.press("Escape")
     c.open("d/limits/c/both/edit", "Edit both")
-    c.page.get_by_role("region", name="Form").get_by_label("owner", exact=True).fill("it's \"copied\" $HOME – ü")
+    c.page.get_by_role("region", name="Form").get_by_label("owner", exact=True).fill("it's \"copied\" $HOME – ü 😀")
+    c.page.get_by_label("Reason", exact=True).fill("für curl")
     c.state("The node would take it")
     c.button("Copy as…").click()
     copied = texts()
     assert run(["bash", "-c", copied["curl"]]).returncode == 0
-    assert c.cluster.data(1, "/config_definition/limits/config/both")["data"]["owner"] == "it's \"copied\" $HOME – ü"
+    assert c.cluster.data(1, "/config_definition/limits/config/both/history")["results"][0]["reason"] == "für curl"
+    assert c.cluster.data(1, "/config_definition/limits/config/both")["data"]["owner"] == "it's \"copied\" $HOME – ü 😀"
     answer = run([sys.executable, "-c", copied["Python"]])
     assert "412" in answer.stderr, "the condition of the text holds no longer"
     c.page.keyboard.press("Escape")

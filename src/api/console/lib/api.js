@@ -48,6 +48,8 @@ export async function call(method, path, options = {}) {
   const headers = { Authorization: `Bearer ${options.key ?? key.value}`, ...options.headers };
   if (options.body !== undefined) headers["Content-Type"] ??= "application/json";
   if (write && !options.plain) headers["Idempotency-Key"] = options.idempotencyKey ?? newIdempotencyKey();
+  // A header is bytes: each character of the string that `fetch` takes stands for one byte.
+  for (const name of Object.keys(headers)) headers[name] = String.fromCharCode(...new TextEncoder().encode(headers[name]));
   const until = Date.now() + PATIENCE;
   for (let wait = 250; ; wait = Math.min(wait * 2, 2000)) {
     const { answer, refusal } = await attempt(method, path, headers, options, write);

@@ -4,7 +4,7 @@ import { url } from "./api.js";
 
 const shell = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
 const full = (request) => location.origin + url(request.path, request.query);
-const python = (text) => JSON.stringify(text).replace(/[\u007f-\uffff]/g, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
+const python = (text) => JSON.stringify(text).replace(/[\u{7f}-\u{10ffff}]/gu, (c) => `\\U${c.codePointAt(0).toString(16).padStart(8, "0")}`);
 
 function headersOf(request) {
   const headers = { ...request.headers };
@@ -25,7 +25,7 @@ export function curl(request) {
 }
 
 export function pythonText(request) {
-  const headers = headersOf(request).map(([name, value]) => `    ${python(name)}: ${python(value)},\n`).join("");
+  const headers = headersOf(request).map(([name, value]) => `        ${python(name)}: ${python(value)}${/[^\x20-\x7e]/.test(value) ? ".encode()" : ""},\n`).join("");
   const data = request.body === undefined ? "" : `,\n    data=${python(request.body)}.encode()`;
   const read = request.stream
     ? "with urllib.request.urlopen(request) as answer:\n    for line in answer:\n        print(line.decode(), end=\"\")\n"
@@ -38,10 +38,10 @@ request = urllib.request.Request(
     ${python(full(request))},
     method=${python(request.method)},
     headers={
-    "Authorization": "Bearer " + os.environ["CONCORD_API_KEY"],
+        "Authorization": "Bearer " + os.environ["CONCORD_API_KEY"],
 ${headers}    }${data},
 )
-${read}`.replace("headers={\n    \"Auth", "headers={\n        \"Auth").replaceAll(/^ {4}("(?!Auth)[^"]+": )/gm, "        $1");
+${read}`;
 }
 
 /** The command that does the same, for requests that the command line of this version has. */

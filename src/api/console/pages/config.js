@@ -3,6 +3,7 @@
 import { html, useEffect, useState } from "../vendor/preact.js";
 import { go, href, lacks, say } from "../lib/state.js";
 import { configPath, definitionPath, get } from "../lib/api.js";
+import { hiddenPlaces, hiddenText } from "../lib/redacted.js";
 import { follow } from "../lib/watch.js";
 import { Confirm, Crumbs, Field, Loaded, Tabs, Time, useLoad, useWrite } from "../parts/ui.js";
 import { CopyAs } from "../parts/copyas.js";
@@ -30,7 +31,7 @@ export default function Config({ parts: [, name, , config] }) {
   const loaded = useLoad(async (signal) => {
     const [record, schema] = await Promise.all([
       get(configPath(name, config), [], { signal }), get(`${definitionPath(name)}/schema`, [], { signal })]);
-    return { record: record.exact, etag: record.etag, schema: schema.exact.get("json_schema") };
+    return { record: record.exact, etag: record.etag, hidden: hiddenPlaces(record), schema: schema.exact.get("json_schema") };
   }, [name, config]);
   useEffect(() => {
     const stop = new AbortController();
@@ -53,6 +54,7 @@ export default function Config({ parts: [, name, , config] }) {
       : html`<${Loaded} of=${loaded} what="the config">${record && html`
       <dl class="facts"><div><dt>Revision</dt><dd>${revision}</dd></div><div><dt>Changed</dt><dd><${Time} of=${record.get("modified_at")} /></dd></div>
         <div><dt>Created</dt><dd><${Time} of=${record.get("created_at")} /></dd></div></dl>
+      ${loaded.data.hidden.paths.length ? html`<p class="banner warn">Your key may not see the secret values at <b>${hiddenText(loaded.data.hidden)}</b>: they are shown as null.</p>` : ""}
       <div class="split"><section aria-label="Fields"><h2>Fields</h2><${Fields} schema=${loaded.data.schema} value=${record.get("data")} /></section>
         <section aria-label="JSON"><h2>JSON</h2><${JsonView} value=${record.get("data")} label="JSON of the config" /></section></div>`}</${Loaded}>`}
     ${deleting ? html`<${Delete} name=${name} config=${config} etag=${loaded.data.etag} onClose=${() => setDeleting(false)} />` : ""}`;
@@ -71,8 +73,5 @@ function Delete({ name, config, etag, onClose }) {
   </${Confirm}>`;
 }
 
-/** The header of a reason. A header is bytes: each character of the string stands for one byte of its UTF-8. */
-export function reasonHeader(text) {
-  if (!text.trim()) return {};
-  return { "X-Change-Reason": String.fromCharCode(...new TextEncoder().encode(text.trim())) };
-}
+/** The header of a reason. */
+export const reasonHeader = (text) => (text.trim() ? { "X-Change-Reason": text.trim() } : {});

@@ -4,6 +4,7 @@ import { html, useEffect, useMemo, useRef, useState } from "../vendor/preact.js"
 import { go, href, route, say, unsaved } from "../lib/state.js";
 import { configPath, definitionPath, dryRun, get } from "../lib/api.js";
 import { JsonError, locate, parse, print, put, same } from "../lib/json.js";
+import { hiddenPlaces, hiddenText, keeping } from "../lib/redacted.js";
 import { initial } from "../lib/schema.js";
 import { follow } from "../lib/watch.js";
 import { Crumbs, Field, Loaded, Problem, useDebounced, useLoad, useWrite } from "../parts/ui.js";
@@ -19,7 +20,8 @@ export default function Edit({ parts: [, name, , config] }) {
     const from = config ?? route.value.query.get("from");
     if (!from) return { schema, data: initial(schema, schema ?? new Map()), etag: null };
     const record = await get(configPath(name, from), [], { signal });
-    return { schema, data: record.exact.get("data"), etag: config ? record.etag : null };
+    const hidden = hiddenPlaces(record);
+    return { schema, data: keeping(record.exact.get("data"), hidden), hidden, etag: config ? record.etag : null };
   }, [name, config]);
   // What is loaded again, as after a new key, must not take away what was typed.
   const first = useRef(null);
@@ -88,7 +90,7 @@ function Editing({ name, config, start }) {
     try {
       const now = await get(configPath(name, config), []);
       if (now.etag === base.etag) { setOther(null); return; }
-      setMerging({ theirs: now.exact.get("data"), etag: now.etag });
+      setMerging({ theirs: keeping(now.exact.get("data"), hiddenPlaces(now)), etag: now.etag });
     } catch (error) {
       if (error.status === undefined) throw error;
       setMerging({ error });
@@ -128,6 +130,7 @@ function Editing({ name, config, start }) {
     ${merging?.error ? html`<${Problem} error=${merging.error} />` : ""}
     ${merging && !merging.error ? html`<${Merge} base=${base.data} mine=${value} theirs=${merging.theirs} by=${other?.by} onClose=${() => setMerging(null)}
       onUse=${(result) => { setBase({ data: merging.theirs, etag: merging.etag }); setText(print(result)); setMerging(null); setOther(null); write.clear(); setDry({}); if (same(result, merging.theirs)) say("What is there now is what you wanted: nothing to save"); }} />` : ""}
+    ${start.hidden?.paths.length ? html`<p class="banner warn">Your key may not see the secret values at <b>${hiddenText(start.hidden)}</b>. ${isNew ? "A new config needs values of its own there." : "They stay as they are unless you replace them."}</p>` : ""}
     <div class="bar spaced">
       ${isNew ? html`<${Field} label="Key" hint="1 to 255 of A-Z a-z 0-9 _ . ~ -"><input required value=${key} autocomplete="off" spellcheck=${false} onInput=${(event) => setKey(event.target.value.trim())} /></${Field}>` : ""}
       <${Field} label="Reason" hint="Stored in the history"><input value=${reason} maxlength="300" onInput=${(event) => setReason(event.target.value)} /></${Field}></div>

@@ -2,6 +2,7 @@
 // is in the data is hidden or lost. Each change is told as a path and a value: the page holds the one state.
 import { html, useEffect, useState } from "../vendor/preact.js";
 import { JsonError, Num, parse, print, same } from "../lib/json.js";
+import { isKept } from "../lib/redacted.js";
 import { allowsNull, choices, initial, kind, limits, resolve, shows } from "../lib/schema.js";
 
 const NUMBER = /^-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?$/;
@@ -42,7 +43,7 @@ function Place({ name, root, schema, value, path, required, extra, errors, onCha
   const title = schema.get("title") ?? name;
   const here = errors.filter((error) => same(error.path, path));
   const id = `f-${path.join("-")}`;
-  const nested = (kind(schema) === "object" && value instanceof Map) || (kind(schema) === "array" && Array.isArray(value));
+  const nested = !isKept(value) && ((kind(schema) === "object" && value instanceof Map) || (kind(schema) === "array" && Array.isArray(value)));
   const remove = value !== undefined && (!required || element);
   const head = html`<span class=${required ? "name required" : "name"}>${title}${extra ? html` <span class="muted small">not in the schema</span>` : ""}</span>`;
   const about = html`${value === undefined ? html`<button type="button" class="quiet" aria-label=${`Set ${title}`} onClick=${() => onChange(path, initial(root, schema))}>Set</button>` : ""}
@@ -72,6 +73,7 @@ function Items({ root, schema, value, path, errors, onChange }) {
 
 function Control({ id, root, schema, value, path, onChange, title, required, describedby, invalid }) {
   const common = { id, "aria-describedby": describedby, "aria-invalid": invalid || undefined, "aria-required": required || undefined };
+  if (isKept(value)) return html`<span class="bar"><span id=${id} class="muted">hidden, stays as it is</span><button type="button" onClick=${() => onChange(path, initial(root, schema))}>Replace it</button></span>`;
   if (!shows(schema, value)) return html`<${Raw} ...${{ common, value, path, onChange }} />`;
   if (value === null) return html`<span class="bar"><code id=${id}>null</code><button type="button" onClick=${() => onChange(path, initial(root, withoutNull(schema)))}>Give it a value</button></span>`;
   const toNull = allowsNull(schema) ? html`<button type="button" class="quiet" aria-label=${`Set ${title} to null`} onClick=${() => onChange(path, null)}>null</button>` : "";

@@ -9,7 +9,7 @@ export function places() {
     { text: "Cluster", parts: ["cluster"], verb: "cluster" },
   ];
   if (principal.value) all.push({ text: "Keys", parts: ["keys"], verb: "keys" }, { text: "Audit", parts: ["audit"], verb: "audit" });
-  return all.filter((place) => !(place.verb && place.verb !== "cluster" && lacks(place.verb)));
+  return all.filter((place) => !(place.verb && lacks(place.verb)));
 }
 
 export function Shell({ children, onPalette }) {
