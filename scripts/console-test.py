@@ -6,7 +6,7 @@ Each function below whose name begins with `check_` is a capability; they run in
 the middle the leader is killed. On every page, in both themes, axe-core looks for what people with a keyboard or a screen
 reader would miss. Nothing may be fetched from elsewhere, and the page's policy may never be broken.
 
---shots DIR  writes a picture of every page in both themes
+--shots DIR  writes a screenshot of every page in both themes
 --files DIR  serves the console's files from a directory instead of the binary, to work on them without a build
 --only NAME  runs the sign-in and these checks only
 """

@@ -159,7 +159,7 @@ class Console:
         return self.page.evaluate("document.querySelector('.editor-host').shadowRoot.querySelector('.cm-content').innerText")
 
     def look(self, name):
-        """Both themes: no violation of the rules, and a picture."""
+        """Both themes: no violation of the rules, and a screenshot."""
         for theme in ("light", "dark"):
             self.page.emulate_media(color_scheme=theme, reduced_motion="reduce")
             expect(self.page.locator(f"html[data-theme={theme}]")).to_have_count(1)

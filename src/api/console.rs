@@ -69,19 +69,23 @@ fn find(name: &str) -> Result<&'static Asset, Problem> {
 }
 
 fn answer(asset: &'static Asset, headers: &HeaderMap) -> Reply {
-    if names(headers, &header::IF_NONE_MATCH, |known| known == asset.version || known == "*") {
-        return Reply::not_modified().asset_version(asset.version);
-    }
+    let known = names(headers, &header::IF_NONE_MATCH, |known| known == asset.version || known == "*");
+    let reply = if known { Reply::not_modified() } else { whole(asset, headers) };
+    // A browser keeps the file and asks whether it is still the one.
+    let reply = reply.header(header::ETAG, asset.version).header(header::CACHE_CONTROL, "no-cache");
+    reply.header(header::VARY, "accept-encoding")
+}
+
+fn whole(asset: &'static Asset, headers: &HeaderMap) -> Reply {
     let takes_gzip = names(headers, &header::ACCEPT_ENCODING, is_gzip);
     // From the program, not copied: a stranger may ask for it on each stream of many connections and read none of it.
     let bytes = Bytes::from_static(if takes_gzip { asset.packed } else { asset.plain });
-    let reply = if asset.name == "index.html" {
-        Reply::page_of_modules(POLICY, bytes)
-    } else {
-        Reply::asset(media_type(asset.name), bytes)
-    };
-    let reply = if takes_gzip { reply.packed() } else { reply };
-    reply.asset_version(asset.version)
+    let reply = Reply::asset(media_type(asset.name), bytes);
+    let reply = if takes_gzip { reply.header(header::CONTENT_ENCODING, "gzip") } else { reply };
+    if asset.name != "index.html" {
+        return reply;
+    }
+    reply.header(header::CONTENT_SECURITY_POLICY, POLICY).header(header::REFERRER_POLICY, "no-referrer")
 }
 
 /// Whether a header with a list has an element of which `is` says so.

@@ -167,28 +167,11 @@ impl Reply {
         Self::asset(kind, bytes).header(header::CONTENT_SECURITY_POLICY, POLICY)
     }
 
-    /// The page of the console, under a policy of its own.
-    pub(super) fn page_of_modules(policy: &'static str, bytes: Bytes) -> Self {
-        let page = Self::asset("text/html; charset=utf-8", bytes);
-        page.header(header::CONTENT_SECURITY_POLICY, policy).header(header::REFERRER_POLICY, "no-referrer")
-    }
-
     /// Sends the caller to another path, relative to the one that was asked for.
     pub(super) fn redirect(path: &'static str) -> Self {
         let reply =
             Self { status: StatusCode::TEMPORARY_REDIRECT, headers: HeaderMap::new(), body: Body::empty() };
         reply.header(header::LOCATION, path)
-    }
-
-    /// Marks a body that is compressed with gzip.
-    pub(super) fn packed(self) -> Self {
-        self.header(header::CONTENT_ENCODING, "gzip")
-    }
-
-    /// Names the version of a file: a browser keeps the file and asks whether it is still the one.
-    pub(super) fn asset_version(self, version: &'static str) -> Self {
-        let reply = self.header(header::ETAG, version).header(header::CACHE_CONTROL, "no-cache");
-        reply.header(header::VARY, "accept-encoding")
     }
 
     /// Names the revision of the state that the answer was made from.
@@ -248,7 +231,8 @@ impl Reply {
         self.header(BREAKING_CONFIGS, &count.to_string())
     }
 
-    fn header(mut self, name: HeaderName, value: &str) -> Self {
+    /// Sets a header.
+    pub(super) fn header(mut self, name: HeaderName, value: &str) -> Self {
         let value = HeaderValue::from_str(value).expect("made of literals, numbers and valid keys");
         self.headers.insert(name, value);
         self

@@ -75,7 +75,7 @@ function Control({ id, root, schema, value, path, onChange, title, required, des
   const common = { id, "aria-describedby": describedby, "aria-invalid": invalid || undefined, "aria-required": required || undefined };
   if (isKept(value)) return html`<span class="bar"><span id=${id} class="muted">hidden, stays as it is</span><button type="button" onClick=${() => onChange(path, initial(root, schema))}>Replace it</button></span>`;
   if (!shows(schema, value)) return html`<${Raw} ...${{ common, value, path, onChange }} />`;
-  if (value === null) return html`<span class="bar"><code id=${id}>null</code><button type="button" onClick=${() => onChange(path, initial(root, withoutNull(schema)))}>Give it a value</button></span>`;
+  if (value === null && allowsNull(schema)) return html`<span class="bar"><code id=${id}>null</code><button type="button" onClick=${() => onChange(path, initial(root, withoutNull(schema)))}>Give it a value</button></span>`;
   const toNull = allowsNull(schema) ? html`<button type="button" class="quiet" aria-label=${`Set ${title} to null`} onClick=${() => onChange(path, null)}>null</button>` : "";
   switch (kind(schema)) {
     case "choice": {

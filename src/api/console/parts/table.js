@@ -53,7 +53,7 @@ export function Table({ label, rows, columns, sort, onSort, rowKey, rowHref, fre
       ${row ? columns.map((column) => html`<div role="cell" class=${column.class}>${column.cell(row)}</div>`)
         : columns.map((column, i) => html`<div role="cell" class="muted">${i === 0 ? "…" : ""}</div>`)}</div>`);
   }
-  return html`<div class="table" role="table" aria-label=${label} aria-rowcount=${known + 1} tabindex="0" ref=${box} onKeyDown=${onKey}
+  return html`<div class="table" role="table" aria-label=${label} aria-rowcount=${known + 1} tabindex="0" ref=${box} style=${{ "--width": `${12 + 8 * columns.length}rem` }} onKeyDown=${onKey}
     onScroll=${() => setView({ top: box.current.scrollTop, height: box.current.clientHeight })}>
     <div role="rowgroup" class="head"><div role="row" aria-rowindex="1" class="row" style=${{ gridTemplateColumns: template }}>
       ${columns.map((column) => html`<div role="columnheader" class=${column.class} aria-sort=${sort.by === column.sort ? (sort.order === "asc" ? "ascending" : "descending") : undefined}>
