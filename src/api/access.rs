@@ -1,7 +1,8 @@
 //! Authentication of every request, those for unknown paths included.
 //!
 //! **Invariant:** no answer reveals anything about a request, not even whether its path exists, before the credential is
-//! checked. Only GET and HEAD of the probes, of `docs` and of `console` need none; no other header, address or spelling is exempt.
+//! checked. Only GET and HEAD of the probes, of `docs` and of `console` need none; no other header, address or spelling is
+//! exempt.
 
 use axum::extract::Request;
 use http::{HeaderMap, Method, header};

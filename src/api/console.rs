@@ -40,9 +40,9 @@ pub(super) fn is_public(path: &str) -> bool {
     path.strip_prefix(PAGE).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Sends the browser from `/ui` to `/ui/`, so that what the page names is found below it.
-pub(super) fn to_page() -> Ready<Reply> {
-    ready(Reply::redirect("ui/"))
+/// The answer at `/ui`: sends the browser to `/ui/`, so that what the page names is found below it.
+pub(super) fn to_page(headers: HeaderMap) -> Ready<Result<Reply, Problem>> {
+    ready(find("moved.html").map(|asset| answer(asset, &headers)))
 }
 
 /// The page at `/ui/`.
@@ -82,7 +82,7 @@ fn whole(asset: &'static Asset, headers: &HeaderMap) -> Reply {
     let bytes = Bytes::from_static(if takes_gzip { asset.packed } else { asset.plain });
     let reply = Reply::asset(media_type(asset.name), bytes);
     let reply = if takes_gzip { reply.header(header::CONTENT_ENCODING, "gzip") } else { reply };
-    if asset.name != "index.html" {
+    if !asset.name.ends_with(".html") {
         return reply;
     }
     reply.header(header::CONTENT_SECURITY_POLICY, POLICY).header(header::REFERRER_POLICY, "no-referrer")

@@ -167,13 +167,6 @@ impl Reply {
         Self::asset(kind, bytes).header(header::CONTENT_SECURITY_POLICY, POLICY)
     }
 
-    /// Sends the caller to another path, relative to the one that was asked for.
-    pub(super) fn redirect(path: &'static str) -> Self {
-        let reply =
-            Self { status: StatusCode::TEMPORARY_REDIRECT, headers: HeaderMap::new(), body: Body::empty() };
-        reply.header(header::LOCATION, path)
-    }
-
     /// Names the revision of the state that the answer was made from.
     pub(super) fn state_revision(mut self, revision: Revision) -> Self {
         self.headers.insert(STATE_REVISION, number(revision));
@@ -231,7 +224,6 @@ impl Reply {
         self.header(BREAKING_CONFIGS, &count.to_string())
     }
 
-    /// Sets a header.
     pub(super) fn header(mut self, name: HeaderName, value: &str) -> Self {
         let value = HeaderValue::from_str(value).expect("made of literals, numbers and valid keys");
         self.headers.insert(name, value);

@@ -60,8 +60,7 @@ pub(super) fn operations() -> Vec<Entry> {
         describe(Get, "/ui", TAG, "ui", "The console")
             .without_key()
             .response(200, "The page.", page("text/html"), &[])
-            .response(304, "The caller has this version already.", None, &[])
-            .response(307, "The page is at `/ui/`.", None, &[]),
+            .response(304, "The caller has this version already.", None, &[]),
         console_file("/ui/{file}", "ui_file"),
         console_file("/ui/{folder}/{file}", "ui_file_in_folder"),
     ]
