@@ -51,6 +51,10 @@ export async function call(method, path, options = {}) {
   // A header is bytes: each character of the string that `fetch` takes stands for one byte.
   for (const name of Object.keys(headers)) headers[name] = String.fromCharCode(...new TextEncoder().encode(headers[name]));
   const until = Date.now() + PATIENCE;
+  if (refused.value && options.key === undefined) {
+    // Known to be refused: to ask again would only count as another failure.
+    throw new Refusal({ status: 401, items: [{ msg: refused.value }], requestId: null, write: false });
+  }
   for (let wait = 250; ; wait = Math.min(wait * 2, 2000)) {
     const { answer, refusal } = await attempt(method, path, headers, options, write);
     if (answer) {

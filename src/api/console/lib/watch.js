@@ -12,6 +12,8 @@ export async function follow(query, on, signal) {
   let last = null;
   for (let wait = 250; !signal.aborted; wait = Math.min(wait * 2, 4000)) {
     try {
+      // Until there is another key, to ask again would only count as another failure.
+      while (refused.value) await pause(500, signal);
       const headers = { Authorization: `Bearer ${key.value}`, Accept: "text/event-stream" };
       if (last !== null) headers["Last-Event-ID"] = last;
       const response = await fetch(url("/watch", query), { headers, signal, cache: "no-store", credentials: "omit" });

@@ -57,6 +57,7 @@ function Me({ onDisable }) {
   const me = principal.value;
   if (!me) return null;
   return html`<dl class="facts"><div><dt>You use</dt><dd>${me.name ?? me.key_id ?? "root"}</dd></div>${me.grants ? html`<div><dt>It may</dt><dd><${Grants} of=${me.grants} /></dd></div>` : ""}
+    ${Object.entries(me.quota_left ?? {}).filter(([, left]) => left !== null).map(([name, left]) => html`<div><dt>Left: ${name.replaceAll("_", " ")}</dt><dd>${left}</dd></div>`)}
     ${me.root ? html`<div><dt>The root key</dt><dd><button class="quiet" onClick=${onDisable}>Disable it…</button></dd></div>` : ""}
     ${me.expires_at ? html`<div><dt>Expires</dt><dd><${Time} of=${me.expires_at} /></dd></div>` : ""}</dl>`;
 }

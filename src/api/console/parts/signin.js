@@ -6,15 +6,13 @@ import { get } from "../lib/api.js";
 
 /** Learns whose the key is. A cluster without stored keys has no `whoami`: there is the root key only. */
 export async function introduce(key) {
-  const cluster = get("/cluster", [], { once: true, key }).catch((error) => {
-    if (error.status === 403) return null;
+  // One after the other: a key that is refused costs one of the few failures that an address may have in a minute.
+  const unless = (status) => (error) => {
+    if (error.status === status) return null;
     throw error;
-  });
-  const me = get("/whoami", [], { once: true, key }).catch((error) => {
-    if (error.status === 404) return null;
-    throw error;
-  });
-  const [view, who] = await Promise.all([cluster, me]);
+  };
+  const who = await get("/whoami", [], { once: true, key }).catch(unless(404));
+  const view = await get("/cluster", [], { once: true, key }).catch(unless(403));
   if (view) members.value = view.data.members;
   principal.value = who ? who.data : null;
 }
