@@ -416,6 +416,13 @@ def check_watch(c):
     assert c.cluster.call(1, "DELETE", "/config_definition/limits/config/tenant-00103")[0] == 200
     c.button("Go on (1 more)").click()
     expect(c.page.get_by_role("row").filter(has_text="tenant-00103")).to_contain_text("deleted")
+    # A tab that is not seen holds no connection; what happened meanwhile is there when it is seen again.
+    hide = "(hidden) => { Object.defineProperty(document, 'hidden', { value: hidden, configurable: true }); document.dispatchEvent(new Event('visibilitychange')); }"
+    c.page.evaluate(hide, True)
+    expect(c.page.get_by_text("Connecting again…")).to_be_visible()
+    assert c.cluster.call(1, "DELETE", "/config_definition/limits/config/tenant-00104")[0] == 200
+    c.page.evaluate(hide, False)
+    expect(c.page.get_by_role("row").filter(has_text="tenant-00104")).to_have_count(1)
     c.open("watch?definition=limits&from=999999999", "Changes")
     expect(c.page.get_by_role("alert")).to_be_visible()
 

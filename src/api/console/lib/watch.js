@@ -1,6 +1,7 @@
 // Changes as they happen: server-sent events, read with `fetch` because an `EventSource` sends no key. After a
 // connection ends, the next one continues behind the last event, on whatever node answers: nothing is missed and nothing
-// comes twice.
+// comes twice. A tab that is not seen holds no connection, as a browser has few of them for one host; it continues where
+// it was when it is seen again.
 import { key, refused } from "./state.js";
 import { itemsOf, pause, url } from "./api.js";
 
@@ -10,13 +11,16 @@ import { itemsOf, pause, url } from "./api.js";
  */
 export async function follow(query, on, signal) {
   let last = null;
+  let connection = null;
   for (let wait = 250; !signal.aborted; wait = Math.min(wait * 2, 4000)) {
     try {
       // Until there is another key, to ask again would only count as another failure.
       while (refused.value) await pause(500, signal);
+      await seen(signal);
       const headers = { Authorization: `Bearer ${key.value}`, Accept: "text/event-stream" };
       if (last !== null) headers["Last-Event-ID"] = last;
-      const response = await fetch(url("/watch", query), { headers, signal, cache: "no-store", credentials: "omit" });
+      connection = connect(signal);
+      const response = await fetch(url("/watch", query), { headers, signal: connection.signal, cache: "no-store", credentials: "omit" });
       if (response.status === 200) {
         on.state("live");
         for await (const event of events(response.body)) {
@@ -30,7 +34,7 @@ export async function follow(query, on, signal) {
         const text = await response.text();
         if (response.status === 410) throw new Gone(itemsOf(text)[0].msg);
         if (response.status === 401) refused.value = "it is not valid";
-        if (![429, 503, 504].includes(response.status)) {
+        if (![401, 429, 503, 504].includes(response.status)) {
           on.refused(itemsOf(text));
           return;
         }
@@ -40,7 +44,10 @@ export async function follow(query, on, signal) {
       if (error instanceof Gone) {
         last = null;
         on.gone(error.message);
-      } else if (!(error instanceof TypeError)) throw error;
+      } else if (error.name === "AbortError") wait = 125;
+      else if (!(error instanceof TypeError)) throw error;
+    } finally {
+      connection?.end();
     }
     if (signal.aborted) return;
     on.state("waiting");
@@ -53,6 +60,37 @@ export async function follow(query, on, signal) {
 }
 
 class Gone extends Error {}
+
+/** Waits until the tab is seen. */
+function seen(signal) {
+  if (!document.hidden) return undefined;
+  return new Promise((resolve) => {
+    const look = () => {
+      if (document.hidden && !signal.aborted) return;
+      document.removeEventListener("visibilitychange", look);
+      resolve();
+    };
+    document.addEventListener("visibilitychange", look);
+    signal.addEventListener("abort", look, { once: true });
+  });
+}
+
+/** A signal that is aborted with `signal`, and when the tab is hidden. */
+function connect(signal) {
+  const stop = new AbortController();
+  const hide = () => { if (document.hidden) stop.abort(); };
+  const abort = () => stop.abort();
+  document.addEventListener("visibilitychange", hide);
+  signal.addEventListener("abort", abort);
+  return {
+    signal: stop.signal,
+    end() {
+      document.removeEventListener("visibilitychange", hide);
+      signal.removeEventListener("abort", abort);
+      stop.abort();
+    },
+  };
+}
 
 /** The events of a stream. */
 async function* events(body) {
