@@ -120,6 +120,14 @@ class Console:
             self.context.route("**/ui/**", self.from_directory)
         self.axe = pathlib.Path(os.environ["AXE"]).read_text()
 
+    def visitor(self):
+        """A page of somebody else: nothing is shared with the page of this console."""
+        page = self.browser.new_page()
+        if self.options.files:
+            page.route("**/ui/**", self.from_directory)
+        page.goto(f"{self.origin}/ui/")
+        return page
+
     def from_directory(self, route):
         name = route.request.url.split("/ui/", 1)[1].split("?")[0] or "index.html"
         file = pathlib.Path(self.options.files) / name
