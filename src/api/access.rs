@@ -1,13 +1,14 @@
 //! Authentication of every request, those for unknown paths included.
 //!
 //! **Invariant:** no answer reveals anything about a request, not even whether its path exists, before the credential is
-//! checked. Only GET and HEAD of the probes and of `docs` need none; no other header, address or spelling is exempt.
+//! checked. Only GET and HEAD of the probes, of `docs` and of `console` need none; no other header, address or spelling is
+//! exempt.
 
 use axum::response::{IntoResponse as _, Response};
 use http::{Extensions, HeaderMap, Method, header};
 
 use super::{
-    docs, probes, quota,
+    console, docs, probes, quota,
     reply::{NOT_VALID, Problem},
     server::CallerConnection,
 };
@@ -57,7 +58,8 @@ fn is_public(method: &Method, path: &str) -> bool {
         && (path == "/"
             || probes::LIVE.contains(&path)
             || probes::READY.contains(&path)
-            || docs::is_public(path))
+            || docs::is_public(path)
+            || console::is_public(path))
 }
 
 /// The credential of `Authorization: <key>` or `Authorization: Bearer <key>`.

@@ -25,6 +25,7 @@
 //! | the `OpenAPI` document | `openapi` |
 //! | `/openapi.json` and the page at `/docs` | `docs` |
 //! | quotas of access keys: 429, and what is left | `quota` |
+//! | the console at `/ui`; its modules are in `console/` | `console` |
 //! | status codes, error types, response headers | `reply` |
 //! | which secret values a caller is not shown | `redaction` |
 //! | answers in the memory budget | `weight` |
@@ -51,6 +52,7 @@ mod body;
 mod cluster;
 mod condition;
 mod configs;
+mod console;
 mod cursor;
 mod decision;
 mod definitions;
@@ -317,6 +319,10 @@ fn public_routes(limits: &Limits) -> Vec<(&'static str, MethodRouter<Service>)> 
         (docs::PAGE, get(docs::page)),
         ("/docs/", get(docs::page_with_slash)),
         ("/docs/{file}", get(docs::asset)),
+        (console::PAGE, get(console::to_page)),
+        ("/ui/", get(console::page)),
+        ("/ui/{file}", get(console::file)),
+        ("/ui/{folder}/{file}", get(console::file_in_folder)),
     ];
     routes.extend(probes::LIVE.map(|path| (path, get(probes::live))));
     routes.extend(probes::READY.map(|path| (path, get(probes::ready))));

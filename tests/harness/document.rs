@@ -110,7 +110,7 @@ fn response(method: &Method, path: &str, status: u16) -> Result<Option<&'static 
 /// The item of the path whose segments are these; a path with and without a slash at its end is one.
 fn item(path: &str) -> Option<&'static Value> {
     let segments = |path: &str| -> Vec<String> {
-        let has_both = path.starts_with("/api/") || path == "/docs/";
+        let has_both = path.starts_with("/api/") || path == "/docs/" || path == "/ui/";
         let path = path.strip_suffix('/').filter(|_| has_both).unwrap_or(path);
         path.split('/').map(str::to_owned).collect()
     };

@@ -40,6 +40,7 @@ fn path_parameters() -> Vec<(&'static str, Parameter)> {
         path("id", "The node's id.", integer(1)),
         path("key_id", "The access key's id.", text().examples([json!("4kPq0sWc7RtZ")])),
         path("file", "A file of the page.", text().pattern(Some("^[A-Za-z0-9._-]+$"))),
+        path("folder", "A folder of the page.", text().pattern(Some("^[a-z]+$"))),
     ]
 }
 
