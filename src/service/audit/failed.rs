@@ -105,8 +105,9 @@ mod tests {
     #[test]
     fn the_memory_for_addresses_is_bounded() {
         let mut failed = Failed::default();
-        let lines =
-            (0..100_000).filter(|number| failed.note(Some(address(*number)), Timestamp(5), Some(401))).count();
+        let lines = (0..100_000)
+            .filter(|number| failed.note(Some(address(*number)), Timestamp(5), Some(401)))
+            .count();
         assert_eq!((lines, failed.by_address.len()), (ADDRESSES_MAX, ADDRESSES_MAX));
         let rest = 100_000 - ADDRESSES_MAX as u64;
         let expected = Event::FailedCredentials { address: None, count: rest, throttled: 0 };

@@ -50,6 +50,8 @@ pub(super) struct Rights {
 #[derive(Debug)]
 struct Judged {
     watches: u64,
+    /// As it was when it last was one.
+    principal: Principal,
     standing: watch::Sender<Standing>,
 }
 
@@ -74,9 +76,11 @@ impl Rights {
             )));
         }
         let holder = (id, secret);
-        let judged = holders
-            .entry(holder.clone())
-            .or_insert_with(|| Judged { watches: 0, standing: watch::Sender::new(Ok(principal.clone())) });
+        let judged = holders.entry(holder.clone()).or_insert_with(|| Judged {
+            watches: 0,
+            principal: principal.clone(),
+            standing: watch::Sender::new(Ok(principal.clone())),
+        });
         judged.watches += 1;
         // What was judged before this watch opened counts for it as well.
         let mut standing = judged.standing.subscribe();
@@ -87,11 +91,12 @@ impl Rights {
 
     /// Judges every key again.
     fn judge(&self, judge: impl Fn(&Principal) -> Standing) {
-        for judged in self.lock().values() {
+        for judged in self.lock().values_mut() {
+            let now = judge(&judged.principal);
+            if let Ok(principal) = &now {
+                judged.principal = principal.clone();
+            }
             judged.standing.send_if_modified(|standing| {
-                // A key that was refused once stays so for these watches, which end.
-                let Ok(principal) = &*standing else { return false };
-                let now = judge(principal);
                 let is_new = now != *standing;
                 *standing = now;
                 is_new
@@ -101,9 +106,7 @@ impl Rights {
 
     /// Whether stored keys have watches open.
     fn has_stored_keys(&self) -> bool {
-        let is_stored =
-            |judged: &Judged| judged.standing.borrow().as_ref().is_ok_and(|one| one.key.is_some());
-        self.lock().values().any(is_stored)
+        self.lock().values().any(|judged| !judged.principal.is_root())
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Holder, Judged>> {
@@ -214,6 +217,8 @@ mod tests {
         assert_eq!(right.check(&all), Err(gone()));
         let mut late = rights.register(&Principal::root(), 2).unwrap();
         assert_eq!(late.check(&all), Err(gone()), "it was authenticated before the key ended");
+        rights.judge(|principal| Ok(principal.clone()));
+        assert_eq!(late.check(&all), Ok(()), "it could not be known for a moment only");
         drop((right, late));
         assert!(
             rights.register(&Principal::root(), 2).unwrap().check(&all).is_ok(),
