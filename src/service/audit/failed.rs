@@ -81,23 +81,23 @@ impl Failed {
 mod tests {
     use super::*;
 
-    fn address(number: u32) -> Option<IpAddr> {
-        Some(IpAddr::from(number.to_be_bytes()))
+    fn address(number: u32) -> IpAddr {
+        IpAddr::from(number.to_be_bytes())
     }
 
     #[test]
     fn an_address_has_two_lines_a_minute() {
         let mut failed = Failed::default();
-        assert!(failed.note(address(1), Timestamp(0), Some(401)));
+        assert!(failed.note(Some(address(1)), Timestamp(0), Some(401)));
         for _ in 0..9 {
-            assert!(!failed.note(address(1), Timestamp(1), Some(401)));
+            assert!(!failed.note(Some(address(1)), Timestamp(1), Some(401)));
         }
-        assert!(!failed.note(address(1), Timestamp(1), Some(429)));
-        assert!(failed.note(address(2), Timestamp(WINDOW_US / 2), Some(401)));
+        assert!(!failed.note(Some(address(1)), Timestamp(1), Some(429)));
+        assert!(failed.note(Some(address(2)), Timestamp(WINDOW_US / 2), Some(401)));
         assert_eq!(failed.take_due(Timestamp(WINDOW_US - 1), false), []);
-        let expected = Event::FailedCredentials { address: address(1), count: 10, throttled: 1 };
+        let expected = Event::FailedCredentials { address: Some(address(1)), count: 10, throttled: 1 };
         assert_eq!(failed.take_due(Timestamp(WINDOW_US), false), [expected]);
-        assert!(failed.note(address(1), Timestamp(WINDOW_US), Some(401)), "the next minute");
+        assert!(failed.note(Some(address(1)), Timestamp(WINDOW_US), Some(401)), "the next minute");
         assert_eq!(failed.take_due(Timestamp(WINDOW_US), true), [], "single failures have had their line");
         assert!(failed.by_address.is_empty());
     }
@@ -105,8 +105,9 @@ mod tests {
     #[test]
     fn the_memory_for_addresses_is_bounded() {
         let mut failed = Failed::default();
-        let lines =
-            (0..100_000).filter(|number| failed.note(address(*number), Timestamp(5), Some(401))).count();
+        let lines = (0..100_000)
+            .filter(|number| failed.note(Some(address(*number)), Timestamp(5), Some(401)))
+            .count();
         assert_eq!((lines, failed.by_address.len()), (ADDRESSES_MAX, ADDRESSES_MAX));
         let rest = 100_000 - ADDRESSES_MAX as u64;
         let expected = Event::FailedCredentials { address: None, count: rest, throttled: 0 };
@@ -116,7 +117,7 @@ mod tests {
     #[test]
     fn a_clock_that_goes_back_keeps_no_address() {
         let mut failed = Failed::default();
-        failed.note(address(1), Timestamp(10 * WINDOW_US), Some(401));
+        failed.note(Some(address(1)), Timestamp(10 * WINDOW_US), Some(401));
         failed.take_due(Timestamp(WINDOW_US), false);
         assert!(failed.by_address.is_empty());
     }

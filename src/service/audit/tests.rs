@@ -231,7 +231,7 @@ async fn pages_hold_the_lines_as_they_stand_in_both_directions() {
     assert_eq!(newest.lines[0], all[100]);
     for (seq, line) in (1..).zip(&all) {
         let one = read(AuditQuery { after: Some(seq - 1), limit: 1, ..base.clone() });
-        assert_eq!(&one.lines[..], [line.clone()]);
+        assert_eq!(one.lines, std::slice::from_ref(line));
     }
     let count = |query: AuditQuery| read(AuditQuery { limit: 1000, ..query }).lines.len();
     let some = |text: &str| Some(text.to_owned());
