@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     index::{Indexing, InlineBytes},
     key::Key,
+    schema::StoredSchema,
     time::Timestamp,
 };
 
@@ -27,7 +28,8 @@ pub struct Definition {
     /// Its indexed paths as they were written.
     pub indexes: Vec<String>,
     /// The JSON text of its schema; without one any object is valid.
-    pub schema: Option<Arc<str>>,
+    #[serde(with = "super::schema::stored")]
+    pub schema: Option<StoredSchema>,
     /// The slots of the indexed paths, and the build in progress.
     pub indexing: Indexing,
     /// When it was created.

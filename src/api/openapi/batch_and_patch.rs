@@ -12,7 +12,7 @@ use super::{
     builder::{DRY_RUN_WRITE_PARAMETERS, Entry, RECORD_HEADERS, WRITE_REFUSALS, describe},
     configs,
     schemas::{
-        Field, Named, any_value, closed, json_object, key, nullable, open, paths, reference, schema_or_null,
+        Field, Named, any_value, closed, format_assertion, json_object, key, nullable, open, paths, reference, schema_or_null,
         text,
     },
 };
@@ -101,7 +101,7 @@ fn batch_operation(limits: &Limits) -> OneOfBuilder {
     let patch = OneOfBuilder::new().item(reference("MergePatch")).item(reference("JsonPatch"));
     let patch: Field = ("patch", patch.into());
     OneOfBuilder::new()
-        .item(operation(batch::CREATE_DEFINITION, vec![], vec![indexes(), schema, creates()]))
+        .item(operation(batch::CREATE_DEFINITION, vec![], vec![indexes(), schema, format_assertion(), creates()]))
         .item(operation(batch::SET_INDEXES, vec![indexes()], vec![matches()]))
         .item(operation(batch::DELETE_DEFINITION, vec![], vec![restrict, matches()]))
         .item(operation(batch::CREATE_CONFIG, vec![config(), data()], vec![creates()]))

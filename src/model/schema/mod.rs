@@ -6,8 +6,10 @@
 //! |---|---|
 //! | `graph` | the subschemas and references of a document; nothing is fetched |
 //! | `pattern` | patterns match in linear time and bounded memory |
+//! | `references` | where references lead, for other readers of a schema |
 //! | `positions` | how many states of a pattern a match may be in |
 //! | `cost` | the cost of a check is bounded before it begins, because a check that has begun can't be stopped |
+//! | `stored` | a schema as it is stored: its text, and what `format` means in it |
 //! | `size` | the size of data, as the cost counts it |
 //! | `unique` | `uniqueItems` in O(n log n) |
 //!
@@ -16,25 +18,53 @@
 
 use std::fmt::{self, Write as _};
 
-use jsonschema::{Draft, ValidationError, ValidationOptions, Validator};
+use jsonschema::{Draft, ValidationError, ValidationOptions, Validator, error::ValidationErrorKind};
 use serde_json::Value;
 
 use super::{
     error::{LocSegment, Violation},
-    limits::{LISTED_EVALUATIONS_MAX, VIOLATION_TEXT_BYTES_MAX, VIOLATIONS_MAX},
+    feature::LEVEL_MAX,
+    limits::{LISTED_EVALUATIONS_MAX, PATTERN_STEPS_MAX, VIOLATION_TEXT_BYTES_MAX, VIOLATIONS_MAX},
 };
 use cost::Costs;
 use graph::Graph;
+pub use graph::address;
+pub use references::References;
+pub use stored::{Formats, StoredSchema};
 
 mod cost;
 mod graph;
 mod pattern;
 mod positions;
+mod references;
 mod size;
+pub mod stored;
 mod unique;
 
 /// Approximate bytes of a compiled subschema: its keywords, each a validator of its own, and their locations.
 const SUBSCHEMA_BYTES: usize = 512;
+
+/// How a schema is compiled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SchemaRules {
+    /// What `format` means.
+    pub formats: Formats,
+    /// The feature level of the cluster: what its members can compile. A higher level admits more and refuses nothing.
+    pub level: u32,
+}
+
+impl SchemaRules {
+    /// Those of a schema that was admitted before, whatever the level was.
+    #[must_use]
+    pub fn of_stored(formats: Formats) -> Self {
+        Self { formats, level: LEVEL_MAX }
+    }
+
+    /// Whether schemas are admitted whose cost depends on the data, and patterns that backtrack.
+    fn is_wide(self) -> bool {
+        self.level >= 2
+    }
+}
 
 /// A compiled schema.
 #[derive(Debug)]
@@ -42,6 +72,7 @@ pub struct Schema {
     validator: Validator,
     costs: Option<Costs>,
     weight_bytes: usize,
+    formats: Formats,
 }
 
 impl Schema {
@@ -53,20 +84,21 @@ impl Schema {
     /// # Errors
     /// When the document is no valid schema of its draft, refers outside itself, has a pattern that does not
     /// match in linear time, or when a check could cost too much. Each violation has its location, from the schema's root.
-    pub fn compile(schema: &Value) -> Result<Self, Vec<Violation>> {
+    pub fn compile(schema: &Value, rules: SchemaRules) -> Result<Self, Vec<Violation>> {
         let draft = draft_of(schema).map_err(|violation| vec![violation])?;
         let violations = against_meta_schema(schema, draft);
         if !violations.is_empty() {
             return Err(violations);
         }
-        let mut graph = Graph::of(schema, draft)?;
-        let patterns = pattern::check(&mut graph, draft)?;
-        let costs = Costs::of(&graph).map_err(|violation| vec![violation])?;
+        let mut graph = Graph::of(schema, draft, rules.is_wide())?;
+        let patterns = pattern::check(&mut graph, draft, rules.is_wide())?;
+        let costs = Costs::of(&graph, rules.is_wide()).map_err(|violation| vec![violation])?;
         let weight_bytes =
             graph.nodes.len() * SUBSCHEMA_BYTES + costs.weight_bytes() + patterns.weight_bytes();
-        let validator =
-            options(draft, patterns).build(schema).map_err(|error| vec![violation_of(&error, schema)])?;
-        Ok(Self { validator, costs: schema.is_object().then_some(costs), weight_bytes })
+        let validator = build(draft, rules.formats, patterns, schema)
+            .map_err(|error| vec![violation_of(&error, schema)])?;
+        let costs = schema.is_object().then_some(costs);
+        Ok(Self { validator, costs, weight_bytes, formats: rules.formats })
     }
 
     /// Approximate bytes that the compiled schema takes: some ten times its text, and the automata of its patterns.
@@ -112,7 +144,24 @@ impl Schema {
             return Err(vec![Violation::new("the data break the schema, and are too large to list where")]);
         }
         let violations = self.validator.iter_errors(data).take(VIOLATIONS_MAX);
-        Err(violations.map(|error| violation_of(&error, data)).collect())
+        Err(violations.map(|error| self.violation(&error, data)).collect())
+    }
+
+    /// The violation of an error of the data.
+    fn violation(&self, error: &ValidationError<'_>, data: &Value) -> Violation {
+        let mut violation = violation_of(error, data);
+        match error.kind() {
+            ValidationErrorKind::Format { .. } if self.formats == Formats::Asserted => {
+                violation.msg.push_str(FORMAT_HINT);
+            }
+            ValidationErrorKind::BacktrackLimitExceeded { .. } => {
+                violation.msg = format!(
+                    "whether a pattern matches takes more than {PATTERN_STEPS_MAX} steps to find out"
+                );
+            }
+            _ => {}
+        }
+        violation
     }
 }
 
@@ -132,22 +181,48 @@ const UNCONSTRAINING: [&str; 12] = [
     "writeOnly",
 ];
 
+/// Whether a keyword constrains no data, whatever its value.
+#[must_use]
+pub fn is_annotation(keyword: &str) -> bool {
+    UNCONSTRAINING.contains(&keyword)
+}
+
 /// Whether a schema certainly accepts any data, because it has no constraint.
 #[must_use]
 pub fn accepts_any(schema: &Value) -> bool {
-    let is_unconstrained = |members: &serde_json::Map<String, Value>| {
-        members.keys().all(|member| UNCONSTRAINING.contains(&member.as_str()))
-    };
+    let is_unconstrained =
+        |members: &serde_json::Map<String, Value>| members.keys().all(|keyword| is_annotation(keyword));
     *schema == Value::Bool(true) || schema.as_object().is_some_and(is_unconstrained)
 }
 
-/// The validator's options for a schema of a draft with these patterns.
-fn options(draft: Draft, patterns: pattern::Compiled) -> ValidationOptions<'static> {
-    jsonschema::options()
+/// What follows the text of a violated format.
+const FORMAT_HINT: &str =
+    " (`format` is asserted; `\"format_assertion\": false` beside `json_schema` switches that off)";
+/// Bytes of a text that is checked as a regular expression. The check compares the names of all groups. Longer ones are
+/// none.
+const REGEX_TEXT_BYTES_MAX: usize = 32 << 10;
+
+/// The validator of a schema of a draft with these patterns.
+fn build(
+    draft: Draft,
+    formats: Formats,
+    patterns: pattern::Compiled,
+    schema: &Value,
+) -> Result<Validator, ValidationError<'static>> {
+    let options: ValidationOptions<'static> = jsonschema::options()
         .with_draft(draft)
         .offline()
-        .with_pattern_options(patterns.engine())
-        .with_keyword("uniqueItems", unique::keyword)
+        .with_format("regex", is_regex)
+        .with_keyword("uniqueItems", unique::keyword);
+    let options = match formats.is_asserted() {
+        Some(yes) => options.should_validate_formats(yes),
+        None => options,
+    };
+    patterns.configure(options).build(schema)
+}
+
+fn is_regex(text: &str) -> bool {
+    text.len() <= REGEX_TEXT_BYTES_MAX && jsonschema_regex::is_valid_ecma_regex(text)
 }
 
 /// The draft that the document names.
