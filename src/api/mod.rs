@@ -22,6 +22,7 @@
 //! | the `OpenAPI` document | `openapi` |
 //! | `/openapi.json` and the page at `/docs` | `docs` |
 //! | status codes, error types, response headers | `reply` |
+//! | the codes of errors | `error_code` |
 //! | answers in the memory budget | `weight` |
 //! | numbers in headers | `digits` |
 //! | JSON objects with stored text in them | `json` |
@@ -48,6 +49,7 @@ mod cursor;
 mod definitions;
 mod digits;
 mod docs;
+mod error_code;
 mod extract;
 mod history;
 mod indexes;

@@ -18,7 +18,8 @@ use serde_json::{Value, json};
 
 use super::{
     digits::{Digits, number},
-    json::Object,
+    error_code::Code,
+    json::{Object, loc_json},
     weight,
 };
 use crate::{
@@ -303,7 +304,7 @@ impl From<QueryError> for Problem {
             QueryError::NotIntegers(names) => Self::Shape(names.into_iter().map(not_an_integer).collect()),
             QueryError::Violations(violations) => Refusal::Invalid(Invalid::Violations(violations)).into(),
             QueryError::Building(path) => {
-                Refusal::Conflict(format!("the index of `{path}` is being built")).into()
+                Refusal::Building(format!("the index of `{path}` is being built")).into()
             }
         }
     }
@@ -322,15 +323,15 @@ impl IntoResponse for Problem {
         match self {
             Self::Unauthenticated(msg) => {
                 let response =
-                    failure(StatusCode::UNAUTHORIZED, "unauthorized_error", &[Violation::new(msg)]);
+                    plain((StatusCode::UNAUTHORIZED, "unauthorized_error"), Code::Unauthorized, msg);
                 ([(header::WWW_AUTHENTICATE, "Bearer")], response).into_response()
             }
             Self::UnknownPath => {
-                failure(StatusCode::NOT_FOUND, "not_found_error", &[Violation::new("no such path")])
+                plain((StatusCode::NOT_FOUND, "not_found_error"), Code::PathNotFound, "no such path")
             }
             Self::MethodNotAllowed => {
-                let violation = Violation::new("the path does not take this method");
-                failure(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", &[violation])
+                let kind = (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed");
+                plain(kind, Code::MethodNotAllowed, "the path does not take this method")
             }
             Self::Shape(details) => shape_response(&details),
             Self::UnsupportedPatch => {
@@ -363,8 +364,9 @@ pub(super) fn panicked(payload: Box<dyn Any + Send + 'static>) -> Response {
 fn refusal_response(refusal: Refusal) -> Response {
     let (status, kind) = status_and_type(&refusal);
     let breaking = if let Refusal::Breaks(count, _) = &refusal { Some(*count) } else { None };
+    let code = Code::of(&refusal);
     let (violations, log_only) = violations(refusal);
-    let mut response = failure(status, kind, &violations);
+    let mut response = failure(status, kind, code, &violations);
     if let Some(count) = breaking {
         response.headers_mut().insert(BREAKING_CONFIGS, count.into());
     }
@@ -379,12 +381,12 @@ fn refusal_response(refusal: Refusal) -> Response {
 
 /// The body of a refusal within a stream, whose status has been sent already.
 pub(super) fn refusal_body(refusal: Refusal) -> String {
-    let (_, kind) = status_and_type(&refusal);
+    let ((_, kind), code) = (status_and_type(&refusal), Code::of(&refusal));
     let (violations, log_only) = violations(refusal);
     if let Some(LogOnly(text)) = log_only {
         tracing::error!("a stream failed: {text}");
     }
-    failure_body(kind, &violations)
+    failure_body(kind, code, &violations)
 }
 
 /// The errors that a refusal sends, and the text that is only logged.
@@ -404,6 +406,8 @@ fn violations(refusal: Refusal) -> (Vec<Violation>, Option<LogOnly>) {
         | Refusal::Conflict(text)
         | Refusal::Expired(text)
         | Refusal::NotThere(text)
+        | Refusal::Building(text)
+        | Refusal::CursorExpired(text)
         | Refusal::LimitReached(text) => vec![Violation::new(text)],
         Refusal::TestFailed(violation) | Refusal::Invalid(Invalid::TooLargeAt(violation)) => vec![violation],
         Refusal::NoMember(id) => vec![Violation::new(format!("node {id} is not a member of the cluster"))],
@@ -445,22 +449,29 @@ fn status_and_type(refusal: &Refusal) -> (StatusCode, &'static str) {
         Refusal::Overloaded | Refusal::LimitReached(_) => (StatusCode::TOO_MANY_REQUESTS, "rate_limited"),
         Refusal::StorageFull(_) => (StatusCode::INSUFFICIENT_STORAGE, "storage_full"),
         Refusal::Internal(_) => (StatusCode::INTERNAL_SERVER_ERROR, "server_error"),
-        Refusal::Conflict(_) | Refusal::TestFailed(_) => (StatusCode::CONFLICT, "conflict_error"),
+        Refusal::Conflict(_) | Refusal::TestFailed(_) | Refusal::Building(_) => {
+            (StatusCode::CONFLICT, "conflict_error")
+        }
         Refusal::NoMember(_) | Refusal::NotThere(_) => (StatusCode::NOT_FOUND, "not_found_error"),
-        Refusal::Expired(_) => (StatusCode::GONE, "expired_error"),
+        Refusal::Expired(_) | Refusal::CursorExpired(_) => (StatusCode::GONE, "expired_error"),
         Refusal::Breaks(..) => INVALID,
     }
 }
 
-fn failure(status: StatusCode, kind: &'static str, violations: &[Violation]) -> Response {
-    (status, [(header::CONTENT_TYPE, JSON)], failure_body(kind, violations)).into_response()
+fn failure(status: StatusCode, kind: &'static str, code: Code, violations: &[Violation]) -> Response {
+    (status, [(header::CONTENT_TYPE, JSON)], failure_body(kind, code, violations)).into_response()
 }
 
-fn failure_body(kind: &'static str, violations: &[Violation]) -> String {
+fn plain((status, kind): (StatusCode, &'static str), code: Code, msg: &str) -> Response {
+    failure(status, kind, code, &[Violation::new(msg)])
+}
+
+fn failure_body(kind: &'static str, code: Code, violations: &[Violation]) -> String {
     let items: Vec<Value> = violations
         .iter()
         .map(|violation| {
-            let mut item = json!({ "type": kind, "msg": violation.msg });
+            let code = code.at(&violation.loc).name();
+            let mut item = json!({ "type": kind, "code": code, "msg": violation.msg });
             if !violation.loc.is_empty() {
                 item["loc"] = loc_json(&violation.loc);
             }
@@ -477,15 +488,6 @@ fn shape_response(details: &[Detail]) -> Response {
         .collect();
     let body = json!({ "detail": items });
     (StatusCode::UNPROCESSABLE_ENTITY, [(header::CONTENT_TYPE, JSON)], body.to_string()).into_response()
-}
-
-/// A location as JSON.
-pub(super) fn loc_json(loc: &[LocSegment]) -> Value {
-    let step = |step: &LocSegment| match step {
-        LocSegment::Name(name) => Value::from(name.as_str()),
-        LocSegment::Index(place) => Value::from(*place),
-    };
-    loc.iter().map(step).collect()
 }
 
 #[cfg(test)]

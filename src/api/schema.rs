@@ -12,8 +12,8 @@ use super::{
     body,
     definitions::{KEY, find, identity},
     extract::{Params, ReadRequest, WriteRequest, check_key, query_violation},
-    json::Object,
-    reply::{Problem, Reply, loc_json},
+    json::{Object, loc_json},
+    reply::{Problem, Reply},
 };
 use crate::{
     model::record::Definition,

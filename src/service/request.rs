@@ -375,6 +375,10 @@ pub enum Refusal {
     TestFailed(Violation),
     /// This node has as many of something open as it may; the text names the limit.
     LimitReached(String),
+    /// An index that the request needs is being built. Never sent to another node, which may not know it.
+    Building(String),
+    /// The state of a cursor is no longer there. Never sent, likewise.
+    CursorExpired(String),
 }
 
 impl From<Rejection> for Refusal {

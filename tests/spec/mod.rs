@@ -38,9 +38,12 @@ use futures::FutureExt;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
+use concord::model::feature::LEVEL_MAX;
+
 use crate::harness::{
-    Answer, Call, Client, Cluster, Options,
+    Answer, Call, Client, Cluster, Options, check,
     client::Unsettled,
+    eventually,
     load::{config, definition},
 };
 

@@ -86,7 +86,8 @@ async fn references_stay_inside_the_document() {
 #[tokio::test]
 async fn patterns_are_matched_in_bounded_time() {
     on_leader_and_follower(async |run: Run| {
-        let decimal = json!({"properties": {"a": {"type": "string", "pattern": r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$"}}});
+        let decimal =
+            json!({"properties": {"a": {"type": "string", "pattern": r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$"}}});
         let d = run.define("decimal", &json!([]), &decimal).await;
         d.create("good", &json!({"a": "-12.50"})).await.expect(201);
         d.create("bad", &json!({"a": "+."})).await.invalid();
@@ -99,7 +100,11 @@ async fn patterns_are_matched_in_bounded_time() {
         d.create("good", &json!({"xa": "b"})).await.expect(201);
         d.create("bad", &json!({"a": "b"})).await.invalid();
         let everyday = json!({"properties": {"a": {"pattern": "^.{1,255}$"}}});
-        run.define("everyday", &json!([]), &everyday).await.create("good", &json!({"a": "x"})).await.expect(201);
+        run.define("everyday", &json!([]), &everyday)
+            .await
+            .create("good", &json!({"a": "x"}))
+            .await
+            .expect(201);
         let d = run.define("d", &json!([]), &json!({"properties": {"a": {"pattern": "^(a+)+$"}}})).await;
         d.create("good", &json!({"a": "aaaa"})).await.expect(201);
         d.create("bad", &json!({"a": format!("{}!", "a".repeat(10_000))})).await.invalid();
@@ -245,7 +250,10 @@ async fn formats_are_asserted_unless_the_definition_says_otherwise() {
         let key = run.key("annotated");
         let body = json!({"config_definition_key": key, "json_schema": schema, "format_assertion": false});
         run.node.post(DEFINITIONS, &body).await.expect(201);
-        run.node.post(&format!("{DEFINITIONS}{key}/config"), &json!({"config_key": "k", "data": bad})).await.expect(201);
+        run.node
+            .post(&format!("{DEFINITIONS}{key}/config"), &json!({"config_key": "k", "data": bad}))
+            .await
+            .expect(201);
     })
     .await;
 }

@@ -14,8 +14,8 @@ use super::{
         describe,
     },
     schemas::{
-        Field, Named, closed, example_schema, format_assertion, integer, key, location, nullable, open, paths, schema_or_null,
-        text,
+        Field, Named, closed, example_schema, format_assertion, integer, key, location, nullable, open,
+        paths, schema_or_null, text,
     },
 };
 use crate::model::limits::Limits;
@@ -93,10 +93,7 @@ pub(super) fn operations() -> Vec<Entry> {
 /// The bodies of its requests.
 pub(super) fn requests(limits: &Limits) -> Vec<Named> {
     vec![
-        (
-            "NewRules",
-            open(vec![("json_schema", schema_or_null().into())], vec![format_assertion()]).into(),
-        ),
+        ("NewRules", open(vec![("json_schema", schema_or_null().into())], vec![format_assertion()]).into()),
         ("NewUniquePaths", open(vec![("paths", paths(limits).into())], Vec::new()).into()),
     ]
 }
@@ -129,8 +126,9 @@ pub(super) fn payloads(limits: &Limits) -> Vec<Named> {
             closed([stored(), report()].concat(), Vec::new()).description(Some("stored with `policy=force`")),
         )
         .item(closed(report(), Vec::new()).description(Some("a dry run")));
-    let asserted = nullable(Type::Boolean)
-        .description(Some("whether `format` is asserted; null where that depends on the draft, or without a schema"));
+    let asserted = nullable(Type::Boolean).description(Some(
+        "whether `format` is asserted; null where that depends on the draft, or without a schema",
+    ));
     let state = closed(
         vec![
             ("path", text().into()),

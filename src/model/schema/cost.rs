@@ -33,7 +33,7 @@ use serde_json::Value;
 
 use super::{
     graph::{Graph, Node},
-    size::{arithmetic, measure, size_of},
+    size::{arithmetic, matching, measure, size_of},
 };
 use crate::model::{
     error::Violation,
@@ -50,8 +50,6 @@ const EXCEEDED: u64 = u64::MAX;
 const DEPTH_MAX: usize = 128;
 /// Cost up to which an estimate is enough: above it the cost decides where and whether the check runs.
 const ROUGH_EVALUATIONS_MAX: u64 = 10_000;
-/// Positions of a pattern that are followed at a byte of a text, for one evaluation.
-const POSITIONS_PER_EVALUATION: u64 = 16;
 /// Bytes of a transition: a name and its target in a map.
 const TRANSITION_BYTES: usize = 96;
 
@@ -468,11 +466,6 @@ impl Builder<'_, '_> {
         self.transitions[transitions].other_items = self.state(&items, &[], depth)?;
         Ok(())
     }
-}
-
-/// The cost of matching texts of this many bytes with patterns of this many positions.
-fn matching(positions: u64, bytes: u64) -> u64 {
-    positions.saturating_mul(bytes) / POSITIONS_PER_EVALUATION
 }
 
 /// What a node or a coverage node applies at its own place.

@@ -16,17 +16,16 @@ use crate::model::{
     error::{LocSegment, Violation},
     limits::{LARGE_SCHEMA_CYCLE_REFS_MAX, LARGE_SCHEMA_SUBSCHEMAS, SCHEMA_CYCLE_REFS_MAX, SUBSCHEMAS_MAX},
 };
+use keywords::{children, references};
 use values::Values;
 pub use values::address;
 
+mod keywords;
 mod values;
 
 /// The base URI of a document that names none; `jsonschema` uses the same.
 const DEFAULT_BASE: &str = "json-schema:///";
 
-/// The keywords whose value is an object with subschemas as members.
-const OBJECT_KEYWORDS: [&str; 6] =
-    ["$defs", "definitions", "dependentSchemas", "dependencies", "properties", "patternProperties"];
 /// The evaluations of a meta-schema for one value: it has some dozens of subschemas for an object.
 const META_SCHEMA_WEIGHT: u64 = 300;
 /// The keywords that compare numbers.
@@ -234,6 +233,11 @@ impl<'s> Graph<'s> {
             node.name_steps = steps.saturating_mul(names as u64);
             node.weight += if value.get("pattern").is_some() { steps } else { 0 };
         }
+    }
+
+    /// Whether a reference leads to a meta-schema.
+    pub(super) fn refers_to_meta_schema(&self) -> bool {
+        self.nodes.iter().any(|node| node.address == 0)
     }
 
     /// The targets of each subschema's references, by the subschema's address, for each scope in which it applies.
@@ -448,50 +452,4 @@ fn is_meta_schema(reference: &str) -> bool {
 
 fn outside(reference: &str) -> String {
     format!("`{reference}` must lead to a schema inside this document: nothing is ever fetched")
-}
-
-/// Whether the siblings of a `$ref` are ignored.
-fn ignores_ref_siblings(map: &Map<String, Value>, draft: Draft) -> bool {
-    draft < Draft::Draft201909 && map.contains_key("$ref")
-}
-
-/// The references of a subschema. In older drafts the newer keywords are no references.
-fn references(map: &Map<String, Value>, draft: Draft) -> impl Iterator<Item = (&'static str, &str)> {
-    let keywords: &[&str] =
-        if draft < Draft::Draft201909 { &["$ref"] } else { &["$ref", "$dynamicRef", "$recursiveRef"] };
-    keywords.iter().filter_map(|keyword| Some((*keyword, map.get(*keyword)?.as_str()?)))
-}
-
-/// The subschemas of a subschema, by the keywords of all drafts at once; booleans cost nothing and are left out.
-fn children(map: &Map<String, Value>, draft: Draft) -> Vec<(Edge<'_>, &Value)> {
-    let only_ref = ignores_ref_siblings(map, draft);
-    let single_items = map.get("items").is_some_and(|items| !items.is_array());
-    let mut found = Vec::new();
-    for (keyword, value) in map {
-        let edge = match keyword.as_str() {
-            "$defs" | "definitions" => Edge::None,
-            _ if only_ref => continue,
-            "allOf" | "anyOf" | "oneOf" | "not" | "if" | "then" | "else" | "contentSchema" => Edge::InPlace,
-            "dependentSchemas" | "dependencies" => Edge::InPlace,
-            "properties" => Edge::Property(""),
-            "patternProperties" => Edge::PatternProperty,
-            "additionalProperties" | "unevaluatedProperties" => Edge::AdditionalProperty,
-            "prefixItems" => Edge::PrefixItem(0),
-            "items" if value.is_array() => Edge::PrefixItem(0),
-            "additionalItems" if single_items => Edge::None,
-            "items" | "additionalItems" | "unevaluatedItems" => Edge::Item,
-            "contains" => Edge::Contains,
-            "propertyNames" => Edge::PropertyName,
-            _ => continue,
-        };
-        if let Some(members) = value.as_object().filter(|_| OBJECT_KEYWORDS.contains(&keyword.as_str())) {
-            found.extend(members.iter().map(|(name, child)| (edge.of_member(name), child)));
-        } else if let Value::Array(items) = value {
-            found.extend(items.iter().enumerate().map(|(index, child)| (edge.of_element(index), child)));
-        } else {
-            found.push((edge, value));
-        }
-    }
-    found.retain(|(_, child)| child.is_object());
-    found
 }

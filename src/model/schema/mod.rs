@@ -19,6 +19,7 @@
 use std::fmt::{self, Write as _};
 
 use jsonschema::{Draft, ValidationError, ValidationOptions, Validator, error::ValidationErrorKind};
+use referencing::SPECIFICATIONS;
 use serde_json::Value;
 
 use super::{
@@ -92,10 +93,11 @@ impl Schema {
         }
         let mut graph = Graph::of(schema, draft, rules.is_wide())?;
         let patterns = pattern::check(&mut graph, draft, rules.is_wide())?;
+        let refers_to_meta_schema = graph.refers_to_meta_schema();
         let costs = Costs::of(&graph, rules.is_wide()).map_err(|violation| vec![violation])?;
         let weight_bytes =
             graph.nodes.len() * SUBSCHEMA_BYTES + costs.weight_bytes() + patterns.weight_bytes();
-        let validator = build(draft, rules.formats, patterns, schema)
+        let validator = build(draft, (rules.formats, patterns), refers_to_meta_schema, schema)
             .map_err(|error| vec![violation_of(&error, schema)])?;
         let costs = schema.is_object().then_some(costs);
         Ok(Self { validator, costs, weight_bytes, formats: rules.formats })
@@ -150,16 +152,13 @@ impl Schema {
     /// The violation of an error of the data.
     fn violation(&self, error: &ValidationError<'_>, data: &Value) -> Violation {
         let mut violation = violation_of(error, data);
-        match error.kind() {
-            ValidationErrorKind::Format { .. } if self.formats == Formats::Asserted => {
-                violation.msg.push_str(FORMAT_HINT);
-            }
-            ValidationErrorKind::BacktrackLimitExceeded { .. } => {
-                violation.msg = format!(
-                    "whether a pattern matches takes more than {PATTERN_STEPS_MAX} steps to find out"
-                );
-            }
-            _ => {}
+        let is_format = matches!(error.kind(), ValidationErrorKind::Format { .. });
+        if is_format && self.formats == Formats::Asserted {
+            violation.msg.push_str(FORMAT_HINT);
+        }
+        if matches!(error.kind(), ValidationErrorKind::BacktrackLimitExceeded { .. }) {
+            violation.msg =
+                format!("whether a pattern matches takes more than {PATTERN_STEPS_MAX} steps to find out");
         }
         violation
     }
@@ -205,8 +204,8 @@ const REGEX_TEXT_BYTES_MAX: usize = 32 << 10;
 /// The validator of a schema of a draft with these patterns.
 fn build(
     draft: Draft,
-    formats: Formats,
-    patterns: pattern::Compiled,
+    (formats, patterns): (Formats, pattern::Compiled),
+    refers_to_meta_schema: bool,
     schema: &Value,
 ) -> Result<Validator, ValidationError<'static>> {
     let options: ValidationOptions<'static> = jsonschema::options()
@@ -214,6 +213,7 @@ fn build(
         .offline()
         .with_format("regex", is_regex)
         .with_keyword("uniqueItems", unique::keyword);
+    let options = if refers_to_meta_schema { options.with_registry(&SPECIFICATIONS) } else { options };
     let options = match formats.is_asserted() {
         Some(yes) => options.should_validate_formats(yes),
         None => options,

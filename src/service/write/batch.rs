@@ -102,6 +102,8 @@ fn step(scratch: &mut State, place: u32, write: &Write, rules: Rules<'_>) -> Res
         | Refusal::Expired(_)
         | Refusal::NotThere(_)
         | Refusal::LimitReached(_)
+        | Refusal::Building(_)
+        | Refusal::CursorExpired(_)
         | Refusal::Breaks(..) => refusal,
     })
 }
