@@ -36,7 +36,7 @@ fn models_of_pydantic_are_definitions_as_they_are() {
     for (name, wrong) in [
         ("id", json!("0190163d")),
         ("mail", json!("nobody")),
-        ("balance", json!("+.")),
+        ("balance", json!(true)),
         ("name", json!("")),
         ("home", json!({"street": "x", "since": "2023-02-29"})),
         ("pet", json!({"kind": "cow"})),

@@ -1,8 +1,6 @@
 //! The same proposals give the same verdicts and the same state, however they are cut into runs and however often the
 //! state is rebuilt from its records in between. Equal replicas and restarts depend on it.
 
-use std::sync::Arc;
-
 use concord::{
     model::{
         command::{BatchStep, Command, Expect, IdempotencyKey, Proposal, Verdict},

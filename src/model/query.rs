@@ -6,7 +6,7 @@
 //!
 //! **Invariant:** a query that was parsed can be answered; it can't fail later.
 
-use std::{cell::OnceCell, collections::BTreeMap, ops::Bound};
+use std::{collections::BTreeMap, ops::Bound};
 
 use serde_json::Value;
 
@@ -189,8 +189,8 @@ pub fn configs_shape(params: &Params, limits: &Limits) -> Result<Page, QueryErro
 pub fn configs(params: &Params, definition: &Definition, limits: &Limits) -> Result<ConfigQuery, QueryError> {
     let mut violations = Vec::new();
     let page = page(params, limits, &mut violations)?;
-    let schema = OnceCell::new();
-    let mut slots = Slots::new(definition, &schema);
+    let schema = names_path(params).then(|| schema_of(definition)).flatten();
+    let mut slots = Slots::new(definition, schema.as_ref());
     let sort = slots.sort(last(params, "sort_by"), &mut violations);
     let mut filters: Vec<Filter> = Vec::new();
     for (name, text) in params.iter().filter(|(name, _)| !RESERVED.contains(&name.as_str())) {
@@ -317,10 +317,23 @@ fn integer(text: &str) -> Option<i128> {
     Some(text.parse().unwrap_or(extreme))
 }
 
-/// The slots of a definition; its schema is parsed when a query first names a path, and each path is resolved once.
+/// Whether a query may name a path; otherwise the schema is not needed.
+fn names_path(params: &Params) -> bool {
+    const FIELDS: [&str; 3] = ["config_key", "created_at", "modified_at"];
+    params.iter().any(|(name, text)| match name.as_str() {
+        "sort_by" => !FIELDS.contains(&text.as_str()),
+        name => !RESERVED.contains(&name) && !FIELDS.contains(&name.split('[').next().unwrap_or(name)),
+    })
+}
+
+fn schema_of(definition: &Definition) -> Option<Value> {
+    definition.schema.as_deref().and_then(|text| serde_json::from_str(text).ok())
+}
+
+/// The slots of a definition; each path is resolved once.
 struct Slots<'a> {
     definition: &'a Definition,
-    schema: &'a OnceCell<Option<Value>>,
+    schema: Option<&'a Value>,
     parsed: Option<(Vec<StoredPath>, Types<'a>)>,
     resolved: BTreeMap<String, Slot>,
 }
@@ -334,7 +347,7 @@ struct Slot {
 }
 
 impl<'a> Slots<'a> {
-    fn new(definition: &'a Definition, schema: &'a OnceCell<Option<Value>>) -> Self {
+    fn new(definition: &'a Definition, schema: Option<&'a Value>) -> Self {
         Self { definition, schema, parsed: None, resolved: BTreeMap::new() }
     }
 
@@ -350,10 +363,8 @@ impl<'a> Slots<'a> {
 
     fn resolve(&mut self, text: &str) -> Option<Slot> {
         let (definition, schema) = (self.definition, self.schema);
-        let (paths, types) = self.parsed.get_or_insert_with(|| {
-            let parse = || definition.schema.as_deref().and_then(|text| serde_json::from_str(text).ok());
-            (index::stored_paths(definition), Types::of(schema.get_or_init(parse).as_ref()))
-        });
+        let (paths, types) =
+            self.parsed.get_or_insert_with(|| (index::stored_paths(definition), Types::of(schema)));
         let segments = IndexPath::parse(text).ok()?.segments;
         let stored = paths.iter().find(|stored| stored.path.segments == segments)?;
         let declared = types.declared(&stored.path).unwrap_or(Declared::ANY);

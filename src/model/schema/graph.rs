@@ -196,11 +196,11 @@ impl<'s> Graph<'s> {
                         let target = walk.intern(contents, inner, scope);
                         walk.nodes[node].refs.push(target);
                     }
-                    Ok((None, _)) => walk.violation(value, keyword, outside(reference)),
-                    Err(_) if is_wide && is_meta_schema(reference) => {
+                    Ok((None, _)) | Err(_) if is_wide && is_meta_schema(reference) => {
                         let target = walk.meta_schema();
                         walk.nodes[node].refs.push(target);
                     }
+                    Ok((None, _)) => walk.violation(value, keyword, outside(reference)),
                     Err(error) => {
                         walk.violation(value, keyword, format!("`{reference}` leads nowhere: {error}"));
                     }
