@@ -7,6 +7,9 @@
 #   --json FILE                writes the rows as JSON
 #   --loads, --clients, --bytes, --keys, --rounds, --measured-ms   select a part; --alone: without etcd
 #
+#   scripts/bench.sh --watch   instead: watchers of one definition that changes, of both systems; --watchers N (1000),
+#                              --changes N a second (100); 2 minutes
+#
 # Without etcd, instead; they can be combined:
 #   scripts/bench.sh --work    updates during snapshots, while a node is caught up and while an index is built; 3 minutes
 #   scripts/bench.sh --big     memory, restart, pages and loads of 1,000,000 configs, or --keys N; 5 minutes, 10 GB of disk

@@ -2,17 +2,21 @@
 //!
 //! For each node there is one loop: it writes its config there, and reads it back on every node, linearizably. So
 //! every request touches the leader, and each answer can be judged: it succeeds, and a read shows the newest write.
+//!
+//! **Invariant:** its loops have a thread and connections of their own. On the test's thread they would wait for the
+//! attackers' own work, and their times would say how busy the attackers are.
 
 use std::{
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
+    thread,
     time::{Duration, Instant},
 };
 
 use serde_json::json;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 
 use crate::harness::{
     Client, Cluster,
@@ -37,7 +41,7 @@ struct Seen {
 pub(crate) struct GoodClient {
     stop: Arc<AtomicBool>,
     seen: Arc<Mutex<Seen>>,
-    loops: Vec<JoinHandle<()>>,
+    loops: thread::JoinHandle<()>,
     term: u64,
     leader: u64,
 }
@@ -68,31 +72,23 @@ impl GoodClient {
         }
         let stop = Arc::new(AtomicBool::new(false));
         let seen = Arc::new(Mutex::new(Seen { peak_kb: vec![0; clients.len()], ..Seen::default() }));
-        let mut loops = Vec::new();
-        for place in 0..clients.len() {
-            let (clients, stop, seen) = (clients.clone(), Arc::clone(&stop), Arc::clone(&seen));
-            loops.push(tokio::spawn(async move {
-                for turn in 1u64.. {
-                    if stop.load(Ordering::SeqCst) {
-                        break;
-                    }
-                    round(&clients, place, turn, &seen).await;
-                    tokio::time::sleep(ROUND_PAUSE).await;
-                }
-            }));
-        }
         let pids: Vec<u32> = cluster.nodes.iter().map(crate::harness::Node::pid).collect();
-        let (stopped, peaks) = (Arc::clone(&stop), Arc::clone(&seen));
-        loops.push(tokio::spawn(async move {
-            while !stopped.load(Ordering::SeqCst) {
-                for (place, pid) in pids.iter().enumerate() {
-                    let now = resident_kb(*pid);
-                    let mut seen = peaks.lock().expect("no holder panics");
-                    seen.peak_kb[place] = seen.peak_kb[place].max(now);
+        // Connections belong to the runtime that opens them.
+        let own = cluster.clients();
+        let (stopped, noted) = (Arc::clone(&stop), Arc::clone(&seen));
+        let loops = thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.expect("a runtime").block_on(async {
+                let mut loops = JoinSet::new();
+                for place in 0..own.len() {
+                    loops.spawn(ask(own.clone(), place, Arc::clone(&stopped), Arc::clone(&noted)));
                 }
-                tokio::time::sleep(ROUND_PAUSE).await;
-            }
-        }));
+                loops.spawn(watch_memory(pids, stopped, noted));
+                while let Some(ended) = loops.join_next().await {
+                    ended.expect("a loop does not panic");
+                }
+            });
+        });
         let term = term(&cluster.client(leader)).await;
         Self { stop, seen, loops, term, leader }
     }
@@ -100,9 +96,8 @@ impl GoodClient {
     /// Stops the loops and tells what they saw.
     pub(crate) async fn stop(self, cluster: &Cluster, what: &str) -> Report {
         self.stop.store(true, Ordering::SeqCst);
-        for one in self.loops {
-            one.await.expect("a loop does not panic");
-        }
+        let ended = tokio::task::spawn_blocking(|| self.loops.join()).await;
+        ended.expect("the wait is not cancelled").expect("no loop panics");
         let leader = cluster.leader().await;
         let leader_stayed = leader == self.leader && term(&cluster.client(leader)).await == self.term;
         let seen = std::mem::take(&mut *self.seen.lock().expect("no holder panics"));
@@ -160,6 +155,29 @@ impl Report {
         let most = self.peak_kb.iter().max().copied().unwrap_or_default();
         assert!(most <= most_mb << 10, "{} MB in use, allowed {most_mb} MB", most >> 10);
         self
+    }
+}
+
+/// Rounds by one node until the stop.
+async fn ask(clients: Vec<Client>, place: usize, stop: Arc<AtomicBool>, seen: Arc<Mutex<Seen>>) {
+    for turn in 1u64.. {
+        if stop.load(Ordering::SeqCst) {
+            break;
+        }
+        round(&clients, place, turn, &seen).await;
+        tokio::time::sleep(ROUND_PAUSE).await;
+    }
+}
+
+/// Notes the most memory of each node until the stop.
+async fn watch_memory(pids: Vec<u32>, stop: Arc<AtomicBool>, seen: Arc<Mutex<Seen>>) {
+    while !stop.load(Ordering::SeqCst) {
+        for (place, pid) in pids.iter().enumerate() {
+            let now = resident_kb(*pid);
+            let mut seen = seen.lock().expect("no holder panics");
+            seen.peak_kb[place] = seen.peak_kb[place].max(now);
+        }
+        tokio::time::sleep(ROUND_PAUSE).await;
     }
 }
 

@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
-use hyper::{Method, Request, StatusCode, client::conn::http1::SendRequest, header};
+use hyper::{
+    Method, Request, Response, StatusCode, body::Incoming, client::conn::http1::SendRequest, header,
+};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
@@ -25,6 +27,13 @@ impl Http {
         Ok(Self { sender, host: addr.to_string(), authorization: authorization.to_owned() })
     }
 
+    /// The body of an answer that goes on for as long as it is read.
+    pub(crate) async fn stream(&mut self, path: &str) -> Result<Incoming, String> {
+        let answer = self.send(Method::GET, path, String::new()).await?;
+        let status = answer.status();
+        if status.is_success() { Ok(answer.into_body()) } else { Err(format!("GET {path}: {status}")) }
+    }
+
     /// The status and the body of the answer.
     pub(crate) async fn call(
         &mut self,
@@ -32,6 +41,13 @@ impl Http {
         path: &str,
         body: String,
     ) -> Result<(StatusCode, Bytes), String> {
+        let answer = self.send(method, path, body).await?;
+        let status = answer.status();
+        let body = answer.into_body().collect().await.map_err(|error| format!("{path}: {error}"))?;
+        Ok((status, body.to_bytes()))
+    }
+
+    async fn send(&mut self, method: Method, path: &str, body: String) -> Result<Response<Incoming>, String> {
         self.sender.ready().await.map_err(|error| format!("{path}: {error}"))?;
         let request = Request::builder().method(method).uri(path).header(header::HOST, &self.host);
         // The gateway would take any value for a token of its own and refuse it.
@@ -42,10 +58,7 @@ impl Http {
         let request = request.header(header::CONTENT_TYPE, "application/json");
         let request =
             request.body(Full::new(Bytes::from(body))).map_err(|error| format!("{path}: {error}"))?;
-        let answer = self.sender.send_request(request).await.map_err(|error| format!("{path}: {error}"))?;
-        let status = answer.status();
-        let body = answer.into_body().collect().await.map_err(|error| format!("{path}: {error}"))?;
-        Ok((status, body.to_bytes()))
+        self.sender.send_request(request).await.map_err(|error| format!("{path}: {error}"))
     }
 
     /// The body of an answer that says success.

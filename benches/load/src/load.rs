@@ -10,7 +10,7 @@ use std::{
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use etcd_client::{Client, GetOptions, KvClient};
+use etcd_client::{Client, GetOptions, KvClient, Txn, TxnOp};
 use hyper::Method;
 
 use crate::http::Http;
@@ -34,10 +34,15 @@ pub(crate) enum Load {
     GetLocal,
     ListIndexed,
     Mixed,
+    MixedDay,
+    Transaction,
 }
 
+/// The writes of a transaction. etcd admits 128.
+const TRANSACTION: usize = 100;
+
 impl Load {
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Create,
         Self::UpdateIndexed,
         Self::UpdateIndexedSpread,
@@ -47,6 +52,8 @@ impl Load {
         Self::GetLocal,
         Self::ListIndexed,
         Self::Mixed,
+        Self::MixedDay,
+        Self::Transaction,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -60,12 +67,22 @@ impl Load {
             Self::GetLocal => "get-local",
             Self::ListIndexed => "list-indexed",
             Self::Mixed => "mixed",
+            Self::MixedDay => "mixed-day",
+            Self::Transaction => "transaction-100",
         }
     }
 
     /// Whether all nodes are asked; else the leader alone.
     pub(crate) fn spread(self) -> bool {
-        matches!(self, Self::UpdateIndexedSpread | Self::GetSpread | Self::GetLocal | Self::Mixed)
+        matches!(
+            self,
+            Self::UpdateIndexedSpread | Self::GetSpread | Self::GetLocal | Self::Mixed | Self::MixedDay
+        )
+    }
+
+    /// What one request counts as: rates and costs of a transaction are those of its writes.
+    pub(crate) fn operations(self) -> usize {
+        if self == Self::Transaction { TRANSACTION } else { 1 }
     }
 }
 
@@ -90,7 +107,11 @@ impl Ask {
 pub(crate) fn definition(load: Load, value_bytes: usize) -> String {
     let name = match load {
         Load::Create => "made",
-        Load::UpdateIndexed | Load::UpdateIndexedSpread | Load::Mixed => "moved",
+        Load::UpdateIndexed
+        | Load::UpdateIndexedSpread
+        | Load::Mixed
+        | Load::MixedDay
+        | Load::Transaction => "moved",
         Load::UpdatePlain | Load::GetLeader | Load::GetSpread | Load::GetLocal => "plain",
         Load::ListIndexed => "listed",
     };
@@ -175,6 +196,41 @@ impl Asker {
                 self.put(&definition, n, data(n, fastrand::usize(..GROUPS), value_bytes)).await
             }
             Load::Mixed => self.get(&definition, n, false).await,
+            Load::MixedDay => match fastrand::u8(..100) {
+                0 => self.put(&definition, n, data(n, fastrand::usize(..GROUPS), value_bytes)).await,
+                1..=4 => self.get(&definition, n, false).await,
+                _ => self.get(&definition, n, true).await,
+            },
+            Load::Transaction => self.transaction(&definition, (n, keys), value_bytes).await,
+        }
+    }
+
+    /// Replaces so many configs in one transaction: neighbours, so that none is named twice.
+    async fn transaction(
+        &mut self,
+        definition: &str,
+        (first, keys): (usize, usize),
+        value_bytes: usize,
+    ) -> Result<(), String> {
+        let writes = (first..first + TRANSACTION).map(|n| n % keys);
+        let writes = writes.map(|n| (n, data(n, fastrand::usize(..GROUPS), value_bytes)));
+        match self {
+            Self::Concord(http) => {
+                let of = |(n, data)| {
+                    format!(
+                        r#"{{"op":"put_config","config_definition_key":"{definition}","config_key":"c{n:08}","data":{data}}}"#
+                    )
+                };
+                let all: Vec<String> = writes.map(of).collect();
+                let body = format!(r#"{{"operations":[{}]}}"#, all.join(","));
+                http.good(Method::POST, "/api/v1/batch", body).await.map(drop)
+            }
+            Self::Etcd(client) => {
+                let all: Vec<TxnOp> =
+                    writes.map(|(n, data)| TxnOp::put(etcd_key(definition, n), data, None)).collect();
+                client.txn(Txn::new().and_then(all)).await.map(drop).map_err(|error| error.to_string())
+            }
+            Self::Gateway(_) => Err("the gateway is not asked for transactions".to_owned()),
         }
     }
 
@@ -195,7 +251,7 @@ impl Asker {
         }
     }
 
-    async fn put(&mut self, definition: &str, n: usize, data: String) -> Result<(), String> {
+    pub(crate) async fn put(&mut self, definition: &str, n: usize, data: String) -> Result<(), String> {
         match self {
             Self::Concord(http) => {
                 let path = format!("/api/v1/config_definition/{definition}/config/c{n:08}");

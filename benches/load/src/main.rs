@@ -14,6 +14,7 @@ mod load;
 mod long;
 mod report;
 mod run;
+mod watch;
 mod work;
 
 use std::{
@@ -96,6 +97,15 @@ struct Args {
     /// Instead: what an axum that does nothing, the disk and the loopback allow here
     #[arg(long)]
     floor: bool,
+    /// Instead: watchers of one definition that changes, of both systems
+    #[arg(long)]
+    watch: bool,
+    /// Watchers of --watch, over three nodes
+    #[arg(long, default_value_t = 1000)]
+    watchers: usize,
+    /// Changes a second of --watch
+    #[arg(long, default_value_t = 100)]
+    changes: usize,
     /// Minutes of --long
     #[arg(long, default_value_t = 10)]
     minutes: usize,
@@ -117,7 +127,7 @@ fn plan(args: &Args) -> Result<Vec<(Load, usize, usize)>, String> {
     let chosen = !args.loads.is_empty() || !args.clients.is_empty() || !args.bytes.is_empty();
     let mut points = Vec::new();
     if args.quick && !chosen {
-        let quick: [(Load, &[usize]); 9] = [
+        let quick: [(Load, &[usize]); 11] = [
             (Load::Create, &[64]),
             (Load::UpdateIndexed, &[1, 64, 256]),
             (Load::UpdateIndexedSpread, &[256]),
@@ -127,6 +137,8 @@ fn plan(args: &Args) -> Result<Vec<(Load, usize, usize)>, String> {
             (Load::GetLocal, &[256]),
             (Load::ListIndexed, &[64]),
             (Load::Mixed, &[256]),
+            (Load::MixedDay, &[256]),
+            (Load::Transaction, &[16]),
         ];
         for (load, clients) in quick {
             points.extend(clients.iter().map(|clients| (load, *clients, 300)));
@@ -143,6 +155,10 @@ fn plan(args: &Args) -> Result<Vec<(Load, usize, usize)>, String> {
         for bytes in or(&args.bytes, &[300, 8192]) {
             // 100,000 big values measure the disk's size.
             if load == Load::ListIndexed && bytes > 300 {
+                continue;
+            }
+            // Neither system takes 100 of them as one request.
+            if load == Load::Transaction && bytes > 300 {
                 continue;
             }
             points.extend(
@@ -231,7 +247,11 @@ impl Bench {
             }
         }
         let gateway = (!by_gateway.is_empty()).then(|| report::median(&by_gateway));
-        Ok(Row { ask, clients, concord: report::median(&concord), etcd: report::median(&etcd), gateway })
+        let ratio =
+            |(concord, etcd): (&Seen, &Seen)| concord.ops_per_s / etcd.ops_per_s.max(f64::MIN_POSITIVE);
+        let ratios = concord.iter().zip(&etcd).map(ratio).collect();
+        let (concord, etcd) = (report::median(&concord), report::median(&etcd));
+        Ok(Row { ask, clients, concord, etcd, gateway, ratios })
     }
 }
 
@@ -315,11 +335,25 @@ fn bench(args: &Args) -> Result<(), String> {
         let measure = || long::section(concord, &data.join("long"), (args.keys(), args.minutes));
         json["long"] = section(args, (", Concord for long", true), measure)?;
     }
+    if args.watch {
+        let plan = watch::Plan {
+            watchers: args.watchers,
+            changes_per_s: args.changes,
+            rounds: args.rounds,
+            times: Times {
+                warm: Duration::from_secs(2),
+                measured: Duration::from_millis(args.measured_ms.unwrap_or(5000)),
+            },
+        };
+        let etcd = args.etcd.as_deref().filter(|_| !args.alone);
+        let measure = || watch::section((concord, etcd, &data.join("watch")), plan);
+        json["watch"] = section(args, (", watches", true), measure)?;
+    }
     if args.floor {
         let measure = || floor::section(&data.join("floor"), args.rounds, args.measured_ms);
         json["floor"] = section(args, (", what this machine allows", true), measure)?;
     }
-    if !(args.work || args.big || args.long || args.floor) {
+    if !(args.work || args.big || args.long || args.floor || args.watch) {
         let title = if args.quick { ", quick" } else { "" };
         let is_recorded = args.etcd.is_some() && !args.alone;
         json = section(args, (title, is_recorded), || compare(args))?;

@@ -6,18 +6,26 @@ use serde_json::{Value, json};
 
 use crate::{load::Ask, run::Seen};
 
-/// A point of the table: the medians of its rounds.
+/// A point of the table: the medians of its rounds, and the ratio of the two rates in each.
 pub(crate) struct Row {
     pub(crate) ask: Ask,
     pub(crate) clients: usize,
     pub(crate) concord: Seen,
     pub(crate) etcd: Seen,
     pub(crate) gateway: Option<Seen>,
+    pub(crate) ratios: Vec<f64>,
 }
 
 impl Row {
+    /// Of the rates: the median of the rounds.
     fn ratio(&self) -> f64 {
-        self.concord.ops_per_s / self.etcd.ops_per_s.max(f64::MIN_POSITIVE)
+        middle(self.ratios.clone())
+    }
+
+    /// The least and the greatest ratio of a round.
+    fn spread(&self) -> (f64, f64) {
+        let of = |pick: fn(f64, f64) -> f64| self.ratios.iter().copied().reduce(pick).unwrap_or(0.0);
+        (of(f64::min), of(f64::max))
     }
 
     /// The row as the file of `--json` has it.
@@ -28,8 +36,12 @@ impl Row {
                 "p50_ms": rounded(seen.p50_ms),
                 "p99_ms": rounded(seen.p99_ms),
                 "rss_mb": seen.rss_mb.round(),
+                "cpu_us_per_op": rounded(seen.cpu_us_per_op()),
+                "leader_cpu_us_per_op": rounded(seen.leader_cpu_us_per_op()),
+                "generator_us_per_op": rounded(seen.generator_us_per_op()),
             })
         };
+        let (least, greatest) = self.spread();
         json!({
             "load": self.ask.load.name(),
             "clients": self.clients,
@@ -37,6 +49,9 @@ impl Row {
             "concord": seen(&self.concord),
             "etcd": seen(&self.etcd),
             "ratio": rounded(self.ratio()),
+            "ratio_least": rounded(least),
+            "ratio_greatest": rounded(greatest),
+            "cpu_ratio": rounded(self.concord.cpu_us_per_op() / self.etcd.cpu_us_per_op().max(f64::MIN_POSITIVE)),
         })
     }
 }
@@ -74,7 +89,7 @@ pub(crate) fn median(rounds: &[Seen]) -> Seen {
 /// The table, in Markdown.
 pub(crate) fn table(rows: &[Row]) -> String {
     let mut text = String::from(
-        "| load | clients | bytes | system | ops/s | ratio | p50 ms | p99 ms | p99.9 ms | CPU % of a core: leader, others · generator | CPU µs/op, all nodes | biggest node, MB | disk flushes/s |\n|---|---:|---:|---|---:|---:|---:|---:|---:|---|---:|---:|---:|\n",
+        "| load | clients | bytes | system | ops/s | ratio (least to greatest) | p50 ms | p99 ms | p99.9 ms | CPU % of a core: leader, others · generator | CPU µs/op: all nodes · leader · generator | biggest node, MB | disk flushes/s |\n|---|---:|---:|---|---:|---:|---:|---:|---:|---|---:|---:|---:|\n",
     );
     for row in rows {
         let systems = [
@@ -91,19 +106,24 @@ pub(crate) fn table(rows: &[Row]) -> String {
                 " | | ".to_owned()
             };
             let ratio = match place {
-                0 => format!("**{:.2}**", row.ratio()),
+                0 => {
+                    let (least, greatest) = row.spread();
+                    format!("**{:.2}** ({least:.2} to {greatest:.2})", row.ratio())
+                }
                 _ => String::new(),
             };
             let _ = writeln!(
                 text,
-                "| {point} | {name} | {:.0} | {ratio} | {:.2} | {:.2} | {:.2} | {} · {:.0} | {:.0} | {:.0} | {:.0} |",
+                "| {point} | {name} | {:.0} | {ratio} | {:.2} | {:.2} | {:.2} | {} · {:.0} | {:.1} · {:.1} · {:.1} | {:.0} | {:.0} |",
                 seen.ops_per_s,
                 seen.p50_ms,
                 seen.p99_ms,
                 seen.p999_ms,
                 cpu.join(", "),
                 seen.generator_cpu,
-                seen.cpu.iter().sum::<f64>() * 1e4 / seen.ops_per_s.max(1.0),
+                seen.cpu_us_per_op(),
+                seen.leader_cpu_us_per_op(),
+                seen.generator_us_per_op(),
                 seen.rss_mb,
                 seen.flushes_per_s
             );

@@ -25,9 +25,9 @@ use crate::{
 };
 
 /// Connections of etcd's client per thread and node: HTTP/2 shares one among many clients.
-const ETCD_CONNECTIONS: usize = 4;
+pub(crate) const ETCD_CONNECTIONS: usize = 4;
 /// Clock ticks of `/proc` in a second.
-const TICKS: f64 = 100.0;
+pub(crate) const TICKS: f64 = 100.0;
 
 /// How long a point lasts.
 #[derive(Debug, Clone, Copy)]
@@ -49,6 +49,27 @@ pub(crate) struct Seen {
     /// Of the biggest node.
     pub(crate) rss_mb: f64,
     pub(crate) flushes_per_s: f64,
+}
+
+impl Seen {
+    /// Microseconds of processor time that all nodes together spent on one operation.
+    pub(crate) fn cpu_us_per_op(&self) -> f64 {
+        self.us_per_op(self.cpu.iter().sum())
+    }
+
+    /// The leader's part of it.
+    pub(crate) fn leader_cpu_us_per_op(&self) -> f64 {
+        self.us_per_op(self.cpu.first().copied().unwrap_or(0.0))
+    }
+
+    /// What the generator spent on one operation.
+    pub(crate) fn generator_us_per_op(&self) -> f64 {
+        self.us_per_op(self.generator_cpu)
+    }
+
+    fn us_per_op(&self, percent: f64) -> f64 {
+        percent * 1e4 / self.ops_per_s.max(1.0)
+    }
 }
 
 struct Part {
@@ -187,7 +208,7 @@ pub(crate) fn measure(
     let generator_cpu = cpu.pop().unwrap_or(0.0);
     let ms = |quantile: f64| all.value_at_quantile(quantile) as f64 / 1e6;
     Ok(Seen {
-        ops_per_s: all.len() as f64 / times.measured.as_secs_f64(),
+        ops_per_s: all.len() as f64 * ask.load.operations() as f64 / times.measured.as_secs_f64(),
         p50_ms: ms(0.5),
         p99_ms: ms(0.99),
         p999_ms: ms(0.999),

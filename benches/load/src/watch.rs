@@ -1,0 +1,341 @@
+//! Watches at scale: so many watchers of one definition, spread over all nodes, while its configs change at a fixed rate.
+//!
+//! Each watcher is an application of its own: to Concord a connection of HTTP/1.1 with server-sent events, to etcd a
+//! stream of gRPC on one of the few connections that its client shares. etcd sends a watcher the changes of a prefix, in
+//! messages that may hold several; Concord one event for each revision.
+//!
+//! **Invariant:** a delivery is one change received by one watcher within the measured time, and the processor time is
+//! that of all nodes in the same time, the writes included.
+
+use std::{
+    fmt::Write as _,
+    net::SocketAddr,
+    path::Path,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use etcd_client::{Client, WatchOptions};
+use hdrhistogram::Histogram;
+use http_body_util::BodyExt as _;
+use hyper::Method;
+use serde_json::{Value, json};
+use tokio::{task::JoinSet, time::MissedTickBehavior};
+
+use crate::{
+    cluster::{Cluster, cpu_ticks, rss_mb},
+    http::Http,
+    load::{Asker, KEY, Speaks, definition_body, etcd},
+    report::{middle, rounded},
+    run::{ETCD_CONNECTIONS, TICKS, Times, histogram, runtime},
+};
+
+const DEFINITION: &str = "watched-300";
+/// Configs that change, one after the other.
+const CONFIGS: usize = 100;
+/// The bytes of a config.
+const BYTES: usize = 300;
+/// How long all watchers may take to be open.
+const OPEN_MAX: Duration = Duration::from_secs(120);
+
+/// So many watchers, so many changes a second.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Plan {
+    pub(crate) watchers: usize,
+    pub(crate) changes_per_s: usize,
+    pub(crate) rounds: usize,
+    pub(crate) times: Times,
+}
+
+/// What one round showed.
+#[derive(Debug, Clone)]
+struct Seen {
+    changes_per_s: f64,
+    deliveries_per_s: f64,
+    cpu_us: f64,
+    generator_us: f64,
+    p50_ms: f64,
+    p99_ms: f64,
+    rss_mb: f64,
+}
+
+/// What all watchers of a round share.
+struct Shared {
+    begin: Instant,
+    open: AtomicUsize,
+    counting: AtomicBool,
+    delivered: AtomicU64,
+    stop: AtomicBool,
+}
+
+/// The section's text and JSON: Concord, and etcd if it is there, in turns.
+pub(crate) fn section(
+    (concord, etcd, data): (&Path, Option<&Path>, &Path),
+    plan: Plan,
+) -> Result<(String, Value), String> {
+    let runtime = runtime()?;
+    let concord = Cluster::concord(&runtime, concord, data, &[])?;
+    let etcd = etcd.map(|binary| Cluster::etcd(&runtime, binary, data)).transpose()?;
+    let leader = concord.leader(&runtime)?;
+    runtime.block_on(async {
+        let mut http = Http::connect(concord.nodes[leader].addr, KEY).await?;
+        http.good(Method::POST, "/api/v1/config_definition/", definition_body(DEFINITION)).await
+    })?;
+    let clusters: Vec<(&str, &Cluster)> =
+        [Some(("Concord", &concord)), etcd.as_ref().map(|etcd| ("etcd", etcd))]
+            .into_iter()
+            .flatten()
+            .collect();
+    for (_, cluster) in &clusters {
+        crate::run::fill(cluster, cluster.leader(&runtime)?, DEFINITION, (CONFIGS, BYTES))?;
+    }
+    let mut seen: Vec<Vec<Seen>> = vec![Vec::new(); clusters.len()];
+    for _ in 0..plan.rounds.max(1) {
+        for (place, (name, cluster)) in clusters.iter().enumerate() {
+            let leader = cluster.leader(&runtime)?;
+            let round = once(cluster, leader, plan).map_err(|error| format!("watches of {name}: {error}"))?;
+            eprintln!("{name}: {:.0} deliveries/s, {:.2} µs each", round.deliveries_per_s, round.cpu_us);
+            seen[place].push(round);
+        }
+    }
+    Ok(report(&clusters, &seen, plan))
+}
+
+fn report(clusters: &[(&str, &Cluster)], seen: &[Vec<Seen>], plan: Plan) -> (String, Value) {
+    let mut text = format!(
+        "{} watchers of one definition, spread over three nodes, while its {CONFIGS} configs of {BYTES} bytes are replaced \
+         {} times a second through the leader. Medians of {} rounds of {} ms after {} ms.\n\n\
+         | system | changes/s | deliveries/s | of what changed | CPU µs per delivery, all nodes | generator's | p50 ms | p99 ms | biggest node, MB |\n\
+         |---|---:|---:|---:|---:|---:|---:|---:|---:|\n",
+        plan.watchers,
+        plan.changes_per_s,
+        plan.rounds,
+        plan.times.measured.as_millis(),
+        plan.times.warm.as_millis(),
+    );
+    let mut systems = serde_json::Map::new();
+    for ((name, _), rounds) in clusters.iter().zip(seen) {
+        let of = |figure: fn(&Seen) -> f64| middle(rounds.iter().map(figure).collect());
+        let (changes, deliveries) = (of(|seen| seen.changes_per_s), of(|seen| seen.deliveries_per_s));
+        let (cpu, generator) = (of(|seen| seen.cpu_us), of(|seen| seen.generator_us));
+        let (p50, p99, rss) = (of(|seen| seen.p50_ms), of(|seen| seen.p99_ms), of(|seen| seen.rss_mb));
+        let share = deliveries / (changes * plan.watchers as f64).max(1.0) * 100.0;
+        let _ = writeln!(
+            text,
+            "| {name} | {changes:.0} | {deliveries:.0} | {share:.1} % | {cpu:.2} | {generator:.2} | {p50:.2} | {p99:.1} | {rss:.0} |"
+        );
+        systems.insert(
+            name.to_lowercase(),
+            json!({
+                "changes_per_s": rounded(changes),
+                "deliveries_per_s": deliveries.round(),
+                "cpu_us_per_op": rounded(cpu),
+                "generator_us_per_op": rounded(generator),
+                "p50_ms": rounded(p50),
+                "p99_ms": rounded(p99),
+                "rss_mb": rss.round(),
+            }),
+        );
+    }
+    systems.insert("watchers".to_owned(), json!(plan.watchers));
+    (text, Value::Object(systems))
+}
+
+/// One round: the watchers open, the changes begin, and after the warm-up all is counted for the measured time.
+fn once(cluster: &Cluster, leader: usize, plan: Plan) -> Result<Seen, String> {
+    let shared = Arc::new(Shared {
+        begin: Instant::now(),
+        open: AtomicUsize::new(0),
+        counting: AtomicBool::new(false),
+        delivered: AtomicU64::new(0),
+        stop: AtomicBool::new(false),
+    });
+    let addrs: Vec<SocketAddr> = cluster.nodes.iter().map(|node| node.addr).collect();
+    let cores = thread::available_parallelism().map_or(1, usize::from).min(8);
+    let mut threads: Vec<JoinHandle<Result<Histogram<u64>, String>>> = Vec::new();
+    for thread in 0..cores {
+        let (shared, addrs, speaks) = (Arc::clone(&shared), addrs.clone(), cluster.speaks);
+        let count = (thread..plan.watchers).step_by(cores).count();
+        threads.push(thread::spawn(move || watch(speaks, &addrs, count, &shared)));
+    }
+    let until = Instant::now() + OPEN_MAX;
+    while shared.open.load(Relaxed) < plan.watchers {
+        if Instant::now() > until || threads.iter().any(JoinHandle::is_finished) {
+            shared.stop.store(true, Relaxed);
+            let failed = threads.into_iter().find_map(|thread| thread.join().ok().and_then(Result::err));
+            return Err(failed.unwrap_or_else(|| "not all watchers are open in time".to_owned()));
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    let writer = {
+        let (shared, addr, speaks) = (Arc::clone(&shared), addrs[leader], cluster.speaks);
+        thread::spawn(move || change(speaks, addr, plan.changes_per_s, &shared))
+    };
+    thread::sleep(plan.times.warm);
+    let pids: Vec<u32> = cluster.nodes.iter().map(crate::cluster::Node::pid).collect();
+    let ticks = || pids.iter().map(|pid| cpu_ticks(*pid)).sum::<u64>();
+    let own = || cpu_ticks(std::process::id());
+    let (before, own_before, began) = (ticks(), own(), Instant::now());
+    shared.counting.store(true, Relaxed);
+    thread::sleep(plan.times.measured);
+    let delivered = shared.delivered.load(Relaxed) as f64;
+    let (after, own_after, took) = (ticks(), own(), began.elapsed().as_secs_f64());
+    shared.stop.store(true, Relaxed);
+    let rss_mb = pids.iter().map(|pid| rss_mb(*pid)).fold(0.0, f64::max);
+    let changes = writer.join().map_err(|_| "the writer panicked".to_owned())??;
+    let mut all = histogram()?;
+    for thread in threads {
+        let part = thread.join().map_err(|_| "a thread of the generator panicked".to_owned())??;
+        all.add(part).map_err(|error| error.to_string())?;
+    }
+    let us = |ticks: u64| ticks as f64 / TICKS * 1e6 / delivered.max(1.0);
+    Ok(Seen {
+        changes_per_s: changes,
+        deliveries_per_s: delivered / took,
+        cpu_us: us(after - before),
+        generator_us: us(own_after - own_before),
+        p50_ms: all.value_at_quantile(0.5) as f64 / 1e6,
+        p99_ms: all.value_at_quantile(0.99) as f64 / 1e6,
+        rss_mb,
+    })
+}
+
+/// Replaces one config after the other at the rate until it is stopped; the rate that was reached while it was counted.
+/// The data's name says when it was sent.
+fn change(speaks: Speaks, addr: SocketAddr, per_s: usize, shared: &Shared) -> Result<f64, String> {
+    runtime()?.block_on(async {
+        let mut asker = match speaks {
+            Speaks::Etcd => Asker::Etcd(Box::new(etcd(addr).await?.kv_client())),
+            Speaks::Concord | Speaks::Gateway => Asker::Concord(Http::connect(addr, KEY).await?),
+        };
+        let mut ticks =
+            tokio::time::interval(Duration::from_secs(1) / u32::try_from(per_s.max(1)).unwrap_or(1));
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
+        let (mut made, mut began) = (0_u64, None);
+        for n in 0.. {
+            ticks.tick().await;
+            if shared.stop.load(Relaxed) {
+                break;
+            }
+            let sent = shared.begin.elapsed().as_nanos();
+            let pad = "x".repeat(BYTES - 100);
+            let data = format!(
+                r#"{{"name":"sent-{sent:020}","group":{},"tier":"tier-0001","count":{},"pad":"{pad}"}}"#,
+                n % 7,
+                n
+            );
+            asker.put(DEFINITION, n % CONFIGS, data).await?;
+            if shared.counting.load(Relaxed) {
+                began.get_or_insert_with(Instant::now);
+                made += 1;
+            }
+        }
+        let took = began.map_or(1.0, |began: Instant| began.elapsed().as_secs_f64());
+        Ok(made as f64 / took.max(f64::MIN_POSITIVE))
+    })
+}
+
+/// One thread's watchers. One of them also measures how long its deliveries took: reading the time in each would burden
+/// the generator.
+fn watch(
+    speaks: Speaks,
+    addrs: &[SocketAddr],
+    count: usize,
+    shared: &Arc<Shared>,
+) -> Result<Histogram<u64>, String> {
+    runtime()?.block_on(async {
+        let latencies = Arc::new(Mutex::new(histogram()?));
+        let mut set = JoinSet::new();
+        let mut clients: Vec<Vec<Client>> = vec![Vec::new(); addrs.len()];
+        if speaks == Speaks::Etcd {
+            for (of, addr) in clients.iter_mut().zip(addrs) {
+                for _ in 0..ETCD_CONNECTIONS {
+                    of.push(etcd(*addr).await?);
+                }
+            }
+        }
+        for n in 0..count {
+            let place = n % addrs.len();
+            let measures = (n == 0).then(|| Arc::clone(&latencies));
+            let watcher = Watcher { shared: Arc::clone(shared), measures };
+            match clients[place].get((n / addrs.len()) % ETCD_CONNECTIONS) {
+                Some(client) => set.spawn(watcher.etcd(client.clone())),
+                None => set.spawn(watcher.concord(addrs[place])),
+            };
+        }
+        // A watcher waits for its next event: who has to end looks here.
+        while !shared.stop.load(Relaxed) {
+            if let Ok(Some(ended)) = tokio::time::timeout(Duration::from_millis(20), set.join_next()).await {
+                ended.map_err(|error| error.to_string())??;
+                return Err("a watch has ended".to_owned());
+            }
+        }
+        set.shutdown().await;
+        let all = latencies.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Ok(all)
+    })
+}
+
+struct Watcher {
+    shared: Arc<Shared>,
+    measures: Option<Arc<Mutex<Histogram<u64>>>>,
+}
+
+impl Watcher {
+    fn received(&self, changes: u64, bytes: &[u8]) {
+        if !self.shared.counting.load(Relaxed) {
+            return;
+        }
+        self.shared.delivered.fetch_add(changes, Relaxed);
+        let Some(latencies) = &self.measures else { return };
+        let sent =
+            bytes.windows(5).rposition(|part| part == b"sent-").and_then(|at| bytes.get(at + 5..at + 25));
+        let sent =
+            sent.and_then(|digits| std::str::from_utf8(digits).ok()).and_then(|digits| digits.parse().ok());
+        if let Some(sent) = sent {
+            let took = self.shared.begin.elapsed().saturating_sub(Duration::from_nanos(sent));
+            let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+            latencies.lock().unwrap_or_else(PoisonError::into_inner).saturating_record(took);
+        }
+    }
+
+    async fn etcd(self, mut client: Client) -> Result<(), String> {
+        let options = WatchOptions::new().with_prefix();
+        let watched = client.watch(format!("{DEFINITION}/"), Some(options)).await;
+        let mut stream = watched.map_err(|error| error.to_string())?;
+        while let Some(message) = stream.message().await.map_err(|error| error.to_string())? {
+            if message.created() {
+                self.shared.open.fetch_add(1, Relaxed);
+                continue;
+            }
+            let events = message.events();
+            let last = events.last().and_then(|event| event.kv()).map_or(&b""[..], |kv| kv.value());
+            self.received(events.len() as u64, last);
+        }
+        Ok(())
+    }
+
+    async fn concord(self, addr: SocketAddr) -> Result<(), String> {
+        let mut http = Http::connect(addr, KEY).await?;
+        let mut body = http.stream(&format!("/api/v1/watch?definition={DEFINITION}")).await?;
+        self.shared.open.fetch_add(1, Relaxed);
+        // An event ends with an empty line, which two parts of the body may share.
+        let mut after_line = false;
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| error.to_string())?;
+            let Some(bytes) = frame.data_ref() else { continue };
+            let mut events = 0;
+            for byte in bytes {
+                let is_line = *byte == b'\n';
+                events += u64::from(is_line && after_line);
+                after_line = is_line && !after_line;
+            }
+            self.received(events, bytes);
+        }
+        Ok(())
+    }
+}
