@@ -350,7 +350,10 @@ impl<'s> Search<'_, 's> {
             Some(Value::Array(first)) => (Some(first), map.get("additionalItems")),
             rest => (map.get("prefixItems").and_then(Value::as_array), rest),
         };
+        let most = map.get("maxItems").and_then(Value::as_u64);
+        let is_full = most.zip(first).is_some_and(|(most, first)| most <= first.len() as u64);
         let rest = rest.map_or(Kinds::ALL, |part| self.visit(part, depth).declared.kinds);
+        let rest = if is_full { Kinds::NONE } else { rest };
         let first = first.into_iter().flatten().map(|part| self.visit(part, depth).declared.kinds);
         first.fold(rest, Kinds::bitor)
     }

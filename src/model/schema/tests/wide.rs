@@ -9,7 +9,7 @@ fn wide(schema: &Value) -> Schema {
     Schema::compile(schema, WIDE).unwrap_or_else(|violations| panic!("{schema}: {violations:?}"))
 }
 
-/// SchemaRules of conditions, as Pydantic writes them: three kinds of nodes that recurse through members of the same name.
+/// A tree of conditions, as Pydantic writes them: three kinds of nodes that recurse through members of the same name.
 fn rules() -> Value {
     let list = |op: &str| {
         json!({"type": "object", "required": ["op", "args"], "additionalProperties": false,
