@@ -19,6 +19,7 @@ use concord::{
         index::{Build, Indexing},
         key::Key,
         record::{Config, Definition, Entry},
+        schema::{Formats, StoredSchema},
         time::Timestamp,
     },
     peer::{Member, identity::Identity},
@@ -65,7 +66,7 @@ fn entries_of_the_log() {
         &plain(Command::CreateDefinition { key: key("d"), indexes: vec!["a.b".into()], schema: None }),
         "01e4e0f4e586ee900304726f6f740000000001640103612e6200",
     );
-    let schema = Some(Arc::from("{}"));
+    let schema = Some(StoredSchema::from("{}"));
     entry(
         &full(Command::CreateDefinition { key: key("d"), indexes: vec![], schema }),
         "01e4e0f4e586ee900304726f6f74010377687901010101010101010101010101010101010202020202020202020202020202020201ac020001640001027b7d",
@@ -98,7 +99,7 @@ fn entries_of_the_log() {
 
 #[test]
 fn entries_that_change_what_a_definition_asks_of_its_configs() {
-    let (schema, expect) = (Some(Arc::from("{}")), Expect::At(9));
+    let (schema, expect) = (Some(StoredSchema::from("{}")), Expect::At(9));
     entry(
         &plain(Command::SetSchema { key: key("d"), schema, expect, configs_read: Some(300) }),
         "01e4e0f4e586ee900304726f6f7400000006016401027b7d030901ac02",
@@ -148,6 +149,15 @@ fn entries_of_the_second_feature_level() {
     let raise = |to| plain(Command::RaiseFeatureLevel { to });
     entry(&raise(2), "02e4e0f4e586ee900304726f6f740000000a02");
     entry(&plain(Command::Forget { upto: 300 }), "02e4e0f4e586ee900304726f6f740000000bac02");
+    // What `format` means is the variant of the schema: 2 is asserted, 3 is not.
+    let stored = |formats| Some(StoredSchema { text: "{}".into(), formats });
+    let create = |schema| plain(Command::CreateDefinition { key: key("d"), indexes: vec![], schema });
+    entry(&create(stored(Formats::Asserted)), "02e4e0f4e586ee900304726f6f740000000001640002027b7d");
+    let (schema, expect) = (stored(Formats::Annotated), Expect::At(9));
+    entry(
+        &plain(Command::SetSchema { key: key("d"), schema, expect, configs_read: None }),
+        "02e4e0f4e586ee900304726f6f7400000006016403027b7d030900",
+    );
     // An older version reads the first byte and refuses the entry.
     let later = raise(LEVEL_MAX + 1).to_bytes();
     assert_eq!(Proposal::from_bytes(&later), Err(DecodeError::Unknown(LEVEL_MAX + 1)));
@@ -210,7 +220,7 @@ fn refusals_between_nodes() {
 #[test]
 fn records() {
     let (created_at, modified_at) = (Timestamp(100), Timestamp(200));
-    let schema = Some(Arc::from(r#"{"type":"object"}"#));
+    let schema = Some(StoredSchema::from(r#"{"type":"object"}"#));
     let definition = Definition {
         id: 5,
         key: key("d"),

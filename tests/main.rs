@@ -10,6 +10,7 @@
 //! | `client` | does the older service's client library work unchanged? |
 //! | `document` | is the `OpenAPI` document one, and whole? Every answer in all tests is validated against it |
 //! | `format` | are the stored and sent bytes the ones of earlier versions? |
+//! | `real_schemas` | are the schemas that libraries write definitions as they are, and are their paths found? |
 //! | `replay` | do the same proposals give the same state, however they are cut into runs? |
 //! | `tidy` | does the source keep its own rules? |
 //!
@@ -30,6 +31,8 @@ mod format;
 mod harness;
 #[cfg(test)]
 mod hostile;
+#[cfg(test)]
+mod real_schemas;
 #[cfg(test)]
 mod replay;
 #[cfg(test)]

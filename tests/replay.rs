@@ -1,8 +1,6 @@
 //! The same proposals give the same verdicts and the same state, however they are cut into runs and however often the
 //! state is rebuilt from its records in between. Equal replicas and restarts depend on it.
 
-use std::sync::Arc;
-
 use concord::{
     model::{
         access_key::{Grant, Grants, KeyId, KeyUse, Pattern, Quota, Verb},
@@ -11,6 +9,7 @@ use concord::{
         index,
         key::Key,
         record::Entries,
+        schema::{Formats, StoredSchema},
         time::Timestamp,
     },
     state::{Change, Edit, State, builder::Builder},
@@ -68,6 +67,11 @@ fn write(state: &State, random: &mut Rng) -> (Command, Option<u64>) {
     (Command::WriteConfig { definition, key: config, data: data.to_string().into(), entries, expect }, read)
 }
 
+fn schema(text: &str, random: &mut Rng) -> StoredSchema {
+    let formats = [Formats::ByDraft, Formats::Asserted, Formats::Annotated][random.usize(0..3)];
+    StoredSchema { text: text.into(), formats }
+}
+
 /// Another schema or other unique paths, validated against the configs or not, sometimes too early.
 fn redefine(state: &State, random: &mut Rng, key: Key) -> (Command, Option<u64>) {
     let found = state.definition(key.as_str()).map(|found| &found.definition);
@@ -75,7 +79,7 @@ fn redefine(state: &State, random: &mut Rng, key: Key) -> (Command, Option<u64>)
     let configs_read = random.bool().then(|| state.revision().saturating_sub(random.u64(0..3)));
     let expect = Expect::Present;
     let command = if random.bool() {
-        let schema = random.bool().then(|| Arc::from(r#"{"title":"other"}"#));
+        let schema = random.bool().then(|| schema(r#"{"title":"other"}"#, random));
         Command::SetSchema { key, schema, expect, configs_read }
     } else {
         let indexes = found.map(|definition| definition.indexes.clone()).unwrap_or_default();
@@ -95,7 +99,7 @@ fn command(state: &State, random: &mut Rng) -> (Command, Option<u64>) {
         21 => (Command::RaiseFeatureLevel { to: random.u32(0..=LEVEL_MAX) }, None),
         20 => (Command::Compact { compaction_revision: random.u64(0..=state.revision() + 3) }, None),
         0..=2 => {
-            let schema = random.bool().then(|| Arc::from(r#"{"type":"object"}"#));
+            let schema = random.bool().then(|| schema(r#"{"type":"object"}"#, random));
             (Command::CreateDefinition { key: definition, indexes: some_paths(random), schema }, None)
         }
         3 => {

@@ -155,7 +155,9 @@ impl Operation {
                     if self.fields.has("indexes") { self.fields.strings("indexes") } else { Vec::new() };
                 let is_null = self.fields.is_null("json_schema");
                 let schema = if is_null { None } else { self.fields.optional_object("json_schema") };
-                Some(Write::CreateDefinition { key: definition, indexes, schema: schema.map(Document::new) })
+                let format_assertion = self.fields.optional_boolean("format_assertion");
+                let schema = schema.map(Document::new);
+                Some(Write::CreateDefinition { key: definition, indexes, schema, format_assertion })
             }
             SET_INDEXES => {
                 let indexes = self.fields.strings("indexes");

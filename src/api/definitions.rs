@@ -31,11 +31,14 @@ pub(super) const KEY: &str = "config_definition_key";
 /// Creates a definition.
 pub(super) async fn create(State(service): State<Service>, request: WriteRequest) -> Result<Reply, Problem> {
     request.condition.for_create()?;
-    let NewDefinition { key, indexes, schema } = request.read(&service, NewDefinition::from_json).await?;
+    let NewDefinition { key, indexes, schema, format_assertion } =
+        request.read(&service, NewDefinition::from_json).await?;
     let data = identity(&key).value("indexes", &indexes);
     let data = schema.iter().fold(data, |data, schema| data.raw("json_schema", &schema.text)).finish();
     let location = location(&key);
-    let written = service.write(request.caller, Write::CreateDefinition { key, indexes, schema }).await?;
+    let written = service
+        .write(request.caller, Write::CreateDefinition { key, indexes, schema, format_assertion })
+        .await?;
     Ok(Reply::created("config definition created", &data, &location).for_write(&written))
 }
 

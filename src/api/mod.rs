@@ -28,6 +28,7 @@
 //! | the console at `/ui`; its modules are in `console/` | `console` |
 //! | status codes, error types, response headers | `reply` |
 //! | which secret values a caller is not shown | `redaction` |
+//! | the codes of errors | `error_code` |
 //! | answers in the memory budget | `weight` |
 //! | numbers in headers | `digits` |
 //! | JSON objects with stored text in them | `json` |
@@ -58,6 +59,7 @@ mod decision;
 mod definitions;
 mod digits;
 mod docs;
+mod error_code;
 mod extract;
 mod history;
 mod indexes;

@@ -17,10 +17,10 @@ use axum::{
 };
 use futures::stream;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
-use serde_json::{Value, json};
 
 use super::{
     digits::{Digits, number},
+    error_code::Code,
     json::Object,
     weight,
 };
@@ -35,6 +35,7 @@ use crate::{
     service::{Backup, Refusal, Written, memory_budget::Reservation, read::list::BUFFERED_PAGE_BYTES_MAX},
     state::query::QueryResult,
 };
+use failure::{failure, failure_body, plain, shape_response};
 use refusal::{status_and_type, violations};
 
 /// The header with the revision of the state that an answer was made from.
@@ -326,7 +327,7 @@ impl From<QueryError> for Problem {
             QueryError::NotIntegers(names) => Self::Shape(names.into_iter().map(not_an_integer).collect()),
             QueryError::Violations(violations) => Refusal::Invalid(Invalid::Violations(violations)).into(),
             QueryError::Building(path) => {
-                Refusal::Conflict(format!("the index of `{path}` is being built")).into()
+                Refusal::Building(format!("the index of `{path}` is being built")).into()
             }
         }
     }
@@ -345,15 +346,15 @@ impl IntoResponse for Problem {
         match self {
             Self::Unauthenticated(msg) => {
                 let response =
-                    failure(StatusCode::UNAUTHORIZED, "unauthorized_error", &[Violation::new(msg)]);
+                    plain((StatusCode::UNAUTHORIZED, "unauthorized_error"), Code::Unauthorized, msg);
                 ([(header::WWW_AUTHENTICATE, "Bearer")], response).into_response()
             }
             Self::UnknownPath => {
-                failure(StatusCode::NOT_FOUND, "not_found_error", &[Violation::new("no such path")])
+                plain((StatusCode::NOT_FOUND, "not_found_error"), Code::PathNotFound, "no such path")
             }
             Self::MethodNotAllowed => {
-                let violation = Violation::new("the path does not take this method");
-                failure(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", &[violation])
+                let kind = (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed");
+                plain(kind, Code::MethodNotAllowed, "the path does not take this method")
             }
             Self::Shape(details) => shape_response(&details),
             Self::UnsupportedPatch => {
@@ -386,8 +387,9 @@ pub(super) fn panicked(payload: Box<dyn Any + Send + 'static>) -> Response {
 fn refusal_response(refusal: Refusal) -> Response {
     let (status, kind) = status_and_type(&refusal);
     let breaking = if let Refusal::Breaks(count, _) = &refusal { Some(*count) } else { None };
+    let code = Code::of(&refusal);
     let (violations, log_only) = violations(refusal);
-    let mut response = failure(status, kind, &violations);
+    let mut response = failure(status, kind, code, &violations);
     if status == StatusCode::UNAUTHORIZED {
         response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }
@@ -405,12 +407,12 @@ fn refusal_response(refusal: Refusal) -> Response {
 
 /// The body of a refusal within a stream, whose status has been sent already.
 pub(super) fn refusal_body(refusal: Refusal) -> String {
-    let (_, kind) = status_and_type(&refusal);
+    let ((_, kind), code) = (status_and_type(&refusal), Code::of(&refusal));
     let (violations, log_only) = violations(refusal);
     if let Some(LogOnly(text)) = log_only {
         tracing::error!("a stream failed: {text}");
     }
-    failure_body(kind, &violations)
+    failure_body(kind, code, &violations)
 }
 
 #[cfg(test)]

@@ -12,8 +12,8 @@ use super::{
     body,
     definitions::{KEY, find, identity},
     extract::{Params, ReadRequest, WriteRequest, check_key, query_violation},
-    json::Object,
-    reply::{Problem, Reply, loc_json},
+    json::{Object, loc_json},
+    reply::{Problem, Reply},
 };
 use crate::{
     model::{access_key::Verb, record::Definition},
@@ -23,7 +23,11 @@ use crate::{
 /// Gets the schema of a definition.
 pub(super) async fn get(State(service): State<Service>, request: ReadRequest) -> Result<Reply, Problem> {
     let part = |definition: &Definition| {
-        Object::new().raw("json_schema", schema_or_null(definition.schema.as_deref()))
+        let schema = definition.schema.as_ref();
+        let asserted = schema.and_then(|schema| schema.formats.is_asserted());
+        Object::new()
+            .raw("json_schema", schema_or_null(definition.schema.as_deref()))
+            .value("format_assertion", &asserted)
     };
     get_part(&service, &request, "schema found", part).await
 }
@@ -32,9 +36,9 @@ pub(super) async fn get(State(service): State<Service>, request: ReadRequest) ->
 pub(super) async fn put(State(service): State<Service>, request: WriteRequest) -> Result<Reply, Problem> {
     let expect = request.condition.for_change()?;
     let force = force(&request.params)?;
-    let schema = request.read(&service, body::new_schema).await?;
-    let new =
-        NewSchema { key: request.keys.definition, schema, expect, force, compiled: Compiled::default() };
+    let (schema, format_assertion) = request.read(&service, body::new_schema).await?;
+    let (key, compiled) = (request.keys.definition, Compiled::default());
+    let new = NewSchema { key, schema, format_assertion, expect, force, compiled };
     if request.caller.dry_run {
         let tried = service.try_schema(request.caller, new).await?;
         let data = with_report(Object::new(), &tried.report).finish();

@@ -18,6 +18,7 @@ use super::{
     flat::decode_without,
     key::Key,
     record::{Entries, Revision},
+    schema::StoredSchema,
     time::Timestamp,
 };
 
@@ -48,8 +49,9 @@ pub enum Command {
         key: Key,
         /// Its indexed paths.
         indexes: Vec<String>,
-        /// The JSON text of its schema.
-        schema: Option<Arc<str>>,
+        /// Its schema.
+        #[serde(with = "super::schema::stored")]
+        schema: Option<StoredSchema>,
     },
     /// Replaces the indexed paths of a definition. A small definition is reindexed in the same entry, a large one by the
     /// [`Command::BuildIndex`] entries after it.
@@ -101,8 +103,9 @@ pub enum Command {
     SetSchema {
         /// The definition.
         key: Key,
-        /// The JSON text of its schema after the change.
-        schema: Option<Arc<str>>,
+        /// Its schema after the change.
+        #[serde(with = "super::schema::stored")]
+        schema: Option<StoredSchema>,
         /// The precondition.
         expect: Expect,
         /// The leader has validated all configs up to and including this revision; if there is a later one, the verdict is
@@ -220,13 +223,14 @@ impl Command {
     #[must_use]
     pub fn feature_level(&self) -> u32 {
         match self {
-            Self::CreateDefinition { .. }
-            | Self::SetIndexes { .. }
+            Self::CreateDefinition { schema, .. } | Self::SetSchema { schema, .. } => {
+                schema.as_ref().map_or(LEVEL_MIN, StoredSchema::feature_level)
+            }
+            Self::SetIndexes { .. }
             | Self::DeleteDefinition { .. }
             | Self::WriteConfig { .. }
             | Self::DeleteConfig { .. }
             | Self::Compact { .. }
-            | Self::SetSchema { .. }
             | Self::SetUnique { .. }
             | Self::BuildIndex { .. } => LEVEL_MIN,
             Self::Batch(steps) => {

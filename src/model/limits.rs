@@ -85,9 +85,9 @@ pub const WATCH_KEYS_MAX: usize = 64;
 
 /// Elements of an indexed array: each is an index entry of its config. Fixed.
 pub const INDEX_ENTRIES_MAX: usize = 10_000;
-/// Subschemas that are visited to resolve one member of an indexed path through `$ref` and `allOf`: far more than an
-/// accepted schema needs, and an end for references in a circle. Fixed.
-pub const PATH_SUBSCHEMAS_MAX: usize = 1000;
+/// Subschemas that are visited to resolve an indexed path through references and unions: some milliseconds, and more than
+/// the unions of common schemas have variants. What was not visited may be anything. Fixed.
+pub const PATH_SUBSCHEMAS_MAX: usize = 10_000;
 /// Bytes of an indexed path. Each of its members is looked up in the schema, through up to
 /// [`PATH_SUBSCHEMAS_MAX`] subschemas. Fixed.
 pub const INDEX_PATH_BYTES_MAX: usize = 1024;
@@ -151,13 +151,22 @@ pub const CHECK_EVALUATIONS_MAX: u64 = 20_000_000;
 pub const LISTED_EVALUATIONS_MAX: u64 = 500_000;
 /// Nested applications of one check. Each takes a few hundred bytes of the thread's stack. Fixed.
 pub const CHECK_STACK_MAX: usize = 1_500;
-/// Bytes of one compiled pattern: far above what common patterns take. Fixed.
-pub const PATTERN_BYTES_MAX: usize = 256 << 10;
+/// Bytes of one compiled pattern: `.{1,1000}` takes 1 MiB, `\p{L}{1,100}` 4 MiB. Fixed.
+pub const PATTERN_BYTES_MAX: usize = 8 << 20;
+/// The same at feature level 1. Fixed.
+pub const LEVEL_1_PATTERN_BYTES_MAX: usize = 256 << 10;
+/// Bytes of the text of a pattern that looks around or refers back: far above what common ones have. Fixed.
+pub const BACKTRACKING_PATTERN_BYTES_MAX: usize = 4 << 10;
+/// Steps back that matching a text with such a pattern may take; a text that takes more does not match. Common patterns
+/// take fewer than the text has characters; the worst ones double with each character. Fixed.
+pub const PATTERN_STEPS_MAX: u64 = 10_000;
 /// Bytes that the translation of a schema's patterns may parse. Each `\s`, `\d`, `\w` and `\cX` costs a parse of its
 /// whole pattern, so a text of thousands of them takes minutes; the limit takes some ten milliseconds. Fixed.
 pub const PATTERN_TRANSLATION_BYTES_MAX: usize = 2 << 20;
 /// Bytes of all compiled patterns of a schema, which is cached with others. Fixed.
-pub const PATTERNS_BYTES_MAX: usize = 16 << 20;
+pub const PATTERNS_BYTES_MAX: usize = 32 << 20;
+/// The same at feature level 1. Fixed.
+pub const LEVEL_1_PATTERNS_BYTES_MAX: usize = 16 << 20;
 /// Approximate bytes of the compiled schemas that a node keeps for the next write; a heavier one is kept alone. Fixed.
 pub const CACHED_SCHEMAS_BYTES_MAX: usize = 64 << 20;
 
@@ -168,6 +177,12 @@ pub const SECRET_STEPS_MIN: u64 = 100_000;
 /// The same for each byte of the data: far more than unions of dozens of variants take, and half a second at most. What
 /// is left after them counts as secret. Fixed.
 pub const SECRET_STEPS_PER_BYTE: u64 = 64;
+/// Steps that finding out which violations of data are about a secret value may take, for all of one check. What is left
+/// after them counts as secret. Fixed.
+pub const SECRET_LISTED_STEPS_MAX: u64 = 1_000_000;
+/// [`PATTERN_STEPS_MAX`] for the name of a member on the way to a secret place: where a pattern takes more, what it names
+/// counts as secret. Names are short. Fixed.
+pub const SECRET_PATTERN_STEPS_MAX: u64 = 1_000;
 /// Bytes of the header that names the redacted places of an answer (`X-Concord-Redacted`), and of the same list in an
 /// event: proxies take headers of some kilobytes. What is left out is marked by `...`. Fixed.
 pub const REDACTED_PLACES_BYTES_MAX: usize = 1024;

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     index::{Indexing, InlineBytes},
     key::Key,
-    schema::secret::MARK,
+    schema::{StoredSchema, secret::MARK},
     time::Timestamp,
 };
 
@@ -28,7 +28,8 @@ pub struct Definition {
     /// Its indexed paths as they were written.
     pub indexes: Vec<String>,
     /// The JSON text of its schema; without one any object is valid.
-    pub schema: Option<Arc<str>>,
+    #[serde(with = "super::schema::stored")]
+    pub schema: Option<StoredSchema>,
     /// The slots of the indexed paths, and the build in progress.
     pub indexing: Indexing,
     /// When it was created.

@@ -47,7 +47,12 @@ pub(crate) fn forwarded_seeds() -> Vec<Vec<u8>> {
     let patch = Write::PatchConfig { definition: definition.clone(), key: key.clone(), patch, expect };
     let delete = Write::DeleteConfig { definition: definition.clone(), key, expect: Expect::Present };
     let schema = Some(document(r#"{"type":"object"}"#));
-    let create = Write::CreateDefinition { key: definition, indexes: vec!["a".into()], schema };
+    let create = Write::CreateDefinition {
+        key: definition,
+        indexes: vec!["a".into()],
+        schema,
+        format_assertion: None,
+    };
     let batch = Write::Batch(vec![put.clone(), delete.clone()]);
     let seed = |kind: u8, bytes: &[u8]| [&[kind], bytes].concat();
     let request = |write: Write| {

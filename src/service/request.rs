@@ -29,7 +29,7 @@ use crate::{
         patch::Patch,
         record::Revision,
         redaction::RedactedPlaces,
-        schema::Schema,
+        schema::{Schema, SchemaRules},
     },
     peer::NodeId,
 };
@@ -81,6 +81,8 @@ pub enum Write {
         indexes: Vec<String>,
         /// Its schema; `None` accepts any object.
         schema: Option<Document>,
+        /// Whether `format` is asserted; `None` when the caller does not say.
+        format_assertion: Option<bool>,
     },
     /// Replaces a definition's indexed paths.
     SetIndexes {
@@ -166,6 +168,8 @@ pub struct NewSchema {
     pub key: String,
     /// Its schema from now on; `None` accepts any object.
     pub schema: Option<Document>,
+    /// Whether `format` is asserted; `None` when the caller does not say.
+    pub format_assertion: Option<bool>,
     /// The precondition.
     pub expect: Expect,
     /// Store it even though configs violate it.
@@ -177,11 +181,17 @@ pub struct NewSchema {
 /// A schema that is compiled on first use, and once: its write may be prepared many times while others change the
 /// definition, and if each preparation compiled it again, a write that takes longer than theirs would never succeed.
 #[derive(Debug, Clone, Default)]
-pub struct Compiled(pub(super) Arc<OnceLock<Result<Arc<Schema>, Vec<Violation>>>>);
+pub struct Compiled(pub(super) Arc<OnceLock<CompiledBy>>);
+
+/// A schema with the rules by which it was compiled.
+type CompiledBy = (SchemaRules, Result<Arc<Schema>, Vec<Violation>>);
 
 impl Compiled {
-    pub(super) fn get(&self, value: &Value) -> Result<Arc<Schema>, Vec<Violation>> {
-        self.0.get_or_init(|| Schema::compile(value).map(Arc::new)).clone()
+    pub(super) fn get(&self, value: &Value, rules: SchemaRules) -> Result<Arc<Schema>, Vec<Violation>> {
+        let compile = || Schema::compile(value, rules).map(Arc::new);
+        let (by, compiled) = self.0.get_or_init(|| (rules, compile()));
+        // The rules change when another write has changed the definition, or the feature level has risen: rarely.
+        if *by == rules { compiled.clone() } else { compile() }
     }
 }
 
@@ -395,6 +405,10 @@ pub enum Refusal {
     KeyEnded,
     /// As [`Self::Conflict`], with its location.
     ConflictAt(Violation),
+    /// An index that the request needs is being built. Never sent to another node, which may not know it.
+    Building(String),
+    /// The state of a cursor is no longer there. Never sent, likewise.
+    CursorExpired(String),
 }
 
 impl From<Rejection> for Refusal {

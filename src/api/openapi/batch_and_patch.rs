@@ -12,8 +12,8 @@ use super::{
     builder::{DRY_RUN_WRITE_PARAMETERS, Entry, RECORD_HEADERS, REDACTED, WRITE_REFUSALS, describe},
     configs,
     schemas::{
-        Field, Named, any_value, closed, json_object, key, nullable, open, paths, reference, schema_or_null,
-        text,
+        Field, Named, any_value, closed, format_assertion, json_object, key, nullable, open, paths,
+        reference, schema_or_null, text,
     },
 };
 use crate::{api::batch, model::limits::Limits};
@@ -101,7 +101,11 @@ fn batch_operation(limits: &Limits) -> OneOfBuilder {
     let patch = OneOfBuilder::new().item(reference("MergePatch")).item(reference("JsonPatch"));
     let patch: Field = ("patch", patch.into());
     OneOfBuilder::new()
-        .item(operation(batch::CREATE_DEFINITION, vec![], vec![indexes(), schema, creates()]))
+        .item(operation(
+            batch::CREATE_DEFINITION,
+            vec![],
+            vec![indexes(), schema, format_assertion(), creates()],
+        ))
         .item(operation(batch::SET_INDEXES, vec![indexes()], vec![matches()]))
         .item(operation(batch::DELETE_DEFINITION, vec![], vec![restrict, matches()]))
         .item(operation(batch::CREATE_CONFIG, vec![config(), data()], vec![creates()]))

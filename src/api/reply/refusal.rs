@@ -28,6 +28,8 @@ pub(super) fn violations(refusal: Refusal) -> (Vec<Violation>, Option<LogOnly>) 
         | Refusal::Conflict(text)
         | Refusal::Expired(text)
         | Refusal::NotThere(text)
+        | Refusal::Building(text)
+        | Refusal::CursorExpired(text)
         | Refusal::LimitReached(text) => vec![Violation::new(text)],
         Refusal::TestFailed(violation)
         | Refusal::ConflictAt(violation)
@@ -85,11 +87,11 @@ pub(super) fn status_and_type(refusal: &Refusal) -> (StatusCode, &'static str) {
         Refusal::Overloaded | Refusal::LimitReached(_) => (StatusCode::TOO_MANY_REQUESTS, "rate_limited"),
         Refusal::StorageFull(_) => (StatusCode::INSUFFICIENT_STORAGE, "storage_full"),
         Refusal::Internal(_) => (StatusCode::INTERNAL_SERVER_ERROR, "server_error"),
-        Refusal::Conflict(_) | Refusal::TestFailed(_) | Refusal::ConflictAt(_) => {
+        Refusal::Conflict(_) | Refusal::TestFailed(_) | Refusal::ConflictAt(_) | Refusal::Building(_) => {
             (StatusCode::CONFLICT, "conflict_error")
         }
         Refusal::NoMember(_) | Refusal::NotThere(_) => (StatusCode::NOT_FOUND, "not_found_error"),
-        Refusal::Expired(_) => (StatusCode::GONE, "expired_error"),
+        Refusal::Expired(_) | Refusal::CursorExpired(_) => (StatusCode::GONE, "expired_error"),
         Refusal::Breaks(..) => INVALID,
         Refusal::Forbidden { .. } => (StatusCode::FORBIDDEN, "forbidden_error"),
         Refusal::KeyEnded => UNAUTHORIZED,

@@ -68,7 +68,10 @@ async fn the_text_of_an_internal_error_and_of_a_panic_is_only_logged() {
     ] {
         assert!(response.extensions().get::<LogOnly>().is_some());
         let body = body(response).await;
-        assert_eq!(body["errors"], json!([{ "type": "server_error", "msg": "unexpected server error" }]));
+        assert_eq!(
+            body["errors"],
+            json!([{ "type": "server_error", "code": "internal_error", "msg": "unexpected server error" }])
+        );
     }
 }
 

@@ -3,7 +3,7 @@
 //! A place is secret when any subschema that can apply to it has the mark, whether it applies to the data at hand or
 //! not: each branch of a union counts, and both of a condition. So what is secret follows from the names and indexes on
 //! the way to a place, and not from the values there. Where it is not certain that a subschema applies
-//! (`unevaluatedProperties`, `contains`), it counts as one that does. Anything but `false` as the value of the mark is
+//! (`unevaluatedProperties`, `contains`, a pattern that takes too many steps to match), it counts as one that does. Anything but `false` as the value of the mark is
 //! the mark: a `"true"` that was meant as `true` must not show what it was to hide.
 //!
 //! The places are computed once, when the schema is compiled: of the graph of its subschemas only those are left from
@@ -14,12 +14,12 @@
 
 use std::collections::BTreeMap;
 
-use jsonschema::{Draft, Validator};
+use jsonschema::Draft;
 use serde_json::{Map, Value};
 
 use super::{
     graph::{Graph, Node},
-    pattern,
+    pattern::NamePattern,
 };
 use crate::model::{
     error::LocSegment,
@@ -59,10 +59,6 @@ struct Part {
     /// May apply to any element.
     any_element: Vec<usize>,
 }
-
-/// A pattern of `patternProperties`, matched as the validator does.
-#[derive(Debug)]
-struct NamePattern(Validator);
 
 /// What is at a place of the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,8 +108,8 @@ impl SecretPlaces {
         let bytes = bytes as u64;
         let most = SECRET_STEPS_MIN.saturating_add(SECRET_STEPS_PER_BYTE.saturating_mul(bytes));
         // A value takes two bytes at least, and each subschema and each of its patterns is looked at once.
-        let patterns: usize = self.parts.iter().map(|part| part.patterns.len()).sum();
-        let width = (self.parts.len() + patterns + 1) as u64;
+        let patterns: u64 = self.parts.iter().map(Part::pattern_steps).sum();
+        let width = patterns.saturating_add(self.parts.len() as u64 + 1);
         most.min(width.saturating_mul(bytes / 2 + 2))
     }
 
@@ -137,9 +133,15 @@ impl SecretPlaces {
     /// What is at a place.
     #[must_use]
     pub fn at(&self, path: &[LocSegment]) -> Place {
+        let mut steps = u64::MAX;
+        self.at_within(path, &mut steps)
+    }
+
+    /// The same in so many steps; without them the place counts as secret.
+    pub(super) fn at_within(&self, path: &[LocSegment], steps_left: &mut u64) -> Place {
         let mut set = self.root.clone();
         for (depth, segment) in path.iter().enumerate() {
-            if self.is_secret(&set) {
+            if self.is_secret(&set) || !self.pay(&set, 1, steps_left) {
                 return Place::Secret(depth);
             }
             set = match segment {
@@ -158,6 +160,15 @@ impl SecretPlaces {
         set.iter().any(|part| self.parts[*part].is_secret)
     }
 
+    /// Pays for looking at a value to which these apply, and at so many of its members. `false` when too little is left.
+    fn pay(&self, set: &[usize], members: usize, steps_left: &mut u64) -> bool {
+        let patterns: u64 = set.iter().map(|part| self.parts[*part].pattern_steps()).sum();
+        let steps = patterns.saturating_mul(members as u64).saturating_add(set.len() as u64);
+        let left = steps_left.checked_sub(steps);
+        *steps_left = left.unwrap_or(0);
+        left.is_some()
+    }
+
     /// The parts that apply to a member of what these apply to.
     fn member(&self, set: &[usize], name: &str) -> Vec<usize> {
         let mut next = Vec::new();
@@ -166,10 +177,12 @@ impl SecretPlaces {
             next.extend(named.copied().flatten());
             let mut is_matched = named.is_some();
             for (pattern, target) in &part.patterns {
-                if pattern.matches(name) {
-                    is_matched = true;
+                let matches = pattern.matches(name);
+                // What can't be decided counts as both.
+                if matches != Some(false) {
                     next.extend(target);
                 }
+                is_matched |= matches == Some(true);
             }
             if !is_matched {
                 next.extend(&part.other_members);
@@ -217,13 +230,10 @@ struct Visit<'a> {
 
 impl Visit<'_> {
     /// Whether the value at the path counts as secret; `set` applies to it.
-    fn is_secret(&mut self, set: &[usize]) -> bool {
-        let patterns: usize = set.iter().map(|part| self.places.parts[*part].patterns.len()).sum();
-        match self.steps_left.checked_sub((set.len() + patterns) as u64) {
-            Some(left) => self.steps_left = left,
-            None => return true,
-        }
-        self.places.is_secret(set)
+    fn is_secret(&mut self, set: &[usize], value: &Value) -> bool {
+        let is_secret = self.places.is_secret(set);
+        let members = if is_secret { 0 } else { value.as_object().map_or(0, Map::len) };
+        !self.places.pay(set, members, &mut self.steps_left) || is_secret
     }
 
     /// The recursion is bounded by the depth of the data.
@@ -231,7 +241,7 @@ impl Visit<'_> {
         if set.is_empty() {
             return;
         }
-        if self.is_secret(set) {
+        if self.is_secret(set, value) {
             return found(&self.path, value);
         }
         match value {
@@ -266,7 +276,7 @@ impl Visit<'_> {
         if set.is_empty() {
             return;
         }
-        if self.is_secret(set) {
+        if self.is_secret(set, value) {
             return found(&self.path, value);
         }
         match value {
@@ -322,7 +332,7 @@ impl Part {
         let mut of_patterns = node.pattern_properties.iter();
         let patterns = object("patternProperties").into_iter().flatten().filter_map(|(text, value)| {
             let target = if value.is_object() { of_patterns.next().and_then(target) } else { None };
-            is_needed(&target).then(|| (NamePattern::new(text, draft), target))
+            is_needed(&target).then(|| (NamePattern::of(text, draft), target))
         });
         let patterns = patterns.collect();
 
@@ -344,20 +354,15 @@ impl Part {
             any_element: targets(&node.contains),
         }
     }
-}
 
-impl NamePattern {
-    fn new(text: &str, draft: Draft) -> Self {
-        Self(pattern::compiled(text, draft).expect("the patterns of the schema were checked"))
-    }
-
-    fn matches(&self, name: &str) -> bool {
-        self.0.is_valid(&Value::String(name.to_owned()))
+    /// The cost of matching the name of a member.
+    fn pattern_steps(&self) -> u64 {
+        self.patterns.iter().map(|(pattern, _)| pattern.steps()).sum()
     }
 }
 
 fn map_of<'s>(graph: &Graph<'s>, node: &Node<'s>) -> Option<&'s Map<String, Value>> {
-    graph.values.0.get(&node.address)?.2.as_object()
+    graph.value_at(node.address)?.as_object()
 }
 
 /// The nodes from which one of `marked` can be reached, each with its number among them.

@@ -103,17 +103,74 @@ pub(in crate::service) fn remaining_of(body: &[u8]) -> Result<Duration, ReceiveE
 /// A [`Write`] with texts in place of documents. New variants go to the end.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 enum WireWrite<'a> {
-    CreateDefinition { key: Text<'a>, indexes: Texts<'a>, schema: Option<Text<'a>> },
-    SetIndexes { key: Text<'a>, indexes: Texts<'a>, expect: Expect },
-    DeleteDefinition { key: Text<'a>, expect: Expect, restrict: bool },
-    WriteConfig { definition: Text<'a>, key: Text<'a>, data: Text<'a>, expect: Expect },
-    DeleteConfig { definition: Text<'a>, key: Text<'a>, expect: Expect },
-    Rollback { definition: Text<'a>, id: Revision, key: Text<'a>, data: Text<'a>, expect: Expect },
-    SetSchema { key: Text<'a>, schema: Option<Text<'a>>, expect: Expect, force: bool },
-    SetUnique { key: Text<'a>, paths: Texts<'a>, expect: Expect },
-    PatchConfig { definition: Text<'a>, key: Text<'a>, form: WirePatchForm, patch: Text<'a>, expect: Expect },
+    CreateDefinition {
+        key: Text<'a>,
+        indexes: Texts<'a>,
+        schema: Option<Text<'a>>,
+    },
+    SetIndexes {
+        key: Text<'a>,
+        indexes: Texts<'a>,
+        expect: Expect,
+    },
+    DeleteDefinition {
+        key: Text<'a>,
+        expect: Expect,
+        restrict: bool,
+    },
+    WriteConfig {
+        definition: Text<'a>,
+        key: Text<'a>,
+        data: Text<'a>,
+        expect: Expect,
+    },
+    DeleteConfig {
+        definition: Text<'a>,
+        key: Text<'a>,
+        expect: Expect,
+    },
+    Rollback {
+        definition: Text<'a>,
+        id: Revision,
+        key: Text<'a>,
+        data: Text<'a>,
+        expect: Expect,
+    },
+    SetSchema {
+        key: Text<'a>,
+        schema: Option<Text<'a>>,
+        expect: Expect,
+        force: bool,
+    },
+    SetUnique {
+        key: Text<'a>,
+        paths: Texts<'a>,
+        expect: Expect,
+    },
+    PatchConfig {
+        definition: Text<'a>,
+        key: Text<'a>,
+        form: WirePatchForm,
+        patch: Text<'a>,
+        expect: Expect,
+    },
     Batch(Vec<WireOperation<'a>>),
     Access(Cow<'a, AccessWrite>),
+    /// [`Self::CreateDefinition`] and what `format` means; a node of feature level 1 refuses it as malformed.
+    CreateDefinitionWith {
+        key: Text<'a>,
+        indexes: Texts<'a>,
+        schema: Option<Text<'a>>,
+        format_assertion: bool,
+    },
+    /// [`Self::SetSchema`], likewise.
+    SetSchemaWith {
+        key: Text<'a>,
+        schema: Option<Text<'a>>,
+        expect: Expect,
+        force: bool,
+        format_assertion: bool,
+    },
 }
 
 /// An operation of a batch; never a batch.
@@ -204,11 +261,16 @@ impl<'a> WireRequest<'a> {
 impl<'a> WireWrite<'a> {
     fn of(write: &'a Write) -> Self {
         match write {
-            Write::CreateDefinition { key, indexes, schema } => Self::CreateDefinition {
-                key: text(key),
-                indexes: Cow::Borrowed(indexes),
-                schema: schema.as_ref().map(json),
-            },
+            Write::CreateDefinition { key, indexes, schema, format_assertion } => {
+                let (key, indexes, schema) =
+                    (text(key), Cow::Borrowed(&indexes[..]), schema.as_ref().map(json));
+                match *format_assertion {
+                    None => Self::CreateDefinition { key, indexes, schema },
+                    Some(format_assertion) => {
+                        Self::CreateDefinitionWith { key, indexes, schema, format_assertion }
+                    }
+                }
+            }
             Write::SetIndexes { key, indexes, expect } => {
                 Self::SetIndexes { key: text(key), indexes: Cow::Borrowed(indexes), expect: *expect }
             }
@@ -242,12 +304,15 @@ impl<'a> WireWrite<'a> {
                 data: json(data),
                 expect: *expect,
             },
-            Write::SetSchema(NewSchema { key, schema, expect, force, compiled: _ }) => Self::SetSchema {
-                key: text(key),
-                schema: schema.as_ref().map(json),
-                expect: *expect,
-                force: *force,
-            },
+            Write::SetSchema(NewSchema { key, schema, format_assertion, expect, force, compiled: _ }) => {
+                let (key, schema, expect, force) = (text(key), schema.as_ref().map(json), *expect, *force);
+                match *format_assertion {
+                    None => Self::SetSchema { key, schema, expect, force },
+                    Some(format_assertion) => {
+                        Self::SetSchemaWith { key, schema, expect, force, format_assertion }
+                    }
+                }
+            }
             Write::SetUnique(NewUnique { key, paths, expect }) => {
                 Self::SetUnique { key: text(key), paths: Cow::Borrowed(paths), expect: *expect }
             }
@@ -267,7 +332,16 @@ impl<'a> WireWrite<'a> {
                 key: key.into_owned(),
                 indexes: indexes.into_owned(),
                 schema: schema.map(parse).transpose()?,
+                format_assertion: None,
             },
+            Self::CreateDefinitionWith { key, indexes, schema, format_assertion } => {
+                Write::CreateDefinition {
+                    key: key.into_owned(),
+                    indexes: indexes.into_owned(),
+                    schema: schema.map(parse).transpose()?,
+                    format_assertion: Some(format_assertion),
+                }
+            }
             Self::SetIndexes { key, indexes, expect } => {
                 Write::SetIndexes { key: key.into_owned(), indexes: indexes.into_owned(), expect }
             }
@@ -307,10 +381,21 @@ impl<'a> WireWrite<'a> {
             Self::SetSchema { key, schema, expect, force } => Write::SetSchema(NewSchema {
                 key: key.into_owned(),
                 schema: schema.map(parse).transpose()?,
+                format_assertion: None,
                 expect,
                 force,
                 compiled: Compiled::default(),
             }),
+            Self::SetSchemaWith { key, schema, expect, force, format_assertion } => {
+                Write::SetSchema(NewSchema {
+                    key: key.into_owned(),
+                    schema: schema.map(parse).transpose()?,
+                    format_assertion: Some(format_assertion),
+                    expect,
+                    force,
+                    compiled: Compiled::default(),
+                })
+            }
             Self::SetUnique { key, paths, expect } => {
                 Write::SetUnique(NewUnique { key: key.into_owned(), paths: paths.into_owned(), expect })
             }

@@ -443,7 +443,7 @@ fn being_built(path: &str, collection: &Collection) -> Refusal {
     let progress = collection.progress().map_or_else(String::new, |progress| {
         format!(" ({} of {} configs are done)", progress.done, progress.total)
     });
-    Refusal::Conflict(format!(
+    Refusal::Building(format!(
         "the index of `{path}` is being built{progress}; the list can be had when it is ready"
     ))
 }
@@ -457,7 +457,7 @@ fn invalid(error: QueryError) -> ListError {
             Violation::new(format!("not integers: {}", names.join(", "))).into()
         }
         QueryError::Building(path) => {
-            return Refusal::Conflict(format!("the index of `{path}` is being built")).into();
+            return Refusal::Building(format!("the index of `{path}` is being built")).into();
         }
     };
     Refusal::Invalid(violations).into()
@@ -471,7 +471,7 @@ fn foreign_cursor() -> Refusal {
 
 /// The refusal of a cursor whose state is no longer available.
 pub(super) fn expired(why: &str) -> Refusal {
-    Refusal::Expired(format!("the cursor has expired, begin with the first page: {why}"))
+    Refusal::CursorExpired(format!("the cursor has expired, begin with the first page: {why}"))
 }
 
 #[cfg(test)]

@@ -99,6 +99,9 @@ impl Service {
                 let (records, left) = records.chunk(usize::try_from(skip).unwrap_or(usize::MAX));
                 PageResponse::Chunk { records, left, total }
             }
+            // As every version knows them.
+            Err(Refusal::CursorExpired(text)) => PageResponse::Refused(Refusal::Expired(text)),
+            Err(Refusal::Building(text)) => PageResponse::Refused(Refusal::Conflict(text)),
             Err(refusal) => PageResponse::Refused(refusal),
         };
         Ok(encode(&response))
@@ -132,6 +135,7 @@ fn chunk_of(response: Result<Bytes, CallError>) -> Result<(ListRecords, u64, u64
     };
     match decode(&body) {
         Ok(PageResponse::Chunk { records, left, total }) => Ok((records, left, total)),
+        Ok(PageResponse::Refused(Refusal::Expired(text))) => Err(Refusal::CursorExpired(text)),
         Ok(PageResponse::Refused(refusal)) => Err(refusal),
         Err(error) => Err(Refusal::Internal(format!("the page of another node is {error}"))),
     }
@@ -162,7 +166,7 @@ mod tests {
     #[test]
     fn a_page_of_a_node_that_does_not_run_has_expired() {
         let gone = chunk_of(Err(CallError::NotSent("connection refused".into())));
-        assert!(matches!(gone, Err(Refusal::Expired(_))));
+        assert!(matches!(gone, Err(Refusal::CursorExpired(_))));
         let slow = chunk_of(Err(CallError::Unknown("time-out".into())));
         assert!(matches!(slow, Err(Refusal::Unavailable(_))));
     }

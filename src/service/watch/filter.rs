@@ -174,7 +174,7 @@ fn parse(
 ) -> Result<ConfigQuery, Refusal> {
     query::configs(params, definition, limits).map_err(|error| match error {
         QueryError::Violations(violations) => Invalid::Violations(violations).into(),
-        QueryError::Building(path) => Refusal::Conflict(format!("the index of `{path}` is being built")),
+        QueryError::Building(path) => Refusal::Building(format!("the index of `{path}` is being built")),
         // The parameters of pages are not among a watch's filters.
         QueryError::NotIntegers(names) => Refusal::Internal(format!("a filter of a watch has {names:?}")),
     })

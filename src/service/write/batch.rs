@@ -105,6 +105,8 @@ fn step(scratch: &mut State, place: u32, write: &Write, rules: RulesFor<'_>) -> 
         | Refusal::LimitReached(_)
         | Refusal::KeyEnded
         | Refusal::ConflictAt(_)
+        | Refusal::Building(_)
+        | Refusal::CursorExpired(_)
         | Refusal::Breaks(..) => refusal,
     })
 }

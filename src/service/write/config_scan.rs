@@ -16,7 +16,7 @@ use crate::{
         key::Key,
         limits::{REPORTED_CONFIGS_MAX, REPORTED_VIOLATIONS_MAX},
         record::{Config, Revision},
-        schema::{Schema, accepts_any},
+        schema::{Schema, SchemaRules, accepts_any},
     },
     service::{
         cpu_pool::Cancel,
@@ -78,6 +78,8 @@ pub(super) type Pace<'a> = dyn FnMut() -> Result<(), Cancelled> + 'a;
 #[derive(Debug)]
 pub(super) struct Scan {
     constraint: Constraint,
+    /// How its schema was compiled.
+    rules: SchemaRules,
     /// The definition's id: another definition of the same key has other configs.
     definition: Option<Revision>,
     /// The revision of the last state.
@@ -90,9 +92,9 @@ pub(super) struct Scan {
 
 impl Scan {
     /// A scan for what a prepared write demands of all configs.
-    pub(in crate::service) fn of(write: &Write) -> Result<Self, Refusal> {
+    pub(in crate::service) fn of(write: &Write, rules: SchemaRules) -> Result<Self, Refusal> {
         let compile = |compiled: &Compiled, value: &Value| {
-            compiled.get(value).map(Constraint::Schema).map_err(|violations| {
+            compiled.get(value, rules).map(Constraint::Schema).map_err(|violations| {
                 Refusal::Internal(format!("a validated schema does not compile: {violations:?}"))
             })
         };
@@ -115,7 +117,19 @@ impl Scan {
             | Write::Access(_)
             | Write::Batch(_) => Constraint::None,
         };
-        Ok(Self { constraint, definition: None, revision: 0, breaking: BTreeMap::new(), duplicate: None })
+        Ok(Self {
+            constraint,
+            rules,
+            definition: None,
+            revision: 0,
+            breaking: BTreeMap::new(),
+            duplicate: None,
+        })
+    }
+
+    /// How its schema was compiled.
+    pub(super) fn rules(&self) -> SchemaRules {
+        self.rules
     }
 
     /// Whether the configs need not be scanned.

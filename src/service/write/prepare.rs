@@ -34,7 +34,7 @@ use crate::{
         key::Key,
         limits::Limits,
         record::Revision,
-        schema::Schema,
+        schema::{Formats, Schema, SchemaRules, StoredSchema},
         time::Timestamp,
     },
     service::request::{Caller, Effect, Principal, Refusal, Rollback, Write, WriteRequest},
@@ -156,8 +156,9 @@ pub(super) fn prepare_write(
     let secrets = Secrets::of(state, principal);
     let existing = || found.ok_or(Rejection::DefinitionNotFound);
     match write {
-        Write::CreateDefinition { key, indexes, schema } => {
-            create_definition(found, key, (indexes, schema.as_ref()), (limits, budget, secrets))
+        Write::CreateDefinition { key, indexes, schema, format_assertion } => {
+            let rules = rules_for(state.feature_level(), *format_assertion, None)?;
+            create_definition(found, key, (indexes, schema.as_ref(), rules), (limits, budget, secrets))
         }
         Write::SetIndexes { indexes, expect, .. } => {
             set_indexes(existing()?, (indexes, *expect), (rules, secrets))
@@ -181,7 +182,9 @@ pub(super) fn prepare_write(
             // What was stored is no caller's text.
             write_config(found, key, (data, *expect), (rules, None))
         }
-        Write::SetSchema(new) => redefine::set_schema(existing()?, new, (budget, secrets)),
+        Write::SetSchema(new) => {
+            redefine::set_schema(existing()?, new, (state.feature_level(), budget, secrets))
+        }
         Write::SetUnique(new) => redefine::set_unique(existing()?, new),
         Write::Batch(operations) => prepare_batch(state, operations, (rules, principal)),
         // `access` prepares it; it is no operation of a batch.
@@ -192,27 +195,49 @@ pub(super) fn prepare_write(
 fn create_definition(
     found: Option<&Arc<Collection>>,
     key: &str,
-    (indexes, schema): (&[String], Option<&Document>),
+    (indexes, schema, rules): (&[String], Option<&Document>, SchemaRules),
     (limits, budget, secrets): (&Limits, &Budget, Secrets<'_>),
 ) -> Result<PreparedWrite, Refusal> {
     let key = parse_key(key, "config_definition_key")?;
     budget.charge_compilation(schema.map_or("", |schema| &schema.text))?;
     let precondition = if found.is_some() { Err(Rejection::DefinitionExists) } else { Ok(()) };
-    let checked = check_definition(indexes, schema.map(|schema| &schema.value), (limits, secrets));
+    let value = schema.map(|schema| &schema.value);
+    let checked = check_definition(indexes, value, rules, (limits, secrets));
     rejection_first(&precondition, checked)?;
-    let schema = schema.map(|schema| Arc::clone(&schema.text));
+    let schema = schema.map(|schema| StoredSchema { text: Arc::clone(&schema.text), formats: rules.formats });
     let command = Command::CreateDefinition { key, indexes: indexes.to_vec(), schema };
     Ok(PreparedWrite { command, definition_read: None, precondition })
+}
+
+/// How a new schema is compiled: by the level of the cluster, what its caller says of formats, and the definition's schema
+/// before it, which keeps what it had.
+pub(super) fn rules_for(
+    level: u32,
+    asked: Option<bool>,
+    before: Option<&StoredSchema>,
+) -> Result<SchemaRules, Refusal> {
+    let formats = match (asked, before) {
+        (Some(_), _) if level < 2 => {
+            let text = "the cluster is at feature level 1, where `format_assertion` is not known; leave it out, or upgrade all members";
+            return Err(Refusal::Conflict(text.into()));
+        }
+        (None, _) if level < 2 => Formats::ByDraft,
+        (Some(asked), _) => Formats::of(asked),
+        (None, Some(before)) => before.formats,
+        (None, None) => Formats::Asserted,
+    };
+    Ok(SchemaRules { formats, level })
 }
 
 fn check_definition(
     indexes: &[String],
     schema: Option<&Value>,
+    rules: SchemaRules,
     (limits, secrets): (&Limits, Secrets<'_>),
 ) -> Result<(), Invalid> {
     // Compiled only to see that it can be; the validation of the first config caches the compiled schema.
     let compiled = schema
-        .map(Schema::compile)
+        .map(|schema| Schema::compile(schema, rules))
         .transpose()
         .map_err(|violations| Invalid::Violations(within("json_schema", violations)))?;
     let paths = index::check_paths(indexes, schema, limits.indexes).map_err(Invalid::Violations)?;

@@ -22,7 +22,7 @@ use tokio::{
 use super::{
     budget::Budget,
     config_scan::{Cancelled, Report, Scan, check as check_cancelled},
-    prepare::{Prepared, PreparedWrite, check_definition_expect, check_intake, rejection_first},
+    prepare::{Prepared, PreparedWrite, check_definition_expect, check_intake, rejection_first, rules_for},
     secrets::Secrets,
     validators::within,
     write_barrier::BarrierHolder,
@@ -35,7 +35,7 @@ use crate::{
         index,
         limits::CONFIG_CHECK_TIMEOUT,
         record::{Definition, Revision},
-        schema::{Schema, accepts_any},
+        schema::{Schema, SchemaRules, StoredSchema, accepts_any},
     },
     raft::Consensus,
     service::{
@@ -67,13 +67,14 @@ pub struct Tried {
 pub(super) fn set_schema(
     found: &Collection,
     new: &NewSchema,
-    (budget, secrets): (&Budget, Secrets<'_>),
+    (level, budget, secrets): (u32, &Budget, Secrets<'_>),
 ) -> Result<PreparedWrite, Refusal> {
     secrets.check_redefinition(found)?;
+    let rules = rules_for(level, new.format_assertion, found.definition.schema.as_ref())?;
     let precondition = check_definition_expect(new.expect, found);
     budget.charge_compilation(new.schema.as_ref().map_or("", |schema| &schema.text))?;
     let value = new.schema.as_ref().map(|schema| &schema.value);
-    let compiled = value.map(|value| new.compiled.get(value)).transpose();
+    let compiled = value.map(|value| new.compiled.get(value, rules)).transpose();
     let checked = compiled
         .map_err(|violations| Invalid::Violations(within("json_schema", violations)))
         .and_then(|compiled| {
@@ -85,7 +86,10 @@ pub(super) fn set_schema(
     let fits = new.force || precondition.is_err() || value.is_some_and(accepts_any);
     let command = Command::SetSchema {
         key: found.definition.key.clone(),
-        schema: new.schema.as_ref().map(|schema| Arc::clone(&schema.text)),
+        schema: new
+            .schema
+            .as_ref()
+            .map(|schema| StoredSchema { text: Arc::clone(&schema.text), formats: rules.formats }),
         expect: new.expect,
         configs_read: (!fits).then_some(0),
     };
@@ -267,9 +271,10 @@ impl Service {
         let (request, scan) = (Arc::clone(&check.request), check.scan.take());
         let work = move |cancel: &Cancel, way: &mut Way| {
             let mut pace = || if is_urgent { check_cancelled(cancel) } else { keep_pace(cancel, way) };
+            let rules = rules_of(&request.write, &state)?;
             let mut scan = match scan {
-                Some(scan) => scan,
-                None => Box::new(Scan::of(&request.write)?),
+                Some(scan) if scan.rules() == rules => scan,
+                Some(_) | None => Box::new(Scan::of(&request.write, rules)?),
             };
             let found = state.definition(request.write.definition());
             let Some(found) = found.filter(|found| Some(found.definition.revision) == read) else {
@@ -357,7 +362,7 @@ impl Service {
         let place = turn.take_place();
         let work = move |cancel: &Cancel, way: &mut Way| {
             let _place = place;
-            let mut scan = Scan::of(&write)?;
+            let mut scan = Scan::of(&write, rules_of(&write, &state)?)?;
             let revision = state.revision();
             let Some(found) = state.definition(write.definition()) else {
                 return Ok(Ok((Tried { report: Report::empty(&scan), revision }, None)));
@@ -371,6 +376,13 @@ impl Service {
             self.inner.cpu_pool.run_in(turn, deadline, work).await?;
         scanned?.map_err(|Cancelled| late())
     }
+}
+
+/// How the schema of a write is compiled against a state.
+fn rules_of(write: &Write, state: &State) -> Result<SchemaRules, Refusal> {
+    let asked = if let Write::SetSchema(new) = write { new.format_assertion } else { None };
+    let before = state.definition(write.definition()).and_then(|found| found.definition.schema.as_ref());
+    rules_for(state.feature_level(), asked, before)
 }
 
 /// Goes on with a scan as long as somebody waits for it, and makes way for other work.

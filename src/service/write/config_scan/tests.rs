@@ -7,6 +7,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
+use crate::model::schema::Formats;
 use crate::model::{
     command::{Command, Expect, Proposal, Verdict},
     document::Document,
@@ -75,21 +76,28 @@ fn cancel() -> Cancel {
     Cancel::new(CancellationToken::new(), Instant::now() + Duration::from_secs(600))
 }
 
+const LEVEL_1: SchemaRules = SchemaRules { formats: Formats::ByDraft, level: 1 };
+
 fn schema(schema: Option<Value>) -> Scan {
     let schema = schema.map(Document::new);
-    Scan::of(&Write::SetSchema(NewSchema {
-        key: "d".into(),
-        schema,
-        expect: Expect::Present,
-        force: false,
-        compiled: Compiled::default(),
-    }))
+    Scan::of(
+        &Write::SetSchema(NewSchema {
+            key: "d".into(),
+            schema,
+            expect: Expect::Present,
+            force: false,
+            format_assertion: None,
+            compiled: Compiled::default(),
+        }),
+        LEVEL_1,
+    )
     .unwrap()
 }
 
 fn unique(paths: &[&str]) -> Scan {
     let paths = paths.iter().copied().map(String::from).collect();
-    Scan::of(&Write::SetUnique(NewUnique { key: "d".into(), paths, expect: Expect::Present })).unwrap()
+    Scan::of(&Write::SetUnique(NewUnique { key: "d".into(), paths, expect: Expect::Present }), LEVEL_1)
+        .unwrap()
 }
 
 fn keys(report: &Report) -> Vec<&str> {

@@ -46,7 +46,11 @@ fn state() -> State {
     let mut state = State::new();
     let schema = document(r#"{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]}"#);
     let (key, indexes) = ("app".into(), vec!["n".into()]);
-    apply(&mut state, 1, &request(Write::CreateDefinition { key, indexes, schema: Some(schema) }));
+    apply(
+        &mut state,
+        1,
+        &request(Write::CreateDefinition { key, indexes, schema: Some(schema), format_assertion: None }),
+    );
     apply(&mut state, 2, &request(put("db", r#"{"n":1}"#, Expect::Absent)));
     state
 }
@@ -128,6 +132,7 @@ fn violations_say_where_in_the_body_they_are() {
         key: "new".into(),
         indexes: indexes.iter().copied().map(String::from).collect(),
         schema: Some(document(schema)),
+        format_assertion: None,
     };
     assert_eq!(locs(create(&[], r#"{"type":"nothing"}"#)), ["json_schema".into()]);
     assert_eq!(locs(create(&["x"], r#"{"properties":{"n":{}}}"#)), ["indexes".into()]);
@@ -161,7 +166,12 @@ fn a_rejection_of_a_request_with_an_idempotency_key_is_left_to_the_log_unless_it
 #[test]
 fn a_definition_without_a_schema_takes_any_object() {
     let mut state = State::new();
-    let bare = Write::CreateDefinition { key: "app".into(), indexes: Vec::new(), schema: None };
+    let bare = Write::CreateDefinition {
+        key: "app".into(),
+        indexes: Vec::new(),
+        schema: None,
+        format_assertion: None,
+    };
     apply(&mut state, 1, &request(bare));
     assert!(prepared(&state, &request(put("k", r#"{"any":[1]}"#, Expect::Absent))).is_ok());
     assert!(prepared(&state, &request(put("k", "[1]", Expect::Absent))).is_err());
@@ -203,7 +213,16 @@ fn intake_names_the_limit_and_refuses_a_bad_key() {
 /// What the preparation of a batch of this patch is refused with, so often in one batch.
 fn refused_patches(data: &str, format: PatchFormat, patch: &str, count: usize) -> Refusal {
     let (mut state, key) = (State::new(), || "app".to_owned());
-    apply(&mut state, 1, &request(Write::CreateDefinition { key: key(), indexes: vec![], schema: None }));
+    apply(
+        &mut state,
+        1,
+        &request(Write::CreateDefinition {
+            key: key(),
+            indexes: vec![],
+            schema: None,
+            format_assertion: None,
+        }),
+    );
     apply(&mut state, 2, &request(put("db", data, Expect::Absent)));
     let patch = Patch { format, document: document(patch) };
     let write = |_| Write::PatchConfig {
