@@ -186,16 +186,16 @@ impl Schema {
                 format!("the value, which is secret, breaks `{keyword}` of the schema"),
             );
         }
-        let msg = match error.kind() {
-            ValidationErrorKind::BacktrackLimitExceeded { .. } => {
-                format!("whether a pattern matches takes more than {PATTERN_STEPS_MAX} steps to find out")
-            }
-            kind => {
-                let text = if place == Place::Open { shortened(error) } else { shortened(&error.masked()) };
-                let is_format = matches!(kind, ValidationErrorKind::Format { .. });
-                if is_format && self.formats == Formats::Asserted { text + FORMAT_HINT } else { text }
-            }
-        };
+        if matches!(error.kind(), ValidationErrorKind::BacktrackLimitExceeded { .. }) {
+            let msg =
+                format!("whether a pattern matches takes more than {PATTERN_STEPS_MAX} steps to find out");
+            return Violation::at(loc, msg);
+        }
+        let mut msg = if place == Place::Open { shortened(error) } else { shortened(&error.masked()) };
+        let is_format = matches!(error.kind(), ValidationErrorKind::Format { .. });
+        if is_format && self.formats == Formats::Asserted {
+            msg.push_str(FORMAT_HINT);
+        }
         Violation::at(loc, msg)
     }
 }

@@ -250,13 +250,9 @@ impl NamePattern {
         if !self.backtracks {
             return Some(schema.is_valid(&name));
         }
-        match schema.validate(&name) {
-            Ok(()) => Some(true),
-            Err(error) => match error.kind() {
-                ValidationErrorKind::Pattern { .. } => Some(false),
-                _ => None,
-            },
-        }
+        let Err(error) = schema.validate(&name) else { return Some(true) };
+        // Any other error is none of the name.
+        matches!(error.kind(), ValidationErrorKind::Pattern { .. }).then_some(false)
     }
 
     /// The cost of matching a name, in evaluations.

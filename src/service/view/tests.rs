@@ -57,11 +57,18 @@ const CHANGE: &[Verb] = &[Verb::Write, Verb::Read];
 fn writes() -> Vec<(Write, &'static [Verb])> {
     let (d, k) = (|| String::from("billing.eu"), || String::from("k"));
     let expect = Expect::Present;
-    let schema = NewSchema { key: d(), schema: None, expect, force: false, compiled: Compiled::default() };
+    let schema = NewSchema {
+        key: d(),
+        schema: None,
+        format_assertion: None,
+        expect,
+        force: false,
+        compiled: Compiled::default(),
+    };
     let patch = Patch { format: PatchFormat::Merge, document: object() };
     let rollback = Rollback { definition: d(), id: 1, key: k(), data: object(), expect };
     let all = vec![
-        (Write::CreateDefinition { key: d(), indexes: vec![], schema: None }, DEFINE),
+        (Write::CreateDefinition { key: d(), indexes: vec![], schema: None, format_assertion: None }, DEFINE),
         (Write::SetIndexes { key: d(), indexes: vec![], expect }, DEFINE),
         (Write::DeleteDefinition { key: d(), expect, restrict: false }, DEFINE),
         (Write::SetSchema(schema), DEFINE),
@@ -227,6 +234,7 @@ async fn what_reads_configs_beside_a_write_asks_for_that_too() {
     let schema = || NewSchema {
         key: d(),
         schema: None,
+        format_assertion: None,
         expect: Expect::Present,
         force: true,
         compiled: Compiled::default(),

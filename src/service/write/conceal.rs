@@ -94,6 +94,7 @@ mod tests {
         let schema = NewSchema {
             key: "d".into(),
             schema: None,
+            format_assertion: None,
             expect: Expect::Present,
             force: false,
             compiled: Compiled::default(),

@@ -3,11 +3,12 @@
 use serde_json::json;
 
 use super::*;
-use crate::model::schema::Schema;
+use crate::model::schema::{Formats, Schema, SchemaRules};
 
 /// The secret places of data, as JSON pointers.
 fn found(schema: &Value, data: &Value) -> Vec<String> {
-    let schema = Schema::compile(schema).unwrap_or_else(|violations| panic!("{schema}: {violations:?}"));
+    let schema = Schema::compile(schema, SchemaRules::of_stored(Formats::Asserted))
+        .unwrap_or_else(|violations| panic!("{schema}: {violations:?}"));
     let mut all = Vec::new();
     if let Some(secrets) = schema.secrets() {
         secrets.visit(data, data.to_string().len(), &mut |path, _| {
@@ -35,7 +36,10 @@ fn a_schema_without_a_mark_has_no_secret_places() {
         json!({"default": {"x-concord-secret": true}, "properties": {"x-concord-secret": {}}}),
         json!({"propertyNames": {"x-concord-secret": true}}),
     ] {
-        assert!(Schema::compile(&schema).unwrap().secrets().is_none(), "{schema}");
+        assert!(
+            Schema::compile(&schema, SchemaRules::of_stored(Formats::Asserted)).unwrap().secrets().is_none(),
+            "{schema}"
+        );
     }
 }
 
@@ -117,7 +121,7 @@ fn a_mark_counts_wherever_its_subschema_applies() {
 fn a_place_knows_what_is_above_and_below_it() {
     let schema =
         json!({"properties": {"db": {"properties": {"login": {"x-concord-secret": true}}}, "n": {}}});
-    let schema = Schema::compile(&schema).unwrap();
+    let schema = Schema::compile(&schema, SchemaRules::of_stored(Formats::Asserted)).unwrap();
     let secrets = schema.secrets().unwrap();
     let at =
         |names: &[&str]| secrets.at(&names.iter().map(|name| LocSegment::from(*name)).collect::<Vec<_>>());
@@ -135,7 +139,7 @@ fn a_visit_ends_and_what_is_left_counts_as_secret() {
         .map(|n| json!({"items": {"minimum": n, "properties": {"s": {"x-concord-secret": true}}}}))
         .collect();
     let schema = json!({"properties": {"l": {"anyOf": variants}}});
-    let schema = Schema::compile(&schema).unwrap();
+    let schema = Schema::compile(&schema, SchemaRules::of_stored(Formats::Asserted)).unwrap();
     let secrets = schema.secrets().unwrap();
     let data = json!({"l": vec![json!({}); 100_000]});
     let bytes = data.to_string().len();
@@ -144,6 +148,73 @@ fn a_visit_ends_and_what_is_left_counts_as_secret() {
     assert!(count > 0, "{}", secrets.steps_max(bytes));
     let few = json!({"l": vec![json!({}); 100]});
     secrets.visit(&few, few.to_string().len(), &mut |path, _| panic!("{path:?}"));
+}
+
+/// The names are matched by the engine that backtracks; what it can't decide in time counts as secret.
+#[test]
+fn a_pattern_that_backtracks_names_secret_members() {
+    let mark = json!({"x-concord-secret": true});
+    let open_names = json!({"patternProperties": {"^(?!public_)": mark}});
+    let data = json!({"public_a": 1, "b": 2, "c": {"public_d": 3}});
+    assert_eq!(found(&open_names, &data), ["/b", "/c"]);
+    let others = json!({"patternProperties": {"^(?!public_)": {}, "^x$": {}}, "additionalProperties": mark});
+    assert_eq!(found(&others, &data), ["/public_a"]);
+
+    let slow = "^(?=(a|a)*b)";
+    let name = "a".repeat(100);
+    let data = json!({"b": 1, &name: 2, "x": 3});
+    let named = json!({"patternProperties": {slow: mark}});
+    assert_eq!(found(&named, &data), [format!("/{name}"), "/b".to_owned()]);
+    let not_named = json!({"patternProperties": {slow: {}}, "additionalProperties": mark});
+    assert_eq!(found(&not_named, &data), [format!("/{name}"), "/x".to_owned()]);
+    let compiled = Schema::compile(&named, SchemaRules::of_stored(Formats::Asserted)).unwrap();
+    let violations = compiled.check(&data).unwrap_err();
+    assert!(violations.iter().all(|violation| !violation.msg.contains(&name)), "{violations:?}");
+}
+
+/// Names that take long are paid for: after the steps of a visit what is left counts as secret.
+#[test]
+fn many_names_of_patterns_that_backtrack_end_a_visit() {
+    let patterns: serde_json::Map<String, Value> = (0..100)
+        .map(|n| (format!("^(?=(a|a)*{n}b)"), json!({"properties": {"s": {"x-concord-secret": true}}})))
+        .collect();
+    let schema = json!({"properties": {"m": {"patternProperties": patterns}}});
+    let schema = Schema::compile(&schema, SchemaRules::of_stored(Formats::Asserted)).unwrap();
+    let secrets = schema.secrets().unwrap();
+    let names = |count: usize| (0..count).map(|n| (format!("k{n}"), json!(1))).collect::<Value>();
+    let visited = |data: &Value| {
+        let mut all = Vec::new();
+        secrets.visit(data, data.to_string().len(), &mut |path, _| all.push(path.to_vec()));
+        all
+    };
+    assert_eq!(visited(&json!({"m": names(10)})), Vec::<Vec<LocSegment>>::new());
+    assert_eq!(visited(&json!({"m": names(10_000)})), [vec![LocSegment::from("m")]]);
+    let path = [LocSegment::from("m"), LocSegment::from("k0")];
+    assert_eq!(secrets.at(&path), Place::Open);
+    assert_eq!(secrets.at_within(&path, &mut 10), Place::Secret(1));
+}
+
+#[test]
+fn the_hints_of_formats_and_steps_are_at_open_places_alone() {
+    let slow = "^(?=(a|a)*b)";
+    let schema = json!({"properties": {
+        "pw": {"x-concord-secret": true, "format": "email"},
+        "open": {"format": "email"},
+        "secret_slow": {"x-concord-secret": true, "pattern": slow},
+        "open_slow": {"pattern": slow}
+    }});
+    let schema = Schema::compile(&schema, SchemaRules::of_stored(Formats::Asserted)).unwrap();
+    let slow = "a".repeat(100);
+    let data = json!({"pw": "hunter2", "open": "nobody", "secret_slow": slow, "open_slow": slow});
+    let violations = schema.check(&data).unwrap_err();
+    let text = |at: &str| {
+        let found = violations.iter().find(|violation| violation.loc == [LocSegment::from(at)]);
+        found.unwrap_or_else(|| panic!("{at}: {violations:?}")).msg.clone()
+    };
+    assert_eq!(text("pw"), "the value, which is secret, breaks `format` of the schema");
+    assert!(text("open").contains("nobody") && text("open").contains("format_assertion"), "{}", text("open"));
+    assert!(text("secret_slow").starts_with("the value, which is secret, breaks"), "{}", text("secret_slow"));
+    assert!(text("open_slow").contains("10000 steps"), "{}", text("open_slow"));
 }
 
 #[test]
@@ -157,7 +228,7 @@ fn violations_do_not_quote_secret_values() {
         },
         "anyOf": [{"required": ["never"]}]
     });
-    let schema = Schema::compile(&schema).unwrap();
+    let schema = Schema::compile(&schema, SchemaRules::of_stored(Formats::Asserted)).unwrap();
     let data = json!({"pin": "hunter2", "box": {"hunter3": "hunter4", "hunter5": "hunter6"}, "db": {"pw": "hunter7", "x": 1}, "open": "seen"});
     let violations = schema.check(&data).unwrap_err();
     let text = format!("{violations:?}");

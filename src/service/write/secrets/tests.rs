@@ -70,6 +70,7 @@ fn state(level: u32) -> State {
         key: "d".into(),
         indexes: vec!["name".into()],
         schema: Some(Document::new(schema())),
+        format_assertion: None,
     };
     apply(&mut state, &request(Principal::root(), create));
     apply(&mut state, &request(Principal::root(), put(serde_json::from_str(DATA).unwrap(), Expect::Absent)));
@@ -230,6 +231,7 @@ fn set_schema(schema: Option<Value>) -> Write {
     Write::SetSchema(NewSchema {
         key: "d".into(),
         schema: schema.map(Document::new),
+        format_assertion: None,
         expect: Expect::Present,
         force: false,
         compiled: Compiled::default(),
@@ -272,6 +274,7 @@ fn a_secret_place_is_not_indexed() {
         key: "e".into(),
         indexes: indexes(&["pw"]),
         schema: Some(Document::new(schema())),
+        format_assertion: None,
     };
     assert_eq!(refused(create.clone()), 1);
     let marked = json!({"properties": {"name": {"x-concord-secret": true}}});
