@@ -302,16 +302,34 @@ fn access_keys() {
         KeyTerms { name: "n".into(), grants: Grants(vec![grant]), quota, expires_at: Some(Timestamp(300)) };
     let (sha256, expect) = ([7; 32], Expect::At(9));
     let entry_of = |command, expected: &str| entry(&plain(Command::Access(command)), expected);
-    entry_of(AccessCommand::Create { id: id.clone(), terms: terms.clone(), sha256 }, "?");
-    entry_of(AccessCommand::Change { id: id.clone(), terms: terms.clone(), expect }, "?");
-    entry_of(AccessCommand::Revoke { id: id.clone(), expect }, "?");
-    entry_of(AccessCommand::Rotate { id: id.clone(), sha256, grace_us: 300, expect }, "?");
-    entry_of(AccessCommand::MarkUsed { ids: vec![id.clone()] }, "?");
-    entry_of(AccessCommand::DisableRoot, "?");
-    entry_of(AccessCommand::EnableRoot, "?");
+    entry_of(
+        AccessCommand::Create { id: id.clone(), terms: terms.clone(), sha256 },
+        "02e4e0f4e586ee900304726f6f740000000c000c30313233343536373839615a016e0181010203612e2a012a000000000103000001ac020707070707070707070707070707070707070707070707070707070707070707",
+    );
+    entry_of(
+        AccessCommand::Change { id: id.clone(), terms: terms.clone(), expect },
+        "02e4e0f4e586ee900304726f6f740000000c010c30313233343536373839615a016e0181010203612e2a012a000000000103000001ac020309",
+    );
+    entry_of(
+        AccessCommand::Revoke { id: id.clone(), expect },
+        "02e4e0f4e586ee900304726f6f740000000c020c30313233343536373839615a0309",
+    );
+    entry_of(
+        AccessCommand::Rotate { id: id.clone(), sha256, grace_us: 300, expect },
+        "02e4e0f4e586ee900304726f6f740000000c030c30313233343536373839615a0707070707070707070707070707070707070707070707070707070707070707ac020309",
+    );
+    entry_of(
+        AccessCommand::MarkUsed { ids: vec![id.clone()] },
+        "02e4e0f4e586ee900304726f6f740000000c04010c30313233343536373839615a",
+    );
+    entry_of(AccessCommand::DisableRoot, "02e4e0f4e586ee900304726f6f740000000c05");
+    entry_of(AccessCommand::EnableRoot, "02e4e0f4e586ee900304726f6f740000000c06");
     let command = Command::DeleteConfig { definition: key("d"), key: key("k"), expect: Expect::Any };
     let key = Some(KeyUse { id: id.clone(), revision: 300, secret: 299 });
-    entry(&Proposal { by: id.to_string(), key, ..plain(command) }, "?");
+    entry(
+        &Proposal { by: id.to_string(), key, ..plain(command) },
+        "02e4e0f4e586ee90030c30313233343536373839615a000000040164016b000c30313233343536373839615aac02ab02",
+    );
     let KeyTerms { name, grants, quota, expires_at } = terms;
     let secrets = vec![
         KeySecret { sha256, made: 5, until: Some(Timestamp(300)) },
@@ -331,7 +349,10 @@ fn access_keys() {
         secrets,
         last_used_day: Some(300),
     };
-    wire(&stored, "?");
+    wire(
+        &stored,
+        "0c30313233343536373839615a016e0181010203612e2a012a000000000103000001ac026404726f6f74c801090207070707070707070707070707070707070707070707070707070707070707070501ac020808080808080808080808080808080808080808080808080808080808080808090001ac02",
+    );
     for (rejection, expected) in [
         (Rejection::KeyEnded, "09"),
         (Rejection::RootDisabled, "0a"),

@@ -226,7 +226,7 @@ async fn a_key_that_may_only_write_learns_nothing_that_is_stored() {
         let d = run.define("d", &json!(["name"]), &schema).await;
         run.node.put(&format!("{}/unique", d.path()), &json!({"paths": ["name"]})).await.expect(200);
         d.create("hidden", &json!({"name": "taken", "n": 1})).await.expect(201);
-        let writer = as_client(&d, &may(&run, &["write"], &[d.key.clone()]).await);
+        let writer = as_client(&d, &may(&run, &["write"], std::slice::from_ref(&d.key)).await);
         let told = |answer: Answer| {
             assert!(!answer.text.contains("hidden"), "{answer:?}");
             answer
@@ -242,7 +242,7 @@ async fn a_key_that_may_only_write_learns_nothing_that_is_stored() {
         forbidden(writer.get("k").await);
         forbidden(writer.node.post(&format!("{}/rollback", d.config("hidden")), &json!({"revision": 1})).await);
 
-        let definer = may(&run, &["define"], &[d.key.clone()]).await;
+        let definer = may(&run, &["define"], std::slice::from_ref(&d.key)).await;
         let strict = json!({"json_schema": {"type": "object", "properties": {"n": {"type": "string"}, "name": {"type": "string"}, "m": {"type": "integer"}}}});
         let path = format!("{}/schema", d.path());
         told(definer.put(&path, &strict).await).refused(422, "validation_error");
@@ -267,8 +267,8 @@ async fn a_key_that_may_only_write_learns_nothing_that_is_stored() {
 async fn an_idempotency_key_belongs_to_the_access_key() {
     on_leader_and_follower(async |run: Run| {
         let d = run.define_open("d").await;
-        let one = as_client(&d, &may(&run, &["write"], &[d.key.clone()]).await);
-        let two = as_client(&d, &may(&run, &["write"], &[d.key.clone()]).await);
+        let one = as_client(&d, &may(&run, &["write"], std::slice::from_ref(&d.key)).await);
+        let two = as_client(&d, &may(&run, &["write"], std::slice::from_ref(&d.key)).await);
         let id = run.key("request");
         let create = |client: &Defined| client.create("k", &json!({})).header("idempotency-key", &id);
         create(&one).await.expect(201);

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     model::{
-        access_key::{Grant, KeyUse, Pattern, Quota, Verbs},
+        access_key::{Grant, KeyUse, Pattern, Quota},
         command::{Command, IdempotencyKey},
         key::Key,
         record::Revision,
@@ -251,22 +251,29 @@ fn at_level_1_nothing_of_this_exists() {
 #[derive(Debug, Clone)]
 enum Step {
     Create(u64),
-    Change(u64),
-    Revoke(u64),
-    Rotate(u64, u64),
+    Manage(u64, Managed),
     Disable,
     Enable,
     Write { author: Option<u64>, revision_back: u64, old_secret: bool },
     Wait(u64),
 }
 
+/// What is done to a key.
+#[derive(Debug, Clone, Copy)]
+enum Managed {
+    Change,
+    Revoke,
+    /// With so many seconds of grace.
+    Rotate(u64),
+}
+
 fn step() -> impl Strategy<Value = Step> {
     let number = || 0u64..4;
     prop_oneof![
         number().prop_map(Step::Create),
-        number().prop_map(Step::Change),
-        number().prop_map(Step::Revoke),
-        (number(), 0u64..5).prop_map(|(number, grace)| Step::Rotate(number, grace)),
+        number().prop_map(|number| Step::Manage(number, Managed::Change)),
+        number().prop_map(|number| Step::Manage(number, Managed::Revoke)),
+        (number(), 0u64..5).prop_map(|(number, grace)| Step::Manage(number, Managed::Rotate(grace))),
         Just(Step::Disable),
         Just(Step::Enable),
         (proptest::option::of(number()), 0u64..2, any::<bool>()).prop_map(
@@ -299,32 +306,30 @@ proptest! {
                         model.insert(number, (applied.revision, vec![(applied.revision, None)]));
                     }
                 }
-                Step::Change(number) | Step::Revoke(number) | Step::Rotate(number, _) => {
+                Step::Manage(number, managed) => {
                     world.access(AccessCommand::EnableRoot).unwrap();
                     disabled = false;
                     let (id, expect) = (id(number), Expect::Any);
-                    let command = match step {
-                        Step::Change(_) => {
-                            let terms = KeyTerms { grants: Grants(vec![Grant { verbs: Verbs::ALL, definitions: vec![] }]), ..terms(&[], None) };
-                            AccessCommand::Change { id, terms, expect }
+                    let command = match managed {
+                        Managed::Change => AccessCommand::Change { id, terms: terms(&Verb::ALL, None), expect },
+                        Managed::Revoke => AccessCommand::Revoke { id, expect },
+                        Managed::Rotate(grace) => {
+                            AccessCommand::Rotate { id, sha256: [3; 32], grace_us: grace * SECOND, expect }
                         }
-                        Step::Revoke(_) => AccessCommand::Revoke { id, expect },
-                        Step::Rotate(_, grace) => AccessCommand::Rotate { id, sha256: [3; 32], grace_us: grace * SECOND, expect },
-                        _ => unreachable!(),
                     };
                     let outcome = world.access(command);
                     prop_assert_eq!(outcome.is_ok(), model.contains_key(&number));
                     let Ok(applied) = outcome else { continue };
-                    match step {
-                        Step::Revoke(_) => drop(model.remove(&number)),
-                        Step::Rotate(_, grace) => {
+                    match managed {
+                        Managed::Revoke => drop(model.remove(&number)),
+                        Managed::Change => model.get_mut(&number).unwrap().0 = applied.revision,
+                        Managed::Rotate(grace) => {
                             let (revision, secrets) = model.get_mut(&number).unwrap();
                             let end = applied.at.0 + grace * SECOND;
                             let last = secrets.last().map(|(made, _)| (*made, Some(end))).filter(|_| grace > 0);
                             *secrets = last.into_iter().chain([(applied.revision, None)]).collect();
                             *revision = applied.revision;
                         }
-                        _ => model.get_mut(&number).unwrap().0 = applied.revision,
                     }
                 }
                 Step::Disable => disabled |= world.access(AccessCommand::DisableRoot).is_ok(),
