@@ -110,7 +110,7 @@ fn cases() -> Vec<Case> {
         case(Method::GET, "/api/v1/cluster", &["cluster"], null(), &[200]),
         case(Method::POST, "/api/v1/cluster/init", &["cluster"], json!({"members": [member()]}), &[422]),
         case(Method::GET, "/api/v1/cluster/backup", &["backup"], null(), &[200]),
-        case(Method::POST, "/api/v1/cluster/leader", &["cluster"], json!({"id": 99}), &[404]),
+        case(Method::POST, "/api/v1/cluster/leader", &["cluster"], json!({"id": 99}), &[409]),
         case(Method::POST, "/api/v1/cluster/members", &["cluster"], member(), &[422]),
         case(Method::DELETE, "/api/v1/cluster/members/{}", &["cluster"], null(), &[404]),
         case(Method::POST, "/api/v1/cluster/members/{}/promote", &["cluster"], json!({}), &[404]),
