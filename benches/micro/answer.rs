@@ -53,6 +53,7 @@ impl Node {
             log_stall_timeout: Duration::from_secs(60),
             disk_reserve_bytes: 0,
             rescue: Vec::new(),
+            data_key_file: None,
             retention: Retention::default(),
             feature_level_max: concord::model::feature::LEVEL_MAX,
             caller_tls: None,

@@ -48,11 +48,11 @@ async fn write(cluster: &Cluster, from: usize, count: usize) {
 async fn restart(cluster: &mut Cluster, id: u64, key_file: Option<&Path>) {
     let node = cluster.node(id);
     assert!(node.stop().await.success());
-    match key_file {
-        Some(path) => {
-            drop(node.settings.insert("CONCORD_DATA_KEY_FILE".into(), path.to_string_lossy().into()))
-        }
-        None => drop(node.settings.remove("CONCORD_DATA_KEY_FILE")),
+    let name = "CONCORD_DATA_KEY_FILE".to_owned();
+    if let Some(path) = key_file {
+        node.settings.insert(name, path.to_string_lossy().into());
+    } else {
+        node.settings.remove(&name);
     }
     node.start().await;
     cluster.ready().await;
