@@ -17,8 +17,9 @@ use axum::{
 };
 use futures::stream;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
-use serde_json::{Value, json};
 
+pub(super) use self::failure::loc_json;
+use self::failure::{failure, failure_body, shape_response};
 use super::{
     digits::{Digits, number},
     json::Object,
