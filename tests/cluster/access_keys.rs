@@ -210,6 +210,16 @@ async fn none_after(cluster: &Cluster, key: &Key, revision: u64) {
     }
 }
 
+/// Revokes a key, and returns a revision at which it is. An unknown outcome is asked for again: 404 says that it was done.
+async fn revoke(client: &Client, key: &Key) -> u64 {
+    eventually("the key is revoked", async || {
+        let answer = client.delete(&key.path()).attempt().await?;
+        check([200, 404].contains(&answer.status), || format!("{answer:?}"))?;
+        Ok(answer.revision())
+    })
+    .await
+}
+
 async fn revoke_under_load(name: &str, kills_leader: bool) {
     let mut cluster = Cluster::start(name).await;
     let [asked, other] = cluster.followers().await;
@@ -226,13 +236,7 @@ async fn revoke_under_load(name: &str, kills_leader: bool) {
     if kills_leader {
         cluster.node(leader).kill();
     }
-    // An unknown outcome is asked for again: 404 says that it was done.
-    let revision = eventually("the key is revoked", async || {
-        let answer = asked.delete(&key.path()).attempt().await?;
-        check([200, 404].contains(&answer.status), || format!("{answer:?}"))?;
-        Ok(answer.revision())
-    })
-    .await;
+    let revision = revoke(&asked, &key).await;
     let revoked = Instant::now();
     let count = accepted.load(Ordering::SeqCst);
     // Long enough for what is under way, were it not refused.

@@ -4,6 +4,7 @@ use super::*;
 use crate::service::memory_budget::{MemoryBudget, Share};
 use axum::body::to_bytes;
 use http_body_util::BodyExt as _;
+use serde_json::{Value, json};
 
 async fn body(response: Response) -> Value {
     assert_eq!(response.headers()[header::CONTENT_TYPE], "application/json");
