@@ -60,7 +60,6 @@ impl Node {
             audit: concord::service::audit::Options::off(),
             quotas: concord::model::access_key::Quota::default(),
             failed_credentials: 0,
-            data_key_file: None,
         };
         // A thread of its own for the consensus: it must not wait for the benches' requests.
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();

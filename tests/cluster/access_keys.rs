@@ -220,6 +220,14 @@ async fn revoke(client: &Client, key: &Key) -> u64 {
     .await
 }
 
+/// Waits for the writers: none of their accepted writes began after this moment.
+async fn none_began_after(writers: Vec<JoinHandle<Vec<Instant>>>, moment: Instant) {
+    for writer in writers {
+        let late = writer.await.expect("a writer ends").into_iter().filter(|begun| *begun >= moment).count();
+        assert_eq!(late, 0, "writes that began after the acknowledgement were accepted");
+    }
+}
+
 async fn revoke_under_load(name: &str, kills_leader: bool) {
     let mut cluster = Cluster::start(name).await;
     let [asked, other] = cluster.followers().await;
@@ -242,10 +250,7 @@ async fn revoke_under_load(name: &str, kills_leader: bool) {
     // Long enough for what is under way, were it not refused.
     sleep(Duration::from_secs(1)).await;
     stop.store(true, Ordering::SeqCst);
-    for writer in writers {
-        let late = writer.await.expect("a writer ends").into_iter().filter(|begun| *begun >= revoked).count();
-        assert_eq!(late, 0, "writes that began after the acknowledgement were accepted");
-    }
+    none_began_after(writers, revoked).await;
     unauthorized(key.on(&other).put(&config("d", "k0"), &json!({ "data": {} })).await);
     println!("{count} writes were accepted up to the acknowledgement at revision {revision}");
     if kills_leader {
