@@ -284,7 +284,7 @@ mod tests {
         let other = take(2, MIB).await.expect("there is room for another key");
         budget.reserve(Share::Callers, MIB).expect("and for the root key");
         drop(held);
-        let mut whole = take(1, 20 * MIB).await.expect("alone it may be larger than the part of a key");
+        let mut whole = take(1, 16 * MIB).await.expect("alone it may be larger than the part of a key");
         assert!(take(1, 1).await.is_err(), "not beside it");
         let part = whole.split(10 * MIB);
         drop(whole);

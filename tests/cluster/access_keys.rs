@@ -162,16 +162,15 @@ async fn write_on(
     begun
 }
 
-/// The revisions of all changes of a definition that a key made, as one node has them.
-async fn revisions_by(client: &Client, definition: &str, by: &str) -> Vec<u64> {
+/// The revisions of all changes of a config that a key made, as one node has them.
+async fn revisions_by(client: &Client, config: &str, by: &str) -> Vec<u64> {
     let mut found = Vec::new();
     let mut before: Option<u64> = None;
     loop {
         let mut query = vec![("limit", "1000".to_owned()), ("consistency", "local".to_owned())];
         query.extend(before.map(|before| ("before", before.to_string())));
         let pairs: Vec<(&str, &str)> = query.iter().map(|(name, value)| (*name, value.as_str())).collect();
-        let path = format!("/api/v1/config_definition/{definition}/history");
-        let answer = client.get(&path).query(&pairs).await.expect(200);
+        let answer = client.get(&format!("{config}/history")).query(&pairs).await.expect(200);
         let results = answer.data()["results"].as_array().expect("a list").clone();
         let Some(last) = results.last() else { return found };
         before = last["revision"].as_u64();
@@ -203,10 +202,39 @@ async fn start_writers(
 async fn none_after(cluster: &Cluster, key: &Key, revision: u64) {
     let mut expected: Option<Vec<u64>> = None;
     for client in cluster.clients() {
-        let made = revisions_by(&client, "d", &key.id).await;
+        let mut made = Vec::new();
+        for number in 0..4 {
+            made.extend(revisions_by(&client, &config("d", &format!("k{number}")), &key.id).await);
+        }
         assert!(made.len() > 200, "the writes are in the history: {}", made.len());
         assert!(made.iter().all(|made| *made <= revision), "after {revision}: {:?}", made.iter().max());
         assert_eq!(expected.get_or_insert_with(|| made.clone()), &made, "every node has the same");
+    }
+}
+
+/// The configs that the writers replace.
+async fn four_configs(client: &Client) {
+    for number in 0..4 {
+        let body = json!({ "config_key": format!("k{number}"), "data": {} });
+        client.post("/api/v1/config_definition/d/config/", &body).await.expect(201);
+    }
+}
+
+/// Revokes a key, and returns a revision at which it is. An unknown outcome is asked for again: 404 says that it was done.
+async fn revoke(client: &Client, key: &Key) -> u64 {
+    eventually("the key is revoked", async || {
+        let answer = client.delete(&key.path()).attempt().await?;
+        check([200, 404].contains(&answer.status), || format!("{answer:?}"))?;
+        Ok(answer.revision())
+    })
+    .await
+}
+
+/// Waits for the writers: none of their accepted writes began after this moment.
+async fn none_began_after(writers: Vec<JoinHandle<Vec<Instant>>>, moment: Instant) {
+    for writer in writers {
+        let late = writer.await.expect("a writer ends").into_iter().filter(|begun| *begun >= moment).count();
+        assert_eq!(late, 0, "writes that began after the acknowledgement were accepted");
     }
 }
 
@@ -215,10 +243,7 @@ async fn revoke_under_load(name: &str, kills_leader: bool) {
     let [asked, other] = cluster.followers().await;
     let (asked, other) = (cluster.client(asked), cluster.client(other));
     define(&asked, "d").await;
-    for number in 0..4 {
-        let body = json!({ "config_key": format!("k{number}"), "data": {} });
-        asked.post("/api/v1/config_definition/d/config/", &body).await.expect(201);
-    }
+    four_configs(&asked).await;
     let key = Key::create(&asked, all(&["read", "write"])).await;
     let (stop, accepted) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let writers = start_writers(&key.on(&other), &stop, &accepted).await;
@@ -226,22 +251,13 @@ async fn revoke_under_load(name: &str, kills_leader: bool) {
     if kills_leader {
         cluster.node(leader).kill();
     }
-    // An unknown outcome is asked for again: 404 says that it was done.
-    let revision = eventually("the key is revoked", async || {
-        let answer = asked.delete(&key.path()).attempt().await?;
-        check([200, 404].contains(&answer.status), || format!("{answer:?}"))?;
-        Ok(answer.revision())
-    })
-    .await;
+    let revision = revoke(&asked, &key).await;
     let revoked = Instant::now();
     let count = accepted.load(Ordering::SeqCst);
     // Long enough for what is under way, were it not refused.
     sleep(Duration::from_secs(1)).await;
     stop.store(true, Ordering::SeqCst);
-    for writer in writers {
-        let late = writer.await.expect("a writer ends").into_iter().filter(|begun| *begun >= revoked).count();
-        assert_eq!(late, 0, "writes that began after the acknowledgement were accepted");
-    }
+    none_began_after(writers, revoked).await;
     unauthorized(key.on(&other).put(&config("d", "k0"), &json!({ "data": {} })).await);
     println!("{count} writes were accepted up to the acknowledgement at revision {revision}");
     if kills_leader {

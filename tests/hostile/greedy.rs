@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures::future::join_all;
 use serde_json::{Value, json};
 
 use super::GoodClient;
@@ -105,13 +106,15 @@ async fn two_nodes_at_once_do_not_store_more_than_a_key_may() {
     define(&root, "greedy").await;
     let greedy = with_key(&root, &json!({"records": 11, "bytes": 100_000})).await;
     let bases: Vec<String> = cluster.clients().into_iter().map(|client| client.base).collect();
-    let writers = (0..30).map(|n| {
+    let puts = (0..30_usize).map(|n| {
         let client = Client::new(&bases[n % bases.len()], &greedy.key);
-        let put = client.put(&config("greedy", &format!("k{n}")), &json!({"data": {"n": n}}));
-        async move { put.header("if-none-match", "*").insist().await }
+        async move {
+            let put = client.put(&config("greedy", &format!("k{n}")), &json!({"data": {"n": n}}));
+            put.header("if-none-match", "*").insist().await
+        }
     });
     let mut counts = BTreeMap::<u16, u64>::new();
-    for answer in futures::future::join_all(writers).await {
+    for answer in join_all(puts).await {
         if answer.status == 507 {
             assert!(answer.body.to_string().contains("11 records"), "{answer:?}");
         }

@@ -5,7 +5,8 @@
 //! they are in the data directory, and in no log.
 
 use std::{
-    os::unix::fs::PermissionsExt,
+    fs::Permissions,
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -30,7 +31,7 @@ fn found(text: &str, directory: &Path) -> Vec<PathBuf> {
 
 fn write_secret(path: &Path, text: &str) {
     std::fs::write(path, text).expect("the file can be written");
-    std::fs::set_permissions(path, PermissionsExt::from_mode(0o600)).expect("it is ours");
+    std::fs::set_permissions(path, Permissions::from_mode(0o600)).expect("it is ours");
 }
 
 /// Gives a node its secrets in files.

@@ -4,7 +4,6 @@ use futures::StreamExt as _;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::{model::access_key::Verb, service::tests::owner};
 
 const CONFIGS_S: &str = "/api/v1/config_definition/s/config/";
 const CONFIG_S: &str = "/api/v1/config_definition/s/config/k";
@@ -58,12 +57,23 @@ async fn ask(
     (parts.status, parts.headers, String::from_utf8(bytes.to_vec()).unwrap())
 }
 
-fn blind() -> Principal {
-    owner(&[Verb::Read, Verb::Write, Verb::Define])
+/// The owner of a new key with these verbs for all definitions.
+async fn owner(api: &Api, verbs: &[&str]) -> Principal {
+    let key = json!({"name": "some", "grants": [{"verbs": verbs, "definitions": ["*"]}]});
+    let (status, _, text) =
+        ask(api, &Principal::root(), Method::POST, "/api/v1/api_key/", &key.to_string()).await;
+    assert_eq!(status, StatusCode::CREATED, "{text}");
+    let answer: Value = serde_json::from_str(&text).unwrap();
+    let credential = answer["data"]["api_key"].as_str().unwrap();
+    api.service.authenticate(credential.as_bytes()).await.ok().unwrap()
 }
 
-fn seeing() -> Principal {
-    owner(&[Verb::Read, Verb::Write, Verb::Define, Verb::Reveal])
+async fn blind(api: &Api) -> Principal {
+    owner(api, &["read", "write", "define"]).await
+}
+
+async fn seeing(api: &Api) -> Principal {
+    owner(api, &["read", "write", "define", "reveal"]).await
 }
 
 #[tokio::test]
@@ -102,7 +112,8 @@ async fn no_answer_shows_a_secret_value_without_the_right_to_reveal() {
             (Method::POST, format!("{CONFIG_S}/rollback"), format!(r#"{{"revision": {first}}}"#)),
         ]
     };
-    for (n, principal) in [blind(), seeing(), Principal::root()].iter().enumerate() {
+    let principals = [blind(&api).await, seeing(&api).await, Principal::root()];
+    for (n, principal) in principals.iter().enumerate() {
         let sees = n > 0;
         for (method, path, body) in requests(n) {
             let (status, headers, text) = ask(&api, principal, method.clone(), &path, &body).await;
@@ -124,10 +135,10 @@ async fn no_answer_shows_a_secret_value_without_the_right_to_reveal() {
     let batch = format!(
         r#"{{"operations": [{{"op": "put_config", "config_definition_key": "s", "config_key": "k", "data": {kept}}}]}}"#
     );
-    let (status, _, text) = ask(&api, &blind(), Method::POST, "/api/v1/batch", &batch).await;
+    let (status, _, text) = ask(&api, &blind(&api).await, Method::POST, "/api/v1/batch", &batch).await;
     assert_eq!(status, StatusCode::OK, "{text}");
     assert!(text.contains(r#""op":"put_config""#) && !text.contains("<secret"), "{text}");
-    let (_, _, text) = ask(&api, &seeing(), Method::GET, CONFIG_S, "").await;
+    let (_, _, text) = ask(&api, &seeing(&api).await, Method::GET, CONFIG_S, "").await;
     assert!(text.contains(r#""pw":"<secret0>""#), "the batch has kept it: {text}");
 }
 
@@ -142,7 +153,7 @@ async fn pages_of_a_cursor_are_redacted_too() {
             StatusCode::CREATED
         );
     }
-    for (principal, sees) in [(blind(), false), (seeing(), true)] {
+    for (principal, sees) in [(blind(&api).await, false), (seeing(&api).await, true)] {
         let mut path = format!("{CONFIGS_S}?limit=1");
         let mut pages = 0;
         loop {
@@ -163,7 +174,8 @@ async fn refusals_do_not_quote_secret_values() {
     let (api, _) = node_with_secrets(directory.path()).await;
     let bad =
         r#"{"data": {"pw": {"inner": "<secret3>"}, "name": 7, "list": [{"token": "<secret3>"}], "more": 1}}"#;
-    for principal in [blind(), seeing(), Principal::root()] {
+    let principals = [blind(&api).await, seeing(&api).await, Principal::root()];
+    for (n, principal) in principals.into_iter().enumerate() {
         for (method, path, body) in [
             (Method::PUT, CONFIG_S, bad),
             (Method::PATCH, CONFIG_S, r#"{"pw": ["<secret3>"]}"#),
@@ -178,13 +190,16 @@ async fn refusals_do_not_quote_secret_values() {
         let path = "/api/v1/config_definition/s/schema?dry_run=true";
         let (status, _, text) = ask(&api, &principal, Method::PUT, path, schema).await;
         assert!(!text.contains("<secret"), "{text}");
-        let is_blind = principal == blind();
+        let is_blind = n == 0;
         assert_eq!(status, if is_blind { StatusCode::FORBIDDEN } else { StatusCode::OK }, "{text}");
         assert_eq!(text.contains("maxLength"), !is_blind, "{text}");
     }
     let null = r#"{"data": {"pw": null, "list": [{"token": null}]}}"#;
-    assert_eq!(ask(&api, &blind(), Method::PUT, CONFIG_S, null).await.0, StatusCode::UNPROCESSABLE_ENTITY);
-    assert_eq!(ask(&api, &seeing(), Method::PUT, CONFIG_S, null).await.0, StatusCode::OK);
+    assert_eq!(
+        ask(&api, &blind(&api).await, Method::PUT, CONFIG_S, null).await.0,
+        StatusCode::UNPROCESSABLE_ENTITY
+    );
+    assert_eq!(ask(&api, &seeing(&api).await, Method::PUT, CONFIG_S, null).await.0, StatusCode::OK);
 }
 
 /// Reads a watch until a text is in it.
@@ -211,21 +226,23 @@ async fn the_events_of_a_watch_are_redacted() {
         format!("/api/v1/watch?from={first}"),
         format!("/api/v1/watch?from={first}&definition=s&config_key=k&config_key=last"),
     ] {
-        for (principal, sees) in [(blind(), false), (seeing(), true), (Principal::root(), true)] {
+        for (principal, sees) in
+            [(blind(&api).await, false), (seeing(&api).await, true), (Principal::root(), true)]
+        {
             let text = watched(&api, &principal, &path, "the end").await;
             assert_eq!(text.contains("<secret"), sees, "{path}: {text}");
             assert_eq!(text.contains("\"redacted\":[\"#/pw\"]"), !sees, "{path}: {text}");
         }
     }
     // Of a definition that is gone nobody knows any more what was secret.
-    let gone = ask(&api, &blind(), Method::DELETE, "/api/v1/config_definition/s", "").await;
+    let gone = ask(&api, &blind(&api).await, Method::DELETE, "/api/v1/config_definition/s", "").await;
     assert_eq!(gone.0, StatusCode::OK);
     let again = r#"{"config_definition_key": "s", "indexes": []}"#;
-    assert_eq!(ask(&api, &blind(), Method::POST, DEFINITIONS, again).await.0, StatusCode::CREATED);
+    assert_eq!(ask(&api, &blind(&api).await, Method::POST, DEFINITIONS, again).await.0, StatusCode::CREATED);
     let open = r#"{"config_key": "open", "data": {"name": "of the new one"}}"#;
-    assert_eq!(ask(&api, &blind(), Method::POST, CONFIGS_S, open).await.0, StatusCode::CREATED);
+    assert_eq!(ask(&api, &blind(&api).await, Method::POST, CONFIGS_S, open).await.0, StatusCode::CREATED);
     let path = format!("/api/v1/watch?from={first}&definition=s");
-    let text = watched(&api, &blind(), &path, "of the new one").await;
+    let text = watched(&api, &blind(&api).await, &path, "of the new one").await;
     assert!(!text.contains("<secret") && text.contains(r##""redacted":["#"]"##), "{text}");
-    assert!(watched(&api, &seeing(), &path, "of the new one").await.contains("<secret"));
+    assert!(watched(&api, &seeing(&api).await, &path, "of the new one").await.contains("<secret"));
 }

@@ -229,6 +229,8 @@ impl Check {
         let Some((before, earlier)) =
             self.before.as_ref().and_then(|before| Some((before, before.stored.as_ref()?.seq)))
         else {
+            // The first line, whose number may be what was changed: then it says nothing about the next one.
+            self.is_before_changed = self.report.defects.contains(&line.defect(Wrong::Changed));
             return;
         };
         let is_linked = stored.prev == hex(&before.hash);

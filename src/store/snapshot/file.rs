@@ -380,10 +380,14 @@ impl Reader {
 /// The error of a read: what can't be decrypted is damaged.
 pub(super) fn read_error(name: &str) -> impl FnOnce(std::io::Error) -> StoreError + use<> {
     let name = name.to_owned();
-    move |error| match error.kind() {
-        ErrorKind::InvalidData => StoreError::Damaged(format!("{name}: {error}")),
-        ErrorKind::Unsupported => StoreError::Newer(format!("{name}: {error}")),
-        _ => io(format!("can't read {name}"))(error),
+    move |error| {
+        if error.kind() == ErrorKind::InvalidData {
+            StoreError::Damaged(format!("{name}: {error}"))
+        } else if error.kind() == ErrorKind::Unsupported {
+            StoreError::Newer(format!("{name}: {error}"))
+        } else {
+            io(format!("can't read {name}"))(error)
+        }
     }
 }
 
