@@ -18,8 +18,6 @@ use axum::{
 use futures::stream;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 
-pub(super) use self::failure::loc_json;
-use self::failure::{failure, failure_body, shape_response};
 use super::{
     digits::{Digits, number},
     error_code::Code,

@@ -8,16 +8,12 @@
 //! not been applied; whatever may have been applied is *undecided*.
 
 mod access;
+mod compiled;
 mod principal;
 
-use std::{
-    collections::BTreeSet,
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use super::deferred_drop::DeferredDrop;
 use crate::{
@@ -29,12 +25,12 @@ use crate::{
         patch::Patch,
         record::Revision,
         redaction::RedactedPlaces,
-        schema::{Schema, SchemaRules},
     },
     peer::NodeId,
 };
 
 pub use access::{AccessWrite, KeyPatch};
+pub use compiled::Compiled;
 pub use principal::Principal;
 
 /// Who asks for a write, and what they say about it.
@@ -176,23 +172,6 @@ pub struct NewSchema {
     pub force: bool,
     /// The compiled schema.
     pub compiled: Compiled,
-}
-
-/// A schema that is compiled on first use, and once: its write may be prepared many times while others change the
-/// definition, and if each preparation compiled it again, a write that takes longer than theirs would never succeed.
-#[derive(Debug, Clone, Default)]
-pub struct Compiled(pub(super) Arc<OnceLock<CompiledBy>>);
-
-/// A schema with the rules by which it was compiled.
-type CompiledBy = (SchemaRules, Result<Arc<Schema>, Vec<Violation>>);
-
-impl Compiled {
-    pub(super) fn get(&self, value: &Value, rules: SchemaRules) -> Result<Arc<Schema>, Vec<Violation>> {
-        let compile = || Schema::compile(value, rules).map(Arc::new);
-        let (by, compiled) = self.0.get_or_init(|| (rules, compile()));
-        // The rules change when another write has changed the definition, or the feature level has risen: rarely.
-        if *by == rules { compiled.clone() } else { compile() }
-    }
 }
 
 /// New unique paths for a definition.

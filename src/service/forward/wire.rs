@@ -378,23 +378,13 @@ impl<'a> WireWrite<'a> {
                 data: parse(data)?,
                 expect,
             }),
-            Self::SetSchema { key, schema, expect, force } => Write::SetSchema(NewSchema {
-                key: key.into_owned(),
-                schema: schema.map(parse).transpose()?,
-                format_assertion: None,
-                expect,
-                force,
-                compiled: Compiled::default(),
-            }),
+            Self::SetSchema { key, schema, expect, force } => {
+                let schema = schema.map(parse).transpose()?;
+                Write::SetSchema(new_schema(key, (schema, None), expect, force))
+            }
             Self::SetSchemaWith { key, schema, expect, force, format_assertion } => {
-                Write::SetSchema(NewSchema {
-                    key: key.into_owned(),
-                    schema: schema.map(parse).transpose()?,
-                    format_assertion: Some(format_assertion),
-                    expect,
-                    force,
-                    compiled: Compiled::default(),
-                })
+                let schema = schema.map(parse).transpose()?;
+                Write::SetSchema(new_schema(key, (schema, Some(format_assertion)), expect, force))
             }
             Self::SetUnique { key, paths, expect } => {
                 Write::SetUnique(NewUnique { key: key.into_owned(), paths: paths.into_owned(), expect })
@@ -406,6 +396,16 @@ impl<'a> WireWrite<'a> {
             }
         })
     }
+}
+
+fn new_schema(
+    key: Text<'_>,
+    (schema, format_assertion): (Option<Document>, Option<bool>),
+    expect: Expect,
+    force: bool,
+) -> NewSchema {
+    let (key, compiled) = (key.into_owned(), Compiled::default());
+    NewSchema { key, schema, format_assertion, expect, force, compiled }
 }
 
 /// A caller as another node is told of it.

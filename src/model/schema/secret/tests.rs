@@ -175,7 +175,7 @@ fn a_pattern_that_backtracks_names_secret_members() {
 /// Names that take long are paid for: after the steps of a visit what is left counts as secret.
 #[test]
 fn many_names_of_patterns_that_backtrack_end_a_visit() {
-    let patterns: serde_json::Map<String, Value> = (0..100)
+    let patterns: Map<String, Value> = (0..100)
         .map(|n| (format!("^(?=(a|a)*{n}b)"), json!({"properties": {"s": {"x-concord-secret": true}}})))
         .collect();
     let schema = json!({"properties": {"m": {"patternProperties": patterns}}});
