@@ -238,8 +238,17 @@ async fn none_began_after(writers: Vec<JoinHandle<Vec<Instant>>>, moment: Instan
     }
 }
 
-async fn revoke_under_load(name: &str, kills_leader: bool) {
-    let mut cluster = Cluster::start(name).await;
+/// A key in whose name writers replace configs through `other`.
+struct UnderLoad {
+    asked: Client,
+    other: Client,
+    key: Key,
+    stop: Arc<AtomicBool>,
+    accepted: Arc<AtomicU64>,
+    writers: Vec<JoinHandle<Vec<Instant>>>,
+}
+
+async fn under_load(cluster: &Cluster) -> UnderLoad {
     let [asked, other] = cluster.followers().await;
     let (asked, other) = (cluster.client(asked), cluster.client(other));
     define(&asked, "d").await;
@@ -247,35 +256,43 @@ async fn revoke_under_load(name: &str, kills_leader: bool) {
     let key = Key::create(&asked, all(&["read", "write"])).await;
     let (stop, accepted) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let writers = start_writers(&key.on(&other), &stop, &accepted).await;
-    let leader = cluster.leader().await;
-    if kills_leader {
-        cluster.node(leader).kill();
-    }
-    let revision = revoke(&asked, &key).await;
+    UnderLoad { asked, other, key, stop, accepted, writers }
+}
+
+/// Revokes a key under load; the revision at which it is.
+async fn revoke_under_load(load: &mut UnderLoad) -> u64 {
+    let revision = revoke(&load.asked, &load.key).await;
     let revoked = Instant::now();
-    let count = accepted.load(Ordering::SeqCst);
+    let count = load.accepted.load(Ordering::SeqCst);
     // Long enough for what is under way, were it not refused.
     sleep(Duration::from_secs(1)).await;
-    stop.store(true, Ordering::SeqCst);
-    none_began_after(writers, revoked).await;
-    unauthorized(key.on(&other).put(&config("d", "k0"), &json!({ "data": {} })).await);
+    load.stop.store(true, Ordering::SeqCst);
+    none_began_after(std::mem::take(&mut load.writers), revoked).await;
+    unauthorized(load.key.on(&load.other).put(&config("d", "k0"), &json!({ "data": {} })).await);
     println!("{count} writes were accepted up to the acknowledgement at revision {revision}");
-    if kills_leader {
-        cluster.node(leader).start().await;
-        cluster.ready().await;
-    }
-    cluster.equal_digests().await;
-    none_after(&cluster, &key, revision).await;
+    revision
 }
 
 #[tokio::test]
 async fn nothing_is_written_in_the_name_of_a_key_once_its_revocation_is_acknowledged() {
-    revoke_under_load("keys-revoked", false).await;
+    let cluster = Cluster::start("keys-revoked").await;
+    let mut load = under_load(&cluster).await;
+    let revision = revoke_under_load(&mut load).await;
+    cluster.equal_digests().await;
+    none_after(&cluster, &load.key, revision).await;
 }
 
 #[tokio::test]
 async fn nothing_is_written_in_the_name_of_a_revoked_key_when_the_leader_is_killed() {
-    revoke_under_load("keys-revoked-kill", true).await;
+    let mut cluster = Cluster::start("keys-revoked-kill").await;
+    let mut load = under_load(&cluster).await;
+    let leader = cluster.leader().await;
+    cluster.node(leader).kill();
+    let revision = revoke_under_load(&mut load).await;
+    cluster.node(leader).start().await;
+    cluster.ready().await;
+    cluster.equal_digests().await;
+    none_after(&cluster, &load.key, revision).await;
 }
 
 #[tokio::test]
