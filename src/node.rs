@@ -40,6 +40,7 @@ use crate::{
     model::limits::{CONNECTIONS_MAX, OPEN_FILES_RESERVE},
     peer::{
         client::{Peers, Secrets},
+        identity::Identity,
         tls::{callers::CallerTls, nodes::NodeTls},
     },
     raft::end_process_later,
@@ -73,8 +74,9 @@ pub fn run(settings: Settings) -> Result<(), String> {
     log_panics();
     hide_memory();
     let _lock = lock_directory(&settings.data_dir)?;
-    hygiene::protect_directory(&settings.data_dir)?;
     // Before anything is changed, and before callers are told to wait.
+    Identity::read(&settings.data_dir)?;
+    hygiene::protect_directory(&settings.data_dir)?;
     AtRest::open(&settings.data_dir, settings.at_rest.data_key_file.as_deref())?;
     minimize_timer_slack();
     let open_files_max = raise_open_files_limit();

@@ -13,9 +13,10 @@ mod key;
 mod log;
 mod private_file;
 mod quota;
+mod secret;
 mod tls;
 
-use std::{fmt, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 use clap::Args;
 use zeroize::Zeroizing;
@@ -36,6 +37,7 @@ pub use audit::{AuditArgs, AuditMode};
 pub use key::{KeyArgs, RootKeys, digest_of};
 pub use log::{LogArgs, LogFormat};
 pub use quota::QuotaArgs;
+pub use secret::Secret;
 pub use tls::{PeerMode, TlsArgs, TlsSettings};
 
 /// Shortest key or secret: 16 random characters can't be guessed over a network.
@@ -44,30 +46,6 @@ const SECRET_BYTES_MIN: usize = 16;
 pub const BODY_BYTES_MAX: usize = 16 << 20;
 /// Least value of `--in-flight-bytes`: a config of the default limit and its answer fit into it.
 const IN_FLIGHT_BYTES_MIN: usize = 32 << 20;
-
-/// A secret, which `Debug` does not show, and whose memory is overwritten when it is freed.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(Zeroizing<String>);
-
-impl Secret {
-    /// The text itself.
-    #[must_use]
-    pub fn expose(&self) -> &str {
-        &self.0
-    }
-}
-
-impl From<&str> for Secret {
-    fn from(text: &str) -> Self {
-        Self(Zeroizing::new(text.into()))
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("***")
-    }
-}
 
 /// The limits of requests; each refusal names its limit.
 #[derive(Debug, Clone, Args)]

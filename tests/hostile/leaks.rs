@@ -11,6 +11,7 @@ use std::{
     process::Command,
 };
 
+use concord::peer::tls::client::{Roots, config};
 use http::Method;
 use serde_json::json;
 
@@ -52,7 +53,9 @@ fn with_files(node: &mut Node, secrets: &Path) {
 
 /// Uses the root key over HTTP/2, whose library logs headers.
 async fn use_http2(node: &Node, key: &str) {
-    let client = reqwest::Client::builder().http2_prior_knowledge().build().expect("a client");
+    let tls = config(Roots::None, None).expect("no file is read");
+    let client = reqwest::Client::builder().tls_backend_preconfigured(tls).http2_prior_knowledge();
+    let client = client.build().expect("a client");
     for credential in [key.to_owned(), format!("Bearer {key}"), WRONG_KEY.to_owned()] {
         let url = format!("http://{}{CONFIG}", node.api_addr());
         let answer = client.get(url).header(http::header::AUTHORIZATION, credential).send().await;

@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::{SRC, Source, Token, assert_none, syntax::named_paths};
 
 /// Methods of the service that ask nobody who calls, and why they need not.
-const FOR_ANYBODY: [(&str, &str); 22] = [
+const FOR_ANYBODY: [(&str, &str); 23] = [
     ("admit_credential", "before there is a principal"),
     ("answer_levels", "calls between nodes: the feature levels"),
     ("audit", "what is recorded; pages of it name a principal"),
@@ -15,6 +15,7 @@ const FOR_ANYBODY: [(&str, &str); 22] = [
     ("echo", "what the caller wrote, shown to whom `shown_to` names"),
     ("failed", "the node's life"),
     ("hand_over", "the node's life"),
+    ("keep_certificates", "the node's life"),
     ("knows_secrets", "the feature level"),
     ("levels", "what this program knows"),
     ("limits", "settings"),

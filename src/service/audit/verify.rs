@@ -147,6 +147,8 @@ struct Check {
     before: Option<ReadLine>,
     /// Whether that line was changed itself: what it says and its hash then say nothing about the next one.
     is_before_changed: bool,
+    /// The same of the first line of all, which has none before it to be judged by.
+    is_first_changed: bool,
     /// The one that is to be judged when it is known which hash the next one bears.
     line: Option<ReadLine>,
     /// The lines up to this one were removed by the node itself.
@@ -200,6 +202,7 @@ impl Check {
         if self.report.lines == 1 {
             // The first line of all, and no other, has none before it.
             if (stored.seq == 1) != (stored.prev == hex(&NO_HASH)) {
+                self.is_first_changed = true;
                 self.note(Some(line.defect(Wrong::Changed)));
             } else if stored.seq > 1 {
                 self.late_begin = Some(line.defect(Wrong::Missing(1, stored.seq - 1)));
@@ -229,8 +232,7 @@ impl Check {
         let Some((before, earlier)) =
             self.before.as_ref().and_then(|before| Some((before, before.stored.as_ref()?.seq)))
         else {
-            // The first line, whose number may be what was changed: then it says nothing about the next one.
-            self.is_before_changed = self.report.defects.contains(&line.defect(Wrong::Changed));
+            self.is_before_changed = self.before.is_none() && self.is_first_changed;
             return;
         };
         let is_linked = stored.prev == hex(&before.hash);

@@ -18,15 +18,17 @@
 //! **Invariant:** a file that ends early, holds more than was written or differs in one bit is never accepted
 //! as a snapshot.
 
+mod content;
+
 use std::{
-    fmt,
     fs::File,
-    io::{BufReader, BufWriter, ErrorKind, Read},
+    io::{BufReader, BufWriter, ErrorKind, Read as _},
     path::Path,
 };
 
 use serde::{Deserialize, Serialize};
 
+pub(super) use self::content::Content;
 use super::paced::Paced;
 use crate::{
     model::{
@@ -233,28 +235,6 @@ impl Writer {
 
     fn frame(&mut self, bytes: &[u8]) -> Result<u32, StoreError> {
         files::write_frame(&mut self.file, bytes).map_err(io(format!("can't write {}", self.name)))
-    }
-}
-
-/// Where the content of a snapshot is read from.
-pub(super) enum Content {
-    File(Source),
-    /// An encrypted backup.
-    Backup(Box<dyn Read + Send>),
-}
-
-impl fmt::Debug for Content {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Content")
-    }
-}
-
-impl Read for Content {
-    fn read(&mut self, to: &mut [u8]) -> std::io::Result<usize> {
-        match self {
-            Self::File(source) => source.read(to),
-            Self::Backup(content) => content.read(to),
-        }
     }
 }
 
