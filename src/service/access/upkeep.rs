@@ -46,7 +46,8 @@ impl Service {
     pub(super) fn note_use(&self, key: &AccessKey) {
         let access = &self.inner.access;
         let today = access.today.load(Ordering::Relaxed);
-        if today == 0 || key.last_used_day >= Some(today) {
+        // Just after a start the day is not known: whether it is news is judged when the keys are marked.
+        if today != 0 && key.last_used_day >= Some(today) {
             return;
         }
         let mut used = access.used();
@@ -85,8 +86,11 @@ impl Service {
     /// Marks some of the keys that were used; those that could not be marked are marked later.
     async fn mark_used(&self, consensus: &Consensus) {
         let (access, state) = (&self.inner.access, consensus.state());
-        let today = Some(access.today.load(Ordering::Relaxed));
-        let is_due = |id: &KeyId| state.access_key(id).is_some_and(|key| key.last_used_day < today);
+        let today = access.today.load(Ordering::Relaxed);
+        if today == 0 {
+            return;
+        }
+        let is_due = |id: &KeyId| state.access_key(id).is_some_and(|key| key.last_used_day < Some(today));
         let mut due: Vec<KeyId> = {
             let mut used = access.used();
             used.retain(is_due);
