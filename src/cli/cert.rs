@@ -45,7 +45,7 @@ const DAYS_MAX: u32 = 36_500;
 pub(super) enum CertCommand {
     /// Make the authority of a cluster: ca.pem, which every node has, and ca.key, which no node needs
     Ca(AuthorityArgs),
-    /// Make the certificate of a node: node-<ID>.pem and node-<ID>.key
+    /// Make the certificate of a node: node-ID.pem and node-ID.key
     Node(NodeCertificateArgs),
     /// Show what certificates say: whose, until when, serial and fingerprint
     Show {

@@ -159,7 +159,7 @@ pub const LEVEL_1_PATTERN_BYTES_MAX: usize = 256 << 10;
 pub const BACKTRACKING_PATTERN_BYTES_MAX: usize = 4 << 10;
 /// Steps back that matching a text with such a pattern may take; a text that takes more does not match. Common patterns
 /// take fewer than the text has characters; the worst ones double with each character. Fixed.
-pub const PATTERN_STEPS_MAX: u64 = 10_000;
+pub const PATTERN_STEPS_MAX: u64 = 2_000;
 /// Bytes that the translation of a schema's patterns may parse. Each `\s`, `\d`, `\w` and `\cX` costs a parse of its
 /// whole pattern, so a text of thousands of them takes minutes; the limit takes some ten milliseconds. Fixed.
 pub const PATTERN_TRANSLATION_BYTES_MAX: usize = 2 << 20;

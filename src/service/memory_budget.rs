@@ -14,7 +14,7 @@
 //! is under attack. A request that is larger than all this is admitted while no other large one is,
 //! and counts as three quarters of its share, so that the small ones beside it find their room.
 //!
-//! Of the share of the callers a stored key may use one half ([`KEY_PART`]), so that one greedy key leaves room to the
+//! Of the share of the callers a stored key may use one half (`KEY_PART`), so that one greedy key leaves room to the
 //! others; a request of its own that is larger is admitted while it has no other.
 //!
 //! **Invariant:** a share holds at most its bytes and one request beyond; what is reserved is released when its holder

@@ -66,7 +66,7 @@ impl CallerTls {
         self.0.current().certificates.clone()
     }
 
-    /// Reads the files again if they have changed: see [`Reloaded::look`].
+    /// Reads the files again if they have changed: see `Reloaded::look`.
     pub fn look(&self) -> Option<Result<(), String>> {
         self.0.look()
     }

@@ -148,7 +148,7 @@ impl NodeTls {
         self.material.current().certificates.clone()
     }
 
-    /// Reads the files again if they have changed: see [`Reloaded::look`]. Connections whose other end is not trusted
+    /// Reads the files again if they have changed: see `Reloaded::look`. Connections whose other end is not trusted
     /// any more end.
     pub fn look(&self) -> Option<Result<(), String>> {
         self.material.look()
