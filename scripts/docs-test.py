@@ -155,27 +155,28 @@ def check_settings():
 def check_command_line():
     page = DOCS / "reference" / "command-line.md"
     text = page.read_text()
-    members = re.findall(r"^  (\w+) ", help_of("member").split("Options:")[0].split("Commands:")[1], re.M)
-    tops = re.findall(r"^  (\w+) ", help_of().split("Options:")[0].split("Commands:")[1], re.M)
-    names = [name for name in tops if name not in ("help", "member")] + [f"member {m}" for m in members if m != "help"]
+    groups = ("member", "cert", "key", "audit")
+    below = lambda *group: re.findall(r"^  ([\w-]+) ", help_of(*group).split("Options:")[0].split("Commands:")[1], re.M)
+    names = [name for name in below() if name not in ("help", *groups)]
+    names += [f"{group} {name}" for group in groups for name in below(group) if name != "help"]
     flags = set()
     for name in names:
         if name != "serve":
             flags |= set(re.findall(r"--[a-z][a-z-]*", help_of(*name.split())))
-    compare(page, "the command", set(re.findall(r"^\| `concord ((?:member )?\w+)", text, re.M)), set(names))
+    compare(page, "the command", set(re.findall(r"^\| `concord ((?:(?:member|cert|key|audit) )?[\w-]+)", text, re.M)), set(names))
     compare(page, "the flag", set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text)), flags | {"--version"})
 
 
 def check_errors():
     page = DOCS / "reference" / "errors.md"
     text = page.read_text()
-    source = (ROOT / "src" / "api" / "reply.rs").read_text()
+    source = "".join((ROOT / "src" / "api" / name).read_text() for name in ("reply.rs", "reply/refusal.rs"))
     codes = {status.name: status.value for status in http.HTTPStatus} | {"PAYLOAD_TOO_LARGE": 413, "UNPROCESSABLE_ENTITY": 422}
     known = {(codes[name], kind) for name, kind in re.findall(r'StatusCode::([A-Z_]+),\s*"(\w+)"', source)}
     rows = re.findall(r"^\| (\d{3}) \| `(\w+)` \|", text, re.M)
     compare(page, "the status and type", {(int(status), kind) for status, kind in rows}, known)
     files = [path.read_text() for path in (ROOT / "src" / "api").rglob("*.rs") if path.name != "tests.rs" and "openapi" not in path.parts]
-    details = {kind for text in files for kind in re.findall(r'"(missing|json_invalid|\w+_parsing|(?:\w+_)?(?:string|list|dict|int|attributes)_type)"', text)}
+    details = {kind for text in files for kind in re.findall(r'"(missing|json_invalid|\w+_parsing|(?:\w+_)?(?:string|list|dict|int|bool|attributes)_type)"', text)}
     compare(page, "the type of a detail", set(re.findall(r"^\| `(\w+)` \| at ", text, re.M)), details)
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Power cuts under write load: CUTS=50 SEED=1 scripts/powercut.sh
+# Power cuts under write load: CUTS=50 SEED=1 scripts/powercut.sh; with encrypted data directories: ENCRYPTED=1
 #
 # Every fifth cut takes all nodes at once. Real processes of a release build on loop-mounted ext4 volumes; a JSON
 # summary is the last line; exits with 1 when an acknowledged write was lost. Needs root; without the right to mount
@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 
 skip() { echo "powercut.sh: SKIPPED, nothing was tested: $*" >&2; exit 0; }
 
-export CUTS=${CUTS:-50} SEED=${SEED:-1}
+export CUTS=${CUTS:-50} SEED=${SEED:-1} ENCRYPTED=${ENCRYPTED:-0}
 PROFILE=${PROFILE:-release}
 for tool in mkfs.ext4 python3 unshare mount; do
     command -v "$tool" > /dev/null || skip "$tool is missing"

@@ -2,7 +2,8 @@
 # The tests. Installs the tools that they need.
 #
 #   scripts/test.sh          all of them: checks, unit tests, tests over HTTP and of clusters, a short run with power cuts,
-#                            a short run of the fuzzer, the commands of the documents
+#                            a short run of the fuzzer, the console in a browser, the
+#                            commands of the documents
 #   scripts/test.sh --fast   checks, unit tests, the contract of the interface and the stored formats; less than 3 minutes
 #                            once the tests are built
 set -euo pipefail
@@ -49,6 +50,8 @@ say "power cuts"
 CUTS=3 PROFILE=dev scripts/powercut.sh
 say "fuzzing"
 DURATION_S=45 SEED=1 CONCORD_BIN=$PWD/target/debug/concord scripts/fuzz.sh
+say "the console"
+CONCORD_BIN=$PWD/target/debug/concord scripts/console-test.sh
 say "the documents"
 CONCORD_BIN=$PWD/target/debug/concord python3 scripts/docs-test.py
 say "done"

@@ -137,6 +137,7 @@ impl Event {
             | Edit::Entries { .. }
             | Edit::Building { .. }
             | Edit::Remember(_)
+            | Edit::AccessKey { .. }
             | Edit::Forget(_) => None,
         };
         let items = change.edits.iter().filter_map(item).collect();
@@ -201,6 +202,7 @@ pub(crate) fn events(changes: &[Arc<Change>], state: &State) -> Vec<Arc<Event>> 
                 | Edit::Building { .. }
                 | Edit::Config { .. }
                 | Edit::Remember(_)
+                | Edit::AccessKey { .. }
                 | Edit::Forget(_) => None,
             })
         })?;
@@ -440,7 +442,8 @@ pub(crate) mod tests {
         let mut changes = Vec::new();
         let mut apply = |revision: Revision, command: Command, definition_read| {
             let (by, at) = ("root".into(), Timestamp(revision));
-            let proposal = Proposal { at, by, reason: None, request: None, definition_read, command };
+            let proposal =
+                Proposal { at, by, reason: None, request: None, definition_read, command, key: None };
             changes.extend(state.apply(revision, &proposal).1.map(Arc::new));
         };
         let (d, k) = (key("d"), key("k"));

@@ -8,7 +8,10 @@
 //! 1. One process at a time uses a data directory.
 //! 2. A node that can't go on ends with exit code 1 and the reason; it never goes on in part.
 
+pub(crate) mod hygiene;
+
 use std::{
+    convert::Infallible,
     fs::{self, File, TryLockError},
     future::Future,
     io,
@@ -19,30 +22,37 @@ use std::{
     time::Duration,
 };
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
 use tokio::{
     net::TcpListener,
     signal::unix::{Signal, SignalKind, signal},
     task::JoinHandle,
-    time::timeout,
+    time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     api::{
         self, Api,
-        server::{Answerer, ServeOptions, ShareOf},
+        peer::PeerListener,
+        server::{Answerer, ServeOptions, ShareOf, Transport},
     },
     model::limits::{CONNECTIONS_MAX, OPEN_FILES_RESERVE},
-    peer::client::{Peers, Secrets},
+    peer::{
+        client::{Peers, Secrets},
+        identity::Identity,
+        tls::{callers::CallerTls, nodes::NodeTls},
+    },
     raft::end_process_later,
-    service::{Access, Options, Service},
-    settings::Settings,
-    store,
+    service::{Access, Options, Service, access::upkeep::ask_for_root, audit::DIRECTORY},
+    settings::{RootKeys, Secret, Settings, digest_of},
+    store::{self, at_rest::AtRest},
 };
 
 /// The file that is locked while a process uses the directory.
 const LOCK_FILE: &str = "lock";
+/// How often the file with the root keys is read.
+const ROOT_KEYS_INTERVAL: Duration = Duration::from_secs(1);
 /// How long the transfer of leadership may take.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long requests in flight may take to end; the server aborts them a little earlier.
@@ -62,7 +72,12 @@ const PEER_CALLS_PART: usize = 4;
 /// The reason why it could not start or go on.
 pub fn run(settings: Settings) -> Result<(), String> {
     log_panics();
+    hide_memory();
     let _lock = lock_directory(&settings.data_dir)?;
+    // Before anything is changed, and before callers are told to wait.
+    Identity::read(&settings.data_dir)?;
+    hygiene::protect_directory(&settings.data_dir)?;
+    AtRest::open(&settings.data_dir, settings.at_rest.data_key_file.as_deref())?;
     minimize_timer_slack();
     let open_files_max = raise_open_files_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -74,6 +89,14 @@ pub fn run(settings: Settings) -> Result<(), String> {
     let result = runtime.block_on(serve(settings, open_files_max));
     runtime.shutdown_timeout(FAILED_SHUTDOWN_TIMEOUT);
     result
+}
+
+/// Keeps the memory and the environment of the process, which hold data and secrets, from other processes of its account,
+/// and from core files. Root may still look.
+fn hide_memory() {
+    if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
+        tracing::warn!(%error, "core files of this process could not be switched off");
+    }
 }
 
 /// Minimizes the timer slack. By default the system may prolong each wait by 50 µs to save power, which is longer
@@ -105,12 +128,15 @@ fn connections_max(open_files_max: usize) -> (usize, usize) {
     (share(3), share(1))
 }
 
-async fn serve(settings: Settings, open_files_max: usize) -> Result<(), String> {
+async fn serve(mut settings: Settings, open_files_max: usize) -> Result<(), String> {
     let signals = ShutdownSignals::listen()?;
+    let tls = Tls::open(&settings)?;
     let api = Listener::bind(&settings.api_addr).await?;
     let peer = Listener::bind(&settings.peer_addr).await?;
     let (api_max, peer_max) = connections_max(open_files_max);
-    let service = make_service(&settings, peer_max / PEER_CALLS_PART);
+    let service = make_service(&settings, &tls, peer_max / PEER_CALLS_PART);
+    let first_keys = digest_of(&settings.api_keys);
+    settings.forget_secrets();
     let options = |connections_max: usize, share_of: ShareOf| ServeOptions {
         connections_max,
         per_address_max: match share_of {
@@ -125,14 +151,18 @@ async fn serve(settings: Settings, open_files_max: usize) -> Result<(), String> 
         idle_timeout: settings.idle_timeout,
         send_timeout: settings.send_timeout,
     };
-    let mut api = api.serve(Api::new(service.clone()), options(api_max, ShareOf::All));
-    let mut peer = peer.serve(api::peer::peer_router(service.clone()), options(peer_max, ShareOf::Unknown));
+    let (for_callers, for_nodes) = tls.transports();
+    let mut api = api.serve(Api::new(service.clone()), (for_callers, options(api_max, ShareOf::All)));
+    let peer_options = (for_nodes, options(peer_max, ShareOf::Unknown));
+    let mut peer = peer.serve(PeerListener::new(service.clone()), peer_options);
     let (node, directory) = (settings.node_id, settings.data_dir.display());
     tracing::info!(node, api = settings.api_addr, peer = settings.peer_addr, %directory, "listening");
     let result = tokio::select! {
         reason = participate(&service) => Err(reason),
+        never = follow_root_keys(&service, settings.root_keys.clone(), first_keys) => match never {},
         reason = api.failed("callers") => Err(reason),
         reason = peer.failed("peers") => Err(reason),
+        reason = service.keep_certificates() => Err(reason),
         () = signals.received() => Ok(()),
     };
     shut_down(&service, api, peer, result.is_err()).await;
@@ -170,6 +200,46 @@ async fn participate(service: &Service) -> String {
     service.failed().await
 }
 
+/// Reads the file with the root keys again when it has changed, for as long as the node runs. What can't be read changes
+/// nothing.
+async fn follow_root_keys(service: &Service, root_keys: RootKeys, first: [u8; 32]) -> Infallible {
+    if !root_keys.are_in_a_file() {
+        return std::future::pending().await;
+    }
+    let (mut accepted, mut was_refused) = (first, None);
+    loop {
+        sleep(ROOT_KEYS_INTERVAL).await;
+        let root_keys = root_keys.clone();
+        let read = tokio::task::spawn_blocking(move || root_keys.read()).await;
+        match read.unwrap_or_else(|error| Err(error.to_string())) {
+            Ok(keys) if digest_of(&keys) == accepted => was_refused = None,
+            Ok(keys) => {
+                service.set_root_keys(keys.iter().map(Secret::expose));
+                tracing::info!(keys = keys.len(), "the root keys have changed");
+                (accepted, was_refused) = (digest_of(&keys), None);
+            }
+            Err(error) if was_refused.as_ref() == Some(&error) => {}
+            Err(error) => {
+                tracing::warn!("the root keys stay as they were: {error}");
+                was_refused = Some(error);
+            }
+        }
+    }
+}
+
+/// Leaves a note in the data directory of a stopped node that enables the root key at its next start.
+///
+/// # Errors
+/// When the directory belongs to no node, is in use, or can't be written.
+pub fn recover_root(directory: &Path) -> Result<(), String> {
+    let shown = directory.display();
+    if !directory.join("identity.json").is_file() {
+        return Err(format!("data directory {shown} belongs to no node of a cluster"));
+    }
+    let _lock = lock_directory(directory)?;
+    ask_for_root(directory).map_err(|error| format!("data directory {shown}: {error}"))
+}
+
 /// Bounds a step of the shutdown. The next start makes up for what the step did not complete.
 async fn bounded(limit: Duration, step: impl Future<Output = ()>, what: &str) {
     if timeout(limit, step).await.is_err() {
@@ -177,7 +247,32 @@ async fn bounded(limit: Duration, step: impl Future<Output = ()>, what: &str) {
     }
 }
 
-fn make_service(settings: &Settings, lone_calls_max: usize) -> Service {
+/// The certificates of a node, as far as its settings name any.
+struct Tls {
+    callers: Option<Arc<CallerTls>>,
+    nodes: Option<Arc<NodeTls>>,
+}
+
+impl Tls {
+    fn open(settings: &Settings) -> Result<Self, String> {
+        let callers = settings.tls.callers.clone().map(CallerTls::open).transpose();
+        let open = |(files, mode)| NodeTls::open(files, settings.node_id, mode);
+        let nodes = settings.tls.nodes.clone().map(open).transpose();
+        Ok(Self {
+            callers: callers.map_err(|error| format!("TLS for callers: {error}"))?.map(Arc::new),
+            nodes: nodes.map_err(|error| format!("TLS between nodes: {error}"))?.map(Arc::new),
+        })
+    }
+
+    /// How both listeners take connections.
+    fn transports(&self) -> (Transport, Transport) {
+        let callers = self.callers.clone().map_or(Transport::Plain, Transport::Callers);
+        let nodes = self.nodes.clone().map_or(Transport::Plain, Transport::Nodes);
+        (callers, nodes)
+    }
+}
+
+fn make_service(settings: &Settings, tls: &Tls, lone_calls_max: usize) -> Service {
     let secrets = settings.cluster_secrets.iter().map(|secret| secret.expose().into()).collect();
     let options = Options {
         node_id: settings.node_id,
@@ -192,17 +287,23 @@ fn make_service(settings: &Settings, lone_calls_max: usize) -> Service {
         log_stall_timeout: settings.log_stall_timeout,
         disk_reserve_bytes: settings.disk_reserve_bytes,
         rescue: settings.peers.clone(),
+        data_key_file: settings.at_rest.data_key_file.clone(),
         retention: settings.retention,
         feature_level_max: settings.feature_level_max,
+        caller_tls: tls.callers.clone(),
+        audit: settings.audit.clone(),
+        quotas: settings.quotas,
+        failed_credentials: settings.failed_credentials,
     };
     let peer_addr: Option<SocketAddr> = settings.peer_addr.parse().ok();
     let source = peer_addr.map(|addr| addr.ip()).filter(|ip| !ip.is_unspecified());
     let bound = source.map(|_| settings.peer_addr.clone());
     let own = settings.peers.iter().filter(|member| member.id == settings.node_id);
     let configured = own.map(|member| member.peer_addr.clone()).collect();
-    let peers = Peers::from_address(Secrets(secrets), source).known_as(bound, configured);
+    let peers = Peers::from_address(Secrets(secrets), source, tls.nodes.clone()).known_as(bound, configured);
     let peers = peers.with_lone_calls(lone_calls_max);
-    Service::new(options, Access::new(settings.api_key.expose()), Arc::new(peers))
+    let access = Access::new(settings.api_keys.iter().map(Secret::expose));
+    Service::new(options, access, Arc::new(peers))
 }
 
 /// The signals that shut a node down.
@@ -245,7 +346,7 @@ impl Listener {
         })
     }
 
-    fn serve(self, answerer: impl Answerer, options: ServeOptions) -> Server {
+    fn serve(self, answerer: impl Answerer, options: (Transport, ServeOptions)) -> Server {
         let stop = CancellationToken::new();
         let stopped = stop.clone().cancelled_owned();
         Server { task: tokio::spawn(api::serve(self.0, answerer, options, stopped)), stop }
@@ -306,8 +407,10 @@ fn refuse_foreign(directory: &Path) -> Result<(), String> {
         if name == "identity.json" {
             return Ok(());
         }
-        // The directory of a file system's own, and an identity that was being written when the power failed.
-        if name != LOCK_FILE && name != "lost+found" && !name.starts_with("identity.json.") {
+        // The directory of a file system's own, an identity that was being written when the power failed, and what a node
+        // records before it has an identity.
+        let is_expected = [LOCK_FILE, "lost+found", DIRECTORY].iter().any(|expected| name == *expected);
+        if !is_expected && !name.starts_with("identity.json.") {
             foreign = Some(name.into_owned());
         }
     }

@@ -7,23 +7,38 @@
 //! **Invariants:** a secret is never shown, neither in the help nor by `Debug`. There is no default key: a node without
 //! one does not start.
 
+mod at_rest;
+mod audit;
+mod key;
 mod log;
+mod private_file;
+mod quota;
+mod secret;
+mod tls;
 
-use std::{fmt, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 use clap::Args;
+use zeroize::Zeroizing;
 
 use crate::{
     model::{
+        access_key::Quota,
         feature::{LEVEL_MAX, LEVEL_MIN},
         limits::{BATCH_STEPS_MAX, Limits},
     },
     peer::{Member, NodeId},
     raft::Timers,
-    service::{Retention, membership::check_address},
+    service::{self, Retention, membership::check_address},
 };
 
+pub use at_rest::AtRestArgs;
+pub use audit::{AuditArgs, AuditMode};
+pub use key::{KeyArgs, RootKeys, digest_of};
 pub use log::{LogArgs, LogFormat};
+pub use quota::QuotaArgs;
+pub use secret::Secret;
+pub use tls::{PeerMode, TlsArgs, TlsSettings};
 
 /// Shortest key or secret: 16 random characters can't be guessed over a network.
 const SECRET_BYTES_MIN: usize = 16;
@@ -31,41 +46,6 @@ const SECRET_BYTES_MIN: usize = 16;
 pub const BODY_BYTES_MAX: usize = 16 << 20;
 /// Least value of `--in-flight-bytes`: a config of the default limit and its answer fit into it.
 const IN_FLIGHT_BYTES_MIN: usize = 32 << 20;
-
-/// A secret, which `Debug` does not show.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
-
-impl Secret {
-    /// The text itself.
-    #[must_use]
-    pub fn expose(&self) -> &str {
-        &self.0
-    }
-}
-
-impl From<&str> for Secret {
-    fn from(text: &str) -> Self {
-        Self(text.into())
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("***")
-    }
-}
-
-/// The root key, or the file that holds it.
-#[derive(Debug, Clone, Args)]
-pub struct KeyArgs {
-    /// The root key, the credential of every request; at least 16 characters
-    #[arg(long, env = "CONCORD_API_KEY", hide_env_values = true, value_name = "KEY")]
-    pub api_key: Option<Secret>,
-    /// A file that holds the root key
-    #[arg(long, env = "CONCORD_API_KEY_FILE", value_name = "FILE")]
-    pub api_key_file: Option<PathBuf>,
-}
 
 /// The limits of requests; each refusal names its limit.
 #[derive(Debug, Clone, Args)]
@@ -172,6 +152,9 @@ pub struct ServeArgs {
     /// The data directory
     #[arg(long, env = "CONCORD_DATA_DIR", value_name = "DIR")]
     pub data_dir: PathBuf,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "its fields are the help")]
+    pub at_rest: AtRestArgs,
     /// The address of the HTTP interface, host:port
     #[arg(long, env = "CONCORD_API_ADDR", default_value = "127.0.0.1:8101", value_name = "ADDR")]
     pub api_addr: String,
@@ -181,7 +164,10 @@ pub struct ServeArgs {
     #[command(flatten)]
     #[expect(missing_docs, reason = "its fields are the help")]
     pub key: KeyArgs,
-    /// The secret that the nodes of a cluster share. While it is changed, two with a comma between: the first is
+    /// Another root key that is accepted too, while the root key is rotated
+    #[arg(long, env = "CONCORD_SECOND_API_KEY", hide_env_values = true, value_name = "KEY")]
+    pub second_api_key: Option<Secret>,
+    /// The secret that the nodes of a cluster share, for plain calls between them. While it is changed, two with a comma between: the first is
     /// sent, both are accepted
     #[arg(
         long,
@@ -194,6 +180,9 @@ pub struct ServeArgs {
     /// A file that holds the cluster secret
     #[arg(long, env = "CONCORD_CLUSTER_SECRET_FILE", value_name = "FILE")]
     pub cluster_secret_file: Option<PathBuf>,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "its fields are the help")]
+    pub tls: TlsArgs,
     #[command(flatten)]
     #[expect(missing_docs, reason = "its fields are the help")]
     pub limits: LimitArgs,
@@ -230,6 +219,12 @@ pub struct ServeArgs {
     pub worker_threads: Option<usize>,
     #[command(flatten)]
     #[expect(missing_docs, reason = "its fields are the help")]
+    pub audit: AuditArgs,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "its fields are the help")]
+    pub quota: QuotaArgs,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "its fields are the help")]
     pub log: LogArgs,
 }
 
@@ -240,16 +235,22 @@ pub struct Settings {
     pub node_id: NodeId,
     /// The data directory.
     pub data_dir: PathBuf,
+    /// What protects data on the disk.
+    pub at_rest: AtRestArgs,
     /// The address of the HTTP interface.
     pub api_addr: String,
     /// The address for calls of other nodes.
     pub peer_addr: String,
     /// The members that a node whose state is damaged fetches a snapshot from.
     pub peers: Vec<Member>,
-    /// The root key.
-    pub api_key: Secret,
-    /// The cluster's secrets; the first one is sent.
+    /// The root keys: one, or two while they are rotated.
+    pub api_keys: Vec<Secret>,
+    /// Where they are read from.
+    pub root_keys: RootKeys,
+    /// The cluster's secrets; the first one is sent. None where no call is plain.
     pub cluster_secrets: Vec<Secret>,
+    /// The files of TLS.
+    pub tls: TlsSettings,
     /// The limits of requests.
     pub limits: Limits,
     /// The timeout of a write.
@@ -278,23 +279,14 @@ pub struct Settings {
     pub retention: Retention,
     /// The highest feature level of the cluster that this node agrees to.
     pub feature_level_max: u32,
+    /// The audit log.
+    pub audit: service::audit::Options,
+    /// The quotas of keys that have none of their own.
+    pub quotas: Quota,
+    /// Failed credentials of an address in a minute; 0 for as many as come.
+    pub failed_credentials: u64,
     /// Threads that serve requests.
     pub worker_threads: usize,
-}
-
-impl KeyArgs {
-    /// The root key.
-    ///
-    /// # Errors
-    /// When there is none, or more than one.
-    pub fn read(&self) -> Result<Secret, String> {
-        let given = self.api_key.iter().filter(|key| !key.0.is_empty()).cloned().collect();
-        let names = ["--api-key", "--api-key-file", "CONCORD_API_KEY"];
-        match read_secrets(given, self.api_key_file.as_ref(), names)?.as_slice() {
-            [key] => Ok(key.clone()),
-            _ => Err("the file of --api-key-file must hold one key".into()),
-        }
-    }
 }
 
 /// The secrets that were given, or those in a file, one per line or separated by commas.
@@ -310,6 +302,7 @@ fn read_secrets(
         (true, Some(path)) => {
             let text = std::fs::read_to_string(path)
                 .map_err(|error| format!("{file_flag} {}: {error}", path.display()))?;
+            let text = Zeroizing::new(text);
             text.split([',', '\n']).map(str::trim).filter(|part| !part.is_empty()).map(Secret::from).collect()
         }
     };
@@ -328,6 +321,13 @@ fn read_secrets(
 }
 
 impl Settings {
+    /// Overwrites the secrets, once everything that needs them has what it needs.
+    pub fn forget_secrets(&mut self) {
+        self.api_keys.clear();
+        self.cluster_secrets.clear();
+        self.root_keys.forget();
+    }
+
     /// Checks a command line.
     ///
     /// # Errors
@@ -346,21 +346,31 @@ impl Settings {
         if !(1..=1024).contains(&worker_threads) {
             return Err("--worker-threads must be 1 to 1024".into());
         }
+        at_rest::protect_files(&args)?;
         let names = ["--cluster-secret", "--cluster-secret-file", "CONCORD_CLUSTER_SECRET"];
-        let secrets = args.cluster_secret.into_iter().filter(|secret| !secret.0.is_empty()).collect();
-        let cluster_secrets = read_secrets(secrets, args.cluster_secret_file.as_ref(), names)?;
-        let api_key = args.key.read()?;
-        if cluster_secrets.contains(&api_key) {
-            return Err("--cluster-secret and --api-key must differ: a caller must not act as a node".into());
-        }
+        let secrets: Vec<_> = args.cluster_secret.into_iter().filter(|secret| !secret.0.is_empty()).collect();
+        let tls = args.tls.check(&args.api_addr, &args.peer_addr)?;
+        let cluster_secrets = match (&secrets, &args.cluster_secret_file) {
+            (given, None) if given.is_empty() && !tls.has_plain_calls() => Vec::new(),
+            _ => read_secrets(secrets, args.cluster_secret_file.as_ref(), names)?,
+        };
+        let audit = args.audit.check(&args.data_dir)?;
+        let root_keys = RootKeys::new(args.key, args.second_api_key, cluster_secrets.clone());
+        let api_keys = root_keys.read()?;
         Ok(Self {
+            audit,
+            quotas: args.quota.quotas(),
+            failed_credentials: args.quota.failed_credentials_per_minute,
             node_id: args.node_id,
             data_dir: args.data_dir,
+            at_rest: args.at_rest.check(),
             api_addr: args.api_addr,
             peer_addr: args.peer_addr,
             peers: args.peers,
-            api_key,
+            api_keys,
+            root_keys,
             cluster_secrets,
+            tls,
             limits,
             write_timeout: Duration::from_millis(args.times.write_timeout_ms),
             read_timeout: Duration::from_millis(args.times.read_timeout_ms),

@@ -6,7 +6,12 @@ use std::{
     sync::LazyLock,
 };
 
-use crate::harness::{Cluster, Node};
+use serde_json::json;
+
+use crate::{
+    harness::{Cluster, Node},
+    hostile::grants::{create_key, known},
+};
 
 /// A Python environment with the library, made once below `target/`.
 static PYTHON: LazyLock<PathBuf> = LazyLock::new(|| {
@@ -36,6 +41,16 @@ async fn the_older_services_client_works_against_every_node() {
         let mut command = Command::new(PYTHON.as_path());
         command.arg(&script).arg(format!("http://127.0.0.1:{api_port}"));
         command.arg(&settings["CONCORD_API_KEY"]).arg(format!("older{id}")).env("NO_PROXY", "*");
+        tokio::task::spawn_blocking(move || run(&mut command)).await.expect("the script runs through");
+    }
+    // The same with an access key that has just the rights that it needs.
+    let grants = json!([{"verbs": ["read", "write", "define"], "definitions": ["stored*"]}]);
+    let (_, key) = create_key(&cluster.client(1), &grants, &json!({})).await;
+    known(&cluster.clients(), &key, true).await;
+    for Node { id, api_port, .. } in &cluster.nodes {
+        let mut command = Command::new(PYTHON.as_path());
+        command.arg(&script).arg(format!("http://127.0.0.1:{api_port}")).arg(&key);
+        command.arg(format!("stored{id}")).env("NO_PROXY", "*");
         tokio::task::spawn_blocking(move || run(&mut command)).await.expect("the script runs through");
     }
 }

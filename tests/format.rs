@@ -8,15 +8,18 @@ use std::{fmt::Debug, sync::Arc};
 
 use concord::{
     model::{
+        access_key::{AccessKey, Grant, Grants, KeyId, KeySecret, KeyUse, Pattern, Quota, Verb},
         command::{
-            Applied, BatchStep, Command, DecodeError, Expect, IdempotencyKey, Proposal, THIS_ENTRY, Verdict,
+            AccessCommand, Applied, BatchStep, Command, DecodeError, Expect, IdempotencyKey, KeyTerms,
+            Proposal, THIS_ENTRY, Verdict,
         },
         entry,
-        error::{Invalid, LocSegment, Rejection, Violation},
+        error::{Invalid, LocSegment, Rejection, StoredQuota, Violation},
         feature::LEVEL_MAX,
         index::{Build, Indexing},
         key::Key,
         record::{Config, Definition, Entry},
+        schema::{Formats, StoredSchema},
         time::Timestamp,
     },
     peer::{Member, identity::Identity},
@@ -35,7 +38,7 @@ fn hex(bytes: &[u8]) -> String {
 
 fn plain(command: Command) -> Proposal {
     let at = Timestamp(1_763_000_000_000_100);
-    Proposal { at, by: "root".into(), reason: None, request: None, definition_read: None, command }
+    Proposal { at, by: "root".into(), reason: None, request: None, definition_read: None, command, key: None }
 }
 
 fn full(command: Command) -> Proposal {
@@ -63,7 +66,7 @@ fn entries_of_the_log() {
         &plain(Command::CreateDefinition { key: key("d"), indexes: vec!["a.b".into()], schema: None }),
         "01e4e0f4e586ee900304726f6f740000000001640103612e6200",
     );
-    let schema = Some(Arc::from("{}"));
+    let schema = Some(StoredSchema::from("{}"));
     entry(
         &full(Command::CreateDefinition { key: key("d"), indexes: vec![], schema }),
         "01e4e0f4e586ee900304726f6f74010377687901010101010101010101010101010101010202020202020202020202020202020201ac020001640001027b7d",
@@ -96,7 +99,7 @@ fn entries_of_the_log() {
 
 #[test]
 fn entries_that_change_what_a_definition_asks_of_its_configs() {
-    let (schema, expect) = (Some(Arc::from("{}")), Expect::At(9));
+    let (schema, expect) = (Some(StoredSchema::from("{}")), Expect::At(9));
     entry(
         &plain(Command::SetSchema { key: key("d"), schema, expect, configs_read: Some(300) }),
         "01e4e0f4e586ee900304726f6f7400000006016401027b7d030901ac02",
@@ -146,6 +149,15 @@ fn entries_of_the_second_feature_level() {
     let raise = |to| plain(Command::RaiseFeatureLevel { to });
     entry(&raise(2), "02e4e0f4e586ee900304726f6f740000000a02");
     entry(&plain(Command::Forget { upto: 300 }), "02e4e0f4e586ee900304726f6f740000000bac02");
+    // What `format` means is the variant of the schema: 2 is asserted, 3 is not.
+    let stored = |formats| Some(StoredSchema { text: "{}".into(), formats });
+    let create = |schema| plain(Command::CreateDefinition { key: key("d"), indexes: vec![], schema });
+    entry(&create(stored(Formats::Asserted)), "02e4e0f4e586ee900304726f6f740000000001640002027b7d");
+    let (schema, expect) = (stored(Formats::Annotated), Expect::At(9));
+    entry(
+        &plain(Command::SetSchema { key: key("d"), schema, expect, configs_read: None }),
+        "02e4e0f4e586ee900304726f6f7400000006016403027b7d030900",
+    );
     // An older version reads the first byte and refuses the entry.
     let later = raise(LEVEL_MAX + 1).to_bytes();
     assert_eq!(Proposal::from_bytes(&later), Err(DecodeError::Unknown(LEVEL_MAX + 1)));
@@ -208,7 +220,7 @@ fn refusals_between_nodes() {
 #[test]
 fn records() {
     let (created_at, modified_at) = (Timestamp(100), Timestamp(200));
-    let schema = Some(Arc::from(r#"{"type":"object"}"#));
+    let schema = Some(StoredSchema::from(r#"{"type":"object"}"#));
     let definition = Definition {
         id: 5,
         key: key("d"),
@@ -286,4 +298,86 @@ fn places_members_and_identities() {
     let text = r#"{"cluster_id":"00000000-0000-0000-0000-000000001234","node_id":2,"format":1}"#;
     assert_eq!(serde_json::to_string(&identity).unwrap(), text);
     assert_eq!(serde_json::from_str::<Identity>(text).unwrap(), identity);
+}
+
+#[test]
+fn quotas_of_what_is_stored() {
+    for (quota, expected) in [(StoredQuota::Bytes, "0f0064ac02"), (StoredQuota::Records, "0f0164ac02")] {
+        wire(&Rejection::QuotaExceeded { quota, limit: 100, needed: 300 }, expected);
+    }
+}
+
+#[test]
+fn access_keys() {
+    let id = KeyId::parse("0123456789aZ").unwrap();
+    let grant = Grant {
+        verbs: [Verb::Read, Verb::Audit].into_iter().collect(),
+        definitions: vec![Pattern::parse("a.*").unwrap(), Pattern::all()],
+    };
+    let quota = Quota { watches: Some(3), ..Quota::default() };
+    let terms =
+        KeyTerms { name: "n".into(), grants: Grants(vec![grant]), quota, expires_at: Some(Timestamp(300)) };
+    let (sha256, expect) = ([7; 32], Expect::At(9));
+    let entry_of = |command, expected: &str| entry(&plain(Command::Access(command)), expected);
+    entry_of(
+        AccessCommand::Create { id: id.clone(), terms: terms.clone(), sha256 },
+        "02e4e0f4e586ee900304726f6f740000000c000c30313233343536373839615a016e0181010203612e2a012a000000000103000001ac020707070707070707070707070707070707070707070707070707070707070707",
+    );
+    entry_of(
+        AccessCommand::Change { id: id.clone(), terms: terms.clone(), expect },
+        "02e4e0f4e586ee900304726f6f740000000c010c30313233343536373839615a016e0181010203612e2a012a000000000103000001ac020309",
+    );
+    entry_of(
+        AccessCommand::Revoke { id: id.clone(), expect },
+        "02e4e0f4e586ee900304726f6f740000000c020c30313233343536373839615a0309",
+    );
+    entry_of(
+        AccessCommand::Rotate { id: id.clone(), sha256, grace_us: 300, expect },
+        "02e4e0f4e586ee900304726f6f740000000c030c30313233343536373839615a0707070707070707070707070707070707070707070707070707070707070707ac020309",
+    );
+    entry_of(
+        AccessCommand::MarkUsed { ids: vec![id.clone()] },
+        "02e4e0f4e586ee900304726f6f740000000c04010c30313233343536373839615a",
+    );
+    entry_of(AccessCommand::DisableRoot, "02e4e0f4e586ee900304726f6f740000000c05");
+    entry_of(AccessCommand::EnableRoot, "02e4e0f4e586ee900304726f6f740000000c06");
+    let command = Command::DeleteConfig { definition: key("d"), key: key("k"), expect: Expect::Any };
+    let key = Some(KeyUse { id: id.clone(), revision: 300, secret: 299 });
+    entry(
+        &Proposal { by: id.to_string(), key, ..plain(command) },
+        "02e4e0f4e586ee90030c30313233343536373839615a000000040164016b000c30313233343536373839615aac02ab02",
+    );
+    let KeyTerms { name, grants, quota, expires_at } = terms;
+    let secrets = vec![
+        KeySecret { sha256, made: 5, until: Some(Timestamp(300)) },
+        KeySecret { sha256: [8; 32], made: 9, until: None },
+    ];
+    let (created_at, modified_at, created_by) = (Timestamp(100), Timestamp(200), "root".into());
+    let stored = AccessKey {
+        id,
+        name,
+        grants,
+        quota,
+        expires_at,
+        created_at,
+        created_by,
+        modified_at,
+        revision: 9,
+        secrets,
+        last_used_day: Some(300),
+    };
+    wire(
+        &stored,
+        "0c30313233343536373839615a016e0181010203612e2a012a000000000103000001ac026404726f6f74c801090207070707070707070707070707070707070707070707070707070707070707070501ac020808080808080808080808080808080808080808080808080808080808080808090001ac02",
+    );
+    for (rejection, expected) in [
+        (Rejection::KeyEnded, "09"),
+        (Rejection::RootDisabled, "0a"),
+        (Rejection::KeyNotFound, "0b"),
+        (Rejection::KeyExists, "0c"),
+        (Rejection::TooManyKeys, "0d"),
+        (Rejection::NoKeyForKeys, "0e"),
+    ] {
+        wire(&rejection, expected);
+    }
 }

@@ -6,9 +6,11 @@
 //! | `cluster` | does the cluster keep its promises? Real processes that are killed, stopped, emptied |
 //! | `chaos` | does it keep them under faults? Every answer is recorded and checked |
 //! | `hostile` | does it serve a good client beside callers, strangers, disks and clocks that are not good? |
+//! | `tls` | who is spoken to, in which versions, and what happens when certificates change? |
 //! | `client` | does the older service's client library work unchanged? |
 //! | `document` | is the `OpenAPI` document one, and whole? Every answer in all tests is validated against it |
 //! | `format` | are the stored and sent bytes the ones of earlier versions? |
+//! | `real_schemas` | are the schemas that libraries write definitions as they are, and are their paths found? |
 //! | `replay` | do the same proposals give the same state, however they are cut into runs? |
 //! | `tidy` | does the source keep its own rules? |
 //!
@@ -30,8 +32,12 @@ mod harness;
 #[cfg(test)]
 mod hostile;
 #[cfg(test)]
+mod real_schemas;
+#[cfg(test)]
 mod replay;
 #[cfg(test)]
 mod spec;
 #[cfg(test)]
 mod tidy;
+#[cfg(test)]
+mod tls;

@@ -1,15 +1,15 @@
 //! The same proposals give the same verdicts and the same state, however they are cut into runs and however often the
 //! state is rebuilt from its records in between. Equal replicas and restarts depend on it.
 
-use std::sync::Arc;
-
 use concord::{
     model::{
-        command::{BatchStep, Command, Expect, IdempotencyKey, Proposal, Verdict},
+        access_key::{Grant, Grants, KeyId, KeyUse, Pattern, Quota, Verb},
+        command::{AccessCommand, BatchStep, Command, Expect, IdempotencyKey, KeyTerms, Proposal, Verdict},
         feature::LEVEL_MAX,
         index,
         key::Key,
         record::Entries,
+        schema::{Formats, StoredSchema},
         time::Timestamp,
     },
     state::{Change, Edit, State, builder::Builder},
@@ -67,6 +67,11 @@ fn write(state: &State, random: &mut Rng) -> (Command, Option<u64>) {
     (Command::WriteConfig { definition, key: config, data: data.to_string().into(), entries, expect }, read)
 }
 
+fn schema(text: &str, random: &mut Rng) -> StoredSchema {
+    let formats = [Formats::ByDraft, Formats::Asserted, Formats::Annotated][random.usize(0..3)];
+    StoredSchema { text: text.into(), formats }
+}
+
 /// Another schema or other unique paths, validated against the configs or not, sometimes too early.
 fn redefine(state: &State, random: &mut Rng, key: Key) -> (Command, Option<u64>) {
     let found = state.definition(key.as_str()).map(|found| &found.definition);
@@ -74,7 +79,7 @@ fn redefine(state: &State, random: &mut Rng, key: Key) -> (Command, Option<u64>)
     let configs_read = random.bool().then(|| state.revision().saturating_sub(random.u64(0..3)));
     let expect = Expect::Present;
     let command = if random.bool() {
-        let schema = random.bool().then(|| Arc::from(r#"{"title":"other"}"#));
+        let schema = random.bool().then(|| schema(r#"{"title":"other"}"#, random));
         Command::SetSchema { key, schema, expect, configs_read }
     } else {
         let indexes = found.map(|definition| definition.indexes.clone()).unwrap_or_default();
@@ -88,12 +93,13 @@ fn redefine(state: &State, random: &mut Rng, key: Key) -> (Command, Option<u64>)
 fn command(state: &State, random: &mut Rng) -> (Command, Option<u64>) {
     let definition = key("d", DEFINITIONS, random);
     let revision = state.definition(definition.as_str()).map_or(1, |found| found.definition.revision);
-    match random.u8(0..23) {
+    match random.u8(0..25) {
+        23..=24 => (Command::Access(access(state, random)), None),
         22 => (Command::Forget { upto: random.u64(0..=state.revision() + 3) }, None),
         21 => (Command::RaiseFeatureLevel { to: random.u32(0..=LEVEL_MAX) }, None),
         20 => (Command::Compact { compaction_revision: random.u64(0..=state.revision() + 3) }, None),
         0..=2 => {
-            let schema = random.bool().then(|| Arc::from(r#"{"type":"object"}"#));
+            let schema = random.bool().then(|| schema(r#"{"type":"object"}"#, random));
             (Command::CreateDefinition { key: definition, indexes: some_paths(random), schema }, None)
         }
         3 => {
@@ -118,6 +124,41 @@ fn command(state: &State, random: &mut Rng) -> (Command, Option<u64>) {
     }
 }
 
+/// A change of the access keys, on a key that may not exist, sometimes read too early.
+fn access(state: &State, random: &mut Rng) -> AccessCommand {
+    let id = KeyId::parse(&format!("{:012}", random.u8(0..6))).unwrap();
+    let current = state.access_key(&id).map(|key| key.revision);
+    let expect = match random.u8(0..5) {
+        0 => Expect::At(current.unwrap_or(1)),
+        1 => Expect::Read(current.map(|revision| revision - u64::from(random.u8(0..4) == 0))),
+        _ => Expect::Present,
+    };
+    let verbs = Verb::ALL.into_iter().filter(|_| random.bool()).collect();
+    let grants = Grants(vec![Grant { verbs, definitions: vec![Pattern::parse("d*").unwrap()] }]);
+    let expires_at = (random.u8(0..5) == 0).then(|| Timestamp(state.last_at().0 + random.u64(0..1000)));
+    let terms = KeyTerms { name: "n".into(), grants, quota: Quota::default(), expires_at };
+    match random.u8(0..10) {
+        0..=3 => AccessCommand::Create { id, terms, sha256: [1; 32] },
+        4 => AccessCommand::Change { id, terms, expect },
+        5 => AccessCommand::Revoke { id, expect },
+        6 => AccessCommand::Rotate { id, sha256: [2; 32], grace_us: random.u64(0..1000), expect },
+        7 => AccessCommand::MarkUsed { ids: vec![id] },
+        8 => AccessCommand::DisableRoot,
+        _ => AccessCommand::EnableRoot,
+    }
+}
+
+/// In whose name a proposal is made: mostly nobody's, else that of a key as it is or was.
+fn author(state: &State, random: &mut Rng) -> Option<KeyUse> {
+    let count = usize::try_from(state.access_key_count()).unwrap();
+    if count == 0 || random.u8(0..4) > 0 {
+        return None;
+    }
+    let key = state.access_keys().nth(random.usize(0..count)).unwrap();
+    let secret = key.secrets[random.usize(0..key.secrets.len())].made;
+    Some(KeyUse { id: key.id.clone(), revision: key.revision - u64::from(random.u8(0..4) == 0), secret })
+}
+
 /// Several commands as one, each made on the state after those before it.
 fn batch(state: &State, random: &mut Rng) -> Command {
     let mut scratch = state.clone();
@@ -125,7 +166,7 @@ fn batch(state: &State, random: &mut Rng) -> Command {
     for place in 0..random.u32(1..8) {
         let (command, definition_read) = loop {
             let (command, read) = command(&scratch, random);
-            if !matches!(command, Command::Batch(_)) {
+            if !matches!(command, Command::Batch(_) | Command::Access(_)) {
                 break (command, read);
             }
         };
@@ -162,8 +203,9 @@ fn proposals(seed: u64, count: u64) -> Vec<(u64, Option<Proposal>)> {
         let request = (random.u8(0..3) == 0)
             .then(|| IdempotencyKey { id: [random.u8(0..40); 16], fingerprint: [random.u8(0..2); 16] });
         let reason = random.bool().then(|| "because".to_owned());
-        let by = "root".to_owned();
-        let proposal = Proposal { at: Timestamp(at), by, reason, request, definition_read, command };
+        let key = author(&state, &mut random);
+        let by = key.as_ref().map_or("root".to_owned(), |key| key.id.to_string());
+        let proposal = Proposal { at: Timestamp(at), by, reason, request, definition_read, command, key };
         state.apply(revision, &proposal);
         all.push((revision, Some(proposal)));
     }
@@ -182,6 +224,10 @@ fn rebuilt(state: &State) -> State {
     for request in state.requests() {
         builder.request(request.clone()).unwrap();
     }
+    for key in state.access_keys() {
+        builder.access_key((**key).clone()).unwrap();
+    }
+    builder.root_disabled(state.is_root_disabled());
     builder.compaction_revision(state.compaction_revision());
     builder.feature_level(state.feature_level());
     builder.finish(state.revision(), state.last_at()).unwrap()
@@ -270,7 +316,7 @@ fn builds(seed: u64) -> Vec<(u64, Option<Proposal>)> {
             }
         };
         let (by, at) = ("root".to_owned(), Timestamp(1_763_000_000_000_000 + revision));
-        let proposal = Proposal { at, by, reason: None, request: None, definition_read, command };
+        let proposal = Proposal { at, by, reason: None, request: None, definition_read, command, key: None };
         state.apply(revision, &proposal);
         all.push((revision, Some(proposal)));
     }

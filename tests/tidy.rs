@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `layers` | a layer names itself and the layers below it; a library is used in one place |
 //! | `units` | the units of `service` name each other one way |
+//! | `grants` | records leave the service for a principal only |
 //! | `purity` | `model` and `state` depend on their input only; they hold no lock and no global but the listed ones |
 //! | `files` | a file says what it is for and is short, a folder says what is in it, nothing is unfinished |
 //! | `tasks` | a task that lives as long as the node is supervised; others stand in a list |
@@ -13,6 +14,7 @@
 //! **Invariant:** each rule's matcher is tested on a text that breaks the rule.
 
 mod files;
+mod grants;
 mod layers;
 mod purity;
 mod retired_words;

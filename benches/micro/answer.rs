@@ -14,7 +14,7 @@ use concord::{
         client::{Peers, Secrets},
     },
     raft::Timers,
-    service::{Access, Options, Retention, Service},
+    service::{Access, Options, Principal, Retention, Service},
     store,
 };
 use divan::{Bencher, counter::BytesCount};
@@ -53,18 +53,23 @@ impl Node {
             log_stall_timeout: Duration::from_secs(60),
             disk_reserve_bytes: 0,
             rescue: Vec::new(),
+            data_key_file: None,
             retention: Retention::default(),
             feature_level_max: concord::model::feature::LEVEL_MAX,
+            caller_tls: None,
+            audit: concord::service::audit::Options::off(),
+            quotas: concord::model::access_key::Quota::default(),
+            failed_credentials: 0,
         };
         // A thread of its own for the consensus: it must not wait for the benches' requests.
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.expect("a thread can be started");
         let service = runtime.block_on(async {
             let peers = Peers::new(Secrets(vec!["between-no-others".into()]));
-            let service = Service::new(options, Access::new(KEY), Arc::new(peers));
+            let service = Service::new(options, Access::new([KEY]), Arc::new(peers));
             // Nobody calls these.
             let (api_addr, peer_addr) = ("127.0.0.1:1".into(), "127.0.0.1:2".into());
-            let formed = service.init(vec![Member { id: 1, api_addr, peer_addr }]).await;
+            let formed = service.init(&Principal::root(), vec![Member { id: 1, api_addr, peer_addr }]).await;
             formed.expect("a node alone agrees with itself");
             service
         });

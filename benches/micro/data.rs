@@ -76,7 +76,7 @@ impl World {
     pub(crate) fn proposal(&self, command: Command) -> Proposal {
         let definition_read = (self.definition > 0).then_some(self.definition);
         let at = Timestamp(1_000_000 + self.state.revision() * 10);
-        Proposal { at, by: "root".into(), reason: None, request: None, definition_read, command }
+        Proposal { at, by: "root".into(), reason: None, request: None, definition_read, command, key: None }
     }
 
     /// Applies one command.

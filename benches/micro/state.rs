@@ -37,7 +37,11 @@ fn list_page(bencher: Bencher<'_, '_>) {
     let query = ConfigQuery {
         page: Page { page: 1, limit: 100, descending: false, search: String::new() },
         sort: ConfigSort::Key,
-        filters: vec![Filter { field: Field::Slot(0), test: Test::AnyOf(vec![index::encode(&json!(7))]) }],
+        filters: vec![Filter {
+            field: Field::Slot(0),
+            test: Test::AnyOf(vec![index::encode(&json!(7))]),
+            empty_array_at: None,
+        }],
     };
     let collection = world.state.definition("d").expect("it was created");
     bencher.bench_local(|| collection.list(black_box(&query)));

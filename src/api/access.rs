@@ -1,13 +1,18 @@
 //! Authentication of every request, those for unknown paths included.
 //!
 //! **Invariant:** no answer reveals anything about a request, not even whether its path exists, before the credential is
-//! checked. Only GET and HEAD of the probes and of `docs` need none; no other header, address or spelling is exempt.
+//! checked. Only GET and HEAD of the probes, of `docs` and of `console` need none; no other header, address or spelling is
+//! exempt.
 
-use axum::extract::Request;
-use http::{HeaderMap, Method, header};
+use axum::response::{IntoResponse as _, Response};
+use http::{Extensions, HeaderMap, Method, header};
 
-use super::{docs, probes, reply::Problem, server::CallerConnection};
-use crate::service::{Principal, Service};
+use super::{
+    console, docs, probes, quota,
+    reply::{NOT_VALID, Problem},
+    server::CallerConnection,
+};
+use crate::service::{NotAuthenticated, Principal, Refusal, Service};
 
 /// How a request was let in.
 #[derive(Debug, PartialEq, Eq)]
@@ -18,16 +23,34 @@ pub(super) enum Access {
     Public,
 }
 
-/// Lets a request in, or refuses it.
-pub(super) fn authenticate(service: &Service, request: &Request) -> Result<Access, Problem> {
-    if is_public(request.method(), request.uri().path()) {
+/// Lets a request in, or answers why not. It takes the parts of the request's head, because a body is used by one thread.
+pub(super) async fn authenticate(
+    service: &Service,
+    (method, path): (&Method, &str),
+    headers: &HeaderMap,
+    extensions: &Extensions,
+) -> Result<Access, Response> {
+    if is_public(method, path) {
         return Ok(Access::Public);
     }
-    let credential = credential(request.headers()).map_err(Problem::Unauthenticated)?;
-    let principal =
-        service.authenticate(credential).ok_or(Problem::Unauthenticated("the credential is not valid"))?;
-    CallerConnection::mark_known(request.extensions());
-    Ok(Access::Granted(principal))
+    let refused = |why| Problem::Unauthenticated(why).into_response();
+    let credential = credential(headers).map_err(refused)?;
+    // Before it is looked at: whoever guesses learns nothing from an answer that comes later.
+    let attempt = service.admit_credential(credential).map_err(|exceeded| quota::refused(&exceeded))?;
+    match service.authenticate(credential).await {
+        Ok(principal) => {
+            attempt.was_good();
+            CallerConnection::mark_known(extensions);
+            Ok(Access::Granted(principal))
+        }
+        Err(NotAuthenticated::NotValid) => {
+            attempt.has_failed();
+            Err(refused(NOT_VALID))
+        }
+        Err(NotAuthenticated::Unconfirmed(why)) => {
+            Err(Problem::from(Refusal::Unavailable(why)).into_response())
+        }
+    }
 }
 
 fn is_public(method: &Method, path: &str) -> bool {
@@ -35,7 +58,8 @@ fn is_public(method: &Method, path: &str) -> bool {
         && (path == "/"
             || probes::LIVE.contains(&path)
             || probes::READY.contains(&path)
-            || docs::is_public(path))
+            || docs::is_public(path)
+            || console::is_public(path))
 }
 
 /// The credential of `Authorization: <key>` or `Authorization: Bearer <key>`.

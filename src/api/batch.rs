@@ -25,6 +25,7 @@ use crate::{
         document::Document,
         error::{Invalid, LocSegment, Violation},
         patch::{Patch, PatchFormat},
+        redaction::may_keep,
     },
     service::{Refusal, Service, Write},
 };
@@ -54,8 +55,9 @@ pub(super) async fn run(State(service): State<Service>, request: WriteRequest) -
         let msg = "the conditions of a batch are members of its operations";
         return Err(Problem::violation(Violation::at(vec!["header".into()], msg)));
     }
-    let read = |body| {
-        let operations = parse(body)?;
+    let keeps = service.knows_secrets();
+    let read = move |body| {
+        let operations = parse(body, keeps)?;
         let results: Vec<String> = operations.iter().map(result).collect();
         Ok((operations, results))
     };
@@ -82,6 +84,10 @@ fn result(write: &Write) -> String {
         Write::WriteConfig { definition, key, expect, .. } => {
             (begin(PUT_CONFIG, definition).value(configs::KEY, key), *expect == Expect::None)
         }
+        // A replacement that keeps secret values.
+        Write::PatchConfig { definition, key, patch: Patch { format: PatchFormat::Replace, .. }, .. } => {
+            (begin(PUT_CONFIG, definition).value(configs::KEY, key), false)
+        }
         Write::PatchConfig { definition, key, .. } => {
             (begin(PATCH_CONFIG, definition).value(configs::KEY, key), false)
         }
@@ -89,15 +95,17 @@ fn result(write: &Write) -> String {
             (begin(DELETE_CONFIG, definition).value(configs::KEY, key), false)
         }
         // A batch has no such operations.
-        Write::Batch(_) | Write::Rollback(_) | Write::SetSchema(_) | Write::SetUnique(_) => {
-            (Object::new(), false)
-        }
+        Write::Batch(_)
+        | Write::Rollback(_)
+        | Write::SetSchema(_)
+        | Write::SetUnique(_)
+        | Write::Access(_) => (Object::new(), false),
     };
     result.value("created", &created).finish()
 }
 
-/// Parses the operations of a body.
-fn parse(body: Value) -> Result<Vec<Write>, Problem> {
+/// Parses the operations of a body. `keeps` says whether markers that keep secret values have a meaning.
+fn parse(body: Value, keeps: bool) -> Result<Vec<Write>, Problem> {
     let mut fields = Fields::from_json(body)?;
     let mut violations = Vec::new();
     let mut writes = Vec::new();
@@ -108,7 +116,8 @@ fn parse(body: Value) -> Result<Vec<Write>, Problem> {
         };
         let violations_loc = vec![OPERATIONS.into(), LocSegment::Index(index)];
         let errors = std::mem::take(&mut fields.errors);
-        let mut operation = Operation { fields: Fields { object, loc, errors }, violations, violations_loc };
+        let mut operation =
+            Operation { fields: Fields { object, loc, errors }, violations, violations_loc, keeps };
         writes.extend(operation.parse());
         (fields.errors, violations) = (operation.fields.errors, operation.violations);
     }
@@ -126,6 +135,7 @@ struct Operation {
     violations: Vec<Violation>,
     /// The location of its violations.
     violations_loc: Vec<LocSegment>,
+    keeps: bool,
 }
 
 impl Operation {
@@ -145,7 +155,9 @@ impl Operation {
                     if self.fields.has("indexes") { self.fields.strings("indexes") } else { Vec::new() };
                 let is_null = self.fields.is_null("json_schema");
                 let schema = if is_null { None } else { self.fields.optional_object("json_schema") };
-                Some(Write::CreateDefinition { key: definition, indexes, schema: schema.map(Document::new) })
+                let format_assertion = self.fields.optional_boolean("format_assertion");
+                let schema = schema.map(Document::new);
+                Some(Write::CreateDefinition { key: definition, indexes, schema, format_assertion })
             }
             SET_INDEXES => {
                 let indexes = self.fields.strings("indexes");
@@ -169,7 +181,13 @@ impl Operation {
             }
             PUT_CONFIG => {
                 let data = Document::new(self.fields.object("data"));
-                Write::WriteConfig { definition, key, data, expect: self.for_put() }
+                let expect = self.for_put();
+                if self.keeps && expect != Expect::None && may_keep(&data.text) {
+                    let patch = Patch { format: PatchFormat::Replace, document: data };
+                    Write::PatchConfig { definition, key, patch, expect }
+                } else {
+                    Write::WriteConfig { definition, key, data, expect }
+                }
             }
             PATCH_CONFIG => {
                 let patch = self.patch();
@@ -278,7 +296,7 @@ mod tests {
     use serde_json::json;
 
     fn errors(operations: Value) -> (Vec<Vec<LocSegment>>, Vec<Vec<LocSegment>>) {
-        match parse(json!({"operations": operations})) {
+        match parse(json!({"operations": operations}), true) {
             Err(Problem::Shape(details)) => (details.into_iter().map(|detail| detail.loc).collect(), vec![]),
             Err(Problem::Refused(Refusal::Invalid(Invalid::Violations(violations)), None)) => {
                 (vec![], violations.into_iter().map(|violation| violation.loc).collect())
@@ -307,7 +325,7 @@ mod tests {
             {"op": "patch_config", "config_definition_key": d, "config_key": k, "patch": [], "if_match": "8"},
             {"op": "delete_config", "config_definition_key": d, "config_key": k, "if_match": "*"},
         ]);
-        let writes = parse(json!({"operations": operations})).unwrap();
+        let writes = parse(json!({"operations": operations}), true).unwrap();
         let results: Vec<Value> =
             writes.iter().map(|write| serde_json::from_str(&result(write)).unwrap()).collect();
         for (index, name) in NAMES.iter().enumerate() {

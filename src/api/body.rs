@@ -226,6 +226,7 @@ pub(super) struct NewDefinition {
     pub(super) key: String,
     pub(super) indexes: Vec<String>,
     pub(super) schema: Option<Document>,
+    pub(super) format_assertion: Option<bool>,
 }
 
 impl NewDefinition {
@@ -234,8 +235,9 @@ impl NewDefinition {
         let key = fields.string("config_definition_key");
         let indexes = if fields.has("indexes") { fields.strings("indexes") } else { Vec::new() };
         let schema = if fields.is_null("json_schema") { None } else { fields.optional_object("json_schema") };
+        let format_assertion = fields.optional_boolean("format_assertion");
         let (key, indexes, schema) = fields.finish((key, indexes, schema))?;
-        Ok(Self { key, indexes, schema: schema.map(Document::new) })
+        Ok(Self { key, indexes, schema: schema.map(Document::new), format_assertion })
     }
 }
 
@@ -256,11 +258,12 @@ impl NewIndexes {
     }
 }
 
-/// The body that replaces a schema; `null` removes it.
-pub(super) fn new_schema(body: Value) -> Result<Option<Document>, Problem> {
+/// The body that replaces a schema, and what it says of formats; `null` removes the schema.
+pub(super) fn new_schema(body: Value) -> Result<(Option<Document>, Option<bool>), Problem> {
     let mut fields = Fields::from_json(body)?;
     let schema = if fields.is_null("json_schema") { None } else { Some(fields.object("json_schema")) };
-    fields.finish(schema).map(|schema| schema.map(Document::new))
+    let format_assertion = fields.optional_boolean("format_assertion");
+    Ok((fields.finish(schema)?.map(Document::new), format_assertion))
 }
 
 /// The body that replaces the unique paths.
@@ -409,6 +412,17 @@ impl Fields {
                 Value::Null
             }
             None => Value::Null,
+        }
+    }
+
+    pub(super) fn optional_boolean(&mut self, name: &str) -> Option<bool> {
+        match self.object.remove(name)? {
+            Value::Bool(value) => Some(value),
+            Value::Null => None,
+            Value::Number(_) | Value::String(_) | Value::Array(_) | Value::Object(_) => {
+                self.refuse(name, "input should be a valid boolean", "bool_type");
+                None
+            }
         }
     }
 

@@ -23,22 +23,28 @@ use crate::{
 };
 
 /// Shows the cluster as this node knows it; asks no other node.
-pub(super) fn show(State(service): State<Service>) -> Ready<Reply> {
-    let view = service.cluster();
-    ready(Reply::ok("cluster found", &view_json(&view)).state_revision(view.revision))
+pub(super) fn show(State(service): State<Service>, request: ReadRequest) -> Ready<Result<Reply, Problem>> {
+    let shown = service.cluster(&request.principal);
+    ready(
+        shown
+            .map_err(Problem::from)
+            .map(|view| Reply::ok("cluster found", &view_json(&view)).state_revision(view.revision)),
+    )
 }
 
 /// Forms the cluster.
 pub(super) async fn init(State(service): State<Service>, request: WriteRequest) -> Result<Reply, Problem> {
-    let members = request.refuse_dry_run()?.read(&service, body::members).await?;
-    let view = service.init(members).await?;
+    let request = request.refuse_dry_run()?;
+    let members = request.read(&service, body::members).await?;
+    let view = service.init(&request.caller.principal, members).await?;
     Ok(Reply::ok("cluster formed", &view_json(&view)).state_revision(view.revision))
 }
 
 /// Adds a learner.
 pub(super) async fn add(State(service): State<Service>, request: WriteRequest) -> Result<Reply, Problem> {
-    let member = request.refuse_dry_run()?.read(&service, body::member).await?;
-    Ok(change_reply("member added", &service.change(Change::Add(member)).await?))
+    let request = request.refuse_dry_run()?;
+    let change = Change::Add(request.read(&service, body::member).await?);
+    Ok(change_reply("member added", &service.change(&request.caller.principal, change).await?))
 }
 
 /// Makes a learner a voter. The body is ignored.
@@ -47,8 +53,9 @@ pub(super) async fn promote(
     Path(id): Path<String>,
     request: WriteRequest,
 ) -> Result<Reply, Problem> {
-    request.refuse_dry_run()?;
-    Ok(change_reply("member promoted", &service.change(Change::Promote(node_id(&id)?)).await?))
+    let principal = request.refuse_dry_run()?.caller.principal;
+    let change = Change::Promote(node_id(&id)?);
+    Ok(change_reply("member promoted", &service.change(&principal, change).await?))
 }
 
 /// Removes a member.
@@ -57,8 +64,9 @@ pub(super) async fn remove(
     Path(id): Path<String>,
     request: WriteRequest,
 ) -> Result<Reply, Problem> {
-    request.refuse_dry_run()?;
-    Ok(change_reply("member removed", &service.change(Change::Remove(node_id(&id)?)).await?))
+    let principal = request.refuse_dry_run()?.caller.principal;
+    let change = Change::Remove(node_id(&id)?);
+    Ok(change_reply("member removed", &service.change(&principal, change).await?))
 }
 
 /// Replaces a member with a new one.
@@ -67,9 +75,10 @@ pub(super) async fn replace(
     Path(id): Path<String>,
     request: WriteRequest,
 ) -> Result<Reply, Problem> {
-    let new = request.refuse_dry_run()?.read(&service, body::member).await?;
+    let request = request.refuse_dry_run()?;
+    let new = request.read(&service, body::member).await?;
     let change = Change::Replace { old: node_id(&id)?, new };
-    Ok(change_reply("member replaced", &service.change(change).await?))
+    Ok(change_reply("member replaced", &service.change(&request.caller.principal, change).await?))
 }
 
 /// Transfers leadership.
@@ -77,8 +86,9 @@ pub(super) async fn transfer_leadership(
     State(service): State<Service>,
     request: WriteRequest,
 ) -> Result<Reply, Problem> {
-    let id = request.refuse_dry_run()?.read(&service, body::member_id).await?;
-    Ok(change_reply("leadership moved", &service.change(Change::Lead(id)).await?))
+    let request = request.refuse_dry_run()?;
+    let change = Change::Lead(request.read(&service, body::member_id).await?);
+    Ok(change_reply("leadership moved", &service.change(&request.caller.principal, change).await?))
 }
 
 /// Streams a backup of the whole cluster. `HEAD` is refused: its answer would cost a whole backup.
@@ -92,7 +102,7 @@ pub(super) async fn backup(
         return Ok((allow, Problem::MethodNotAllowed.into_response()).into_response());
     }
     let (consistency, ()) = request.params.with_consistency(Ok(()))?;
-    Ok(Reply::backup(service.backup(consistency).await?).into_response())
+    Ok(Reply::backup(service.backup(&request.principal, consistency).await?).into_response())
 }
 
 /// The id of a member in a path.
@@ -112,7 +122,7 @@ fn change_reply(message: &'static str, changed: &Changed) -> Reply {
 }
 
 fn view_json(view: &ClusterView) -> String {
-    json!({
+    let mut shown = json!({
         "cluster_id": view.cluster_id,
         "node_id": view.node_id,
         "leader_id": view.leader_id,
@@ -122,8 +132,11 @@ fn view_json(view: &ClusterView) -> String {
         "feature_level": view.feature_level,
         "members": view.members.iter().map(member_json).collect::<Vec<_>>(),
         "alarms": view.alarms.iter().map(alarm_json).collect::<Vec<_>>(),
-    })
-    .to_string()
+    });
+    if let Some(data_key) = &view.data_key {
+        shown["data_key"] = json!(data_key);
+    }
+    shown.to_string()
 }
 
 fn member_json(member: &MemberView) -> Value {
@@ -156,6 +169,7 @@ mod tests {
             revision: 3,
             digest: 255,
             feature_level: 2,
+            data_key: None,
             members: vec![MemberView {
                 id: 1,
                 role: "follower",
@@ -169,5 +183,7 @@ mod tests {
         };
         let expected = r#"{"cluster_id":null,"node_id":1,"leader_id":null,"term":2,"revision":3,"digest":"000000000000000000000000000000ff","feature_level":2,"members":[{"id":1,"role":"follower","api_addr":"a:1","peer_addr":"a:2","lag":null,"version":null,"feature_level_max":2}],"alarms":[{"type":"log_time","node_id":null,"message":"m"}]}"#;
         assert_eq!(view_json(&view), expected);
+        let encrypted = ClusterView { data_key: Some("00ff".into()), ..view };
+        assert!(view_json(&encrypted).ends_with(r#","data_key":"00ff"}"#));
     }
 }

@@ -17,12 +17,15 @@ use super::{
 };
 use crate::{
     model::{
+        access_key::Verb,
         command::Expect,
         error::Rejection,
+        patch::{Patch, PatchFormat},
         query::{self, Page},
         record::{Config, Revision},
+        redaction::may_keep,
     },
-    service::{Consistency, Service, Write, memory_budget::Reservation},
+    service::{Consistency, Service, Write, Written, memory_budget::Reservation},
     state::query::QueryResult,
 };
 
@@ -35,9 +38,11 @@ pub(super) async fn create(State(service): State<Service>, request: WriteRequest
     let NewConfig { key, data } = request.read(&service, NewConfig::from_json).await?;
     let definition = request.keys.definition;
     let (location, stored) = (location(&definition, &key), data.text.clone());
+    let to = Service::shown_to(&request.caller.principal, &definition);
     let write = Write::WriteConfig { definition, key, data, expect: Expect::Absent };
     let written = service.write(request.caller, write).await?;
-    Ok(Reply::created("config created", &stored, &location).for_write(&written))
+    let (shown, redacted) = service.echo(to, stored).await;
+    Ok(Reply::created("config created", &shown, &location).redacted(Some(&redacted)).for_write(&written))
 }
 
 /// Lists the configs of a definition.
@@ -68,13 +73,15 @@ pub(super) async fn get_one(service: &Service, request: &ReadRequest) -> Result<
     if let Some(revision) = revision {
         return get_at(service, request, consistency, revision).await;
     }
-    let state = service.view(consistency).await?;
-    let collection = find(&state, &definition)?;
+    let view = service.read(&request.principal, Verb::Read, &definition, consistency).await?;
+    let collection = find(&view)?;
     let key = request.config();
     check_key(&key, KEY)?;
-    let not_found = || Problem::rejected(Rejection::ConfigNotFound, state.revision());
+    let not_found = || Problem::rejected(Rejection::ConfigNotFound, view.revision());
     let config = collection.config(&key).ok_or_else(not_found)?;
-    Ok(found(request, config).state_revision(state.revision()))
+    let shown = view.shown(service, &request.principal, config).await?;
+    let (config, redacted) = shown.as_ref().map_or((config, None), |(config, places)| (config, Some(places)));
+    Ok(found(request, config).redacted(redacted).state_revision(view.revision()))
 }
 
 /// Gets a config as of a revision, from the history.
@@ -85,8 +92,9 @@ async fn get_at(
     at: Revision,
 ) -> Result<Reply, Problem> {
     let (definition, key) = (request.definition(), request.config());
-    let (config, revision) = service.config_at(consistency, (&definition, &key), at).await?;
-    Ok(found(request, &config).state_revision(revision))
+    let (principal, keys) = (&request.principal, (&*definition, &*key));
+    let (config, revision, redacted) = service.config_at(principal, consistency, keys, at).await?;
+    Ok(found(request, &config).redacted(Some(&redacted)).state_revision(revision))
 }
 
 fn found(request: &ReadRequest, config: &Config) -> Reply {
@@ -102,16 +110,34 @@ fn found(request: &ReadRequest, config: &Config) -> Reply {
 pub(super) async fn put(State(service): State<Service>, request: WriteRequest) -> Result<Reply, Problem> {
     let data = request.read(&service, body::new_data).await?;
     let (definition, key) = (request.keys.definition, request.keys.config);
-    let (expect, stored) = (request.condition.for_put(), data.text.clone());
+    let expect = request.condition.for_put();
+    if expect != Expect::None && may_keep(&data.text) && service.knows_secrets() {
+        // What it keeps is not in the request, so the leader makes the data, as it does for a patch.
+        let patch = Patch { format: PatchFormat::Replace, document: data };
+        let write = Write::PatchConfig { definition, key, patch, expect };
+        return Ok(computed_reply(&service.write(request.caller, write).await?));
+    }
+    let to = Service::shown_to(&request.caller.principal, &definition);
+    let stored = data.text.clone();
     // Only this condition lets a PUT create.
     let location = (expect == Expect::None).then(|| location(&definition, &key));
     let write = Write::WriteConfig { definition, key, data, expect };
     let written = service.write(request.caller, write).await?;
+    let (shown, redacted) = service.echo(to, stored).await;
     let reply = match location.filter(|_| written.applied.created) {
-        Some(location) => Reply::created("config created", &stored, &location),
-        None => Reply::ok("config updated", &stored),
+        Some(location) => Reply::created("config created", &shown, &location),
+        None => Reply::ok("config updated", &shown),
     };
-    Ok(reply.for_write(&written))
+    Ok(reply.redacted(Some(&redacted)).for_write(&written))
+}
+
+/// The answer to a write whose data the leader has made.
+pub(super) fn computed_reply(written: &Written) -> Reply {
+    let reply = match &written.content {
+        Some(content) => Reply::ok("config updated", content),
+        None => Reply::without_data("config updated"),
+    };
+    reply.redacted(Some(&written.redacted)).for_write(written)
 }
 
 /// Deletes a config.

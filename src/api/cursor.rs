@@ -46,8 +46,8 @@ pub(super) async fn list(
     source: PageSource,
 ) -> Result<Reply, Problem> {
     let list = ListRequest { definition: definition.map(str::to_owned), params: request.params.0.clone() };
-    let listed = service.list(list, page, source).await;
-    let ListPage { records, total, page, revision, next, reservation } =
+    let listed = service.list(&request.principal, list, page, source).await;
+    let ListPage { records, total, page, revision, next, reservation, redacted } =
         listed.map_err(|error| Problem::Refused(error.refusal, error.revision))?;
     let reply = match records {
         ListRecords::Definitions(results) => {
@@ -55,7 +55,8 @@ pub(super) async fn list(
         }
         ListRecords::Configs(results) => configs::page(QueryResult { results, total }, &page, reservation),
     };
-    Ok(reply.next_link(next.map(|next| link(request, next)).as_deref()).state_revision(revision))
+    let reply = reply.next_link(next.map(|next| link(request, next)).as_deref());
+    Ok(reply.redacted(Some(&redacted)).state_revision(revision))
 }
 
 /// The path and query of the page that a cursor names.

@@ -16,13 +16,13 @@ use super::{
 };
 use crate::{
     model::{
-        error::Rejection,
+        access_key::Verb,
         index::Build,
         query::{self, Page},
         record::Definition,
     },
-    service::{Service, Write, memory_budget::Reservation},
-    state::{self, Collection, query::QueryResult},
+    service::{DefinitionView, Service, Write, memory_budget::Reservation},
+    state::{Collection, query::QueryResult},
 };
 
 /// The name of the path's first parameter, and of the field of a record.
@@ -31,11 +31,14 @@ pub(super) const KEY: &str = "config_definition_key";
 /// Creates a definition.
 pub(super) async fn create(State(service): State<Service>, request: WriteRequest) -> Result<Reply, Problem> {
     request.condition.for_create()?;
-    let NewDefinition { key, indexes, schema } = request.read(&service, NewDefinition::from_json).await?;
+    let NewDefinition { key, indexes, schema, format_assertion } =
+        request.read(&service, NewDefinition::from_json).await?;
     let data = identity(&key).value("indexes", &indexes);
     let data = schema.iter().fold(data, |data, schema| data.raw("json_schema", &schema.text)).finish();
     let location = location(&key);
-    let written = service.write(request.caller, Write::CreateDefinition { key, indexes, schema }).await?;
+    let written = service
+        .write(request.caller, Write::CreateDefinition { key, indexes, schema, format_assertion })
+        .await?;
     Ok(Reply::created("config definition created", &data, &location).for_write(&written))
 }
 
@@ -57,8 +60,9 @@ pub(super) fn page(found: QueryResult<Arc<Definition>>, page: &Page, reservation
 pub(super) async fn get(State(service): State<Service>, request: ReadRequest) -> Result<Reply, Problem> {
     let (consistency, ()) = request.params.with_consistency(Ok(()))?;
     check_key(&request.definition(), KEY)?;
-    let state = service.view(consistency).await?;
-    let collection = find(&state, &request.definition())?;
+    let key = request.definition();
+    let view = service.read(&request.principal, Verb::Read, &key, consistency).await?;
+    let collection = find(&view)?;
     let definition = &collection.definition;
     let reply = if request.has(definition.revision) {
         Reply::not_modified()
@@ -66,7 +70,7 @@ pub(super) async fn get(State(service): State<Service>, request: ReadRequest) ->
         Reply::ok("config definition found", &record(definition))
     };
     let reply = reply.record_version(definition.revision, definition.modified_at);
-    Ok(reply.index_building(build_progress(collection)).state_revision(state.revision()))
+    Ok(reply.index_building(build_progress(collection)).state_revision(view.revision()))
 }
 
 /// Replaces the indexed paths of a definition.
@@ -77,7 +81,7 @@ pub(super) async fn set_indexes(
     let expect = request.condition.for_change()?;
     let NewIndexes { indexes, has_schema } = request.read(&service, NewIndexes::from_json).await?;
     let data = Object::new().value("indexes", &indexes).finish();
-    let key = request.keys.definition.clone();
+    let (key, principal) = (request.keys.definition.clone(), request.caller.principal.clone());
     let write = Write::SetIndexes { key: request.keys.definition, indexes, expect };
     let written = service.write(request.caller, write).await?;
     let mut reply = Reply::ok("config definition updated", &data);
@@ -86,8 +90,10 @@ pub(super) async fn set_indexes(
             "json_schema is ignored here; PUT /api/v1/config_definition/{key}/schema changes the schema",
         );
     }
-    // The progress is that of the newest state: a request that is sent again may find the build finished.
-    let progress = service.applied().definition(&key).and_then(|collection| build_progress(collection));
+    // The progress is that of the newest state: a request that is sent again may find the build finished. It tells how
+    // many configs there are, so a caller who may not read them is not told.
+    let view = service.read_applied(&principal, Verb::Read, &key).ok();
+    let progress = view.and_then(|view| build_progress(view.collection().ok()?));
     Ok(reply.index_building(progress).for_write(&written))
 }
 
@@ -102,9 +108,8 @@ pub(super) async fn delete(State(service): State<Service>, request: WriteRequest
 }
 
 /// The definition that a read names, with its configs.
-pub(super) fn find<'a>(state: &'a state::State, key: &str) -> Result<&'a Arc<Collection>, Problem> {
-    let found = state.definition(key);
-    found.ok_or_else(|| Problem::rejected(Rejection::DefinitionNotFound, state.revision()))
+pub(super) fn find<'a>(view: &'a DefinitionView<'_>) -> Result<&'a Collection, Problem> {
+    view.collection().map_err(|rejection| Problem::rejected(rejection, view.revision()))
 }
 
 /// The path of a definition.

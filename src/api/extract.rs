@@ -5,7 +5,7 @@
 //!
 //! **Invariant:** a parameter or header of this interface that is malformed refuses the request; it is never ignored.
 
-use std::{borrow::Cow, convert::Infallible, time::Duration};
+use std::{borrow::Cow, time::Duration};
 
 use axum::{
     body::{Body, Bytes},
@@ -40,6 +40,8 @@ const CHANGE_REASON: HeaderName = HeaderName::from_static("x-change-reason");
 /// Where a path has its keys: `/api/v1/config_definition/{definition}/config/{config}`.
 const DEFINITION_SEGMENT: usize = 4;
 const CONFIG_SEGMENT: usize = 6;
+/// Below this path a `PATCH` is plain JSON, which names what is changed.
+const PLAIN_PATCHES: &str = "/api/v1/api_key/";
 
 /// A segment of a path, decoded; empty where the path has none. Bytes that are not UTF-8 become a replacement character,
 /// which no key contains, so that the check of the key refuses them.
@@ -211,14 +213,16 @@ fn parse_integer(text: &str) -> Option<Integer> {
 /// A read.
 #[derive(Debug)]
 pub(super) struct ReadRequest {
+    /// The owner of the credential.
+    pub(super) principal: Principal,
     pub(super) params: Params,
     uri: Uri,
     headers: HeaderMap,
 }
 
 impl ReadRequest {
-    pub(super) fn new(parts: Parts) -> Self {
-        Self { params: Params::from_uri(&parts.uri), uri: parts.uri, headers: parts.headers }
+    pub(super) fn new(principal: Principal, parts: Parts) -> Self {
+        Self { principal, params: Params::from_uri(&parts.uri), uri: parts.uri, headers: parts.headers }
     }
 
     pub(super) fn path(&self) -> &str {
@@ -252,12 +256,19 @@ impl ReadRequest {
 }
 
 impl<S: Sync> FromRequestParts<S> for ReadRequest {
-    type Rejection = Infallible;
+    type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        let principal = take_principal(parts)?;
         let (params, headers) = (Params::from_uri(&parts.uri), std::mem::take(&mut parts.headers));
-        Ok(Self { params, uri: std::mem::take(&mut parts.uri), headers })
+        Ok(Self { principal, params, uri: std::mem::take(&mut parts.uri), headers })
     }
+}
+
+/// The owner of the credential, as `access` found it.
+fn take_principal(parts: &mut Parts) -> Result<Principal, Problem> {
+    let missing = || Refusal::Internal("a request passed the access layer without a principal".into());
+    Ok(parts.extensions.remove::<Principal>().ok_or_else(missing)?)
 }
 
 /// A write: who sends it, on what condition, with which body.
@@ -284,9 +295,9 @@ impl WriteRequest {
         let mut held = service.reservation(Share::Callers);
         let body = body::receive(&parts.headers, body, limit, &mut held).await?;
         let body = if parts.method == Method::DELETE { Bytes::new() } else { body };
-        let patch_format =
-            if parts.method == Method::PATCH { body::patch_format(&parts.headers) } else { None };
-        if parts.method == Method::PATCH && patch_format.is_none() {
+        let is_patch = parts.method == Method::PATCH && !parts.uri.path().starts_with(PLAIN_PATCHES);
+        let patch_format = if is_patch { body::patch_format(&parts.headers) } else { None };
+        if is_patch && patch_format.is_none() {
             return Err(Problem::UnsupportedPatch);
         }
         if parts.method != Method::DELETE {
@@ -336,10 +347,7 @@ impl FromRequest<Service> for WriteRequest {
 
     async fn from_request(request: Request, service: &Service) -> Result<Self, Problem> {
         let (mut parts, body) = request.into_parts();
-        let principal = parts
-            .extensions
-            .remove::<Principal>()
-            .ok_or_else(|| Refusal::Internal("a write passed the access layer without a principal".into()))?;
+        let principal = take_principal(&mut parts)?;
         Self::receive(parts, body, principal, service).await
     }
 }
@@ -383,7 +391,8 @@ fn begin_idempotency_key(principal: &Principal, parts: &Parts) -> Result<Option<
     let format = match body::patch_format(&parts.headers).filter(|_| parts.method == Method::PATCH) {
         Some(PatchFormat::Merge) => "merge",
         Some(PatchFormat::Json) => "json",
-        None => "",
+        // No media type says it.
+        Some(PatchFormat::Replace) | None => "",
     };
     let fingerprint = [
         format.as_bytes(),
@@ -397,7 +406,7 @@ fn begin_idempotency_key(principal: &Principal, parts: &Parts) -> Result<Option<
     for part in fingerprint {
         add_part(&mut hash, part);
     }
-    let id = Sha256::new().chain_update(&principal.id).chain_update([0]).chain_update(key);
+    let id = Sha256::new().chain_update(principal.id.as_str()).chain_update([0]).chain_update(key);
     Ok(Some(BegunKey { id, fingerprint: hash }))
 }
 

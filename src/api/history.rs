@@ -31,9 +31,11 @@ pub(super) async fn of_config(
     let (consistency, (before, limit)) = request.params.with_consistency(range)?;
     let (definition, config) = (&request.definition(), &request.config());
     check_key(definition, definitions::KEY)?;
-    let (page, revision) = service.config_history(consistency, (definition, config), (before, limit)).await?;
+    let (page, revision, redacted) = service
+        .config_history(&request.principal, consistency, (definition, config), (before, limit))
+        .await?;
     let path = format!("{}/history", configs::location(definition, config));
-    Ok(page_reply(&page, limit, &path).state_revision(revision))
+    Ok(page_reply(&page, limit, &path).redacted(Some(&redacted)).state_revision(revision))
 }
 
 /// Lists the changes of a definition.
@@ -45,7 +47,8 @@ pub(super) async fn of_definition(
     let (consistency, (before, limit)) = request.params.with_consistency(range)?;
     let definition = &request.definition();
     check_key(definition, definitions::KEY)?;
-    let (page, revision) = service.definition_history(consistency, definition, (before, limit)).await?;
+    let (page, revision) =
+        service.definition_history(&request.principal, consistency, definition, (before, limit)).await?;
     let path = format!("{}/history", definitions::location(definition));
     Ok(page_reply(&page, limit, &path).state_revision(revision))
 }
@@ -60,13 +63,14 @@ pub(super) async fn rollback(
     check_key(definition, definitions::KEY)?;
     let keys = (definition.as_str(), config.as_str());
     let expect = request.condition.for_rollback();
-    let (written, restored) = service.rollback(request.caller, keys, to, expect).await?;
+    let written = service.rollback(request.caller, keys, to, expect).await?;
+    let restored = written.content.as_deref().unwrap_or("null");
     let reply = if written.applied.created {
-        Reply::created("config restored", &restored.data, &configs::location(definition, config))
+        Reply::created("config restored", restored, &configs::location(definition, config))
     } else {
-        Reply::ok("config rolled back", &restored.data)
+        Reply::ok("config rolled back", restored)
     };
-    Ok(reply.for_write(&written))
+    Ok(reply.redacted(Some(&written.redacted)).for_write(&written))
 }
 
 /// The revision that a page ends before, and its length.

@@ -14,18 +14,19 @@ use super::{
     json::Object,
     reply::{Problem, Reply},
 };
-use crate::{service::Service, state::Collection};
+use crate::{model::access_key::Verb, service::Service, state::Collection};
 
 /// Lists the indexes of a definition: whether each can be used, and how many configs it holds.
 pub(super) async fn show(State(service): State<Service>, request: ReadRequest) -> Result<Reply, Problem> {
     let (consistency, ()) = request.params.with_consistency(Ok(()))?;
     check_key(&request.definition(), definitions::KEY)?;
-    let state = service.view(consistency).await?;
-    let collection = find(&state, &request.definition())?;
+    let key = request.definition();
+    let view = service.read(&request.principal, Verb::Read, &key, consistency).await?;
+    let collection = find(&view)?;
     let definition = &collection.definition;
     let reply = Reply::ok("indexes found", &states(collection));
     let reply = reply.record_version(definition.revision, definition.modified_at);
-    Ok(reply.index_building(build_progress(collection)).state_revision(state.revision()))
+    Ok(reply.index_building(build_progress(collection)).state_revision(view.revision()))
 }
 
 fn states(collection: &Collection) -> String {

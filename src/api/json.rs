@@ -6,8 +6,9 @@
 //! **Invariant:** what is passed to [`Object::raw`] is JSON that was validated when it was received, or made here.
 
 use serde::Serialize;
+use serde_json::Value;
 
-use crate::model::time::Timestamp;
+use crate::model::{error::LocSegment, time::Timestamp};
 
 /// A JSON object under construction.
 #[derive(Debug)]
@@ -81,6 +82,15 @@ impl Object {
         self.0.push_str(text);
         self.0.push('"');
     }
+}
+
+/// A location as JSON.
+pub(super) fn loc_json(loc: &[LocSegment]) -> Value {
+    let step = |step: &LocSegment| match step {
+        LocSegment::Name(name) => Value::from(name.as_str()),
+        LocSegment::Index(place) => Value::from(*place),
+    };
+    loc.iter().map(step).collect()
 }
 
 #[cfg(test)]

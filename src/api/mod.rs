@@ -17,11 +17,18 @@
 //! | several writes as one | `batch` |
 //! | lists of changes; rollback | `history` |
 //! | changes as server-sent events | `watch` |
+//! | pages of the audit log | `audit` |
+//! | what of a request is recorded in the audit log | `decision` |
+//! | access keys; who the caller is | `access_keys` |
 //! | cluster status, members, leadership, backup | `cluster` |
 //! | liveness and readiness probes | `probes` |
 //! | the `OpenAPI` document | `openapi` |
 //! | `/openapi.json` and the page at `/docs` | `docs` |
+//! | quotas of access keys: 429, and what is left | `quota` |
+//! | the console at `/ui`; its modules are in `console/` | `console` |
 //! | status codes, error types, response headers | `reply` |
+//! | which secret values a caller is not shown | `redaction` |
+//! | the codes of errors | `error_code` |
 //! | answers in the memory budget | `weight` |
 //! | numbers in headers | `digits` |
 //! | JSON objects with stored text in them | `json` |
@@ -39,15 +46,20 @@
 //! requests, is refused by `server` and hyper before, with 400 or 431 and no body. Every request passes `access::authenticate` before anything is answered.
 
 mod access;
+mod access_keys;
+mod audit;
 mod batch;
 mod body;
 mod cluster;
 mod condition;
 mod configs;
+mod console;
 mod cursor;
+mod decision;
 mod definitions;
 mod digits;
 mod docs;
+mod error_code;
 mod extract;
 mod history;
 mod indexes;
@@ -56,6 +68,8 @@ pub mod openapi;
 mod patch;
 pub mod peer;
 mod probes;
+mod quota;
+mod redaction;
 mod reply;
 mod schema;
 pub mod server;
@@ -76,7 +90,7 @@ use axum::{
     routing::{MethodRouter, delete, get, post},
 };
 use futures::FutureExt as _;
-use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use hyper::body::Incoming;
 use tower::ServiceExt as _;
 use tracing::error;
@@ -84,12 +98,14 @@ use uuid::{Builder, Uuid};
 
 use crate::{
     model::limits::{Limits, REQUEST_ID_BYTES_MAX},
-    service::{Principal, Service, memory_budget::Share},
+    service::{Origin, Principal, Service, audit::observe, memory_budget::Share},
 };
 use access::Access;
+use decision::Pending;
 use digits::number;
 use extract::{ReadRequest, WriteRequest};
-use reply::{LogOnly, NODE, Problem, Reply, STATE_REVISION};
+use quota::Admitted;
+use reply::{LogOnly, NO_STORE, NODE, Problem, Reply, STATE_REVISION};
 use server::Answerer;
 pub use server::serve;
 
@@ -142,31 +158,48 @@ impl Api {
     pub async fn handle(&self, request: Request) -> Response {
         let service = &self.service;
         let id = request_id(request.headers());
-        let is_read = request.method() == Method::GET || request.method() == Method::HEAD;
-        let version = request.version();
-        let (is_granted, mut response) = match access::authenticate(service, &request) {
+        let target = (request.method(), request.uri().path());
+        let authenticated =
+            access::authenticate(service, target, request.headers(), request.extensions()).await;
+        let (is_granted, mut response) = match authenticated {
             Ok(access) => {
                 let is_granted = access != Access::Public;
-                let answered = AssertUnwindSafe(self.route(access, request)).catch_unwind().await;
-                let response = answered.unwrap_or_else(reply::panicked);
-                // What needs no key is part of the program and takes no memory of its own.
-                let heavy = if is_granted { weight::bytes_to_weigh(&response, version) } else { None };
-                let weighed = match heavy {
-                    None => response,
-                    // Boxed: few answers need it, and every request would have its space.
-                    Some(bytes) => Box::pin(weight::weighed(response, bytes, service, is_read)).await,
+                let (pending, admitted) = match &access {
+                    Access::Granted(principal) => (
+                        decision::begin(service, &request, &id, principal),
+                        quota::admit(service, principal, &request),
+                    ),
+                    Access::Public => (None, Ok(None)),
                 };
-                (is_granted, weighed)
+                let answered = match admitted {
+                    Ok(admitted) => self.admitted_answer(access, request, pending.as_ref(), admitted).await,
+                    Err(exceeded) => quota::refused(&exceeded),
+                };
+                let recorded = match pending {
+                    None => answered,
+                    Some(pending) => Box::pin(pending.end(answered)).await,
+                };
+                (is_granted, recorded)
             }
-            Err(problem) => (false, problem.into_response()),
+            Err(response) => {
+                decision::note_failed_credential(service, &request, &id, response.status());
+                (false, response)
+            }
         };
         if let Some(LogOnly(text)) = response.extensions_mut().remove() {
             error!(request_id = ?id, "a request failed: {text}");
         }
+        let status = response.status();
         let headers = response.headers_mut();
         headers.insert(REQUEST_ID, id);
         headers.insert(NODE, number(service.node_id()));
+        // No browser takes an answer for another kind of document than it is.
+        headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         if is_granted {
+            // What needs a key is for its owner alone, and is in no cache.
+            headers.insert(header::CACHE_CONTROL, NO_STORE);
+        }
+        if is_granted && status != StatusCode::UNAUTHORIZED {
             headers.entry(STATE_REVISION).or_insert_with(|| number(service.revision()));
         } else {
             // Made from no state. Without a key it would tell how much is written.
@@ -175,11 +208,61 @@ impl Api {
         response
     }
 
+    /// Answers a request that its key's quota admits.
+    async fn admitted_answer(
+        &self,
+        access: Access,
+        request: Request,
+        pending: Option<&Pending>,
+        admitted: Option<Admitted>,
+    ) -> Response {
+        let origin = if let Access::Granted(principal) = &access { Origin::of(principal) } else { None };
+        let answer = self.weighed_answer(access, request, pending);
+        let answered = match origin {
+            None => answer.await,
+            // Boxed: every request would have its space twice.
+            Some(origin) => origin.serve(Box::pin(answer)).await,
+        };
+        match admitted {
+            None => answered,
+            Some(admitted) => admitted.end(answered),
+        }
+    }
+
+    /// Calls the handler of a request, and weighs the answer.
+    async fn weighed_answer(&self, access: Access, request: Request, pending: Option<&Pending>) -> Response {
+        let is_read = request.method() == Method::GET || request.method() == Method::HEAD;
+        let (version, is_granted) = (request.version(), access != Access::Public);
+        let response = self.route_observed(access, request, pending).await;
+        // What needs no key is part of the program and takes no memory of its own.
+        let heavy = if is_granted { weight::bytes_to_weigh(&response, version) } else { None };
+        match heavy {
+            None => response,
+            // Boxed: few answers need it, and every request would have its space.
+            Some(bytes) => Box::pin(weight::weighed(response, bytes, &self.service, is_read)).await,
+        }
+    }
+
+    /// Calls the handler of a request, unless it is a write whose line of the audit log could not be stored; answers 500
+    /// when the handler panics.
+    async fn route_observed(&self, access: Access, request: Request, pending: Option<&Pending>) -> Response {
+        let Some(targets) = pending.and_then(Pending::targets) else {
+            let answered = AssertUnwindSafe(self.route(access, request)).catch_unwind().await;
+            return answered.unwrap_or_else(reply::panicked);
+        };
+        if let Err(refusal) = self.service.audit().admit_write() {
+            return Problem::from(refusal).into_response();
+        }
+        let answered = AssertUnwindSafe(observe(targets, self.route(access, request))).catch_unwind();
+        // Boxed: as above, and this is no read.
+        Box::pin(answered).await.unwrap_or_else(reply::panicked)
+    }
+
     /// Calls the handler of a request.
     async fn route(&self, access: Access, request: Request) -> Response {
         match (access, request.method()) {
-            (Access::Granted(_), &Method::GET) if is_config(request.uri().path()) => {
-                let request = ReadRequest::new(request.into_parts().0);
+            (Access::Granted(principal), &Method::GET) if is_config(request.uri().path()) => {
+                let request = ReadRequest::new(principal, request.into_parts().0);
                 configs::get_one(&self.service, &request).await.into_response()
             }
             (Access::Granted(principal), &Method::PUT) if is_config(request.uri().path()) => {
@@ -238,6 +321,10 @@ fn public_routes(limits: &Limits) -> Vec<(&'static str, MethodRouter<Service>)> 
         (docs::PAGE, get(docs::page)),
         ("/docs/", get(docs::page_with_slash)),
         ("/docs/{file}", get(docs::asset)),
+        (console::PAGE, get(console::to_page)),
+        ("/ui/", get(console::page)),
+        ("/ui/{file}", get(console::file)),
+        ("/ui/{folder}/{file}", get(console::file_in_folder)),
     ];
     routes.extend(probes::LIVE.map(|path| (path, get(probes::live))));
     routes.extend(probes::READY.map(|path| (path, get(probes::ready))));
@@ -258,7 +345,13 @@ fn resource_routes() -> Vec<(&'static str, MethodRouter<Service>)> {
         (DEFINITION_HISTORY, get(history::of_definition)),
         (ROLLBACK, post(history::rollback)),
         ("/api/v1/batch", post(batch::run)),
-        ("/api/v1/watch", get(watch::open)),
+        (decision::WATCH, get(watch::open)),
+        (access_keys::KEYS, get(access_keys::list).post(access_keys::create)),
+        (access_keys::KEY, get(access_keys::get).patch(access_keys::change).delete(access_keys::revoke)),
+        (access_keys::ROTATE, post(access_keys::rotate)),
+        (access_keys::DISABLE_ROOT, post(access_keys::disable_root)),
+        (access_keys::WHOAMI, get(access_keys::whoami)),
+        (audit::PATH, get(audit::show)),
         ("/api/v1/cluster", get(cluster::show)),
         ("/api/v1/cluster/init", post(cluster::init)),
         ("/api/v1/cluster/backup", get(cluster::backup)),

@@ -10,6 +10,7 @@ use axum::extract::State;
 use serde_json::Value;
 
 use super::{
+    configs::computed_reply,
     extract::WriteRequest,
     reply::{Detail, Problem, Reply},
 };
@@ -30,12 +31,7 @@ pub(super) async fn patch(State(service): State<Service>, request: WriteRequest)
         request.read(&service, move |body| parse(format, body, &["body".into()], &["patch".into()])).await?;
     let (definition, key) = (request.keys.definition, request.keys.config);
     let write = Write::PatchConfig { definition, key, patch, expect };
-    let written = service.write(request.caller, write).await?;
-    let reply = match &written.content {
-        Some(content) => Reply::ok("config updated", content),
-        None => Reply::without_data("config updated"),
-    };
-    Ok(reply.for_write(&written))
+    Ok(computed_reply(&service.write(request.caller, write).await?))
 }
 
 /// Checks a patch. `shape_loc` is its place in errors of shape, `loc` its place in violations.

@@ -36,12 +36,15 @@ use axum::{
 };
 use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _};
-use hyper::upgrade::Upgraded;
+use hyper::{body::Incoming, upgrade::Upgraded};
 use hyper_util::rt::TokioIo;
 use tokio_util::io::ReaderStream;
 use tower_http::catch_panic::CatchPanicLayer;
 
-use super::{body::parsed_bytes, server::CallerConnection};
+use super::{
+    body::parsed_bytes,
+    server::{Answerer, CallerConnection, ShownNode},
+};
 use crate::{
     model::{feature::LEVEL_MAX, limits::BODY_COPIES},
     peer::{
@@ -68,16 +71,47 @@ const FILE_CHUNK_BYTES: usize = 256 << 10;
 /// Bytes that the answer to a call for a part of a page or of the history has, as a rule at most.
 const ANSWERED_PART_BYTES: u64 = 4 << 20;
 
+/// The status under which a handshake that failed is logged; nobody is sent it.
+const NO_HANDSHAKE_STATUS: u16 = 525;
+
 /// The path of a call, but for its name.
 const PATH_PREFIX: &str = "/peer/";
 
-/// The routes of the peer listener.
-pub fn peer_router(service: Service) -> Router {
+/// What answers on the peer listener.
+#[derive(Debug, Clone)]
+pub struct PeerListener {
+    routes: Router,
+    refusals: Arc<RefusalLog>,
+}
+
+impl PeerListener {
+    /// The listener of a service.
+    #[must_use]
+    pub fn new(service: Service) -> Self {
+        let refusals = Arc::<RefusalLog>::default();
+        Self { routes: routes(service, Arc::clone(&refusals)), refusals }
+    }
+}
+
+impl Answerer for PeerListener {
+    fn answer(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+    ) -> impl Future<Output = Response> + Send + 'static {
+        Arc::new(self.routes.clone()).answer(request)
+    }
+
+    fn note_failed_handshake(&self, why: &str) {
+        self.refusals.note("handshake", NO_HANDSHAKE_STATUS, why);
+    }
+}
+
+fn routes(service: Service, refusals: Arc<RefusalLog>) -> Router {
     Router::new()
         .route(&format!("{PATH_PREFIX}{{name}}"), post(handle))
         .layer(CatchPanicLayer::new())
         .layer(map_response(name_level))
-        .with_state(Listener { service, refusals: Arc::default() })
+        .with_state(Listener { service, refusals })
 }
 
 /// What the handlers of calls share.
@@ -117,26 +151,31 @@ async fn handle(State(listener): State<Listener>, request: Request<Body>) -> Res
     let Listener { service, refusals } = listener;
     let name = request.uri().path().strip_prefix(PATH_PREFIX).unwrap_or_default();
     let call = Call::from_name(name);
-    let Admitted { from, digest } = admit(&service, &refusals, call, request.headers())?;
+    let shown = request.extensions().get().map(|ShownNode(node)| *node);
+    let Admitted { from, digest } = admit(&service, &refusals, call, (request.headers(), shown))?;
     CallerConnection::mark_known(request.extensions());
     let call = call.ok_or_else(|| ReceiveError::Unknown(name.to_owned()))?;
     let (head, body) = request.into_parts();
     match call {
         Call::Stream => {
             let consensus = consensus(&service)?.clone();
-            let serve = async move |connection| consensus.serve_stream(connection).await;
+            let from = known(from)?;
+            let serve = async move |connection| consensus.serve_stream(from, connection).await;
             upgrade(call, Request::from_parts(head, body), serve)
         }
         Call::Heartbeats | Call::ReadIndexes => {
             let consensus = consensus(&service)?.clone();
-            let from = from.ok_or_else(|| ReceiveError::Malformed("a frame has no sender".into()))?;
+            let from = known(from)?;
             let serve = move |connection| serve_frames(service, consensus, (from, call), connection);
             upgrade(call, Request::from_parts(head, body), serve)
         }
-        Call::Snapshot => receive_snapshot(consensus(&service)?, &head.headers, body).await,
+        Call::Snapshot => receive_snapshot(consensus(&service)?, known(from)?, (&head.headers, body)).await,
         Call::FetchSnapshot => send_snapshot(consensus(&service)?).await,
         Call::Vote | Call::PreVote | Call::Append | Call::Transfer | Call::Digests => {
-            Ok(consensus(&service)?.receive(call, read_body(body).await?).await?.into_response())
+            Ok(consensus(&service)?
+                .receive(known(from)?, call, read_body(body).await?)
+                .await?
+                .into_response())
         }
         Call::WritesEach => {
             let mut reservation = reserve(&service, call, &head.headers)?;
@@ -225,13 +264,15 @@ fn admit(
     service: &Service,
     refusals: &Arc<RefusalLog>,
     call: Option<Call>,
-    headers: &HeaderMap,
+    (headers, shown): (&HeaderMap, Option<NodeId>),
 ) -> Result<Admitted, CallRefusal> {
     let peers = service.peers();
     let admitted = match call {
-        Some(Call::Join) => peers.admit_join(headers).map(|digest| Admitted { from: None, digest }),
-        Some(Call::Levels) => peers.admit_levels(headers).map(|()| Admitted { from: None, digest: None }),
-        _ => peers.admit(headers).and_then(|from| match service.consensus() {
+        Some(Call::Join) => peers.admit_join(headers, shown).map(|digest| Admitted { from: None, digest }),
+        Some(Call::Levels) => {
+            peers.admit_levels(headers, shown).map(|()| Admitted { from: None, digest: None })
+        }
+        _ => peers.admit(headers, shown).and_then(|from| match service.consensus() {
             Some(consensus) if consensus.has_left(from) => {
                 Err((REMOVED_STATUS, format!("node {from} was removed from the cluster")))
             }
@@ -283,6 +324,11 @@ fn consensus(service: &Service) -> Result<&Consensus, CallRefusal> {
     service.consensus().ok_or_else(starting)
 }
 
+/// The node that has sent a call of consensus.
+fn known(from: Option<NodeId>) -> Result<NodeId, CallRefusal> {
+    Ok(from.ok_or_else(|| ReceiveError::Malformed("the call has no sender".into()))?)
+}
+
 /// Upgrades the connection of a call, and serves it.
 fn upgrade<F>(
     call: Call,
@@ -316,7 +362,7 @@ async fn serve_frames(
     connection: TokioIo<Upgraded>,
 ) {
     if call == Call::Heartbeats {
-        let answers = framed::serve(connection, |body| consensus.receive(Call::Append, body));
+        let answers = framed::serve(connection, |body| consensus.receive(from, Call::Append, body));
         consensus.serve_member(from, answers).await;
     } else {
         let answers = framed::serve(connection, |_| answer(&service, Call::ReadIndex, Bytes::new()));
@@ -326,14 +372,14 @@ async fn serve_frames(
 
 async fn receive_snapshot(
     consensus: &Consensus,
-    headers: &HeaderMap,
-    body: Body,
+    from: NodeId,
+    (headers, body): (&HeaderMap, Body),
 ) -> Result<Response, CallRefusal> {
     let missing = || ReceiveError::Malformed(format!("the header `{SNAPSHOT_HEADER}` is missing"));
     let head = headers.get(SNAPSHOT_HEADER).ok_or_else(missing)?;
     let head = Bytes::copy_from_slice(head.as_bytes());
     let chunks = body.into_data_stream().map_err(std::io::Error::other);
-    Ok(consensus.receive_snapshot(head, Box::pin(chunks)).await?.into_response())
+    Ok(consensus.receive_snapshot(from, head, Box::pin(chunks)).await?.into_response())
 }
 
 async fn send_snapshot(consensus: &Consensus) -> Result<Response, CallRefusal> {
@@ -376,7 +422,7 @@ mod tests {
         for (header, value) in headers {
             request = request.header(*header, *value);
         }
-        peer_router(node()).oneshot(request.body(body).unwrap()).await.unwrap().status()
+        routes(node(), Arc::default()).oneshot(request.body(body).unwrap()).await.unwrap().status()
     }
 
     #[tokio::test]
@@ -402,7 +448,8 @@ mod tests {
                 .header(TO, "1")
                 .header(CONTENT_LENGTH, 8 << 20);
             let unread = Body::from_stream(futures::stream::pending::<Result<Bytes, std::io::Error>>());
-            let answer = peer_router(service.clone()).oneshot(request.body(unread).unwrap()).await.unwrap();
+            let answer =
+                routes(service.clone(), Arc::default()).oneshot(request.body(unread).unwrap()).await.unwrap();
             assert_eq!(answer.status(), StatusCode::TOO_MANY_REQUESTS, "{name}");
         }
     }

@@ -6,6 +6,9 @@
 //! **Invariants:** only this file decides status codes. 503 means that the write was certainly not applied, 504 that it
 //! may have been. The text of an internal error is logged ([`LogOnly`]) and never sent to the caller.
 
+mod failure;
+mod refusal;
+
 use std::{any::Any, borrow::Cow, convert::Infallible, iter::once};
 
 use axum::{
@@ -14,10 +17,10 @@ use axum::{
 };
 use futures::stream;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
-use serde_json::{Value, json};
 
 use super::{
     digits::{Digits, number},
+    error_code::Code,
     json::Object,
     weight,
 };
@@ -32,6 +35,8 @@ use crate::{
     service::{Backup, Refusal, Written, memory_budget::Reservation, read::list::BUFFERED_PAGE_BYTES_MAX},
     state::query::QueryResult,
 };
+use failure::{failure, failure_body, plain, shape_response};
+use refusal::{status_and_type, violations};
 
 /// The header with the revision of the state that an answer was made from.
 pub(super) const STATE_REVISION: HeaderName = HeaderName::from_static("x-concord-revision");
@@ -43,16 +48,20 @@ pub(super) const NODE: HeaderName = HeaderName::from_static("x-concord-node");
 const BREAKING_CONFIGS: HeaderName = HeaderName::from_static("x-concord-breaking-configs");
 /// The header of an answer to a dry run.
 const DRY_RUN: HeaderName = HeaderName::from_static("x-concord-dry-run");
+/// The text for a credential that is unknown, or was known until a moment ago.
+pub(super) const NOT_VALID: &str = "the credential is not valid";
 /// Seconds after which a refused request may be sent again: an election takes about one.
 const RETRY_AFTER_S: HeaderValue = HeaderValue::from_static("1");
 const ACCEPT_PATCH: HeaderName = HeaderName::from_static("accept-patch");
 /// The media types of patches, those of `body::patch_format`.
 const PATCH_TYPES: HeaderValue =
     HeaderValue::from_static("application/merge-patch+json, application/json-patch+json");
+/// The cache control of what needs a key.
+pub(super) const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// The headers that an answer about a record has: a map with room for them is not rebuilt as it grows.
-const HEADERS: usize = 6;
+const HEADERS: usize = 8;
 
 /// A success.
 #[derive(Debug)]
@@ -60,7 +69,13 @@ pub(super) struct Reply {
     status: StatusCode,
     headers: HeaderMap,
     body: Body,
+    /// The revision of the change that a write made.
+    written: Option<Revision>,
 }
+
+/// In the extensions of the answer to a write: the revision of the change that it made.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct WrittenAt(pub(super) Revision);
 
 impl Reply {
     /// Status 200 with a payload.
@@ -95,7 +110,7 @@ impl Reply {
     /// Status 304: the caller has the current version.
     pub(super) fn not_modified() -> Self {
         let headers = HeaderMap::with_capacity(HEADERS);
-        Self { status: StatusCode::NOT_MODIFIED, headers, body: Body::empty() }
+        Self { status: StatusCode::NOT_MODIFIED, headers, body: Body::empty(), written: None }
     }
 
     /// A page of a list, with what it may keep in memory. `size` estimates the bytes of a record as `render` writes it.
@@ -137,7 +152,7 @@ impl Reply {
             (header::CONTENT_LENGTH, bytes.into()),
         ];
         let (status, body) = (StatusCode::OK, Body::from_stream(chunks));
-        let reply = Self { status, headers: HeaderMap::from_iter(headers), body };
+        let reply = Self { status, headers: HeaderMap::from_iter(headers), body, written: None };
         let name = format!("attachment; filename=\"concord-{revision}.backup\"");
         reply.header(header::CONTENT_DISPOSITION, &name).state_revision(revision)
     }
@@ -146,17 +161,20 @@ impl Reply {
     pub(super) fn event_stream(body: Body) -> Self {
         let headers = [
             (header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream")),
-            (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+            (header::CACHE_CONTROL, NO_STORE),
             (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no")),
         ];
-        Self { status: StatusCode::OK, headers: HeaderMap::from_iter(headers), body }
+        Self { status: StatusCode::OK, headers: HeaderMap::from_iter(headers), body, written: None }
     }
 
     /// A file embedded in the binary.
     pub(super) fn asset(kind: &str, bytes: Bytes) -> Self {
-        let headers =
-            HeaderMap::from_iter([(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"))]);
-        let reply = Self { status: StatusCode::OK, headers, body: Body::from(bytes) };
+        let reply = Self {
+            status: StatusCode::OK,
+            headers: HeaderMap::new(),
+            body: Body::from(bytes),
+            written: None,
+        };
         reply.header(header::CONTENT_TYPE, kind)
     }
 
@@ -206,7 +224,10 @@ impl Reply {
     /// The headers of a write that leaves no single record: the revision of the state alone.
     pub(super) fn for_write_without_record(self, written: &Written) -> Self {
         let reply = self.state_revision(written.revision);
-        if written.dry_run { reply.dry_run() } else { reply }
+        if written.dry_run {
+            return reply.dry_run();
+        }
+        Self { written: Some(written.applied.revision), ..reply }
     }
 
     /// Marks the answer to a dry run.
@@ -224,7 +245,7 @@ impl Reply {
         self.header(BREAKING_CONFIGS, &count.to_string())
     }
 
-    fn header(mut self, name: HeaderName, value: &str) -> Self {
+    pub(super) fn header(mut self, name: HeaderName, value: &str) -> Self {
         let value = HeaderValue::from_str(value).expect("made of literals, numbers and valid keys");
         self.headers.insert(name, value);
         self
@@ -233,7 +254,7 @@ impl Reply {
     fn json(body: Body) -> Self {
         let mut headers = HeaderMap::with_capacity(HEADERS);
         headers.insert(header::CONTENT_TYPE, JSON);
-        Self { status: StatusCode::OK, headers, body }
+        Self { status: StatusCode::OK, headers, body, written: None }
     }
 }
 
@@ -241,6 +262,9 @@ impl IntoResponse for Reply {
     fn into_response(self) -> Response {
         let mut response = Response::new(self.body);
         (*response.status_mut(), *response.headers_mut()) = (self.status, self.headers);
+        if let Some(revision) = self.written {
+            response.extensions_mut().insert(WrittenAt(revision));
+        }
         response
     }
 }
@@ -303,7 +327,7 @@ impl From<QueryError> for Problem {
             QueryError::NotIntegers(names) => Self::Shape(names.into_iter().map(not_an_integer).collect()),
             QueryError::Violations(violations) => Refusal::Invalid(Invalid::Violations(violations)).into(),
             QueryError::Building(path) => {
-                Refusal::Conflict(format!("the index of `{path}` is being built")).into()
+                Refusal::Building(format!("the index of `{path}` is being built")).into()
             }
         }
     }
@@ -322,15 +346,15 @@ impl IntoResponse for Problem {
         match self {
             Self::Unauthenticated(msg) => {
                 let response =
-                    failure(StatusCode::UNAUTHORIZED, "unauthorized_error", &[Violation::new(msg)]);
+                    plain((StatusCode::UNAUTHORIZED, "unauthorized_error"), Code::Unauthorized, msg);
                 ([(header::WWW_AUTHENTICATE, "Bearer")], response).into_response()
             }
             Self::UnknownPath => {
-                failure(StatusCode::NOT_FOUND, "not_found_error", &[Violation::new("no such path")])
+                plain((StatusCode::NOT_FOUND, "not_found_error"), Code::PathNotFound, "no such path")
             }
             Self::MethodNotAllowed => {
-                let violation = Violation::new("the path does not take this method");
-                failure(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", &[violation])
+                let kind = (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed");
+                plain(kind, Code::MethodNotAllowed, "the path does not take this method")
             }
             Self::Shape(details) => shape_response(&details),
             Self::UnsupportedPatch => {
@@ -363,8 +387,12 @@ pub(super) fn panicked(payload: Box<dyn Any + Send + 'static>) -> Response {
 fn refusal_response(refusal: Refusal) -> Response {
     let (status, kind) = status_and_type(&refusal);
     let breaking = if let Refusal::Breaks(count, _) = &refusal { Some(*count) } else { None };
+    let code = Code::of(&refusal);
     let (violations, log_only) = violations(refusal);
-    let mut response = failure(status, kind, &violations);
+    let mut response = failure(status, kind, code, &violations);
+    if status == StatusCode::UNAUTHORIZED {
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
     if let Some(count) = breaking {
         response.headers_mut().insert(BREAKING_CONFIGS, count.into());
     }
@@ -379,113 +407,12 @@ fn refusal_response(refusal: Refusal) -> Response {
 
 /// The body of a refusal within a stream, whose status has been sent already.
 pub(super) fn refusal_body(refusal: Refusal) -> String {
-    let (_, kind) = status_and_type(&refusal);
+    let ((_, kind), code) = (status_and_type(&refusal), Code::of(&refusal));
     let (violations, log_only) = violations(refusal);
     if let Some(LogOnly(text)) = log_only {
         tracing::error!("a stream failed: {text}");
     }
-    failure_body(kind, &violations)
-}
-
-/// The errors that a refusal sends, and the text that is only logged.
-fn violations(refusal: Refusal) -> (Vec<Violation>, Option<LogOnly>) {
-    let mut log_only = None;
-    let violations = match refusal {
-        Refusal::Rejected(Rejection::InBatch { index, rejection }) => {
-            let loc = vec!["operations".into(), LocSegment::Index(index.into())];
-            vec![Violation::at(loc, rejection.to_string())]
-        }
-        Refusal::Rejected(rejection) => vec![Violation::new(rejection.to_string())],
-        Refusal::Invalid(Invalid::Violations(violations)) => violations,
-        Refusal::Invalid(Invalid::TooLarge(text))
-        | Refusal::Unavailable(text)
-        | Refusal::Undecided(text)
-        | Refusal::StorageFull(text)
-        | Refusal::Conflict(text)
-        | Refusal::Expired(text)
-        | Refusal::NotThere(text)
-        | Refusal::LimitReached(text) => vec![Violation::new(text)],
-        Refusal::TestFailed(violation) | Refusal::Invalid(Invalid::TooLargeAt(violation)) => vec![violation],
-        Refusal::NoMember(id) => vec![Violation::new(format!("node {id} is not a member of the cluster"))],
-        Refusal::Breaks(_, violations) => violations,
-        Refusal::Overloaded => vec![Violation::new("this node is at its limit of concurrent requests")],
-        Refusal::Internal(text) => {
-            log_only = Some(LogOnly(text));
-            vec![Violation::new("unexpected server error")]
-        }
-    };
-    (violations, log_only)
-}
-
-/// The status and error type of each refusal.
-fn status_and_type(refusal: &Refusal) -> (StatusCode, &'static str) {
-    const INVALID: (StatusCode, &str) = (StatusCode::UNPROCESSABLE_ENTITY, "validation_error");
-    match refusal {
-        Refusal::Rejected(rejection) => match rejection {
-            Rejection::DefinitionExists | Rejection::ConfigExists | Rejection::DefinitionNotEmpty(_) => {
-                (StatusCode::CONFLICT, "conflict_error")
-            }
-            Rejection::DefinitionNotFound | Rejection::ConfigNotFound => {
-                (StatusCode::NOT_FOUND, "not_found_error")
-            }
-            Rejection::Precondition { .. } => (StatusCode::PRECONDITION_FAILED, "precondition_failed"),
-            Rejection::RequestReused => INVALID,
-            Rejection::NotUnique { .. } => (StatusCode::CONFLICT, "conflict_error"),
-            // That of the operation, as if it had been requested alone.
-            Rejection::InBatch { rejection, .. } => {
-                status_and_type(&Refusal::Rejected((**rejection).clone()))
-            }
-        },
-        Refusal::Invalid(Invalid::Violations(_)) => INVALID,
-        Refusal::Invalid(Invalid::TooLarge(_) | Invalid::TooLargeAt(_)) => {
-            (StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large")
-        }
-        Refusal::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, "unavailable_error"),
-        Refusal::Undecided(_) => (StatusCode::GATEWAY_TIMEOUT, "timeout_error"),
-        Refusal::Overloaded | Refusal::LimitReached(_) => (StatusCode::TOO_MANY_REQUESTS, "rate_limited"),
-        Refusal::StorageFull(_) => (StatusCode::INSUFFICIENT_STORAGE, "storage_full"),
-        Refusal::Internal(_) => (StatusCode::INTERNAL_SERVER_ERROR, "server_error"),
-        Refusal::Conflict(_) | Refusal::TestFailed(_) => (StatusCode::CONFLICT, "conflict_error"),
-        Refusal::NoMember(_) | Refusal::NotThere(_) => (StatusCode::NOT_FOUND, "not_found_error"),
-        Refusal::Expired(_) => (StatusCode::GONE, "expired_error"),
-        Refusal::Breaks(..) => INVALID,
-    }
-}
-
-fn failure(status: StatusCode, kind: &'static str, violations: &[Violation]) -> Response {
-    (status, [(header::CONTENT_TYPE, JSON)], failure_body(kind, violations)).into_response()
-}
-
-fn failure_body(kind: &'static str, violations: &[Violation]) -> String {
-    let items: Vec<Value> = violations
-        .iter()
-        .map(|violation| {
-            let mut item = json!({ "type": kind, "msg": violation.msg });
-            if !violation.loc.is_empty() {
-                item["loc"] = loc_json(&violation.loc);
-            }
-            item
-        })
-        .collect();
-    json!({ "status": "FAILURE", "errors": items }).to_string()
-}
-
-fn shape_response(details: &[Detail]) -> Response {
-    let items: Vec<Value> = details
-        .iter()
-        .map(|detail| json!({ "loc": loc_json(&detail.loc), "msg": detail.msg, "type": detail.kind }))
-        .collect();
-    let body = json!({ "detail": items });
-    (StatusCode::UNPROCESSABLE_ENTITY, [(header::CONTENT_TYPE, JSON)], body.to_string()).into_response()
-}
-
-/// A location as JSON.
-pub(super) fn loc_json(loc: &[LocSegment]) -> Value {
-    let step = |step: &LocSegment| match step {
-        LocSegment::Name(name) => Value::from(name.as_str()),
-        LocSegment::Index(place) => Value::from(*place),
-    };
-    loc.iter().map(step).collect()
+    failure_body(kind, code, &violations)
 }
 
 #[cfg(test)]

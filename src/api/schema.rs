@@ -12,18 +12,22 @@ use super::{
     body,
     definitions::{KEY, find, identity},
     extract::{Params, ReadRequest, WriteRequest, check_key, query_violation},
-    json::Object,
-    reply::{Problem, Reply, loc_json},
+    json::{Object, loc_json},
+    reply::{Problem, Reply},
 };
 use crate::{
-    model::record::Definition,
+    model::{access_key::Verb, record::Definition},
     service::{Breaking, Compiled, NewSchema, NewUnique, Report, Service, Write},
 };
 
 /// Gets the schema of a definition.
 pub(super) async fn get(State(service): State<Service>, request: ReadRequest) -> Result<Reply, Problem> {
     let part = |definition: &Definition| {
-        Object::new().raw("json_schema", schema_or_null(definition.schema.as_deref()))
+        let schema = definition.schema.as_ref();
+        let asserted = schema.and_then(|schema| schema.formats.is_asserted());
+        Object::new()
+            .raw("json_schema", schema_or_null(definition.schema.as_deref()))
+            .value("format_assertion", &asserted)
     };
     get_part(&service, &request, "schema found", part).await
 }
@@ -32,9 +36,9 @@ pub(super) async fn get(State(service): State<Service>, request: ReadRequest) ->
 pub(super) async fn put(State(service): State<Service>, request: WriteRequest) -> Result<Reply, Problem> {
     let expect = request.condition.for_change()?;
     let force = force(&request.params)?;
-    let schema = request.read(&service, body::new_schema).await?;
-    let new =
-        NewSchema { key: request.keys.definition, schema, expect, force, compiled: Compiled::default() };
+    let (schema, format_assertion) = request.read(&service, body::new_schema).await?;
+    let (key, compiled) = (request.keys.definition, Compiled::default());
+    let new = NewSchema { key, schema, format_assertion, expect, force, compiled };
     if request.caller.dry_run {
         let tried = service.try_schema(request.caller, new).await?;
         let data = with_report(Object::new(), &tried.report).finish();
@@ -43,9 +47,10 @@ pub(super) async fn put(State(service): State<Service>, request: WriteRequest) -
     }
     let stored = new.schema.as_ref().map(|schema| schema.text.clone());
     let data = identity(&new.key).raw("json_schema", schema_or_null(stored.as_deref()));
+    let principal = request.caller.principal.clone();
     let written = service.write(request.caller, Write::SetSchema(new.clone())).await?;
-    let reply = if force {
-        let tried = service.breaking(new).await?;
+    let tried = if force { service.breaking(&principal, new).await? } else { None };
+    let reply = if let Some(tried) = tried {
         let reply = Reply::ok("schema stored", &with_report(data, &tried.report).finish());
         reply.breaking_configs(tried.report.count).state_revision(tried.revision)
     } else {
@@ -92,14 +97,15 @@ async fn get_part(
 ) -> Result<Reply, Problem> {
     let (consistency, ()) = request.params.with_consistency(Ok(()))?;
     check_key(&request.definition(), KEY)?;
-    let state = service.view(consistency).await?;
-    let definition = &find(&state, &request.definition())?.definition;
+    let key = request.definition();
+    let view = service.read(&request.principal, Verb::Read, &key, consistency).await?;
+    let definition = &find(&view)?.definition;
     let reply = if request.has(definition.revision) {
         Reply::not_modified()
     } else {
         Reply::ok(message, &part(definition).finish())
     };
-    Ok(reply.record_version(definition.revision, definition.modified_at).state_revision(state.revision()))
+    Ok(reply.record_version(definition.revision, definition.modified_at).state_revision(view.revision()))
 }
 
 /// The text of a schema; `null` where there is none.

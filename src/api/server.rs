@@ -9,6 +9,7 @@
 //! | What happens to a caller that does not read? | `socket`, over HTTP/2 `answer` |
 //! | Does a caller read fast enough while memory is scarce? | `pace` |
 //! | Who gets a place when all are taken? | `places` |
+//! | Is it plain or encrypted, and which node has shown its certificate? | `wire` |
 //!
 //! What a connection may hold in memory is known: until a credential was good on it `FREE_HEAD_BYTES`, and of the
 //! rest all such connections together [`STRANGER_HEADS_BYTES`]; afterwards the head of a request ([`HEAD_BYTES_MAX`]),
@@ -21,6 +22,7 @@ mod connection;
 mod pace;
 mod places;
 mod socket;
+mod wire;
 
 use std::{convert::Infallible, future::Future, io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
@@ -51,10 +53,11 @@ use tracing::{debug, error, warn};
 
 use crate::{
     model::limits::{
-        HEAD_BYTES_MAX, HTTP2_CONNECTION_WINDOW_BYTES, HTTP2_STREAMS_MAX, SHUTDOWN_DRAIN_TIMEOUT,
-        STRANGER_HEADS_BYTES,
+        HANDSHAKE_TIMEOUT, HEAD_BYTES_MAX, HTTP2_CONNECTION_WINDOW_BYTES, HTTP2_STREAMS_MAX,
+        SHUTDOWN_DRAIN_TIMEOUT, STRANGER_HEADS_BYTES,
     },
-    service::Origin,
+    peer::NodeId,
+    service::CallerAddress,
 };
 use answer::{AnswerBody, StreamTasks};
 pub(in crate::api) use connection::CallerConnection;
@@ -62,6 +65,9 @@ use connection::{Connection, Ending, HeadBudget, Times};
 pub use places::ShareOf;
 use places::{Place, Places, ShareTaken};
 use socket::Socket;
+pub(in crate::api) use wire::ShownNode;
+pub use wire::Transport;
+use wire::Wire;
 
 /// The pause after a failed `accept`, which as a rule is for lack of file descriptors.
 const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(50);
@@ -112,6 +118,11 @@ pub trait Answerer: Clone + Send + Sync + 'static {
     fn is_memory_scarce(&self) -> bool {
         false
     }
+
+    /// Notes why a connection was not taken. Whoever reaches the listener may make it happen at any rate.
+    fn note_failed_handshake(&self, why: &str) {
+        debug!("a handshake has failed: {why}");
+    }
 }
 
 impl Answerer for Router {
@@ -125,6 +136,7 @@ impl Answerer for Router {
 struct Server<A> {
     builder: Builder<StreamTasks>,
     answerer: A,
+    transport: Transport,
     times: Times,
     stopping: CancellationToken,
     places: Arc<Places>,
@@ -136,7 +148,7 @@ struct Server<A> {
 pub async fn serve(
     listener: TcpListener,
     answerer: impl Answerer,
-    options: ServeOptions,
+    (transport, options): (Transport, ServeOptions),
     stop: impl Future<Output = ()> + Send + 'static,
 ) {
     let ServeOptions { header_timeout: header, idle_timeout: idle, send_timeout: send, .. } = options;
@@ -145,6 +157,7 @@ pub async fn serve(
     let server = Arc::new(Server {
         builder: builder(),
         answerer,
+        transport,
         times,
         stopping: stopping.clone(),
         places: Arc::new(Places::new(options.connections_max, options.per_address_max, options.share_of)),
@@ -207,17 +220,55 @@ impl<A: Answerer> Server<A> {
         }
     }
 
+    /// Takes a connection. `None` when it ends before it is taken: the handshake fails or takes too long, or the place is
+    /// needed.
+    async fn take(&self, stream: TcpStream, connection: &Arc<Connection>) -> Option<(Wire, Option<NodeId>)> {
+        let socket = |stream| Socket::new(stream, Arc::clone(connection), self.times);
+        if !self.transport.is_tls() {
+            return Some((Wire::Plain(socket(stream)), None));
+        }
+        // Boxed: it is needed for a moment, and the task of the connection would keep the space.
+        let taken = Box::pin(timeout(HANDSHAKE_TIMEOUT, self.transport.take(stream, socket)));
+        tokio::select! {
+            biased;
+            () = self.stopping.cancelled() => None,
+            taken = taken => match taken {
+                Ok(Ok(taken)) => Some(taken),
+                // Whoever only looks whether the port is open.
+                Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => None,
+                Ok(Err(error)) => {
+                    self.answerer.note_failed_handshake(&error.to_string());
+                    None
+                }
+                Err(_) => {
+                    debug!("a handshake takes too long");
+                    None
+                }
+            },
+            ending = connection.ending(self.times, || false) => {
+                debug!(?ending, "a connection is ended in its handshake");
+                None
+            }
+        }
+    }
+
     /// Serves a connection to its end.
     async fn run(self: Arc<Self>, stream: TcpStream, connection: Arc<Connection>, place: Place) {
-        let origin = Origin::Address(place.address());
+        // A socket without a peer is closed already.
+        let address = stream.peer_addr().map_or(place.address(), |address| address.ip().to_canonical());
+        let caller = CallerAddress::new(address, place.address());
         let _place = place;
-        let socket = TokioIo::new(Socket::new(stream, connection.clone(), self.times));
+        let Some((wire, node)) = self.take(stream, &connection).await else { return };
+        let socket = TokioIo::new(wire);
         let (answerer, owner) = (Arc::new(self.answerer.clone()), connection.clone());
         let service = service_fn(move |mut request: Request<Incoming>| {
             let in_flight = owner.begin(request.extensions_mut());
+            if let Some(node) = node {
+                request.extensions_mut().insert(ShownNode(node));
+            }
             let is_http2 = request.version() == Version::HTTP_2;
             let answerer = answerer.clone();
-            origin.serve(async move {
+            caller.clone().serve(async move {
                 let answer = if has_plain_framing(request.headers()) {
                     answerer.answer(request).await
                 } else {
@@ -342,120 +393,4 @@ fn log_panic(ended: Result<(), tokio::task::JoinError>) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use axum::{extract::Request, routing::get};
-    use tokio::{
-        io::{AsyncReadExt, AsyncWriteExt},
-        sync::{Notify, oneshot},
-        task::JoinHandle,
-    };
-
-    fn options(connections_max: usize, header_timeout: Duration) -> ServeOptions {
-        let long = Duration::from_secs(600);
-        ServeOptions {
-            connections_max,
-            per_address_max: connections_max,
-            share_of: ShareOf::All,
-            header_timeout,
-            idle_timeout: long,
-            send_timeout: long,
-        }
-    }
-
-    async fn start(
-        router: Router,
-        header_timeout: Duration,
-    ) -> (SocketAddr, oneshot::Sender<()>, JoinHandle<()>) {
-        start_with(router, options(100, header_timeout)).await
-    }
-
-    async fn start_with(
-        router: Router,
-        options: ServeOptions,
-    ) -> (SocketAddr, oneshot::Sender<()>, JoinHandle<()>) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let (stop, stopped) = oneshot::channel();
-        let stopped = async move { stopped.await.unwrap_or(()) };
-        (address, stop, tokio::spawn(serve(listener, router, options, stopped)))
-    }
-
-    /// Everything that the server sends until it closes the connection.
-    async fn rest(mut stream: TcpStream) -> String {
-        let mut text = String::new();
-        timeout(Duration::from_secs(30), stream.read_to_string(&mut text)).await.unwrap().unwrap();
-        text
-    }
-
-    #[tokio::test]
-    async fn a_request_in_flight_is_answered_before_the_shutdown() {
-        let (entered, release) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-        let handler = {
-            let (entered, release) = (entered.clone(), release.clone());
-            move || async move {
-                entered.notify_one();
-                release.notified().await;
-                "done"
-            }
-        };
-        let router = Router::new().route("/", get(handler));
-        let (address, stop, server) = start(router, Duration::from_secs(30)).await;
-        let mut stream = TcpStream::connect(address).await.unwrap();
-        stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
-        entered.notified().await;
-        stop.send(()).unwrap();
-        release.notify_one();
-        assert!(rest(stream).await.ends_with("done"));
-        timeout(Duration::from_secs(30), server).await.unwrap().unwrap();
-        assert!(TcpStream::connect(address).await.is_err());
-    }
-
-    #[tokio::test]
-    async fn a_connection_without_complete_headers_is_closed() {
-        for beginning in ["", "PRI", "GET / HTTP/1.1\r\nhost:"] {
-            let (address, _stop, _server) = start(Router::new(), Duration::from_millis(50)).await;
-            let mut stream = TcpStream::connect(address).await.unwrap();
-            stream.write_all(beginning.as_bytes()).await.unwrap();
-            assert!(!rest(stream).await.contains("200"), "{beginning:?}");
-        }
-    }
-
-    #[tokio::test]
-    async fn connections_without_a_credential_keep_nobody_waiting() {
-        let long = Duration::from_secs(600);
-        let router = Router::new().route("/", get(async || "here")).route(
-            "/known",
-            get(async |request: Request| {
-                CallerConnection::mark_known(request.extensions());
-                "known"
-            }),
-        );
-        let (address, _stop, _server) = start_with(router, options(4, long)).await;
-        let request = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
-        // A credential was good on it, and it stays open: its place is not taken.
-        let mut known = TcpStream::connect(address).await.unwrap();
-        known.write_all(b"GET /known HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
-        let mut answer = [0; 12];
-        known.read_exact(&mut answer).await.unwrap();
-        assert_eq!(&answer, b"HTTP/1.1 200");
-        let mut strangers = Vec::new();
-        for place in 0..20 {
-            let mut stranger = TcpStream::connect(address).await.unwrap();
-            if place % 2 == 0 {
-                // One that was answered without a credential is a stranger as one that is silent.
-                stranger.write_all(request).await.unwrap();
-            }
-            strangers.push(stranger);
-        }
-        for _ in 0..5 {
-            let mut stream = TcpStream::connect(address).await.unwrap();
-            stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await.unwrap();
-            assert!(rest(stream).await.ends_with("here"));
-        }
-        // The oldest of them were closed.
-        assert_eq!(rest(strangers.remove(1)).await, "");
-        known.write_all(request).await.unwrap();
-        known.read_exact(&mut answer).await.unwrap();
-    }
-}
+mod tests;

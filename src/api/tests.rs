@@ -10,6 +10,8 @@ use crate::{
     service::tests::{KEY, patient_service},
 };
 
+mod secrets;
+
 const CONFIG_D: &str = "/api/v1/config_definition/d/config/";
 
 #[test]
@@ -30,7 +32,7 @@ async fn node(directory: &std::path::Path) -> Api {
     let service = patient_service(directory);
     // Nobody calls these.
     let (api_addr, peer_addr) = ("127.0.0.1:1".into(), "127.0.0.1:2".into());
-    service.init(vec![Member { id: 1, api_addr, peer_addr }]).await.unwrap();
+    service.init(&Principal::root(), vec![Member { id: 1, api_addr, peer_addr }]).await.unwrap();
     let api = Api::new(service);
     let bodies = [
         (DEFINITIONS, r#"{"config_definition_key":"d","indexes":["n"]}"#),
@@ -177,7 +179,7 @@ async fn seen(response: Response) -> (StatusCode, HeaderMap, Option<u64>, bytes:
 async fn the_short_way_answers_as_the_route_table_does() {
     let directory = tempfile::tempdir().unwrap();
     let api = node(directory.path()).await;
-    let granted = || Access::Granted(Principal { id: "root".into() });
+    let granted = || Access::Granted(Principal::root());
     let methods =
         ["GET", "PUT", "HEAD", "POST", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "get", "PUTX"];
     let (mut found, mut refused) = (0, 0);

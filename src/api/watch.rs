@@ -25,6 +25,7 @@ use super::{
     condition::{header_problem, single},
     extract::{Params, QueryErrors, ReadRequest, query_violation},
     json::Object,
+    redaction::with_redacted,
     reply::{Problem, Reply, refusal_body},
 };
 use crate::{
@@ -33,6 +34,7 @@ use crate::{
         key::Key,
         query::QueryError,
         record::{Config, Definition},
+        redaction::RedactedPlaces,
     },
     service::{
         Service,
@@ -88,7 +90,7 @@ pub(super) async fn open(
         start: begin,
         consistency,
     };
-    let watch = service.watch(wanted).await?;
+    let watch = service.watch(request.principal, wanted).await?;
     let position = watch.position();
     let first = stream::once(async { Ok(Bytes::from_static(RETRY_LINE.as_bytes())) });
     let rest = stream::unfold(watch, |mut watch: Watch| async {
@@ -154,16 +156,17 @@ fn render(notice: Notice) -> Bytes {
             let id = part.is_last.then_some(part.revision);
             sse_event("state", id, &state_json(&part)).into()
         }
-        Notice::Changes(event, Selected::All) => event
+        Notice::Changes(event, Selected::All, redacted) => event
             .rendered
             .get_or_init(|| {
-                let items = event.items.iter().map(|item| change_json(item, false));
+                let items = event.items.iter().enumerate();
+                let items = items.map(|(number, item)| change_json(item, false, redacted.get(&number)));
                 sse_event("change", Some(event.revision), &changes_json(&event, items)).into()
             })
             .clone(),
-        Notice::Changes(event, Selected::Items(places)) => {
+        Notice::Changes(event, Selected::Items(places), redacted) => {
             let items = places.iter().filter_map(|(place, has_left)| {
-                event.items.get(*place).map(|item| change_json(item, *has_left))
+                event.items.get(*place).map(|item| change_json(item, *has_left, redacted.get(place)))
             });
             sse_event("change", Some(event.revision), &changes_json(&event, items)).into()
         }
@@ -192,7 +195,7 @@ fn changes_json(event: &Event, items: impl Iterator<Item = String>) -> String {
         .finish()
 }
 
-fn change_json(item: &RecordChange, has_left: bool) -> String {
+fn change_json(item: &RecordChange, has_left: bool, redacted: Option<&RedactedPlaces>) -> String {
     match item {
         RecordChange::Definition { key, is_new, after } => match after {
             Some(definition) => {
@@ -210,7 +213,7 @@ fn change_json(item: &RecordChange, has_left: bool) -> String {
                 let is_new = matches!(before, Before::Nothing);
                 let kind = if is_new { "config_created" } else { "config_updated" };
                 let object = Object::with_capacity(config.data.len()).unescaped("type", kind);
-                with_config(object, definition, config).finish()
+                with_redacted(with_config(object, definition, config), redacted).finish()
             }
             None => {
                 let kind = if has_left { "config_unmatched" } else { "config_deleted" };
@@ -229,11 +232,12 @@ fn state_json(part: &InitialChunk) -> String {
         .iter()
         .map(|found| with_definition(Object::new(), found).value("revision", &found.revision).finish())
         .collect();
-    let config = |(definition, config): &(Key, Arc<Config>)| {
+    let config = |(number, (definition, config)): (usize, &(Key, Arc<Config>))| {
         let object = Object::with_capacity(config.data.len());
-        with_config(object, definition, config).value("revision", &config.revision).finish()
+        let object = with_config(object, definition, config).value("revision", &config.revision);
+        with_redacted(object, part.redacted.get(&number)).finish()
     };
-    let configs: Vec<String> = part.configs.iter().map(config).collect();
+    let configs: Vec<String> = part.configs.iter().enumerate().map(config).collect();
     Object::new()
         .value("revision", &part.revision)
         .raw("definitions", &format!("[{}]", definitions.join(",")))
@@ -265,7 +269,7 @@ fn with_config(object: Object, definition: &Key, config: &Config) -> Object {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::feed::tests::event;
+    use crate::{feed::tests::event, service::RedactedRecords};
 
     fn begin_of(query: &str, last: Option<u64>) -> Result<WatchStart, QueryError> {
         begin(&Params::from_uri(&format!("/?{query}").parse().unwrap()), last)
@@ -291,8 +295,8 @@ mod tests {
     #[test]
     fn an_unfiltered_event_is_rendered_once_and_shared() {
         let event = event(7, "d", "k", r#"{"n":1e400}"#);
-        let one = render(Notice::Changes(event.clone(), Selected::All));
-        let two = render(Notice::Changes(event.clone(), Selected::All));
+        let all = |event| render(Notice::Changes(event, Selected::All, RedactedRecords::new()));
+        let (one, two) = (all(event.clone()), all(event.clone()));
         assert_eq!(one.as_ptr(), two.as_ptr());
         let expected = concat!(
             "event: change\nid: 7\ndata: {\"revision\":7,\"at\":\"1970-01-01T00:00:00.000007Z\",\"by\":\"root\",",
@@ -301,7 +305,7 @@ mod tests {
             "\"modified_at\":\"1970-01-01T00:00:00.000007Z\"}]}\n\n"
         );
         assert_eq!(one, expected);
-        let left = render(Notice::Changes(event, Selected::Items(vec![(0, true)])));
+        let left = render(Notice::Changes(event, Selected::Items(vec![(0, true)]), RedactedRecords::new()));
         let left = String::from_utf8(left.to_vec()).unwrap();
         assert!(left.contains(r#"{"type":"config_unmatched","config_definition_key":"d","config_key":"k"}"#));
         assert_eq!(render(Notice::Progress(3)), "event: heartbeat\nid: 3\ndata: {\"revision\":3}\n\n");

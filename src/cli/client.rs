@@ -2,13 +2,14 @@
 //!
 //! **Invariant:** each request is sent once, without retries, so that the operator sees what went wrong.
 
-use std::{error::Error as _, time::Duration};
+use std::{error::Error as _, path::PathBuf, time::Duration};
 
+use clap::Args;
 use http::{Method, StatusCode};
 use reqwest::{RequestBuilder, Response};
 use serde_json::Value;
 
-use crate::settings::Secret;
+use crate::{peer::tls::client, settings::Secret};
 
 /// How long a request may take; the formation of a cluster waits for its first leader.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
@@ -16,6 +17,26 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 const DOWNLOAD_TIMEOUT: Duration = Duration::from_secs(3 * 60 * 60);
 /// How long the connection to a node may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// How the command line proves itself and the node over TLS.
+#[derive(Debug, Args)]
+pub(super) struct ClientTls {
+    /// The authority of the node's certificate, in PEM; by default those that this machine trusts
+    #[arg(long, env = "CONCORD_CA_FILE", value_name = "FILE")]
+    cacert: Option<PathBuf>,
+    /// A certificate to show to the node, in PEM
+    #[arg(long, env = "CONCORD_CLIENT_CERT_FILE", requires = "key_of_cert", value_name = "FILE")]
+    cert: Option<PathBuf>,
+    /// Its key, in PEM
+    #[arg(
+        id = "key_of_cert",
+        long = "key",
+        env = "CONCORD_CLIENT_KEY_FILE",
+        requires = "cert",
+        value_name = "FILE"
+    )]
+    key: Option<PathBuf>,
+}
 
 /// A client of one node.
 #[derive(Debug)]
@@ -29,12 +50,17 @@ impl Client {
     /// A client of the node at `base`, as in `http://127.0.0.1:8101`.
     ///
     /// # Errors
-    /// When the base is not an `http` URL.
-    pub(super) fn new(base: &str, key: Secret) -> Result<Self, String> {
-        if !base.starts_with("http://") {
-            return Err(format!("`{base}` is not the URL of a node: expected http://host:port"));
+    /// When the base is no URL, or the files of TLS can't be used.
+    pub(super) fn new(base: &str, key: Secret, tls: &ClientTls) -> Result<Self, String> {
+        let is_encrypted = base.starts_with("https://");
+        if !is_encrypted && !base.starts_with("http://") {
+            return Err(format!("`{base}` is not the URL of a node: expected http[s]://host:port"));
         }
+        let own = tls.cert.as_deref().zip(tls.key.as_deref());
+        // The roots of this machine are read only where they are used.
+        let roots = if is_encrypted { client::Roots::of(tls.cacert.as_deref()) } else { client::Roots::None };
         let http = reqwest::Client::builder()
+            .tls_backend_preconfigured(client::config(roots, own)?)
             .no_proxy()
             .connect_timeout(CONNECT_TIMEOUT)
             .timeout(REQUEST_TIMEOUT)
@@ -149,7 +175,8 @@ mod tests {
 
     #[test]
     fn only_an_http_url_is_accepted() {
-        assert!(Client::new("127.0.0.1:8101", Secret::from("k")).is_err());
-        assert_eq!(Client::new("http://a:1/", Secret::from("k")).unwrap().base, "http://a:1");
+        let tls = ClientTls { cacert: None, cert: None, key: None };
+        assert!(Client::new("127.0.0.1:8101", Secret::from("k"), &tls).is_err());
+        assert_eq!(Client::new("http://a:1/", Secret::from("k"), &tls).unwrap().base, "http://a:1");
     }
 }

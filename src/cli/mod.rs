@@ -5,13 +5,21 @@
 //! | the commands, their options and help; exit codes; the start of the log | `mod` (this file) |
 //! | requests to a node | `client` |
 //! | `backup`, `verify`, `restore` | `backup` |
+//! | `cert` | `cert` |
+//! | `audit verify`, `audit tail`, `audit export` | `audit` |
+//! | `key`, `whoami` | `key` |
+//! | `keygen` | `keygen` |
 //! | the options of `serve` and their checks | `settings` |
 //!
 //! **Invariant:** the exit code is 0 when the command succeeded, 1 when it failed, and 2 when the command line or a
 //! setting is wrong.
 
+mod audit;
 mod backup;
+mod cert;
 mod client;
+mod key;
+mod keygen;
 
 use std::{
     future::Future,
@@ -29,8 +37,14 @@ use crate::{
     node,
     peer::{Member, NodeId},
     settings::{KeyArgs, LogArgs, LogFormat, ServeArgs, Settings, parse_member},
+    store::snapshot::{
+        backup::Input,
+        envelope::{Envelope, Opening},
+    },
 };
-use client::Client;
+use cert::CertCommand;
+use client::{Client, ClientTls};
+use key::KeyCommand;
 
 /// The exit code for a wrong command line or setting, the same that clap uses.
 const EXIT_USAGE: u8 = 2;
@@ -56,15 +70,42 @@ enum Command {
     Member(MemberCommand),
     /// Transfer leadership to a member
     Transfer(TransferArgs),
+    /// Create, show, change, rotate and revoke access keys
+    #[command(subcommand)]
+    Key(KeyCommand),
+    /// Show who the credential is, and what it may do
+    Whoami(NodeArgs),
+    /// Ask for the root key to be enabled again at the next start of a stopped node
+    RecoverRoot {
+        /// The data directory of the node
+        #[arg(long, env = "CONCORD_DATA_DIR", value_name = "DIR")]
+        data_dir: PathBuf,
+    },
     /// Download a backup of the whole cluster while it serves
     Backup(BackupArgs),
     /// Verify a backup and show its contents
     Verify {
         /// The backup file
         file: PathBuf,
+        #[command(flatten)]
+        opening: OpeningArgs,
     },
     /// Restore a backup into the data directory of the first member of a new cluster
     Restore(RestoreArgs),
+    /// Make and show the certificates of a cluster
+    #[command(subcommand)]
+    Cert(CertCommand),
+    /// Check, show and export the audit log of a node
+    #[command(subcommand)]
+    Audit(audit::AuditCommand),
+    /// Make a key for encrypted data or for backups, in a new file
+    Keygen {
+        /// What the key is for
+        kind: keygen::Kind,
+        /// The file to create
+        #[arg(long, value_name = "FILE")]
+        out: PathBuf,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -119,6 +160,46 @@ struct BackupArgs {
     /// Where to write the backup
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
+    /// Encrypt the backup to this recipient, as `concord keygen identity` or age-keygen prints it; repeat for several.
+    /// Without one the backup is not encrypted
+    #[arg(long, env = "CONCORD_BACKUP_RECIPIENTS", value_delimiter = ',', value_name = "RECIPIENT")]
+    recipient: Vec<String>,
+    /// A file that holds the key that signs encrypted backups
+    #[arg(long, env = "CONCORD_BACKUP_SIGNING_KEY_FILE", value_name = "FILE")]
+    signing_key: Option<PathBuf>,
+}
+
+impl BackupArgs {
+    /// What the backup is encrypted and signed with; `None` when no recipient is set.
+    fn envelope(&self) -> Result<Option<Envelope>, String> {
+        let recipients: Vec<String> =
+            self.recipient.iter().filter(|text| !text.is_empty()).cloned().collect();
+        match (recipients.is_empty(), &self.signing_key) {
+            (true, None) => Ok(None),
+            (true, Some(_)) => Err("--signing-key is for encrypted backups: give a --recipient too".into()),
+            (false, None) => Err("an encrypted backup is signed: give --signing-key".into()),
+            (false, Some(path)) => Envelope::read(&recipients, path).map(Some),
+        }
+    }
+}
+
+/// What an encrypted backup is read with.
+#[derive(Debug, Args)]
+struct OpeningArgs {
+    /// A file that holds the identity that the backup is encrypted to
+    #[arg(long, env = "CONCORD_BACKUP_IDENTITY_FILE", value_name = "FILE")]
+    identity: Option<PathBuf>,
+    /// The public key of who may have signed the backup; repeat for several. With one, a backup that nobody signed is
+    /// refused
+    #[arg(long, env = "CONCORD_BACKUP_SIGNERS", value_delimiter = ',', value_name = "KEY")]
+    signer: Vec<String>,
+}
+
+impl OpeningArgs {
+    fn read(&self) -> Result<Opening, Failure> {
+        let signers: Vec<String> = self.signer.iter().filter(|text| !text.is_empty()).cloned().collect();
+        Opening::read(self.identity.as_deref(), &signers).map_err(Failure::Usage)
+    }
 }
 
 #[derive(Debug, Args)]
@@ -132,6 +213,11 @@ struct RestoreArgs {
     /// The node that will serve the data
     #[arg(long, value_parser = parse_member, value_name = "ID=API@PEER")]
     member: Member,
+    /// A file of data keys: the data directory is encrypted under the first one
+    #[arg(long, env = "CONCORD_DATA_KEY_FILE", value_name = "FILE")]
+    data_key_file: Option<PathBuf>,
+    #[command(flatten)]
+    opening: OpeningArgs,
 }
 
 #[derive(Debug, Args)]
@@ -141,6 +227,8 @@ struct NodeArgs {
     url: String,
     #[command(flatten)]
     key: KeyArgs,
+    #[command(flatten)]
+    tls: ClientTls,
 }
 
 #[derive(Debug, Args)]
@@ -165,6 +253,7 @@ enum Failure {
 /// Runs the command line.
 #[must_use]
 pub fn run() -> ExitCode {
+    node::hygiene::restrict_process();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
@@ -185,11 +274,20 @@ pub fn run() -> ExitCode {
         Command::Transfer(TransferArgs { node, to }) => {
             call(&node, (Method::POST, "/api/v1/cluster/leader"), Some(&json!({ "id": to })))
         }
-        Command::Backup(BackupArgs { node, out }) => {
-            with_client(&node, async |client| backup::fetch(&client, &out).await)
+        Command::Key(command) => key::run(command),
+        Command::Whoami(args) => call(&args, (Method::GET, "/api/v1/whoami"), None),
+        Command::RecoverRoot { data_dir } => {
+            let asked = node::recover_root(&data_dir);
+            print(asked.map(|()| json!({ "root": "enabled at the next start of this node" })))
         }
-        Command::Verify { file } => print(backup::verify(&file)),
-        Command::Restore(args) => print(backup::restore(&args.from, &args.data_dir, args.member)),
+        Command::Backup(args) => back_up(&args),
+        Command::Verify { file, opening } => {
+            opening.read().and_then(|opening| print(backup::verify(&file, opening)))
+        }
+        Command::Keygen { kind, out } => print(keygen::make(kind, &out)),
+        Command::Cert(command) => print(cert::run(command)),
+        Command::Audit(command) => audit::run(command),
+        Command::Restore(args) => restore(args),
     };
     let (text, code) = match done {
         Ok(()) => return ExitCode::SUCCESS,
@@ -208,6 +306,16 @@ fn serve(args: ServeArgs) -> Result<(), Failure> {
         tracing::error!("{reason}");
         Failure::Logged
     })
+}
+
+fn back_up(args: &BackupArgs) -> Result<(), Failure> {
+    let envelope = args.envelope().map_err(Failure::Usage)?;
+    with_client(&args.node, async |client| backup::fetch(&client, &args.out, envelope.as_ref()).await)
+}
+
+fn restore(args: RestoreArgs) -> Result<(), Failure> {
+    let input = Input::new(&args.from, args.opening.read()?);
+    print(backup::restore(&input, &args.data_dir, args.member, args.data_key_file.as_deref()))
 }
 
 fn change_members(command: MemberCommand) -> Result<(), Failure> {
@@ -235,11 +343,20 @@ fn with_client<F>(node: &NodeArgs, action: impl FnOnce(Client) -> F) -> Result<(
 where
     F: Future<Output = Result<Value, String>>,
 {
-    let client = Client::new(&node.url, node.key.read().map_err(Failure::Usage)?).map_err(Failure::Usage)?;
+    print(Ok(run_with_client(node, action)?))
+}
+
+/// Connects to a node for `action`.
+fn run_with_client<F, T>(node: &NodeArgs, action: impl FnOnce(Client) -> F) -> Result<T, Failure>
+where
+    F: Future<Output = Result<T, String>>,
+{
+    let key = node.key.read().map_err(Failure::Usage)?;
+    let client = Client::new(&node.url, key, &node.tls).map_err(Failure::Usage)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime =
         runtime.map_err(|error| Failure::Failed(format!("the runtime can't be started: {error}")))?;
-    print(runtime.block_on(action(client)))
+    runtime.block_on(action(client)).map_err(Failure::Failed)
 }
 
 /// Prints a result. A reader that closes the pipe early, as `head` does, has read all that it wants: that is no failure.

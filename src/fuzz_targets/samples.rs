@@ -47,6 +47,7 @@ fn proposal(command: Command) -> Proposal {
         request: Some(IdempotencyKey { id: [7; 16], fingerprint: [9; 16] }),
         definition_read: Some(1),
         command,
+        key: None,
     }
 }
 

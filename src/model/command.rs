@@ -12,11 +12,13 @@ use std::{fmt, sync::Arc};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{
+    access_key::{Grants, KeyId, KeyUse, Quota},
     error::Rejection,
     feature::{LEVEL_MAX, LEVEL_MIN},
     flat::decode_without,
     key::Key,
     record::{Entries, Revision},
+    schema::StoredSchema,
     time::Timestamp,
 };
 
@@ -47,8 +49,9 @@ pub enum Command {
         key: Key,
         /// Its indexed paths.
         indexes: Vec<String>,
-        /// The JSON text of its schema.
-        schema: Option<Arc<str>>,
+        /// Its schema.
+        #[serde(with = "super::schema::stored")]
+        schema: Option<StoredSchema>,
     },
     /// Replaces the indexed paths of a definition. A small definition is reindexed in the same entry, a large one by the
     /// [`Command::BuildIndex`] entries after it.
@@ -100,8 +103,9 @@ pub enum Command {
     SetSchema {
         /// The definition.
         key: Key,
-        /// The JSON text of its schema after the change.
-        schema: Option<Arc<str>>,
+        /// Its schema after the change.
+        #[serde(with = "super::schema::stored")]
+        schema: Option<StoredSchema>,
         /// The precondition.
         expect: Expect,
         /// The leader has validated all configs up to and including this revision; if there is a later one, the verdict is
@@ -143,7 +147,75 @@ pub enum Command {
         /// The newest entry whose outcome is forgotten.
         upto: Revision,
     },
+    /// Changes who may do what.
+    Access(AccessCommand),
 }
+
+/// A change of the access keys, or of whether the root key is accepted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AccessCommand {
+    /// A new key.
+    Create {
+        /// Its id, which no key has had before.
+        id: KeyId,
+        /// What it is from now on.
+        terms: KeyTerms,
+        /// The SHA-256 of its text.
+        sha256: [u8; 32],
+    },
+    /// Replaces everything of a key but its secrets.
+    Change {
+        /// The key.
+        id: KeyId,
+        /// What it is from now on.
+        terms: KeyTerms,
+        /// The precondition.
+        expect: Expect,
+    },
+    /// Removes a key. From then on nothing is decided in its name.
+    Revoke {
+        /// The key.
+        id: KeyId,
+        /// The precondition.
+        expect: Expect,
+    },
+    /// Gives a key another secret.
+    Rotate {
+        /// The key.
+        id: KeyId,
+        /// The SHA-256 of its new text.
+        sha256: [u8; 32],
+        /// Microseconds for which the text before is still good.
+        grace_us: u64,
+        /// The precondition.
+        expect: Expect,
+    },
+    /// Notes that these keys were used on the day of the entry; proposed by the nodes themselves.
+    MarkUsed {
+        /// The keys; those that are gone are passed over.
+        ids: Vec<KeyId>,
+    },
+    /// From now on nothing is decided in the name of the root key.
+    DisableRoot,
+    /// The root key is accepted again; proposed by a node whose operator has asked for it on its data directory.
+    EnableRoot,
+}
+
+/// What a key may do, and until when.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyTerms {
+    /// [`AccessKey::name`](super::access_key::AccessKey::name).
+    pub name: String,
+    /// What it may do.
+    pub grants: Grants,
+    /// How much of it.
+    pub quota: Quota,
+    /// The time from which on it is not accepted.
+    pub expires_at: Option<Timestamp>,
+}
+
+/// The feature level from which on there are access keys.
+pub const ACCESS_KEYS_LEVEL: u32 = 2;
 
 impl Command {
     /// The feature level that a node must know to apply the command: it is proposed only in a cluster of that level, but
@@ -151,13 +223,14 @@ impl Command {
     #[must_use]
     pub fn feature_level(&self) -> u32 {
         match self {
-            Self::CreateDefinition { .. }
-            | Self::SetIndexes { .. }
+            Self::CreateDefinition { schema, .. } | Self::SetSchema { schema, .. } => {
+                schema.as_ref().map_or(LEVEL_MIN, StoredSchema::feature_level)
+            }
+            Self::SetIndexes { .. }
             | Self::DeleteDefinition { .. }
             | Self::WriteConfig { .. }
             | Self::DeleteConfig { .. }
             | Self::Compact { .. }
-            | Self::SetSchema { .. }
             | Self::SetUnique { .. }
             | Self::BuildIndex { .. } => LEVEL_MIN,
             Self::Batch(steps) => {
@@ -165,6 +238,28 @@ impl Command {
             }
             Self::RaiseFeatureLevel { to } => *to,
             Self::Forget { .. } => 2,
+            Self::Access(_) => ACCESS_KEYS_LEVEL,
+        }
+    }
+
+    /// Whether the cluster proposes it itself, in nobody's name.
+    #[must_use]
+    pub fn is_of_the_cluster(&self) -> bool {
+        match self {
+            Self::Compact { .. }
+            | Self::BuildIndex { .. }
+            | Self::RaiseFeatureLevel { .. }
+            | Self::Forget { .. }
+            | Self::Access(AccessCommand::MarkUsed { .. } | AccessCommand::EnableRoot) => true,
+            Self::CreateDefinition { .. }
+            | Self::SetIndexes { .. }
+            | Self::DeleteDefinition { .. }
+            | Self::WriteConfig { .. }
+            | Self::DeleteConfig { .. }
+            | Self::SetSchema { .. }
+            | Self::SetUnique { .. }
+            | Self::Batch(_)
+            | Self::Access(_) => false,
         }
     }
 }
@@ -215,6 +310,10 @@ pub struct Proposal {
     pub definition_read: Option<Revision>,
     /// The change.
     pub command: Command,
+    /// The access key in whose name it is made, from feature level 2 on; `None` for the root key, and for what the
+    /// cluster proposes itself. Encoded after everything else, and only when there is one.
+    #[serde(skip)]
+    pub key: Option<KeyUse>,
 }
 
 /// The result of an accepted write.
@@ -246,9 +345,21 @@ impl Proposal {
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         // A greater byte is not the level of a proposal (`entry.rs`).
-        let level = u8::try_from(self.command.feature_level())
-            .map_or(LEVEL_BYTE_MAX, |level| level.min(LEVEL_BYTE_MAX));
-        postcard::to_extend(self, vec![level]).expect("a proposal is plain data and memory grows")
+        let level =
+            u8::try_from(self.feature_level()).map_or(LEVEL_BYTE_MAX, |level| level.min(LEVEL_BYTE_MAX));
+        let expected = "a proposal is plain data and memory grows";
+        let bytes = postcard::to_extend(self, vec![level]).expect(expected);
+        match &self.key {
+            Some(key) => postcard::to_extend(key, bytes).expect(expected),
+            None => bytes,
+        }
+    }
+
+    /// The feature level that a node must know to apply it.
+    #[must_use]
+    pub fn feature_level(&self) -> u32 {
+        let of_key = if self.key.is_some() { ACCESS_KEYS_LEVEL } else { LEVEL_MIN };
+        self.command.feature_level().max(of_key)
     }
 
     /// Decodes the bytes of [`Self::to_bytes`].
@@ -261,9 +372,28 @@ impl Proposal {
         if level > LEVEL_MAX {
             return Err(DecodeError::Unknown(level));
         }
-        let (proposal, rest) = postcard::take_from_bytes::<Self>(rest).map_err(|_| DecodeError::Damaged)?;
-        let is_whole = rest.is_empty() && proposal.command.feature_level() == level;
+        let (mut proposal, mut rest) =
+            postcard::take_from_bytes::<Self>(rest).map_err(|_| DecodeError::Damaged)?;
+        if !rest.is_empty() {
+            let (key, after) = postcard::take_from_bytes(rest).map_err(|_| DecodeError::Damaged)?;
+            (proposal.key, rest) = (Some(key), after);
+        }
+        let is_whole = rest.is_empty() && proposal.feature_level() == level;
         if is_whole { Ok(proposal) } else { Err(DecodeError::Damaged) }
+    }
+}
+
+impl fmt::Display for AccessCommand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Create { id, .. } => write!(f, "create access key {id}"),
+            Self::Change { id, .. } => write!(f, "change access key {id}"),
+            Self::Revoke { id, .. } => write!(f, "revoke access key {id}"),
+            Self::Rotate { id, .. } => write!(f, "rotate access key {id}"),
+            Self::MarkUsed { ids } => write!(f, "mark {} access keys as used", ids.len()),
+            Self::DisableRoot => f.write_str("disable the root key"),
+            Self::EnableRoot => f.write_str("enable the root key"),
+        }
     }
 }
 
@@ -282,6 +412,7 @@ impl fmt::Display for Proposal {
             Command::Batch(steps) => return write!(f, "batch of {}", steps.len()),
             Command::RaiseFeatureLevel { to } => return write!(f, "raise the feature level to {to}"),
             Command::Forget { upto } => return write!(f, "forget outcomes up to {upto}"),
+            Command::Access(command) => return command.fmt(f),
         };
         write!(f, "{verb} `{definition}`")?;
         key.map_or(Ok(()), |key| write!(f, " `{key}`"))
@@ -316,6 +447,7 @@ mod tests {
                 key: Key::parse("k").unwrap(),
                 expect: Expect::At(9),
             },
+            key: None,
         };
         let mut bytes = proposal.to_bytes();
         assert_eq!(Proposal::from_bytes(&bytes), Ok(proposal));
@@ -345,6 +477,7 @@ mod tests {
             request: None,
             definition_read: None,
             command: Command::Batch(steps),
+            key: None,
         };
         let flat = batch(vec![delete(None), delete(Some(3))]);
         assert_eq!(Proposal::from_bytes(&flat.to_bytes()), Ok(flat));

@@ -52,7 +52,8 @@ impl Command {
             | Self::BuildIndex { .. }
             | Self::Batch(_)
             | Self::RaiseFeatureLevel { .. }
-            | Self::Forget { .. } => false,
+            | Self::Forget { .. }
+            | Self::Access(_) => false,
         }
     }
 }
@@ -125,7 +126,7 @@ mod tests {
         let (definition, key) = (Key::parse("d").unwrap(), Key::parse(&format!("k{number}")).unwrap());
         let command = Command::DeleteConfig { definition, key, expect: Expect::At(number as u64) };
         let (at, by) = (Timestamp(7), "root".into());
-        Proposal { at, by, reason: None, request: None, definition_read: Some(3), command }
+        Proposal { at, by, reason: None, request: None, definition_read: Some(3), command, key: None }
     }
 
     fn encoded(count: usize) -> Vec<u8> {

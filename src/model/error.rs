@@ -3,9 +3,11 @@
 //! A [`Rejection`] is a decision of the log: it is replicated and the same on every node. An [`Invalid`] request is
 //! refused before anything is proposed. **Invariant:** neither knows an HTTP status; only `api/reply.rs` does.
 
+use std::fmt;
+
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::{command::THIS_ENTRY, flat::decode_without, key::Key, record::Revision};
+use super::{command::THIS_ENTRY, flat::decode_without, key::Key, limits::ACCESS_KEYS_MAX, record::Revision};
 
 /// The decision to reject a command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
@@ -51,6 +53,56 @@ pub enum Rejection {
         #[serde(deserialize_with = "decode_of_step")]
         rejection: Box<Rejection>,
     },
+    /// The access key in whose name the command is made was revoked, has expired, or has another secret by now.
+    #[error("the access key is not valid any more")]
+    KeyEnded,
+    /// The root key is disabled.
+    #[error("the root key is disabled")]
+    RootDisabled,
+    /// No such access key.
+    #[error("access key does not exist")]
+    KeyNotFound,
+    /// An access key with this id exists.
+    #[error("an access key with this id exists already")]
+    KeyExists,
+    /// As many access keys as a cluster has.
+    #[error(
+        "the cluster has {ACCESS_KEYS_MAX} access keys, the most that it can: revoke one that is not used"
+    )]
+    TooManyKeys,
+    /// Without the root key, nobody could manage access keys afterwards.
+    #[error("no access key with the right to `keys` would be left while the root key is disabled")]
+    NoKeyForKeys,
+    /// The definitions that the access key may change would hold more than its quota allows.
+    #[error(
+        "the definitions that the access key may change may hold {limit} {quota}, and they would hold {needed}"
+    )]
+    QuotaExceeded {
+        /// What of.
+        quota: StoredQuota,
+        /// How much is allowed.
+        limit: u64,
+        /// How much it would be.
+        needed: u64,
+    },
+}
+
+/// A quota of what is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StoredQuota {
+    /// Bytes of the keys and data of configs.
+    Bytes,
+    /// Definitions and configs.
+    Records,
+}
+
+impl fmt::Display for StoredQuota {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Bytes => "bytes",
+            Self::Records => "records",
+        })
+    }
 }
 
 fn decode_of_step<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Box<Rejection>, D::Error> {

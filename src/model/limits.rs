@@ -27,6 +27,8 @@ pub const REMEMBERED_REQUESTS_MAX: usize = 100_000;
 /// The same from level 2 on, about 200 bytes each in memory. The oldest is forgotten first, but none younger than
 /// [`REMEMBERED_AT_LEAST_US`]: while there is none to forget, requests with a key get 429. Fixed: as above.
 pub const REMEMBERED_MAX: u64 = 200_000;
+/// Of these, those that one stored access key may fill, so that it leaves room to the others; more get 429. Fixed.
+pub const KEYED_WRITES_PER_KEY_MAX: u64 = REMEMBERED_MAX / 2;
 /// How long a node sends a request with an idempotency key again by itself after it came in; when it was not answered
 /// by then, the caller gets 504. Fixed: [`REMEMBERED_AT_LEAST_US`] rests on it.
 pub const RESEND_TIME_MAX: Duration = Duration::from_secs(30);
@@ -46,6 +48,25 @@ pub const VIOLATION_TEXT_BYTES_MAX: usize = 300;
 /// entry creates allow this many (`record::STEP_BITS`). Fixed.
 pub const BATCH_STEPS_MAX: usize = 1024;
 
+// Access keys.
+
+/// Access keys of a cluster, some hundred bytes each in the memory of every node: far more than applications. Fixed:
+/// every node must decide the same.
+pub const ACCESS_KEYS_MAX: u64 = 10_000;
+/// Bytes of a key's name. Fixed.
+pub const KEY_NAME_BYTES_MAX: usize = 255;
+/// Grants of a key. Each request may look at all of them. Fixed.
+pub const GRANTS_MAX: usize = 64;
+/// Patterns of all grants of a key. Each request may compare all of them: some microseconds. Fixed.
+pub const GRANT_PATTERNS_MAX: usize = 128;
+/// How long the text before may stay good when a key is rotated: a month of seconds. Fixed.
+pub const ROTATION_GRACE_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+/// Keys that one entry marks as used. Fixed.
+pub const KEYS_MARKED_MAX: usize = 256;
+/// How long a node that has lost the cluster still accepts stored keys: one of them may have been revoked since. Longer
+/// than an election. Fixed.
+pub const KEYS_UNCONFIRMED_MAX: Duration = Duration::from_secs(5);
+
 // Lists and watches.
 
 /// Filters of one list query. Each costs an index look-up. Fixed.
@@ -64,9 +85,9 @@ pub const WATCH_KEYS_MAX: usize = 64;
 
 /// Elements of an indexed array: each is an index entry of its config. Fixed.
 pub const INDEX_ENTRIES_MAX: usize = 10_000;
-/// Subschemas that are visited to resolve one member of an indexed path through `$ref` and `allOf`: far more than an
-/// accepted schema needs, and an end for references in a circle. Fixed.
-pub const PATH_SUBSCHEMAS_MAX: usize = 1000;
+/// Subschemas that are visited to resolve an indexed path through references and unions: some milliseconds, and more than
+/// the unions of common schemas have variants. What was not visited may be anything. Fixed.
+pub const PATH_SUBSCHEMAS_MAX: usize = 10_000;
 /// Bytes of an indexed path. Each of its members is looked up in the schema, through up to
 /// [`PATH_SUBSCHEMAS_MAX`] subschemas. Fixed.
 pub const INDEX_PATH_BYTES_MAX: usize = 1024;
@@ -130,15 +151,41 @@ pub const CHECK_EVALUATIONS_MAX: u64 = 20_000_000;
 pub const LISTED_EVALUATIONS_MAX: u64 = 500_000;
 /// Nested applications of one check. Each takes a few hundred bytes of the thread's stack. Fixed.
 pub const CHECK_STACK_MAX: usize = 1_500;
-/// Bytes of one compiled pattern: far above what common patterns take. Fixed.
-pub const PATTERN_BYTES_MAX: usize = 256 << 10;
+/// Bytes of one compiled pattern: `.{1,1000}` takes 1 MiB, `\p{L}{1,100}` 4 MiB. Fixed.
+pub const PATTERN_BYTES_MAX: usize = 8 << 20;
+/// The same at feature level 1. Fixed.
+pub const LEVEL_1_PATTERN_BYTES_MAX: usize = 256 << 10;
+/// Bytes of the text of a pattern that looks around or refers back: far above what common ones have. Fixed.
+pub const BACKTRACKING_PATTERN_BYTES_MAX: usize = 4 << 10;
+/// Steps back that matching a text with such a pattern may take; a text that takes more does not match. Common patterns
+/// take fewer than the text has characters; the worst ones double with each character. Fixed.
+pub const PATTERN_STEPS_MAX: u64 = 2_000;
 /// Bytes that the translation of a schema's patterns may parse. Each `\s`, `\d`, `\w` and `\cX` costs a parse of its
 /// whole pattern, so a text of thousands of them takes minutes; the limit takes some ten milliseconds. Fixed.
 pub const PATTERN_TRANSLATION_BYTES_MAX: usize = 2 << 20;
 /// Bytes of all compiled patterns of a schema, which is cached with others. Fixed.
-pub const PATTERNS_BYTES_MAX: usize = 16 << 20;
+pub const PATTERNS_BYTES_MAX: usize = 32 << 20;
+/// The same at feature level 1. Fixed.
+pub const LEVEL_1_PATTERNS_BYTES_MAX: usize = 16 << 20;
 /// Approximate bytes of the compiled schemas that a node keeps for the next write; a heavier one is kept alone. Fixed.
 pub const CACHED_SCHEMAS_BYTES_MAX: usize = 64 << 20;
+
+// Secret places (`schema/secret.rs`).
+
+/// Steps that looking for the secret places of data may take, beside [`SECRET_STEPS_PER_BYTE`]. Fixed.
+pub const SECRET_STEPS_MIN: u64 = 100_000;
+/// The same for each byte of the data: far more than unions of dozens of variants take, and half a second at most. What
+/// is left after them counts as secret. Fixed.
+pub const SECRET_STEPS_PER_BYTE: u64 = 64;
+/// Steps that finding out which violations of data are about a secret value may take, for all of one check. What is left
+/// after them counts as secret. Fixed.
+pub const SECRET_LISTED_STEPS_MAX: u64 = 1_000_000;
+/// [`PATTERN_STEPS_MAX`] for the name of a member on the way to a secret place: where a pattern takes more, what it names
+/// counts as secret. Names are short. Fixed.
+pub const SECRET_PATTERN_STEPS_MAX: u64 = 1_000;
+/// Bytes of the header that names the redacted places of an answer (`X-Concord-Redacted`), and of the same list in an
+/// event: proxies take headers of some kilobytes. What is left out is marked by `...`. Fixed.
+pub const REDACTED_PLACES_BYTES_MAX: usize = 1024;
 
 // Connections and bodies.
 
@@ -147,6 +194,8 @@ pub const CACHED_SCHEMAS_BYTES_MAX: usize = 64 << 20;
 /// callers. Fixed. Where the process may open fewer files, the listeners share what those leave beside
 /// [`OPEN_FILES_RESERVE`].
 pub const CONNECTIONS_MAX: usize = 20_000;
+/// How long the handshake of TLS may take, from the moment a connection is accepted: some round trips of a slow link. Fixed.
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of a request's head: a filter of a thousand UUIDs has 37 KB, and no URI may have more. Beyond: 431. Fixed.
 pub const HEAD_BYTES_MAX: usize = 64 << 10;
 /// Bytes that a connection on which no credential was good yet may send without a whole request: an ordinary head, at
@@ -186,6 +235,8 @@ pub const REQUEST_ID_BYTES_MAX: usize = 128;
 
 /// Most bytes of an entry: twice the default body, and far below the log's limit. Fixed.
 pub const ENTRY_BYTES_MAX: usize = 16 << 20;
+/// How long before its end a certificate is an alarm: time to make another one in office hours. Fixed.
+pub const CERTIFICATE_WARNING: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// Members of a cluster: more voters make every write slower and nothing safer. Fixed.
 pub const MEMBERS_MAX: usize = 31;
 /// How long a change may take in all; less than the timeout of the command line. A new member that needs longer to

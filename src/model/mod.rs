@@ -7,7 +7,10 @@
 //! | [`schema`] | JSON Schema: what is compiled, what a check may cost |
 //! | [`index`] | indexed paths, their slots, values as bytes that sort |
 //! | [`query`] | list queries: page, sort, search, filters |
+//! | [`key_set`] | the definitions that a caller may see, as ranges of keys |
 //! | [`patch`] | JSON Merge Patch and JSON Patch |
+//! | [`redaction`] | secret values: hidden from who may not see them, kept by who writes the rest |
+//! | [`access_key`] | access keys: what each may do, and how it is written down |
 //! | [`command`] | what is proposed, what the log decides |
 //! | [`entry`] | the bytes of a log entry: one proposal, or several |
 //! | `flat` | decoding of types that contain themselves, to a depth of one |
@@ -18,6 +21,7 @@
 //! **Invariant:** everything here is pure: no I/O, no clock, no randomness, no async. The same text gives the same
 //! value on every node and in every version, because what is computed here is replicated.
 
+pub mod access_key;
 pub mod command;
 pub mod document;
 pub mod entry;
@@ -26,9 +30,11 @@ pub mod feature;
 pub(crate) mod flat;
 pub mod index;
 pub mod key;
+pub mod key_set;
 pub mod limits;
 pub mod patch;
 pub mod query;
 pub mod record;
+pub mod redaction;
 pub mod schema;
 pub mod time;

@@ -24,6 +24,8 @@ pub enum PatchFormat {
     Merge,
     /// RFC 6902: a list of operations.
     Json,
+    /// New data as a whole, with markers that keep secret values (`redaction.rs`).
+    Replace,
 }
 
 /// A patch whose shape is valid.
@@ -91,8 +93,8 @@ impl Patch {
     pub fn check_shape(format: PatchFormat, value: &Value) -> Vec<ShapeError> {
         let mut errors = Vec::new();
         match (format, value) {
-            (PatchFormat::Merge, Value::Object(_)) => {}
-            (PatchFormat::Merge, _) => {
+            (PatchFormat::Merge | PatchFormat::Replace, Value::Object(_)) => {}
+            (PatchFormat::Merge | PatchFormat::Replace, _) => {
                 errors.push(ShapeError { loc: vec![], kind: ShapeErrorKind::NotObject });
             }
             (PatchFormat::Json, Value::Array(operations)) => {
@@ -117,6 +119,7 @@ impl Patch {
         let mut budget = Budget(cost_left);
         match (self.format, &self.document.value) {
             (PatchFormat::Merge, patch) => merge(&mut target, patch),
+            (PatchFormat::Replace, data) => target.clone_from(data),
             (PatchFormat::Json, Value::Array(operations)) => {
                 for (index, operation) in (0..).zip(operations) {
                     let at = |error: OperationError| error.at(index);
@@ -376,8 +379,9 @@ fn equal(one: &Value, other: &Value) -> bool {
     }
 }
 
-/// The approximate size of a value in bytes.
-fn size(value: &Value) -> usize {
+/// The approximate size of a value in bytes, hardly less than its text has.
+#[must_use]
+pub fn size(value: &Value) -> usize {
     match value {
         Value::Null | Value::Bool(_) => 8,
         Value::Number(number) => 8 + number.as_str().len(),

@@ -1,7 +1,8 @@
 //! List queries, parsed from the query string of a URL: page, sort, search, filters.
 //!
 //! The text of a filter is parsed by the types that the schema declares for its path and compared as the bytes of
-//! `index`. A filter on a path that is not indexed is refused, so that no filter silently scans all configs.
+//! `index` (`query/test.rs`). A filter on a path that is not indexed is refused, so that no filter silently scans all
+//! configs.
 //!
 //! **Invariant:** a query that was parsed can be answered; it can't fail later.
 
@@ -11,11 +12,12 @@ use serde_json::Value;
 
 use super::{
     error::Violation,
-    index::{self, Declared, IndexPath, Kind, StoredPath},
+    index::{self, Declared, IndexPath, Kind, StoredPath, Types},
     limits::{FILTER_VALUES_MAX, FILTERS_MAX, Limits, VIOLATIONS_MAX},
     record::Definition,
-    time::Timestamp,
 };
+
+mod test;
 
 /// The parameters of a config list that are no filters.
 const RESERVED: [&str; 9] = [
@@ -97,6 +99,9 @@ pub struct Filter {
     pub field: Field,
     /// The test.
     pub test: Test,
+    /// The members that lead to the field, where it may be an array and the test asks whether it has a value: an empty
+    /// array is a value and has no index entry.
+    pub empty_array_at: Option<Vec<String>>,
 }
 
 /// A field that a filter tests.
@@ -119,8 +124,8 @@ pub enum Test {
     AnyOf(Vec<Bytes>),
     /// The field has a value, and none of its values is one of these, which ascend.
     NoneOf(Vec<Bytes>),
-    /// A value is between the bounds.
-    Range(Bound<Bytes>, Bound<Bytes>),
+    /// A value is between the bounds of one of these, which do not overlap.
+    Ranges(Vec<(Bound<Bytes>, Bound<Bytes>)>),
     /// A value is a string with this prefix.
     Prefix(String),
     /// Whether the field has a value.
@@ -184,7 +189,8 @@ pub fn configs_shape(params: &Params, limits: &Limits) -> Result<Page, QueryErro
 pub fn configs(params: &Params, definition: &Definition, limits: &Limits) -> Result<ConfigQuery, QueryError> {
     let mut violations = Vec::new();
     let page = page(params, limits, &mut violations)?;
-    let mut slots = Slots::new(definition);
+    let schema = names_path(params).then(|| schema_of(definition)).flatten();
+    let mut slots = Slots::new(definition, schema.as_ref());
     let sort = slots.sort(last(params, "sort_by"), &mut violations);
     let mut filters: Vec<Filter> = Vec::new();
     for (name, text) in params.iter().filter(|(name, _)| !RESERVED.contains(&name.as_str())) {
@@ -198,7 +204,7 @@ pub fn configs(params: &Params, definition: &Definition, limits: &Limits) -> Res
     }
     let values = |filter: &Filter| match &filter.test {
         Test::AnyOf(values) | Test::NoneOf(values) => values.len(),
-        Test::Range(..) | Test::Prefix(_) | Test::Exists(_) => 1,
+        Test::Ranges(_) | Test::Prefix(_) | Test::Exists(_) => 1,
     };
     if filters.len() > FILTERS_MAX {
         violations.push(Violation::new(format!("a query has at most {FILTERS_MAX} filters")));
@@ -246,20 +252,20 @@ fn merge(filters: &mut Vec<Filter>, filter: Filter) {
         (Some(Test::AnyOf(values)), Test::AnyOf(more)) | (Some(Test::NoneOf(values)), Test::NoneOf(more)) => {
             values.extend(more);
         }
-        (_, test) => filters.push(Filter { field: filter.field, test }),
+        (_, test) => filters.push(Filter { test, ..filter }),
     }
 }
 
-fn last<'a>(params: &'a Params, name: &str) -> Option<&'a str> {
+pub(in crate::model) fn last<'a>(params: &'a Params, name: &str) -> Option<&'a str> {
     params.iter().rev().find(|(other, _)| other == name).map(|(_, text)| text.as_str())
 }
 
-fn at(name: &str, msg: String) -> Violation {
+pub(in crate::model) fn at(name: &str, msg: String) -> Violation {
     Violation::at(vec!["query".into(), quoted(name).as_str().into()], msg)
 }
 
 /// A caller's text as an error quotes it: shortened.
-fn quoted(text: &str) -> String {
+pub(in crate::model) fn quoted(text: &str) -> String {
     const CHARS_MAX: usize = 100;
     if text.chars().count() <= CHARS_MAX {
         text.into()
@@ -268,7 +274,11 @@ fn quoted(text: &str) -> String {
     }
 }
 
-fn page(params: &Params, limits: &Limits, violations: &mut Vec<Violation>) -> Result<Page, QueryError> {
+pub(in crate::model) fn page(
+    params: &Params,
+    limits: &Limits,
+    violations: &mut Vec<Violation>,
+) -> Result<Page, QueryError> {
     let integer = |name: &str, default| last(params, name).map_or(Some(default), integer);
     let (page, limit) = (integer("page", 1), integer("limit", 10));
     let (Some(page), Some(limit)) = (page, limit) else {
@@ -311,20 +321,42 @@ fn integer(text: &str) -> Option<i128> {
     Some(text.parse().unwrap_or(extreme))
 }
 
-/// The slots of a definition; its schema is parsed when a query first names a path, and each path is resolved once.
+/// Whether a query may name a path; otherwise the schema is not needed.
+fn names_path(params: &Params) -> bool {
+    const FIELDS: [&str; 3] = ["config_key", "created_at", "modified_at"];
+    params.iter().any(|(name, text)| match name.as_str() {
+        "sort_by" => !FIELDS.contains(&text.as_str()),
+        name => !RESERVED.contains(&name) && !FIELDS.contains(&name.split('[').next().unwrap_or(name)),
+    })
+}
+
+fn schema_of(definition: &Definition) -> Option<Value> {
+    definition.schema.as_deref().and_then(|text| serde_json::from_str(text).ok())
+}
+
+/// The slots of a definition; each path is resolved once.
 struct Slots<'a> {
     definition: &'a Definition,
-    parsed: Option<(Vec<StoredPath>, Option<Value>)>,
-    resolved: BTreeMap<String, (u16, Declared)>,
+    schema: Option<&'a Value>,
+    parsed: Option<(Vec<StoredPath>, Types<'a>)>,
+    resolved: BTreeMap<String, Slot>,
+}
+
+/// The slot of a path, and the types that its values may have.
+#[derive(Clone)]
+struct Slot {
+    number: u16,
+    declared: Declared,
+    segments: Vec<String>,
 }
 
 impl<'a> Slots<'a> {
-    fn new(definition: &'a Definition) -> Self {
-        Self { definition, parsed: None, resolved: BTreeMap::new() }
+    fn new(definition: &'a Definition, schema: Option<&'a Value>) -> Self {
+        Self { definition, schema, parsed: None, resolved: BTreeMap::new() }
     }
 
     /// The slot of a path and its declared types.
-    fn find(&mut self, text: &str) -> Option<(u16, Declared)> {
+    fn find(&mut self, text: &str) -> Option<Slot> {
         if let Some(known) = self.resolved.get(text) {
             return Some(known.clone());
         }
@@ -333,15 +365,14 @@ impl<'a> Slots<'a> {
         Some(found)
     }
 
-    fn resolve(&mut self, text: &str) -> Option<(u16, Declared)> {
-        let definition = self.definition;
-        let (paths, schema) = self.parsed.get_or_insert_with(|| {
-            let schema = definition.schema.as_deref().and_then(|text| serde_json::from_str(text).ok());
-            (index::stored_paths(definition), schema)
-        });
+    fn resolve(&mut self, text: &str) -> Option<Slot> {
+        let (definition, schema) = (self.definition, self.schema);
+        let (paths, types) =
+            self.parsed.get_or_insert_with(|| (index::stored_paths(definition), Types::of(schema)));
         let segments = IndexPath::parse(text).ok()?.segments;
         let stored = paths.iter().find(|stored| stored.path.segments == segments)?;
-        Some((stored.slot, stored.path.declared(schema.as_ref()).unwrap_or_default()))
+        let declared = types.declared(&stored.path).unwrap_or(Declared::ANY);
+        Some(Slot { number: stored.slot, declared, segments })
     }
 
     fn sort(&mut self, text: Option<&str>, violations: &mut Vec<Violation>) -> ConfigSort {
@@ -352,7 +383,7 @@ impl<'a> Slots<'a> {
             Some(path) => {
                 let path = path.strip_prefix("data.").filter(|_| self.find(path).is_none()).unwrap_or(path);
                 match self.find(path) {
-                    Some((slot, declared)) if declared.is_sortable() => return ConfigSort::Slot(slot),
+                    Some(slot) if slot.declared.is_sortable() => return ConfigSort::Slot(slot.number),
                     Some(_) => violations.push(at("sort_by", "arrays and objects have no order".into())),
                     None => {
                         let msg = format!(
@@ -372,118 +403,23 @@ impl<'a> Slots<'a> {
             Some((path, operator)) => (path, operator),
             None => (name, ""),
         };
-        let known = |slots: &mut Self, path: &str| match path {
-            "created_at" => Some((Field::Created, Declared::default())),
-            "modified_at" => Some((Field::Modified, Declared::default())),
-            "config_key" => Some((Field::Key, Declared::default())),
-            path => slots.find(path).map(|(slot, declared)| (Field::Slot(slot), declared)),
+        let field = match path {
+            "created_at" => Some((Field::Created, None)),
+            "modified_at" => Some((Field::Modified, None)),
+            "config_key" => Some((Field::Key, None)),
+            path => {
+                let stripped = path.strip_prefix("data.");
+                let slot = self.find(path).or_else(|| self.find(stripped?));
+                slot.map(|slot| (Field::Slot(slot.number), Some(slot)))
+            }
         };
-        let prefixed = |slots: &mut Self| {
-            let path = path.strip_prefix("data.")?;
-            slots.find(path).map(|(slot, declared)| (Field::Slot(slot), declared))
-        };
-        let found = known(self, path).or_else(|| prefixed(self));
-        let (field, declared) = found.ok_or_else(|| format!("`{}` is not an indexed path", quoted(path)))?;
-        Ok(Filter { field, test: test(field, &declared, operator, text)? })
+        let (field, slot) = field.ok_or_else(|| format!("`{}` is not an indexed path", quoted(path)))?;
+        let declared = slot.as_ref().map_or(Declared::ANY, |slot| slot.declared);
+        let test = test::parse(field, declared, operator, text)?;
+        let asks_for_any = matches!(test, Test::NoneOf(_) | Test::Exists(_));
+        let slot = slot.filter(|_| asks_for_any && declared.kinds.has(Kind::Array));
+        Ok(Filter { field, test, empty_array_at: slot.map(|slot| slot.segments) })
     }
-}
-
-fn test(field: Field, declared: &Declared, operator: &str, text: &str) -> Result<Test, String> {
-    let one = || first(parse_values(field, declared, text)?);
-    Ok(match operator {
-        "" => Test::AnyOf(parse_values(field, declared, text)?),
-        "in" => {
-            let values: Result<Vec<_>, _> =
-                text.split(',').map(|part| parse_values(field, declared, part)).collect();
-            Test::AnyOf(values?.concat())
-        }
-        "ne" => Test::NoneOf(parse_values(field, declared, text)?),
-        "gte" => above(field, Bound::Included(one()?)),
-        "gt" => above(field, Bound::Excluded(one()?)),
-        "lte" => below(field, Bound::Included(one()?)),
-        "lt" => below(field, Bound::Excluded(one()?)),
-        "prefix" => match field {
-            Field::Slot(_) | Field::Key => Test::Prefix(text.into()),
-            Field::Created | Field::Modified => return Err("a time has no prefix".into()),
-        },
-        "exists" => match text {
-            "true" => Test::Exists(true),
-            "false" => Test::Exists(false),
-            _ => return Err(format!("`exists` is `true` or `false`, not `{}`", quoted(text))),
-        },
-        other => {
-            return Err(format!(
-                "`{}` is no operator; they are gte, gt, lte, lt, ne, prefix, in, exists",
-                quoted(other)
-            ));
-        }
-    })
-}
-
-/// A range ends where the values of its kind end: users do not mean that a number is less than a string.
-fn above(field: Field, from: Bound<Bytes>) -> Test {
-    let to = match (field, &from) {
-        (Field::Slot(_), Bound::Included(bytes) | Bound::Excluded(bytes)) => {
-            Bound::Excluded(index::kind_bounds(bytes).1)
-        }
-        _ => Bound::Unbounded,
-    };
-    Test::Range(from, to)
-}
-
-fn below(field: Field, to: Bound<Bytes>) -> Test {
-    let from = match (field, &to) {
-        (Field::Slot(_), Bound::Included(bytes) | Bound::Excluded(bytes)) => {
-            Bound::Included(index::kind_bounds(bytes).0)
-        }
-        _ => Bound::Unbounded,
-    };
-    Test::Range(from, to)
-}
-
-fn first(values: Vec<Bytes>) -> Result<Bytes, String> {
-    values.into_iter().next().ok_or_else(|| "has no value".into())
-}
-
-/// The values that a text may stand for; more than one only where the schema declares several types.
-fn parse_values(field: Field, declared: &Declared, text: &str) -> Result<Vec<Bytes>, String> {
-    match field {
-        Field::Key => return Ok(vec![text.as_bytes().into()]),
-        Field::Created | Field::Modified => {
-            let time =
-                Timestamp::parse(text).ok_or_else(|| format!("`{}` is no time of RFC 3339", quoted(text)))?;
-            return Ok(vec![time.0.to_be_bytes().into()]);
-        }
-        Field::Slot(_) => {}
-    }
-    let json: Option<Value> = serde_json::from_str(text).ok();
-    let mut kinds = declared.kinds.clone();
-    let is_array = kinds.remove(&Kind::Array);
-    if is_array {
-        kinds.extend(&declared.elements);
-    }
-    if kinds.is_empty() {
-        let scalar = json.filter(|value| !value.is_array() && !value.is_object());
-        return Ok(vec![index::encode(&scalar.unwrap_or_else(|| text.into()))]);
-    }
-    let mut values = Vec::new();
-    for kind in &kinds {
-        let value = match (kind, &json) {
-            (Kind::String, _) => Some(Value::String(text.into())),
-            (Kind::Null, Some(value)) if value.is_null() => json.clone(),
-            (Kind::Boolean, Some(value)) if value.is_boolean() => json.clone(),
-            (Kind::Number, Some(value)) if value.is_number() => json.clone(),
-            (Kind::Array, Some(value)) if value.is_array() => json.clone(),
-            (Kind::Object, Some(value)) if value.is_object() => json.clone(),
-            (Kind::Null | Kind::Boolean | Kind::Number | Kind::Array | Kind::Object, _) => None,
-        };
-        values.extend(value.map(|value| index::encode(&value)));
-    }
-    if values.is_empty() {
-        let names: Vec<String> = kinds.iter().map(|kind| format!("{kind:?}").to_lowercase()).collect();
-        return Err(format!("`{}` is not of the declared type ({})", quoted(text), names.join(", ")));
-    }
-    Ok(values)
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     index::{Indexing, InlineBytes},
     key::Key,
+    schema::{StoredSchema, secret::MARK},
     time::Timestamp,
 };
 
@@ -27,7 +28,8 @@ pub struct Definition {
     /// Its indexed paths as they were written.
     pub indexes: Vec<String>,
     /// The JSON text of its schema; without one any object is valid.
-    pub schema: Option<Arc<str>>,
+    #[serde(with = "super::schema::stored")]
+    pub schema: Option<StoredSchema>,
     /// The slots of the indexed paths, and the build in progress.
     pub indexing: Indexing,
     /// When it was created.
@@ -48,6 +50,13 @@ impl Definition {
     #[must_use]
     pub fn created_revision(&self) -> Revision {
         self.id >> STEP_BITS
+    }
+
+    /// Whether the schema has the mark of a secret place somewhere: derived, and not stored.
+    #[must_use]
+    pub fn may_have_secrets(&self) -> bool {
+        // The text is one that this program wrote, so the name has no escapes.
+        self.schema.as_ref().is_some_and(|schema| schema.contains(MARK))
     }
 
     /// The slot of an indexed path, by its text: each path has exactly one spelling.

@@ -1,21 +1,22 @@
 //! The client for calls to other nodes. `admission.rs` lets received ones in.
 //!
-//! A call is `POST http://{addr}/peer/{name}` with a binary body. Its headers (`proof.rs`) name the cluster, the sender and
-//! the receiver, and prove the cluster's secret: a node that has taken over another one's address must not vote in the
-//! wrong cluster. Heartbeats, appends, forwarded calls and snapshots use separate connections ([`Lane`]), so that a
+//! A call is `POST /peer/{name}` with a binary body. Its headers (`proof.rs`) name the cluster, the sender and the
+//! receiver: a node that has taken over another one's address must not vote in the wrong cluster. The certificates of TLS
+//! (`tls/nodes.rs`) prove the sender and the receiver; a plain call proves the cluster's secret. Heartbeats, appends, forwarded calls and snapshots use separate connections ([`Lane`]), so that a
 //! large one never delays a small one.
 //!
 //! **Invariant:** [`CallError::NotSent`] means that the other node has certainly not received the call. In doubt the error is
 //! [`CallError::Unknown`].
 
 mod lone;
+mod transport;
 
 use std::{
     future::Future,
     io,
     net::IpAddr,
     sync::{
-        OnceLock, PoisonError, RwLock, RwLockReadGuard,
+        Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard,
         atomic::{AtomicU32, Ordering},
     },
     time::Duration,
@@ -24,14 +25,22 @@ use std::{
 use bytes::{Bytes, BytesMut};
 use futures::{StreamExt, TryStreamExt, stream::BoxStream};
 use http::{
-    HeaderValue, StatusCode,
+    HeaderMap, HeaderValue, Request, Response, StatusCode,
     header::{CONNECTION, UPGRADE},
+    request,
 };
+use http_body_util::BodyExt as _;
+use hyper::{body::Incoming, upgrade::Upgraded};
+use hyper_util::rt::TokioIo;
 use tokio_util::sync::CancellationToken;
+use zeroize::Zeroize as _;
 
-use super::{NodeId, admission::Members, call::Call, fallback::KnownNodes, identity::Identity};
+use super::{
+    NodeId, admission::Members, call::Call, fallback::KnownNodes, identity::Identity, tls::nodes::NodeTls,
+};
 use crate::model::feature::LEVEL_MIN;
 use lone::LoneCalls;
+use transport::{Body, Transport, error_chain, from_content, whole};
 
 /// The header with the cluster's id.
 pub const CLUSTER: &str = "x-concord-cluster";
@@ -53,10 +62,6 @@ pub const SNAPSHOT_HEADER: &str = "x-concord-head";
 /// The status by which a node refuses a sender that was removed from the cluster.
 pub const REMOVED_STATUS: u16 = 410;
 
-/// How long connecting may take: a live node in the same network takes milliseconds.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long an unused connection stays open.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest response: responses are small, but a faulty node must not fill the memory.
 const RESPONSE_BYTES_MAX: usize = 64 << 20;
 /// How long the text of a refusal may take.
@@ -67,6 +72,12 @@ const REFUSAL_BYTES_MAX: usize = 1024;
 /// The cluster's secrets. The first is sent, all are accepted, so that secrets can be rotated.
 #[derive(Clone)]
 pub struct Secrets(pub Vec<String>);
+
+impl Drop for Secrets {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
 
 impl std::fmt::Debug for Secrets {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -127,10 +138,12 @@ pub struct Peers {
     /// What is known of the versions of other nodes.
     pub(super) known: KnownNodes,
     secrets: Secrets,
-    heartbeat: reqwest::Client,
-    append: reqwest::Client,
-    forward: reqwest::Client,
-    bulk: reqwest::Client,
+    /// The certificates; without them calls are plain.
+    pub(super) tls: Option<Arc<NodeTls>>,
+    heartbeat: Transport,
+    append: Transport,
+    forward: Transport,
+    bulk: Transport,
     lone: LoneCalls,
 }
 
@@ -138,13 +151,15 @@ impl Peers {
     /// A client with these secrets, whose local address the system chooses.
     #[must_use]
     pub fn new(secrets: Secrets) -> Self {
-        Self::from_address(secrets, None)
+        Self::from_address(secrets, None, None)
     }
 
     /// A client with the local address `source`: a node that listens on a single address also calls from it, so
-    /// that a firewall can distinguish the nodes.
+    /// that a firewall can distinguish the nodes. With certificates its calls are encrypted.
     #[must_use]
-    pub fn from_address(secrets: Secrets, source: Option<IpAddr>) -> Self {
+    pub fn from_address(secrets: Secrets, source: Option<IpAddr>, tls: Option<Arc<NodeTls>>) -> Self {
+        let plain = Arc::default();
+        let transport = || Transport::new(source, tls.clone(), Arc::clone(&plain));
         Self {
             me: OnceLock::new(),
             left: CancellationToken::new(),
@@ -154,10 +169,11 @@ impl Peers {
             configured: Vec::new(),
             known: KnownNodes::default(),
             secrets,
-            heartbeat: client(source),
-            append: client(source),
-            forward: client(source),
-            bulk: client(source),
+            heartbeat: transport(),
+            append: transport(),
+            forward: transport(),
+            bulk: transport(),
+            tls,
             lone: LoneCalls::default(),
         }
     }
@@ -207,8 +223,8 @@ impl Peers {
         body: Bytes,
         timeout: Duration,
     ) -> Result<Bytes, CallError> {
-        let request = self.request(lane, to, addr, call)?.body(body);
-        self.respond(to, request, timeout, |response| body_of(response, RESPONSE_BYTES_MAX)).await
+        let request = with_body(self.request(to, addr, call)?, whole(body))?;
+        self.respond((lane, to), request, timeout, |response| body_of(response, RESPONSE_BYTES_MAX)).await
     }
 
     /// Calls a node whose response comes in parts. The timeout bounds the time until it begins.
@@ -228,37 +244,31 @@ impl Peers {
         body: Bytes,
         timeout: Duration,
     ) -> Result<BoxStream<'static, Result<Bytes, CallError>>, CallError> {
-        let request = self.request(lane, to, addr, call)?.body(body);
-        let parts = |response: reqwest::Response| {
-            let unknown = |error| CallError::Unknown(error_chain(error));
-            std::future::ready(Ok(response.bytes_stream().map_err(unknown).boxed()))
+        let request = with_body(self.request(to, addr, call)?, whole(body))?;
+        let parts = |response: Response<Incoming>| {
+            let unknown = |error: hyper::Error| CallError::Unknown(error_chain(&error));
+            std::future::ready(Ok(response.into_body().into_data_stream().map_err(unknown).boxed()))
         };
-        self.respond(to, request, timeout, parts).await
+        self.respond((lane, to), request, timeout, parts).await
     }
 
-    fn request(
-        &self,
-        lane: Lane,
-        to: NodeId,
-        addr: &str,
-        call: Call,
-    ) -> Result<reqwest::RequestBuilder, CallError> {
-        Ok(self.client(lane).post(url(addr, call)).headers(self.headers(to, addr)?))
+    fn request(&self, to: NodeId, addr: &str, call: Call) -> Result<request::Builder, CallError> {
+        Ok(post(to, addr, call, self.headers(to, addr)?))
     }
 
     /// Sends a request within the cluster, and takes from its response what is asked for. The timeout bounds both.
     async fn respond<T, F>(
         &self,
-        to: NodeId,
-        request: reqwest::RequestBuilder,
+        (lane, to): (Lane, NodeId),
+        request: Request<Body>,
         timeout: Duration,
-        take: impl FnOnce(reqwest::Response) -> F,
+        take: impl FnOnce(Response<Incoming>) -> F,
     ) -> Result<T, CallError>
     where
         F: Future<Output = Result<T, CallError>>,
     {
         let response = async {
-            let response = send(request).await?;
+            let response = send(self.transport(lane), request).await?;
             self.known.answered(to, response.headers());
             take(response).await
         };
@@ -285,8 +295,8 @@ impl Peers {
         timeout: Duration,
     ) -> Result<Bytes, CallError> {
         let headers = self.join_headers(to, addr, &body)?;
-        let request = self.client(Lane::Forward).post(url(addr, Call::Join)).headers(headers).body(body);
-        match within(timeout, response_body(request)).await {
+        let request = with_body(post(to, addr, Call::Join, headers), whole(body))?;
+        match within(timeout, response_body(self.transport(Lane::Forward), request)).await {
             Err(CallError::Refused { status: 401, text }) => {
                 let text = format!(
                     "{text}; either the secrets differ, or its version is 0.1: start a newer one there"
@@ -307,13 +317,15 @@ impl Peers {
         (to, addr): (NodeId, &str),
         call: Call,
         timeout: Duration,
-    ) -> Result<reqwest::Upgraded, CallError> {
-        let request = self.request(lane, to, addr, call)?;
+    ) -> Result<TokioIo<Upgraded>, CallError> {
+        let request = self.request(to, addr, call)?;
         let request = request.header(CONNECTION, "upgrade").header(UPGRADE, protocol(call));
-        let upgrade = |response: reqwest::Response| async {
-            response.upgrade().await.map_err(|error| CallError::Unknown(error_chain(error)))
+        let request = with_body(request, whole(Bytes::new()))?;
+        let upgrade = |response: Response<Incoming>| async {
+            let upgraded = hyper::upgrade::on(response).await;
+            upgraded.map(TokioIo::new).map_err(|error| CallError::Unknown(error_chain(&error)))
         };
-        self.respond(to, request, timeout, upgrade).await
+        self.respond((lane, to), request, timeout, upgrade).await
     }
 
     /// Sends a snapshot: its header, then the file. Has no timeout: the caller bounds the time.
@@ -325,11 +337,10 @@ impl Peers {
         to: NodeId,
         addr: &str,
         header: &str,
-        file: tokio::fs::File,
+        content: impl tokio::io::AsyncRead + Send + 'static,
     ) -> Result<Bytes, CallError> {
-        let request = self.request(Lane::Bulk, to, addr, Call::Snapshot)?;
-        let body = reqwest::Body::wrap_stream(tokio_util::io::ReaderStream::with_capacity(file, 64 << 10));
-        response_body(request.header(SNAPSHOT_HEADER, value(header)?).body(body)).await
+        let request = self.request(to, addr, Call::Snapshot)?.header(SNAPSHOT_HEADER, value(header)?);
+        response_body(self.transport(Lane::Bulk), with_body(request, from_content(content))?).await
     }
 
     /// Fetches a node's newest snapshot. The timeout bounds the time until the response begins.
@@ -342,16 +353,16 @@ impl Peers {
         addr: &str,
         timeout: Duration,
     ) -> Result<FetchedSnapshot, CallError> {
-        let request = self.request(Lane::Bulk, to, addr, Call::FetchSnapshot)?;
-        let response = within(timeout, send(request)).await?;
+        let request = with_body(self.request(to, addr, Call::FetchSnapshot)?, whole(Bytes::new()))?;
+        let response = within(timeout, send(self.transport(Lane::Bulk), request)).await?;
         let header =
             response.headers().get(SNAPSHOT_HEADER).map(|value| Bytes::copy_from_slice(value.as_bytes()));
         let header =
             header.ok_or_else(|| CallError::Unknown("the response has no snapshot header".into()))?;
-        Ok((header, response.bytes_stream().map_err(io::Error::other).boxed()))
+        Ok((header, response.into_body().into_data_stream().map_err(io::Error::other).boxed()))
     }
 
-    fn client(&self, lane: Lane) -> &reqwest::Client {
+    fn transport(&self, lane: Lane) -> &Transport {
         match lane {
             Lane::Heartbeat => &self.heartbeat,
             Lane::Append => &self.append,
@@ -360,22 +371,15 @@ impl Peers {
         }
     }
 
+    /// The certificates for calls between nodes.
+    #[must_use]
+    pub fn tls(&self) -> Option<&Arc<NodeTls>> {
+        self.tls.as_ref()
+    }
+
     pub(super) fn secrets(&self) -> &[String] {
         &self.secrets.0
     }
-}
-
-fn client(source: Option<IpAddr>) -> reqwest::Client {
-    reqwest::Client::builder()
-        .no_proxy()
-        .local_address(source)
-        .tcp_nodelay(true)
-        .connect_timeout(CONNECT_TIMEOUT)
-        .pool_idle_timeout(IDLE_TIMEOUT)
-        .redirect(reqwest::redirect::Policy::none())
-        .retry(reqwest::retry::never())
-        .build()
-        .expect("building a client without TLS can't fail")
 }
 
 /// The protocol that the connection of a call is upgraded to: the value of the header `Upgrade`.
@@ -384,8 +388,17 @@ pub fn protocol(call: Call) -> &'static str {
     if call == Call::Stream { "concord-append" } else { "concord-frames" }
 }
 
-fn url(addr: &str, call: Call) -> String {
-    format!("http://{addr}/peer/{call}")
+/// A request for a call. Its address names the node, too: see `transport.rs`.
+fn post(to: NodeId, addr: &str, call: Call, headers: HeaderMap) -> request::Builder {
+    let mut request = Request::post(format!("http://{}/peer/{call}", transport::authority(to, addr)));
+    if let Some(own) = request.headers_mut() {
+        own.extend(headers);
+    }
+    request
+}
+
+fn with_body(request: request::Builder, body: Body) -> Result<Request<Body>, CallError> {
+    request.body(body).map_err(|error| CallError::NotSent(error.to_string()))
 }
 
 pub(super) fn value(text: &str) -> Result<HeaderValue, CallError> {
@@ -404,18 +417,16 @@ async fn within<T>(
 }
 
 /// Sends and waits for the whole response.
-async fn response_body(request: reqwest::RequestBuilder) -> Result<Bytes, CallError> {
-    body_of(send(request).await?, RESPONSE_BYTES_MAX).await
+async fn response_body(transport: &Transport, request: Request<Body>) -> Result<Bytes, CallError> {
+    body_of(send(transport, request).await?, RESPONSE_BYTES_MAX).await
 }
 
 /// Sends and waits for the response's head.
-async fn send(request: reqwest::RequestBuilder) -> Result<reqwest::Response, CallError> {
-    let response = match request.send().await {
+async fn send(transport: &Transport, request: Request<Body>) -> Result<Response<Incoming>, CallError> {
+    let response = match transport.send(request).await {
         Ok(response) => response,
-        Err(error) if error.is_connect() || error.is_builder() => {
-            return Err(CallError::NotSent(error_chain(error)));
-        }
-        Err(error) => return Err(CallError::Unknown(error_chain(error))),
+        Err(error) if error.is_unsent => return Err(CallError::NotSent(error.text)),
+        Err(error) => return Err(CallError::Unknown(error.text)),
     };
     let status = response.status();
     if status.is_success() || status == StatusCode::SWITCHING_PROTOCOLS {
@@ -432,29 +443,17 @@ async fn send(request: reqwest::RequestBuilder) -> Result<reqwest::Response, Cal
     }
 }
 
-async fn body_of(response: reqwest::Response, bytes_max: usize) -> Result<Bytes, CallError> {
-    let mut chunks = response.bytes_stream();
+async fn body_of(response: Response<Incoming>, bytes_max: usize) -> Result<Bytes, CallError> {
+    let mut chunks = response.into_body().into_data_stream();
     let mut body = BytesMut::new();
     while let Some(chunk) = chunks.next().await {
-        let chunk = chunk.map_err(|error| CallError::Unknown(error_chain(error)))?;
+        let chunk = chunk.map_err(|error| CallError::Unknown(error_chain(&error)))?;
         if body.len() + chunk.len() > bytes_max {
             return Err(CallError::Unknown(format!("the response is longer than {bytes_max} bytes")));
         }
         body.extend_from_slice(&chunk);
     }
     Ok(body.freeze())
-}
-
-/// An error with its causes. reqwest's own text hides them, and names the address, which callers must not see.
-fn error_chain(error: reqwest::Error) -> String {
-    let error = error.without_url();
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(&error);
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -6,7 +6,8 @@
 //! | the client that sends calls | [`client`] |
 //! | which received calls are let in | [`admission`] |
 //! | the headers of a call | `proof` |
-//! | what proves the secret of the cluster | `credential` |
+//! | certificates, and TLS between nodes and for callers | [`tls`] |
+//! | what proves the secret of the cluster in a plain call | `credential` |
 //! | calls as frames on a connection that stays open | `framed` |
 //! | the encoding of the bodies of the service's calls | `codec` |
 //! | the older call in place of one that a node does not know | [`fallback`] |
@@ -26,6 +27,7 @@ pub mod fallback;
 pub(crate) mod framed;
 pub mod identity;
 mod proof;
+pub mod tls;
 
 use serde::{Deserialize, Serialize};
 

@@ -1,6 +1,7 @@
-//! The headers of a call: for whom it is, of whom it is, and what proves the cluster's secret.
+//! The headers of a call: for whom it is, of whom it is, and, unless TLS proves that, what proves the cluster's secret.
 //!
-//! **Invariant:** secrets are never logged. One is sent to a voter only that may be of the first version.
+//! **Invariant:** secrets are never logged. One is sent to a voter only that may be of the first version, and never where
+//! TLS is required.
 
 use http::{HeaderMap, HeaderValue};
 
@@ -9,6 +10,7 @@ use super::{
     admission::AgreedMember,
     client::{AT, CLUSTER, CREDENTIAL, CallError, DIGEST, FROM, Peers, SECRET, TO, value},
     credential::{Purpose, Scope, body_digest, text_of},
+    tls::nodes::Mode,
 };
 
 impl Peers {
@@ -18,9 +20,13 @@ impl Peers {
         if to == me.node_id {
             return Err(CallError::NotSent(format!("node {to} does not call itself")));
         }
-        let mut headers = self.proof(to, addr, Purpose::Call(me.cluster_id))?;
+        let mut headers = Self::to_headers(to, addr)?;
         headers.insert(CLUSTER, value(&me.cluster_id.to_string())?);
         headers.insert(FROM, HeaderValue::from(me.node_id));
+        if self.is_tls_required() {
+            return Ok(headers);
+        }
+        headers.extend(self.proof(to, addr, Purpose::Call(me.cluster_id))?);
         let is_voter = |agreed: &AgreedMember| agreed.votes && agreed.peer_addr == addr;
         if self.knows_only_level_1() && self.members().get(&to).is_some_and(is_voter) {
             // Perhaps it is of the first version, which expects the secret itself. A learner is not sent it: whoever may
@@ -32,20 +38,35 @@ impl Peers {
 
     /// The headers of a `join`.
     pub(super) fn join_headers(&self, to: NodeId, addr: &str, body: &[u8]) -> Result<HeaderMap, CallError> {
+        let mut headers = Self::to_headers(to, addr)?;
+        if self.is_tls_required() {
+            return Ok(headers);
+        }
         let digest = body_digest(body);
-        let mut headers = self.proof(to, addr, Purpose::Join(digest))?;
+        headers.extend(self.proof(to, addr, Purpose::Join(digest))?);
         headers.insert(DIGEST, value(&text_of(&digest))?);
         Ok(headers)
     }
 
-    /// The headers that prove the secret to one node.
-    fn proof(&self, to: NodeId, at: &str, purpose: Purpose) -> Result<HeaderMap, CallError> {
-        let credential = Scope { at, to, purpose }.sign(self.secret()?);
+    /// The headers that name whom a call is for.
+    fn to_headers(to: NodeId, at: &str) -> Result<HeaderMap, CallError> {
         let mut headers = HeaderMap::new();
         headers.insert(AT, value(at)?);
         headers.insert(TO, HeaderValue::from(to));
+        Ok(headers)
+    }
+
+    /// The header that proves the secret to one node.
+    fn proof(&self, to: NodeId, at: &str, purpose: Purpose) -> Result<HeaderMap, CallError> {
+        let credential = Scope { at, to, purpose }.sign(self.secret()?);
+        let mut headers = HeaderMap::new();
         headers.insert(CREDENTIAL, sensitive(&credential)?);
         Ok(headers)
+    }
+
+    /// Whether calls are made and taken over TLS only, whose certificates prove who calls whom.
+    pub(super) fn is_tls_required(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.mode() == Mode::Required)
     }
 
     fn secret(&self) -> Result<&str, CallError> {

@@ -6,7 +6,9 @@
 //! | vote | `B1`, term, node, committed |
 //! | block | tag, length, crc32c of tag and length, the bytes, crc32c of the bytes |
 //!
-//! Numbers are big-endian. Blocks are the payloads (`C1` blank, `C2` proposal, `C3` membership) and the log's
+//! | content of a sealed block | format `01`, tag of the payload, feature level, nonce, the encrypted payload, its tag |
+//!
+//! Numbers are big-endian. Blocks are the payloads (`C1` blank, `C2` proposal, `C3` membership, `C4` any of them, encrypted) and the log's
 //! header (`D1`). raft-log takes a record that ends too early for the torn end of the file and truncates the log
 //! there. So a damaged length must never look like a short file, and a damaged record type must never be read as
 //! another type: hence the checksum after the length and the tag before everything else.
@@ -25,9 +27,12 @@ use super::{
     types::Payload,
     wire::{self, WireLogId, WireMembership, WirePayload, WireVote},
 };
-use crate::model::{
-    entry,
-    feature::{LEVEL_MAX, LEVEL_MIN},
+use crate::{
+    model::{
+        entry,
+        feature::{LEVEL_MAX, LEVEL_MIN},
+    },
+    store::at_rest::FileKey,
 };
 
 const ID: u8 = 0xA1;
@@ -35,7 +40,12 @@ const VOTE: u8 = 0xB1;
 const BLANK: u8 = 0xC1;
 const PROPOSAL: u8 = 0xC2;
 const MEMBERSHIP: u8 = 0xC3;
+const SEALED: u8 = 0xC4;
 const HEADER: u8 = 0xD1;
+/// The format of an encrypted payload.
+const SEALED_FORMAT: u8 = 1;
+/// What of an encrypted payload is readable: format, tag, feature level.
+const SEALED_HEAD_BYTES: usize = 6;
 
 /// Most bytes of a block: an entry has at most 16 MiB (`consensus.rs`), a membership far less.
 const BLOCK_BYTES_MAX: u32 = 64 << 20;
@@ -50,8 +60,46 @@ pub(super) struct LogPayload {
 impl LogPayload {
     /// The feature level that a node must know to apply it.
     pub(super) fn feature_level(&self) -> u32 {
-        if self.tag == PROPOSAL { entry::feature_level_of(&self.bytes) } else { LEVEL_MIN }
+        match self.tag {
+            PROPOSAL => entry::feature_level_of(&self.bytes),
+            SEALED => {
+                let level = self.bytes.get(2..).and_then(|rest| rest.first_chunk::<4>());
+                level.map_or(LEVEL_MIN, |level| u32::from_be_bytes(*level))
+            }
+            _ => LEVEL_MIN,
+        }
     }
+
+    /// Encrypts the payload of an entry.
+    pub(super) fn seal(self, key: &FileKey, id: &WireLogId) -> Self {
+        let level = self.feature_level().to_be_bytes();
+        let head = [&[SEALED_FORMAT, self.tag][..], &level].concat();
+        let sealed = key.seal(&place(&head, id), &self.bytes);
+        Self { tag: SEALED, bytes: [head, sealed].concat().into() }
+    }
+
+    /// Decrypts the payload of an entry. With a key, an entry that is not encrypted is damage unless `allows_plain`.
+    pub(super) fn open(self, key: Option<&FileKey>, id: &WireLogId, allows_plain: bool) -> io::Result<Self> {
+        if self.tag != SEALED {
+            let is_ours = key.is_none() || allows_plain;
+            return if is_ours { Ok(self) } else { Err(damaged("an entry that is not encrypted")) };
+        }
+        let (head, sealed) = self
+            .bytes
+            .split_at_checked(SEALED_HEAD_BYTES)
+            .filter(|(head, _)| head[0] == SEALED_FORMAT)
+            .ok_or_else(|| damaged("not an encrypted entry of a format that this version knows"))?;
+        let key = key.ok_or_else(|| damaged("an entry is encrypted, and there is no key for it"))?;
+        let opened = key.open(&place(head, id), sealed);
+        let bytes = opened.ok_or_else(|| damaged("an entry is not what was encrypted at its place"))?;
+        Ok(Self { tag: head[1], bytes: bytes.into() })
+    }
+}
+
+/// What an encrypted payload is bound to.
+fn place(head: &[u8], id: &WireLogId) -> Vec<u8> {
+    let id = [id.index, id.term, id.node].map(u64::to_be_bytes);
+    [head, &id.concat()].concat()
 }
 
 /// The log's header: the member that it belongs to, and the snapshot that is being installed.
@@ -184,7 +232,7 @@ impl Encode for LogPayload {
 
 impl Decode for LogPayload {
     fn decode<R: Read>(from: R) -> io::Result<Self> {
-        let (tag, bytes) = read_block(from, &[BLANK, PROPOSAL, MEMBERSHIP])?;
+        let (tag, bytes) = read_block(from, &[BLANK, PROPOSAL, MEMBERSHIP, SEALED])?;
         let payload = Self { tag, bytes: bytes.into() };
         match payload.feature_level() {
             level if level > LEVEL_MAX => Err(unknown_level(level)),
@@ -212,6 +260,7 @@ impl TryFrom<LogPayload> for Payload {
         let decoded = match payload.tag {
             BLANK => WirePayload::Blank,
             PROPOSAL => WirePayload::Proposal(payload.bytes),
+            SEALED => return Err(damaged("an entry is encrypted, and there is no key for it")),
             _ => WirePayload::Membership(
                 wire::from_bytes::<WireMembership>(&payload.bytes)
                     .map_err(|error| damaged(&error.to_string()))?,
@@ -224,7 +273,11 @@ impl TryFrom<LogPayload> for Payload {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{peer::Member, raft::types::EncodedProposal};
+    use crate::{
+        peer::Member,
+        raft::types::EncodedProposal,
+        store::at_rest::{AtRest, KEYS, Purpose},
+    };
 
     fn payloads() -> Vec<LogPayload> {
         let member = |id| (id, Member { id, api_addr: format!("a:{id}"), peer_addr: format!("p:{id}") });
@@ -274,6 +327,44 @@ mod tests {
             for length in 0..bytes.len() {
                 let error = LogPayload::decode(&bytes[..length]).unwrap_err();
                 assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+            }
+        }
+    }
+
+    #[test]
+    fn an_encrypted_payload_is_read_at_its_own_place_only() {
+        let directory = tempfile::tempdir().unwrap();
+        let at_rest = AtRest::for_tests(directory.path(), KEYS[0]);
+        let key = at_rest.sealing_key(Purpose::Log).unwrap();
+        let id = WireLogId { index: 7, term: 2, node: 1 };
+        for payload in payloads() {
+            let sealed = payload.clone().seal(&key, &id);
+            assert_eq!(sealed.feature_level(), payload.feature_level());
+            let mut bytes = Vec::new();
+            sealed.encode(&mut bytes).unwrap();
+            let decoded = LogPayload::decode(bytes.as_slice()).unwrap();
+            assert_eq!(decoded.clone().open(Some(&key), &id, false).unwrap(), payload);
+            let refused = |payload: LogPayload, key: Option<&FileKey>, id: &WireLogId| {
+                payload.open(key, id, false).unwrap_err().kind() == io::ErrorKind::InvalidData
+            };
+            for id in [WireLogId { index: 8, ..id }, WireLogId { term: 3, ..id }, WireLogId { node: 2, ..id }]
+            {
+                assert!(refused(decoded.clone(), Some(&key), &id));
+            }
+            assert!(refused(decoded.clone(), None, &id), "no key");
+            assert!(refused(payload.clone(), Some(&key), &id), "not encrypted");
+            assert_eq!(payload.clone().open(Some(&key), &id, true).unwrap(), payload);
+            assert!(Payload::try_from(decoded.clone()).is_err());
+            // What the checksum does not find: somebody wrote it.
+            for bit in 0..decoded.bytes.len() * 8 {
+                let mut bytes = decoded.bytes.to_vec();
+                bytes[bit / 8] ^= 1 << (bit % 8);
+                let changed = LogPayload { tag: SEALED, bytes: bytes.into() };
+                assert!(refused(changed, Some(&key), &id), "bit {bit}");
+            }
+            for cut in 0..decoded.bytes.len() {
+                let cut = LogPayload { tag: SEALED, bytes: decoded.bytes.slice(..cut) };
+                assert!(refused(cut, Some(&key), &id));
             }
         }
     }

@@ -16,10 +16,12 @@
 //! | where | what it does |
 //! |---|---|
 //! | `open` | the log from its files: made durable, identified |
+//! | `conversion` | the log written anew, when encryption was turned on or off |
 //! | `shared` | raft-log behind its lock: which change may wait, and which can't |
 //! | `recent` | the newest entries in memory |
 //! | `progress` | what is begun and not ended, and the watchdog over it |
 
+mod conversion;
 mod open;
 mod progress;
 mod recent;
@@ -34,13 +36,13 @@ use std::{
 
 use futures::{Stream, TryStreamExt, stream};
 use openraft::{
-    EntryPayload, LogState, RaftLogReader,
+    LogState, RaftLogReader,
     storage::{IOFlushed, RaftLogStorage},
 };
 use raft_log::{RaftLog, Types, api::raft_log_writer::RaftLogWriter};
 use tokio::sync::oneshot;
 
-pub(super) use self::open::Wal;
+pub(super) use self::{conversion::convert, open::Wal};
 use self::{
     progress::Operation,
     recent::{Found, RecentEntries},
@@ -263,15 +265,7 @@ impl Log {
 
     /// The members that the log's newest membership entry names, and whether each votes. Reads the whole log. Blocking.
     pub(super) fn members(&self) -> io::Result<Vec<(Member, bool)>> {
-        let newest = self.shared.read(|wal| {
-            let mut newest = None;
-            for entry in wal.read(0, u64::MAX) {
-                if let EntryPayload::Membership(members) = entry?.1.try_into()? {
-                    newest = Some(members);
-                }
-            }
-            Ok(newest)
-        })?;
+        let newest = self.shared.newest_membership()?;
         Ok(newest.map_or_else(Vec::new, |members| super::membership::with_votes(&members)))
     }
 
@@ -430,10 +424,11 @@ impl RaftLogStorage<TypeConfig> for Log {
         let (mut records, mut recent, mut bytes, mut level) = (Vec::new(), Vec::new(), 0, 0);
         for entry in entries {
             let payload = LogPayload::from(&entry.payload);
-            let length = payload.bytes.len();
-            bytes += length;
+            let (id, length) = (WireLogId::from(entry.log_id), payload.bytes.len());
             level = level.max(payload.feature_level());
-            records.push((WireLogId::from(entry.log_id), payload));
+            let payload = self.shared.keys.seal(&id, payload);
+            bytes += payload.bytes.len();
+            records.push((id, payload));
             recent.push((length, entry));
         }
         if !self.format.has(level) {

@@ -127,8 +127,10 @@ pub struct Start {
     pub me: Identity,
     /// The data directory: the log is in `log`, the store in `store` below it.
     pub directory: PathBuf,
-    /// Settings of the store.
+    /// Settings of the store. Its keys are opened here.
     pub store: store::Options,
+    /// The operator's file of data keys.
+    pub data_key_file: Option<PathBuf>,
     /// Calls to the other members.
     pub peers: Arc<Peers>,
     /// Raft's timers.

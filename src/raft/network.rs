@@ -216,8 +216,8 @@ impl MemberClient {
             bytes: file.bytes,
             digest: file.digest,
         };
-        let opened = tokio::fs::File::open(&file.path).await.map_err(snapshot_unreachable)?;
-        let sent = self.context.peers.send_snapshot(self.to, &self.addr, &header.to_header(), opened).await;
+        let content = self.context.store.content(&file).await.map_err(snapshot_unreachable)?;
+        let sent = self.context.peers.send_snapshot(self.to, &self.addr, &header.to_header(), content).await;
         let response = sent.map_err(snapshot_unreachable)?;
         let vote: WireVote = wire::from_bytes(&response).map_err(snapshot_unreachable)?;
         Ok(vote.into())

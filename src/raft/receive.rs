@@ -1,6 +1,7 @@
 //! The answers to other members' calls: openraft's requests, snapshots and digests.
 //!
-//! **Invariant:** every call that arrives here was admitted by `peer/admission.rs`; a malformed body is refused.
+//! **Invariants:** every call that arrives here was admitted by `peer/admission.rs`; a malformed body is refused. Whoever
+//! asks for votes, sends entries or a snapshot, or hands leadership over does so in his own name.
 
 use std::io;
 
@@ -16,30 +17,45 @@ use super::{
         WireTransferResponse, WireVote, WireVoteRequest, WireVoteResponse,
     },
 };
-use crate::peer::{ReceiveError, call::Call};
+use crate::{
+    peer::{NodeId, ReceiveError, call::Call},
+    store::SnapshotContent,
+};
 
 fn failed(error: impl std::fmt::Display) -> ReceiveError {
     ReceiveError::Failed(error.to_string())
 }
 
+/// Checks that a vote is that of the node that sends it.
+pub(super) fn check_sender(vote: &WireVote, from: NodeId) -> Result<(), ReceiveError> {
+    if vote.node == from {
+        return Ok(());
+    }
+    Err(ReceiveError::Malformed(format!("node {from} sends the vote of node {}", vote.node)))
+}
+
 impl Consensus {
-    /// Answers a member's call.
+    /// Answers a call of the member `from`.
     ///
     /// # Errors
     /// When the body is malformed, the call is none of consensus, or this node has stopped.
-    pub async fn receive(&self, call: Call, body: Bytes) -> Result<Bytes, ReceiveError> {
+    pub async fn receive(&self, from: NodeId, call: Call, body: Bytes) -> Result<Bytes, ReceiveError> {
         let raft = &self.inner.raft;
         let response = match call {
             Call::Append => {
-                let rpc = wire::from_bytes::<WireAppendRequest>(&body)?.try_into()?;
+                let request = wire::from_bytes::<WireAppendRequest>(&body)?;
+                check_sender(&request.vote, from)?;
+                let rpc = request.try_into()?;
                 wire::to_bytes(&WireAppendResponse::from(raft.append_entries(rpc).await.map_err(failed)?))
             }
             Call::Vote => {
-                let rpc = wire::from_bytes::<WireVoteRequest>(&body)?.into();
-                wire::to_bytes(&WireVoteResponse::from(raft.vote(rpc).await.map_err(failed)?))
+                let request = wire::from_bytes::<WireVoteRequest>(&body)?;
+                check_sender(&request.vote, from)?;
+                wire::to_bytes(&WireVoteResponse::from(raft.vote(request.into()).await.map_err(failed)?))
             }
             Call::PreVote => {
                 let request = wire::from_bytes::<WireVoteRequest>(&body)?;
+                check_sender(&request.vote, from)?;
                 // A candidate is alive: a leader need not wait for its back-off to end before it sends to it.
                 let candidate = request.vote.node;
                 let response = raft.pre_vote(request.into()).await.map_err(failed)?;
@@ -47,7 +63,9 @@ impl Consensus {
                 wire::to_bytes(&WireVoteResponse::from(response))
             }
             Call::Transfer => {
-                let rpc = wire::from_bytes::<WireTransferRequest>(&body)?.into();
+                let request = wire::from_bytes::<WireTransferRequest>(&body)?;
+                check_sender(&request.from, from)?;
+                let rpc = request.into();
                 wire::to_bytes(&WireTransferResponse::from(
                     raft.handle_transfer_leader(rpc).await.map_err(failed)?,
                 ))
@@ -77,18 +95,20 @@ impl Consensus {
         Ok(response.into())
     }
 
-    /// Receives a snapshot from a leader. `header` is the value of the HTTP header `x-concord-head`; `body` is the
+    /// Receives a snapshot from the leader `from`. `header` is the value of the HTTP header `x-concord-head`; `body` is the
     /// file as a stream of chunks.
     ///
     /// # Errors
     /// When the header is malformed, the file is damaged, or this node has stopped.
     pub async fn receive_snapshot(
         &self,
+        from: NodeId,
         header: Bytes,
         body: BoxStream<'static, io::Result<Bytes>>,
     ) -> Result<Bytes, ReceiveError> {
         let header = SnapshotHeader::from_header(&header)?;
         let vote = header.vote.ok_or_else(|| ReceiveError::Malformed("the header has no vote".into()))?;
+        check_sender(&vote, from)?;
         let file = snapshot::receive(&self.inner.store, &header, body).await?;
         let path = file.path.clone();
         let snapshot = snapshot_of(file).map_err(failed)?;
@@ -105,10 +125,10 @@ impl Consensus {
     }
 
     /// The newest snapshot, for a member that has lost its state: the value of the HTTP header `x-concord-head`,
-    /// and the opened file.
-    pub async fn current_snapshot(&self) -> Option<(Bytes, tokio::fs::File)> {
+    /// and its content.
+    pub async fn current_snapshot(&self) -> Option<(Bytes, SnapshotContent)> {
         let file = self.inner.store.current_snapshot()?;
-        let opened = tokio::fs::File::open(&file.path).await;
+        let opened = self.inner.store.content(&file).await;
         let opened =
             opened.inspect_err(|error| tracing::error!(%error, "the newest snapshot can't be read")).ok()?;
         let (index, metadata) = (file.position.index, file.position.raft_meta);

@@ -20,10 +20,11 @@ use super::{
     wire::{self, StateMetadata, WireLogId, WireVote},
 };
 use crate::{
-    model::{record::Revision, time::Timestamp},
+    model::{feature::AT_REST_LEVEL, record::Revision, time::Timestamp},
     peer::{Member, identity::Identity},
     store::{
         Position,
+        at_rest::AtRest,
         snapshot::backup::{self, Summary},
     },
 };
@@ -54,12 +55,14 @@ fn first_revision(backup: Revision, now: Timestamp) -> Result<Revision, String> 
 /// # Errors
 /// When the backup is damaged, the directory is not empty, or a file can't be written.
 pub(crate) fn restore(
-    from: &Path,
+    from: &backup::Input,
     directory: &Path,
     member: Member,
     now: Timestamp,
+    data_key_file: Option<&Path>,
 ) -> Result<(Summary, uuid::Uuid), String> {
     require_empty(directory)?;
+    let at_rest = AtRest::open(directory, data_key_file)?;
     let mut summary = backup::inspect(from).map_err(|error| error.to_string())?;
     let metadata = StateMetadata::decode(&summary.position.raft_meta)?;
     let last = metadata.last_log_id.ok_or("the backup is of a cluster that was not formed yet")?;
@@ -67,13 +70,17 @@ pub(crate) fn restore(
     // one number again, although they differ in the backup of a cluster whose entries held several proposals each.
     let first = first_revision(summary.revision.max(last.index), now)?;
     let last = WireLogId { index: first, node: member.id, ..last };
-    let identity =
-        Identity { cluster_id: uuid::Uuid::new_v4(), node_id: member.id, format: summary.feature_level };
+    let format =
+        if at_rest.seals() { summary.feature_level.max(AT_REST_LEVEL) } else { summary.feature_level };
+    let identity = Identity { cluster_id: uuid::Uuid::new_v4(), node_id: member.id, format };
     let metadata = wire::to_bytes(&StateMetadata::of_first_member(last, member));
     let position = Position { index: last.index, raft_meta: metadata };
-    backup::restore(from, &directory.join(STORE_DIRECTORY), &position).map_err(|error| error.to_string())?;
+    at_rest.prepare()?;
+    backup::restore(from, &directory.join(STORE_DIRECTORY), &position, &at_rest)
+        .map_err(|error| error.to_string())?;
     create_log(&directory.join(LOG_DIRECTORY), &identity, last)
         .map_err(|error| format!("the log in {} can't be created: {error}", directory.display()))?;
+    at_rest.converted()?;
     identity.write(directory)?;
     summary.revision = last.index;
     Ok((summary, identity.cluster_id))

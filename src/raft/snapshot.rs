@@ -14,14 +14,12 @@
 
 use std::{
     io,
-    path::Path,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
 use bytes::Bytes;
 use futures::{StreamExt, stream::BoxStream};
-use tokio::io::AsyncWriteExt;
 
 use super::{
     Consensus,
@@ -33,7 +31,7 @@ use super::{
 };
 use crate::{
     peer::ReceiveError,
-    store::{Position, SnapshotFile, Store},
+    store::{IncomingSnapshot, Position, SnapshotContent, SnapshotFile, Store},
 };
 
 /// How often the sizes are compared: a snapshot half a second late costs nothing.
@@ -124,19 +122,23 @@ impl SnapshotScheduler {
 }
 
 impl Consensus {
-    /// A snapshot of the state that is applied now, or of a later one, and its opened file.
+    /// A snapshot of the state that is applied now, or of a later one, and its content.
     ///
     /// # Errors
     /// When the snapshot can't be written or opened.
-    pub async fn fresh_snapshot(&self) -> Result<(SnapshotFile, tokio::fs::File), String> {
+    pub async fn fresh_snapshot(&self) -> Result<(SnapshotFile, SnapshotContent), String> {
         let (applied, store) = (self.inner.publisher.applied.load_full(), self.inner.store.clone());
-        let built = tokio::task::spawn_blocking(move || {
-            let file = build(&store, &applied)?;
-            let opened = std::fs::File::open(&file.path);
-            opened.map(|opened| (file, opened)).map_err(|error| error.to_string())
-        });
-        let (file, opened) = built.await.map_err(|error| error.to_string())??;
-        Ok((file, tokio::fs::File::from_std(opened)))
+        loop {
+            let (store, applied) = (store.clone(), applied.clone());
+            let built = tokio::task::spawn_blocking(move || build(&store, &applied)).await;
+            let file = built.map_err(|error| error.to_string())??;
+            match self.inner.store.content(&file).await {
+                Ok(content) => return Ok((file, content)),
+                // Two newer ones have replaced it meanwhile.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error.to_string()),
+            }
+        }
     }
 }
 
@@ -150,9 +152,10 @@ pub(super) async fn receive(
     header: &SnapshotHeader,
     body: BoxStream<'static, io::Result<Bytes>>,
 ) -> Result<SnapshotFile, ReceiveError> {
-    let path = store.incoming().map_err(|error| ReceiveError::Failed(error.to_string()))?;
+    let incoming = store.receive().await.map_err(|error| ReceiveError::Failed(error.to_string()))?;
+    let path = incoming.path().to_owned();
     let position = Position { index: header.index, raft_meta: header.metadata.clone() };
-    let verified = match write(&path, header.bytes, body).await {
+    let verified = match write(incoming, header.bytes, body).await {
         Ok(()) => {
             let (store, path, digest) = (store.clone(), path.clone(), header.digest);
             let verify = tokio::task::spawn_blocking(move || store.verify(&path, &position, digest)).await;
@@ -171,8 +174,11 @@ pub(super) async fn receive(
     verified.map_err(ReceiveError::Failed)
 }
 
-async fn write(to: &Path, bytes: u64, mut body: BoxStream<'static, io::Result<Bytes>>) -> io::Result<()> {
-    let mut file = tokio::fs::File::create(to).await?;
+async fn write(
+    mut file: IncomingSnapshot,
+    bytes: u64,
+    mut body: BoxStream<'static, io::Result<Bytes>>,
+) -> io::Result<()> {
     let mut length = 0;
     loop {
         let chunk = tokio::time::timeout(CHUNK_TIMEOUT, body.next()).await;
@@ -182,12 +188,11 @@ async fn write(to: &Path, bytes: u64, mut body: BoxStream<'static, io::Result<By
         if length > bytes {
             break;
         }
-        file.write_all(&chunk).await?;
+        file.write(&chunk).await?;
     }
     if length != bytes {
         let text = format!("the snapshot has {length} bytes or more, its header says {bytes}");
         return Err(io::Error::new(io::ErrorKind::InvalidData, text));
     }
-    file.flush().await?;
-    file.sync_all().await
+    file.finish().await
 }

@@ -1,6 +1,6 @@
 //! The start of consensus on a node, in five steps.
 //!
-//! 1. Refuse a directory that a newer version has written to. Open the log. A damaged log is refused, and so is a missing one where a log has existed: this member no
+//! 1. Open the keys of an encrypted directory. Refuse a directory that a newer version has written to. Open the log. A damaged log is refused, and so is a missing one where a log has existed: this member no
 //!    longer knows its vote.
 //! 2. Check that the log's header and the directory's identity name the same member.
 //! 3. Open the store with the range of the log. It returns the newest whole state.
@@ -30,7 +30,7 @@ use super::{
     directory_format::DirectoryFormat,
     divergence::DivergenceDetector,
     group::WriteGroups,
-    log::{Log, Wal},
+    log::{self, Log, Wal},
     machine::Machine,
     network::{Network, NetworkContext},
     snapshot::{self, SnapshotScheduler},
@@ -38,9 +38,10 @@ use super::{
     wire::{self, SnapshotHeader, StateMetadata},
 };
 use crate::{
+    model::feature::AT_REST_LEVEL,
     peer::{Member, NodeId, admission::AgreedMember, client::Peers, identity::Identity},
     state::State,
-    store::{Loaded, LogRange, Options, Position, Store, StoreError},
+    store::{Loaded, LogRange, Options, Position, Store, StoreError, at_rest::AtRest},
 };
 
 /// Most entries of one append; the log's reader bounds the bytes.
@@ -69,19 +70,22 @@ impl Consensus {
     /// # Errors
     /// See [`StartError`].
     pub async fn start(start: Start) -> Result<Self, StartError> {
-        let Start { me, directory, store, peers, timers, snapshot_log_bytes, log_stall_timeout, rescue } =
-            start;
+        let Start { me, directory, mut store, data_key_file, peers, timers, .. } = start;
+        let Start { snapshot_log_bytes, log_stall_timeout, rescue, .. } = start;
         if peers.me.get_or_init(|| me.clone()) != &me {
             return Err(StartError::Refused("the client for peer calls has another identity".into()));
         }
-        let opening = (me.clone(), directory.clone());
-        let wal = blocking(move || {
-            Store::refuse_newer(&opening.1.join(STORE_DIRECTORY))?;
-            open_log(&opening.0, &opening.1)
+        let opening = (me.clone(), directory.clone(), data_key_file);
+        let opened = blocking(move || {
+            let (me, directory, key_file) = opening;
+            let at_rest = open_keys(&me, &directory, key_file.as_deref())?;
+            Ok::<_, StartError>((open_log(&me, &directory, &at_rest)?, at_rest))
         });
-        let wal = wal.await??;
+        let (wal, at_rest) = opened.await??;
+        store.at_rest = at_rest.clone();
         let range = wal.range();
         let (store, loaded) = open_store(&directory, store, range).await?;
+        blocking(move || at_rest.converted()).await?.map_err(failed)?;
         let log = wal.with_listener(Arc::new(store.clone()), DirectoryFormat::new(&directory, me.format));
         let (state, position) = match loaded {
             Loaded::State(state, position) => (state, position),
@@ -124,10 +128,24 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     tokio::task::spawn_blocking(work).await.map_err(failed)
 }
 
+/// Opens the keys of the directory, and writes them if encryption is turned on. Refuses first, and changes nothing then.
+/// Blocking.
+fn open_keys(me: &Identity, directory: &Path, key_file: Option<&Path>) -> Result<AtRest, StartError> {
+    let at_rest = AtRest::open(directory, key_file).map_err(StartError::Refused)?;
+    Store::refuse_newer(&directory.join(STORE_DIRECTORY), &at_rest)?;
+    if at_rest.seals() {
+        // An older version takes what is encrypted for damaged.
+        DirectoryFormat::new(directory, me.format).require(AT_REST_LEVEL).map_err(failed)?;
+    }
+    at_rest.prepare().map_err(StartError::Failed)?;
+    Ok(at_rest)
+}
+
 /// Opens the log and checks that it is this member's. Blocking.
-fn open_log(me: &Identity, directory: &Path) -> Result<Wal, StartError> {
+fn open_log(me: &Identity, directory: &Path, at_rest: &AtRest) -> Result<Wal, StartError> {
     let path = directory.join(LOG_DIRECTORY);
-    let mut wal = Wal::open(&path).map_err(|error| {
+    let opened = log::convert(&path, at_rest).and_then(|()| Wal::open(&path));
+    let mut wal = opened.map(|wal| wal.with_keys(at_rest)).map_err(|error| {
         let text = format!("the log in {} can't be opened: {error}", path.display());
         if error.kind() == io::ErrorKind::Unsupported {
             StartError::Refused(text)
@@ -349,9 +367,9 @@ mod tests {
     #[test]
     fn a_log_of_another_member_is_refused() {
         let directory = tempfile::tempdir().unwrap();
-        drop(open_log(&identity(1), directory.path()).unwrap());
-        drop(open_log(&identity(1), directory.path()).unwrap());
-        let refusal = open_log(&identity(2), directory.path()).err().unwrap();
+        drop(open_log(&identity(1), directory.path(), &AtRest::default()).unwrap());
+        drop(open_log(&identity(1), directory.path(), &AtRest::default()).unwrap());
+        let refusal = open_log(&identity(2), directory.path(), &AtRest::default()).err().unwrap();
         assert!(
             matches!(&refusal, StartError::Refused(text) if text.contains("belongs to node 1")),
             "{refusal}"
@@ -361,9 +379,9 @@ mod tests {
     #[test]
     fn a_member_whose_log_was_emptied_is_refused() {
         let directory = tempfile::tempdir().unwrap();
-        drop(open_log(&identity(1), directory.path()).unwrap());
+        drop(open_log(&identity(1), directory.path(), &AtRest::default()).unwrap());
         std::fs::remove_dir_all(directory.path().join("log")).unwrap();
-        let refusal = open_log(&identity(1), directory.path()).err().unwrap();
+        let refusal = open_log(&identity(1), directory.path(), &AtRest::default()).err().unwrap();
         assert!(matches!(&refusal, StartError::Refused(text) if text.contains("new id")), "{refusal}");
     }
 }

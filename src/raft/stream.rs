@@ -35,10 +35,14 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::{
     Consensus,
+    receive::check_sender,
     types::{LogId, TypeConfig},
     wire::{self, WireAppendRequest, WireAppendResponse},
 };
-use crate::peer::framed::{self, Connection, Frames};
+use crate::peer::{
+    NodeId,
+    framed::{self, Connection, Frames},
+};
 
 /// Most requests in flight. Only one of them has entries: while a member writes a batch to its disk the next batch
 /// grows, and one fsync of many entries costs less than two of few. The other requests only advance the commit
@@ -207,10 +211,11 @@ async fn next_request<S: Stream + Unpin>(requests: Option<&mut S>) -> Option<S::
 }
 
 impl Consensus {
-    /// The member's end: responses the frames of an upgraded connection until it ends, fails, or this node stops.
-    pub(crate) async fn serve_stream(&self, connection: impl Connection + 'static) {
+    /// The member's end: responses the frames of a connection that `from` has opened until it ends, fails, or this node
+    /// stops.
+    pub(crate) async fn serve_stream(&self, from: NodeId, connection: impl Connection + 'static) {
         let (sink, source) = frames(Box::new(connection)).split();
-        let responses = self.inner.raft.stream_append(Requests(source));
+        let responses = self.inner.raft.stream_append(Requests { from, frames: source });
         let stopped = self.inner.machine_dropped.clone();
         tokio::select! {
             () = send_responses(sink, responses) => {}
@@ -234,18 +239,22 @@ async fn send_responses<E>(
     }
 }
 
-/// The requests in a connection's frames, until it ends or a frame is malformed.
-struct Requests<S>(S);
+/// The requests of a node in a connection's frames, until it ends, a frame is malformed or not the node's own.
+struct Requests<S> {
+    from: NodeId,
+    frames: S,
+}
 
 impl<S: Stream<Item = io::Result<bytes::BytesMut>> + Unpin> Stream for Requests<S> {
     type Item = AppendEntriesRequest<TypeConfig>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let Some(frame) = std::task::ready!(self.0.poll_next_unpin(context)) else {
+        let Some(frame) = std::task::ready!(self.frames.poll_next_unpin(context)) else {
             return Poll::Ready(None);
         };
         let request = frame.map_err(|error| error.to_string()).and_then(|frame| {
             let request = wire::from_bytes::<WireAppendRequest>(&frame).map_err(|error| error.to_string())?;
+            check_sender(&request.vote, self.from).map_err(|error| error.to_string())?;
             request.try_into().map_err(|error: crate::peer::ReceiveError| error.to_string())
         });
         Poll::Ready(request.inspect_err(|error| tracing::warn!("an append stream failed: {error}")).ok())
@@ -444,7 +453,14 @@ mod tests {
         let (mut leader, member) = connection();
         leader.send(Bytes::from(wire::to_bytes(&WireAppendRequest::from(&request(1, 2))))).await.unwrap();
         leader.send(Bytes::from_static(b"?")).await.unwrap();
-        let requests: Vec<_> = Requests(member).collect().await;
+        let requests: Vec<_> = Requests { from: 1, frames: member }.collect().await;
         assert_eq!(requests.iter().map(|request| request.entries.len()).collect::<Vec<_>>(), [2]);
+    }
+
+    #[tokio::test]
+    async fn entries_in_the_name_of_another_node_end_the_member_s_end() {
+        let (mut leader, member) = connection();
+        leader.send(Bytes::from(wire::to_bytes(&WireAppendRequest::from(&request(1, 2))))).await.unwrap();
+        assert_eq!(Requests { from: 2, frames: member }.count().await, 0);
     }
 }

@@ -88,6 +88,7 @@ async fn start(directory: &Path) -> Result<Consensus, StartError> {
         snapshot_log_bytes: 1 << 20,
         log_stall_timeout: Duration::from_secs(60),
         rescue: Vec::new(),
+        data_key_file: None,
     })
     .await
 }
@@ -96,7 +97,7 @@ fn proposal(number: u64) -> Proposal {
     let key = Key::parse(&format!("definition-{number}")).unwrap();
     let command = Command::CreateDefinition { key, indexes: Vec::new(), schema: None };
     let (at, by) = (Timestamp(number), "root".into());
-    Proposal { at, by, reason: None, request: None, definition_read: None, command }
+    Proposal { at, by, reason: None, request: None, definition_read: None, command, key: None }
 }
 
 async fn write(consensus: &Consensus, number: u64) -> u64 {

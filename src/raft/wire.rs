@@ -84,7 +84,7 @@ pub(super) enum WirePayload {
 /// Entries from the leader; a heartbeat has none.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct WireAppendRequest {
-    vote: WireVote,
+    pub(super) vote: WireVote,
     previous: Option<WireLogId>,
     entries: Vec<(WireLogId, WirePayload)>,
     committed: Option<WireLogId>,
@@ -118,7 +118,7 @@ pub(super) struct WireVoteResponse {
 /// The leader's request that a follower takes leadership over.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct WireTransferRequest {
-    from: WireVote,
+    pub(super) from: WireVote,
     to: NodeId,
     last: Option<WireLogId>,
 }

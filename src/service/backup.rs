@@ -17,9 +17,12 @@ use tokio::{
 
 use super::{
     Service,
-    request::{Consistency, Refusal},
+    request::{Consistency, Principal, Refusal},
 };
-use crate::model::{limits::BACKUP_RATE_MIN, record::Revision};
+use crate::{
+    model::{access_key::Verb, limits::BACKUP_RATE_MIN, record::Revision},
+    store::SnapshotContent,
+};
 
 /// Bytes of one chunk of the file.
 const CHUNK_BYTES: usize = 256 << 10;
@@ -31,9 +34,9 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 pub struct Backup {
     /// The state's revision.
     pub revision: Revision,
-    /// The file's length.
+    /// The length of its content.
     pub bytes: u64,
-    file: tokio::fs::File,
+    file: SnapshotContent,
     permit: OwnedSemaphorePermit,
 }
 
@@ -41,8 +44,9 @@ impl Service {
     /// The snapshot file of a state that satisfies the consistency.
     ///
     /// # Errors
-    /// When another backup is being made, no such state can be confirmed in time, or the file can't be written.
-    pub async fn backup(&self, consistency: Consistency) -> Result<Backup, Refusal> {
+    /// When the principal may not; when another backup is being made, no such state can be confirmed in time, or the file can't be written.
+    pub async fn backup(&self, principal: &Principal, consistency: Consistency) -> Result<Backup, Refusal> {
+        principal.authorize(Verb::Backup, None)?;
         let busy = |_| Refusal::LimitReached("this node is making a backup, and makes one at a time".into());
         let permit = Arc::clone(&self.inner.backups).try_acquire_owned().map_err(busy)?;
         self.view(consistency).await?;

@@ -132,7 +132,8 @@ impl Service {
         for to in consensus.state().feature_level() + 1..=offered.min(self.levels().offered) {
             let (at, by) = (self.stamp(&consensus.state()).await, AUTHOR.into());
             let command = Command::RaiseFeatureLevel { to };
-            let proposal = Proposal { at, by, reason: None, request: None, definition_read: None, command };
+            let proposal =
+                Proposal { at, by, reason: None, request: None, definition_read: None, command, key: None };
             match timeout(self.inner.options.write_timeout, consensus.write(proposal)).await {
                 Ok(Ok(_)) => tracing::info!(level = to, "the cluster has feature level {to} from now on"),
                 // The state shows whether it was applied.

@@ -59,7 +59,8 @@ impl Service {
         let upto = left.or_else(|| too_old(&state, self.confirmed_time(CONFIRM)?))?;
         let command = Command::Forget { upto };
         let (by, at) = (AUTHOR.to_owned(), self.stamp(&state).await);
-        let proposal = Proposal { at, by, reason: None, request: None, definition_read: None, command };
+        let proposal =
+            Proposal { at, by, reason: None, request: None, definition_read: None, command, key: None };
         match timeout(FORGET_TIMEOUT, consensus.write(proposal)).await {
             Ok(Ok(_)) => {}
             Ok(Err(error)) => tracing::debug!(?error, "forgetting was not decided"),
@@ -96,7 +97,7 @@ mod tests {
         let proposal = |at: u64, id: Option<u8>, command: Command| {
             let request = id.map(|id| IdempotencyKey { id: [id; 16], fingerprint: [2; 16] });
             let (at, by) = (Timestamp(at), "root".to_owned());
-            Proposal { at, by, reason: None, request, definition_read: None, command }
+            Proposal { at, by, reason: None, request, definition_read: None, command, key: None }
         };
         let (definition, key) = (Key::parse("d").unwrap(), Key::parse("k").unwrap());
         let delete = Command::DeleteConfig { definition, key, expect: Expect::Present };

@@ -5,10 +5,9 @@ use std::time::Duration;
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 
 use super::{
-    access::Principal,
     forward::wire::{WireAnswer, WireRequest},
     read::cursor::Cursor,
-    request::{Caller, Write, WriteRequest},
+    request::{Caller, Principal, Write, WriteRequest},
 };
 use crate::{
     fuzz_targets::{JSON_DEPTH, samples},
@@ -48,12 +47,17 @@ pub(crate) fn forwarded_seeds() -> Vec<Vec<u8>> {
     let patch = Write::PatchConfig { definition: definition.clone(), key: key.clone(), patch, expect };
     let delete = Write::DeleteConfig { definition: definition.clone(), key, expect: Expect::Present };
     let schema = Some(document(r#"{"type":"object"}"#));
-    let create = Write::CreateDefinition { key: definition, indexes: vec!["a".into()], schema };
+    let create = Write::CreateDefinition {
+        key: definition,
+        indexes: vec!["a".into()],
+        schema,
+        format_assertion: None,
+    };
     let batch = Write::Batch(vec![put.clone(), delete.clone()]);
     let seed = |kind: u8, bytes: &[u8]| [&[kind], bytes].concat();
     let request = |write: Write| {
         let caller = Caller {
-            principal: Principal { id: "root".into() },
+            principal: Principal::root(),
             reason: Some("why".into()),
             idempotency_key: samples::all_proposals()[0].request,
             dry_run: false,

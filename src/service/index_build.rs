@@ -78,5 +78,6 @@ fn step(definition: &Definition, at: Timestamp) -> Option<Proposal> {
         request: None,
         definition_read: None,
         command: Command::BuildIndex { key, begun, cursor },
+        key: None,
     })
 }

@@ -14,18 +14,30 @@
 //! is under attack. A request that is larger than all this is admitted while no other large one is,
 //! and counts as three quarters of its share, so that the small ones beside it find their room.
 //!
+//! Of the share of the callers a stored key may use one half (`KEY_PART`), so that one greedy key leaves room to the
+//! others; a request of its own that is larger is admitted while it has no other.
+//!
 //! **Invariant:** a share holds at most its bytes and one request beyond; what is reserved is released when its holder
 //! is dropped.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
-use super::Refusal;
+use super::{
+    Refusal,
+    origin::{KeyTag, Origin},
+};
 
 /// Bytes up to which a reservation counts as small: above common configs, below what could fill a share soon.
 pub const SMALL_BYTES: u64 = 64 << 10;
+
+/// The part of the callers' share that one stored key may use.
+const KEY_PART: u64 = 2;
 
 /// For whom bytes are reserved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +54,8 @@ pub(crate) struct MemoryBudget {
     pins_max: u64,
     callers: Arc<Account>,
     peers: Arc<Account>,
+    /// What stored keys have reserved of the callers' share.
+    of_keys: Mutex<BTreeMap<KeyTag, Weak<Account>>>,
 }
 
 /// What one share has reserved.
@@ -55,6 +69,8 @@ struct Account {
 #[derive(Debug)]
 pub struct Reservation {
     account: Arc<Account>,
+    /// That of the stored key which it is for.
+    of_key: Option<Arc<Account>>,
     bytes: u64,
 }
 
@@ -62,7 +78,8 @@ impl MemoryBudget {
     /// A budget of so many bytes.
     pub(crate) fn new(bytes: u64) -> Self {
         let account = |max| Arc::new(Account { max, used: AtomicU64::new(0) });
-        Self { pins_max: bytes / 2, callers: account(bytes / 8 * 3), peers: account(bytes / 8) }
+        let (callers, peers) = (account(bytes / 8 * 3), account(bytes / 8));
+        Self { pins_max: bytes / 2, callers, peers, of_keys: Mutex::default() }
     }
 
     /// The bytes that all pins may keep in memory.
@@ -77,11 +94,24 @@ impl MemoryBudget {
 
     /// An empty reservation, which grows.
     pub(crate) fn begin(&self, share: Share) -> Reservation {
-        let account = match share {
-            Share::Callers => &self.callers,
-            Share::Peers => &self.peers,
+        let (account, of_key) = match share {
+            Share::Callers => (&self.callers, Origin::current().key().map(|tag| self.of_key(tag))),
+            Share::Peers => (&self.peers, None),
         };
-        Reservation { account: Arc::clone(account), bytes: 0 }
+        Reservation { account: Arc::clone(account), of_key, bytes: 0 }
+    }
+
+    /// The account of a stored key, which lives as long as a reservation of it.
+    fn of_key(&self, tag: KeyTag) -> Arc<Account> {
+        // Nothing panics while it is held, and an account that is lost counts from zero again.
+        let mut accounts = self.of_keys.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = accounts.get(&tag).and_then(Weak::upgrade) {
+            return found;
+        }
+        accounts.retain(|_, account| account.strong_count() > 0);
+        let new = Arc::new(Account { max: self.callers.max / KEY_PART, used: AtomicU64::new(0) });
+        accounts.insert(tag, Arc::downgrade(&new));
+        new
     }
 
     /// Reserves bytes.
@@ -99,6 +129,13 @@ impl Account {
     /// What a reservation that is not small may use.
     fn large_max(&self) -> u64 {
         self.max / 4 * 3
+    }
+
+    /// Adds bytes to those that one holder has, if they fit or if it is the only holder.
+    fn add(&self, bytes: u64, held: u64) -> bool {
+        let fits = |used: u64| used.saturating_add(bytes) <= self.max || used <= held;
+        let add = |used: u64| fits(used).then(|| used.saturating_add(bytes));
+        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
     }
 }
 
@@ -122,13 +159,26 @@ impl Reservation {
         };
         let add = |used: u64| Some(used.saturating_add(grown(used)? - self.bytes));
         let before = self.account.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
-        self.bytes = before.ok().and_then(grown).ok_or_else(refusal)?;
+        let after = before.ok().and_then(grown).ok_or_else(refusal)?;
+        let more = after - self.bytes;
+        if let Some(key) = &self.of_key
+            && !key.add(more, self.bytes)
+        {
+            self.account.used.fetch_sub(more, Ordering::Relaxed);
+            return Err(Refusal::LimitReached(
+                "the requests of this access key in flight hold as much memory as this node gives one key"
+                    .into(),
+            ));
+        }
+        self.bytes = after;
         Ok(())
     }
 
     /// Reserves more bytes although they may not fit: for what can't be refused any more.
     pub fn grow_anyway(&mut self, bytes: u64) {
-        self.account.used.fetch_add(bytes, Ordering::Relaxed);
+        for account in std::iter::once(&self.account).chain(&self.of_key) {
+            account.used.fetch_add(bytes, Ordering::Relaxed);
+        }
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
@@ -143,7 +193,7 @@ impl Reservation {
     pub fn split(&mut self, bytes: u64) -> Self {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
-        Self { account: Arc::clone(&self.account), bytes }
+        Self { account: Arc::clone(&self.account), of_key: self.of_key.clone(), bytes }
     }
 
     /// The reserved bytes.
@@ -161,7 +211,9 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.account.used.fetch_sub(self.bytes, Ordering::Relaxed);
+        for account in std::iter::once(&self.account).chain(&self.of_key) {
+            account.used.fetch_sub(self.bytes, Ordering::Relaxed);
+        }
     }
 }
 
@@ -214,6 +266,32 @@ mod tests {
         one.grow(MIB).unwrap();
         drop((one, other));
         assert_eq!(budget.callers.used.load(Ordering::Relaxed), 0, "a refused growth reserves nothing");
+    }
+
+    #[tokio::test]
+    async fn a_stored_key_leaves_room_to_others() {
+        let budget = MemoryBudget::new(64 * MIB);
+        let origin = |key: u8| Origin::Key([key; 12], [127, 0, 0, 1].into());
+        let take = async |key: u8, bytes: u64| {
+            origin(key).serve(async { budget.reserve(Share::Callers, bytes) }).await
+        };
+        let mut held = Vec::new();
+        while let Ok(more) = take(1, MIB).await {
+            held.push(more);
+        }
+        assert_eq!(held.len(), 12, "half of 24 MiB");
+        assert!(take(1, 1).await.is_err());
+        let other = take(2, MIB).await.expect("there is room for another key");
+        budget.reserve(Share::Callers, MIB).expect("and for the root key");
+        drop(held);
+        let mut whole = take(1, 16 * MIB).await.expect("alone it may be larger than the part of a key");
+        assert!(take(1, 1).await.is_err(), "not beside it");
+        let part = whole.split(10 * MIB);
+        drop(whole);
+        drop(take(1, MIB).await.expect("what was given back counts for the key"));
+        drop((part, other));
+        assert_eq!(budget.callers.used.load(Ordering::Relaxed), 0);
+        assert!(budget.of_keys.lock().unwrap().values().all(|account| account.strong_count() == 0));
     }
 
     #[test]

@@ -9,6 +9,7 @@
 //! | the time of the log, from the clocks of the members | `clock` |
 //! | when an idempotency key is forgotten | `forgetting` |
 //! | targets of the fuzzer | `fuzz` |
+//! | what a caller is shown of data with secret values | `redaction` |
 //! | how an attempt is repeated through changes of the leader | `retry` |
 //! | linearizable reads, cursors and pages | `read` |
 //! | earlier revisions, their retention | `history` |
@@ -17,10 +18,15 @@
 //! | the feature level of the cluster, and which levels the members know | `feature_level` |
 //! | builds of indexes (on the leader) | `index_build` |
 //! | the file that holds the whole state | `backup` |
-//! | the owner of a credential | `access` |
+//! | the certificates of this node: when they end, when their files change | `certificates` |
+//! | the owner of a credential; access keys | `access` |
+//! | who asked for what and what was decided | `audit` |
+//! | what a caller may see of a state | `view` |
 //! | the free space that writes leave on the disk, of this node and of a majority | `disk_reserve`, `room` |
 //! | threads for work that takes longer than about a millisecond, and whose turn it is | `cpu_pool` |
+//! | the file of data keys, read again | `data_key` |
 //! | where a request comes from | `origin` |
+//! | rates and open things of an access key, failed credentials of an address | `quota` |
 //! | the bytes that requests in flight hold in memory | `memory_budget` |
 //! | where what is large is freed | `deferred_drop` |
 //!
@@ -29,14 +35,17 @@
 //! A node has no log and no consensus before it has an identity. [`Service::init`] writes it, on this node or through a
 //! call from another.
 //!
-//! **Invariants:** the wall clock is read here and nowhere else, for `clock` alone; timeouts use the monotonic one. The units depend on each other in one direction only.
+//! **Invariants:** the wall clock is read here and nowhere else, for `clock` and for the lines of `audit`; timeouts use the monotonic one. The units depend on each other in one direction only.
 //! *Unavailable* is answered only when a write has certainly not been proposed; whatever may have been applied is
 //! *undecided*, and stays so through every retry.
 
 pub mod access;
+pub mod audit;
 mod backup;
+mod certificates;
 mod clock;
 mod cpu_pool;
+mod data_key;
 mod deferred_drop;
 mod disk_reserve;
 mod feature_level;
@@ -49,10 +58,13 @@ mod index_build;
 pub(crate) mod membership;
 pub mod memory_budget;
 mod origin;
+pub mod quota;
 pub(crate) mod read;
+mod redaction;
 mod request;
 mod retry;
 mod room;
+mod view;
 pub mod watch;
 mod write;
 
@@ -70,6 +82,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     model::{
+        access_key::Quota,
         limits::{BACKUPS_MAX, HISTORY_READS_MAX, Limits},
         record::Revision,
         time::Timestamp,
@@ -79,21 +92,24 @@ use crate::{
         call::Call,
         client::{Lane, Peers},
         framed::FramedCalls,
+        tls::callers::CallerTls,
     },
     raft::{Consensus, Timers},
     state::State,
     store,
 };
-pub use access::{Access, Principal};
+pub use access::{Access, NotAuthenticated, keys::MadeKey};
 pub use backup::Backup;
 pub use history::retention::Retention;
 pub use membership::change::{Change, Changed};
 pub use memory_budget::{Reservation, Share};
-pub use origin::Origin;
+pub use origin::{CallerAddress, Origin};
+pub use redaction::{RedactedRecords, ShownTo};
 pub use request::{
-    Alarm, Caller, ClusterView, Compiled, Consistency, Level, MemberView, NewSchema, NewUnique, Refusal,
-    Rollback, Write, Written,
+    AccessWrite, Alarm, Caller, ClusterView, Compiled, Consistency, KeyPatch, Level, MemberView, NewSchema,
+    NewUnique, Principal, Refusal, Rollback, Write, Written,
 };
+pub use view::DefinitionView;
 pub(crate) use write::forwarded::Parts;
 pub use write::{
     config_scan::{Breaking, Report},
@@ -127,10 +143,20 @@ pub struct Options {
     pub disk_reserve_bytes: u64,
     /// Members that may be asked for a snapshot when this node's state is damaged.
     pub rescue: Vec<Member>,
+    /// The operator's file of data keys; with one, the data directory is encrypted.
+    pub data_key_file: Option<PathBuf>,
     /// How much of the history is retained.
     pub retention: Retention,
     /// The highest feature level of the cluster that this node agrees to.
     pub feature_level_max: u32,
+    /// TLS of the listener for callers.
+    pub caller_tls: Option<Arc<CallerTls>>,
+    /// The audit log.
+    pub audit: audit::Options,
+    /// The quotas of keys that have none of their own.
+    pub quotas: Quota,
+    /// Failed credentials of an address in a minute; 0 for as many as come.
+    pub failed_credentials: u64,
 }
 
 /// What a node does for its callers. Cloning shares it.
@@ -143,6 +169,9 @@ pub struct Service {
 struct Inner {
     options: Options,
     access: Access,
+    audit: audit::Audit,
+    quotas: quota::Quotas,
+    failed_credentials: quota::FailedCredentials,
     peers: Arc<Peers>,
     consensus: SetOnce<Consensus>,
     /// Held while an identity is written or consensus is started: one at a time.
@@ -155,6 +184,7 @@ struct Inner {
     history_reads: Semaphore,
     validators: write::validators::Validators,
     record_locks: write::record_locks::RecordLocks,
+    keyed_writes: write::keyed_writes::KeyedWrites,
     forwarding: Arc<forward::batching::Batcher>,
     disk_reserve: disk_reserve::DiskReserve,
     voters_room: room::VotersRoom,
@@ -185,6 +215,9 @@ impl Service {
         let memory_budget = memory_budget::MemoryBudget::new(options.limits.in_flight_bytes as u64);
         let inner = Inner {
             access,
+            audit: audit::Audit::start(options.audit.clone(), options.node_id),
+            quotas: quota::Quotas::new(options.quotas),
+            failed_credentials: quota::FailedCredentials::new(options.failed_credentials),
             peers,
             consensus: SetOnce::new(),
             forming: tokio::sync::Mutex::new(()),
@@ -193,6 +226,7 @@ impl Service {
             history_reads: Semaphore::new(HISTORY_READS_MAX),
             validators: write::validators::Validators::default(),
             record_locks: write::record_locks::RecordLocks::default(),
+            keyed_writes: write::keyed_writes::KeyedWrites::default(),
             forwarding: Arc::default(),
             disk_reserve: disk_reserve::DiskReserve::new(
                 options.directory.clone(),
@@ -258,12 +292,6 @@ impl Service {
         self.inner.consensus.get()
     }
 
-    /// The principal of a credential (the header's value without `Bearer `); `None` when the credential is unknown.
-    #[must_use]
-    pub fn authenticate(&self, credential: &[u8]) -> Option<Principal> {
-        self.inner.access.principal(credential)
-    }
-
     /// The applied revision, however old (for headers of errors); 0 before the node has an identity.
     #[must_use]
     pub fn revision(&self) -> Revision {
@@ -271,8 +299,7 @@ impl Service {
     }
 
     /// The state that this node has applied, however old; empty before the node has an identity.
-    #[must_use]
-    pub fn applied(&self) -> Arc<State> {
+    fn applied(&self) -> Arc<State> {
         self.consensus().map(Consensus::state).unwrap_or_default()
     }
 
@@ -294,6 +321,7 @@ impl Service {
         if let Some(consensus) = self.consensus() {
             consensus.shutdown().await;
         }
+        self.inner.audit.flush().await;
     }
 
     /// Completes with the reason when this node can't continue.
@@ -336,7 +364,10 @@ async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stat
 }
 
 /// This machine's wall clock, right or wrong.
-#[expect(clippy::disallowed_methods, reason = "the one place that reads it, for the time of the log")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one place that reads it, for the time of the log and of audit lines"
+)]
 pub(crate) fn now() -> Timestamp {
     // A clock before 1970 reads as 0: it is wrong by so much that it can't matter by how much.
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

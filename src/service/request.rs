@@ -7,27 +7,31 @@
 //! **Invariants:** nothing here decides anything or waits for anything. *Unavailable* means that a write has certainly
 //! not been applied; whatever may have been applied is *undecided*.
 
-use std::{
-    collections::BTreeSet,
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+mod access;
+mod compiled;
+mod principal;
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
-use super::{access::Principal, deferred_drop::DeferredDrop};
+use super::deferred_drop::DeferredDrop;
 use crate::{
     model::{
+        access_key::Verb,
         command::{Applied, Expect, IdempotencyKey, Outcome},
         document::Document,
         error::{Invalid, Rejection, Violation},
         patch::Patch,
         record::Revision,
-        schema::Schema,
+        redaction::RedactedPlaces,
     },
     peer::NodeId,
 };
+
+pub use access::{AccessWrite, KeyPatch};
+pub use compiled::Compiled;
+pub use principal::Principal;
 
 /// Who asks for a write, and what they say about it.
 #[derive(Debug, Clone)]
@@ -73,6 +77,8 @@ pub enum Write {
         indexes: Vec<String>,
         /// Its schema; `None` accepts any object.
         schema: Option<Document>,
+        /// Whether `format` is asserted; `None` when the caller does not say.
+        format_assertion: Option<bool>,
     },
     /// Replaces a definition's indexed paths.
     SetIndexes {
@@ -131,6 +137,8 @@ pub enum Write {
     },
     /// All of these in their order, or none of them. A batch holds no batches.
     Batch(Vec<Write>),
+    /// Changes the access keys.
+    Access(AccessWrite),
 }
 
 /// A config's data at an earlier revision, validated against the definition as it is now. The config may have been
@@ -156,23 +164,14 @@ pub struct NewSchema {
     pub key: String,
     /// Its schema from now on; `None` accepts any object.
     pub schema: Option<Document>,
+    /// Whether `format` is asserted; `None` when the caller does not say.
+    pub format_assertion: Option<bool>,
     /// The precondition.
     pub expect: Expect,
     /// Store it even though configs violate it.
     pub force: bool,
     /// The compiled schema.
     pub compiled: Compiled,
-}
-
-/// A schema that is compiled on first use, and once: its write may be prepared many times while others change the
-/// definition, and if each preparation compiled it again, a write that takes longer than theirs would never succeed.
-#[derive(Debug, Clone, Default)]
-pub struct Compiled(pub(super) Arc<OnceLock<Result<Arc<Schema>, Vec<Violation>>>>);
-
-impl Compiled {
-    pub(super) fn get(&self, value: &Value) -> Result<Arc<Schema>, Vec<Violation>> {
-        self.0.get_or_init(|| Schema::compile(value).map(Arc::new)).clone()
-    }
 }
 
 /// New unique paths for a definition.
@@ -203,6 +202,8 @@ pub(super) enum Effect {
     Remove,
     /// Whatever its operations do.
     Batch,
+    /// Changes who may do what.
+    Access,
 }
 
 /// The keys of what a write changes.
@@ -215,6 +216,8 @@ pub(super) enum Target<'a> {
     },
     /// The targets of its operations.
     Batch,
+    /// The access keys.
+    Keys,
 }
 
 impl Write {
@@ -228,6 +231,7 @@ impl Write {
             Self::PatchConfig { .. } => Effect::Compute,
             Self::DeleteDefinition { .. } | Self::DeleteConfig { .. } => Effect::Remove,
             Self::Batch(_) => Effect::Batch,
+            Self::Access(write) => write.effect(),
         }
     }
 
@@ -244,6 +248,7 @@ impl Write {
             | Self::PatchConfig { definition, key, .. }
             | Self::Rollback(Rollback { definition, key, .. }) => Target::Config { definition, key },
             Self::Batch(_) => Target::Batch,
+            Self::Access(_) => Target::Keys,
         }
     }
 
@@ -259,6 +264,7 @@ impl Write {
             | Self::DeleteDefinition { .. }
             | Self::DeleteConfig { .. }
             | Self::SetUnique(_)
+            | Self::Access(_)
             | Self::Batch(_) => None,
         }
     }
@@ -268,11 +274,11 @@ impl Write {
         self.document().map_or(0, |document| document.text.len())
     }
 
-    /// The key of its definition; empty for a batch, which may have several.
+    /// The key of its definition; empty for a batch, which may have several, and for what has none.
     pub(super) fn definition(&self) -> &str {
         match self.target() {
             Target::Definition(definition) | Target::Config { definition, .. } => definition,
-            Target::Batch => "",
+            Target::Batch | Target::Keys => "",
         }
     }
 
@@ -332,6 +338,8 @@ pub struct Written {
     pub dry_run: bool,
     /// What the leader computed for the record (`PatchConfig`); `None` where it is not known any more.
     pub content: Option<Arc<str>>,
+    /// The places of `content` that the caller is not shown.
+    pub redacted: RedactedPlaces,
 }
 
 /// Why a request was not carried out. Sent between nodes: new variants go to the end.
@@ -365,6 +373,21 @@ pub enum Refusal {
     TestFailed(Violation),
     /// This node has as many of something open as it may; the text names the limit.
     LimitReached(String),
+    /// The key is good, but does not have this right; the same whether what is asked for exists or not.
+    Forbidden {
+        /// The right.
+        verb: Verb,
+        /// The operation of a batch, from 0, that needs it.
+        operation: Option<u32>,
+    },
+    /// The key was good when the request came and is not any more; certainly not applied.
+    KeyEnded,
+    /// As [`Self::Conflict`], with its location.
+    ConflictAt(Violation),
+    /// An index that the request needs is being built. Never sent to another node, which may not know it.
+    Building(String),
+    /// The state of a cursor is no longer there. Never sent, likewise.
+    CursorExpired(String),
 }
 
 impl From<Rejection> for Refusal {
@@ -423,6 +446,8 @@ pub struct ClusterView {
     pub digest: u128,
     /// The feature level of the cluster at `revision`.
     pub feature_level: u32,
+    /// The id of the data key under which this node's data directory is encrypted; `None` when it is not.
+    pub data_key: Option<String>,
     /// All members.
     pub members: Vec<MemberView>,
     /// What is wrong, as far as this node knows.

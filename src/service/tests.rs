@@ -4,7 +4,10 @@ use std::path::Path;
 
 use super::*;
 use crate::{
-    model::command::Expect,
+    model::{
+        access_key::{AccessKey, Grant, Grants, KeyId, Pattern, Quota, Verb},
+        command::Expect,
+    },
     peer::{
         client::Secrets,
         identity::{FORMAT, Identity},
@@ -14,6 +17,25 @@ use crate::{
 
 pub(crate) const SECRET: &str = "a-cluster-secret";
 pub(crate) const KEY: &str = "a-root-key-of-length";
+
+/// The owner of a stored key with these verbs for all definitions.
+pub(crate) fn owner(verbs: &[Verb]) -> Principal {
+    let definitions = vec![Pattern::parse("*").unwrap()];
+    let key = AccessKey {
+        id: KeyId::parse("abcdefghijkl").unwrap(),
+        name: "some".into(),
+        grants: Grants(vec![Grant { verbs: verbs.iter().copied().collect(), definitions }]),
+        quota: Quota::default(),
+        expires_at: None,
+        created_at: Timestamp(1),
+        created_by: "root".into(),
+        modified_at: Timestamp(1),
+        revision: 1,
+        secrets: Vec::new(),
+        last_used_day: None,
+    };
+    Principal::of_key(Arc::new(key), 1)
+}
 
 /// Node 1, without consensus.
 pub(crate) fn service(directory: &Path, limits: Limits) -> Service {
@@ -27,14 +49,20 @@ pub(crate) fn patient_service(directory: &Path) -> Service {
     with_options(Options { write_timeout: time, read_timeout: time, ..options })
 }
 
+/// Node 1, without consensus, with an audit log.
+pub(crate) fn audited_service(directory: &Path, audit: audit::Options) -> Service {
+    with_options(Options { audit, ..options(directory, Limits::default()) })
+}
+
 fn with_options(options: Options) -> Service {
-    Service::new(options, Access::new(KEY), Arc::new(Peers::new(Secrets(vec![SECRET.into()]))))
+    Service::new(options, Access::new([KEY]), Arc::new(Peers::new(Secrets(vec![SECRET.into()]))))
 }
 
 fn options(directory: &Path, limits: Limits) -> Options {
     Options {
         retention: Retention::default(),
         feature_level_max: crate::model::feature::LEVEL_MAX,
+        caller_tls: None,
         node_id: 1,
         directory: directory.into(),
         limits,
@@ -47,16 +75,15 @@ fn options(directory: &Path, limits: Limits) -> Options {
         log_stall_timeout: Duration::from_secs(60),
         disk_reserve_bytes: 0,
         rescue: Vec::new(),
+        audit: audit::Options::off(),
+        quotas: Quota::default(),
+        failed_credentials: 0,
+        data_key_file: None,
     }
 }
 
 fn write() -> (Caller, Write) {
-    let caller = Caller {
-        principal: Principal { id: "root".into() },
-        reason: None,
-        idempotency_key: None,
-        dry_run: false,
-    };
+    let caller = Caller { principal: Principal::root(), reason: None, idempotency_key: None, dry_run: false };
     let write = Write::DeleteConfig { definition: "app".into(), key: "db".into(), expect: Expect::Present };
     (caller, write)
 }
@@ -76,7 +103,7 @@ async fn a_node_that_belongs_to_no_cluster_refuses_everything_with_that_reason()
     }
     assert!(service.ready().is_err());
     assert_eq!(service.revision(), 0);
-    assert_eq!(service.cluster().cluster_id, None);
+    assert_eq!(service.cluster(&Principal::root()).unwrap().cluster_id, None);
 }
 
 #[tokio::test]

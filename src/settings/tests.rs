@@ -49,6 +49,34 @@ fn a_node_without_a_key_or_a_secret_does_not_start() {
 }
 
 #[test]
+fn a_listener_that_others_reach_is_encrypted() {
+    let refused = |more: &[&str]| with_secrets(more).unwrap_err();
+    assert!(refused(&["--api-addr", "0.0.0.0:1"]).contains("--tls-cert-file"));
+    assert!(refused(&["--peer-addr", "node1:1"]).contains("--peer-ca-file"));
+    let both = ["--api-addr", "0.0.0.0:1", "--peer-addr", "[::]:1"];
+    with_secrets(&[&both[..], &["--insecure"]].concat()).unwrap();
+    let callers = ["--tls-cert-file", "c", "--tls-key-file", "k"];
+    let nodes = ["--peer-cert-file", "c", "--peer-key-file", "k", "--peer-ca-file", "a"];
+    let tls = with_secrets(&[&both[..], &callers, &nodes].concat()).unwrap().tls;
+    assert!(tls.callers.is_some() && !tls.has_plain_calls());
+    assert!(refused(&[&both[..], &callers].concat()).contains("--peer-addr"));
+    for part in [&callers[..2], &nodes[..4], &["--tls-client-ca-file", "a"], &["--peer-tls", "migrate"]] {
+        assert!(refused(part).contains("together"), "{part:?}");
+    }
+}
+
+#[test]
+fn a_secret_is_needed_for_plain_calls_only() {
+    let nodes = ["--api-key", KEY, "--peer-cert-file", "c", "--peer-key-file", "k", "--peer-ca-file", "a"];
+    assert!(settings(&nodes).unwrap().cluster_secrets.is_empty());
+    let migrating = [&nodes[..], &["--peer-tls", "migrate"]].concat();
+    assert!(settings(&migrating).unwrap_err().contains("--cluster-secret"));
+    assert!(
+        settings(&[&migrating[..], &["--cluster-secret", SECRET]].concat()).unwrap().tls.has_plain_calls()
+    );
+}
+
+#[test]
 fn secrets_are_read_from_files_and_rotated() {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     writeln!(file, "{SECRET},{SECRET}-old").unwrap();

@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use super::{
     ByKey, ByTime, Change, Collection, Edit, RememberedOutcome, State, digest, replaced::config_bytes,
+    stored::content_bytes,
 };
 use crate::model::{
     command::{Applied, Command, Expect, Outcome, Proposal, THIS_ENTRY, Verdict},
@@ -67,15 +68,31 @@ impl State {
             let outcome = if is_same { known.outcome.clone() } else { Err(Rejection::RequestReused) };
             return (Verdict::Decided(outcome), None);
         }
+        // Nothing is remembered for somebody who may do nothing: it would be an entry in his name.
+        if let Some(verdict) = self.refused_author(context.at, proposal) {
+            return (verdict, None);
+        }
         let mut edits = Vec::new();
+        // A clone is a snapshot: it is taken in constant time.
+        let bounded = self.bounded_author(proposal).map(|author| (author, self.clone()));
         let decided = if let Command::Batch(steps) = &proposal.command {
             self.decide_batch(context, steps, &mut edits)
         } else if self.is_stale(revision, proposal.definition_read, &proposal.command) {
             None
+        } else if let Command::Access(command) = &proposal.command {
+            Some(self.decide_access(context, &proposal.by, command, &mut edits))
         } else {
             Some(self.decide(context, &proposal.command, &mut edits))
         };
-        let Some(outcome) = decided else { return (Verdict::Stale, None) };
+        let Some(mut outcome) = decided else { return (Verdict::Stale, None) };
+        if let Some((author, before)) = bounded
+            && outcome.is_ok()
+            && let Err(rejection) = self.expect_within_quota(&author, &before)
+        {
+            *self = before;
+            edits.clear();
+            outcome = Err(rejection);
+        }
         // A batch uses one time for each of its steps.
         let context =
             EntryContext { at: outcome.as_ref().map_or(context.at, |applied| applied.at), ..context };
@@ -119,6 +136,7 @@ impl State {
             | Command::Batch(_)
             | Command::RaiseFeatureLevel { .. }
             | Command::Forget { .. } => return false,
+            Command::Access(command) => return self.is_access_stale(command),
         };
         let Some(found) = self.definition(definition.as_str()) else { return false };
         let current = found.definition.revision;
@@ -213,8 +231,8 @@ impl State {
             }
             Command::RaiseFeatureLevel { to } => Ok(self.raise_feature_level(context, *to)),
             Command::Forget { upto } => Ok(self.forget_upto(context, *upto, edits)),
-            // `decide_batch` handles these; a batch contains none.
-            Command::Batch(_) => Ok(applied(context, false)),
+            // `apply` handles these; a batch contains none.
+            Command::Batch(_) | Command::Access(_) => Ok(applied(context, false)),
         }
     }
 
@@ -249,6 +267,8 @@ impl State {
             (changing.definition.id, changing.sum.wrapping_sub(sum), (bytes, changing.bytes))
         });
         let Some((id, sum, (bytes_before, bytes_after))) = edited else { return };
+        let content = |config: &Option<Arc<Config>>| config.as_deref().map_or(0, content_bytes);
+        self.content = self.content - content(&before) + content(&after);
         self.sum = self.sum.wrapping_add(sum);
         self.bytes = self.bytes.saturating_sub(bytes_before).saturating_add(bytes_after);
         self.count_replaced(before.as_ref().map_or(0, |before| config_bytes(before)));
@@ -262,6 +282,7 @@ impl State {
         self.sum = self.sum.wrapping_add(digest::of_definition(&definition)).wrapping_add(collection.sum);
         self.configs += collection.by_key.len();
         self.bytes = self.bytes.saturating_add(collection.bytes);
+        self.content += collection.content;
         self.by_key.insert(ByKey::new(Arc::new(collection)));
         if definition.indexing.build.is_some() {
             self.building.insert(ByKey::new(Arc::clone(&definition)));
@@ -287,6 +308,7 @@ impl State {
         self.sum = self.sum.wrapping_sub(digest::of_definition(definition)).wrapping_sub(old.sum);
         self.configs -= old.by_key.len();
         self.bytes = self.bytes.saturating_sub(old.bytes);
+        self.content -= old.content;
         Some(old)
     }
 }
@@ -324,6 +346,7 @@ impl Collection {
         if let Some(before) = before {
             self.sum = self.sum.wrapping_sub(digest::of_config(id, before));
             self.bytes = self.bytes.saturating_sub(config_bytes(before));
+            self.content -= content_bytes(before);
             self.count_repeated(before, |count| *count -= 1);
             if after.is_none() {
                 self.by_key.remove(before.key.as_str());
@@ -332,6 +355,7 @@ impl Collection {
         if let Some(after) = after {
             self.sum = self.sum.wrapping_add(digest::of_config(id, after));
             self.bytes = self.bytes.saturating_add(config_bytes(after));
+            self.content += content_bytes(after);
             self.count_repeated(after, |count| *count += 1);
             self.by_key.insert(ByKey::new(Arc::clone(after)));
         }

@@ -10,8 +10,10 @@ use super::{
     feature::FeatureLevel,
     index::{deferred::DeferredIndexes, tree::Tree},
     replaced::{config_bytes, definition_bytes},
+    stored::content_bytes,
 };
 use crate::model::{
+    access_key::AccessKey,
     record::{Config, Definition, Revision},
     time::Timestamp,
 };
@@ -84,6 +86,24 @@ impl Builder {
         Ok(())
     }
 
+    /// Adds an access key.
+    ///
+    /// # Errors
+    /// When one with its id was added before.
+    pub fn access_key(&mut self, key: AccessKey) -> Result<(), BuildError> {
+        if self.state.access_key(&key.id).is_some() {
+            return Err(BuildError(format!("access key {} is stored twice", key.id)));
+        }
+        self.newest = self.newest.max(key.revision);
+        self.state.insert_access_key(Arc::new(key));
+        Ok(())
+    }
+
+    /// Disables the root key; without it the key is accepted.
+    pub fn root_disabled(&mut self, disabled: bool) {
+        self.state.root_disabled = disabled;
+    }
+
     /// Sets the compaction revision of the history; without it the whole history is available.
     pub fn compaction_revision(&mut self, compaction_revision: Revision) {
         self.newest = self.newest.max(compaction_revision);
@@ -137,7 +157,9 @@ impl Collection {
         let deferred = DeferredIndexes::new(Indexes { by_created, by_modified, by_slot });
         let bytes = configs.iter().map(|config| config_bytes(config)).fold(0, u64::saturating_add);
         let bytes = bytes.saturating_add(definition_bytes(&definition));
-        let mut collection = Self { definition, by_key, deferred, repeated, sum, bytes };
+        let content = configs.iter().map(|config| content_bytes(config)).sum();
+        let is_marked = definition.may_have_secrets();
+        let mut collection = Self { definition, is_marked, by_key, deferred, repeated, sum, bytes, content };
         for config in &configs {
             collection.count_repeated(config, |count| *count += 1);
         }

@@ -44,7 +44,8 @@ mod tests {
         for (revision, asked, expected) in [(5, 3, 3), (6, 2, 3), (7, 100, 7), (8, 8, 8)] {
             let command = Command::Compact { compaction_revision: asked };
             let (at, by) = (Timestamp(revision), "cluster".into());
-            let proposal = Proposal { at, by, reason: None, request: None, definition_read: None, command };
+            let proposal =
+                Proposal { at, by, reason: None, request: None, definition_read: None, command, key: None };
             let (_, change) = state.apply(revision, &proposal);
             assert_eq!((change, state.compaction_revision()), (None, expected));
         }

@@ -4,8 +4,8 @@
 //! of the state, and a deleted definition is one subtraction. It detects errors, not forgeries: the nodes trust each
 //! other.
 //!
-//! **Invariant:** the digest covers every record with all its members, the time of the last change and the feature level,
-//! and nothing else; an entry that changes none of them does not change it.
+//! **Invariant:** the digest covers every record with all its members, the time of the last change, the feature level and
+//! whether the root key is disabled, and nothing else; an entry that changes none of them does not change it.
 
 use std::cell::RefCell;
 
@@ -14,6 +14,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::{Collection, RememberedOutcome, State};
 use crate::model::{
+    access_key::AccessKey,
     feature::LEVEL_MIN,
     record::{Config, Definition, Revision},
 };
@@ -29,6 +30,8 @@ enum Row<'a> {
     Request(&'a RememberedOutcome),
     LastAt(u64),
     FeatureLevel(u32),
+    AccessKey(&'a AccessKey),
+    RootDisabled,
 }
 
 thread_local! {
@@ -55,6 +58,10 @@ pub(super) fn of_config(definition: Revision, config: &Config) -> u128 {
     hash(&Row::Config(definition, config))
 }
 
+pub(super) fn of_access_key(key: &AccessKey) -> u128 {
+    hash(&Row::AccessKey(key))
+}
+
 pub(super) fn of_request(request: &RememberedOutcome) -> u128 {
     hash(&Row::Request(request))
 }
@@ -68,7 +75,8 @@ impl State {
             LEVEL_MIN => 0,
             level => hash(&Row::FeatureLevel(level)),
         };
-        self.sum.wrapping_add(hash(&Row::LastAt(self.last_at.0))).wrapping_add(level)
+        let root = if self.is_root_disabled() { hash(&Row::RootDisabled) } else { 0 };
+        self.sum.wrapping_add(hash(&Row::LastAt(self.last_at.0))).wrapping_add(level).wrapping_add(root)
     }
 }
 

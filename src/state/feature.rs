@@ -50,7 +50,8 @@ mod tests {
         for (revision, to, expected) in [(1, 0, 1), (2, 3, 1), (3, 2, 2), (4, 1, 2), (5, 2, 2), (6, 3, 2)] {
             let (at, by) = (Timestamp(revision), "concord".into());
             let command = Command::RaiseFeatureLevel { to };
-            let proposal = Proposal { at, by, reason: None, request: None, definition_read: None, command };
+            let proposal =
+                Proposal { at, by, reason: None, request: None, definition_read: None, command, key: None };
             let (_, change) = state.apply(revision, &proposal);
             assert_eq!((change, state.feature_level()), (None, expected), "to {to}");
             assert_eq!(state.digest() == digest, expected == 1, "to {to}");

@@ -13,6 +13,8 @@
 //! | [`digest`] | one number by which two nodes compare what they hold |
 //! | [`compaction`] | the oldest revision whose state is available |
 //! | [`feature`] | the feature level of the cluster |
+//! | [`access`] | the access keys, and in whose name something may be decided |
+//! | [`stored`] | what the definitions of an access key hold, and its quota of that |
 //! | `replaced` | what a snapshot keeps in memory after the state has moved on |
 //!
 //! Shared memory: snapshots of a definition share a cache of applied index updates, with a `Mutex` around two words and
@@ -23,6 +25,7 @@
 //! **Invariant:** only [`State::apply`] and [`State::advance`] change an agreed state, and the result depends on the
 //! state and their arguments alone.
 
+pub mod access;
 pub mod apply;
 pub mod builder;
 pub mod compaction;
@@ -31,18 +34,21 @@ pub mod feature;
 pub mod index;
 pub mod query;
 mod replaced;
+pub mod stored;
 
 use std::{cmp::Ordering, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
+    access_key::AccessKey,
     command::{IdempotencyKey, Outcome},
     error::Rejection,
     key::Key,
     record::{Config, Definition, Revision},
     time::Timestamp,
 };
+use access::ByKeyId;
 use feature::FeatureLevel;
 use index::{
     backfill::Reindexed,
@@ -71,10 +77,14 @@ pub struct State {
     sum: u128,
     compaction_revision: Revision,
     feature_level: FeatureLevel,
+    access_keys: Tree<ByKeyId>,
+    root_disabled: bool,
     /// What the entry that is being applied has reindexed so far.
     reindexed: Reindexed,
     /// The bytes of all records (`replaced.rs`).
     bytes: u64,
+    /// The bytes of the keys and data of all configs (`stored.rs`).
+    content: u64,
     replaced: replaced::Replaced,
 }
 
@@ -83,6 +93,8 @@ pub struct State {
 pub struct Collection {
     /// The definition itself.
     pub definition: Arc<Definition>,
+    /// Whether the schema may mark secret places.
+    is_marked: bool,
     /// The primary index: all configs by key.
     pub by_key: Tree<ByKey<Arc<Config>>>,
     /// The indexes by time and by value. Their entries name configs by key, so a write touches only the indexes in which
@@ -94,6 +106,8 @@ pub struct Collection {
     sum: u128,
     /// The bytes of the definition and its configs.
     bytes: u64,
+    /// The bytes of the keys and data of its configs.
+    content: u64,
 }
 
 /// The remembered outcome of a request with an idempotency key.
@@ -227,6 +241,13 @@ pub enum Edit {
         /// After the change.
         after: Arc<Definition>,
     },
+    /// An access key: created, changed or revoked.
+    AccessKey {
+        /// Before the change.
+        before: Option<Arc<AccessKey>>,
+        /// After the change.
+        after: Option<Arc<AccessKey>>,
+    },
 }
 
 impl Edit {
@@ -240,6 +261,10 @@ impl Edit {
             Self::Config { before, after, .. } => config(before).saturating_add(config(after)),
             Self::Entries { before, after, .. } => {
                 replaced::config_bytes(before).saturating_add(replaced::config_bytes(after))
+            }
+            Self::AccessKey { before, after } => {
+                let bytes = |one: &Option<Arc<AccessKey>>| one.as_deref().map_or(0, access::key_bytes);
+                bytes(before).saturating_add(bytes(after))
             }
             Self::Building { .. } | Self::Reindexed { .. } | Self::Remember(_) | Self::Forget(_) => 0,
         };
@@ -259,11 +284,13 @@ impl Edit {
             | Self::Remember(_)
             | Self::Forget(_)
             | Self::Entries { .. }
-            | Self::Building { .. } => false,
+            | Self::Building { .. }
+            | Self::AccessKey { .. } => false,
         }
     }
 
-    /// Whether the history keeps it: all edits but the steps of index builds.
+    /// Whether the history keeps it: all edits but the steps of index builds and those of access
+    /// keys, which are no content of the cluster.
     #[must_use]
     pub fn is_in_history(&self) -> bool {
         match self {
@@ -272,7 +299,7 @@ impl Edit {
             | Self::Config { .. }
             | Self::Remember(_)
             | Self::Forget(_) => true,
-            Self::Entries { .. } | Self::Building { .. } => false,
+            Self::Entries { .. } | Self::Building { .. } | Self::AccessKey { .. } => false,
         }
     }
 }
@@ -354,6 +381,12 @@ impl State {
 }
 
 impl Collection {
+    /// Whether the data may have secret places; where it says no, they have none.
+    #[must_use]
+    pub fn may_have_secrets(&self) -> bool {
+        self.is_marked
+    }
+
     /// The config with this key.
     #[must_use]
     pub fn config(&self, key: &str) -> Option<&Arc<Config>> {

@@ -4,18 +4,20 @@
 //! index, and the others are tested on the records found; only when none can be looked up (`ne`, `exists=false`,
 //! `search`), or the look-up would not be cheaper, are all records of the definition tested.
 //!
-//! What a list costs is known before it is run: a [`Plan`] names about how many records are tested. Who runs a long one
-//! passes a function that says when its result is not needed any more.
+//! What a list costs is known before it is run ([`Plan`]). Who runs a long one passes a function that says when its
+//! result is not needed any more.
 //!
 //! | file | what it does |
 //! |---|---|
 //! | this one | finds where the matching records are, and what it costs to test them |
 //! | `matching` | tests one record |
 //! | `rows` | keeps the rows of the page |
+//! | `definitions` | lists of definitions, of all or of those that a caller may see |
 //!
 //! **Invariant:** ties are broken by key, ascending in both directions; records without the sort field come last in
 //! both; the pages of one state have neither gap nor overlap.
 
+mod definitions;
 mod matching;
 mod rows;
 
@@ -27,8 +29,8 @@ use super::{
 };
 use crate::model::{
     key::Key,
-    query::{ConfigQuery, ConfigSort, DefinitionQuery, DefinitionSort, Field, Filter, Page, Test},
-    record::{Config, Definition},
+    query::{ConfigQuery, ConfigSort, Field, Filter, Page, Test},
+    record::Config,
 };
 use matching::contains;
 pub use matching::finds;
@@ -42,50 +44,18 @@ pub struct QueryResult<T> {
     /// The number of records of all pages.
     pub total: u64,
 }
-
-/// The cost of looking a config up by its key, in configs that a scan tests in the same time. A filter is looked up in
-/// its index only when it selects at most one config in this many.
+/// The cost of looking a config up by its key, in configs that a scan tests: a filter is looked up in its index only when
+/// it selects at most one config in this many.
 const LOOKUP_COST_CONFIGS: u64 = 4;
+/// The cost of reading a config's data of a kilobyte, in tests of a filter on one value.
+const DATA_READ_COST_TESTS: u64 = 16;
+/// Bytes of data that are read in the time of one step.
+const DATA_BYTES_PER_STEP: usize = 256;
 /// The tag of strings in `model::index`: a prefix matches strings only.
 const STRING_TAG: &[u8] = &[0x40];
 
-/// A result of work that is never given up.
+/// Work that is never given up.
 const NEVER_OVER: &str = "work that is needed to its end has a result";
-
-impl State {
-    /// A page of definitions.
-    #[must_use]
-    pub fn list(&self, query: &DefinitionQuery) -> QueryResult<Arc<Definition>> {
-        self.list_until(query, &|| false).expect(NEVER_OVER)
-    }
-
-    /// A page of definitions; `None` when `is_over` has said that it is not needed any more.
-    #[must_use]
-    pub fn list_until(
-        &self,
-        query: &DefinitionQuery,
-        is_over: &dyn Fn() -> bool,
-    ) -> Option<QueryResult<Arc<Definition>>> {
-        let (page, steps) = (&query.page, &mut Steps::new(is_over));
-        let matches = |definition: &Arc<Definition>| contains(definition.key.as_str(), &page.search);
-        match query.sort {
-            DefinitionSort::Key => {
-                page_of_index(&self.by_key, page, |item| &item.record.definition, matches, steps)
-            }
-            DefinitionSort::Created => page_of_index(&self.by_created, page, |item| &item.of, matches, steps),
-            DefinitionSort::Modified => {
-                page_of_index(&self.by_modified, page, |item| &item.of, matches, steps)
-            }
-        }
-    }
-
-    /// About how many definitions a list looks at.
-    #[must_use]
-    pub fn list_price(&self, query: &DefinitionQuery) -> u64 {
-        let all = self.by_key.len();
-        if query.page.search.is_empty() { query.page.limit.min(all) } else { all }
-    }
-}
 
 fn skip(page: &Page) -> u64 {
     (page.page - 1).saturating_mul(page.limit)
@@ -224,6 +194,7 @@ impl Collection {
         let tested = best.as_ref().map_or(all, Ranges::count);
         // A config is tested by each filter, and an array by each of its elements.
         let weight = |filter: &Filter| match filter.field {
+            Field::Slot(_) if filter.empty_array_at.is_some() => DATA_READ_COST_TESTS,
             Field::Slot(slot) => self.index(slot).map_or(1, |index| 1 + index.len() / all.max(1)),
             Field::Created | Field::Modified | Field::Key => 1,
         };
@@ -263,8 +234,10 @@ impl Collection {
         let from = size(skip(&query.page));
         let mut rows =
             FirstRows::new(from.saturating_add(size(query.page.limit)), query.sort, query.page.descending);
+        let reads_data = query.filters.iter().any(|filter| filter.empty_array_at.is_some());
         for config in records {
-            steps.take(1 + config.entries.len() * query.filters.len() / 4)?;
+            let read = if reads_data { config.data.len() / DATA_BYTES_PER_STEP } else { 0 };
+            steps.take(1 + config.entries.len() * query.filters.len() / 4 + read)?;
             if finds(query, config) {
                 rows.add(config);
             }
@@ -400,7 +373,7 @@ fn spans(filter: &Filter) -> Option<Vec<Span>> {
         Test::AnyOf(values) => {
             values.iter().map(|v| (Bound::Included(v.to_vec()), Bound::Included(v.to_vec()))).collect()
         }
-        Test::Range(from, to) => vec![(owned(from), owned(to))],
+        Test::Ranges(ranges) => ranges.iter().map(|(from, to)| (owned(from), owned(to))).collect(),
         Test::Prefix(text) => {
             let tag = if matches!(filter.field, Field::Slot(_)) { STRING_TAG } else { &[] };
             let from = [tag, text.as_bytes()].concat();
@@ -408,7 +381,8 @@ fn spans(filter: &Filter) -> Option<Vec<Span>> {
             let to = [&from[..], &[0xFF]].concat();
             vec![(Bound::Included(from), Bound::Excluded(to))]
         }
-        Test::Exists(true) if matches!(filter.field, Field::Slot(_)) => {
+        // An empty array has a value and no entry.
+        Test::Exists(true) if matches!(filter.field, Field::Slot(_)) && filter.empty_array_at.is_none() => {
             vec![(Bound::Unbounded, Bound::Unbounded)]
         }
         Test::Exists(_) | Test::NoneOf(_) => return None,

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use super::{
     Position,
+    at_rest::AtRest,
     history::fuzz as history,
     snapshot::file::{self, fuzz as snapshot},
 };
@@ -22,11 +23,12 @@ pub(crate) fn snapshot_file(bytes: &[u8]) -> bool {
     let path = path();
     let content = if kind % 2 == 0 { bytes.to_vec() } else { snapshot::framed(&parts(bytes)) };
     std::fs::write(&path, content).expect("the directory for temporary files can be written");
-    let read = file::read(&path);
+    let read = file::read(&path, &AtRest::default());
     if let Ok((state, header)) = &read {
         // What was accepted can be written, and is the same state then.
-        file::write(&path, state, &header.position, 4096).expect("the file can be written");
-        let (again, _) = file::read(&path).expect("what was written is read");
+        file::write(&path, state, &header.position, 4096, &AtRest::default())
+            .expect("the file can be written");
+        let (again, _) = file::read(&path, &AtRest::default()).expect("what was written is read");
         assert_eq!(again.digest(), state.digest());
     }
     std::fs::remove_file(&path).expect("the file is there");
@@ -38,7 +40,8 @@ pub(crate) fn snapshot_seeds() -> Vec<Vec<u8>> {
     let path = path().with_extension("seed");
     let write = |block_bytes| {
         let position = Position { index: 4, raft_meta: vec![1, 2, 3] };
-        file::write(&path, &state, &position, block_bytes).expect("the file can be written");
+        file::write(&path, &state, &position, block_bytes, &AtRest::default())
+            .expect("the file can be written");
         std::fs::read(&path).expect("it was written")
     };
     let (one, many) = (write(1 << 20), write(64));

@@ -18,6 +18,7 @@
 //! | `history` | every change by revision: written, queried, fetched from another member |
 //! | `sled` | the mirror of the state in sled trees |
 //! | `fuzz` | targets of the fuzzer |
+//! | [`at_rest`] | the keys of an encrypted directory, and how bytes are encrypted |
 //! | `files` | files that survive a power failure, and the frame of every block |
 //!
 //! Two numbers say how far something is. The [`LogIndex`] is a place in the log of this cluster: the durable end of the
@@ -28,6 +29,7 @@
 //! **Invariants:** a snapshot counts only once the history up to it is durable. sled never holds what the log
 //! does not hold durably, and is never the only copy. Enqueueing what was applied never waits for a disk.
 
+pub mod at_rest;
 mod files;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzz;
@@ -53,11 +55,13 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+use at_rest::AtRest;
 pub use history::{
     AfterImage, AsOf, Changes, History, HistoryEntry, HistoryError, HistoryPage, Operation, StoredChange,
     StoredEdit, Subject,
 };
 use snapshot::retained::RetainedSnapshots;
+pub use snapshot::transfer::{IncomingSnapshot, SnapshotContent};
 use writer::Shared;
 
 use crate::{
@@ -102,6 +106,8 @@ pub struct Options {
     /// What may wait to be written to sled, in records (a large one counts as several); beyond it sled is
     /// rebuilt when the load is over.
     pub mirror_backlog_records: usize,
+    /// The keys of an encrypted directory.
+    pub at_rest: AtRest,
 }
 
 impl Default for Options {
@@ -111,6 +117,7 @@ impl Default for Options {
             segment_bytes: 64 << 20,
             block_bytes: 64 << 10,
             mirror_backlog_records: 65_536,
+            at_rest: AtRest::default(),
         }
     }
 }
@@ -173,7 +180,7 @@ pub struct SnapshotFile {
     pub position: Position,
     /// The state's revision.
     pub revision: Revision,
-    /// The file's length.
+    /// The length of its content: of the file, if that is not encrypted.
     pub bytes: u64,
     /// The state's digest.
     pub digest: u128,
@@ -218,6 +225,7 @@ pub struct Store {
 #[derive(Debug)]
 struct Inner {
     directory: PathBuf,
+    at_rest: AtRest,
     snapshots: RetainedSnapshots,
     shared: Arc<Shared>,
     history: Arc<History>,
@@ -251,6 +259,7 @@ impl Store {
             .map_err(files::io("can't start the store's thread"))?;
         let inner = Inner {
             directory: directory.into(),
+            at_rest: options.at_rest,
             snapshots,
             shared,
             history,
@@ -266,8 +275,8 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Newer`], or when the disk fails.
-    pub fn refuse_newer(directory: &Path) -> Result<(), StoreError> {
-        open::refuse_newer(directory)
+    pub fn refuse_newer(directory: &Path, at_rest: &AtRest) -> Result<(), StoreError> {
+        open::refuse_newer(directory, at_rest)
     }
 
     /// Marks everything in the store as wrong: the next start removes it and rebuilds the state. The note is
@@ -320,6 +329,29 @@ impl Store {
         Ok(directory.join(format!("{number}.part")))
     }
 
+    /// A fresh file for a snapshot that is being received.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    pub async fn receive(&self) -> io::Result<IncomingSnapshot> {
+        let path = self.incoming().map_err(io::Error::other)?;
+        IncomingSnapshot::create(path, &self.inner.at_rest).await
+    }
+
+    /// The content of a snapshot file, to be sent.
+    ///
+    /// # Errors
+    /// When it can't be read.
+    pub async fn content(&self, file: &SnapshotFile) -> io::Result<SnapshotContent> {
+        SnapshotContent::open(&file.path, &self.inner.at_rest).await
+    }
+
+    /// The keys of the directory.
+    #[must_use]
+    pub fn at_rest(&self) -> &AtRest {
+        &self.inner.at_rest
+    }
+
     /// Validates a received file whole, makes it the newest snapshot and returns its state. Blocking. A
     /// damaged file is `StoreError::Damaged` and changes nothing. A file that is retained already is read
     /// again and stays.
@@ -337,7 +369,7 @@ impl Store {
     /// # Errors
     /// When its header is damaged or not known, or the disk fails.
     pub fn feature_level_of(&self, path: &Path) -> Result<u32, StoreError> {
-        snapshot::file::feature_level_of(path)
+        snapshot::file::feature_level_of(path, &self.inner.at_rest)
     }
 
     /// Reads a snapshot file as [`Self::install`] does, so that no file that can't be installed is sent or adopted:
@@ -348,7 +380,7 @@ impl Store {
     /// When it is damaged, can't be decoded or holds another state than this position and digest say, or when the disk
     /// fails.
     pub fn verify(&self, path: &Path, position: &Position, digest: u128) -> Result<SnapshotFile, StoreError> {
-        let found = snapshot::retained::decode(path)?;
+        let found = snapshot::retained::decode(path, &self.inner.at_rest)?;
         if found.digest == digest && found.position == *position {
             Ok(found)
         } else {

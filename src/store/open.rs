@@ -8,13 +8,18 @@
 //!
 //! What a newer version wrote is neither damage nor lost: such a directory is refused before anything in it is changed.
 //!
+//! When encryption was turned on or off since the last start, snapshots and history are written anew here, before any of
+//! them is used, and sled is rebuilt.
+//!
 //! **Invariant:** a state newer than the log shows that the log was lost. The node has forgotten its vote
 //! then and must not go on.
 
 use std::path::Path;
 
 use super::{
-    LogIndex, LogRange, Options, Position, StoreError, files,
+    LogIndex, LogRange, Options, Position, StoreError,
+    at_rest::AtRest,
+    files,
     history::{format, writer::HistoryWriter},
     sled::{
         checkpoint::Checkpoint,
@@ -40,12 +45,15 @@ type Mirrored = (Trees, u64, State, Position);
 
 /// Opens a store's directories and finds the newest whole state.
 pub(super) fn open(directory: &Path, options: &Options, log: LogRange) -> Result<Opened, StoreError> {
-    refuse_newer(directory)?;
+    refuse_newer(directory, &options.at_rest)?;
     files::make_directory(directory)?;
     remove_invalidated(directory)?;
-    let snapshots = RetainedSnapshots::open(&directory.join("snapshot"), options.block_bytes, log)?;
-    let mut history = HistoryWriter::open(&directory.join("history"), options.segment_bytes)?;
-    let databases = DatabaseDir::open(&directory.join("sled"), options.sled_cache_bytes)?;
+    let snapshots =
+        RetainedSnapshots::open(&directory.join("snapshot"), options.block_bytes, log, &options.at_rest)?;
+    let mut history =
+        HistoryWriter::open(&directory.join("history"), options.segment_bytes, &options.at_rest)?;
+    let databases =
+        DatabaseDir::open(&directory.join("sled"), options.sled_cache_bytes, options.at_rest.clone())?;
     if let Some(newest) = snapshots.current().filter(|newest| snapshots.is_ahead(newest.position.index, log))
     {
         return Err(lost("a snapshot", newest.position.index, log));
@@ -53,7 +61,7 @@ pub(super) fn open(directory: &Path, options: &Options, log: LogRange) -> Result
     let (existed, mirrored) = load_sled(&databases, &snapshots, &history, log)?;
     let (from, trees, newest) = match mirrored {
         Some((trees, bytes, state, position)) => ("sled", Some((trees, bytes)), (state, position)),
-        None => match load_snapshot(&snapshots, log)? {
+        None => match load_snapshot(&snapshots, log, &options.at_rest)? {
             Some(newest) => ("a snapshot", None, newest),
             None => ("nothing", None, (State::new(), Position { index: 0, raft_meta: Vec::new() })),
         },
@@ -72,7 +80,7 @@ pub(super) fn open(directory: &Path, options: &Options, log: LogRange) -> Result
 
 /// Refuses a directory with a file that is whole and of a format that this version does not know. It changes nothing and
 /// is called before anything else looks at the directory: what opens a file takes an unknown one for a damaged one.
-pub(super) fn refuse_newer(directory: &Path) -> Result<(), StoreError> {
+pub(super) fn refuse_newer(directory: &Path, at_rest: &AtRest) -> Result<(), StoreError> {
     let files_of = |part: &str| {
         let directory = directory.join(part);
         let names = if directory.is_dir() { files::names(&directory)? } else { Vec::new() };
@@ -82,7 +90,7 @@ pub(super) fn refuse_newer(directory: &Path) -> Result<(), StoreError> {
         // Whatever else is wrong with a file is treated where it is opened.
         if name.starts_with("snapshot-")
             && name.ends_with(".concord")
-            && let Err(newer @ StoreError::Newer(_)) = file::feature_level_of(&path)
+            && let Err(newer @ StoreError::Newer(_)) = file::feature_level_of(&path, at_rest)
         {
             return Err(newer);
         }
@@ -227,13 +235,14 @@ fn close(trees: Trees) {
 fn load_snapshot(
     snapshots: &RetainedSnapshots,
     log: LogRange,
+    at_rest: &AtRest,
 ) -> Result<Option<(State, Position)>, StoreError> {
     for file in snapshots.newest_first() {
         if file.position.index < log.purged {
             tracing::warn!("{} can't be used: the log is purged up to {}", file.path.display(), log.purged);
             continue;
         }
-        match file::read(&file.path) {
+        match file::read(&file.path, at_rest) {
             Ok((state, header)) => return Ok(Some((state, header.position))),
             Err(error @ StoreError::Damaged(_)) => snapshots.reject(&file, &error)?,
             Err(error) => return Err(error),

@@ -1,7 +1,7 @@
 //! Bits that flip on a disk while a node is down: the node reports or repairs them and never serves altered data.
 //!
 //! Every kind of file is damaged. A node that starts must have every record as the others do; one that refuses to start
-//! must name the file. `scripts/bitrot.sh` runs it with `FLIPS` and `SEED` from the environment.
+//! must name the file. `scripts/bitrot.sh` runs it with `FLIPS`, `SEED` and `ENCRYPTED` from the environment.
 
 use std::{
     collections::BTreeMap,
@@ -31,10 +31,12 @@ enum Part {
     Sled,
     Identity,
     LogSeen,
+    /// Of an encrypted directory; without one there is nothing to damage.
+    Keys,
 }
 
-const PARTS: [Part; 6] =
-    [Part::Log, Part::Snapshot, Part::History, Part::Sled, Part::Identity, Part::LogSeen];
+const PARTS: [Part; 7] =
+    [Part::Log, Part::Snapshot, Part::History, Part::Sled, Part::Identity, Part::LogSeen, Part::Keys];
 
 impl Part {
     /// Its files in a node's directory that hold anything.
@@ -46,6 +48,11 @@ impl Part {
             Self::Sled => "store/sled",
             Self::Identity => return vec![directory.join("identity.json")],
             Self::LogSeen => return vec![directory.join("log.seen")],
+            Self::Keys => {
+                let mut files = ["keys", "keys.copy"].map(|name| directory.join(name)).to_vec();
+                files.retain(|file| file.exists());
+                return files;
+            }
         };
         let mut files = files_below(&directory.join(place));
         let is_set_aside = |file: &PathBuf| file.extension().is_some_and(|end| end == "damaged");
@@ -57,7 +64,7 @@ impl Part {
 /// Where the blocks of a log file begin: a tag, a length, and the checksum of both.
 fn blocks(bytes: &[u8]) -> Vec<usize> {
     let is_head = |head: &[u8]| {
-        matches!(head[0], 0xC1..=0xC3 | 0xD1) && crc32c::crc32c(&head[..5]).to_be_bytes() == head[5..9]
+        matches!(head[0], 0xC1..=0xC4 | 0xD1) && crc32c::crc32c(&head[..5]).to_be_bytes() == head[5..9]
     };
     (0..bytes.len().saturating_sub(8)).filter(|place| is_head(&bytes[*place..*place + 9])).collect()
 }
@@ -104,8 +111,8 @@ struct BitrotRun {
 }
 
 impl BitrotRun {
-    async fn start(seed: u64) -> Self {
-        let options = Options::default().with("CONCORD_SNAPSHOT_LOG_BYTES", "16384");
+    async fn start(seed: u64, options: Options) -> Self {
+        let options = options.with("CONCORD_SNAPSHOT_LOG_BYTES", "16384");
         let cluster = Cluster::start_with("bitrot", &options).await;
         define(&cluster.client(1), "rot").await;
         let rng = fastrand::Rng::with_seed(seed);
@@ -187,8 +194,17 @@ impl BitrotRun {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flipped_bit_is_reported_or_repaired_and_never_served() {
+    flip_bits(Options::default()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flipped_bit_in_an_encrypted_directory_is_reported_or_repaired_and_never_served() {
+    flip_bits(Options::default().encrypted()).await;
+}
+
+async fn flip_bits(options: Options) {
     let (flips, seed) = (number("FLIPS").unwrap_or(FLIPS), number("SEED").unwrap_or(1));
-    let mut run = BitrotRun::start(seed).await;
+    let mut run = BitrotRun::start(seed, options).await;
     let mut flip = 0;
     while run.tally.by_part.values().sum::<u64>() < flips {
         run.flip(PARTS[flip % PARTS.len()]).await;
@@ -213,7 +229,7 @@ async fn a_flipped_bit_is_reported_or_repaired_and_never_served() {
 
 #[tokio::test]
 async fn a_damaged_newest_snapshot_costs_nothing() {
-    let mut run = BitrotRun::start(2).await;
+    let mut run = BitrotRun::start(2, Options::default()).await;
     let snapshots = |directory: &Path| {
         let mut files = Part::Snapshot.files(directory);
         files.retain(|file| file.extension().is_some_and(|end| end == "concord"));

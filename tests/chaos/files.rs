@@ -40,7 +40,7 @@ fn tear(directory: &Path) {
     file.write_all(&[17, 0, 0, 0, 1, 2, 3]).expect("the segment can be written");
 }
 
-pub(super) fn files_below(directory: &Path) -> Vec<PathBuf> {
+pub(crate) fn files_below(directory: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut left = vec![directory.to_path_buf()];
     while let Some(directory) = left.pop() {

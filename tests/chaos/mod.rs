@@ -20,7 +20,7 @@ mod bitrot;
 mod check;
 mod expensive;
 mod faults;
-mod files;
+pub(crate) mod files;
 mod history;
 mod nemesis;
 mod network;
@@ -46,6 +46,7 @@ use crate::harness::{
     Client, Cluster, Node, Options,
     load::{define, definition},
     number,
+    tls::Authority,
     watch::Follower,
 };
 use faults::{Fault, Record};
@@ -181,6 +182,15 @@ async fn start(plan: &Plan, tools: &Tools) -> (Cluster, Vec<Volume>) {
     let host = if tools.network { Network::host } else { |_| "127.0.0.1".to_owned() };
     let mut volumes = Vec::new();
     let prepare = |root: &Path, nodes: &mut [Node]| {
+        if std::env::var_os("CONCORD_CHAOS_TLS").is_some() {
+            let authority = Authority::new(root, "ca");
+            for node in nodes.iter_mut() {
+                authority.equip(node);
+                // The other version knows plain calls only.
+                let mode = if tools.old.is_some() { "migrate" } else { "required" };
+                node.settings.insert("CONCORD_PEER_TLS".into(), mode.into());
+            }
+        }
         if tools.volumes {
             volumes.extend(nodes.iter_mut().map(|node| Volume::for_node(root, node)));
         }

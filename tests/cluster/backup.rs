@@ -175,3 +175,88 @@ async fn a_damaged_backup_is_found() {
     let unread = program(&["verify", file.to_str().unwrap()]).stdout(writer).output().unwrap();
     assert!(unread.status.success() && unread.stderr.is_empty(), "nobody reads the result: {unread:?}");
 }
+
+#[tokio::test]
+async fn an_encrypted_backup_is_restored_by_whom_it_is_for_and_from_whom_it_must_be() {
+    let cluster = Cluster::start("sealed-backup").await;
+    define(&cluster.client(1), "secrets").await;
+    for n in 0..30 {
+        let data = json!({"text": format!("a-telling-value-{n}").repeat(10)});
+        set(&cluster.client(1), "secrets", &format!("k{n}"), &data).await;
+    }
+    let at = |name: &str| cluster.root().join(name).to_str().unwrap().to_owned();
+    let made = |kind: &str, name: &str| shown(&concord(&["keygen", kind, "--out", &at(name)]));
+    let recipient = made("identity", "identity")["recipient"].as_str().unwrap().to_owned();
+    let signer = made("signing", "signing")["signer"].as_str().unwrap().to_owned();
+    let stranger = made("signing", "strange")["signer"].as_str().unwrap().to_owned();
+    made("identity", "another");
+    let node = &cluster.nodes[1];
+    let (url, key) = (format!("http://{}", node.api_addr()), node.settings["CONCORD_API_KEY"].clone());
+    let back_up = async |more: &[&str]| {
+        let file = at("sealed");
+        let plain = ["backup", "--url", &url, "--api-key", &key, "--out", &file];
+        command(plain.iter().chain(more).map(|argument| (*argument).to_owned()).collect()).await
+    };
+    // Where somebody expects the file to be written, a link leads elsewhere.
+    let elsewhere = cluster.root().join("elsewhere");
+    std::os::unix::fs::symlink(&elsewhere, at("sealed.part")).unwrap();
+    assert_eq!(back_up(&["--recipient", &recipient]).await.status.code(), Some(2), "it would not be signed");
+    let backup = shown(&back_up(&["--recipient", &recipient, "--signing-key", &at("signing")]).await);
+    assert!(!elsewhere.exists() && backup["signer"] == signer && backup["configs"] == 30, "{backup}");
+    let bytes = std::fs::read(at("sealed")).unwrap();
+    for text in ["a-telling-value", "secrets"] {
+        assert!(!bytes.windows(text.len()).any(|part| part == text.as_bytes()), "{text}");
+    }
+
+    let signed = shown(&concord(&["verify", &at("sealed")]));
+    assert_eq!(signed, json!({"signer": signer}));
+    let all = ["verify", &at("sealed"), "--identity", &at("identity"), "--signer", &signer];
+    assert_eq!(shown(&concord(&all))["digest"], backup["digest"]);
+    let directory = at("restored");
+    let restore = |more: &[&str]| {
+        let base = ["restore", "--from", &at("sealed"), "--data-dir", &directory, "--member", "1=a:1@b:2"]
+            .map(str::to_owned);
+        let all: Vec<&str> = base.iter().map(String::as_str).chain(more.iter().copied()).collect();
+        concord(&all)
+    };
+    let (identity, another) = (at("identity"), at("another"));
+    for (arguments, why) in [
+        (vec!["--signer", signer.as_str()], "can't be decrypted"),
+        (vec!["--identity", &another, "--signer", &signer], "can't be decrypted"),
+        (vec!["--identity", &identity], "--signer"),
+        (vec!["--identity", &identity, "--signer", &stranger], "signed by"),
+    ] {
+        let refused = restore(&arguments);
+        let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(refused.status.code() == Some(1) && text.contains(why), "{arguments:?}: {text}");
+        assert!(!Path::new(&directory).join("identity.json").exists());
+    }
+    for place in (0..bytes.len()).step_by(bytes.len() / 8) {
+        let mut changed = bytes.clone();
+        changed[place] ^= 1;
+        std::fs::write(at("sealed"), &changed).unwrap();
+        let refused = restore(&["--identity", &identity, "--signer", &signer]);
+        assert_eq!(refused.status.code(), Some(1), "byte {place}");
+    }
+    std::fs::write(at("sealed"), &bytes).unwrap();
+    made("data", "data.keys");
+    let keys = at("data.keys");
+    let restored = shown(&restore(&["--identity", &identity, "--signer", &signer, "--data-key-file", &keys]));
+    assert_eq!(restored["digest"], backup["digest"]);
+    // Nothing of it was ever on the disk in clear.
+    for file in crate::chaos::files::files_below(Path::new(&directory)) {
+        let bytes = std::fs::read(&file).unwrap();
+        assert!(!bytes.windows(15).any(|part| part == b"a-telling-value"), "{}", file.display());
+    }
+    let mut first = Node::new(1, cluster.root(), &cluster.nodes[0].settings);
+    first.directory = directory.into();
+    first.settings.insert("CONCORD_DATA_KEY_FILE".into(), keys);
+    first.start().await;
+    let client = first.client();
+    eventually("the restored node serves", async || {
+        let status = client.status().await?;
+        check(status["digest"] == backup["digest"], || format!("{status}"))
+    })
+    .await;
+    assert_eq!(everything(&client, "secrets").await.len(), 30);
+}

@@ -1,8 +1,10 @@
 //! What a cluster promises while its nodes are killed, stopped, emptied and misled. Each test has its own cluster.
 
+mod access_keys;
 mod backup;
 mod batch;
 mod cursor;
+mod encryption;
 mod failover;
 mod forming;
 mod groups;

@@ -58,8 +58,10 @@ impl Answer {
         for error in errors {
             assert_eq!(error["type"], kind, "{self:?}");
             assert!(error["msg"].as_str().is_some_and(|msg| !msg.is_empty()), "{self:?}");
-            let known = names(error).iter().all(|name| ["type", "msg", "loc"].contains(&name.as_str()));
-            assert!(known, "an item holds type, msg and perhaps loc: {self:?}");
+            let known =
+                names(error).iter().all(|name| ["code", "type", "msg", "loc"].contains(&name.as_str()));
+            assert!(known, "an item holds type, code, msg and perhaps loc: {self:?}");
+            assert!(error["code"].as_str().is_some_and(|code| !code.is_empty()), "{self:?}");
             assert!(error.get("loc").is_none_or(Value::is_array), "{self:?}");
         }
         self

@@ -6,10 +6,12 @@
 use std::{
     future::{Future, IntoFuture},
     net::{IpAddr, Ipv4Addr},
+    path::{Path, PathBuf},
     pin::Pin,
     time::{Duration, Instant},
 };
 
+use concord::peer::tls::client::{Roots, config};
 use http::Method;
 use serde_json::Value;
 
@@ -23,6 +25,7 @@ pub(crate) struct Unsettled;
 #[derive(Debug, Clone)]
 pub(crate) struct Client {
     http: reqwest::Client,
+    authority: Option<PathBuf>,
     pub(crate) base: String,
     pub(crate) key: String,
 }
@@ -41,24 +44,37 @@ pub(crate) struct Call {
 
 impl Client {
     pub(crate) fn new(base: &str, key: &str) -> Self {
-        Self::at(None, base, key)
+        Self::at(None, base, key, None)
+    }
+
+    /// The same over TLS, of a node whose certificate this authority has signed.
+    pub(crate) fn trusting(authority: &Path, base: &str, key: &str) -> Self {
+        Self::at(None, base, key, Some(authority))
     }
 
     /// The same from another address of this machine, for which it is another caller.
     pub(crate) fn sending_from(&self, address: Ipv4Addr) -> Self {
-        Self::at(Some(address.into()), &self.base, &self.key)
+        Self::at(Some(address.into()), &self.base, &self.key, self.authority.as_deref())
     }
 
-    fn at(address: Option<IpAddr>, base: &str, key: &str) -> Self {
+    /// The same with connections of its own.
+    pub(crate) fn anew(&self) -> Self {
+        Self::at(None, &self.base, &self.key, self.authority.as_deref())
+    }
+
+    fn at(address: Option<IpAddr>, base: &str, key: &str, authority: Option<&Path>) -> Self {
+        let roots = authority.map_or(Roots::None, Roots::File);
         let http = reqwest::Client::builder()
+            .tls_backend_preconfigured(config(roots, None).expect("the authority is good"))
             .no_proxy()
             .local_address(address)
             .redirect(reqwest::redirect::Policy::none())
             .connect_timeout(Duration::from_secs(10))
             .timeout(DEADLINE)
             .build()
-            .expect("a client without TLS can be made");
-        Self { http, base: base.to_owned(), key: key.to_owned() }
+            .expect("a client can be made");
+        let authority = authority.map(Path::to_owned);
+        Self { http, authority, base: base.to_owned(), key: key.to_owned() }
     }
 
     /// A call with the credential.

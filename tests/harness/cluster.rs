@@ -9,7 +9,7 @@ use futures::future::join_all;
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::{Client, Node, check, eventually, fresh_directory, node};
+use super::{Client, ENCRYPTED, Node, check, eventually, fresh_directory, node};
 
 /// Clusters that run at once besides the shared one: more would take the processor from each other.
 static PLACES: Semaphore = Semaphore::const_new(2);
@@ -32,6 +32,8 @@ impl Default for Options {
             ("CONCORD_ELECTION_MAX_MS", "900"),
             ("CONCORD_WRITE_TIMEOUT_MS", "20000"),
             ("CONCORD_READ_TIMEOUT_MS", "10000"),
+            // Tests present wrong credentials by the dozen, all from one address.
+            ("CONCORD_FAILED_CREDENTIALS_PER_MINUTE", "0"),
             // The tests read there what openraft does.
             ("CONCORD_LOG", "info,openraft=info"),
         ];
@@ -41,6 +43,11 @@ impl Default for Options {
 }
 
 impl Options {
+    /// Data directories are encrypted.
+    pub(crate) fn encrypted(self) -> Self {
+        self.with(ENCRYPTED, "1")
+    }
+
     pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
         self.settings.insert(name.to_owned(), value.to_owned());
         self
@@ -146,8 +153,14 @@ impl Cluster {
     /// Starts a node that belongs to no cluster yet, with the settings of the others. It is one of `nodes` from
     /// now on, whether it becomes a member or not.
     pub(crate) async fn newcomer(&mut self, id: u64) -> Value {
+        self.prepared_newcomer(id, |_| {}).await
+    }
+
+    /// The same after something was done to it before it runs.
+    pub(crate) async fn prepared_newcomer(&mut self, id: u64, prepare: impl FnOnce(&mut Node)) -> Value {
         let settings = self.nodes[0].settings.clone();
         let mut node = Node::new(id, self.directory.path(), &settings);
+        prepare(&mut node);
         node.start_anywhere().await;
         let body = node.as_member();
         self.nodes.push(node);

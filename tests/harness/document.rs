@@ -20,13 +20,16 @@ static DOCUMENT: LazyLock<Value> = LazyLock::new(|| {
 static VALIDATORS: LazyLock<Mutex<BTreeMap<String, Arc<Validator>>>> = LazyLock::new(Mutex::default);
 
 /// The headers that only some answers of an operation have.
-const OPTIONAL: [&str; 6] = [
+const OPTIONAL: [&str; 9] = [
     "Link",
     "Warning",
     "Accept-Patch",
     "X-Concord-Dry-Run",
     "X-Concord-Index-Building",
     "X-Concord-Breaking-Configs",
+    "RateLimit-Policy",
+    "RateLimit",
+    "X-Concord-Redacted",
 ];
 /// The headers that a write has only when it was stored, not as a dry run.
 const OF_STORED: [&str; 2] = ["ETag", "Last-Modified"];
@@ -47,6 +50,8 @@ pub(crate) fn check(
             None if OPTIONAL.contains(&name.as_str()) => {}
             // The refusals that all operations share name it; an operation that needs no key does not tell it.
             None if name == "X-Concord-Revision" && needs_no_key(method, path) => {}
+            // Before the credential was looked at, or while the node can't know whether it is good.
+            None if name == "X-Concord-Revision" && [429, 503].contains(&status) => {}
             None if is_dry_run && OF_STORED.contains(&name.as_str()) => {}
             None => return Err(format!("the header `{name}` is missing")),
         }
@@ -105,7 +110,7 @@ fn response(method: &Method, path: &str, status: u16) -> Result<Option<&'static 
 /// The item of the path whose segments are these; a path with and without a slash at its end is one.
 fn item(path: &str) -> Option<&'static Value> {
     let segments = |path: &str| -> Vec<String> {
-        let has_both = path.starts_with("/api/") || path == "/docs/";
+        let has_both = path.starts_with("/api/") || path == "/docs/" || path == "/ui/";
         let path = path.strip_suffix('/').filter(|_| has_both).unwrap_or(path);
         path.split('/').map(str::to_owned).collect()
     };

@@ -9,6 +9,7 @@ pub(crate) mod load;
 pub(crate) mod node;
 pub(crate) mod pace;
 pub(crate) mod ports;
+pub(crate) mod tls;
 pub(crate) mod watch;
 
 use std::{
@@ -64,6 +65,24 @@ pub(crate) fn check(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(
 }
 
 /// A fresh directory for one cluster. It lies under `target/`, so it is on a real disk and `cargo clean` ends it.
+/// A file of data keys under a directory, made at the first call.
+pub(crate) fn data_keys(root: &Path) -> PathBuf {
+    let file = root.join("data-keys");
+    if !file.exists() {
+        std::fs::write(&file, "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\n")
+            .expect("the directory can be written");
+    }
+    file
+}
+
+/// What stands in the settings of nodes that get a file of data keys. It is no setting of theirs.
+pub(crate) const ENCRYPTED: &str = "ENCRYPTED";
+
+/// Whether the nodes of all tests get a file of data keys: `ENCRYPTED=1`.
+pub(crate) fn is_encrypted() -> bool {
+    number(ENCRYPTED).is_some_and(|number| number > 0)
+}
+
 pub(crate) fn fresh_directory(name: &str) -> tempfile::TempDir {
     tempfile::Builder::new()
         .prefix(&format!("{name}-"))

@@ -13,7 +13,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::{Client, eventually, ports};
+use super::{Client, ENCRYPTED, data_keys, eventually, is_encrypted, ports};
 
 type Start = (Command, mpsc::SyncSender<std::io::Result<Child>>);
 
@@ -75,6 +75,10 @@ impl Node {
 
     /// The same on another address of this machine.
     pub(crate) fn on_host(id: u64, root: &Path, settings: &BTreeMap<String, String>, host: String) -> Self {
+        let mut settings = settings.clone();
+        if settings.remove(ENCRYPTED).is_some() || is_encrypted() {
+            settings.insert("CONCORD_DATA_KEY_FILE".into(), data_keys(root).to_string_lossy().into());
+        }
         let mut node = Self {
             id,
             directory: root.join(format!("node{id}")),
@@ -83,7 +87,7 @@ impl Node {
             api_port: 0,
             peer_port: 0,
             binary: BINARY.clone(),
-            settings: settings.clone(),
+            settings,
             overrides: Vec::new(),
             volume: None,
             open_files: None,
@@ -111,7 +115,13 @@ impl Node {
     }
 
     pub(crate) fn client(&self) -> Client {
-        Client::new(&format!("http://{}", self.api_addr()), &self.settings["CONCORD_API_KEY"])
+        let key = &self.settings["CONCORD_API_KEY"];
+        match self.settings.get("CONCORD_CA_FILE") {
+            None => Client::new(&format!("http://{}", self.api_addr()), key),
+            Some(authority) => {
+                Client::trusting(Path::new(authority), &format!("https://{}", self.api_addr()), key)
+            }
+        }
     }
 
     /// Starts the process and returns at once.

@@ -2,10 +2,14 @@
 //!
 //! | module | question |
 //! |---|---|
+//! | `audit` | what do full volumes, kills and guessed credentials do to the audit log? |
 //! | `clocks` | do clocks that jump change what is kept? |
 //! | `disks` | do full, slow, hung or failing disks stop the others? |
 //! | `frames` | what do broken and flooding frames of HTTP/2 do? |
 //! | `good_client` | the client that writes and reads on every node, and what it saw |
+//! | `grants` | does every route ask who may use it? |
+//! | `greedy` | does an access key that asks too much hurt others, or store more than it may? |
+//! | `leaks` | where are the secrets found that a node was given? |
 //! | `many_configs` | do updates among a million configs keep their rate beside lists that test all of them? |
 //! | `reads` | what do expensive reads with a valid key do? |
 //! | `raw` | connections byte by byte, and what a process has open |
@@ -21,19 +25,23 @@
 //! leader stayed. How fast the good client was is printed; `scripts/hostile.sh` runs the same tests with a release
 //! build and a bound for it, because a bound in time proves nothing on a busy machine.
 
+mod audit;
 mod clocks;
 mod disks;
 mod frames;
 mod good_client;
+pub(crate) mod grants;
+mod greedy;
+mod leaks;
 mod many_configs;
-mod raw;
+pub(crate) mod raw;
 mod reads;
 mod secret;
 mod smuggling;
 mod strangers;
 mod streams;
 mod together;
-mod upgrades;
+pub(crate) mod upgrades;
 mod writes;
 
 pub(crate) use good_client::GoodClient;

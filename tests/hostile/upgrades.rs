@@ -23,7 +23,7 @@ use crate::harness::{
 };
 
 /// The program of feature level 1.
-static LEVEL_1: LazyLock<PathBuf> = LazyLock::new(|| {
+pub(crate) static LEVEL_1: LazyLock<PathBuf> = LazyLock::new(|| {
     let built = || {
         let profile = Path::new(env!("CARGO_BIN_EXE_concord")).parent().expect("a binary is in a directory");
         profile.parent().expect("and that in target").join("debug/concord-level-1")

@@ -1,4 +1,4 @@
-//! The `OpenAPI` document and its page, which need no key.
+//! The `OpenAPI` document, its page and the console, which need no key.
 
 use http::Method;
 
@@ -40,6 +40,35 @@ async fn the_page_and_its_files_come_from_the_node() {
         run.node.bare(Method::GET, "/docs/absent.js").await.refused(404, "not_found_error");
         run.node.bare(Method::POST, "/docs").await.refused(401, "unauthorized_error");
         run.node.bare(Method::GET, "/openapi.json/").await.refused(401, "unauthorized_error");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_console_and_its_files_come_from_the_node() {
+    on_leader_and_follower(async |run: Run| {
+        let there = run.node.bare(Method::GET, "/ui").await.expect(200);
+        assert!(there.text.contains("url=ui/"), "what it names is below /ui/: {there:?}");
+        let page = run.node.bare(Method::GET, "/ui/").await.expect(200);
+        assert!(page.header("content-type").starts_with("text/html"), "{page:?}");
+        let policy = page.header("content-security-policy");
+        assert!(policy.starts_with("default-src 'none'; script-src 'self';"), "{policy}");
+        assert!(!policy.contains("unsafe") && policy.contains("frame-ancestors 'none'"), "{policy}");
+        let files: Vec<&str> =
+            page.text.split('"').filter(|text| text.ends_with(".js") || text.ends_with(".css")).collect();
+        assert!(files.len() >= 5, "{files:?}");
+        for file in files {
+            let path = format!("/ui/{file}");
+            run.node.bare(Method::HEAD, &path).await.expect(200);
+            let body = run.node.bare(Method::GET, &path).await.expect(200);
+            assert!(!body.text.is_empty() && body.header("etag").starts_with("W/\""), "{path}");
+            assert_eq!(body.header("x-content-type-options"), "nosniff", "{path}");
+        }
+        for path in ["/ui/absent.js", "/ui/lib/absent.js", "/ui/lib/..%2Fapp.js"] {
+            run.node.bare(Method::GET, path).await.refused(404, "not_found_error");
+        }
+        run.node.bare(Method::POST, "/ui/").await.refused(401, "unauthorized_error");
+        run.node.bare(Method::GET, "/uix").await.refused(401, "unauthorized_error");
     })
     .await;
 }

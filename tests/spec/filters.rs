@@ -243,3 +243,57 @@ async fn totals_are_exact_after_filtering_on_every_page() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_text_is_matched_as_each_type_of_a_union_and_quotes_say_that_it_is_a_string() {
+    on_leader_and_follower(async |run: Run| {
+        let schema = json!({
+            "$defs": {
+                "Cat": {"type": "object", "properties": {"kind": {"const": "cat"}, "lives": {"type": "integer"}}},
+                "Dog": {"type": "object", "properties": {"kind": {"const": "dog"}, "tag": {"type": "string"}}}
+            },
+            "type": "object",
+            "properties": {
+                "zip": {"anyOf": [{"type": "string"}, {"type": "null"}], "default": null},
+                "id": {"anyOf": [{"type": "integer"}, {"type": "string"}]},
+                "pet": {"oneOf": [{"$ref": "#/$defs/Cat"}, {"$ref": "#/$defs/Dog"}]},
+                "maybe": {"anyOf": [{"$ref": "#/$defs/Cat"}, {"type": "null"}]},
+                "tags": {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}]}
+            }
+        });
+        let d = run.define("d", &json!(["zip", "id", "pet.kind", "maybe.lives", "tags"]), &schema).await;
+        d.fill(&[
+            ("a", json!({"zip": "12345", "id": 7, "pet": {"kind": "cat"}, "maybe": {"lives": 9}, "tags": []})),
+            ("b", json!({"zip": null, "id": "7", "pet": {"kind": "dog"}, "maybe": null, "tags": ["x"]})),
+            ("c", json!({"zip": "null", "id": "x"})),
+        ])
+        .await;
+        assert_eq!(d.found(&[("zip", "12345")]).await, ["a"]);
+        assert_eq!(d.found(&[("zip", "null")]).await, ["b", "c"]);
+        assert_eq!(d.found(&[("zip", "\"null\"")]).await, ["c"]);
+        assert_eq!(d.found(&[("zip", "null"), ("zip[ne]", "\"null\"")]).await, ["b"]);
+        assert_eq!(d.found(&[("zip[ne]", "12345")]).await, ["b", "c"]);
+        assert_eq!(d.found(&[("id", "7")]).await, ["a", "b"]);
+        assert_eq!(d.found(&[("id", "\"7\"")]).await, ["b"]);
+        assert_eq!(d.found(&[("id[gte]", "7")]).await, ["a", "b", "c"]);
+        assert_eq!(d.found(&[("id[in]", "\"7\",x")]).await, ["b", "c"]);
+        assert_eq!(d.found(&[("pet.kind", "dog")]).await, ["b"]);
+        assert_eq!(d.found(&[("maybe.lives[gt]", "8")]).await, ["a"]);
+        assert_eq!(d.found(&[("tags[exists]", "true")]).await, ["a", "b"]);
+        assert_eq!(d.found(&[("tags[exists]", "false")]).await, ["c"]);
+        assert_eq!(d.found(&[("tags[ne]", "x")]).await, ["a"]);
+        d.list(&[("maybe.lives", "nine")]).await.invalid();
+        d.list(&[("maybe.lives[prefix]", "9")]).await.invalid();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_time_before_1970_is_before_all() {
+    on_leader_and_follower(async |run: Run| {
+        let d = people(&run).await;
+        assert_eq!(d.found(&[("created_at[gte]", "1969-01-01T00:00:00Z")]).await, ["a", "b", "c", "d"]);
+        assert_eq!(d.found(&[("created_at[lt]", "1969-01-01T00:00:00Z")]).await, NONE);
+    })
+    .await;
+}

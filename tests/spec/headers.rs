@@ -31,6 +31,9 @@ async fn every_answer_names_request_and_node_and_with_the_key_the_revision() {
             assert_eq!(names_revision, !without_key, "{answer:?}");
             assert!(without_key || answer.revision() > 0, "{answer:?}");
             assert_eq!(answer.header("x-concord-node"), run.id.to_string(), "{answer:?}");
+            assert_eq!(answer.header("x-content-type-options"), "nosniff", "{answer:?}");
+            let is_stored = answer.headers.get("cache-control").is_none_or(|value| value != "no-store");
+            assert_eq!(is_stored, without_key, "no cache keeps what needs a key: {answer:?}");
         }
     })
     .await;

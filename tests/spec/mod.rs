@@ -11,6 +11,7 @@ mod documents;
 mod dry_run;
 mod errors;
 mod filters;
+mod grants;
 mod headers;
 mod history;
 mod idempotency;
@@ -38,9 +39,12 @@ use futures::FutureExt;
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
+use concord::model::feature::LEVEL_MAX;
+
 use crate::harness::{
-    Answer, Call, Client, Cluster, Options,
+    Answer, Call, Client, Cluster, Options, check,
     client::Unsettled,
+    eventually,
     load::{config, definition},
 };
 
@@ -63,7 +67,15 @@ async fn shared() -> &'static Cluster {
                 .with("CONCORD_ELECTION_MIN_MS", "2000")
                 .with("CONCORD_ELECTION_MAX_MS", "3000")
                 .with("CONCORD_WATCH_HEARTBEAT_MS", "200");
-            Cluster::start_shared(&options).await
+            let cluster = Cluster::start_shared(&options).await;
+            for client in cluster.clients() {
+                eventually("the cluster has its feature level", async || {
+                    let status = client.status().await?;
+                    check(status["feature_level"] == LEVEL_MAX, || status.to_string())
+                })
+                .await;
+            }
+            cluster
         })
         .await
 }

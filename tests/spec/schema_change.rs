@@ -18,7 +18,7 @@ fn change(d: &Defined, schema: &Value) -> Call {
 /// The schema as its own path shows it, and its entity tag.
 async fn shown(d: &Defined) -> (Value, String) {
     let answer = d.node.get(&format!("{}/schema", d.path())).await.expect(200);
-    assert_eq!(names(answer.data()), ["json_schema"]);
+    assert_eq!(names(answer.data()), ["format_assertion", "json_schema"]);
     (answer.data()["json_schema"].clone(), answer.tag())
 }
 

@@ -15,11 +15,13 @@ const BESIDE: [&str; 4] = ["settings", "sabotage", "fuzz_targets", "lib"];
 const APART: [(&str, &str); 3] = [("peer", "state"), ("peer", "feed"), ("peer", "store")];
 
 /// Where a library is used, and nowhere else.
-const LIBRARIES: [(&str, &[&str]); 6] = [
+const LIBRARIES: [(&str, &[&str]); 8] = [
     ("axum", &["src/api/"]),
     ("openraft", &["src/raft/"]),
     ("raft_log", &["src/raft/"]),
     ("sled", &["src/store/"]),
+    ("rustls", &["src/peer/"]),
+    ("x509_parser", &["src/peer/tls/"]),
     ("jsonschema", &["src/model/schema/"]),
     ("clap", &["src/settings.rs", "src/settings/", "src/cli/", "src/main.rs"]),
 ];

@@ -43,7 +43,10 @@ fn a_definition_needs_only_its_key() {
         json!({"config_definition_key": "d", "json_schema": null, "more": 1}),
     ] {
         let made = NewDefinition::from_json(body).unwrap();
-        assert_eq!(made, NewDefinition { key: "d".into(), indexes: Vec::new(), schema: None });
+        assert_eq!(
+            made,
+            NewDefinition { key: "d".into(), indexes: Vec::new(), schema: None, format_assertion: None }
+        );
     }
 }
 

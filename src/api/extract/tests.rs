@@ -32,7 +32,13 @@ fn if_none_match_is_compared_with_the_current_version() {
     let has = |values: &[&str]| {
         let pairs: Vec<_> = values.iter().map(|value| (header::IF_NONE_MATCH, *value)).collect();
         let uri = Uri::from_static("/");
-        ReadRequest { params: Params::from_uri(&uri), uri, headers: headers(&pairs) }.has(7)
+        ReadRequest {
+            principal: Principal::root(),
+            params: Params::from_uri(&uri),
+            uri,
+            headers: headers(&pairs),
+        }
+        .has(7)
     };
     assert!(has(&["\"7\""]) && has(&["*"]) && has(&["\"1\", W/\"7\""]) && has(&["\"1\"", "\"7\""]));
     assert!(!has(&[]) && !has(&["\"8\""]) && !has(&["7"]) && !has(&["\"77\""]) && !has(&["\"7"]));
@@ -89,7 +95,10 @@ fn requests_have_the_same_fingerprint_only_when_no_part_differs() {
             *request.headers_mut() = headers(pairs);
             request.headers_mut().append(IDEMPOTENCY_KEY, "k".parse().unwrap());
             let (parts, ()) = request.into_parts();
-            let begun = begin_idempotency_key(&Principal { id: principal.into() }, &parts).unwrap().unwrap();
+            let begun =
+                begin_idempotency_key(&Principal { id: principal.into(), ..Principal::root() }, &parts)
+                    .unwrap()
+                    .unwrap();
             begun.end(body.as_bytes())
         };
     let tag = (header::IF_MATCH, "\"1\"");
@@ -121,7 +130,7 @@ fn reasons_and_idempotency_keys_are_bounded() {
     let key_of = |value: &str| {
         let mut request = http::Request::new(());
         request.headers_mut().append(IDEMPOTENCY_KEY, value.parse().unwrap());
-        begin_idempotency_key(&Principal { id: "p".into() }, &request.into_parts().0)
+        begin_idempotency_key(&Principal::root(), &request.into_parts().0)
     };
     assert!(key_of(&"x".repeat(255)).is_ok());
     for bad in ["", "a b", &"x".repeat(256)] {

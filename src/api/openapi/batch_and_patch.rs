@@ -9,11 +9,11 @@ use utoipa::openapi::{
 };
 
 use super::{
-    builder::{DRY_RUN_WRITE_PARAMETERS, Entry, RECORD_HEADERS, WRITE_REFUSALS, describe},
+    builder::{DRY_RUN_WRITE_PARAMETERS, Entry, RECORD_HEADERS, REDACTED, WRITE_REFUSALS, describe},
     configs,
     schemas::{
-        Field, Named, any_value, closed, json_object, key, nullable, open, paths, reference, schema_or_null,
-        text,
+        Field, Named, any_value, closed, format_assertion, json_object, key, nullable, open, paths,
+        reference, schema_or_null, text,
     },
 };
 use crate::{api::batch, model::limits::Limits};
@@ -44,7 +44,7 @@ pub(super) fn operations() -> Vec<Entry> {
         { "op": "test", "path": "/pool/size", "value": 20 },
         { "op": "replace", "path": "/pool/size", "value": 30 },
     ]);
-    let changed = [RECORD_HEADERS, &["Warning", "X-Concord-Dry-Run"]].concat();
+    let changed = [RECORD_HEADERS, &["Warning", "X-Concord-Dry-Run", REDACTED]].concat();
     vec![
         describe(Patch, configs::ONE, "configs", "patch_config", "Change a part of a config's data")
             .description(
@@ -101,7 +101,11 @@ fn batch_operation(limits: &Limits) -> OneOfBuilder {
     let patch = OneOfBuilder::new().item(reference("MergePatch")).item(reference("JsonPatch"));
     let patch: Field = ("patch", patch.into());
     OneOfBuilder::new()
-        .item(operation(batch::CREATE_DEFINITION, vec![], vec![indexes(), schema, creates()]))
+        .item(operation(
+            batch::CREATE_DEFINITION,
+            vec![],
+            vec![indexes(), schema, format_assertion(), creates()],
+        ))
         .item(operation(batch::SET_INDEXES, vec![indexes()], vec![matches()]))
         .item(operation(batch::DELETE_DEFINITION, vec![], vec![restrict, matches()]))
         .item(operation(batch::CREATE_CONFIG, vec![config(), data()], vec![creates()]))

@@ -1,7 +1,7 @@
 //! How an operation is described: a thin layer over the builders of `utoipa`, so that an entry is short.
 //!
 //! **Invariant:** what every operation has is added here and not by its entry: the parameters of its path, the headers
-//! of every response, and 500; and 401 where a key is needed.
+//! of every response, and 500; and 401, 403 and 429 where a key is needed.
 
 use serde_json::{Value, json};
 use utoipa::openapi::{
@@ -20,6 +20,8 @@ use super::{
 
 /// The headers of a response about one record.
 pub(super) const RECORD_HEADERS: &[&str] = &["ETag", "Last-Modified"];
+/// The header of an answer with data of configs.
+pub(super) const REDACTED: &str = "X-Concord-Redacted";
 /// The parameters of every read.
 pub(super) const READ_PARAMETERS: &[&str] = &["consistency", "max_staleness_ms", "min_revision"];
 /// The refusals of every read.
@@ -140,6 +142,12 @@ impl Entry {
         let mut operation = self.operation.build();
         if operation.security.is_none() {
             operation.responses.responses.insert("401".into(), refusals::refusal(401).into());
+            operation.responses.responses.insert("403".into(), refusals::refusal(403).into());
+            operation
+                .responses
+                .responses
+                .entry("429".into())
+                .or_insert_with(|| refusals::refusal(429).into());
         } else {
             for response in operation.responses.responses.values_mut() {
                 if let RefOr::T(response) = response {

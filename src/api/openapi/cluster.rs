@@ -139,12 +139,23 @@ pub(super) fn payloads() -> Vec<Named> {
         nullable(Type::Integer).description(Some("the member that it is about; null for the whole cluster"));
     let alarm = open(
         vec![
-            ("type", text().description(Some("`clock`, `log_time`; later versions may add others")).into()),
+            (
+                "type",
+                text()
+                    .description(Some(
+                        "`certificate`, `clock`, `log_time`, `audit`, `data_key`; later versions may add others",
+                    ))
+                    .into(),
+            ),
             ("node_id", about.into()),
             ("message", text().into()),
         ],
         Vec::new(),
     );
+    let data_key = text().pattern(Some("^[0-9a-f]{16}$"));
+    let data_key = data_key.description(Some(
+        "the id of the data key under which this node's data directory is encrypted; absent when it is not",
+    ));
     let cluster = open(
         vec![
             ("cluster_id", nullable(Type::String).into()),
@@ -156,7 +167,11 @@ pub(super) fn payloads() -> Vec<Named> {
             ("members", ArrayBuilder::new().items(member).into()),
         ],
         // While a cluster is upgraded, nodes of version 0.1 answer without these.
-        vec![("feature_level", level.into()), ("alarms", ArrayBuilder::new().items(alarm).into())],
+        vec![
+            ("feature_level", level.into()),
+            ("alarms", ArrayBuilder::new().items(alarm).into()),
+            ("data_key", data_key.into()),
+        ],
     );
     vec![("Cluster", cluster.into())]
 }

@@ -1,12 +1,16 @@
 //! The operations on configs, but for patches.
 
 use serde_json::{Value, json};
-use utoipa::openapi::HttpMethod::{Delete, Get, Post, Put};
+use utoipa::openapi::{
+    HttpMethod::{Delete, Get, Post, Put},
+    Type,
+    schema::SchemaType,
+};
 
 use super::{
     builder::{
-        DRY_RUN_WRITE_PARAMETERS, Entry, READ_PARAMETERS, READ_REFUSALS, RECORD_HEADERS, WRITE_REFUSALS,
-        describe,
+        DRY_RUN_WRITE_PARAMETERS, Entry, READ_PARAMETERS, READ_REFUSALS, RECORD_HEADERS, REDACTED,
+        WRITE_REFUSALS, describe,
     },
     schemas::{Named, closed, json_object, open, page, reference, times},
 };
@@ -34,7 +38,7 @@ pub(super) fn operations() -> Vec<Entry> {
     let page = json!({ "results": [record()], "meta": { "page": 1, "limit": 10, "total": 1 } });
     let names = json!({ "config_definition_key": "app", "config_key": "prod" });
     let dry_run = ["X-Concord-Dry-Run"];
-    let updated = [RECORD_HEADERS, &dry_run].concat();
+    let updated = [RECORD_HEADERS, &dry_run, &[REDACTED]].concat();
     let created = [&["Location"], &*updated].concat();
     vec![
         describe(Post, ALL, "configs", "create_config", "Create a config")
@@ -51,14 +55,19 @@ pub(super) fn operations() -> Vec<Entry> {
             )
             .parameters(&["page", "limit", "sort_configs", "sort_order", "search", "cursor", "filters"])
             .parameters(READ_PARAMETERS)
-            .success(200, "configs found", ("ConfigPage", page), &["Link"])
+            .success(200, "configs found", ("ConfigPage", page), &["Link", REDACTED])
             .refusals(READ_REFUSALS)
             .refusals(&[404, 409, 410]),
         describe(Get, ONE, "configs", "get_config", "Get a config")
             .description("With `revision`, the config as of that revision.")
             .parameters(&["If-None-Match", "revision"])
             .parameters(READ_PARAMETERS)
-            .success(200, "config found", ("ConfigRecord", record()), RECORD_HEADERS)
+            .success(
+                200,
+                "config found",
+                ("ConfigRecord", record()),
+                &[RECORD_HEADERS, &[REDACTED]].concat(),
+            )
             .response(304, "The caller has the current version.", None, RECORD_HEADERS)
             .refusals(READ_REFUSALS)
             .refusals(&[404, 410, 429]),
@@ -94,11 +103,18 @@ pub(super) fn requests() -> Vec<Named> {
 
 /// The payloads of its answers.
 pub(super) fn payloads() -> Vec<Named> {
-    let mut record = vec![("config_key", reference("Key")), ("data", json_object().into())];
+    // The whole of the data may be secret.
+    let data = || json_object().schema_type(SchemaType::from_iter([Type::Object, Type::Null]));
+    let mut record = vec![("config_key", reference("Key")), ("data", data().into())];
     record.extend(times());
     let identity = vec![("config_definition_key", reference("Key")), ("config_key", reference("Key"))];
     vec![
-        ("Data", json_object().description(Some("the data of a config, as they were written")).into()),
+        (
+            "Data",
+            data()
+                .description(Some("the data of a config, as they were written; a secret value is null"))
+                .into(),
+        ),
         ("ConfigRecord", closed(record, Vec::new()).into()),
         ("ConfigPage", page("ConfigRecord").into()),
         ("ConfigIdentity", closed(identity, Vec::new()).into()),

@@ -9,8 +9,8 @@ use super::{
         describe,
     },
     schemas::{
-        Field, Named, closed, example_schema, json_object, open, page, paths, reference, schema_or_null,
-        times,
+        Field, Named, closed, example_schema, format_assertion, json_object, open, page, paths, reference,
+        schema_or_null, times,
     },
 };
 use crate::model::limits::Limits;
@@ -83,7 +83,7 @@ pub(super) fn operations() -> Vec<Entry> {
 pub(super) fn requests(limits: &Limits) -> Vec<Named> {
     let definition = open(
         vec![("config_definition_key", reference("Key"))],
-        vec![("indexes", paths(limits).into()), ("json_schema", schema_or_null().into())],
+        vec![("indexes", paths(limits).into()), ("json_schema", schema_or_null().into()), format_assertion()],
     );
     vec![
         ("NewDefinition", definition.into()),

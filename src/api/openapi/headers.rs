@@ -3,6 +3,7 @@
 //! **Invariant:** every response has the headers of [`STANDARD`], the revision only where a key was good; `api::handle`
 //! sets them.
 
+use serde_json::json;
 use utoipa::openapi::{
     ComponentsBuilder, ObjectBuilder, Ref,
     header::HeaderBuilder,
@@ -68,10 +69,27 @@ fn all() -> Vec<(&'static str, &'static str, ObjectBuilder)> {
             text().pattern(Some("^[0-9]+/[0-9]+$")),
         ),
         ("X-Concord-Breaking-Configs", "How many configs do not fit the schema.", number()),
+        (
+            "X-Concord-Redacted",
+            "The places in `data` of values that are secret and shown as `null`, because the key has no right to \
+             `reveal`: JSON pointers as URI fragments, each once, and `...` where there are more.",
+            text().pattern(Some("^#")),
+        ),
         ("Accept-Patch", "The media types of patches.", text()),
         ("Allow", "The methods that the path takes.", text()),
         ("Retry-After", "Seconds after which the request may be sent again.", number()),
+        (
+            "RateLimit-Policy",
+            "The rate of the access key that is scarcest, where it has one: its name, `q` requests in `w` seconds.",
+            text().examples([json!("\"requests\";q=100;w=1")]),
+        ),
+        (
+            "RateLimit",
+            "What is left of it: `r` requests, and all of it after `t` seconds.",
+            text().examples([json!("\"requests\";r=99;t=1")]),
+        ),
         ("WWW-Authenticate", "How to authenticate.", text()),
+        ("Cache-Control", "Nobody between may store the answer.", text().enum_values(Some(["no-store"]))),
         ("Content-Disposition", "A name for the file.", text()),
     ]
 }

@@ -10,7 +10,9 @@ use utoipa::openapi::{
 };
 
 use super::{
-    builder::{DRY_RUN_WRITE_PARAMETERS, Entry, READ_PARAMETERS, READ_REFUSALS, WRITE_REFUSALS, describe},
+    builder::{
+        DRY_RUN_WRITE_PARAMETERS, Entry, READ_PARAMETERS, READ_REFUSALS, REDACTED, WRITE_REFUSALS, describe,
+    },
     configs,
     schemas::{Named, closed, example_schema, integer, json_object, nullable, open, paths, text, time},
 };
@@ -26,7 +28,8 @@ revision: `revision`, `at`, `by`, `reason` and `changes`, whose items have a `ty
 `config_updated`, `config_deleted`, `config_unmatched`, `definition_created`, `definition_updated`, \
 `definition_deleted`), their keys, and the record after the change. `state` is a part of the initial state: \
 `revision`, `definitions`, `configs`, and `complete`, which is true in the last part. `heartbeat` has the `revision` \
-up to which all changes were sent. `error` has the body of a refusal, and ends the stream.\n\n\
+up to which all changes were sent. A config with secret values that the key may not see has \
+`redacted`, their places as in the header `X-Concord-Redacted`. `error` has the body of a refusal, and ends the stream.\n\n\
 Any other parameter filters configs as in a list of configs; this needs exactly one `definition`, which exists. HEAD \
 is refused, because a stream has no length.";
 
@@ -55,7 +58,7 @@ fn history(path: &'static str, id: &str, summary: &str, payload: (&str, Value)) 
         )
         .parameters(&["before", "limit"])
         .parameters(READ_PARAMETERS)
-        .success(200, "history found", payload, &["Link"])
+        .success(200, "history found", payload, &["Link", REDACTED])
         .refusals(READ_REFUSALS)
         .refusals(&[404, 410, 429])
 }
@@ -64,7 +67,7 @@ fn history(path: &'static str, id: &str, summary: &str, payload: (&str, Value)) 
 pub(super) fn operations() -> Vec<Entry> {
     let config = example_page("update", &configs::example_data());
     let definition = example_page("create", &json!({ "indexes": ["port"], "json_schema": example_schema() }));
-    let restored = ["Location", "ETag", "Last-Modified", "X-Concord-Dry-Run"];
+    let restored = ["Location", "ETag", "Last-Modified", "X-Concord-Dry-Run", REDACTED];
     let events = text().description(Some("a stream of events"));
     let events = ContentBuilder::new().schema(Some(events)).example(Some(json!(EXAMPLE_EVENTS))).build();
     vec![

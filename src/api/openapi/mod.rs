@@ -6,6 +6,8 @@
 //! | the same for schemas, unique paths and the states of indexes | `schema_and_unique` |
 //! | the same for patches and batches | `batch_and_patch` |
 //! | the same for history, rollback and watches | `history_and_watch` |
+//! | the same for the audit log | `audit` |
+//! | the same for access keys | `access_keys` |
 //! | how an operation is described | `builder` |
 //! | parameters that operations share | `parameters` |
 //! | refusals, with their statuses and error types | `refusals` |
@@ -21,6 +23,8 @@
 //! **Invariants:** every `$ref` resolves. The limits in the schemas are those of the node's settings. `reply` decides
 //! the statuses; the document only describes them.
 
+mod access_keys;
+mod audit;
 mod batch_and_patch;
 mod builder;
 mod cluster;
@@ -45,12 +49,14 @@ use utoipa::openapi::{
 use crate::model::limits::Limits;
 
 /// The tags of operations, in the order in which a reader meets them.
-const TAGS: [(&str, &str); 7] = [
+const TAGS: [(&str, &str); 9] = [
     ("definitions", "The definitions of configs: a key, a JSON schema, indexed paths, unique paths."),
     ("configs", "The configs of a definition."),
     ("batch", "Several writes as one: all of them or none."),
     ("history", "Earlier revisions, who made each change and why, and rollback."),
     ("watch", "Changes as a stream of events."),
+    ("audit", "Who asked a node for what, and what was decided."),
+    ("access keys", "Who may do what."),
     ("cluster", "The nodes: members, leadership, backup."),
     ("open", "Paths that need no key: probes and this document."),
 ];
@@ -72,6 +78,8 @@ pub fn document(limits: &Limits) -> OpenApi {
         configs::operations(),
         batch_and_patch::operations(),
         history_and_watch::operations(),
+        audit::operations(),
+        access_keys::operations(),
         cluster::operations(),
         probes::operations(),
     ];
@@ -111,6 +119,7 @@ fn components(limits: &Limits) -> Components {
         configs::requests(),
         batch_and_patch::requests(limits),
         history_and_watch::requests(),
+        access_keys::requests(),
         cluster::requests(),
     ];
     for (name, body) in requests.into_iter().flatten() {
@@ -122,6 +131,8 @@ fn components(limits: &Limits) -> Components {
         configs::payloads(),
         batch_and_patch::payloads(),
         history_and_watch::payloads(limits),
+        audit::payloads(),
+        access_keys::payloads(),
         cluster::payloads(),
         probes::payloads(),
     ];

@@ -9,7 +9,7 @@ use utoipa::openapi::{
     path::{Parameter, ParameterBuilder, ParameterIn, ParameterStyle},
 };
 
-use super::schemas::{integer, key, text};
+use super::schemas::{integer, key, text, time};
 use crate::model::limits::{IDEMPOTENCY_KEY_BYTES_MAX, Limits, REASON_BYTES_MAX, WATCH_KEYS_MAX};
 
 /// Adds all parameters to the components.
@@ -38,7 +38,9 @@ fn path_parameters() -> Vec<(&'static str, Parameter)> {
         path("config_definition_key", "The definition's key.", key().examples([json!("app")])),
         path("config_key", "The config's key within its definition.", key().examples([json!("prod")])),
         path("id", "The node's id.", integer(1)),
+        path("key_id", "The access key's id.", text().examples([json!("4kPq0sWc7RtZ")])),
         path("file", "A file of the page.", text().pattern(Some("^[A-Za-z0-9._-]+$"))),
+        path("folder", "A folder of the page.", text().pattern(Some("^[a-z]+$"))),
     ]
 }
 
@@ -57,6 +59,18 @@ fn other_parameters() -> Vec<(&'static str, Parameter)> {
             integer(0),
         ),
         plain("before", "Only changes before this revision.", integer(0)),
+        query(
+            "audit_after",
+            "after",
+            "Oldest first, after the line with this number; not together with `before`.",
+            integer(0).into(),
+        ),
+        query("audit_before", "before", "Newest first, before the line with this number.", integer(0).into()),
+        query("audit_key", "key", "Only lines of this key.", text().into()),
+        query("audit_definition", "definition", "Only lines that name this definition.", key().into()),
+        plain("since", "Only lines from this time on, as RFC 3339 has it.", time()),
+        plain("until", "Only lines before this time, as RFC 3339 has it.", time()),
+        plain("outcome", "Only lines with this outcome: `ok`, or the type of an error.", text()),
         plain(
             "policy",
             "`force` stores a schema that configs do not fit.",
@@ -100,6 +114,14 @@ fn list_parameters(limits: &Limits) -> Vec<(&'static str, Parameter)> {
             "sort_by",
             "Ties are broken by key, ascending.",
             by(["config_definition_key", "created_at", "modified_at"]),
+        ),
+        query(
+            "sort_api_keys",
+            "sort_by",
+            "Ties are broken by id, ascending.",
+            text()
+                .enum_values(Some(["key_id", "name", "created_at", "modified_at"]))
+                .default(Some(json!("modified_at"))),
         ),
         query(
             "sort_configs",

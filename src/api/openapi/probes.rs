@@ -1,4 +1,4 @@
-//! The operations that need no key: probes, the root path, this document and its page.
+//! The operations that need no key: probes, the root path, this document and its page, the console.
 
 use serde_json::json;
 use utoipa::openapi::{HttpMethod::Get, content::ContentBuilder};
@@ -12,6 +12,15 @@ const TAG: &str = "open";
 
 fn probe(path: &'static str, id: &str, summary: &str, message: &str) -> Entry {
     describe(Get, path, TAG, id, summary).without_key().success(200, message, ("Nothing", json!({})), &[])
+}
+
+fn console_file(path: &'static str, id: &str) -> Entry {
+    let content = ContentBuilder::new().schema(Some(text())).build();
+    describe(Get, path, TAG, id, "A file of the console")
+        .without_key()
+        .response(200, "The file.", Some(("*/*", content)), &[])
+        .response(304, "The caller has this version already.", None, &[])
+        .refusals(&[404])
 }
 
 /// The operations of this file.
@@ -48,6 +57,12 @@ pub(super) fn operations() -> Vec<Entry> {
             .without_key()
             .response(200, "The file.", page("*/*"), &[])
             .refusals(&[404]),
+        describe(Get, "/ui", TAG, "ui", "The console")
+            .without_key()
+            .response(200, "The page.", page("text/html"), &[])
+            .response(304, "The caller has this version already.", None, &[]),
+        console_file("/ui/{file}", "ui_file"),
+        console_file("/ui/{folder}/{file}", "ui_file_in_folder"),
     ]
 }
 

@@ -12,6 +12,7 @@ use utoipa::openapi::{
 };
 
 use super::{
+    super::error_code::Code,
     headers::{with_headers, without_key},
     schemas::{closed, location, reference, text},
 };
@@ -36,7 +37,7 @@ const fn refusal_of(
     Refusal { status, name, kind, about, headers }
 }
 
-static REFUSALS: [Refusal; 13] = [
+static REFUSALS: [Refusal; 14] = [
     refusal_of(
         401,
         "Unauthorized",
@@ -44,6 +45,7 @@ static REFUSALS: [Refusal; 13] = [
         "The credential is missing or not valid.",
         &["WWW-Authenticate"],
     ),
+    refusal_of(403, "Forbidden", "forbidden_error", "The access key does not have the right.", &[]),
     refusal_of(404, "NotFound", "not_found_error", "There is no such resource or path.", &[]),
     refusal_of(
         405,
@@ -85,8 +87,9 @@ static REFUSALS: [Refusal; 13] = [
         429,
         "RateLimited",
         "rate_limited",
-        "This node is overloaded; the request was certainly not applied.",
-        &["Retry-After"],
+        "This node is overloaded, a quota of the access key is used up, or too many credentials of the address have \
+         failed; the request was certainly not applied.",
+        &["Retry-After", "RateLimit-Policy", "RateLimit"],
     ),
     refusal_of(
         500,
@@ -145,7 +148,8 @@ pub(super) fn add_to(mut components: ComponentsBuilder) -> ComponentsBuilder {
 
 fn response(refusal: &Refusal, more_headers: &[&str]) -> Response {
     let Refusal { status, kind, about, headers, .. } = refusal;
-    let example = json!({ "status": "FAILURE", "errors": [{ "type": kind, "msg": about }] });
+    let code = Code::ALL.iter().find(|(_, of)| of == kind).map(|(code, _)| code.name());
+    let example = json!({ "status": "FAILURE", "errors": [{ "type": kind, "code": code, "msg": about }] });
     let body = reference(&body_name(kind));
     let content = if *status == 422 {
         let bodies = OneOfBuilder::new().item(body).item(reference("ShapeError"));
@@ -175,9 +179,14 @@ fn body_name(kind: &str) -> String {
 
 /// The body of a refusal of one type.
 fn body(kind: &str) -> ObjectBuilder {
+    let codes = Code::ALL.iter().filter(|(_, of)| *of == kind).map(|(code, _)| code.name());
+    let code = text().enum_values(Some(codes.collect::<Vec<_>>()));
     let item = closed(
         vec![("type", text().enum_values(Some([kind])).into()), ("msg", text().min_length(Some(1)).into())],
-        vec![("loc", location().description(Some("the location, outermost step first")).into())],
+        vec![
+            ("code", code.description(Some("a node of version 0.1 sends none")).into()),
+            ("loc", location().description(Some("the location, outermost step first")).into()),
+        ],
     );
     let errors = ArrayBuilder::new().items(item).min_items(Some(1));
     closed(

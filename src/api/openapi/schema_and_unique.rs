@@ -14,8 +14,8 @@ use super::{
         describe,
     },
     schemas::{
-        Field, Named, closed, example_schema, integer, key, location, nullable, open, paths, schema_or_null,
-        text,
+        Field, Named, closed, example_schema, format_assertion, integer, key, location, nullable, open,
+        paths, schema_or_null, text,
     },
 };
 use crate::model::limits::Limits;
@@ -39,6 +39,7 @@ fn part(path: &'static str, id: &str, summary: &str, message: &str, payload: (&s
 /// The operations of this file.
 pub(super) fn operations() -> Vec<Entry> {
     let schema = || json!({ "json_schema": example_schema() });
+    let shown = json!({ "json_schema": example_schema(), "format_assertion": true });
     let example_paths = || json!({ "paths": ["name"] });
     let unique = || ("UniquePaths", example_paths());
     let mut stored = schema();
@@ -48,7 +49,7 @@ pub(super) fn operations() -> Vec<Entry> {
     let schema_headers = [RECORD_HEADERS, &["X-Concord-Dry-Run", "X-Concord-Breaking-Configs"]].concat();
     let unique_headers = [RECORD_HEADERS, &["X-Concord-Dry-Run"]].concat();
     vec![
-        part(SCHEMA, "get_schema", "Show a definition's schema", "schema found", ("Rules", schema())),
+        part(SCHEMA, "get_schema", "Show a definition's schema", "schema found", ("Rules", shown)),
         describe(Put, SCHEMA, TAG, "update_schema", "Change a definition's schema")
             .description(
                 "All configs of the definition must fit it; else 422, whose items name the first hundred that do not. \
@@ -92,7 +93,7 @@ pub(super) fn operations() -> Vec<Entry> {
 /// The bodies of its requests.
 pub(super) fn requests(limits: &Limits) -> Vec<Named> {
     vec![
-        ("NewRules", open(vec![("json_schema", schema_or_null().into())], Vec::new()).into()),
+        ("NewRules", open(vec![("json_schema", schema_or_null().into())], vec![format_assertion()]).into()),
         ("NewUniquePaths", open(vec![("paths", paths(limits).into())], Vec::new()).into()),
     ]
 }
@@ -125,6 +126,9 @@ pub(super) fn payloads(limits: &Limits) -> Vec<Named> {
             closed([stored(), report()].concat(), Vec::new()).description(Some("stored with `policy=force`")),
         )
         .item(closed(report(), Vec::new()).description(Some("a dry run")));
+    let asserted = nullable(Type::Boolean).description(Some(
+        "whether `format` is asserted; null where that depends on the draft, or without a schema",
+    ));
     let state = closed(
         vec![
             ("path", text().into()),
@@ -135,7 +139,7 @@ pub(super) fn payloads(limits: &Limits) -> Vec<Named> {
         Vec::new(),
     );
     vec![
-        ("Rules", closed(vec![schema()], Vec::new()).into()),
+        ("Rules", closed(vec![schema(), ("format_assertion", asserted.into())], Vec::new()).into()),
         ("RulesChange", change.into()),
         ("UniquePaths", closed(vec![("paths", paths(limits).into())], Vec::new()).into()),
         (

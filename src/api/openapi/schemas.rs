@@ -110,6 +110,13 @@ pub(super) fn schema_or_null() -> ObjectBuilder {
         .examples([example_schema()])
 }
 
+/// Whether `format` is asserted, in a request.
+pub(super) fn format_assertion() -> Field {
+    let about = "whether `format` is asserted, in every draft; by default it is, and a definition whose schema is replaced \
+                 keeps what it had";
+    ("format_assertion", nullable(Type::Boolean).description(Some(about)).into())
+}
+
 /// The JSON schema of the examples.
 pub(super) fn example_schema() -> Value {
     json!({ "type": "object", "properties": { "port": { "type": "integer" } }, "required": ["port"] })

@@ -1,9 +1,13 @@
 //! Every refusal has its status and type, and every response its shape.
 
 use super::*;
-use crate::service::memory_budget::{MemoryBudget, Share};
+use crate::{
+    model::{access_key::Verb, error::StoredQuota},
+    service::memory_budget::{MemoryBudget, Share},
+};
 use axum::body::to_bytes;
 use http_body_util::BodyExt as _;
+use serde_json::{Value, json};
 
 async fn body(response: Response) -> Value {
     assert_eq!(response.headers()[header::CONTENT_TYPE], "application/json");
@@ -37,12 +41,32 @@ fn all() -> Vec<(Refusal, u16, &'static str)> {
         (Refusal::Overloaded, 429, "rate_limited"),
         (Refusal::StorageFull("full".into()), 507, "storage_full"),
         (Refusal::Internal("secret".into()), 500, "server_error"),
+        (Refusal::Building("an index".into()), 409, "conflict_error"),
+        (Refusal::CursorExpired("gone".into()), 410, "expired_error"),
+        (Refusal::Expired("gone".into()), 410, "expired_error"),
+        (Refusal::Forbidden { verb: Verb::Write, operation: None }, 403, "forbidden_error"),
+        (Refusal::KeyEnded, 401, "unauthorized_error"),
+        (Refusal::ConflictAt(violation()), 409, "conflict_error"),
+        (Refusal::LimitReached("many".into()), 429, "rate_limited"),
+        (rejected(Rejection::KeyEnded), 401, "unauthorized_error"),
+        (rejected(Rejection::RootDisabled), 401, "unauthorized_error"),
+        (rejected(Rejection::KeyNotFound), 404, "not_found_error"),
+        (rejected(Rejection::KeyExists), 409, "conflict_error"),
+        (rejected(Rejection::TooManyKeys), 409, "conflict_error"),
+        (rejected(Rejection::NoKeyForKeys), 409, "conflict_error"),
+        (
+            rejected(Rejection::QuotaExceeded { quota: StoredQuota::Bytes, limit: 1, needed: 2 }),
+            507,
+            "storage_full",
+        ),
     ]
 }
 
 #[tokio::test]
 async fn each_refusal_has_its_status_and_type() {
     for (refusal, status, kind) in all() {
+        let code = Code::of(&refusal);
+        assert!(Code::ALL.contains(&(code, kind)), "{code:?} is of {kind}");
         let is_in_batch = matches!(refusal, Refusal::Rejected(Rejection::InBatch { .. }));
         let response = Problem::from(refusal).into_response();
         assert_eq!(response.status(), status, "{kind}");
@@ -51,7 +75,7 @@ async fn each_refusal_has_its_status_and_type() {
         let body = body(response).await;
         assert_eq!(body["status"], "FAILURE");
         let errors = body["errors"].as_array().unwrap();
-        assert!(errors.iter().all(|error| error["type"] == kind), "{body}");
+        assert!(errors.iter().all(|error| error["type"] == kind && error["code"] == code.name()), "{body}");
         let placed = errors.iter().any(|error| error.get("loc").is_some());
         assert_eq!(placed, is_in_batch, "{body}");
         assert!(!errors.is_empty() && !errors[0]["msg"].as_str().unwrap().is_empty());
@@ -68,7 +92,10 @@ async fn the_text_of_an_internal_error_and_of_a_panic_is_only_logged() {
     ] {
         assert!(response.extensions().get::<LogOnly>().is_some());
         let body = body(response).await;
-        assert_eq!(body["errors"], json!([{ "type": "server_error", "msg": "unexpected server error" }]));
+        assert_eq!(
+            body["errors"],
+            json!([{ "type": "server_error", "code": "internal_error", "msg": "unexpected server error" }])
+        );
     }
 }
 

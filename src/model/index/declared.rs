@@ -1,12 +1,27 @@
 //! The types that a schema declares for an indexed path: whether the path resolves, and how its filter texts are parsed.
 //!
-//! **Invariant:** the search ends after [`PATH_SUBSCHEMAS_MAX`] subschemas, whatever the schema's references are.
+//! The schema is read as a set of values: `anyOf`, `oneOf` and `if` unite, `allOf` and `$ref` intersect, and a keyword
+//! that is not looked at excludes nothing. So an optional object (`anyOf` of a reference and null) has the members of
+//! the object, and a member that only one variant of a union names may be anything that another variant lets it be.
+//!
+//! **Invariants:** a value at the path that the schema accepts is of one of the kinds that are found. The search ends
+//! after [`PATH_SUBSCHEMAS_MAX`] subschemas and [`DEPTH_MAX`] nested ones; what it did not visit may be anything.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::{BitAnd, BitOr},
+};
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use crate::model::limits::PATH_SUBSCHEMAS_MAX;
+use super::IndexPath;
+use crate::model::{
+    limits::PATH_SUBSCHEMAS_MAX,
+    schema::{self, References},
+};
+
+/// Subschemas that one visit of the search may nest: each takes some hundred bytes of the thread's stack.
+const DEPTH_MAX: usize = 300;
 
 /// A JSON type; integers are numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,150 +40,372 @@ pub enum Kind {
     Object,
 }
 
-/// The types that a value at a path may have; an empty set means any.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+impl Kind {
+    /// All kinds.
+    pub const ALL: [Self; 6] =
+        [Self::Null, Self::Boolean, Self::Number, Self::String, Self::Array, Self::Object];
+
+    /// The kind of a value.
+    #[must_use]
+    pub fn of(value: &Value) -> Self {
+        match value {
+            Value::Null => Self::Null,
+            Value::Bool(_) => Self::Boolean,
+            Value::Number(_) => Self::Number,
+            Value::String(_) => Self::String,
+            Value::Array(_) => Self::Array,
+            Value::Object(_) => Self::Object,
+        }
+    }
+
+    /// Its name in messages.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Null => "null",
+            Self::Boolean => "boolean",
+            Self::Number => "number",
+            Self::String => "string",
+            Self::Array => "array",
+            Self::Object => "object",
+        }
+    }
+}
+
+/// A set of kinds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kinds(u8);
+
+impl Kinds {
+    /// No kind.
+    pub const NONE: Self = Self(0);
+    /// Every kind.
+    pub const ALL: Self = Self(0x3F);
+
+    /// The set of these.
+    #[must_use]
+    pub fn of(kinds: impl IntoIterator<Item = Kind>) -> Self {
+        Self(kinds.into_iter().fold(0, |set, kind| set | 1 << kind as u8))
+    }
+
+    /// Whether it has a kind.
+    #[must_use]
+    pub fn has(self, kind: Kind) -> bool {
+        self.0 & (1 << kind as u8) != 0
+    }
+
+    /// Its kinds, in their order.
+    pub fn iter(self) -> impl Iterator<Item = Kind> {
+        Kind::ALL.into_iter().filter(move |kind| self.has(*kind))
+    }
+
+    /// The set without a kind.
+    #[must_use]
+    pub fn without(self, kind: Kind) -> Self {
+        Self(self.0 & !(1 << kind as u8))
+    }
+}
+
+impl BitOr for Kinds {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+impl BitAnd for Kinds {
+    type Output = Self;
+
+    fn bitand(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+}
+
+/// The kinds that a value at a path may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Declared {
-    /// The value's own types.
-    pub kinds: BTreeSet<Kind>,
-    /// The types of its elements, when it may be an array.
-    pub elements: BTreeSet<Kind>,
+    /// The value's own kinds.
+    pub kinds: Kinds,
+    /// The kinds of its elements, when it may be an array.
+    pub elements: Kinds,
 }
 
 impl Declared {
+    /// Anything.
+    pub const ANY: Self = Self { kinds: Kinds::ALL, elements: Kinds::ALL };
+    const NOTHING: Self = Self { kinds: Kinds::NONE, elements: Kinds::NONE };
+
     /// Whether a list may be sorted by the path: arrays and objects have no order.
     #[must_use]
     pub fn is_sortable(&self) -> bool {
-        self.kinds.is_empty() || !self.kinds.iter().all(|kind| matches!(kind, Kind::Array | Kind::Object))
+        self.kinds == Kinds::NONE || self.kinds.without(Kind::Array).without(Kind::Object) != Kinds::NONE
+    }
+
+    /// The kinds of the values that are indexed: an array is indexed by its elements.
+    #[must_use]
+    pub fn indexed(&self) -> Kinds {
+        if self.kinds.has(Kind::Array) { self.kinds.without(Kind::Array) | self.elements } else { self.kinds }
+    }
+
+    /// What both allow.
+    fn and(self, other: Self) -> Self {
+        Self { kinds: self.kinds & other.kinds, elements: self.elements & other.elements }
+    }
+
+    /// What either allows.
+    fn or(self, other: Self) -> Self {
+        Self { kinds: self.kinds | other.kinds, elements: self.elements | other.elements }
     }
 }
 
-/// The types that `schema` declares for the member that `segments` name; `None` when it does not resolve.
-pub(super) fn declared(schema: Option<&Value>, segments: &[String]) -> Option<Declared> {
-    let Some(root) = schema else { return Some(Declared::default()) };
-    let mut parts = vec![root];
-    for segment in segments {
-        let all = with_applied(root, &parts);
-        if all.iter().all(|part| is_unconstrained(part)) {
-            return Some(Declared::default());
+/// Whether a schema names a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Naming {
+    /// It says nothing by itself.
+    Silent,
+    /// It constrains nothing, so that any path is there.
+    Free,
+    /// It constrains its values and does not name the path.
+    Missing,
+    /// It names it.
+    Named,
+}
+
+/// What a schema says of a path below it.
+#[derive(Debug, Clone, Copy)]
+struct Found {
+    declared: Declared,
+    naming: Naming,
+}
+
+impl Found {
+    const SILENT: Self = Self { declared: Declared::ANY, naming: Naming::Silent };
+
+    /// What a schema says that demands both.
+    fn and(self, other: Self) -> Self {
+        Self { declared: self.declared.and(other.declared), naming: self.naming.max(other.naming) }
+    }
+
+    /// What a schema says that demands either.
+    fn or(self, other: Self) -> Self {
+        let naming = match (self.naming, other.naming) {
+            (Naming::Named, _) | (_, Naming::Named) => Naming::Named,
+            (Naming::Free, _) | (_, Naming::Free) => Naming::Free,
+            _ => Naming::Missing,
+        };
+        Self { declared: self.declared.or(other.declared), naming }
+    }
+}
+
+/// The types that a schema declares, path by path.
+#[derive(Debug)]
+pub struct Types<'s> {
+    root: Option<&'s Value>,
+    references: References<'s>,
+}
+
+impl<'s> Types<'s> {
+    /// Those of a schema, or of none.
+    #[must_use]
+    pub fn of(schema: Option<&'s Value>) -> Self {
+        Self { root: schema, references: schema.map(References::of).unwrap_or_default() }
+    }
+
+    /// The types of a path; `None` when it does not resolve.
+    #[must_use]
+    pub fn declared(&self, path: &IndexPath) -> Option<Declared> {
+        let Some(root) = self.root else { return Some(Declared::ANY) };
+        let mut search = Search {
+            references: &self.references,
+            segments: &path.segments,
+            known: BTreeMap::new(),
+            open: BTreeSet::new(),
+        };
+        let found = search.visit(root, 0);
+        matches!(found.naming, Naming::Free | Naming::Named).then_some(found.declared)
+    }
+}
+
+/// The search for one path.
+struct Search<'a, 's> {
+    references: &'a References<'s>,
+    segments: &'a [String],
+    /// What was found, by the address of a subschema and the number of members above it.
+    known: BTreeMap<(usize, usize), Found>,
+    /// What is being visited.
+    open: BTreeSet<(usize, usize)>,
+}
+
+impl<'s> Search<'_, 's> {
+    /// What a subschema says of the path below the first `depth` members.
+    fn visit(&mut self, part: &'s Value, depth: usize) -> Found {
+        let Some(map) = part.as_object() else {
+            let is_false = part == &Value::Bool(false);
+            let declared = if is_false { Declared::NOTHING } else { Declared::ANY };
+            return Found { declared, naming: self.naming_without_members(is_false, depth) };
+        };
+        let place = (schema::address(part), depth);
+        if let Some(known) = self.known.get(&place) {
+            return *known;
         }
-        parts = all.into_iter().filter_map(|part| part.get("properties")?.get(segment)).collect();
-        if parts.is_empty() {
-            return None;
+        let is_full = self.known.len() >= PATH_SUBSCHEMAS_MAX || self.open.len() >= DEPTH_MAX;
+        // A subschema that applies itself says nothing more about itself.
+        if is_full || !self.open.insert(place) {
+            return Found::SILENT;
+        }
+        let mut found = self.applied(map, part, depth);
+        if found.naming == Naming::Silent {
+            found.naming = Naming::Missing;
+        }
+        self.open.remove(&place);
+        self.known.insert(place, found);
+        found
+    }
+
+    /// The naming of a schema that has no members of its own.
+    fn naming_without_members(&self, is_closed: bool, depth: usize) -> Naming {
+        if depth == self.segments.len() {
+            Naming::Named
+        } else if is_closed {
+            Naming::Missing
+        } else {
+            Naming::Free
         }
     }
-    let all = with_applied(root, &parts);
-    let elements: Vec<&Value> = all.iter().filter_map(|part| part.get("items")).collect();
-    Some(Declared { kinds: kinds(&all), elements: kinds(&with_applied(root, &elements)) })
-}
 
-fn is_unconstrained(part: &Value) -> bool {
-    part == &Value::Bool(true) || part.as_object().is_some_and(serde_json::Map::is_empty)
-}
-
-/// The parts and all subschemas that apply to the same value with them: targets of `$ref`, members of `allOf`.
-fn with_applied<'a>(root: &'a Value, parts: &[&'a Value]) -> Vec<&'a Value> {
-    let mut all: Vec<&Value> = Vec::new();
-    let mut queue = parts.to_vec();
-    while let Some(part) = queue.pop() {
-        if all.len() >= PATH_SUBSCHEMAS_MAX {
-            break;
+    /// What a subschema and all that it applies at the same place say together.
+    fn applied(&mut self, map: &'s Map<String, Value>, part: &'s Value, depth: usize) -> Found {
+        let targets = self.references.targets(part);
+        let by_scope = targets.into_iter().map(|all| self.all(all, depth)).reduce(Found::or);
+        let only_reference = self.references.ignores_siblings() && map.contains_key("$ref");
+        if only_reference {
+            return by_scope.unwrap_or(Found::SILENT);
         }
-        all.push(part);
-        queue.extend(part.get("allOf").and_then(Value::as_array).into_iter().flatten());
-        let target = part.get("$ref").and_then(Value::as_str).and_then(|text| resolve(root, text));
-        queue.extend(target);
-    }
-    all
-}
-
-/// The target of a local reference (`#`, `#/…`).
-fn resolve<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
-    let pointer = reference.strip_prefix('#')?;
-    let pointer = percent_encoding::percent_decode_str(pointer).decode_utf8().ok()?;
-    root.pointer(&pointer)
-}
-
-fn kinds(parts: &[&Value]) -> BTreeSet<Kind> {
-    let mut found = BTreeSet::new();
-    for part in parts {
-        match part.get("type") {
-            Some(Value::String(name)) => found.extend(named(name)),
-            Some(Value::Array(names)) => {
-                found.extend(names.iter().filter_map(Value::as_str).filter_map(named));
-            }
-            Some(_) | None => {
-                let values = part.get("enum").and_then(Value::as_array).into_iter().flatten();
-                found.extend(values.chain(part.get("const")).map(kind));
-            }
+        let mut found = self.own(map, depth).and(by_scope.unwrap_or(Found::SILENT));
+        let list = |keyword: &str| map.get(keyword).and_then(Value::as_array);
+        if let Some(parts) = list("allOf") {
+            found = found.and(self.all(parts.iter().collect(), depth));
         }
+        for parts in ["anyOf", "oneOf"].into_iter().filter_map(list) {
+            let united = parts.iter().map(|part| self.visit(part, depth)).reduce(Found::or);
+            found = found.and(united.unwrap_or(Found::SILENT));
+        }
+        let otherwise = Found { declared: Declared::ANY, naming: Naming::Missing };
+        if map.contains_key("if") {
+            let mut branch = |keyword| map.get(keyword).map_or(otherwise, |part| self.visit(part, depth));
+            let united = branch("then").or(branch("else"));
+            // Without either it says nothing.
+            found = found.and(Found { naming: silent_unless_named(united.naming), ..united });
+        }
+        let dependent = ["dependentSchemas", "dependencies"].into_iter().filter_map(|name| map.get(name));
+        for part in
+            dependent.filter_map(Value::as_object).flat_map(Map::values).filter(|part| part.is_object())
+        {
+            let naming = silent_unless_named(self.visit(part, depth).naming);
+            found = found.and(Found { declared: Declared::ANY, naming });
+        }
+        found
     }
-    found
+
+    fn all(&mut self, parts: Vec<&'s Value>, depth: usize) -> Found {
+        parts.into_iter().map(|part| self.visit(part, depth)).fold(Found::SILENT, Found::and)
+    }
+
+    /// What the keywords of a subschema say by themselves.
+    fn own(&mut self, map: &'s Map<String, Value>, depth: usize) -> Found {
+        let kinds = own_kinds(map);
+        let Some(name) = self.segments.get(depth) else {
+            let elements = if kinds.has(Kind::Array) { self.elements(map, depth) } else { Kinds::NONE };
+            return Found { declared: Declared { kinds, elements }, naming: Naming::Named };
+        };
+        let named = map.get("properties").and_then(|members| members.get(name));
+        let naming = if named.is_some() || !map.keys().any(|keyword| constrains(keyword)) {
+            Naming::Silent
+        } else {
+            Naming::Missing
+        };
+        let is_free =
+            naming == Naming::Silent && named.is_none() && !map.keys().any(|keyword| applies(keyword));
+        let naming = if is_free { Naming::Free } else { naming };
+        if !kinds.has(Kind::Object) {
+            return Found { declared: Declared::NOTHING, naming };
+        }
+        if let Some(part) = named {
+            let found = self.visit(part, depth + 1);
+            // The member is named here, whatever is below it.
+            let naming = if found.naming == Naming::Free { Naming::Named } else { found.naming };
+            return Found { naming, ..found };
+        }
+        let declared = match map.get("additionalProperties") {
+            Some(part) if !map.contains_key("patternProperties") => self.visit(part, depth + 1).declared,
+            Some(_) | None => Declared::ANY,
+        };
+        Found { declared, naming }
+    }
+
+    /// The kinds that the elements of an array may have.
+    fn elements(&mut self, map: &'s Map<String, Value>, depth: usize) -> Kinds {
+        let (first, rest) = match map.get("items") {
+            Some(Value::Array(first)) => (Some(first), map.get("additionalItems")),
+            rest => (map.get("prefixItems").and_then(Value::as_array), rest),
+        };
+        let most = map.get("maxItems").and_then(Value::as_u64);
+        let is_full = most.zip(first).is_some_and(|(most, first)| most <= first.len() as u64);
+        let rest = rest.map_or(Kinds::ALL, |part| self.visit(part, depth).declared.kinds);
+        let rest = if is_full { Kinds::NONE } else { rest };
+        let first = first.into_iter().flatten().map(|part| self.visit(part, depth).declared.kinds);
+        first.fold(rest, Kinds::bitor)
+    }
 }
 
-fn named(name: &str) -> Option<Kind> {
-    Some(match name {
-        "null" => Kind::Null,
-        "boolean" => Kind::Boolean,
-        "integer" | "number" => Kind::Number,
-        "string" => Kind::String,
-        "array" => Kind::Array,
-        "object" => Kind::Object,
-        _ => return None,
-    })
+fn silent_unless_named(naming: Naming) -> Naming {
+    if naming == Naming::Named { Naming::Named } else { Naming::Silent }
 }
 
-fn kind(value: &Value) -> Kind {
-    match value {
-        Value::Null => Kind::Null,
-        Value::Bool(_) => Kind::Boolean,
-        Value::Number(_) => Kind::Number,
-        Value::String(_) => Kind::String,
-        Value::Array(_) => Kind::Array,
-        Value::Object(_) => Kind::Object,
+/// Whether a keyword has subschemas for the same place.
+fn applies(keyword: &str) -> bool {
+    const KEYWORDS: [&str; 9] = [
+        "$dynamicRef",
+        "$recursiveRef",
+        "$ref",
+        "allOf",
+        "anyOf",
+        "dependencies",
+        "dependentSchemas",
+        "if",
+        "oneOf",
+    ];
+    KEYWORDS.contains(&keyword)
+}
+
+/// Whether a keyword may exclude values by itself.
+fn constrains(keyword: &str) -> bool {
+    !applies(keyword) && !["then", "else"].contains(&keyword) && !schema::is_annotation(keyword)
+}
+
+/// The kinds that `type`, `enum` and `const` allow.
+fn own_kinds(map: &Map<String, Value>) -> Kinds {
+    let typed = match map.get("type") {
+        Some(Value::String(name)) => named(name),
+        Some(Value::Array(names)) => {
+            names.iter().filter_map(Value::as_str).map(named).fold(Kinds::NONE, Kinds::bitor)
+        }
+        Some(_) | None => Kinds::ALL,
+    };
+    let listed = map.get("enum").and_then(Value::as_array);
+    let listed = listed.map_or(Kinds::ALL, |values| Kinds::of(values.iter().map(Kind::of)));
+    let fixed = map.get("const").map_or(Kinds::ALL, |value| Kinds::of([Kind::of(value)]));
+    typed & listed & fixed
+}
+
+fn named(name: &str) -> Kinds {
+    let kind = Kind::ALL.into_iter().find(|kind| kind.name() == name);
+    match name {
+        "integer" => Kinds::of([Kind::Number]),
+        _ => Kinds::of(kind),
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-    use crate::model::index::IndexPath;
-
-    fn find(schema: &Value, path: &str) -> Option<Vec<Kind>> {
-        let declared = IndexPath::parse(path).unwrap().declared(Some(schema))?;
-        Some(declared.kinds.into_iter().collect())
-    }
-
-    #[test]
-    fn paths_resolve_through_properties_references_and_all_of() {
-        let schema = json!({
-            "$defs": {"size": {"type": "object", "properties": {"w": {"type": "integer"}}}},
-            "allOf": [{"properties": {"extra": {"enum": ["a", null]}}}],
-            "properties": {
-                "size": {"$ref": "#/$defs/size"},
-                "free": {},
-                "closed": {"type": "object"},
-                "self": {"$ref": "#"},
-                "tags": {"type": "array", "items": {"type": "string"}}
-            }
-        });
-        assert_eq!(find(&schema, "size.w"), Some(vec![Kind::Number]));
-        assert_eq!(find(&schema, "self.self.size.w"), Some(vec![Kind::Number]));
-        assert_eq!(find(&schema, "extra"), Some(vec![Kind::Null, Kind::String]));
-        assert_eq!(find(&schema, "free.any.thing"), Some(vec![]));
-        assert_eq!(find(&schema, "closed"), Some(vec![Kind::Object]));
-        for missing in ["size.h", "closed.x", "nothing", "size.w.x"] {
-            assert_eq!(find(&schema, missing), None, "{missing}");
-        }
-        let tags = IndexPath::parse("tags").unwrap().declared(Some(&schema)).unwrap();
-        assert_eq!(tags.elements.into_iter().collect::<Vec<_>>(), [Kind::String]);
-    }
-
-    #[test]
-    fn the_search_through_cyclic_references_ends() {
-        let schema =
-            json!({"properties": {"a": {"$ref": "#/properties/b"}, "b": {"$ref": "#/properties/a"}}});
-        assert_eq!(find(&schema, "a.x"), None);
-    }
-}
+mod tests;

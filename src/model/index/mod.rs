@@ -1,13 +1,14 @@
 //! Indexed paths: their syntax, the values that they select from data, and the order of those values.
 //!
 //! A path names members from the root of the data: `a.b`; `\.` is a literal dot, `\\` a backslash. It must resolve
-//! through the `properties` of the schema, also through local `$ref` and `allOf`, so that a misspelled path is refused
+//! through the `properties` of the schema, also through local `$ref`, `allOf`, `anyOf` and `oneOf`, so that a misspelled path is refused
 //! when the definition is written instead of finding nothing later. Below an unconstrained part of the schema (`{}` or
 //! `true`) any path resolves.
 //!
 //! | file | what it holds |
 //! |---|---|
 //! | `declared` | the types that a schema declares for a path |
+//! | `empty` | whether data have an empty array at a path, which has no entry |
 //! | `inline_bytes` | short bytes without an allocation |
 //! | `slots` | the slots of a definition's paths, and the build in progress |
 //! | `value` | values as bytes that sort like the values |
@@ -15,13 +16,15 @@
 //! **Invariant:** the entries of data depend on the paths and the data alone; every node computes the same.
 
 mod declared;
+mod empty;
 mod inline_bytes;
 mod slots;
 mod value;
 
 use serde_json::Value;
 
-pub use declared::{Declared, Kind};
+pub use declared::{Declared, Kind, Kinds, Types};
+pub use empty::has_empty_array;
 pub use inline_bytes::InlineBytes;
 pub use slots::{Build, Indexing, SlotAssignment};
 pub use value::{encode, kind_bounds};
@@ -83,12 +86,6 @@ impl IndexPath {
     pub fn find<'a>(&self, data: &'a Value) -> Option<&'a Value> {
         self.segments.iter().try_fold(data, |value, segment| value.as_object()?.get(segment))
     }
-
-    /// The types that the schema declares for the path; `None` when the path does not resolve.
-    #[must_use]
-    pub fn declared(&self, schema: Option<&Value>) -> Option<Declared> {
-        declared::declared(schema, &self.segments)
-    }
 }
 
 fn push(segments: &mut [String], c: char) {
@@ -112,6 +109,7 @@ pub fn check_paths(
         let msg = format!("a definition has at most {max} indexed paths, not {}", texts.len());
         return Err(vec![Violation::at(vec!["indexes".into()], msg)]);
     }
+    let types = Types::of(schema);
     for (position, text) in (0u64..).zip(texts) {
         let loc = vec!["indexes".into(), LocSegment::Index(position)];
         if text.len() > INDEX_PATH_BYTES_MAX {
@@ -124,7 +122,7 @@ pub fn check_paths(
             Ok(path) if paths.iter().any(|other| other.segments == path.segments) => {
                 violations.push(Violation::at(loc, format!("index path `{text}` is listed twice")));
             }
-            Ok(path) if path.declared(schema).is_none() => {
+            Ok(path) if types.declared(&path).is_none() => {
                 let msg = format!("index path `{text}` does not exist in the properties of the schema");
                 violations.push(Violation::at(loc, msg));
             }

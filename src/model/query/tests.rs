@@ -4,6 +4,7 @@ use super::*;
 use crate::model::{
     index::{Build, Indexing},
     key::Key,
+    time::Timestamp,
 };
 
 fn definition() -> Definition {
@@ -51,11 +52,50 @@ fn texts_are_parsed_by_their_declared_type() {
     assert_eq!(test("any", "6"), is(6.into()));
     assert_eq!(test("any", "six"), is("six".into()));
     assert_eq!(test("data.page", "true"), is(true.into()));
-    for (name, text) in
-        [("n", "six"), ("data.page", "1"), ("n[like]", "6"), ("zzz", "1"), ("created_at", "x")]
-    {
+    assert_eq!(test("any", r#"{"a": 1}"#), is(serde_json::json!({"a": 1})));
+    assert_eq!(
+        test("any", r#"{"$serde_json::private::Number": "1"}"#),
+        is(r#"{"$serde_json::private::Number": "1"}"#.into())
+    );
+    for (name, text) in [
+        ("n", "six"),
+        ("data.page", "1"),
+        ("n[like]", "6"),
+        ("n[prefix]", "6"),
+        ("zzz", "1"),
+        ("created_at", "x"),
+    ] {
         assert!(matches!(test(name, text), Err(QueryError::Violations(_))), "{name}={text}");
     }
+}
+
+#[test]
+fn a_text_is_each_value_that_the_declared_types_allow_and_quotes_say_that_it_is_a_string() {
+    let schema =
+        r#"{"properties": {"u": {"anyOf": [{"type": "string"}, {"type": "integer"}, {"type": "null"}]}}}"#;
+    let definition = Definition {
+        schema: Some(schema.into()),
+        indexes: vec!["u".into()],
+        indexing: Indexing::fresh(1),
+        ..definition()
+    };
+    let test = |name: &str, text: &str| {
+        let params = [(name.to_owned(), text.to_owned())];
+        configs(&params, &definition, &Limits::default()).map(|query| query.filters[0].test.clone()).unwrap()
+    };
+    let any = |values: &[Value]| {
+        let mut values: Vec<_> = values.iter().map(index::encode).collect();
+        values.sort();
+        Test::AnyOf(values)
+    };
+    assert_eq!(test("u", "7"), any(&[7.into(), "7".into()]));
+    assert_eq!(test("u", r#""7""#), any(&["7".into()]));
+    assert_eq!(test("u", "null"), any(&[Value::Null, "null".into()]));
+    assert_eq!(test("u", r#""null""#), any(&["null".into()]));
+    assert_eq!(test("u", "x"), any(&["x".into()]));
+    assert_eq!(test("u[in]", r#"1,"a,b",x"#), any(&[1.into(), "1".into(), "a,b".into(), "x".into()]));
+    assert!(matches!(test("u[gte]", "7"), Test::Ranges(ranges) if ranges.len() == 2));
+    assert!(matches!(test("u[gte]", r#""7""#), Test::Ranges(ranges) if ranges.len() == 1));
 }
 
 #[test]

@@ -8,13 +8,14 @@
 //!
 //! Refused are:
 //! - a subschema that applies itself at the same place (`{"$ref": "#"}`): a check would not end;
-//! - more than [`PLACE_EVALUATIONS_MAX`] evaluations at one place. This finds chains of `allOf` that double at a place,
-//!   and those that double from level to level, because the multiset is followed down to [`DEPTH_MAX`] levels;
+//! - more than [`PLACE_EVALUATIONS_MAX`] evaluations at the root, which every document has: chains of `allOf` that
+//!   double. Up to feature level 1, at any place;
 //! - a schema whose automaton takes more than [`SCHEMA_COST_STEPS_MAX`] steps to build.
 //!
 //! A tree, a linked list, or left and right branches need one evaluation for each level and pass. Two branches of a
-//! union that recurse through a member of the same name need two, then four: the validator would evaluate both at every
-//! level, so they are refused, even if a discriminator distinguishes them.
+//! union that recurse through a member of the same name need two, then four: the validator may evaluate both at every
+//! level, even if a discriminator distinguishes them. From feature level 2 on such a schema is admitted, and a place with
+//! more than [`NESTED_EVALUATIONS_MAX`] evaluations is *exceeded*: only data that reach it are refused.
 //!
 //! Why that is enough: every branch counts as taken and every pattern as matching, so no check evaluates more than the
 //! automaton says. Data are no deeper than [`DEPTH_MAX`]. So a check costs at most the sum over the places of the data,
@@ -32,7 +33,7 @@ use serde_json::Value;
 
 use super::{
     graph::{Graph, Node},
-    size::{arithmetic, measure, size_of},
+    size::{arithmetic, matching, measure, size_of},
 };
 use crate::model::{
     error::Violation,
@@ -41,13 +42,15 @@ use crate::model::{
     },
 };
 
+/// Evaluations at one place below the root: with more a check of a few places exceeds its limit.
+const NESTED_EVALUATIONS_MAX: u64 = 1_000_000;
+/// The cost of a place with more.
+const EXCEEDED: u64 = u64::MAX;
 /// Levels of data: `serde_json` parses no more than 127.
 const DEPTH_MAX: usize = 128;
 /// Cost up to which an estimate is enough: above it the cost decides where and whether the check runs.
 const ROUGH_EVALUATIONS_MAX: u64 = 10_000;
-/// Positions of a pattern that are followed at a byte of a text, for one evaluation.
-const POSITIONS_PER_EVALUATION: u64 = 16;
-/// Approximate bytes of a transition: a name and its target in a map.
+/// Bytes of a transition: a name and its target in a map.
 const TRANSITION_BYTES: usize = 96;
 
 /// The automaton: what is evaluated at each kind of place. The root is the first state.
@@ -105,6 +108,8 @@ struct Ranking<'g, 's> {
     chain: Vec<usize>,
     /// The steps of building the automaton so far.
     steps: usize,
+    /// Whether places below the root may be exceeded.
+    is_wide: bool,
 }
 
 /// Builds the automaton.
@@ -123,9 +128,9 @@ impl Costs {
     ///
     /// # Errors
     /// When they are not bounded.
-    pub(super) fn of(graph: &Graph<'_>) -> Result<Self, Violation> {
+    pub(super) fn of(graph: &Graph<'_>, is_wide: bool) -> Result<Self, Violation> {
         let mut builder = Builder {
-            ranking: Ranking::of(graph)?,
+            ranking: Ranking::of(graph, is_wide)?,
             states: Vec::new(),
             interned: BTreeMap::new(),
             transitions: Vec::new(),
@@ -214,7 +219,7 @@ impl Costs {
 
 impl<'g, 's> Ranking<'g, 's> {
     /// Ranks the nodes.
-    fn of(graph: &'g Graph<'s>) -> Result<Self, Violation> {
+    fn of(graph: &'g Graph<'s>, is_wide: bool) -> Result<Self, Violation> {
         let count = 2 * graph.nodes.len();
         let mut ranking = Self {
             graph,
@@ -222,6 +227,7 @@ impl<'g, 's> Ranking<'g, 's> {
             rank: vec![usize::MAX; count],
             chain: vec![0; count],
             steps: 0,
+            is_wide,
         };
         let mut open = BTreeSet::new();
         for start in 0..graph.nodes.len() {
@@ -270,8 +276,11 @@ impl<'g, 's> Ranking<'g, 's> {
         Ok(())
     }
 
-    /// Everything that is evaluated at a place when `entries` are.
-    fn expand(&mut self, entries: &[(usize, u64)]) -> Result<Multiset, Violation> {
+    /// Everything that is evaluated at a place of this depth when `entries` are; `None` when that exceeds what a place may
+    /// have.
+    fn expand(&mut self, entries: &[(usize, u64)], depth: usize) -> Result<Option<Multiset>, Violation> {
+        let is_nested = self.is_wide && depth > 0;
+        let most = if is_nested { NESTED_EVALUATIONS_MAX } else { PLACE_EVALUATIONS_MAX };
         let mut open: BTreeMap<usize, u64> = BTreeMap::new();
         for (node, times) in entries {
             let sum = open.entry(self.rank[*node]).or_default();
@@ -281,7 +290,10 @@ impl<'g, 's> Ranking<'g, 's> {
         while let Some((rank, times)) = open.pop_first() {
             let node = self.by_rank[rank];
             total = total.saturating_add(times);
-            if total > PLACE_EVALUATIONS_MAX {
+            if total > most && is_nested {
+                return Ok(None);
+            }
+            if total > most {
                 let msg =
                     format!("makes more than {PLACE_EVALUATIONS_MAX} evaluations at one place of the data");
                 return Err(self.violation(node, &msg));
@@ -297,7 +309,7 @@ impl<'g, 's> Ranking<'g, 's> {
         if self.steps > SCHEMA_COST_STEPS_MAX {
             return Err(Violation::new("the schema is too large and entangled to bound the cost of a check"));
         }
-        Ok(set)
+        Ok(Some(set))
     }
 
     /// The node of a rank, or the node whose coverage node has that rank, and its chain.
@@ -322,10 +334,12 @@ impl Builder<'_, '_> {
         if one.is_empty() && other.is_empty() {
             return Ok(None);
         }
-        let mut set = self.ranking.expand(one)?;
+        let mut set = self.ranking.expand(one, depth)?;
         if !other.is_empty() && one != other {
-            set = union(set, self.ranking.expand(other)?);
+            let more = self.ranking.expand(other, depth)?;
+            set = set.zip(more).map(|(set, more)| union(set, more));
         }
+        let Some(mut set) = set else { return Ok(Some(self.exceeded())) };
         let mut state = State::default();
         for (rank, times) in &set {
             let (node, chain) = self.ranking.at(*rank);
@@ -352,6 +366,21 @@ impl Builder<'_, '_> {
         })))
     }
 
+    /// The state of a place with too many evaluations: nothing below it matters.
+    fn exceeded(&mut self) -> usize {
+        let (transitions, all) = (&mut self.transitions, &mut self.interned_transitions);
+        let nothing = *all.entry(Multiset::new()).or_insert_with(|| {
+            transitions.push(Transitions::default());
+            transitions.len() - 1
+        });
+        let state = State { cost: EXCEEDED, transitions: nothing, ..State::default() };
+        let states = &mut self.states;
+        *self.interned.entry(state).or_insert_with_key(|state| {
+            states.push(state.clone());
+            states.len() - 1
+        })
+    }
+
     /// Fills the transitions of a state at which `set` is evaluated.
     fn descend(&mut self, transitions: usize, set: &Multiset, depth: usize) -> Result<(), Violation> {
         let graph = self.ranking.graph;
@@ -376,13 +405,18 @@ impl Builder<'_, '_> {
             }
         }
         let (mut name_cost, mut name_positions) = (0_u64, 0_u64);
-        for (rank, times) in self.ranking.expand(&names)? {
+        let expanded = self.ranking.expand(&names, depth)?;
+        if expanded.is_none() {
+            name_cost = EXCEEDED;
+        }
+        for (rank, times) in expanded.into_iter().flatten() {
             name_cost = name_cost.saturating_add(times);
             let positions = self.ranking.at(rank).0.positions;
             name_positions = name_positions.saturating_add(times.saturating_mul(positions));
         }
         for (node, _, times) in &parts {
             name_positions = name_positions.saturating_add(times.saturating_mul(node.name_positions));
+            name_cost = name_cost.saturating_add(times.saturating_mul(node.name_steps));
         }
         self.transitions[transitions].name_cost = name_cost;
         self.transitions[transitions].name_positions = name_positions;
@@ -432,11 +466,6 @@ impl Builder<'_, '_> {
         self.transitions[transitions].other_items = self.state(&items, &[], depth)?;
         Ok(())
     }
-}
-
-/// The cost of matching texts of this many bytes with patterns of this many positions.
-fn matching(positions: u64, bytes: u64) -> u64 {
-    positions.saturating_mul(bytes) / POSITIONS_PER_EVALUATION
 }
 
 /// What a node or a coverage node applies at its own place.

@@ -2,7 +2,8 @@
 //!
 //! References are resolved by `jsonschema`'s own resolver, so that this graph and the validator find the same target. A
 //! target is identified by its address in memory: one outside the document is refused, and the resolver's retriever
-//! returns an empty document, so nothing is ever fetched.
+//! returns an empty document, so nothing is ever fetched. The exception are the meta-schemas of the drafts, which are in
+//! the library: such a target is one node that applies to every value below it, and stands for the whole meta-schema.
 //!
 //! **Invariant:** the graph has an edge for every subschema that the validator may apply. It may have more.
 
@@ -15,13 +16,18 @@ use crate::model::{
     error::{LocSegment, Violation},
     limits::{LARGE_SCHEMA_CYCLE_REFS_MAX, LARGE_SCHEMA_SUBSCHEMAS, SCHEMA_CYCLE_REFS_MAX, SUBSCHEMAS_MAX},
 };
+use keywords::{children, references};
+use values::Values;
+pub use values::address;
+
+mod keywords;
+mod values;
 
 /// The base URI of a document that names none; `jsonschema` uses the same.
 const DEFAULT_BASE: &str = "json-schema:///";
 
-/// The keywords whose value is an object with subschemas as members.
-const OBJECT_KEYWORDS: [&str; 6] =
-    ["$defs", "definitions", "dependentSchemas", "dependencies", "properties", "patternProperties"];
+/// The evaluations of a meta-schema for one value: it has some dozens of subschemas for an object.
+const META_SCHEMA_WEIGHT: u64 = 300;
 /// The keywords that compare numbers.
 const NUMERIC_KEYWORDS: [&str; 7] =
     ["multipleOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "enum", "const"];
@@ -30,7 +36,7 @@ const NUMERIC_KEYWORDS: [&str; 7] =
 #[derive(Debug, Default)]
 pub(super) struct Node<'s> {
     /// The address of its value.
-    address: usize,
+    pub(super) address: usize,
     /// The cost of one evaluation without its subschemas: a long `enum`, `required` or `properties` adds to it.
     pub(super) weight: u64,
     /// The cost of comparing a number of the data: one for each number of a numeric keyword, more for a long one.
@@ -39,6 +45,8 @@ pub(super) struct Node<'s> {
     /// when the patterns have been accepted.
     pub(super) positions: u64,
     pub(super) name_positions: u64,
+    /// The cost of matching a member's name with those of them that backtrack.
+    pub(super) name_steps: u64,
     /// Applied at the same place by an applicator (`allOf`, `not`, …).
     pub(super) in_place: Vec<usize>,
     /// Applied at the same place by a reference.
@@ -95,10 +103,6 @@ impl<'s> Edge<'s> {
     }
 }
 
-/// Every value of the document by its address, with its container's address and the segment that leads from there.
-#[derive(Debug, Default)]
-struct Values<'s>(BTreeMap<usize, (usize, LocSegment, &'s Value)>);
-
 /// Returns an empty document for every remote reference, so that the reference can be refused with its location.
 struct NoRetrieval;
 
@@ -133,8 +137,9 @@ impl<'s> Graph<'s> {
     /// The graph of a document that its meta-schema accepts.
     ///
     /// # Errors
-    /// When a reference has its target outside the document or none, or a subschema has another draft.
-    pub(super) fn of(schema: &'s Value, draft: Draft) -> Result<Self, Vec<Violation>> {
+    /// When a reference has its target outside the document or none, or a subschema has another draft. `is_wide` admits the
+    /// meta-schemas as targets.
+    pub(super) fn of(schema: &'s Value, draft: Draft, is_wide: bool) -> Result<Self, Vec<Violation>> {
         let no_base = |error: jsonschema::ReferencingError| vec![Violation::new(error.to_string())];
         let resource = draft.create_resource_ref(schema);
         let base = uri::from_str(resource.id().unwrap_or(DEFAULT_BASE)).map_err(no_base)?;
@@ -191,6 +196,10 @@ impl<'s> Graph<'s> {
                         let target = walk.intern(contents, inner, scope);
                         walk.nodes[node].refs.push(target);
                     }
+                    Ok((None, _)) | Err(_) if is_wide && is_meta_schema(reference) => {
+                        let target = walk.meta_schema();
+                        walk.nodes[node].refs.push(target);
+                    }
                     Ok((None, _)) => walk.violation(value, keyword, outside(reference)),
                     Err(error) => {
                         walk.violation(value, keyword, format!("`{reference}` leads nowhere: {error}"));
@@ -212,15 +221,38 @@ impl<'s> Graph<'s> {
         })
     }
 
-    /// Enters into each subschema the positions of its patterns.
-    pub(super) fn set_positions(&mut self, positions: impl Fn(&str) -> u64) {
+    /// Enters into each subschema the positions of its patterns, and the `steps` of each pattern that may backtrack.
+    pub(super) fn set_patterns(&mut self, positions: impl Fn(&str) -> u64, steps: u64) {
         for node in &mut self.nodes {
             let Some((.., value)) = self.values.0.get(&node.address) else { continue };
             node.positions = value.get("pattern").and_then(Value::as_str).map_or(0, &positions);
             let names = value.get("patternProperties").and_then(Value::as_object);
             let names = names.into_iter().flat_map(Map::keys).map(|name| positions(name));
             node.name_positions = names.fold(0, u64::saturating_add);
+            let names = value.get("patternProperties").and_then(Value::as_object).map_or(0, Map::len);
+            node.name_steps = steps.saturating_mul(names as u64);
+            node.weight += if value.get("pattern").is_some() { steps } else { 0 };
         }
+    }
+
+    /// Whether a reference leads to a meta-schema.
+    pub(super) fn refers_to_meta_schema(&self) -> bool {
+        self.nodes.iter().any(|node| node.address == 0)
+    }
+
+    /// The targets of each subschema's references, by the subschema's address, for each scope in which it applies.
+    pub(super) fn targets(&self) -> BTreeMap<usize, BTreeSet<Vec<usize>>> {
+        let mut targets: BTreeMap<usize, BTreeSet<Vec<usize>>> = BTreeMap::new();
+        for node in self.nodes.iter().filter(|node| !node.refs.is_empty()) {
+            let of_scope = node.refs.iter().map(|target| self.nodes[*target].address).collect();
+            targets.entry(node.address).or_default().insert(of_scope);
+        }
+        targets
+    }
+
+    /// The value at an address.
+    pub(super) fn value_at(&self, address: usize) -> Option<&'s Value> {
+        self.values.0.get(&address).map(|(.., value)| *value)
     }
 
     /// The location of a node from the document's root.
@@ -253,6 +285,22 @@ impl<'s, R> Walk<'s, R> {
         self.interned.insert(key.clone(), node);
         self.queue.push(Visit { node, value, resolver, scope: key.1 });
         node
+    }
+
+    /// The node that stands for a meta-schema.
+    fn meta_schema(&mut self) -> usize {
+        let known = self.nodes.iter().position(|node| node.address == 0);
+        known.unwrap_or_else(|| {
+            let this = self.nodes.len();
+            let (below, weight) = (vec![this], META_SCHEMA_WEIGHT);
+            self.nodes.push(Node {
+                weight,
+                additional_properties: below.clone(),
+                items: below,
+                ..Node::default()
+            });
+            this
+        })
     }
 
     /// Records what the subschema has besides its children.
@@ -381,58 +429,6 @@ impl<'s> Node<'s> {
     }
 }
 
-impl<'s> Values<'s> {
-    fn of(schema: &'s Value) -> Self {
-        let mut values = Self::default();
-        values.0.insert(address(schema), (0, LocSegment::Index(0), schema));
-        let mut queue = vec![schema];
-        while let Some(value) = queue.pop() {
-            let container = address(value);
-            let mut add = |child: &'s Value, segment| {
-                values.0.insert(address(child), (container, segment, child));
-                queue.push(child);
-            };
-            match value {
-                Value::Object(map) => {
-                    for (name, child) in map {
-                        add(child, name.as_str().into());
-                    }
-                }
-                Value::Array(items) => {
-                    for (child, index) in items.iter().zip(0..) {
-                        add(child, LocSegment::Index(index));
-                    }
-                }
-                Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
-            }
-        }
-        values
-    }
-
-    /// The document's value at the same address, when there is one and it may be a schema.
-    fn find(&self, value: &Value) -> Option<&'s Value> {
-        let found = self.0.get(&address(value)).map(|(.., found)| *found);
-        found.filter(|found| found.is_object() || found.is_boolean())
-    }
-
-    fn loc(&self, address: usize) -> Vec<LocSegment> {
-        let mut loc = Vec::new();
-        let mut at = address;
-        // The root has no container: address 0.
-        while let Some((container, segment, _)) = self.0.get(&at).filter(|(container, ..)| *container != 0) {
-            loc.push(segment.clone());
-            at = *container;
-        }
-        loc.reverse();
-        loc
-    }
-}
-
-/// Identifies a value; the document is borrowed for as long as the graph lives, so addresses are stable.
-fn address(value: &Value) -> usize {
-    std::ptr::from_ref(value).addr()
-}
-
 /// Identifies the scope of a resolver: the enclosing documents, outermost first, each once, because a dynamic reference
 /// resolves to the outermost.
 fn scope_of(base: &str, scopes: impl Iterator<Item = String>) -> String {
@@ -449,52 +445,11 @@ fn scope_of(base: &str, scopes: impl Iterator<Item = String>) -> String {
     format!("{base} {}", unique.join(" "))
 }
 
+/// Whether a reference names the meta-schema of a draft.
+fn is_meta_schema(reference: &str) -> bool {
+    Draft::from_schema_uri(reference) != Draft::Unknown
+}
+
 fn outside(reference: &str) -> String {
     format!("`{reference}` must lead to a schema inside this document: nothing is ever fetched")
-}
-
-/// Whether the siblings of a `$ref` are ignored.
-fn ignores_ref_siblings(map: &Map<String, Value>, draft: Draft) -> bool {
-    draft < Draft::Draft201909 && map.contains_key("$ref")
-}
-
-/// The references of a subschema. In older drafts the newer keywords are no references.
-fn references(map: &Map<String, Value>, draft: Draft) -> impl Iterator<Item = (&'static str, &str)> {
-    let keywords: &[&str] =
-        if draft < Draft::Draft201909 { &["$ref"] } else { &["$ref", "$dynamicRef", "$recursiveRef"] };
-    keywords.iter().filter_map(|keyword| Some((*keyword, map.get(*keyword)?.as_str()?)))
-}
-
-/// The subschemas of a subschema, by the keywords of all drafts at once; booleans cost nothing and are left out.
-fn children(map: &Map<String, Value>, draft: Draft) -> Vec<(Edge<'_>, &Value)> {
-    let only_ref = ignores_ref_siblings(map, draft);
-    let single_items = map.get("items").is_some_and(|items| !items.is_array());
-    let mut found = Vec::new();
-    for (keyword, value) in map {
-        let edge = match keyword.as_str() {
-            "$defs" | "definitions" => Edge::None,
-            _ if only_ref => continue,
-            "allOf" | "anyOf" | "oneOf" | "not" | "if" | "then" | "else" | "contentSchema" => Edge::InPlace,
-            "dependentSchemas" | "dependencies" => Edge::InPlace,
-            "properties" => Edge::Property(""),
-            "patternProperties" => Edge::PatternProperty,
-            "additionalProperties" | "unevaluatedProperties" => Edge::AdditionalProperty,
-            "prefixItems" => Edge::PrefixItem(0),
-            "items" if value.is_array() => Edge::PrefixItem(0),
-            "additionalItems" if single_items => Edge::None,
-            "items" | "additionalItems" | "unevaluatedItems" => Edge::Item,
-            "contains" => Edge::Contains,
-            "propertyNames" => Edge::PropertyName,
-            _ => continue,
-        };
-        if let Some(members) = value.as_object().filter(|_| OBJECT_KEYWORDS.contains(&keyword.as_str())) {
-            found.extend(members.iter().map(|(name, child)| (edge.of_member(name), child)));
-        } else if let Value::Array(items) = value {
-            found.extend(items.iter().enumerate().map(|(index, child)| (edge.of_element(index), child)));
-        } else {
-            found.push((edge, value));
-        }
-    }
-    found.retain(|(_, child)| child.is_object());
-    found
 }

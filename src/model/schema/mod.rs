@@ -6,8 +6,11 @@
 //! |---|---|
 //! | `graph` | the subschemas and references of a document; nothing is fetched |
 //! | `pattern` | patterns match in linear time and bounded memory |
+//! | `references` | where references lead, for other readers of a schema |
 //! | `positions` | how many states of a pattern a match may be in |
 //! | `cost` | the cost of a check is bounded before it begins, because a check that has begun can't be stopped |
+//! | `secret` | the secret places of data: those that a marked subschema applies to |
+//! | `stored` | a schema as it is stored: its text, and what `format` means in it |
 //! | `size` | the size of data, as the cost counts it |
 //! | `unique` | `uniqueItems` in O(n log n) |
 //!
@@ -16,32 +19,68 @@
 
 use std::fmt::{self, Write as _};
 
-use jsonschema::{Draft, ValidationError, ValidationOptions, Validator};
+use jsonschema::{Draft, ValidationError, ValidationOptions, Validator, error::ValidationErrorKind};
+use referencing::SPECIFICATIONS;
 use serde_json::Value;
 
 use super::{
     error::{LocSegment, Violation},
-    limits::{LISTED_EVALUATIONS_MAX, VIOLATION_TEXT_BYTES_MAX, VIOLATIONS_MAX},
+    feature::LEVEL_MAX,
+    limits::{
+        LISTED_EVALUATIONS_MAX, PATTERN_STEPS_MAX, SECRET_LISTED_STEPS_MAX, VIOLATION_TEXT_BYTES_MAX,
+        VIOLATIONS_MAX,
+    },
 };
 use cost::Costs;
 use graph::Graph;
+pub use graph::address;
+pub use references::References;
+use secret::{Place, SecretPlaces};
+pub use stored::{Formats, StoredSchema};
 
 mod cost;
 mod graph;
 mod pattern;
 mod positions;
+mod references;
+pub mod secret;
 mod size;
+pub mod stored;
 mod unique;
 
 /// Approximate bytes of a compiled subschema: its keywords, each a validator of its own, and their locations.
 const SUBSCHEMA_BYTES: usize = 512;
+
+/// How a schema is compiled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SchemaRules {
+    /// What `format` means.
+    pub formats: Formats,
+    /// The feature level of the cluster: what its members can compile. A higher level admits more and refuses nothing.
+    pub level: u32,
+}
+
+impl SchemaRules {
+    /// Those of a schema that was admitted before, whatever the level was.
+    #[must_use]
+    pub fn of_stored(formats: Formats) -> Self {
+        Self { formats, level: LEVEL_MAX }
+    }
+
+    /// Whether schemas are admitted whose cost depends on the data, and patterns that backtrack.
+    fn is_wide(self) -> bool {
+        self.level >= 2
+    }
+}
 
 /// A compiled schema.
 #[derive(Debug)]
 pub struct Schema {
     validator: Validator,
     costs: Option<Costs>,
+    secrets: Option<SecretPlaces>,
     weight_bytes: usize,
+    formats: Formats,
 }
 
 impl Schema {
@@ -53,26 +92,37 @@ impl Schema {
     /// # Errors
     /// When the document is no valid schema of its draft, refers outside itself, has a pattern that does not
     /// match in linear time, or when a check could cost too much. Each violation has its location, from the schema's root.
-    pub fn compile(schema: &Value) -> Result<Self, Vec<Violation>> {
+    pub fn compile(schema: &Value, rules: SchemaRules) -> Result<Self, Vec<Violation>> {
         let draft = draft_of(schema).map_err(|violation| vec![violation])?;
         let violations = against_meta_schema(schema, draft);
         if !violations.is_empty() {
             return Err(violations);
         }
-        let mut graph = Graph::of(schema, draft)?;
-        let patterns = pattern::check(&mut graph, draft)?;
-        let costs = Costs::of(&graph).map_err(|violation| vec![violation])?;
-        let weight_bytes =
-            graph.nodes.len() * SUBSCHEMA_BYTES + costs.weight_bytes() + patterns.weight_bytes();
-        let validator =
-            options(draft, patterns).build(schema).map_err(|error| vec![violation_of(&error, schema)])?;
-        Ok(Self { validator, costs: schema.is_object().then_some(costs), weight_bytes })
+        let mut graph = Graph::of(schema, draft, rules.is_wide())?;
+        let patterns = pattern::check(&mut graph, draft, rules.is_wide())?;
+        let refers_to_meta_schema = graph.refers_to_meta_schema();
+        let costs = Costs::of(&graph, rules.is_wide()).map_err(|violation| vec![violation])?;
+        let secrets = SecretPlaces::of(&graph, draft);
+        let weight_bytes = graph.nodes.len() * SUBSCHEMA_BYTES
+            + costs.weight_bytes()
+            + patterns.weight_bytes()
+            + secrets.as_ref().map_or(0, SecretPlaces::weight_bytes);
+        let validator = build(draft, (rules.formats, patterns), refers_to_meta_schema, schema)
+            .map_err(|error| vec![violation_of(&error, schema)])?;
+        let costs = schema.is_object().then_some(costs);
+        Ok(Self { validator, costs, secrets, weight_bytes, formats: rules.formats })
     }
 
     /// Approximate bytes that the compiled schema takes: some ten times its text, and the automata of its patterns.
     #[must_use]
     pub fn weight_bytes(&self) -> usize {
         self.weight_bytes
+    }
+
+    /// The secret places of its data; `None` when it has none.
+    #[must_use]
+    pub fn secrets(&self) -> Option<&SecretPlaces> {
+        self.secrets.as_ref()
     }
 
     /// An upper bound of the evaluations that a check of `data` takes.
@@ -111,8 +161,42 @@ impl Schema {
         if price > LISTED_EVALUATIONS_MAX {
             return Err(vec![Violation::new("the data break the schema, and are too large to list where")]);
         }
-        let violations = self.validator.iter_errors(data).take(VIOLATIONS_MAX);
-        Err(violations.map(|error| violation_of(&error, data)).collect())
+        let mut steps_left = SECRET_LISTED_STEPS_MAX;
+        let errors = self.validator.iter_errors(data).take(VIOLATIONS_MAX);
+        let mut violations: Vec<Violation> =
+            errors.map(|error| self.violation(&error, data, &mut steps_left)).collect();
+        if self.secrets.is_some() {
+            // Errors within one secret value are all at its place.
+            violations.dedup();
+        }
+        Err(violations)
+    }
+
+    /// The violation of an error of the data, without the text of a secret value: an error quotes the value that it is
+    /// about.
+    fn violation(&self, error: &ValidationError<'_>, data: &Value, steps_left: &mut u64) -> Violation {
+        let mut loc = segments(error.instance_path().as_str(), data);
+        let place = self.secrets.as_ref().map_or(Place::Open, |secrets| secrets.at_within(&loc, steps_left));
+        if let Place::Secret(depth) = place {
+            // What is below is a part of the value, the names of members included.
+            loc.truncate(depth);
+            let keyword = error.kind().keyword();
+            return Violation::at(
+                loc,
+                format!("the value, which is secret, breaks `{keyword}` of the schema"),
+            );
+        }
+        if matches!(error.kind(), ValidationErrorKind::BacktrackLimitExceeded { .. }) {
+            let msg =
+                format!("whether a pattern matches takes more than {PATTERN_STEPS_MAX} steps to find out");
+            return Violation::at(loc, msg);
+        }
+        let mut msg = if place == Place::Open { shortened(error) } else { shortened(&error.masked()) };
+        let is_format = matches!(error.kind(), ValidationErrorKind::Format { .. });
+        if is_format && self.formats == Formats::Asserted {
+            msg.push_str(FORMAT_HINT);
+        }
+        Violation::at(loc, msg)
     }
 }
 
@@ -132,22 +216,49 @@ const UNCONSTRAINING: [&str; 12] = [
     "writeOnly",
 ];
 
+/// Whether a keyword constrains no data, whatever its value.
+#[must_use]
+pub fn is_annotation(keyword: &str) -> bool {
+    UNCONSTRAINING.contains(&keyword)
+}
+
 /// Whether a schema certainly accepts any data, because it has no constraint.
 #[must_use]
 pub fn accepts_any(schema: &Value) -> bool {
-    let is_unconstrained = |members: &serde_json::Map<String, Value>| {
-        members.keys().all(|member| UNCONSTRAINING.contains(&member.as_str()))
-    };
+    let is_unconstrained =
+        |members: &serde_json::Map<String, Value>| members.keys().all(|keyword| is_annotation(keyword));
     *schema == Value::Bool(true) || schema.as_object().is_some_and(is_unconstrained)
 }
 
-/// The validator's options for a schema of a draft with these patterns.
-fn options(draft: Draft, patterns: pattern::Compiled) -> ValidationOptions<'static> {
-    jsonschema::options()
+/// What follows the text of a violated format.
+const FORMAT_HINT: &str =
+    " (`format` is asserted; `\"format_assertion\": false` beside `json_schema` switches that off)";
+/// Bytes of a text that is checked as a regular expression. The check compares the names of all groups. Longer ones are
+/// none.
+const REGEX_TEXT_BYTES_MAX: usize = 32 << 10;
+
+/// The validator of a schema of a draft with these patterns.
+fn build(
+    draft: Draft,
+    (formats, patterns): (Formats, pattern::Compiled),
+    refers_to_meta_schema: bool,
+    schema: &Value,
+) -> Result<Validator, ValidationError<'static>> {
+    let options: ValidationOptions<'static> = jsonschema::options()
         .with_draft(draft)
         .offline()
-        .with_pattern_options(patterns.engine())
-        .with_keyword("uniqueItems", unique::keyword)
+        .with_format("regex", is_regex)
+        .with_keyword("uniqueItems", unique::keyword);
+    let options = if refers_to_meta_schema { options.with_registry(&SPECIFICATIONS) } else { options };
+    let options = match formats.is_asserted() {
+        Some(yes) => options.should_validate_formats(yes),
+        None => options,
+    };
+    patterns.configure(options).build(schema)
+}
+
+fn is_regex(text: &str) -> bool {
+    text.len() <= REGEX_TEXT_BYTES_MAX && jsonschema_regex::is_valid_ecma_regex(text)
 }
 
 /// The draft that the document names.

@@ -4,6 +4,9 @@
 
 use serde_json::{Number, Value};
 
+/// Positions of a pattern that are followed at a byte of a text, for one evaluation.
+const POSITIONS_PER_EVALUATION: u64 = 16;
+
 /// The total size of the data: of all values, of the numbers, and of the texts.
 #[derive(Default)]
 pub(super) struct Size {
@@ -65,4 +68,9 @@ pub(super) fn numbers(value: &Value) -> u64 {
         Value::Object(map) => map.values().map(numbers).fold(0, u64::saturating_add),
         Value::Null | Value::Bool(_) | Value::String(_) => 0,
     }
+}
+
+/// The cost of matching texts of this many bytes with patterns of this many positions.
+pub(super) fn matching(positions: u64, bytes: u64) -> u64 {
+    positions.saturating_mul(bytes) / POSITIONS_PER_EVALUATION
 }

@@ -62,6 +62,7 @@ fn proposal(number: u64, bytes: usize) -> Proposal {
         request: None,
         definition_read: None,
         command,
+        key: None,
     }
 }
 

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 use super::{
     AfterFlush, CHUNK_BYTES_MAX, CHUNK_RECORDS_MAX, FlushCallback, Log, LogListener, Shared, WalTypes,
-    progress::Progress,
+    progress::Progress, shared::LogKeys,
 };
 use crate::{
     raft::{
@@ -17,7 +17,7 @@ use crate::{
         directory_format::DirectoryFormat,
         wire::{WireLogId, WireVote},
     },
-    store::LogRange,
+    store::{LogRange, at_rest::AtRest},
 };
 
 /// How long a flush waits for more records: those that arrived during the previous fsync are queued already.
@@ -32,7 +32,10 @@ const REPLAY_BUFFER_BYTES: usize = 1 << 20;
 const QUEUE_BYTES_MAX: usize = 32 << 20;
 
 /// The opened log, before there is a store to notify of flushes.
-pub(in crate::raft) struct Wal(RaftLog<WalTypes>);
+pub(in crate::raft) struct Wal {
+    pub(super) log: RaftLog<WalTypes>,
+    keys: LogKeys,
+}
 
 impl Wal {
     /// Opens or creates the log. Blocking.
@@ -57,40 +60,45 @@ impl Wal {
         if !crate::sabotage::is("tail-not-flushed") {
             sync_newest(directory, sync)?;
         }
-        Ok(Self(wal))
+        Ok(Self { log: wal, keys: LogKeys::default() })
+    }
+
+    /// The same log in a directory with these keys.
+    pub(in crate::raft) fn with_keys(self, at_rest: &AtRest) -> Self {
+        Self { keys: LogKeys::new(at_rest), ..self }
     }
 
     /// The log's header, if it has one.
     pub(in crate::raft) fn header(&self) -> Option<LogHeader> {
-        self.0.log_state().user_data.clone()
+        self.log.log_state().user_data.clone()
     }
 
     /// Writes the log's header durably. Blocking.
     pub(in crate::raft) fn set_header(&mut self, header: LogHeader) -> io::Result<()> {
         let (sender, flushed) = oneshot::channel();
-        self.0.save_user_data(Some(header))?;
+        self.log.save_user_data(Some(header))?;
         let operation = Arc::<Progress>::default().begin(0);
-        self.0.flush(true, Some(FlushCallback { then: AfterFlush::Tell(sender), operation }))?;
+        self.log.flush(true, Some(FlushCallback { then: AfterFlush::Tell(sender), operation }))?;
         flushed.blocking_recv().unwrap_or_else(|_| Err(io::Error::other("the log's writer has stopped")))
     }
 
     /// Initializes a log that begins after a snapshot: its vote, so that no later term is below the snapshot's,
     /// then its header. Durable. Blocking.
     pub(in crate::raft) fn initialize(&mut self, vote: WireVote, header: LogHeader) -> io::Result<()> {
-        self.0.save_vote(vote)?;
+        self.log.save_vote(vote)?;
         self.set_header(header)
     }
 
     /// Whether it has neither a vote nor an entry, and never had one.
     pub(in crate::raft) fn is_pristine(&self) -> bool {
-        let state = self.0.log_state();
+        let state = self.log.log_state();
         state.vote().is_none() && state.last().is_none() && state.purged().is_none()
     }
 
     /// The range of the entries. A snapshot that is being installed counts as if the log ended there: the state may
     /// have replaced the old one already, and the log is purged up to it next.
     pub(in crate::raft) fn range(&self) -> LogRange {
-        let state = self.0.log_state();
+        let state = self.log.log_state();
         let index = |id: Option<&WireLogId>| id.map_or(0, |id| id.index);
         let installing = self.header().and_then(|header| header.installing);
         LogRange { purged: index(state.purged()), last: index(state.last()).max(index(installing.as_ref())) }
@@ -102,7 +110,7 @@ impl Wal {
         listener: Arc<dyn LogListener>,
         format: DirectoryFormat,
     ) -> Log {
-        Log { shared: Arc::new(Shared::new(self.0)), listener, format }
+        Log { shared: Arc::new(Shared::new(self.log, self.keys)), listener, format }
     }
 }
 

@@ -10,10 +10,18 @@ use std::{
     sync::{Arc, Mutex, PoisonError, RwLock, RwLockWriteGuard, TryLockError},
 };
 
+use openraft::EntryPayload;
 use raft_log::RaftLog;
 
 use super::{CHUNK_BYTES_MAX, CHUNK_RECORDS_MAX, WalTypes, progress::Progress, recent::RecentEntries};
-use crate::raft::types::Entry;
+use crate::{
+    raft::{
+        codec::LogPayload,
+        types::{Entry, Membership},
+        wire::WireLogId,
+    },
+    store::at_rest::{AtRest, FileKey, Purpose},
+};
 
 /// Bytes of a record in a file in addition to its payload, at most.
 const RECORD_OVERHEAD_BYTES: usize = 128;
@@ -59,10 +67,41 @@ pub(super) struct Opened {
     pub(super) room: ChunkRoom,
 }
 
+/// The keys of the log in an encrypted directory.
+#[derive(Debug, Default)]
+pub(super) struct LogKeys {
+    key: Option<FileKey>,
+    /// Whether new entries are encrypted.
+    seals: bool,
+    /// Whether an entry that is not encrypted may be one of this log.
+    allows_plain: bool,
+}
+
+impl LogKeys {
+    pub(super) fn new(at_rest: &AtRest) -> Self {
+        let key = at_rest.file_key(Purpose::Log, &[]);
+        Self { key, seals: at_rest.seals(), allows_plain: at_rest.allows_plain() }
+    }
+
+    /// The payload of an entry as the log holds it.
+    pub(super) fn seal(&self, id: &WireLogId, payload: LogPayload) -> LogPayload {
+        match &self.key {
+            Some(key) if self.seals => payload.seal(key, id),
+            Some(_) | None => payload,
+        }
+    }
+
+    /// The payload of an entry as it was appended.
+    pub(super) fn open(&self, id: &WireLogId, payload: LogPayload) -> io::Result<LogPayload> {
+        payload.open(self.key.as_ref(), id, self.allows_plain)
+    }
+}
+
 /// What the clones of a log share.
 pub(super) struct Shared {
     /// `None` once it is closed. Whoever holds the lock may wait for the disk, so a worker only tries to take it.
     pub(super) opened: Mutex<Option<Opened>>,
+    pub(super) keys: LogKeys,
     /// Locked for work in memory only.
     pub(super) recent: RwLock<RecentEntries>,
     pub(super) writes: Arc<Progress>,
@@ -70,10 +109,11 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(wal: RaftLog<WalTypes>) -> Self {
+    pub(super) fn new(wal: RaftLog<WalTypes>, keys: LogKeys) -> Self {
         let next = wal.log_state().last().or(wal.log_state().purged()).map_or(0, |id| id.index + 1);
         Self {
             opened: Mutex::new(Some(Opened { room: ChunkRoom::of(&wal), wal })),
+            keys,
             recent: RwLock::new(RecentEntries::after(next)),
             writes: Arc::default(),
             reads: Arc::default(),
@@ -146,9 +186,24 @@ impl Shared {
                     return Ok((entries, id.index));
                 }
                 next = id.index.saturating_add(1);
-                entries.push(Entry { log_id: id.into(), payload: payload.try_into()? });
+                let payload = self.keys.open(&id, payload)?.try_into()?;
+                entries.push(Entry { log_id: id.into(), payload });
             }
         }
+    }
+
+    /// The newest membership entry. Reads the whole log. Blocking.
+    pub(super) fn newest_membership(&self) -> io::Result<Option<Membership>> {
+        self.read(|wal| {
+            let mut newest = None;
+            for entry in wal.read(0, u64::MAX) {
+                let (id, payload) = entry?;
+                if let EntryPayload::Membership(members) = self.keys.open(&id, payload)?.try_into()? {
+                    newest = Some(members);
+                }
+            }
+            Ok(newest)
+        })
     }
 
     pub(super) fn recent(&self) -> RwLockWriteGuard<'_, RecentEntries> {

@@ -147,6 +147,12 @@ impl LogClock {
         Timestamp(self.newest.0)
     }
 
+    /// The time as far as it is known, without an entry that has it: reading it decides nothing about later times.
+    pub(super) fn time(&self, now: Reading, last_at: Timestamp) -> Timestamp {
+        let followed = self.followed_time(now).unwrap_or_default();
+        Timestamp(followed.max(self.slow_time(now).0).max(last_at.0))
+    }
+
     /// The time at half speed since the newest one, and its moment: what the division leaves over counts later.
     fn slow_time(&self, now: Reading) -> (u64, u64) {
         let (newest, at) = self.newest;

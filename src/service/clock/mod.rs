@@ -96,6 +96,12 @@ impl Service {
         clock.lock().stamp(clock.read(), state.last_at())
     }
 
+    /// The time of the log as far as this node knows it, for what the log decides again.
+    pub(super) fn log_time(&self, state: &State) -> Timestamp {
+        let clock = &self.inner.clock;
+        clock.lock().time(clock.read(), state.last_at())
+    }
+
     /// The time by which age is judged, if a majority of the voters has agreed on it for at least so long.
     pub(super) fn confirmed_time(&self, at_least: Duration) -> Option<Timestamp> {
         if crate::sabotage::is("wall-clock-trusted") {

@@ -130,9 +130,7 @@ impl PoolQueue {
     /// When as many lists of the origin wait as may.
     pub(super) fn enter(self: &Arc<Self>, origin: Origin, weight: Weight) -> Result<Ticket, Refusal> {
         let mut queue = self.lock();
-        let lists = |share: &Share| share.long.iter().filter(|one| one.weight == Weight::List).count();
-        if weight == Weight::List && queue.shares.get(&origin).is_some_and(|one| lists(one) >= LONG_LISTS_MAX)
-        {
+        if weight == Weight::List && queue.waiting_lists(origin) >= LONG_LISTS_MAX {
             let text =
                 format!("{LONG_LISTS_MAX} long lists of this caller wait on this node, as many as may");
             return Err(Refusal::LimitReached(text));
@@ -185,6 +183,20 @@ impl PoolQueue {
 }
 
 impl Queue {
+    /// The lists of an origin that wait; of a stored key those from all its addresses.
+    fn waiting_lists(&self, origin: Origin) -> usize {
+        let lists = |share: &Share| share.long.iter().filter(|one| one.weight == Weight::List).count();
+        match origin.key() {
+            None => self.shares.get(&origin).map_or(0, lists),
+            key => self
+                .shares
+                .iter()
+                .filter(|(other, _)| other.key() == key)
+                .map(|(_, share)| lists(share))
+                .sum(),
+        }
+    }
+
     /// Takes the next piece of work that may begin.
     fn take_next(&mut self, threads: usize) -> Option<(Origin, Waiting)> {
         if self.running >= threads {

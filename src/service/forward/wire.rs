@@ -24,8 +24,10 @@ use crate::{
         codec::{decode, decode_head, encode},
     },
     service::{
-        access::Principal,
-        request::{Caller, Compiled, Decision, NewSchema, NewUnique, Refusal, Rollback, Write, WriteRequest},
+        request::{
+            AccessWrite, Caller, Compiled, Decision, NewSchema, NewUnique, Principal, Refusal, Rollback,
+            Write, WriteRequest,
+        },
         retry::{Attempt, AttemptError},
     },
 };
@@ -39,6 +41,8 @@ type Texts<'a> = Cow<'a, [String]>;
 /// A [`WriteRequest`] on its way to the leader.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(in crate::service) struct WireRequest<'a> {
+    /// The caller: `root`, `cluster`, or for a stored key its id, a dot and the revision that made the secret. No text
+    /// of a key leaves the node that was asked.
     by: Text<'a>,
     reason: Option<Text<'a>>,
     idempotency_key: Option<IdempotencyKey>,
@@ -99,16 +103,74 @@ pub(in crate::service) fn remaining_of(body: &[u8]) -> Result<Duration, ReceiveE
 /// A [`Write`] with texts in place of documents. New variants go to the end.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 enum WireWrite<'a> {
-    CreateDefinition { key: Text<'a>, indexes: Texts<'a>, schema: Option<Text<'a>> },
-    SetIndexes { key: Text<'a>, indexes: Texts<'a>, expect: Expect },
-    DeleteDefinition { key: Text<'a>, expect: Expect, restrict: bool },
-    WriteConfig { definition: Text<'a>, key: Text<'a>, data: Text<'a>, expect: Expect },
-    DeleteConfig { definition: Text<'a>, key: Text<'a>, expect: Expect },
-    Rollback { definition: Text<'a>, id: Revision, key: Text<'a>, data: Text<'a>, expect: Expect },
-    SetSchema { key: Text<'a>, schema: Option<Text<'a>>, expect: Expect, force: bool },
-    SetUnique { key: Text<'a>, paths: Texts<'a>, expect: Expect },
-    PatchConfig { definition: Text<'a>, key: Text<'a>, form: WirePatchForm, patch: Text<'a>, expect: Expect },
+    CreateDefinition {
+        key: Text<'a>,
+        indexes: Texts<'a>,
+        schema: Option<Text<'a>>,
+    },
+    SetIndexes {
+        key: Text<'a>,
+        indexes: Texts<'a>,
+        expect: Expect,
+    },
+    DeleteDefinition {
+        key: Text<'a>,
+        expect: Expect,
+        restrict: bool,
+    },
+    WriteConfig {
+        definition: Text<'a>,
+        key: Text<'a>,
+        data: Text<'a>,
+        expect: Expect,
+    },
+    DeleteConfig {
+        definition: Text<'a>,
+        key: Text<'a>,
+        expect: Expect,
+    },
+    Rollback {
+        definition: Text<'a>,
+        id: Revision,
+        key: Text<'a>,
+        data: Text<'a>,
+        expect: Expect,
+    },
+    SetSchema {
+        key: Text<'a>,
+        schema: Option<Text<'a>>,
+        expect: Expect,
+        force: bool,
+    },
+    SetUnique {
+        key: Text<'a>,
+        paths: Texts<'a>,
+        expect: Expect,
+    },
+    PatchConfig {
+        definition: Text<'a>,
+        key: Text<'a>,
+        form: WirePatchForm,
+        patch: Text<'a>,
+        expect: Expect,
+    },
     Batch(Vec<WireOperation<'a>>),
+    Access(Cow<'a, AccessWrite>),
+    /// [`Self::CreateDefinition`] and what `format` means; a node of feature level 1 refuses it as malformed.
+    CreateDefinitionWith {
+        key: Text<'a>,
+        indexes: Texts<'a>,
+        schema: Option<Text<'a>>,
+        format_assertion: bool,
+    },
+    /// [`Self::SetSchema`], likewise.
+    SetSchemaWith {
+        key: Text<'a>,
+        schema: Option<Text<'a>>,
+        expect: Expect,
+        force: bool,
+        format_assertion: bool,
+    },
 }
 
 /// An operation of a batch; never a batch.
@@ -124,6 +186,8 @@ fn decode_operation<'de, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Wi
 enum WirePatchForm {
     Merge,
     Json,
+    /// Only in a cluster of feature level 2.
+    Replace,
 }
 
 /// What an attempt on the leader came to. New variants go to the end.
@@ -165,7 +229,7 @@ impl<'a> WireRequest<'a> {
     pub(in crate::service) fn of(request: &'a WriteRequest, remaining: Duration) -> Self {
         let WriteRequest { caller, write } = request;
         Self {
-            by: text(&caller.principal.id),
+            by: named(&caller.principal),
             reason: caller.reason.as_deref().map(Cow::Borrowed),
             idempotency_key: caller.idempotency_key,
             remaining_ms: u64::try_from(remaining.as_millis()).unwrap_or(u64::MAX),
@@ -185,7 +249,7 @@ impl<'a> WireRequest<'a> {
         let malformed = |error: DocumentError| ReceiveError::Malformed(error.to_string());
         let write = self.write.open(json_depth).map_err(malformed)?;
         let caller = Caller {
-            principal: Principal { id: self.by.into_owned() },
+            principal: principal(&self.by)?,
             reason: self.reason.map(Cow::into_owned),
             idempotency_key: self.idempotency_key,
             dry_run: self.dry_run,
@@ -197,11 +261,16 @@ impl<'a> WireRequest<'a> {
 impl<'a> WireWrite<'a> {
     fn of(write: &'a Write) -> Self {
         match write {
-            Write::CreateDefinition { key, indexes, schema } => Self::CreateDefinition {
-                key: text(key),
-                indexes: Cow::Borrowed(indexes),
-                schema: schema.as_ref().map(json),
-            },
+            Write::CreateDefinition { key, indexes, schema, format_assertion } => {
+                let (key, indexes, schema) =
+                    (text(key), Cow::Borrowed(&indexes[..]), schema.as_ref().map(json));
+                match *format_assertion {
+                    None => Self::CreateDefinition { key, indexes, schema },
+                    Some(format_assertion) => {
+                        Self::CreateDefinitionWith { key, indexes, schema, format_assertion }
+                    }
+                }
+            }
             Write::SetIndexes { key, indexes, expect } => {
                 Self::SetIndexes { key: text(key), indexes: Cow::Borrowed(indexes), expect: *expect }
             }
@@ -223,6 +292,7 @@ impl<'a> WireWrite<'a> {
                 form: match patch.format {
                     PatchFormat::Merge => WirePatchForm::Merge,
                     PatchFormat::Json => WirePatchForm::Json,
+                    PatchFormat::Replace => WirePatchForm::Replace,
                 },
                 patch: json(&patch.document),
                 expect: *expect,
@@ -234,15 +304,19 @@ impl<'a> WireWrite<'a> {
                 data: json(data),
                 expect: *expect,
             },
-            Write::SetSchema(NewSchema { key, schema, expect, force, compiled: _ }) => Self::SetSchema {
-                key: text(key),
-                schema: schema.as_ref().map(json),
-                expect: *expect,
-                force: *force,
-            },
+            Write::SetSchema(NewSchema { key, schema, format_assertion, expect, force, compiled: _ }) => {
+                let (key, schema, expect, force) = (text(key), schema.as_ref().map(json), *expect, *force);
+                match *format_assertion {
+                    None => Self::SetSchema { key, schema, expect, force },
+                    Some(format_assertion) => {
+                        Self::SetSchemaWith { key, schema, expect, force, format_assertion }
+                    }
+                }
+            }
             Write::SetUnique(NewUnique { key, paths, expect }) => {
                 Self::SetUnique { key: text(key), paths: Cow::Borrowed(paths), expect: *expect }
             }
+            Write::Access(write) => Self::Access(Cow::Borrowed(write)),
             Write::Batch(operations) => {
                 Self::Batch(operations.iter().map(|write| WireOperation(Self::of(write))).collect())
             }
@@ -258,7 +332,16 @@ impl<'a> WireWrite<'a> {
                 key: key.into_owned(),
                 indexes: indexes.into_owned(),
                 schema: schema.map(parse).transpose()?,
+                format_assertion: None,
             },
+            Self::CreateDefinitionWith { key, indexes, schema, format_assertion } => {
+                Write::CreateDefinition {
+                    key: key.into_owned(),
+                    indexes: indexes.into_owned(),
+                    schema: schema.map(parse).transpose()?,
+                    format_assertion: Some(format_assertion),
+                }
+            }
             Self::SetIndexes { key, indexes, expect } => {
                 Write::SetIndexes { key: key.into_owned(), indexes: indexes.into_owned(), expect }
             }
@@ -278,6 +361,7 @@ impl<'a> WireWrite<'a> {
                 let form = match form {
                     WirePatchForm::Merge => PatchFormat::Merge,
                     WirePatchForm::Json => PatchFormat::Json,
+                    WirePatchForm::Replace => PatchFormat::Replace,
                 };
                 let patch = Patch { format: form, document: parse(patch)? };
                 Write::PatchConfig {
@@ -294,22 +378,55 @@ impl<'a> WireWrite<'a> {
                 data: parse(data)?,
                 expect,
             }),
-            Self::SetSchema { key, schema, expect, force } => Write::SetSchema(NewSchema {
-                key: key.into_owned(),
-                schema: schema.map(parse).transpose()?,
-                expect,
-                force,
-                compiled: Compiled::default(),
-            }),
+            Self::SetSchema { key, schema, expect, force } => {
+                let schema = schema.map(parse).transpose()?;
+                Write::SetSchema(new_schema(key, (schema, None), expect, force))
+            }
+            Self::SetSchemaWith { key, schema, expect, force, format_assertion } => {
+                let schema = schema.map(parse).transpose()?;
+                Write::SetSchema(new_schema(key, (schema, Some(format_assertion)), expect, force))
+            }
             Self::SetUnique { key, paths, expect } => {
                 Write::SetUnique(NewUnique { key: key.into_owned(), paths: paths.into_owned(), expect })
             }
+            Self::Access(write) => Write::Access(write.into_owned()),
             Self::Batch(operations) => {
                 let opened = operations.into_iter().map(|WireOperation(write)| write.open(depth));
                 Write::Batch(opened.collect::<Result<_, _>>()?)
             }
         })
     }
+}
+
+fn new_schema(
+    key: Text<'_>,
+    (schema, format_assertion): (Option<Document>, Option<bool>),
+    expect: Expect,
+    force: bool,
+) -> NewSchema {
+    let (key, compiled) = (key.into_owned(), Compiled::default());
+    NewSchema { key, schema, format_assertion, expect, force, compiled }
+}
+
+/// A caller as another node is told of it.
+pub(in crate::service) fn named(principal: &Principal) -> Text<'_> {
+    if principal.key.is_none() {
+        return text(&principal.id);
+    }
+    Cow::Owned(format!("{}.{}", principal.id, principal.secret))
+}
+
+/// The caller that another node names. Of a stored key only the name is known here: it is found in the state.
+///
+/// # Errors
+/// When the text names none.
+pub(in crate::service) fn principal(by: &str) -> Result<Principal, ReceiveError> {
+    let (root, cluster) = (Principal::root(), Principal::cluster());
+    if let Some(known) = [root, cluster].into_iter().find(|known| known.id == by) {
+        return Ok(known);
+    }
+    let named = by.split_once('.').and_then(|(id, secret)| Some(Principal::named(id, secret.parse().ok()?)));
+    named.ok_or_else(|| ReceiveError::Malformed(format!("a write by `{by}`")))
 }
 
 fn text(text: &str) -> Text<'_> {

@@ -20,12 +20,14 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout_at};
 
-use super::{Consistency, Refusal, Service, read::wait_until_applied, run_blocking};
+use super::{Consistency, Principal, Refusal, Service, read::wait_until_applied, run_blocking};
 use crate::{
     model::{
+        access_key::Verb,
         error::{Invalid, Rejection, Violation},
         key::Key,
         record::{Config, Revision},
+        redaction::RedactedPlaces,
     },
     peer::{
         Member, NodeId, ReceiveError,
@@ -35,7 +37,7 @@ use crate::{
     },
     raft::Consensus,
     state::State,
-    store::{AsOf, HistoryError, HistoryPage, Store, Subject},
+    store::{AfterImage, AsOf, HistoryError, HistoryPage, Store, Subject},
 };
 
 /// How long a read waits until the history holds what this node has applied: milliseconds while the disk works.
@@ -77,10 +79,12 @@ impl Service {
     /// When there was never such a config, the revision is expired, or no member has the history.
     pub async fn config_history(
         &self,
+        principal: &Principal,
         consistency: Consistency,
         (definition, key): (&str, &str),
         (before, limit): (Option<Revision>, usize),
-    ) -> Result<(HistoryPage, Revision), Refusal> {
+    ) -> Result<(HistoryPage, Revision, RedactedPlaces), Refusal> {
+        principal.authorize(Verb::Read, Some(definition))?;
         let state = self.view(consistency).await?;
         let subject = subject(&state, definition, key)?;
         let page = self.changes_of(&state, subject, before, limit).await?;
@@ -88,7 +92,32 @@ impl Service {
         if page.items.is_empty() && before.is_none() && !exists {
             return Err(Rejection::ConfigNotFound.into());
         }
-        Ok((page, state.revision()))
+        let (page, redacted) = self.redact_history(principal, &state, definition, page).await?;
+        Ok((page, state.revision(), redacted))
+    }
+
+    /// The changes of a definition's configs as a caller is shown them.
+    async fn redact_history(
+        &self,
+        principal: &Principal,
+        state: &State,
+        definition: &str,
+        mut page: HistoryPage,
+    ) -> Result<(HistoryPage, RedactedPlaces), Refusal> {
+        let redaction = self.redaction(principal, state, (definition, Revision::MAX)).await?;
+        let images = page.items.iter_mut().map(|item| &mut item.after);
+        let mut configs: Vec<&mut Arc<Config>> = images
+            .filter_map(|image| match image {
+                AfterImage::Config(config) => Some(config),
+                AfterImage::Deleted | AfterImage::Definition(_) => None,
+            })
+            .collect();
+        let stored = configs.iter().map(|config| Arc::clone(config)).collect();
+        let (shown, redacted) = self.redact(redaction, stored).await?;
+        for (config, shown) in configs.iter_mut().zip(shown) {
+            **config = shown;
+        }
+        Ok((page, redacted))
     }
 
     /// The changes of a definition before a revision, newest first, those of earlier definitions of the same key
@@ -98,10 +127,12 @@ impl Service {
     /// When there was never such a definition, the revision is expired, or no member has the history.
     pub async fn definition_history(
         &self,
+        principal: &Principal,
         consistency: Consistency,
         key: &str,
         (before, limit): (Option<Revision>, usize),
     ) -> Result<(HistoryPage, Revision), Refusal> {
+        principal.authorize(Verb::Read, Some(key))?;
         let state = self.view(consistency).await?;
         let page = self.changes_of(&state, Subject::Definition(key.into()), before, limit).await?;
         if page.items.is_empty() && before.is_none() && state.definition(key).is_none() {
@@ -116,20 +147,24 @@ impl Service {
     /// When it did not exist then, the revision is expired or not applied yet, or no member has the history.
     pub async fn config_at(
         &self,
+        principal: &Principal,
         consistency: Consistency,
         (definition, key): (&str, &str),
         at: Revision,
-    ) -> Result<(Arc<Config>, Revision), Refusal> {
+    ) -> Result<(Arc<Config>, Revision, RedactedPlaces), Refusal> {
+        principal.authorize(Verb::Read, Some(definition))?;
         let state = self.view(consistency).await?;
         let config = self.config_as_of(&state, (definition, key), at, "query").await?;
-        Ok((config, state.revision()))
+        let shown = self.redact_one(principal, &state, definition, &config).await?;
+        let (config, redacted) = shown.unwrap_or((config, RedactedPlaces::default()));
+        Ok((config, state.revision(), redacted))
     }
 
     /// The config that the write at a revision left: the answer to a request that is sent again shows it.
     ///
     /// # Errors
     /// When it is no longer retained, or no member has the history.
-    pub async fn config_written_at(
+    pub(in crate::service) async fn config_written_at(
         &self,
         definition: &str,
         key: &str,
@@ -352,7 +387,15 @@ fn expired(compaction_revision: Revision) -> Refusal {
 }
 
 fn unexpected(response: &HistoryResponse) -> Refusal {
-    Refusal::Internal(format!("a member's response is not one to the request: {response:?}"))
+    // Its content may be secret, and this text is logged.
+    let kind = match response {
+        HistoryResponse::Page(_) => "a page",
+        HistoryResponse::AsOf(_) | HistoryResponse::WrittenAt(_) => "a config",
+        HistoryResponse::Transfer(_) => "changes",
+        HistoryResponse::Compacted(_) => "that it is compacted",
+        HistoryResponse::Unavailable(_) => "that it is not there",
+    };
+    Refusal::Internal(format!("a member's response, {kind}, is not one to the request"))
 }
 
 #[cfg(test)]

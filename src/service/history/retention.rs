@@ -108,7 +108,8 @@ impl Service {
         }
         let command = Command::Compact { compaction_revision };
         let (by, at) = (AUTHOR.to_owned(), self.stamp(&state).await);
-        let proposal = Proposal { at, by, reason: None, request: None, definition_read: None, command };
+        let proposal =
+            Proposal { at, by, reason: None, request: None, definition_read: None, command, key: None };
         match timeout(COMPACT_TIMEOUT, consensus.write(proposal)).await {
             Ok(Ok(_)) => tracing::info!(
                 compaction_revision,

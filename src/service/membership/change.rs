@@ -20,6 +20,7 @@ use super::{
 };
 use crate::{
     model::{
+        access_key::Verb,
         error::{Invalid, LocSegment, Violation},
         limits::MEMBER_CHANGE_TIMEOUT,
         record::Revision,
@@ -33,7 +34,8 @@ use crate::{
     raft::{ChangeError, Consensus},
     service::{
         Service,
-        request::{ClusterView, Refusal},
+        forward::wire::{named, principal},
+        request::{ClusterView, Principal, Refusal},
         retry::{Attempt, AttemptError, Leader, OnUnknown, Retry, confirm_leadership},
     },
 };
@@ -85,6 +87,22 @@ struct ForwardedChange {
     remaining_ms: u64,
 }
 
+/// The body of a call. A stored key is named after the change; without a name it is the root key, whose calls have the
+/// bytes of version 0.1.
+fn encode_forwarded(change: &ForwardedChange, principal: &Principal) -> Bytes {
+    if principal.is_root() { encode(change) } else { encode(&(change, named(principal))) }
+}
+
+fn decode_forwarded(body: &[u8]) -> Result<(ForwardedChange, Principal), ReceiveError> {
+    match decode(body) {
+        Ok(change) => Ok((change, Principal::root())),
+        Err(error) => {
+            let (change, name): (ForwardedChange, String) = decode(body).map_err(|_| error)?;
+            Ok((change, principal(&name)?))
+        }
+    }
+}
+
 /// What the leader did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ChangeMade {
@@ -110,31 +128,35 @@ impl Service {
     ///
     /// # Errors
     /// The refusal of the change; see [`Refusal`].
-    pub async fn change(&self, change: Change) -> Result<Changed, Refusal> {
+    pub async fn change(&self, principal: &Principal, change: Change) -> Result<Changed, Refusal> {
+        principal.authorize(Verb::Cluster, None)?;
         check(&change)?;
         let consensus = self.consensus_or_refusal()?;
         let deadline = Instant::now() + MEMBER_CHANGE_TIMEOUT;
         let retry = Retry::until(deadline, OnUnknown::Stop, "no leader took the change in time");
         let attempt = async |deadline| match self.known_leader(consensus)? {
-            Leader::ThisNode => self.change_as_leader(change.clone(), deadline).await,
-            Leader::Other(leader) => self.forward_change(consensus, &change, &leader, deadline).await,
+            Leader::ThisNode => self.change_as_leader(principal.clone(), change.clone(), deadline).await,
+            Leader::Other(leader) => {
+                self.forward_change(consensus, (principal, &change), &leader, deadline).await
+            }
         };
         let ChangeMade { created, revision } = retry.run(consensus, attempt).await?;
         // A node that was removed never applies the change, and shows what it knows.
         let _timed_out = timeout(APPLY_TIMEOUT, consensus.wait_applied(revision)).await.is_err();
-        Ok(Changed { created, view: self.cluster() })
+        Ok(Changed { created, view: self.cluster_view() })
     }
 
     async fn forward_change(
         &self,
         consensus: &Consensus,
-        change: &Change,
+        (principal, change): (&Principal, &Change),
         leader: &Member,
         deadline: Instant,
     ) -> Attempt<ChangeMade> {
         let remaining = deadline.saturating_duration_since(Instant::now());
         let remaining_ms = u64::try_from(remaining.as_millis()).unwrap_or(u64::MAX);
-        let body = encode(&ForwardedChange { change: change.clone(), remaining_ms });
+        let forwarded = ForwardedChange { change: change.clone(), remaining_ms };
+        let body = encode_forwarded(&forwarded, principal);
         let call =
             self.peers().call(Lane::Forward, leader.id, &leader.peer_addr, Call::Change, body, remaining);
         let leader_lost = async {
@@ -160,15 +182,20 @@ impl Service {
     /// # Errors
     /// When the body is not one of this version. Everything else is a response.
     pub(crate) async fn answer_change(&self, body: Bytes) -> Result<Bytes, ReceiveError> {
-        let ForwardedChange { change, remaining_ms } = decode(&body)?;
+        let (ForwardedChange { change, remaining_ms }, principal) = decode_forwarded(&body)?;
         let time =
             Duration::from_millis(remaining_ms).saturating_sub(RESPONSE_TIME).min(MEMBER_CHANGE_TIMEOUT);
-        Ok(encode(&self.change_as_leader(change, Instant::now() + time).await))
+        Ok(encode(&self.change_as_leader(principal, change, Instant::now() + time).await))
     }
 
     /// Makes a change if this node leads. It runs as a task of its own: a caller that disconnects must not leave the
     /// change half-way.
-    async fn change_as_leader(&self, change: Change, deadline: Instant) -> Attempt<ChangeMade> {
+    async fn change_as_leader(
+        &self,
+        principal: Principal,
+        change: Change,
+        deadline: Instant,
+    ) -> Attempt<ChangeMade> {
         let service = self.clone();
         let task = tokio::spawn(async move {
             let Some(consensus) = service.consensus() else {
@@ -185,6 +212,8 @@ impl Service {
                 return Err(conflict("another change of the cluster is under way"));
             };
             confirm_leadership(consensus, Instant::now() + LEADERSHIP_TIMEOUT).await?;
+            // Judged again where it is decided: the key may have been revoked on the way.
+            service.judged(&principal)?.authorize(Verb::Cluster, None)?;
             if consensus.is_joint() {
                 // A lost leader's change comes first: the requested change may be the remainder of it.
                 consensus.complete_change().await?;
@@ -269,8 +298,16 @@ mod tests {
             [Change::Add(member(4)), Change::Promote(4), Change::Remove(4), replace, Change::Lead(2)]
         {
             let forwarded = ForwardedChange { change, remaining_ms: 9 };
-            assert_eq!(decode::<ForwardedChange>(&encode(&forwarded)).unwrap(), forwarded);
+            let body = encode_forwarded(&forwarded, &Principal::root());
+            assert_eq!(body, encode(&forwarded), "as version 0.1 sends it");
+            assert_eq!(decode_forwarded(&body).unwrap(), (forwarded, Principal::root()));
         }
+        let forwarded = ForwardedChange { change: Change::Lead(2), remaining_ms: 9 };
+        let body = encode(&(&forwarded, "Abcdefghijkl.7"));
+        let (received, principal) = decode_forwarded(&body).unwrap();
+        assert_eq!((received, principal.is_root()), (forwarded, false));
+        assert!(principal.authorize(Verb::Cluster, None).is_err(), "before the key is found in the state");
+        assert!(decode_forwarded(&body[..body.len() - 1]).is_err());
         let responses: [Attempt<ChangeMade>; 3] = [
             Ok(ChangeMade { created: true, revision: 7 }),
             Err(conflict("no")),

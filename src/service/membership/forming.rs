@@ -17,6 +17,7 @@ use uuid::Uuid;
 use super::check_address;
 use crate::{
     model::{
+        access_key::Verb,
         error::{Invalid, LocSegment, Violation},
         limits::MEMBERS_MAX,
     },
@@ -26,7 +27,7 @@ use crate::{
         identity::{FORMAT, Identity},
     },
     raft::Consensus,
-    service::{ClusterView, Refusal, Service},
+    service::{ClusterView, Principal, Refusal, Service},
 };
 
 /// How long one member may take to answer, or to write its identity and open an empty directory.
@@ -58,13 +59,14 @@ impl Service {
     ///
     /// # Errors
     /// When this node may not form a cluster of these members, or one of them can't be reached.
-    pub async fn init(&self, members: Vec<Member>) -> Result<ClusterView, Refusal> {
+    pub async fn init(&self, principal: &Principal, members: Vec<Member>) -> Result<ClusterView, Refusal> {
+        principal.authorize(Verb::Cluster, None)?;
         check_members(&members, self.node_id())?;
         let service = self.clone();
         // As a task of its own: a caller that disconnects must not leave it half-way.
         let formed = tokio::spawn(async move { service.form(members).await }).await;
         formed.map_err(|error| Refusal::Internal(format!("forming the cluster ended: {error}")))??;
-        Ok(self.cluster())
+        Ok(self.cluster_view())
     }
 
     async fn form(&self, members: Vec<Member>) -> Result<(), Refusal> {

@@ -15,9 +15,9 @@ mod forming;
 mod readiness;
 mod steps;
 
-use super::{ClusterView, MemberView, Service, feature_level::Levels};
+use super::{ClusterView, MemberView, Principal, Refusal, Service, feature_level::Levels};
 use crate::{
-    model::feature::LEVEL_MIN,
+    model::{access_key::Verb, feature::LEVEL_MIN},
     peer::{Member, NodeId, identity::Identity},
     raft::{Consensus, MemberStatus, Start, StartError},
 };
@@ -71,6 +71,7 @@ impl Service {
             snapshot_log_bytes: options.snapshot_log_bytes,
             log_stall_timeout: options.log_stall_timeout,
             rescue: options.rescue.clone(),
+            data_key_file: options.data_key_file.clone(),
         })
         .await?;
         if self.inner.consensus.set(consensus.clone()).is_ok() {
@@ -80,14 +81,23 @@ impl Service {
             consensus.supervise("forget-outcomes", self.clone().forget_outcomes());
             consensus.supervise("keep-room", self.clone().keep_room());
             consensus.supervise("keep-clock", self.clone().keep_clock());
+            consensus.supervise("keep-access", self.clone().keep_access());
+            consensus.supervise("keep-data-key", self.clone().keep_data_key());
             consensus.supervise("raise-feature-level", self.clone().keep_raising_feature_level());
         }
         Ok(())
     }
 
     /// What this node knows of its cluster.
-    #[must_use]
-    pub fn cluster(&self) -> ClusterView {
+    ///
+    /// # Errors
+    /// When the principal may not see it.
+    pub fn cluster(&self, principal: &Principal) -> Result<ClusterView, Refusal> {
+        principal.authorize(Verb::Cluster, None)?;
+        Ok(self.cluster_view())
+    }
+
+    fn cluster_view(&self) -> ClusterView {
         let mut view = ClusterView {
             cluster_id: self.inner.peers.me.get().map(|me| me.cluster_id),
             node_id: self.node_id(),
@@ -96,8 +106,9 @@ impl Service {
             revision: 0,
             digest: 0,
             feature_level: LEVEL_MIN,
+            data_key: None,
             members: Vec::new(),
-            alarms: Vec::new(),
+            alarms: self.certificate_alarms(),
         };
         if let Some(consensus) = self.consensus() {
             let (status, state) = (consensus.status(), consensus.state());
@@ -105,7 +116,9 @@ impl Service {
             view.term = status.term;
             view.revision = state.revision();
             view.digest = state.digest();
-            view.alarms = self.clock_alarms();
+            view.alarms.extend(self.clock_alarms());
+            view.alarms.extend(self.data_key_alarm());
+            view.data_key = consensus.store().at_rest().encryption().map(|at| at.data_key.to_string());
             view.feature_level = state.feature_level();
             let (members, levels) = (status.members.into_iter(), self.member_levels());
             let shown = |member: MemberStatus| {
@@ -114,6 +127,7 @@ impl Service {
             };
             view.members = members.map(shown).collect();
         }
+        view.alarms.extend(self.audit().alarm(self.node_id()));
         view
     }
 }

@@ -31,16 +31,20 @@ use super::{
 };
 use crate::{
     model::{
+        access_key::Verb,
         error::{Invalid, Rejection, Violation},
+        key_set::KeySet,
         limits::Limits,
         query::{self, ConfigQuery, DefinitionQuery, Page, QueryError},
         record::{Config, Definition, Revision},
+        redaction::RedactedPlaces,
     },
     peer::codec::encode,
     service::{
-        Consistency, Refusal, Service,
+        Consistency, Principal, Refusal, Service,
         cpu_pool::{Cancel, Weight},
         memory_budget::{Reservation, Share},
+        view::visible,
     },
     state::{Collection, State, query::QueryResult},
 };
@@ -90,6 +94,8 @@ pub struct ListPage {
     pub next: Option<Cursor>,
     /// What the page may keep in memory until it is sent.
     pub reservation: Reservation,
+    /// The places of what is not shown of its configs.
+    pub redacted: RedactedPlaces,
 }
 
 /// Why a list was refused.
@@ -111,37 +117,95 @@ impl Service {
     /// A page of a list. `page` is what the parameters say of pages.
     ///
     /// # Errors
-    /// When the query is invalid, the definition does not exist, an index is still being built, the cursor is of
+    /// When the principal may not read it, the query is invalid, the definition does not exist, an index is still being built, the cursor is of
     /// another list or has expired, or no state is available in time.
     pub async fn list(
         &self,
+        principal: &Principal,
         list: ListRequest,
         page: Page,
         source: PageSource,
     ) -> Result<ListPage, ListError> {
+        principal.authorize(Verb::Read, list.definition.as_deref())?;
+        let keys = if list.definition.is_none() { visible(principal, Verb::Read) } else { KeySet::ALL };
+        let fingerprint = self.fingerprint(&list, principal, &keys);
+        if let Some(definition) = &list.definition
+            && let Some(found) = self.applied().definition(definition)
+        {
+            self.check_filters(principal, found, &list.params).await?;
+        }
+        let definition = list.definition.clone();
+        let page = self.page(list, (keys, fingerprint), page, source).await?;
+        match definition.filter(|_| principal.key.is_some()) {
+            Some(definition) => Ok(Box::pin(self.redact_page(principal, &definition, page)).await?),
+            None => Ok(page),
+        }
+    }
+
+    /// A page as a caller is shown it.
+    async fn redact_page(
+        &self,
+        principal: &Principal,
+        definition: &str,
+        mut page: ListPage,
+    ) -> Result<ListPage, Refusal> {
+        let redaction = self.redaction(principal, &self.applied(), (definition, page.revision)).await?;
+        if let ListRecords::Configs(configs) = page.records {
+            let (shown, redacted) = self.redact(redaction, configs).await?;
+            let records = ListRecords::Configs(shown);
+            // `null` may be longer than what it stands for.
+            let bytes = records.bytes();
+            if page.reservation.bytes() > 0 && bytes > page.reservation.bytes() {
+                page.reservation.grow(bytes - page.reservation.bytes())?;
+            }
+            (page.records, page.redacted) = (records, redacted);
+        }
+        Ok(page)
+    }
+
+    async fn page(
+        &self,
+        list: ListRequest,
+        (keys, fingerprint): (KeySet, Fingerprint),
+        page: Page,
+        source: PageSource,
+    ) -> Result<ListPage, ListError> {
         match source {
-            PageSource::Fresh(consistency) => self.first_page(&list, page, consistency).await,
-            PageSource::Cursor(cursor) => Ok(self.page_of_cursor(list, page, cursor).await?),
+            PageSource::Fresh(consistency) => {
+                self.first_page((&list, &keys, fingerprint), page, consistency).await
+            }
+            PageSource::Cursor(cursor) if cursor.fingerprint == fingerprint => {
+                Ok(self.page_of_cursor(list, keys, page, cursor).await?)
+            }
+            PageSource::Cursor(_) => Err(foreign_cursor().into()),
         }
     }
 
     async fn first_page(
         &self,
-        list: &ListRequest,
+        (list, keys, fingerprint): (&ListRequest, &KeySet, Fingerprint),
         page: Page,
         consistency: Consistency,
     ) -> Result<ListPage, ListError> {
         let deadline = Instant::now() + self.inner.options.read_timeout;
         let state = self.view(consistency).await?;
         let wanted = Wanted { page: page.page, limit: page.limit, all: false };
-        let Listed { records, total, .. } = self.run_list(&state, list, wanted, deadline).await?;
+        let Listed { records, total, .. } = self.run_list(&state, (list, keys), wanted, deadline).await?;
         let reservation = self.reserve_page(&records)?;
         let (revision, consensus) = (state.revision(), self.consensus_or_refusal()?);
         let next = next_page(&page, total).map(|page| {
             self.inner.pinned_states.pin(&state, consensus);
-            Cursor { node: self.node_id(), revision, page, fingerprint: self.fingerprint(list) }
+            Cursor { node: self.node_id(), revision, page, fingerprint }
         });
-        Ok(ListPage { records, total, page, revision, next, reservation })
+        Ok(ListPage {
+            records,
+            total,
+            page,
+            revision,
+            next,
+            reservation,
+            redacted: RedactedPlaces::default(),
+        })
     }
 
     /// Reserves what a page of large records may keep in memory.
@@ -169,19 +233,20 @@ impl Service {
     async fn run_list(
         &self,
         state: &Arc<State>,
-        list: &ListRequest,
+        (list, keys): (&ListRequest, &KeySet),
         wanted: Wanted,
         deadline: Instant,
     ) -> Result<Listed, ListError> {
         if list.is_short() {
-            let query = Query::new(state, list, self.limits())?.at(wanted);
+            let query = Query::new(state, (list, keys), self.limits())?.at(wanted);
             if let Some(listed) = query.run_if_short() {
                 return Ok(listed);
             }
         }
-        let (state, list, limits) = (Arc::clone(state), list.clone(), self.limits().clone());
+        let (state, list, keys, limits) =
+            (Arc::clone(state), list.clone(), keys.clone(), self.limits().clone());
         let work = move |cancel: &Cancel| {
-            let query = Query::new(&state, &list, &limits)?.at(wanted);
+            let query = Query::new(&state, (&list, &keys), &limits)?.at(wanted);
             query.run(&|| cancel.is_over()).ok_or_else(|| late().into())
         };
         self.inner.cpu_pool.run(Weight::List, deadline, work).await?
@@ -190,31 +255,36 @@ impl Service {
     async fn page_of_cursor(
         &self,
         list: ListRequest,
+        keys: KeySet,
         page: Page,
         cursor: Cursor,
     ) -> Result<ListPage, Refusal> {
-        if self.fingerprint(&list) != cursor.fingerprint {
-            let msg = "the cursor was made for another list: its `Link` has the parameters that belong to it";
-            return Err(Refusal::Invalid(Violation::at(vec!["query".into(), "cursor".into()], msg).into()));
-        }
         let consensus = self.consensus_or_refusal()?;
         let (records, total, reservation) = if cursor.node == self.node_id() {
-            let (records, total) = self.page_of_pinned(cursor, list, page.limit).await?;
+            let (records, total) = self.page_of_pinned(cursor, (&list, &keys), page.limit).await?;
             let reservation = self.reserve_page(&records)?;
             (records, total, reservation)
         } else {
-            self.fetch_page(consensus, cursor, list, page.limit).await?
+            self.fetch_page(consensus, cursor, (list, keys), page.limit).await?
         };
         let page = Page { page: cursor.page, ..page };
         let next = next_page(&page, total).map(|page| Cursor { page, ..cursor });
-        Ok(ListPage { records, total, page, revision: cursor.revision, next, reservation })
+        Ok(ListPage {
+            records,
+            total,
+            page,
+            revision: cursor.revision,
+            next,
+            reservation,
+            redacted: RedactedPlaces::default(),
+        })
     }
 
     /// A page of a state that this node holds, and the number of records on all pages.
     pub(super) async fn page_of_pinned(
         &self,
         cursor: Cursor,
-        list: ListRequest,
+        list: (&ListRequest, &KeySet),
         limit: u64,
     ) -> Result<(ListRecords, u64), Refusal> {
         let deadline = Instant::now() + self.inner.options.read_timeout;
@@ -225,7 +295,7 @@ impl Service {
         }
         // All matches may have to be sorted, which the next pages then need not.
         let wanted = Wanted { page: cursor.page, limit, all: true };
-        let listed = self.run_list(&state, &list, wanted, deadline).await;
+        let listed = self.run_list(&state, list, wanted, deadline).await;
         end_use(state);
         let Listed { records, total, is_all } = listed.map_err(|error| error.refusal)?;
         if !is_all {
@@ -237,13 +307,19 @@ impl Service {
         Ok((page, total))
     }
 
-    fn fingerprint(&self, list: &ListRequest) -> Fingerprint {
+    /// The name of a list. A cursor belongs to the key that it was made for; one of a list of definitions also to what
+    /// that key may see of them, so that its pages are of one list although the grants change.
+    fn fingerprint(&self, list: &ListRequest, principal: &Principal, keys: &KeySet) -> Fingerprint {
         // A cursor belongs to one cluster. The order of parameters with different names has no meaning.
         let cluster = self.inner.peers.me.get().map(|me| me.cluster_id);
         let mut params: Vec<_> =
             list.params.iter().filter(|(name, _)| !PLACE_PARAMETERS.contains(&name.as_str())).collect();
         params.sort_by(|a, b| a.0.cmp(&b.0));
-        xxh3_128(&encode(&(cluster, &list.definition, params))).to_be_bytes()
+        let list = (cluster, &list.definition, params);
+        // The root key's are those of version 0.1.
+        let bytes =
+            if principal.is_root() { encode(&list) } else { encode(&(list, principal.id.as_str(), keys)) };
+        xxh3_128(&bytes).to_be_bytes()
     }
 }
 
@@ -254,15 +330,19 @@ fn next_page(page: &Page, total: u64) -> Option<u64> {
 
 /// The query of a list, for one state.
 enum Query<'a> {
-    Definitions(&'a State, DefinitionQuery),
+    Definitions(&'a State, &'a KeySet, DefinitionQuery),
     Configs(&'a Collection, ConfigQuery),
 }
 
 impl<'a> Query<'a> {
-    fn new(state: &'a State, list: &ListRequest, limits: &Limits) -> Result<Self, ListError> {
+    fn new(
+        state: &'a State,
+        (list, keys): (&ListRequest, &'a KeySet),
+        limits: &Limits,
+    ) -> Result<Self, ListError> {
         let Some(key) = &list.definition else {
             let query = query::definitions(&list.params, limits).map_err(invalid)?;
-            return Ok(Self::Definitions(state, query));
+            return Ok(Self::Definitions(state, keys, query));
         };
         let of_state = |refusal| ListError { refusal, revision: Some(state.revision()) };
         let collection =
@@ -277,11 +357,11 @@ impl<'a> Query<'a> {
     /// The same for the wanted page.
     fn at(mut self, wanted: Wanted) -> Self {
         let is_walk = match &self {
-            Self::Definitions(_, query) => query.page.search.is_empty(),
+            Self::Definitions(_, keys, query) => query.is_walk(keys),
             Self::Configs(collection, query) => collection.is_positional(query),
         };
-        let (Self::Definitions(_, DefinitionQuery { page, .. }) | Self::Configs(_, ConfigQuery { page, .. })) =
-            &mut self;
+        let (Self::Definitions(.., DefinitionQuery { page, .. })
+        | Self::Configs(_, ConfigQuery { page, .. })) = &mut self;
         let is_all = wanted.all && !is_walk;
         (page.page, page.limit) = if is_all { (1, u64::MAX) } else { (wanted.page, wanted.limit) };
         self
@@ -290,9 +370,10 @@ impl<'a> Query<'a> {
     /// The page, when that takes no longer than about a millisecond.
     fn run_if_short(&self) -> Option<Listed> {
         match self {
-            Self::Definitions(state, query) => {
-                let is_short = state.list_price(query) <= SHORT_LIST_PRICE;
-                is_short.then(|| Listed::definitions(state.list(query), query))
+            Self::Definitions(state, keys, query) => {
+                let is_short = state.list_price(query, keys) <= SHORT_LIST_PRICE;
+                let found = if is_short { state.list_until(query, keys, &|| false) } else { None };
+                found.map(|found| Listed::definitions(found, query))
             }
             Self::Configs(collection, query) => {
                 let plan = collection.plan(query);
@@ -305,8 +386,8 @@ impl<'a> Query<'a> {
     /// The page; `None` when `is_over` has said that it is not needed any more.
     fn run(&self, is_over: &dyn Fn() -> bool) -> Option<Listed> {
         match self {
-            Self::Definitions(state, query) => {
-                state.list_until(query, is_over).map(|found| Listed::definitions(found, query))
+            Self::Definitions(state, keys, query) => {
+                state.list_until(query, keys, is_over).map(|found| Listed::definitions(found, query))
             }
             Self::Configs(collection, query) => {
                 collection.plan(query).run(is_over).map(|found| Listed::configs(found, query))
@@ -362,7 +443,7 @@ fn being_built(path: &str, collection: &Collection) -> Refusal {
     let progress = collection.progress().map_or_else(String::new, |progress| {
         format!(" ({} of {} configs are done)", progress.done, progress.total)
     });
-    Refusal::Conflict(format!(
+    Refusal::Building(format!(
         "the index of `{path}` is being built{progress}; the list can be had when it is ready"
     ))
 }
@@ -376,15 +457,21 @@ fn invalid(error: QueryError) -> ListError {
             Violation::new(format!("not integers: {}", names.join(", "))).into()
         }
         QueryError::Building(path) => {
-            return Refusal::Conflict(format!("the index of `{path}` is being built")).into();
+            return Refusal::Building(format!("the index of `{path}` is being built")).into();
         }
     };
     Refusal::Invalid(violations).into()
 }
 
+/// The refusal of a cursor that was made for another list, or for another key.
+fn foreign_cursor() -> Refusal {
+    let msg = "the cursor was made for another list: its `Link` has the parameters that belong to it";
+    Refusal::Invalid(Violation::at(vec!["query".into(), "cursor".into()], msg).into())
+}
+
 /// The refusal of a cursor whose state is no longer available.
 pub(super) fn expired(why: &str) -> Refusal {
-    Refusal::Expired(format!("the cursor has expired, begin with the first page: {why}"))
+    Refusal::CursorExpired(format!("the cursor has expired, begin with the first page: {why}"))
 }
 
 #[cfg(test)]

@@ -65,7 +65,7 @@ impl Service {
     ///
     /// # Errors
     /// When no such state is available in time.
-    pub async fn view(&self, consistency: Consistency) -> Result<Arc<State>, Refusal> {
+    pub(in crate::service) async fn view(&self, consistency: Consistency) -> Result<Arc<State>, Refusal> {
         let consensus = self.consensus_or_refusal()?;
         let deadline = Instant::now() + self.inner.options.read_timeout;
         match consistency.level {

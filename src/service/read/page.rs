@@ -16,6 +16,7 @@ use super::{
     records::ListRecords,
 };
 use crate::{
+    model::key_set::KeySet,
     peer::{
         ReceiveError,
         call::Call,
@@ -55,7 +56,7 @@ impl Service {
         &self,
         consensus: &Consensus,
         cursor: Cursor,
-        list: ListRequest,
+        (list, keys): (ListRequest, KeySet),
         limit: u64,
     ) -> Result<(ListRecords, u64, Reservation), Refusal> {
         let mut members = consensus.status().members.into_iter().map(|status| status.member);
@@ -68,7 +69,7 @@ impl Service {
         loop {
             let request = PageRequest { cursor, list: list.clone(), limit, skip: page.len() as u64 };
             let timeout = deadline.saturating_duration_since(Instant::now());
-            let (peers, body) = (self.peers(), encode(&request));
+            let (peers, body) = (self.peers(), encode_request(&request, &keys));
             let response =
                 peers.call(Lane::Forward, holder.id, &holder.peer_addr, Call::Page, body, timeout).await;
             let (records, left, total) = chunk_of(response)?;
@@ -92,15 +93,31 @@ impl Service {
     /// # Errors
     /// When the body is not one of this version. Everything else is a response.
     pub(crate) async fn answer_page(&self, body: Bytes) -> Result<Bytes, ReceiveError> {
-        let PageRequest { cursor, list, limit, skip } = decode(&body)?;
-        let response = match self.page_of_pinned(cursor, list, limit).await {
+        let (PageRequest { cursor, list, limit, skip }, keys) = decode_request(&body)?;
+        let response = match self.page_of_pinned(cursor, (&list, &keys), limit).await {
             Ok((records, total)) => {
                 let (records, left) = records.chunk(usize::try_from(skip).unwrap_or(usize::MAX));
                 PageResponse::Chunk { records, left, total }
             }
+            // As every version knows them.
+            Err(Refusal::CursorExpired(text)) => PageResponse::Refused(Refusal::Expired(text)),
+            Err(Refusal::Building(text)) => PageResponse::Refused(Refusal::Conflict(text)),
             Err(refusal) => PageResponse::Refused(refusal),
         };
         Ok(encode(&response))
+    }
+}
+
+/// The body of a call. What only some definitions are visible of is followed by their keys; all others have the bytes
+/// of version 0.1, whose clusters have no keys but the root key.
+fn encode_request(request: &PageRequest, keys: &KeySet) -> Bytes {
+    if *keys == KeySet::ALL { encode(request) } else { encode(&(request, keys)) }
+}
+
+fn decode_request(body: &[u8]) -> Result<(PageRequest, KeySet), ReceiveError> {
+    match decode(body) {
+        Ok(request) => Ok((request, KeySet::ALL)),
+        Err(error) => decode(body).map_err(|_| error),
     }
 }
 
@@ -118,6 +135,7 @@ fn chunk_of(response: Result<Bytes, CallError>) -> Result<(ListRecords, u64, u64
     };
     match decode(&body) {
         Ok(PageResponse::Chunk { records, left, total }) => Ok((records, left, total)),
+        Ok(PageResponse::Refused(Refusal::Expired(text))) => Err(Refusal::CursorExpired(text)),
         Ok(PageResponse::Refused(refusal)) => Err(refusal),
         Err(error) => Err(Refusal::Internal(format!("the page of another node is {error}"))),
     }
@@ -126,6 +144,7 @@ fn chunk_of(response: Result<Bytes, CallError>) -> Result<(ListRecords, u64, u64
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::key_set::KeyRange;
     use crate::service::read::records::tests::configs;
 
     #[test]
@@ -133,7 +152,11 @@ mod tests {
         let cursor = Cursor { node: 2, revision: 7, page: 3, fingerprint: [1; 16] };
         let list = ListRequest { definition: Some("d".into()), params: vec![("n".into(), "1".into())] };
         let request = PageRequest { cursor, list, limit: 10, skip: 4 };
-        assert_eq!(decode::<PageRequest>(&encode(&request)).unwrap(), request);
+        assert_eq!(decode::<PageRequest>(&encode_request(&request, &KeySet::ALL)).unwrap(), request);
+        let only = KeySet::of([KeyRange::Prefix("billing.".into())]);
+        let body = encode_request(&request, &only);
+        assert_eq!(decode_request(&body).unwrap(), (request, only));
+        assert!(decode_request(&body[..body.len() - 1]).is_err());
         let chunk = PageResponse::Chunk { records: configs(2, 3), left: 1, total: 9 };
         assert_eq!(chunk_of(Ok(encode(&chunk))).unwrap(), (configs(2, 3), 1, 9));
         let refused = Refusal::Overloaded;
@@ -143,7 +166,7 @@ mod tests {
     #[test]
     fn a_page_of_a_node_that_does_not_run_has_expired() {
         let gone = chunk_of(Err(CallError::NotSent("connection refused".into())));
-        assert!(matches!(gone, Err(Refusal::Expired(_))));
+        assert!(matches!(gone, Err(Refusal::CursorExpired(_))));
         let slow = chunk_of(Err(CallError::Unknown("time-out".into())));
         assert!(matches!(slow, Err(Refusal::Unavailable(_))));
     }

@@ -10,6 +10,9 @@
 //! A state that is released may be the last one that holds a million records, and freeing them takes as long as it takes
 //! to read them. So it is freed on a thread for blocking work, after the lock was released.
 //!
+//! A stored key that has more than half of the pins makes room with its own first, so that it does not take the cursors
+//! of others away.
+//!
 //! **Invariants:** no worker frees a pinned state. A state is retained at most `CURSOR_IDLE_MAX` and [`CHECK_INTERVAL`] after its last use, and what
 //! the pins keep in memory exceeds its bound by no more than what is written within [`CHECK_INTERVAL`], whether or not
 //! there are any requests.
@@ -29,7 +32,10 @@ use crate::{
         record::Revision,
     },
     raft::Consensus,
-    service::deferred_drop::DeferredDrop,
+    service::{
+        deferred_drop::DeferredDrop,
+        origin::{KeyTag, Origin},
+    },
     state::State,
 };
 
@@ -53,6 +59,8 @@ struct Pin {
     has_cursor: bool,
     /// Watches that read it.
     watches: usize,
+    /// The stored key whose request has pinned it first.
+    owner: Option<KeyTag>,
     /// The matches of lists that are not a walk along an index.
     lists: BTreeMap<Fingerprint, Arc<ListRecords>>,
 }
@@ -203,6 +211,7 @@ impl Pins {
             is_followed: false,
             has_cursor: false,
             watches: 0,
+            owner: Origin::current().key(),
             lists: BTreeMap::new(),
         });
         pin.last_used = now;
@@ -255,12 +264,23 @@ impl Pins {
         self.by_revision.values().zip(next).map(bytes).fold(0, u64::saturating_add)
     }
 
+    /// The stored key that has more than half of the pins: its own make room first, however often they were used.
+    fn greedy_key(&self) -> Option<KeyTag> {
+        let mut counts = BTreeMap::new();
+        for key in self.by_revision.values().filter_map(|pin| pin.owner) {
+            *counts.entry(key).or_insert(0_usize) += 1;
+        }
+        counts.into_iter().find(|(_, count)| count * 2 > self.by_revision.len()).map(|(key, _)| key)
+    }
+
     /// Releases pins until the limits hold; never the one of `except`.
     fn enforce_limits(&mut self, bytes_max: u64, now: &State, except: Option<Revision>) -> DeferredDrop<Pin> {
         let mut released = Vec::new();
         while self.by_revision.len() > PINNED_STATES_MAX || self.pinned_bytes(now) > bytes_max {
+            let greedy = self.greedy_key();
             let others = self.by_revision.iter().filter(|(revision, _)| Some(**revision) != except);
-            let first = others.min_by_key(|(_, pin)| (pin.is_followed, pin.last_used));
+            let order = |pin: &Pin| (greedy.is_none() || pin.owner != greedy, pin.is_followed, pin.last_used);
+            let first = others.min_by_key(|(_, pin)| order(pin));
             let Some(first) = first.map(|(revision, _)| *revision) else { break };
             released.extend(self.by_revision.remove(&first));
         }
@@ -309,6 +329,27 @@ mod tests {
         assert_eq!(pins.by_revision.len(), PINNED_STATES_MAX);
     }
 
+    #[tokio::test]
+    async fn a_greedy_key_makes_room_with_its_own_pins() {
+        let (mut pins, now) = (Pins::default(), Instant::now());
+        pin(&mut pins, &state(1), now);
+        let greedy = Origin::Key([7; 12], [127, 0, 0, 1].into());
+        greedy
+            .serve(async {
+                for revision in 2..=PINNED_STATES_MAX as u64 + 100 {
+                    pin(&mut pins, &state(revision), now + Duration::from_millis(revision));
+                    pins.follow(revision, now + Duration::from_millis(revision));
+                }
+            })
+            .await;
+        assert_eq!(pins.by_revision.len(), PINNED_STATES_MAX);
+        assert!(
+            pins.by_revision.contains_key(&1),
+            "the oldest, which nobody has followed, is another caller's"
+        );
+        assert!(!pins.by_revision.contains_key(&2));
+    }
+
     #[test]
     fn unused_pins_are_released() {
         let (mut pins, now) = (Pins::default(), Instant::now());
@@ -340,7 +381,8 @@ mod tests {
             let revision = self.0.revision() + 1;
             let definition_read = (revision > 1).then_some(1);
             let (by, at) = ("root".into(), Timestamp(revision));
-            let proposal = Proposal { at, by, reason: None, request: None, definition_read, command };
+            let proposal =
+                Proposal { at, by, reason: None, request: None, definition_read, command, key: None };
             assert!(self.0.apply(revision, &proposal).1.is_some());
         }
 

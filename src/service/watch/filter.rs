@@ -17,6 +17,7 @@ use crate::{
         error::{Invalid, Rejection},
         index,
         key::Key,
+        key_set::KeySet,
         limits::Limits,
         query::{self, ConfigQuery, QueryError},
         record::{Config, Definition, Revision},
@@ -31,7 +32,8 @@ pub(super) const NEEDS_ONE_DEFINITION: &str = "a filter and `config_key` need ex
 /// The keys that a watch is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Scope {
-    All,
+    /// Everything that the caller may read, by the definitions' keys.
+    Visible(KeySet),
     /// These definitions with all their configs.
     Definitions(BTreeSet<Key>),
     /// These configs of one definition, and the definition itself.
@@ -41,7 +43,7 @@ pub(super) enum Scope {
 impl Scope {
     pub(super) fn topics(&self) -> Vec<Topic> {
         match self {
-            Self::All => vec![Topic::All],
+            Self::Visible(_) => vec![Topic::All],
             Self::Definitions(keys) => keys.iter().cloned().map(Topic::Definition).collect(),
             Self::Configs(definition, keys) => {
                 let config = |key: &Key| Topic::Config(definition.clone(), key.clone());
@@ -51,19 +53,28 @@ impl Scope {
         }
     }
 
+    /// The definition that it is of, where it is one by name.
+    pub(super) fn only_definition(&self) -> Option<&Key> {
+        match self {
+            Self::Configs(key, _) => Some(key),
+            Self::Definitions(keys) if keys.len() == 1 => keys.first(),
+            Self::Definitions(_) | Self::Visible(_) => None,
+        }
+    }
+
     pub(super) fn contains(&self, item: &RecordChange) -> bool {
         match item {
             RecordChange::Definition { key, .. } => self.contains_definition(key),
             RecordChange::Config { definition, key, .. } => match self {
                 Self::Configs(of, keys) => of == definition && keys.contains(key),
-                Self::All | Self::Definitions(_) => self.contains_definition(definition),
+                Self::Visible(_) | Self::Definitions(_) => self.contains_definition(definition),
             },
         }
     }
 
     fn contains_definition(&self, key: &Key) -> bool {
         match self {
-            Self::All => true,
+            Self::Visible(keys) => keys.contains(key.as_str()),
             Self::Definitions(keys) => keys.contains(key),
             Self::Configs(definition, _) => definition == key,
         }
@@ -163,7 +174,7 @@ fn parse(
 ) -> Result<ConfigQuery, Refusal> {
     query::configs(params, definition, limits).map_err(|error| match error {
         QueryError::Violations(violations) => Invalid::Violations(violations).into(),
-        QueryError::Building(path) => Refusal::Conflict(format!("the index of `{path}` is being built")),
+        QueryError::Building(path) => Refusal::Building(format!("the index of `{path}` is being built")),
         // The parameters of pages are not among a watch's filters.
         QueryError::NotIntegers(names) => Refusal::Internal(format!("a filter of a watch has {names:?}")),
     })
@@ -192,7 +203,9 @@ impl Selection {
             _ if params.is_empty() => None,
             Scope::Configs(key, _) => Some(key),
             Scope::Definitions(keys) if keys.len() == 1 => keys.first(),
-            Scope::All | Scope::Definitions(_) => return Err(invalid("definition", NEEDS_ONE_DEFINITION)),
+            Scope::Visible(_) | Scope::Definitions(_) => {
+                return Err(invalid("definition", NEEDS_ONE_DEFINITION));
+            }
         };
         let filter = filtered
             .map(|key| {

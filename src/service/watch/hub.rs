@@ -25,9 +25,11 @@ use tokio::{
     time::Instant,
 };
 
+use super::rights::Rights;
 use crate::{
     feed::{Event, EventPage, EventPageMax, Feed, RecordChange},
     model::{key::Key, limits::WATCH_REPLAYS_MAX, record::Revision},
+    service::Principal,
 };
 
 /// Revisions that a topic lists: as many events as one read returns.
@@ -61,6 +63,8 @@ pub struct Hub {
     watches_max: usize,
     /// When this node was last known to have applied everything acknowledged by then.
     confirmed: Mutex<Instant>,
+    /// The keys that the open watches are of.
+    pub(super) rights: Arc<Rights>,
     /// One permit for each open watch.
     pub(super) permits: Arc<Semaphore>,
     /// One permit for each watch that reads the history.
@@ -102,6 +106,7 @@ impl Hub {
             is_running: AtomicBool::new(false),
             watches_max,
             confirmed: Mutex::new(Instant::now()),
+            rights: Arc::default(),
             permits: Arc::new(Semaphore::new(watches_max)),
             history_readers: Semaphore::new(WATCH_REPLAYS_MAX),
         }
@@ -126,6 +131,12 @@ impl Hub {
     /// The number of watches that may be open.
     pub(super) fn watches_max(&self) -> usize {
         self.watches_max
+    }
+
+    /// The number of watches that one principal may have open. A stored key leaves some to the others.
+    pub(super) fn watches_max_of(&self, principal: &Principal) -> u64 {
+        let all = self.watches_max as u64;
+        principal.key.as_ref().map_or(all, |key| key.quota.watches.unwrap_or((all / 2).max(1)).min(all))
     }
 
     fn topics(&self) -> MutexGuard<'_, Topics> {

@@ -17,7 +17,7 @@ use crate::{
         limits::WATCH_INITIAL_TIMEOUT,
         record::{Config, Definition, Revision},
     },
-    service::read::pinned::Held,
+    service::{Principal, RedactedRecords, Refusal, Service, read::pinned::Held, redaction::Redaction},
     state::{Collection, State},
 };
 
@@ -37,6 +37,8 @@ pub struct InitialChunk {
     pub definitions: Vec<Arc<Definition>>,
     /// Configs with the keys of their definitions.
     pub configs: Vec<(Key, Arc<Config>)>,
+    /// What of the configs is redacted.
+    pub redacted: RedactedRecords,
     /// Bytes of their texts.
     pub bytes: usize,
     /// Whether it is the last.
@@ -60,6 +62,33 @@ struct Place {
     config: Option<u64>,
 }
 
+impl InitialChunk {
+    /// The chunk as a caller is shown it.
+    pub(super) async fn redacted(
+        mut self,
+        service: &Service,
+        principal: &Principal,
+        now: &State,
+    ) -> Result<Self, Refusal> {
+        // Configs of one definition follow each other.
+        let mut last: Option<(Key, Redaction)> = None;
+        for (number, (definition, config)) in self.configs.iter_mut().enumerate() {
+            let known = last.as_ref().filter(|(key, _)| key == definition);
+            let redaction = match known {
+                Some((_, redaction)) => redaction.clone(),
+                None => service.redaction(principal, now, (definition.as_str(), self.revision)).await?,
+            };
+            last = Some((definition.clone(), redaction.clone()));
+            let (mut shown, places) = service.redact(redaction, vec![Arc::clone(config)]).await?;
+            if let Some(shown) = shown.pop().filter(|_| !places.is_empty()) {
+                *config = shown;
+                self.redacted.insert(number, places);
+            }
+        }
+        Ok(self)
+    }
+}
+
 impl Initial {
     pub(super) fn new(held: Held) -> Self {
         Self { held, until: Instant::now() + WATCH_INITIAL_TIMEOUT, next: Place::default() }
@@ -80,6 +109,7 @@ impl Initial {
             };
             let Some(found) = next else {
                 self.next.definition += 1;
+                examined += 1;
                 continue;
             };
             let Some(place) = self.next.config else {
@@ -104,11 +134,14 @@ impl Initial {
     }
 }
 
-/// The definition at a place of the requested ones; the inner `None` is one that does not exist.
+/// The definition at a place of the requested ones; the inner `None` is one that does not exist or is not visible.
 fn definition<'a>(state: &'a State, scope: &Scope, place: u64) -> Option<Option<&'a Arc<Collection>>> {
     let by_key = |key: &Key| state.definition(key.as_str());
     match scope {
-        Scope::All => state.definition_at(place).map(Some),
+        Scope::Visible(keys) => {
+            let is_visible = |found: &&Arc<Collection>| keys.contains(found.definition.key.as_str());
+            state.definition_at(place).map(|found| Some(found).filter(is_visible))
+        }
         Scope::Definitions(keys) => keys.iter().nth(usize::try_from(place).ok()?).map(by_key),
         Scope::Configs(key, _) => (place == 0).then(|| by_key(key)),
     }
@@ -117,7 +150,7 @@ fn definition<'a>(state: &'a State, scope: &Scope, place: u64) -> Option<Option<
 /// The config at a place of the requested ones; the inner `None` is one that does not exist.
 fn config<'a>(found: &'a Collection, scope: &Scope, place: u64) -> Option<Option<&'a Arc<Config>>> {
     match scope {
-        Scope::All | Scope::Definitions(_) => found.by_key.at(place).map(|item| Some(&item.record)),
+        Scope::Visible(_) | Scope::Definitions(_) => found.by_key.at(place).map(|item| Some(&item.record)),
         Scope::Configs(_, keys) => {
             keys.iter().nth(usize::try_from(place).ok()?).map(|key| found.config(key.as_str()))
         }

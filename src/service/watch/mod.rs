@@ -11,6 +11,8 @@
 //! | Which part of a change does a watch return? | `filter` |
 //! | How are older changes read from the history? | `replay` |
 //! | How is the initial state read? | `initial` |
+//! | How does a watch end whose key was revoked? | `rights` |
+//! | What of an event may the caller see? | `shown` |
 //!
 //! **Invariants:** the position only grows, and everything requested up to (and including) it has been returned. Where
 //! this node lacks changes, or has lost the cluster, the watch ends with a refusal that sends the caller to another
@@ -20,6 +22,8 @@ mod filter;
 mod hub;
 mod initial;
 mod replay;
+mod rights;
+mod shown;
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -34,11 +38,19 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Consistency, Inner, Level, Refusal, Reservation, Service, Share};
+use super::{
+    Consistency, Inner, Level, Principal, RedactedRecords, Refusal, Reservation, Service, Share,
+    view::visible,
+};
 use crate::{
     feed::{Event, EventPage, Feed},
-    model::limits::WATCH_UNCONFIRMED_MAX,
-    model::{error::Violation, key::Key, limits::WATCH_KEYS_MAX, record::Revision},
+    model::{
+        access_key::Verb,
+        error::Violation,
+        key::Key,
+        limits::{WATCH_KEYS_MAX, WATCH_UNCONFIRMED_MAX},
+        record::Revision,
+    },
     raft::Consensus,
     store::HistoryError,
 };
@@ -49,6 +61,7 @@ use hub::Registration;
 pub use initial::InitialChunk;
 use initial::{CHUNK_BYTES, Initial};
 use replay::Replay;
+use rights::{Right, judge_periodically};
 
 /// How often a node with watches confirms that it follows the cluster: one read index for all of them.
 const WATCH_CONFIRM_INTERVAL: Duration = Duration::from_secs(10);
@@ -88,8 +101,8 @@ pub struct WatchRequest {
 pub enum Notice {
     /// A part of the initial state.
     State(InitialChunk),
-    /// The part of an event that was requested.
-    Changes(Arc<Event>, Selected),
+    /// The part of an event that was requested, and what of its items is redacted.
+    Changes(Arc<Event>, Selected, RedactedRecords),
     /// Everything up to (and including) this revision has been returned.
     Progress(Revision),
     /// The watch ends, and why.
@@ -103,6 +116,7 @@ pub struct Watch {
     consensus: Consensus,
     feed: Arc<Feed>,
     registration: Registration,
+    right: Right,
     _permit: OwnedSemaphorePermit,
     selection: Selection,
     /// Everything up to (and including) this revision has been returned.
@@ -127,11 +141,13 @@ impl Service {
     /// Opens a watch.
     ///
     /// # Errors
-    /// When the changes are no longer retained, or not on this node; when the request is invalid; when this node has
-    /// as many watches as it may.
-    pub async fn watch(&self, request: WatchRequest) -> Result<Watch, Refusal> {
-        let scope = scope(&request.definitions, &request.configs)?;
+    /// When the principal may not read what it asks for; when the changes are no longer retained, or not on this node;
+    /// when the request is invalid; when this node or the key has as many watches as it may.
+    pub async fn watch(&self, principal: Principal, request: WatchRequest) -> Result<Watch, Refusal> {
+        let scope = scope(&principal, &request.definitions, &request.configs)?;
+        scope.authorize(&principal)?;
         let hub = &self.inner.hub;
+        let right = hub.rights.register(&principal, hub.watches_max_of(&principal))?;
         let permit = Arc::clone(&hub.permits).try_acquire_owned().map_err(|_| {
             Refusal::LimitReached(format!(
                 "this node has {} watches open, as many as it may",
@@ -144,11 +160,14 @@ impl Service {
         if self.inner.stopping.is_cancelled() {
             return Err(Refusal::Unavailable("this node is stopping".into()));
         }
+        shown::check(self, &principal, (&scope, &request.filters), &state).await?;
         let selection = Selection::new(scope, request.filters, &state, self.limits())?;
         let feed = consensus.feed();
         if hub.begin(&feed) {
             let confirm = confirm_periodically(Arc::downgrade(&self.inner), self.inner.stopping.clone());
             consensus.supervise("confirm-watches", confirm);
+            let judge = judge_periodically(Arc::downgrade(&self.inner), self.inner.stopping.clone());
+            consensus.supervise("judge-watches", judge);
             consensus
                 .supervise("wake-watches", Arc::clone(hub).follow(Arc::clone(&feed), consensus.revisions()));
         }
@@ -178,6 +197,7 @@ impl Service {
             consensus: consensus.clone(),
             feed,
             registration,
+            right,
             _permit: permit,
             selection,
             position,
@@ -232,8 +252,8 @@ fn invalid(parameter: &str, msg: impl Into<String>) -> Refusal {
     Refusal::Invalid(Violation::at(vec!["query".into(), parameter.into()], msg).into())
 }
 
-/// The scope that the keys of a request name.
-fn scope(definitions: &[String], configs: &[String]) -> Result<Scope, Refusal> {
+/// The scope that the keys of a request name; without keys everything that the principal may read.
+fn scope(principal: &Principal, definitions: &[String], configs: &[String]) -> Result<Scope, Refusal> {
     let keys = |parameter: &str, texts: &[String]| {
         if texts.len() > WATCH_KEYS_MAX {
             return Err(invalid(parameter, format!("a watch names at most {WATCH_KEYS_MAX} keys")));
@@ -244,7 +264,7 @@ fn scope(definitions: &[String], configs: &[String]) -> Result<Scope, Refusal> {
     let needs_one_definition = || invalid("definition", NEEDS_ONE_DEFINITION);
     let (mut definitions, configs) = (keys("definition", definitions)?, keys("config_key", configs)?);
     match (definitions.len(), configs.is_empty()) {
-        (0, true) => Ok(Scope::All),
+        (0, true) => Ok(Scope::Visible(visible(principal, Verb::Read))),
         (_, true) => Ok(Scope::Definitions(definitions)),
         (1, false) => {
             let definition = definitions.pop_first().ok_or_else(needs_one_definition)?;
@@ -266,7 +286,7 @@ impl Watch {
         if self.has_ended {
             return None;
         }
-        let notice = match self.wait().await {
+        let notice = match self.wait_for_shown().await {
             Ok(notice) => notice,
             Err(refusal) => self.end(Notice::End(refusal)),
         };
@@ -277,7 +297,12 @@ impl Watch {
     /// The next notice of changes, if it was read already.
     pub fn try_next(&mut self) -> Option<Notice> {
         // A refusal is returned by `next`.
-        if self.has_ended || self.initial.is_some() || self.selection.is_broken() {
+        if self.has_ended
+            || self.initial.is_some()
+            || self.selection.is_broken()
+            || self.right.is_to_be_checked()
+            || self.events.front().is_some_and(|event| self.is_to_be_redacted(event))
+        {
             return None;
         }
         self.next_read().ok().flatten()
@@ -302,6 +327,7 @@ impl Watch {
         if stopping.is_cancelled() {
             return Ok(self.stop());
         }
+        self.right.check(self.selection.scope())?;
         if self.initial.is_some() {
             self.held = None;
             self.held = Some(self.reserve_initial_chunk().await?);
@@ -325,6 +351,7 @@ impl Watch {
         }
         let heartbeat_due = self.last_notice + self.service.inner.options.watch_heartbeat;
         loop {
+            self.right.check(self.selection.scope())?;
             if let Some(notice) = self.next_read()? {
                 return Ok(notice);
             }
@@ -349,6 +376,7 @@ impl Watch {
             }
             tokio::select! {
                 () = self.registration.notify.notified() => {}
+                () = self.right.changed() => {}
                 () = sleep_until(heartbeat_due) => {}
                 () = stopping.cancelled() => {}
                 () = left.cancelled() => {}
@@ -382,7 +410,7 @@ impl Watch {
                 continue;
             }
             if let Some(selected) = self.selection.select(&event) {
-                return Ok(Some(Notice::Changes(event, selected)));
+                return Ok(Some(Notice::Changes(event, selected, RedactedRecords::new())));
             }
         }
         self.position = self.position.max(self.upto);

@@ -10,7 +10,7 @@
 //! state that the operations before it make.
 
 use super::{
-    prepare::{PreparedWrite, Rules, check_intake, prepare_write},
+    prepare::{PreparedWrite, RulesFor, check_intake, prepare_write},
     validators::Validators,
 };
 use crate::{
@@ -46,7 +46,7 @@ pub(super) fn check_operations(operations: &[Write], limits: &Limits) -> Result<
 pub(super) fn prepare_batch(
     state: &State,
     operations: &[Write],
-    (validators, limits, budget): Rules<'_>,
+    ((validators, limits, budget), principal): RulesFor<'_>,
 ) -> Result<PreparedWrite, Refusal> {
     let mut scratch = state.clone();
     let mut own_validators = Validators::default();
@@ -57,7 +57,7 @@ pub(super) fn prepare_batch(
             .definition(write.definition())
             .is_some_and(|found| found.definition.revision == THIS_ENTRY);
         let validators = if is_own { &own_validators } else { validators };
-        match step(&mut scratch, place, write, (validators, limits, budget)) {
+        match step(&mut scratch, place, write, ((validators, limits, budget), principal)) {
             Ok(step) => {
                 if matches!(write.target(), Target::Definition(_)) {
                     // The definition may have changed, at the same revision.
@@ -79,7 +79,7 @@ pub(super) fn prepare_batch(
 }
 
 /// Prepares one operation and applies it to the scratch state.
-fn step(scratch: &mut State, place: u32, write: &Write, rules: Rules<'_>) -> Result<BatchStep, Refusal> {
+fn step(scratch: &mut State, place: u32, write: &Write, rules: RulesFor<'_>) -> Result<BatchStep, Refusal> {
     let prepared = prepare_write(scratch, scratch.definition(write.definition()), write, rules);
     let step = prepared.and_then(|PreparedWrite { command, definition_read, precondition }| {
         precondition?;
@@ -92,6 +92,7 @@ fn step(scratch: &mut State, place: u32, write: &Write, rules: Rules<'_>) -> Res
         }
         Refusal::Invalid(invalid) => at_operation(invalid, place).into(),
         Refusal::TestFailed(violation) => Refusal::TestFailed(violation_at(violation, place)),
+        Refusal::Forbidden { verb, .. } => Refusal::Forbidden { verb, operation: Some(place) },
         Refusal::Unavailable(_)
         | Refusal::Undecided(_)
         | Refusal::Overloaded
@@ -102,6 +103,10 @@ fn step(scratch: &mut State, place: u32, write: &Write, rules: Rules<'_>) -> Res
         | Refusal::Expired(_)
         | Refusal::NotThere(_)
         | Refusal::LimitReached(_)
+        | Refusal::KeyEnded
+        | Refusal::ConflictAt(_)
+        | Refusal::Building(_)
+        | Refusal::CursorExpired(_)
         | Refusal::Breaks(..) => refusal,
     })
 }

@@ -16,7 +16,7 @@ use crate::{
         key::Key,
         limits::{REPORTED_CONFIGS_MAX, REPORTED_VIOLATIONS_MAX},
         record::{Config, Revision},
-        schema::{Schema, accepts_any},
+        schema::{Schema, SchemaRules, accepts_any},
     },
     service::{
         cpu_pool::Cancel,
@@ -25,6 +25,9 @@ use crate::{
     state::{Collection, State},
 };
 use serde_json::Value;
+
+/// The end of the refusal of a unique path, which names two configs: `conceal` knows it by this.
+pub(super) const SAME_VALUE: &str = "have the same value";
 
 /// Index entries between two checks for cancellation: some dozen microseconds. Before each check of a config, which may
 /// take a second, there is one.
@@ -75,6 +78,8 @@ pub(super) type Pace<'a> = dyn FnMut() -> Result<(), Cancelled> + 'a;
 #[derive(Debug)]
 pub(super) struct Scan {
     constraint: Constraint,
+    /// How its schema was compiled.
+    rules: SchemaRules,
     /// The definition's id: another definition of the same key has other configs.
     definition: Option<Revision>,
     /// The revision of the last state.
@@ -87,9 +92,9 @@ pub(super) struct Scan {
 
 impl Scan {
     /// A scan for what a prepared write demands of all configs.
-    pub(in crate::service) fn of(write: &Write) -> Result<Self, Refusal> {
+    pub(in crate::service) fn of(write: &Write, rules: SchemaRules) -> Result<Self, Refusal> {
         let compile = |compiled: &Compiled, value: &Value| {
-            compiled.get(value).map(Constraint::Schema).map_err(|violations| {
+            compiled.get(value, rules).map(Constraint::Schema).map_err(|violations| {
                 Refusal::Internal(format!("a validated schema does not compile: {violations:?}"))
             })
         };
@@ -109,9 +114,22 @@ impl Scan {
             | Write::DeleteConfig { .. }
             | Write::PatchConfig { .. }
             | Write::Rollback(_)
+            | Write::Access(_)
             | Write::Batch(_) => Constraint::None,
         };
-        Ok(Self { constraint, definition: None, revision: 0, breaking: BTreeMap::new(), duplicate: None })
+        Ok(Self {
+            constraint,
+            rules,
+            definition: None,
+            revision: 0,
+            breaking: BTreeMap::new(),
+            duplicate: None,
+        })
+    }
+
+    /// How its schema was compiled.
+    pub(super) fn rules(&self) -> SchemaRules {
+        self.rules
     }
 
     /// Whether the configs need not be scanned.
@@ -203,7 +221,7 @@ impl Scan {
     /// The refusal because of the configs of the last state.
     pub(super) fn refusal(&self, found: &Collection, cancel: &Cancel) -> Result<Option<Refusal>, Cancelled> {
         if let Some((path, one, other)) = &self.duplicate {
-            let text = format!("`{path}` can't be unique: configs `{one}` and `{other}` have the same value");
+            let text = format!("`{path}` can't be unique: configs `{one}` and `{other}` {SAME_VALUE}");
             return Ok(Some(Refusal::Conflict(text)));
         }
         if self.breaking.is_empty() {

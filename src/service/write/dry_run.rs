@@ -11,12 +11,14 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::{
+    access::{Judged, judge},
     budget::{Budget, may_be_inline, weight_of},
     content_of,
     prepare::{Prepared, Rules, prepare},
 };
 use crate::{
     model::{
+        access_key::KeyUse,
         command::{Applied, Verdict},
         limits::ENTRY_BYTES_MAX,
         time::Timestamp,
@@ -25,7 +27,7 @@ use crate::{
     service::{
         Service,
         cpu_pool::{Cancel, Weight},
-        request::{Decision, Effect, WriteRequest},
+        request::{Decision, Effect, Principal, WriteRequest},
         retry::{Attempt, AttemptError, confirm_leadership},
     },
     state::State,
@@ -43,10 +45,17 @@ impl Service {
         confirm_leadership(consensus, deadline).await?;
         let state = consensus.state();
         let at = self.stamp(&state).await;
+        let Judged { principal, key } = judge(&state, request, || at)?;
         let changes_definition = matches!(request.write.effect(), Effect::Define | Effect::Constrain);
         if may_be_inline(&request.write) && !changes_definition {
             let budget = Budget::inline();
-            let tried = try_on(&state, request, at, (&self.inner.validators, self.limits(), &budget));
+            let tried = try_on(
+                &state,
+                request,
+                (&principal, key.clone()),
+                at,
+                (&self.inner.validators, self.limits(), &budget),
+            );
             if !budget.is_abandoned() {
                 return tried;
             }
@@ -55,21 +64,28 @@ impl Service {
         let (service, request) = (self.clone(), Arc::clone(request));
         let work = move |cancel: &Cancel| {
             let budget = Budget::in_pool(&request.write, cancel.clone());
-            try_on(&state, &request, at, (&service.inner.validators, service.limits(), &budget))
+            let rules = (&service.inner.validators, service.limits(), &budget);
+            try_on(&state, &request, (&principal, key), at, rules)
         };
         self.inner.cpu_pool.run(weight, deadline, work).await?
     }
 }
 
 /// Decides a write on a clone of the state.
-fn try_on(state: &State, request: &WriteRequest, at: Timestamp, rules: Rules<'_>) -> Attempt<Decision> {
+fn try_on(
+    state: &State,
+    request: &WriteRequest,
+    (principal, key): (&Principal, Option<KeyUse>),
+    at: Timestamp,
+    rules: Rules<'_>,
+) -> Attempt<Decision> {
     let found = state.definition(request.write.definition());
-    let (command, definition_read) = match prepare(state, found, request, rules)? {
+    let (command, definition_read) = match prepare(state, found, request, principal, rules)? {
         Prepared::Propose { command, definition_read } => (command, definition_read),
         Prepared::Known(outcome) => return Ok(Decision::new(outcome, None)),
     };
     let content = content_of(&command);
-    let proposal = request.proposal(at, command, definition_read);
+    let proposal = request.proposal(at, command, definition_read, key);
     if proposal.to_bytes().len() > ENTRY_BYTES_MAX {
         return Err(WriteError::TooLarge.into());
     }

@@ -210,7 +210,7 @@ mod tests {
             let data = Document { text: text.into(), value: serde_json::Value::Null };
             let (definition, key) = ("d".into(), "k".into());
             let write = Write::WriteConfig { definition, key, data, expect: Expect::Any };
-            let principal = Principal { id: "root".into() };
+            let principal = Principal::root();
             let caller = Caller { principal, reason: None, idempotency_key: None, dry_run: false };
             WriteRequest { caller, write }
         };

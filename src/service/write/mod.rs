@@ -11,12 +11,16 @@
 //! | validation of a write against a state, in the contract's order | `prepare` |
 //! | what a preparation may cost, and on which threads it runs | `budget` |
 //! | compiled schemas | `validators` |
+//! | in whose name a write is made; changes of the access keys | `access` |
 //! | several writes as one | `batch` |
+//! | what a refusal may say to a caller who may not read | `conceal` |
 //! | a patch, and the content that its answer shows | `patch` |
 //! | the order of writes that are computed from the same record | `record_locks` |
 //! | another schema or other unique paths, which all configs must fit | `redefine`, `config_scan`, `write_barrier` |
 //! | the answer without storing anything | `dry_run` |
+//! | how many requests with an idempotency key one access key may make | `keyed_writes` |
 //! | an earlier revision written again | `rollback` |
+//! | secret values in what a caller writes, and in what they are answered | `secrets` |
 //! | writes that other nodes forward to this one | `forwarded` |
 //!
 //! **Invariants:** an attempt that certainly came to nothing may be repeated. An attempt whose outcome is unknown is
@@ -24,16 +28,20 @@
 //! rests on a read, so it is confirmed at a read index before it is answered: no caller is refused because of a state
 //! that a newer leader has replaced.
 
+pub(super) mod access;
 mod batch;
 mod budget;
+mod conceal;
 pub(super) mod config_scan;
 mod dry_run;
 pub(super) mod forwarded;
+pub(super) mod keyed_writes;
 mod patch;
 mod prepare;
 pub(super) mod record_locks;
 pub(super) mod redefine;
 mod rollback;
+pub(super) mod secrets;
 pub(super) mod validators;
 pub(super) mod write_barrier;
 
@@ -42,20 +50,26 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{
-    Service,
+    Service, audit,
     cpu_pool::Cancel,
+    origin::key_tag,
     request::{Caller, Decision, Effect, Refusal, Target, Write, WriteRequest, Written},
     retry::{Attempt, AttemptError, Leader, OnUnknown, Retry, confirm_leadership},
 };
 use crate::{
     model::{
-        command::{Command, Outcome, Verdict},
+        access_key::KeyUse,
+        command::{Applied, Command, Outcome, Verdict},
+        record::Revision,
+        redaction::RedactedPlaces,
         time::Timestamp,
     },
     raft::Consensus,
     state::State,
 };
+use access::{Judged, judge};
 use budget::{Budget, may_be_inline, weight_of};
+use conceal::concealed;
 use patch::{content_at, lock_set};
 use prepare::{Prepared, check_intake, prepare};
 use redefine::{needs_config_check, set_configs_read};
@@ -74,18 +88,21 @@ impl Service {
     /// # Errors
     /// Why it was refused; see [`Refusal`].
     pub async fn write(&self, caller: Caller, write: Write) -> Result<Written, Refusal> {
+        audit::name(&write);
         let _permit = self.inner.admission.try_acquire().map_err(|_| Refusal::Overloaded)?;
+        caller.principal.authorize_write(&write)?;
         check_intake(&write, self.limits())?;
         self.check_disk(&write)?;
         let consensus = self.consensus_or_refusal()?;
         let deadline = Instant::now() + self.time_for(&write);
         let request = Arc::new(WriteRequest { caller, write });
         let retry = Retry::until(deadline, on_unknown(&request.caller), "no leader took the request in time");
-        let decided = retry.run(consensus, |deadline| self.attempt(consensus, &request, deadline)).await?;
-        let Decision { outcome, content } = decided;
-        let applied = outcome?;
+        let concealed = |refusal| concealed(refusal, &request.caller.principal, &request.write);
+        let decided = retry.run(consensus, |deadline| self.attempt(consensus, &request, deadline)).await;
+        let Decision { outcome, content } = decided.map_err(concealed)?;
+        let applied = outcome.map_err(|rejection| concealed(rejection.into()))?;
         if request.caller.dry_run {
-            return Ok(Written { applied, revision: applied.revision, dry_run: true, content });
+            return Ok(self.shown(&request, Written::new(applied, applied.revision, true, content)).await);
         }
         // Callers read their own writes on this node. Where that takes too long, the write succeeds all the same.
         let _late = timeout(APPLY_TIMEOUT, consensus.wait_applied(applied.revision)).await.is_err();
@@ -99,7 +116,17 @@ impl Service {
             let earlier = self.config_written_at(definition, key, applied.revision).await;
             content = earlier.ok().map(|config| Arc::clone(&config.data));
         }
-        Ok(Written { applied, revision: state.revision(), dry_run: false, content })
+        Ok(self.shown(&request, Written::new(applied, state.revision(), false, content)).await)
+    }
+
+    /// The result of a write as its caller is shown it.
+    async fn shown(&self, request: &WriteRequest, mut written: Written) -> Written {
+        if let Some(content) = written.content.take() {
+            let (principal, definition) = (&request.caller.principal, request.write.definition());
+            let (content, redacted) = self.shown_data(principal, definition, content).await;
+            (written.content, written.redacted) = (Some(content), redacted);
+        }
+        written
     }
 
     /// Refuses writes that need space on the disk while the reserve is used up.
@@ -129,6 +156,7 @@ impl Service {
         if request.caller.dry_run {
             return self.dry_run(consensus, request, deadline).await;
         }
+        self.check_keyed(&request.caller)?;
         let locks = &self.inner.record_locks;
         let is_computed = request.write.is_computed();
         let needed = if is_computed || locks.any_held() { lock_set(&request.write) } else { <_>::default() };
@@ -142,11 +170,11 @@ impl Service {
             else {
                 return retry("the schema of the definition is being changed");
             };
-            let (mut command, definition_read) =
-                match self.prepare_confirmed(consensus, request, deadline).await? {
-                    Prepared::Propose { command, definition_read } => (command, definition_read),
-                    Prepared::Known(outcome) => return Ok(remembered(consensus, request, outcome)),
-                };
+            let (prepared, key) = self.prepare_confirmed(consensus, request, deadline).await?;
+            let (mut command, definition_read) = match prepared {
+                Prepared::Propose { command, definition_read } => (command, definition_read),
+                Prepared::Known(outcome) => return Ok(remembered(consensus, request, outcome)),
+            };
             if needs_config_check(&command) {
                 let check = check.get_or_insert_with(|| self.new_config_check(request));
                 match self.check_configs(consensus, check, definition_read, deadline).await? {
@@ -161,7 +189,7 @@ impl Service {
             }
             let at = self.stamp(&consensus.state()).await;
             check_room(&consensus.state(), &request.caller, at)?;
-            let proposal = request.proposal(at, command, definition_read);
+            let proposal = request.proposal(at, command, definition_read, key);
             match timeout_at(deadline, consensus.write(proposal)).await {
                 Err(_) => {
                     let text = "the write was proposed, but not decided in time";
@@ -182,6 +210,16 @@ impl Service {
         ))))
     }
 
+    /// Refuses a request with an idempotency key of a stored key that has made as many as it may.
+    fn check_keyed(&self, caller: &Caller) -> Attempt<()> {
+        let key = caller.idempotency_key.and_then(|_| key_tag(&caller.principal));
+        if key.is_none_or(|key| self.inner.keyed_writes.count(key)) {
+            return Ok(());
+        }
+        let text = "this access key has made as many requests with an idempotency key as one key may: wait, or send without one";
+        Err(AttemptError::Refused(Refusal::LimitReached(text.into())))
+    }
+
     /// What a decision may take while the disks are busy; a small part of a short time for writes.
     fn decision_time(&self) -> Duration {
         DECISION_TIME.min(self.inner.options.write_timeout / 10)
@@ -193,7 +231,7 @@ impl Service {
         consensus: &Consensus,
         request: &Arc<WriteRequest>,
         deadline: Instant,
-    ) -> Attempt<Prepared> {
+    ) -> Attempt<(Prepared, Option<KeyUse>)> {
         let state = consensus.state();
         let revision = state.revision();
         let refusal = match self.prepare(state, request, deadline).await {
@@ -211,20 +249,22 @@ impl Service {
         Ok(self.prepare(state, request, deadline).await?)
     }
 
-    /// Prepares a write: at once if that is cheap, else in the pool for long work, until the deadline at most.
+    /// Judges in whose name a write is made, and prepares it: at once if that is cheap, else in the pool for long work,
+    /// until the deadline at most.
     async fn prepare(
         &self,
         state: Arc<State>,
         request: &Arc<WriteRequest>,
         deadline: Instant,
-    ) -> Result<Prepared, Refusal> {
+    ) -> Result<(Prepared, Option<KeyUse>), Refusal> {
+        let Judged { principal, key } = judge(&state, request, || self.log_time(&state))?;
         if may_be_inline(&request.write) {
             let found = state.definition(request.write.definition());
             let budget = Budget::inline();
             let rules = (&self.inner.validators, self.limits(), &budget);
-            let prepared = prepare(&state, found, request, rules);
+            let prepared = prepare(&state, found, request, &principal, rules);
             if !budget.is_abandoned() {
-                return prepared;
+                return prepared.map(|prepared| (prepared, key));
             }
         }
         let weight = weight_of(&request.write);
@@ -232,9 +272,17 @@ impl Service {
         let work = move |cancel: &Cancel| {
             let found = state.definition(request.write.definition());
             let budget = Budget::in_pool(&request.write, cancel.clone());
-            prepare(&state, found, &request, (&service.inner.validators, service.limits(), &budget))
+            let rules = (&service.inner.validators, service.limits(), &budget);
+            prepare(&state, found, &request, &principal, rules)
         };
-        self.inner.cpu_pool.run(weight, deadline, work).await?
+        let prepared = self.inner.cpu_pool.run(weight, deadline, work).await?;
+        prepared.map(|prepared| (prepared, key))
+    }
+}
+
+impl Written {
+    fn new(applied: Applied, revision: Revision, dry_run: bool, content: Option<Arc<str>>) -> Self {
+        Self { applied, revision, dry_run, content, redacted: RedactedPlaces::default() }
     }
 }
 
@@ -283,6 +331,7 @@ fn content_of(command: &Command) -> Option<Arc<str>> {
         | Command::Compact { .. }
         | Command::RaiseFeatureLevel { .. }
         | Command::Forget { .. }
+        | Command::Access(_)
         | Command::SetSchema { .. }
         | Command::SetUnique { .. }
         | Command::BuildIndex { .. }
@@ -298,7 +347,7 @@ mod tests {
     #[test]
     fn only_a_write_that_can_not_be_stored_twice_is_repeated() {
         let caller = |key: bool, dry_run| Caller {
-            principal: Principal { id: "root".into() },
+            principal: Principal::root(),
             reason: None,
             idempotency_key: key.then_some(IdempotencyKey { id: [1; 16], fingerprint: [1; 16] }),
             dry_run,

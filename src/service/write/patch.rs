@@ -8,10 +8,13 @@
 
 use std::sync::Arc;
 
+use serde_json::Value;
+
 use super::{
     budget::Budget,
     prepare::{PreparedWrite, Rules, check_bytes, check_expect, parse_key},
     record_locks::LockSet,
+    secrets::Secrets,
     validators::within,
 };
 use crate::{
@@ -32,7 +35,7 @@ pub(super) fn prepare_patch(
     found: &Collection,
     key: &str,
     (patch, expect): (&Patch, Expect),
-    (validators, limits, budget): Rules<'_>,
+    ((validators, limits, budget), secrets): (Rules<'_>, Secrets<'_>),
 ) -> Result<PreparedWrite, Refusal> {
     let key = parse_key(key, "config_key")?;
     let before = found.config(key.as_str()).ok_or(Rejection::ConfigNotFound)?;
@@ -40,8 +43,20 @@ pub(super) fn prepare_patch(
     budget.charge_data(before.data.len(), 0)?;
     let target = serde_json::from_str(&before.data)
         .map_err(|error| Refusal::Internal(format!("the stored data of {key:?} is not JSON: {error}")))?;
-    let data = apply(patch, target, (limits, budget))?;
-    let entries = validators.of(&found.definition, budget)?.check(&data, budget)??;
+    let validator = validators.of(&found.definition, budget)?;
+    let places = secrets.places(&validator);
+    let made = match places {
+        None => apply(patch, target, budget)?,
+        Some(places) => {
+            let hidden =
+                secrets.hide((places, &found.definition), patch, (&target, before.data.len()), budget)?;
+            let is_hidden = hidden.is_some();
+            let made = apply(patch, hidden.unwrap_or_else(|| target.clone()), budget)?;
+            secrets.restore(places, patch, (&target, made, is_hidden), budget)?
+        }
+    };
+    let data = document_of(made, limits)?;
+    let entries = validator.check(&data, budget)??;
     let definition = found.definition.key.clone();
     let expect = Expect::Read(Some(before.revision));
     let command = Command::WriteConfig { definition, key, data: data.text, entries, expect };
@@ -49,12 +64,8 @@ pub(super) fn prepare_patch(
     Ok(PreparedWrite { command, definition_read, precondition: Ok(()) })
 }
 
-/// The result of a patch, within the limits.
-fn apply(
-    patch: &Patch,
-    target: serde_json::Value,
-    (limits, budget): (&Limits, &Budget),
-) -> Result<Document, Refusal> {
+/// The result of a patch, within what it may cost.
+fn apply(patch: &Patch, target: Value, budget: &Budget) -> Result<Value, Refusal> {
     let in_patch = |violation: Violation| within("patch", vec![violation]).remove(0);
     budget.charge_data(patch.document.text.len(), 0)?;
     let cost_max = budget.patch_cost();
@@ -68,7 +79,11 @@ fn apply(
     });
     // A batch goes on after a patch that fails, so what that one cost counts as well.
     budget.charge_patch(cost_max - cost_left);
-    let made = made?;
+    made
+}
+
+/// The document of what a patch made, within the limits of data.
+fn document_of(made: Value, limits: &Limits) -> Result<Document, Refusal> {
     let in_data = |text: String| Invalid::from(Violation::at(vec!["data".into()], text));
     if !made.is_object() {
         return Err(in_data("data must be an object".into()).into());

@@ -16,14 +16,17 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::{
+    access::prepare_access,
     batch::{check_operations, prepare_batch},
     budget::Budget,
     patch::prepare_patch,
     redefine,
+    secrets::Secrets,
     validators::{Validators, stored_schema, within},
 };
 use crate::{
     model::{
+        access_key::KeyUse,
         command::{Command, Expect, Outcome, Proposal},
         document::Document,
         error::{Invalid, Rejection, Violation},
@@ -31,10 +34,10 @@ use crate::{
         key::Key,
         limits::Limits,
         record::Revision,
-        schema::Schema,
+        schema::{Formats, Schema, SchemaRules, StoredSchema},
         time::Timestamp,
     },
-    service::request::{Caller, Effect, Refusal, Rollback, Write, WriteRequest},
+    service::request::{Caller, Effect, Principal, Refusal, Rollback, Write, WriteRequest},
     state::{Collection, State},
 };
 
@@ -45,14 +48,16 @@ impl WriteRequest {
         at: Timestamp,
         command: Command,
         definition_read: Option<Revision>,
+        key: Option<KeyUse>,
     ) -> Proposal {
         Proposal {
             at,
-            by: self.caller.principal.id.clone(),
+            by: self.caller.principal.id.as_str().into(),
             reason: self.caller.reason.clone(),
             request: self.caller.idempotency_key,
             definition_read,
             command,
+            key,
         }
     }
 }
@@ -79,16 +84,22 @@ pub(super) struct PreparedWrite {
 /// The validators and limits that writes are prepared with, and what that may cost.
 pub(super) type Rules<'a> = (&'a Validators, &'a Limits, &'a Budget);
 
+/// The same with who asks: what they may not see, they may not change unseen.
+pub(super) type RulesFor<'a> = (Rules<'a>, &'a Principal);
+
 /// Validates what needs no state, on the node that the caller asked, before the write is sent anywhere.
 pub(super) fn check_intake(write: &Write, limits: &Limits) -> Result<(), Invalid> {
     if let Write::Batch(operations) = write {
         return check_operations(operations, limits);
     }
+    if write.access().is_some() {
+        return Ok(());
+    }
     match write.effect() {
         Effect::Define | Effect::Constrain => check_bytes("schema", write.document(), limits.schema_bytes)?,
         Effect::Store => check_bytes("data", write.document(), limits.data_bytes)?,
         // What a patch makes is bounded when it is made, and stored data was accepted under the limits of its time.
-        Effect::Compute | Effect::Restore | Effect::Remove | Effect::Batch => {}
+        Effect::Compute | Effect::Restore | Effect::Remove | Effect::Batch | Effect::Access => {}
     }
     let is_in_body = matches!(write, Write::CreateDefinition { .. });
     let loc = if is_in_body { vec!["config_definition_key".into()] } else { Vec::new() };
@@ -109,11 +120,13 @@ pub(super) fn decided_before(state: &State, caller: &Caller) -> Option<Outcome> 
     state.remembered(&key.id).map(|known| known.answer_to(key))
 }
 
-/// Validates a request against a state and makes its command. `found` is the write's definition in that state.
+/// Validates a request against a state and makes its command. `found` is the write's definition in that state,
+/// `principal` its caller.
 pub(super) fn prepare(
     state: &State,
     found: Option<&Arc<Collection>>,
     request: &WriteRequest,
+    principal: &Principal,
     rules: Rules<'_>,
 ) -> Result<Prepared, Refusal> {
     if let Some(outcome) = decided_before(state, &request.caller)
@@ -121,39 +134,44 @@ pub(super) fn prepare(
     {
         return Ok(Prepared::Known(outcome));
     }
+    if let Some(write) = request.write.access() {
+        return prepare_access(state, principal, write);
+    }
     let PreparedWrite { command, definition_read, precondition } =
-        prepare_write(state, found, &request.write, rules)?;
+        prepare_write(state, found, &request.write, (rules, principal))?;
     match precondition {
         Err(rejection) if request.caller.idempotency_key.is_none() => Err(rejection.into()),
         Ok(()) | Err(_) => Ok(Prepared::Propose { command, definition_read }),
     }
 }
 
-/// Validates a write, whoever asks for it, and makes its command. `found` is its definition in the state.
+/// Validates a write and makes its command. `found` is its definition in the state.
 pub(super) fn prepare_write(
     state: &State,
     found: Option<&Arc<Collection>>,
     write: &Write,
-    rules: Rules<'_>,
+    (rules, principal): RulesFor<'_>,
 ) -> Result<PreparedWrite, Refusal> {
     let (_, limits, budget) = rules;
+    let secrets = Secrets::of(state, principal);
     let existing = || found.ok_or(Rejection::DefinitionNotFound);
     match write {
-        Write::CreateDefinition { key, indexes, schema } => {
-            create_definition(found, key, (indexes, schema.as_ref()), (limits, budget))
+        Write::CreateDefinition { key, indexes, schema, format_assertion } => {
+            let rules = rules_for(state.feature_level(), *format_assertion, None)?;
+            create_definition(found, key, (indexes, schema.as_ref(), rules), (limits, budget, secrets))
         }
         Write::SetIndexes { indexes, expect, .. } => {
-            set_indexes(existing()?, (indexes, *expect), (limits, budget))
+            set_indexes(existing()?, (indexes, *expect), (rules, secrets))
         }
         Write::DeleteDefinition { expect, restrict, .. } => {
             Ok(delete_definition(existing()?, *expect, *restrict))
         }
         Write::WriteConfig { key, data, expect, .. } => {
-            write_config(existing()?, key, (data, *expect), rules)
+            write_config(existing()?, key, (data, *expect), (rules, Some(secrets)))
         }
         Write::DeleteConfig { key, expect, .. } => delete_config(existing()?, key, *expect),
         Write::PatchConfig { key, patch, expect, .. } => {
-            prepare_patch(existing()?, key, (patch, *expect), rules)
+            prepare_patch(existing()?, key, (patch, *expect), (rules, secrets))
         }
         Write::Rollback(Rollback { id, key, data, expect, .. }) => {
             let found = existing()?;
@@ -161,52 +179,88 @@ pub(super) fn prepare_write(
                 let text = "the definition was deleted and created again: the config belonged to the old one";
                 return Err(Refusal::NotThere(text.into()));
             }
-            write_config(found, key, (data, *expect), rules)
+            // What was stored is no caller's text.
+            write_config(found, key, (data, *expect), (rules, None))
         }
-        Write::SetSchema(new) => redefine::set_schema(existing()?, new, budget),
+        Write::SetSchema(new) => {
+            redefine::set_schema(existing()?, new, (state.feature_level(), budget, secrets))
+        }
         Write::SetUnique(new) => redefine::set_unique(existing()?, new),
-        Write::Batch(operations) => prepare_batch(state, operations, rules),
+        Write::Batch(operations) => prepare_batch(state, operations, (rules, principal)),
+        // `access` prepares it; it is no operation of a batch.
+        Write::Access(_) => Err(Refusal::Internal("a change of access keys is no write of a record".into())),
     }
 }
 
 fn create_definition(
     found: Option<&Arc<Collection>>,
     key: &str,
-    (indexes, schema): (&[String], Option<&Document>),
-    (limits, budget): (&Limits, &Budget),
+    (indexes, schema, rules): (&[String], Option<&Document>, SchemaRules),
+    (limits, budget, secrets): (&Limits, &Budget, Secrets<'_>),
 ) -> Result<PreparedWrite, Refusal> {
     let key = parse_key(key, "config_definition_key")?;
     budget.charge_compilation(schema.map_or("", |schema| &schema.text))?;
     let precondition = if found.is_some() { Err(Rejection::DefinitionExists) } else { Ok(()) };
-    let checked = check_definition(indexes, schema.map(|schema| &schema.value), limits);
+    let value = schema.map(|schema| &schema.value);
+    let checked = check_definition(indexes, value, rules, (limits, secrets));
     rejection_first(&precondition, checked)?;
-    let schema = schema.map(|schema| Arc::clone(&schema.text));
+    let schema = schema.map(|schema| StoredSchema { text: Arc::clone(&schema.text), formats: rules.formats });
     let command = Command::CreateDefinition { key, indexes: indexes.to_vec(), schema };
     Ok(PreparedWrite { command, definition_read: None, precondition })
 }
 
-fn check_definition(indexes: &[String], schema: Option<&Value>, limits: &Limits) -> Result<(), Invalid> {
-    if let Some(schema) = schema {
-        // Compiled only to see that it can be; the validation of the first config caches the compiled schema.
-        Schema::compile(schema)
-            .map_err(|violations| Invalid::Violations(within("json_schema", violations)))
-            .map(drop)?;
-    }
-    index::check_paths(indexes, schema, limits.indexes).map(drop).map_err(Invalid::Violations)
+/// How a new schema is compiled: by the level of the cluster, what its caller says of formats, and the definition's schema
+/// before it, which keeps what it had.
+pub(super) fn rules_for(
+    level: u32,
+    asked: Option<bool>,
+    before: Option<&StoredSchema>,
+) -> Result<SchemaRules, Refusal> {
+    let formats = match (asked, before) {
+        (Some(_), _) if level < 2 => {
+            let text = "the cluster is at feature level 1, where `format_assertion` is not known; leave it out, or upgrade all members";
+            return Err(Refusal::Conflict(text.into()));
+        }
+        (None, _) if level < 2 => Formats::ByDraft,
+        (Some(asked), _) => Formats::of(asked),
+        (None, Some(before)) => before.formats,
+        (None, None) => Formats::Asserted,
+    };
+    Ok(SchemaRules { formats, level })
+}
+
+fn check_definition(
+    indexes: &[String],
+    schema: Option<&Value>,
+    rules: SchemaRules,
+    (limits, secrets): (&Limits, Secrets<'_>),
+) -> Result<(), Invalid> {
+    // Compiled only to see that it can be; the validation of the first config caches the compiled schema.
+    let compiled = schema
+        .map(|schema| Schema::compile(schema, rules))
+        .transpose()
+        .map_err(|violations| Invalid::Violations(within("json_schema", violations)))?;
+    let paths = index::check_paths(indexes, schema, limits.indexes).map_err(Invalid::Violations)?;
+    secrets.check_paths(compiled.as_ref().and_then(Schema::secrets), &paths)
 }
 
 fn set_indexes(
     found: &Collection,
     (indexes, expect): (&[String], Expect),
-    (limits, budget): (&Limits, &Budget),
+    ((validators, limits, budget), secrets): (Rules<'_>, Secrets<'_>),
 ) -> Result<PreparedWrite, Refusal> {
     let precondition = check_definition_expect(expect, found);
+    let may_be_secret = found.may_have_secrets();
     let found = &found.definition;
     // Not compiled, but parsed and searched through its references for each path.
     budget.charge_compilation(found.schema.as_deref().unwrap_or_default())?;
     let schema = stored_schema(found)?;
     let checked = index::check_paths(indexes, schema.as_ref(), limits.indexes).map_err(Invalid::Violations);
-    rejection_first(&precondition, checked)?;
+    let paths = rejection_first(&precondition, checked)?;
+    if may_be_secret {
+        let validator = validators.of(found, budget)?;
+        rejection_first(&precondition, secrets.check_paths(validator.secrets(), &paths))?;
+    }
     if precondition.is_ok() {
         redefine::check_unique_stay_indexed(found, indexes)?;
         if found.indexing.reassigned(&found.indexes, indexes).is_none() {
@@ -232,12 +286,20 @@ fn write_config(
     found: &Collection,
     key: &str,
     (data, expect): (&Document, Expect),
-    (validators, _, budget): Rules<'_>,
+    ((validators, _, budget), given): (Rules<'_>, Option<Secrets<'_>>),
 ) -> Result<PreparedWrite, Refusal> {
     let key = parse_key(key, "config_key")?;
     let current = found.config(key.as_str()).map(|config| config.revision);
     let mut precondition = check_expect(expect, current, Rejection::ConfigExists, Rejection::ConfigNotFound);
-    let checked = validators.of(&found.definition, budget)?.check(data, budget)?;
+    let validator = validators.of(&found.definition, budget)?;
+    let given = match (given, validator.secrets()) {
+        (Some(secrets), Some(places)) => secrets.check_given(places, &found.definition, data, budget)?,
+        (Some(_) | None, None) | (None, Some(_)) => Ok(()),
+    };
+    let checked = match given {
+        Ok(()) => validator.check(data, budget)?,
+        Err(invalid) => Err(invalid),
+    };
     // A plain PUT of an absent config is refused for its data first.
     let entries = if expect == Expect::Present { checked? } else { rejection_first(&precondition, checked)? };
     if precondition.is_ok()

@@ -22,22 +22,24 @@ use tokio::{
 use super::{
     budget::Budget,
     config_scan::{Cancelled, Report, Scan, check as check_cancelled},
-    prepare::{Prepared, PreparedWrite, check_definition_expect, check_intake, rejection_first},
+    prepare::{Prepared, PreparedWrite, check_definition_expect, check_intake, rejection_first, rules_for},
+    secrets::Secrets,
     validators::within,
     write_barrier::BarrierHolder,
 };
 use crate::{
     model::{
+        access_key::Verb,
         command::Command,
         error::{Invalid, LocSegment, Violation},
         index,
         limits::CONFIG_CHECK_TIMEOUT,
         record::{Definition, Revision},
-        schema::accepts_any,
+        schema::{Schema, SchemaRules, StoredSchema, accepts_any},
     },
     raft::Consensus,
     service::{
-        Service,
+        Principal, Service,
         cpu_pool::{Cancel, ScanPlace, Way, Weight},
         request::{Caller, Consistency, Effect, NewSchema, NewUnique, Refusal, Write, WriteRequest},
         retry::{Attempt, AttemptError, confirm_leadership},
@@ -65,23 +67,29 @@ pub struct Tried {
 pub(super) fn set_schema(
     found: &Collection,
     new: &NewSchema,
-    budget: &Budget,
+    (level, budget, secrets): (u32, &Budget, Secrets<'_>),
 ) -> Result<PreparedWrite, Refusal> {
+    secrets.check_redefinition(found)?;
+    let rules = rules_for(level, new.format_assertion, found.definition.schema.as_ref())?;
     let precondition = check_definition_expect(new.expect, found);
     budget.charge_compilation(new.schema.as_ref().map_or("", |schema| &schema.text))?;
     let value = new.schema.as_ref().map(|schema| &schema.value);
-    let compiled = value.map_or(Ok(()), |value| new.compiled.get(value).map(drop));
+    let compiled = value.map(|value| new.compiled.get(value, rules)).transpose();
     let checked = compiled
         .map_err(|violations| Invalid::Violations(within("json_schema", violations)))
-        .and_then(|()| {
+        .and_then(|compiled| {
             let indexes = &found.definition.indexes;
-            index::check_paths(indexes, value, indexes.len()).map_err(Invalid::Violations)
+            let paths = index::check_paths(indexes, value, indexes.len()).map_err(Invalid::Violations)?;
+            secrets.check_paths(compiled.as_deref().and_then(Schema::secrets), &paths)
         });
     rejection_first(&precondition, checked)?;
     let fits = new.force || precondition.is_err() || value.is_some_and(accepts_any);
     let command = Command::SetSchema {
         key: found.definition.key.clone(),
-        schema: new.schema.as_ref().map(|schema| Arc::clone(&schema.text)),
+        schema: new
+            .schema
+            .as_ref()
+            .map(|schema| StoredSchema { text: Arc::clone(&schema.text), formats: rules.formats }),
         expect: new.expect,
         configs_read: (!fits).then_some(0),
     };
@@ -152,6 +160,7 @@ pub(super) fn needs_config_check(command: &Command) -> bool {
         | Command::Compact { .. }
         | Command::RaiseFeatureLevel { .. }
         | Command::Forget { .. }
+        | Command::Access(_)
         | Command::BuildIndex { .. }
         | Command::Batch(_) => false,
     }
@@ -262,9 +271,10 @@ impl Service {
         let (request, scan) = (Arc::clone(&check.request), check.scan.take());
         let work = move |cancel: &Cancel, way: &mut Way| {
             let mut pace = || if is_urgent { check_cancelled(cancel) } else { keep_pace(cancel, way) };
+            let rules = rules_of(&request.write, &state)?;
             let mut scan = match scan {
-                Some(scan) => scan,
-                None => Box::new(Scan::of(&request.write)?),
+                Some(scan) if scan.rules() == rules => scan,
+                Some(_) | None => Box::new(Scan::of(&request.write, rules)?),
             };
             let found = state.definition(request.write.definition());
             let Some(found) = found.filter(|found| Some(found.definition.revision) == read) else {
@@ -285,12 +295,13 @@ impl Service {
     }
 
     /// Tries a schema without storing it: validated as by [`Self::write`], with a report in place of a refusal because
-    /// of configs.
+    /// of configs. The report names configs, so the caller must have the right to read them.
     ///
     /// # Errors
     /// Any other refusal that the write would get.
     pub async fn try_schema(&self, caller: Caller, new: NewSchema) -> Result<Tried, Refusal> {
         let _permit = self.inner.admission.try_acquire().map_err(|_| Refusal::Overloaded)?;
+        caller.principal.authorize(Verb::Read, Some(&new.key))?;
         let (state, write) = self.prepare_redefinition(caller, Write::SetSchema(new)).await?;
         self.report(state, write).await.map(|(tried, _)| tried)
     }
@@ -301,22 +312,27 @@ impl Service {
     /// The refusal that the write would get.
     pub async fn try_unique(&self, caller: Caller, new: NewUnique) -> Result<Revision, Refusal> {
         let _permit = self.inner.admission.try_acquire().map_err(|_| Refusal::Overloaded)?;
+        caller.principal.authorize(Verb::Read, Some(&new.key))?;
         let (state, write) = self.prepare_redefinition(caller, Write::SetUnique(new)).await?;
         let (tried, refusal) = self.report(state, write).await?;
         refusal.map_or(Ok(tried.revision), Err)
     }
 
-    /// Which configs violate a schema that was stored by force, on this node's state.
+    /// Which configs violate a schema that was stored by force, on this node's state; `None` for a caller who may not
+    /// read them.
     ///
     /// # Errors
     /// *Undecided*: the schema is stored, and the report failed.
-    pub async fn breaking(&self, new: NewSchema) -> Result<Tried, Refusal> {
+    pub async fn breaking(&self, principal: &Principal, new: NewSchema) -> Result<Option<Tried>, Refusal> {
+        if principal.authorize(Verb::Read, Some(&new.key)).is_err() {
+            return Ok(None);
+        }
         let stored = |refusal| {
             Refusal::Undecided(format!("the schema is stored, but there is no report on it: {refusal:?}"))
         };
         let consensus = self.consensus_or_refusal().map_err(stored)?;
         let report = self.report(consensus.state(), Write::SetSchema(new)).await;
-        report.map(|(tried, _)| tried).map_err(stored)
+        report.map(|(tried, _)| Some(tried)).map_err(stored)
     }
 
     /// Validates a change except for its configs. Returns the state that the configs are to be checked in.
@@ -326,11 +342,12 @@ impl Service {
         write: Write,
     ) -> Result<(Arc<State>, Write), Refusal> {
         check_intake(&write, self.limits())?;
+        caller.principal.authorize_write(&write)?;
         let state = self.view(Consistency::LINEARIZABLE).await?;
         // Nothing is stored, so nothing is remembered either.
         let request = Arc::new(WriteRequest { caller: Caller { idempotency_key: None, ..caller }, write });
         let deadline = Instant::now() + self.inner.options.write_timeout;
-        match self.prepare(Arc::clone(&state), &request, deadline).await? {
+        match self.prepare(Arc::clone(&state), &request, deadline).await?.0 {
             Prepared::Propose { .. } => Ok((state, request.write.clone())),
             Prepared::Known(_) => {
                 Err(Refusal::Internal("a request without an idempotency key is remembered".into()))
@@ -345,7 +362,7 @@ impl Service {
         let place = turn.take_place();
         let work = move |cancel: &Cancel, way: &mut Way| {
             let _place = place;
-            let mut scan = Scan::of(&write)?;
+            let mut scan = Scan::of(&write, rules_of(&write, &state)?)?;
             let revision = state.revision();
             let Some(found) = state.definition(write.definition()) else {
                 return Ok(Ok((Tried { report: Report::empty(&scan), revision }, None)));
@@ -359,6 +376,13 @@ impl Service {
             self.inner.cpu_pool.run_in(turn, deadline, work).await?;
         scanned?.map_err(|Cancelled| late())
     }
+}
+
+/// How the schema of a write is compiled against a state.
+fn rules_of(write: &Write, state: &State) -> Result<SchemaRules, Refusal> {
+    let asked = if let Write::SetSchema(new) = write { new.format_assertion } else { None };
+    let before = state.definition(write.definition()).and_then(|found| found.definition.schema.as_ref());
+    rules_for(state.feature_level(), asked, before)
 }
 
 /// Goes on with a scan as long as somebody waits for it, and makes way for other work.

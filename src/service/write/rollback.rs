@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use super::prepare::decided_before;
 use crate::{
     model::{
+        access_key::Verb,
         command::Expect,
         document::{self, Document},
         error::Rejection,
@@ -21,7 +22,7 @@ use crate::{
         Service,
         cpu_pool::Weight,
         forward::INLINE_PARSE_BYTES_MAX,
-        request::{Caller, Consistency, Refusal, Rollback, Write, Written},
+        request::{Caller, Consistency, Principal, Refusal, Rollback, Write, Written},
     },
 };
 
@@ -29,7 +30,7 @@ use crate::{
 const STORED_JSON_DEPTH_MAX: usize = 127;
 
 impl Service {
-    /// Writes the data that a config had at a revision; a deleted config is created again. Returns that data, too.
+    /// Writes the data that a config had at a revision; a deleted config is created again. The result has that data.
     ///
     /// # Errors
     /// The write's refusals, and those of [`Self::config_at`].
@@ -39,13 +40,18 @@ impl Service {
         (definition, key): (&str, &str),
         to: Revision,
         expect: Expect,
-    ) -> Result<(Written, Arc<Config>), Refusal> {
+    ) -> Result<Written, Refusal> {
+        // Decided before anything is looked up; the write itself asks again.
+        for verb in [Verb::Write, Verb::Read] {
+            caller.principal.authorize(verb, Some(definition))?;
+        }
+        let principal = caller.principal.clone();
         let state = self.view(Consistency::LINEARIZABLE).await?;
         if let Some(outcome) = decided_before(&state, &caller) {
             let applied = outcome?;
             let config = self.config_written_at(definition, key, applied.revision).await?;
-            let written = Written { applied, revision: state.revision(), dry_run: false, content: None };
-            return Ok((written, config));
+            let written = Written::new(applied, state.revision(), false, None);
+            return Ok(self.with_data(&principal, definition, written, &config).await);
         }
         let config = self.config_as_of(&state, (definition, key), to, "body").await?;
         let found = state.definition(definition).ok_or(Rejection::DefinitionNotFound)?;
@@ -60,8 +66,20 @@ impl Service {
             _ => self.inner.cpu_pool.run(Weight::Short, deadline, move |_| parse()).await?,
         };
         let data = data.map_err(|error| Refusal::Internal(format!("stored data: {error}")))?;
-        let (id, definition, key) = (found.definition.id, definition.into(), key.into());
-        let rollback = Rollback { definition, id, key, data, expect };
-        Ok((self.write(caller, Write::Rollback(rollback)).await?, config))
+        let (id, key) = (found.definition.id, key.into());
+        let rollback = Rollback { definition: definition.into(), id, key, data, expect };
+        let written = self.write(caller, Write::Rollback(rollback)).await?;
+        Ok(self.with_data(&principal, definition, written, &config).await)
+    }
+
+    async fn with_data(
+        &self,
+        principal: &Principal,
+        definition: &str,
+        written: Written,
+        config: &Config,
+    ) -> Written {
+        let (data, redacted) = self.shown_data(principal, definition, Arc::clone(&config.data)).await;
+        Written { content: Some(data), redacted, ..written }
     }
 }

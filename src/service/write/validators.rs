@@ -21,7 +21,7 @@ use crate::{
         index::{self, StoredPath},
         limits::CACHED_SCHEMAS_BYTES_MAX,
         record::{Definition, Entries, Revision},
-        schema::Schema,
+        schema::{Formats, Schema, SchemaRules, secret::SecretPlaces},
     },
     service::request::Refusal,
 };
@@ -31,7 +31,7 @@ const CACHED_MAX: usize = 512;
 
 /// Validates the data of a definition's configs.
 #[derive(Debug)]
-pub(super) struct Validator {
+pub(in crate::service) struct Validator {
     schema: Option<Schema>,
     paths: Vec<StoredPath>,
     /// Approximate bytes of the compiled schema.
@@ -39,10 +39,16 @@ pub(super) struct Validator {
 }
 
 impl Validator {
+    /// The secret places of the data; `None` when there are none.
+    pub(in crate::service) fn secrets(&self) -> Option<&SecretPlaces> {
+        self.schema.as_ref().and_then(Schema::secrets)
+    }
+
     /// Compiles the schema of a stored definition.
     fn of(definition: &Definition) -> Result<Self, Refusal> {
+        let formats = definition.schema.as_ref().map_or(Formats::ByDraft, |schema| schema.formats);
         let schema = stored_schema(definition)?
-            .map(|value| Schema::compile(&value))
+            .map(|value| Schema::compile(&value, SchemaRules::of_stored(formats)))
             .transpose()
             .map_err(|violations| broken(definition, &format!("does not compile: {violations:?}")))?;
         let bytes = schema.as_ref().map_or(0, Schema::weight_bytes);

@@ -35,7 +35,7 @@ impl WriteBarriers {
     pub(super) async fn admit(&self, write: &Write) -> Vec<OwnedRwLockReadGuard<()>> {
         let is_subject = match write.effect() {
             Effect::Store | Effect::Restore | Effect::Compute | Effect::Batch => true,
-            Effect::Define | Effect::Constrain | Effect::Remove => false,
+            Effect::Define | Effect::Constrain | Effect::Remove | Effect::Access => false,
         };
         if !is_subject || self.count.load(Ordering::Relaxed) == 0 {
             return Vec::new();

@@ -107,6 +107,8 @@ fn merged(step_edits: &[Edit], next: &State) -> Vec<Edit> {
             Edit::Remember(_) | Edit::Forget(_) => {}
             // Steps of an index build are separate entries.
             Edit::Entries { .. } | Edit::Building { .. } => {}
+            // So are changes of access keys.
+            Edit::AccessKey { .. } => {}
         }
     }
     let mut collections = BTreeMap::new();

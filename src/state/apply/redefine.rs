@@ -39,6 +39,7 @@ impl State {
             .bytes
             .saturating_sub(definition_bytes(&before))
             .saturating_add(definition_bytes(&after));
+        collection.is_marked = after.may_have_secrets();
         collection.definition = Arc::clone(&after);
         self.insert_collection(collection);
         edits.push(Edit::Definition { before: Some(before), after: Some(after) });

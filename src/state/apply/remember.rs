@@ -137,6 +137,7 @@ mod tests {
             request,
             definition_read: None,
             command,
+            key: None,
         }
     }
 

@@ -23,6 +23,7 @@ pub(in crate::state) fn proposal(command: Command) -> Proposal {
         request: None,
         definition_read: None,
         command,
+        key: None,
     }
 }
 

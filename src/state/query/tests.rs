@@ -4,7 +4,12 @@ use proptest::prelude::*;
 
 use super::{matching::holds, rows::compare, *};
 use crate::{
-    model::{index::Indexing, key::Key, record::Entry, time::Timestamp},
+    model::{
+        index::Indexing,
+        key::Key,
+        record::{Definition, Entry},
+        time::Timestamp,
+    },
     state::builder::Builder,
 };
 
@@ -62,10 +67,10 @@ fn filter() -> impl Strategy<Value = Filter> {
     let test = prop_oneof![
         values().prop_map(Test::AnyOf),
         values().prop_map(Test::NoneOf),
-        (bound(), bound()).prop_map(|(from, to)| Test::Range(from, to)),
+        (bound(), bound()).prop_map(|range| Test::Ranges(vec![range])),
         any::<bool>().prop_map(Test::Exists),
     ];
-    (field, test).prop_map(|(field, test)| Filter { field, test })
+    (field, test).prop_map(|(field, test)| Filter { field, test, empty_array_at: None })
 }
 
 proptest! {
@@ -99,3 +104,5 @@ proptest! {
         prop_assert_eq!(found.total, all.len() as u64);
     }
 }
+
+mod typed;

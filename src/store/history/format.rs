@@ -9,6 +9,9 @@
 //!                       offset of the index `u64le`                                        if sealed
 //! ```
 //!
+//! The first frame of an encrypted segment has format 3 and goes on with 16 random bytes; every frame after it is
+//! encrypted (`frames`). Its other content is the same.
+//!
 //! A segment is named by the revision after which it begins: `segment-<20 digits>.open` while it is appended
 //! to, `.sealed` when it is immutable. A stored edit names the revision of the record that it replaced; when
 //! that record is in an older segment, the edit embeds the replaced record itself.
@@ -25,7 +28,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::segment_index::Index;
+use super::{frames, segment_index::Index};
 use crate::{
     model::{
         key::Key,
@@ -35,12 +38,17 @@ use crate::{
     state::{Change, Edit, RememberedOutcome},
     store::{
         StoreError,
+        at_rest::{self, AtRest, FileKey},
         files::{self, Frame, io},
     },
 };
 
 const MAGIC: &[u8; 8] = b"CONCHIST";
 const FORMAT: u16 = 2;
+/// The format of an encrypted segment.
+const FORMAT_SEALED: u16 = 3;
+/// Random bytes in the head of an encrypted segment.
+const ID_BYTES: usize = 16;
 // The kind of a frame: its first byte.
 const HEADER: u8 = 0;
 const CHANGE: u8 = 1;
@@ -48,7 +56,7 @@ const APPLIED_MARK: u8 = 2;
 const SEAL: u8 = 3;
 const INDEX: u8 = 4;
 /// More than the first frame of any format has.
-const HEADER_FRAME_BYTES: u64 = 4096;
+pub(super) const HEADER_FRAME_BYTES: u64 = 4096;
 
 /// What one proposal changed, as the history stores it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -154,7 +162,7 @@ impl StoredEdit {
             },
             Edit::Remember(request) => Self::Remember(request.clone()),
             Edit::Forget(request) => Self::Forget(request.revision),
-            Edit::Entries { .. } | Edit::Building { .. } => return None,
+            Edit::Entries { .. } | Edit::Building { .. } | Edit::AccessKey { .. } => return None,
         })
     }
 }
@@ -174,12 +182,40 @@ pub(crate) fn refuse_newer(path: &Path) -> Result<(), StoreError> {
         .map_err(io(format!("can't read {name}")))?;
     match first {
         Frame::Whole(bytes, _) => match format_of(&bytes) {
-            Some(format) if format != FORMAT => {
-                Err(StoreError::unknown_format(&name, format, FORMAT..=FORMAT))
+            Some(format) if !(FORMAT..=FORMAT_SEALED).contains(&format) => {
+                Err(StoreError::unknown_format(&name, format, FORMAT..=FORMAT_SEALED))
             }
             Some(_) | None => Ok(()),
         },
         Frame::End | Frame::Damaged(_) => Ok(()),
+    }
+}
+
+/// The first frame of a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct SegmentHead {
+    /// The revision after which the segment begins.
+    pub(super) after: Revision,
+    /// What the key of an encrypted one is derived from.
+    pub(super) id: Option<[u8; ID_BYTES]>,
+}
+
+impl SegmentHead {
+    fn to_bytes(self) -> Vec<u8> {
+        let format = if self.id.is_some() { FORMAT_SEALED } else { FORMAT };
+        let id = self.id.as_ref().map_or(&[][..], |id| id);
+        [&[HEADER][..], MAGIC, &format.to_le_bytes(), &self.after.to_le_bytes(), id].concat()
+    }
+
+    pub(super) fn parse(frame: &[u8]) -> Option<Self> {
+        let format = format_of(frame)?;
+        let (after, rest) = frame.get(1 + MAGIC.len() + 2..)?.split_first_chunk::<8>()?;
+        let id = match format {
+            FORMAT if rest.is_empty() => None,
+            FORMAT_SEALED => Some(rest.try_into().ok()?),
+            _ => return None,
+        };
+        Some(Self { after: Revision::from_le_bytes(*after), id })
     }
 }
 
@@ -221,7 +257,7 @@ impl Totals {
 }
 
 impl Seal {
-    /// Bytes of its frame with the frame's header: it is found by counting them back from the end of a file.
+    /// Bytes of its frame with the frame's header, if it is not encrypted: it is found by counting them back from the end of a file.
     pub(super) const FRAME_BYTES: usize = files::FRAME_HEADER_BYTES + 1 + 8 + 8 + 4 + 8;
 
     fn to_bytes(self) -> Vec<u8> {
@@ -248,10 +284,7 @@ impl SegmentFrame {
     pub(super) fn parse(frame: &[u8]) -> Option<Self> {
         let (kind, bytes) = frame.split_first()?;
         match *kind {
-            HEADER => {
-                let after = bytes.strip_prefix(MAGIC)?.strip_prefix(&FORMAT.to_le_bytes())?;
-                Some(Self::Header(Revision::from_le_bytes(after.try_into().ok()?)))
-            }
+            HEADER => SegmentHead::parse(frame).map(|head| Self::Header(head.after)),
             CHANGE => whole(bytes).map(Self::Change),
             APPLIED_MARK => Some(Self::AppliedMark(Revision::from_le_bytes(bytes.try_into().ok()?))),
             SEAL => Seal::from_bytes(bytes).map(Self::Seal),
@@ -269,22 +302,24 @@ fn whole<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Option<T> {
 #[derive(Debug)]
 pub(super) struct Encoder<W> {
     pub(super) to: W,
+    key: Option<FileKey>,
     totals: Totals,
     pub(super) bytes: u64,
 }
 
 impl<W: Write> Encoder<W> {
-    /// Begins a segment after a revision.
-    pub(super) fn new(to: W, after: Revision) -> std::io::Result<Self> {
-        let mut encoder = Self { to, totals: Totals::default(), bytes: 0 };
-        let header = [&[HEADER][..], MAGIC, &FORMAT.to_le_bytes(), &after.to_le_bytes()].concat();
-        encoder.frame(&header, after)?;
+    /// Begins a segment after a revision: an encrypted one if the directory is.
+    pub(super) fn new(to: W, after: Revision, at_rest: &AtRest) -> std::io::Result<Self> {
+        let id = at_rest.seals().then(at_rest::random_id).transpose()?;
+        let mut encoder = Self { to, key: None, totals: Totals::default(), bytes: 0 };
+        encoder.frame(&SegmentHead { after, id }.to_bytes(), after)?;
+        encoder.key = id.and_then(|id| frames::segment_key(at_rest, after, &id));
         Ok(encoder)
     }
 
-    /// Continues a segment that was scanned.
-    pub(super) fn resume(to: W, totals: Totals, bytes: u64) -> Self {
-        Self { to, totals, bytes }
+    /// Continues a segment that was scanned, with its key.
+    pub(super) fn resume(to: W, key: Option<FileKey>, totals: Totals, bytes: u64) -> Self {
+        Self { to, key, totals, bytes }
     }
 
     pub(super) fn change(&mut self, change: &StoredChange) -> std::io::Result<()> {
@@ -309,14 +344,14 @@ impl<W: Write> Encoder<W> {
         let index = postcard::to_extend(index, vec![INDEX]).expect("an index is plain data and memory grows");
         self.frame(&index, self.totals.upto)?;
         let seal = Seal { totals: self.totals, index_at };
-        files::write_frame(&mut self.to, &seal.to_bytes())?;
+        frames::write(&mut self.to, self.key.as_ref(), self.bytes, &seal.to_bytes())?;
         Ok(self.to)
     }
 
     fn frame(&mut self, bytes: &[u8], upto: Revision) -> std::io::Result<()> {
-        let check = files::write_frame(&mut self.to, bytes)?;
+        let (check, length) = frames::write(&mut self.to, self.key.as_ref(), self.bytes, bytes)?;
         self.totals.add(upto, check);
-        self.bytes += (files::FRAME_HEADER_BYTES + bytes.len()) as u64;
+        self.bytes += length;
         Ok(())
     }
 }

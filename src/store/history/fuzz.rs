@@ -8,7 +8,10 @@ use super::{
 use crate::{
     fuzz_targets::join,
     state::Change,
-    store::files::{self, Frame},
+    store::{
+        at_rest::AtRest,
+        files::{self, Frame},
+    },
 };
 
 /// Scans a segment, and again what the scan found to be whole. Whether all of it is.
@@ -22,7 +25,7 @@ pub(in crate::store) fn scan(bytes: &[u8]) -> bool {
         },
         Frame::End | Frame::Damaged(_) => 0,
     };
-    let scan = match scan_from(bytes, after) {
+    let scan = match scan_from(bytes, after, &AtRest::default()) {
         Ok(scan) => scan,
         // Whole, and written by a newer version: refused.
         Err(error) => {
@@ -32,7 +35,7 @@ pub(in crate::store) fn scan(bytes: &[u8]) -> bool {
     };
     let whole = usize::try_from(scan.bytes).expect("no more than there is");
     assert!(whole <= bytes.len(), "a scan finds no more than there is");
-    let again = scan_from(&bytes[..whole], after).expect("memory is read");
+    let again = scan_from(&bytes[..whole], after, &AtRest::default()).expect("memory is read");
     assert_eq!((again.totals, again.bytes, again.sealed), (scan.totals, scan.bytes, scan.sealed));
     assert!(again.damage.is_none(), "what is whole has no damage");
     scan.damage.is_none()
@@ -58,7 +61,7 @@ pub(in crate::store) fn unframed(mut bytes: &[u8]) -> Vec<u8> {
 /// A sealed segment with these changes, and an open one.
 pub(in crate::store) fn segments(changes: &[Change]) -> [Vec<u8>; 2] {
     let write = |sealed| {
-        let mut encoder = Encoder::new(Vec::new(), 0).expect("memory grows");
+        let mut encoder = Encoder::new(Vec::new(), 0, &AtRest::default()).expect("memory grows");
         let mut index = Index::default();
         for change in changes {
             let change = StoredChange::of(change, 0);

@@ -11,6 +11,8 @@
 //! | where | what it does |
 //! |---|---|
 //! | `format` | the format of a change and of a segment file |
+//! | `frames` | the frames of a segment, encrypted or not |
+//! | `conversion` | a segment written anew, when encryption was turned on or off |
 //! | `writer` | appends changes to the open segment, seals it, removes compacted segments |
 //! | `segments` | [`History`]: which segments exist, shared by the writer and the readers |
 //! | `segment_index` | the index of one segment: offsets by record, by revision and by time |
@@ -24,7 +26,9 @@
 //! range or an error: a part that was compacted or is missing is never passed over.
 
 mod changes;
+mod conversion;
 pub(super) mod format;
+mod frames;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(super) mod fuzz;
 mod query;

@@ -7,16 +7,13 @@
 //! **Invariant:** a query returns every change of its range in order, or an error; never a wrong or a skipped
 //! one.
 
-use std::{
-    fs::File,
-    io::{BufReader, Seek, SeekFrom},
-    sync::Arc,
-};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::{
     format::{SegmentFrame, StoredChange, StoredEdit},
+    frames::SegmentFile,
     reader::SegmentReader,
     segment_index::Subject,
     segments::{History, Span, Spans},
@@ -29,7 +26,7 @@ use crate::{
     },
     store::{
         StoreError,
-        files::{self, Frame, io},
+        files::{Frame, io},
     },
 };
 
@@ -301,7 +298,7 @@ struct SegmentLookup<'a> {
     history: &'a History,
     span: Span,
     subject: &'a Subject,
-    file: Option<BufReader<File>>,
+    file: Option<SegmentFile>,
 }
 
 impl<'a> SegmentLookup<'a> {
@@ -360,10 +357,10 @@ impl<'a> SegmentLookup<'a> {
         let failed = || format!("can't read the history segment after revision {after}");
         let file = match &mut self.file {
             Some(file) => file,
-            none => none.insert(BufReader::new(self.history.open(self.span)?)),
+            none => none.insert(self.history.open(self.span)?),
         };
-        file.seek(SeekFrom::Start(offset)).map_err(io(failed()))?;
-        if let Frame::Whole(bytes, _) = files::read_frame(file).map_err(io(failed()))?
+        file.seek(offset).map_err(io(failed()))?;
+        if let Frame::Whole(bytes, _) = file.next().map_err(io(failed()))?
             && let Some(SegmentFrame::Change(change)) = SegmentFrame::parse(&bytes)
         {
             return Ok(change);

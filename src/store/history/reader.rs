@@ -5,12 +5,13 @@
 
 use std::{
     fs::File,
-    io::{BufReader, Read, Seek, SeekFrom},
+    io::{BufReader, Read},
     path::Path,
 };
 
 use super::{
     format::{SegmentFrame, StoredChange, Totals},
+    frames::{Frames, SegmentFile},
     segment_index::Index,
     segments::Span,
 };
@@ -18,14 +19,15 @@ use crate::{
     model::record::Revision,
     store::{
         StoreError,
-        files::{self, Frame, io},
+        at_rest::{AtRest, FileKey},
+        files::{Frame, io},
     },
 };
 
 /// Reads the changes of one segment.
 #[derive(Debug)]
 pub(super) struct SegmentReader {
-    file: BufReader<File>,
+    file: SegmentFile,
     span: Span,
     totals: Totals,
     /// It reads from the first frame: the totals can be compared with those of the seal.
@@ -35,17 +37,18 @@ pub(super) struct SegmentReader {
 
 impl SegmentReader {
     /// Starts at the frame at an offset; 0 is the first one.
-    pub(super) fn open(mut file: File, span: Span, offset: u64) -> Result<Self, StoreError> {
-        file.seek(SeekFrom::Start(offset)).map_err(io("can't read the history"))?;
+    pub(super) fn open(mut file: SegmentFile, span: Span, offset: u64) -> Result<Self, StoreError> {
+        file.seek(offset).map_err(io("can't read the history"))?;
         let totals = Totals { upto: span.after, ..Totals::default() };
-        let file = BufReader::with_capacity(64 << 10, file);
         Ok(Self { file, span, totals, from_start: offset == 0, ended: false })
     }
 
     /// The next change; `None` after the seal, or at the end of what is whole of an open segment.
     pub(super) fn next(&mut self) -> Result<Option<StoredChange>, StoreError> {
         while !self.ended {
-            let frame = files::read_frame(&mut self.file)
+            let frame = self
+                .file
+                .next()
                 .map_err(io(format!("can't read the history segment after revision {}", self.span.after)))?;
             let (bytes, check) = match frame {
                 Frame::Whole(bytes, check) => (bytes, check),
@@ -86,8 +89,8 @@ impl SegmentReader {
 
     fn end(&mut self) -> Result<(), StoreError> {
         self.ended = true;
-        let read = self.file.read(&mut [0]).map_err(io("can't read the history"))?;
-        if read == 0 { Ok(()) } else { Err(self.damaged("there are bytes after its seal")) }
+        let is_at_end = self.file.is_at_end().map_err(io("can't read the history"))?;
+        if is_at_end { Ok(()) } else { Err(self.damaged("there are bytes after its seal")) }
     }
 
     fn damaged(&self, what: &str) -> StoreError {
@@ -104,15 +107,17 @@ pub(super) struct Scan {
     pub(super) bytes: u64,
     pub(super) sealed: bool,
     pub(super) index: Index,
+    /// The key of an encrypted one.
+    pub(super) key: Option<FileKey>,
     /// Why the scan stopped.
     pub(super) damage: Option<&'static str>,
 }
 
 /// Reads a segment's file up to its first damage.
-pub(super) fn scan(path: &Path, after: Revision) -> Result<Scan, StoreError> {
+pub(super) fn scan(path: &Path, after: Revision, at_rest: &AtRest) -> Result<Scan, StoreError> {
     let file = File::open(path).map_err(io(format!("can't open {}", path.display())))?;
     let file = BufReader::with_capacity(256 << 10, file);
-    scan_from(file, after).map_err(|error| {
+    scan_from(file, after, at_rest).map_err(|error| {
         if error.kind() == std::io::ErrorKind::Unsupported {
             return StoreError::Newer(format!("{}: {error}", path.display()));
         }
@@ -122,12 +127,19 @@ pub(super) fn scan(path: &Path, after: Revision) -> Result<Scan, StoreError> {
 
 /// Reads a segment up to its first damage. A whole frame that this version does not know is an error of the kind
 /// *unsupported*: it must not be cut off.
-pub(super) fn scan_from(mut from: impl Read, after: Revision) -> std::io::Result<Scan> {
+pub(super) fn scan_from(from: impl Read, after: Revision, at_rest: &AtRest) -> std::io::Result<Scan> {
+    let mut frames = Frames::new(from);
+    let scan = scan_frames(&mut frames, after, at_rest)?;
+    Ok(Scan { key: frames.into_key(), ..scan })
+}
+
+fn scan_frames(frames: &mut Frames<impl Read>, after: Revision, at_rest: &AtRest) -> std::io::Result<Scan> {
     let mut scan = Scan { totals: Totals { upto: after, ..Totals::default() }, ..Scan::default() };
     // Only the seal may follow the index. Without a seal the index is cut off, so it is not counted before.
     let mut indexed: Option<(Totals, u64)> = None;
     loop {
-        let (bytes, check) = match files::read_frame(&mut from)? {
+        let begin = frames.offset();
+        let (bytes, check) = match frames.next(at_rest, after)? {
             Frame::Whole(bytes, check) => (bytes, check),
             Frame::End => return Ok(scan),
             Frame::Damaged(what) => {
@@ -135,7 +147,7 @@ pub(super) fn scan_from(mut from: impl Read, after: Revision) -> std::io::Result
                 return Ok(scan);
             }
         };
-        let length = (files::FRAME_HEADER_BYTES + bytes.len()) as u64;
+        let length = frames.offset() - begin;
         match (SegmentFrame::parse(&bytes), indexed) {
             (Some(SegmentFrame::Header(at)), None) if at == after && scan.totals.frames == 0 => {
                 scan.totals.add(at, check);

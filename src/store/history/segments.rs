@@ -9,13 +9,13 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     fs::File,
-    io::{BufReader, Seek, SeekFrom},
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use super::{
     format::{Seal, Segment, SegmentFrame, StoredChange},
+    frames::SegmentFile,
     query::HistoryError,
     segment_index::Index,
 };
@@ -23,7 +23,8 @@ use crate::{
     model::record::Revision,
     store::{
         StoreError,
-        files::{self, Frame, io},
+        at_rest::AtRest,
+        files::{Frame, io},
     },
 };
 
@@ -34,6 +35,7 @@ const CACHED_INDEX_BYTES_MAX: usize = 64 << 20;
 #[derive(Debug)]
 pub struct History {
     pub(super) directory: PathBuf,
+    pub(super) at_rest: AtRest,
     inner: Mutex<Inner>,
 }
 
@@ -74,8 +76,8 @@ pub(super) struct Spans {
 }
 
 impl History {
-    pub(super) fn new(directory: &Path) -> Self {
-        Self { directory: directory.into(), inner: Mutex::default() }
+    pub(super) fn new(directory: &Path, at_rest: &AtRest) -> Self {
+        Self { directory: directory.into(), at_rest: at_rest.clone(), inner: Mutex::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -220,7 +222,7 @@ impl History {
     }
 
     /// Opens the file of a segment, which may be sealed or removed meanwhile.
-    pub(super) fn open(&self, span: Span) -> Result<File, HistoryError> {
+    pub(super) fn open(&self, span: Span) -> Result<SegmentFile, HistoryError> {
         let path = |sealed| Segment { after: span.after, sealed }.path(&self.directory);
         let missing = |error: &std::io::Error| error.kind() == std::io::ErrorKind::NotFound;
         for sealed in [span.sealed, true] {
@@ -228,6 +230,7 @@ impl History {
                 Err(error) if missing(&error) => {}
                 opened => {
                     let context = format!("can't open {}", path(sealed).display());
+                    let opened = opened.and_then(|file| SegmentFile::new(file, &self.at_rest, span.after));
                     return Ok(opened.map_err(io(context))?);
                 }
             }
@@ -273,11 +276,11 @@ fn damaged(span: Span, what: &str) -> StoreError {
 }
 
 /// Reads the seal at the end of a segment's file; `None` when there is none.
-pub(super) fn read_seal(file: &mut File) -> std::io::Result<Option<Seal>> {
-    let length = file.metadata()?.len();
-    let Some(offset) = length.checked_sub(Seal::FRAME_BYTES as u64) else { return Ok(None) };
-    file.seek(SeekFrom::Start(offset))?;
-    Ok(match files::read_frame(file)? {
+pub(super) fn read_seal(file: &mut SegmentFile) -> std::io::Result<Option<Seal>> {
+    let bytes = (Seal::FRAME_BYTES + file.overhead()) as u64;
+    let Some(offset) = file.length()?.checked_sub(bytes) else { return Ok(None) };
+    file.seek(offset)?;
+    Ok(match file.next()? {
         Frame::Whole(bytes, _) => match SegmentFrame::parse(&bytes) {
             Some(SegmentFrame::Seal(seal)) => Some(seal),
             _ => None,
@@ -286,11 +289,11 @@ pub(super) fn read_seal(file: &mut File) -> std::io::Result<Option<Seal>> {
     })
 }
 
-fn read_index(mut file: File, span: Span) -> Result<Index, StoreError> {
+fn read_index(mut file: SegmentFile, span: Span) -> Result<Index, StoreError> {
     let failed = || format!("can't read the history segment after revision {}", span.after);
     let seal = read_seal(&mut file).map_err(io(failed()))?.ok_or_else(|| damaged(span, "it has no seal"))?;
-    file.seek(SeekFrom::Start(seal.index_at)).map_err(io(failed()))?;
-    match files::read_frame(&mut BufReader::with_capacity(256 << 10, file)).map_err(io(failed()))? {
+    file.seek(seal.index_at).map_err(io(failed()))?;
+    match file.next().map_err(io(failed()))? {
         Frame::Whole(bytes, _) => match SegmentFrame::parse(&bytes) {
             Some(SegmentFrame::Index(index)) => Ok(index),
             _ => Err(damaged(span, "its index can't be decoded")),

@@ -6,9 +6,10 @@
 //! **Invariant:** a received segment is validated whole before it is stored, and is durable before it is
 //! read.
 
-use std::sync::Arc;
+use std::{fs::File, path::Path, sync::Arc};
 
 use super::{
+    conversion,
     format::{Encoder, Segment, StoredChange, StoredEdit},
     query::HistoryError,
     reader::scan_from,
@@ -19,6 +20,7 @@ use crate::{
     model::record::Revision,
     store::{
         StoreError,
+        at_rest::AtRest,
         files::{self, io},
     },
 };
@@ -34,7 +36,7 @@ impl History {
     /// When the range is not on this node, or the disk fails.
     pub fn export(self: &Arc<Self>, after: Revision, upto: Revision) -> Result<Vec<u8>, HistoryError> {
         let memory = "writing to memory does not fail";
-        let mut encoder = Encoder::new(Vec::new(), after).expect(memory);
+        let mut encoder = Encoder::new(Vec::new(), after, &AtRest::default()).expect(memory);
         let mut index = Index::default();
         let mut ended = true;
         for change in self.changes_from(after + 1)? {
@@ -80,7 +82,8 @@ impl History {
     /// When the segment is damaged or not needed, or the disk fails.
     pub fn import(&self, after: Revision, segment: &[u8]) -> Result<Revision, StoreError> {
         let refused = |what: &str| StoreError::Damaged(format!("a received history segment {what}"));
-        let scan = scan_from(segment, after).map_err(io("can't read a received history segment"))?;
+        let scan = scan_from(segment, after, &AtRest::default())
+            .map_err(io("can't read a received history segment"))?;
         if !scan.sealed || scan.bytes != segment.len() as u64 {
             return Err(refused(scan.damage.unwrap_or("is not complete")));
         }
@@ -89,12 +92,26 @@ impl History {
         if path.exists() || upto <= after {
             return Err(refused("is not needed"));
         }
-        files::write_file(&path, segment)?;
-        if !self.add_received(after, upto, scan.bytes) {
+        let bytes = self.store_received(&path, after, segment)?;
+        if !self.add_received(after, upto, bytes) {
             files::remove(&path)?;
             return Err(refused("does not fit the gap"));
         }
         Ok(upto)
+    }
+
+    /// Writes a segment that was validated; returns its length on the disk.
+    fn store_received(&self, path: &Path, after: Revision, segment: &[u8]) -> Result<u64, StoreError> {
+        if !self.at_rest.seals() {
+            files::write_file(path, segment)?;
+            return Ok(segment.len() as u64);
+        }
+        let unfinished = files::unfinished(path);
+        let failed = || format!("can't write {}", unfinished.display());
+        let file = File::create(&unfinished).map_err(io(failed()))?;
+        let copied = conversion::copy(segment, file, after, &self.at_rest).map_err(io(failed()))?;
+        files::rename(&unfinished, path)?;
+        Ok(copied.bytes)
     }
 }
 
@@ -106,8 +123,8 @@ mod tests {
         writer::{HistoryWriter, tests::change},
     };
 
-    fn written(directory: &std::path::Path, revisions: std::ops::RangeInclusive<Revision>) -> HistoryWriter {
-        let mut writer = HistoryWriter::open(directory, 500).unwrap();
+    fn written(directory: &Path, revisions: std::ops::RangeInclusive<Revision>) -> HistoryWriter {
+        let mut writer = HistoryWriter::open(directory, 500, &AtRest::default()).unwrap();
         for revision in revisions {
             writer.write(&change(revision)).unwrap();
         }
@@ -136,7 +153,7 @@ mod tests {
         assert_eq!(history.import(5, &segment).unwrap(), 40);
         assert!(history.import(5, &segment).is_err(), "twice");
         drop(writer);
-        let writer = HistoryWriter::open(gapped.path(), 500).unwrap();
+        let writer = HistoryWriter::open(gapped.path(), 500, &AtRest::default()).unwrap();
         let history = writer.history();
         assert_eq!(history.first_gap(), None);
         let all: Result<Vec<_>, _> = history.changes_from(1).unwrap().collect();

@@ -15,7 +15,9 @@ use std::{
 };
 
 use super::{
+    conversion,
     format::{self, Encoder, Segment, StoredChange},
+    frames::SegmentFile,
     reader::scan,
     segment_index::Index,
     segments::{History, read_seal},
@@ -25,6 +27,7 @@ use crate::{
     state::{Change, Edit},
     store::{
         StoreError,
+        at_rest::AtRest,
         files::{self, io},
     },
 };
@@ -37,6 +40,7 @@ const BUFFER_BYTES: usize = 256 << 10;
 pub(crate) struct HistoryWriter {
     directory: PathBuf,
     segment_bytes: u64,
+    at_rest: AtRest,
     history: Arc<History>,
     open: Option<OpenSegment>,
     applied: Revision,
@@ -51,14 +55,16 @@ struct OpenSegment {
 
 impl HistoryWriter {
     /// Opens the history of a directory and cuts the torn end that a crash left.
-    pub(crate) fn open(directory: &Path, segment_bytes: u64) -> Result<Self, StoreError> {
+    pub(crate) fn open(directory: &Path, segment_bytes: u64, at_rest: &AtRest) -> Result<Self, StoreError> {
         files::make_directory(directory)?;
         for name in files::names(directory)?.iter().filter(|name| name.ends_with(".tmp")) {
             files::remove(&directory.join(name))?;
         }
-        let history = Arc::new(History::new(directory));
-        let mut writer = Self { directory: directory.into(), segment_bytes, history, open: None, applied: 0 };
-        let segments = format::segments(directory)?;
+        let history = Arc::new(History::new(directory, at_rest));
+        let (directory, at_rest) = (directory.to_owned(), at_rest.clone());
+        let mut writer = Self { directory, segment_bytes, at_rest, history, open: None, applied: 0 };
+        conversion::convert(&writer.directory, &writer.at_rest)?;
+        let segments = format::segments(&writer.directory)?;
         let (newest, older) =
             segments.split_last().map_or((None, &[][..]), |(last, older)| (Some(last), older));
         for segment in older {
@@ -66,6 +72,10 @@ impl HistoryWriter {
         }
         if let Some(newest) = newest {
             writer.resume(newest)?;
+        }
+        if writer.at_rest.seals() {
+            // What a crash has torn off may have been read by others: what comes next gets a key of its own.
+            writer.seal()?;
         }
         Ok(writer)
     }
@@ -177,7 +187,7 @@ impl HistoryWriter {
         let file = File::create(&path).map_err(io(failed()))?;
         files::sync_directory(&self.directory)?;
         let file = BufWriter::with_capacity(BUFFER_BYTES, file);
-        let encoder = Encoder::new(file, self.applied).map_err(io(failed()))?;
+        let encoder = Encoder::new(file, self.applied, &self.at_rest).map_err(io(failed()))?;
         self.history.add(&segment, self.applied, encoder.bytes, Some(Index::default()));
         Ok(OpenSegment { encoder, segment })
     }
@@ -194,14 +204,18 @@ impl HistoryWriter {
         let failed = || format!("can't read {}", path.display());
         if !segment.sealed {
             tracing::warn!("{} was never sealed, although a newer segment exists", path.display());
-            let scan = scan(&path, segment.after)?;
+            let scan = scan(&path, segment.after, &self.at_rest)?;
             self.history.add(segment, scan.totals.upto, scan.bytes, Some(scan.index));
             return Ok(());
         }
-        let mut file = File::open(&path).map_err(io(failed()))?;
-        match read_seal(&mut file).map_err(io(failed()))? {
-            Some(seal) => {
-                let bytes = file.metadata().map_err(io(failed()))?.len();
+        let file = File::open(&path).map_err(io(failed()))?;
+        let sealed = match SegmentFile::new(file, &self.at_rest, segment.after) {
+            Ok(mut file) => read_seal(&mut file).map_err(io(failed()))?.zip(file.length().ok()),
+            Err(error) if error.kind() == std::io::ErrorKind::InvalidData => None,
+            Err(error) => return Err(io(failed())(error)),
+        };
+        match sealed {
+            Some((seal, bytes)) => {
                 self.history.add(segment, seal.totals.upto, bytes, None);
                 Ok(())
             }
@@ -215,7 +229,7 @@ impl HistoryWriter {
     /// Continues where the newest segment ends.
     fn resume(&mut self, segment: &Segment) -> Result<(), StoreError> {
         let path = segment.path(&self.directory);
-        let scan = scan(&path, segment.after)?;
+        let scan = scan(&path, segment.after, &self.at_rest)?;
         let upto = scan.totals.upto;
         self.applied = upto;
         self.history.advance(upto);
@@ -248,7 +262,7 @@ impl HistoryWriter {
         file.set_len(scan.bytes).and_then(|()| file.sync_all()).map_err(io(failed()))?;
         file.seek(SeekFrom::End(0)).map_err(io(failed()))?;
         let file = BufWriter::with_capacity(BUFFER_BYTES, file);
-        let encoder = Encoder::resume(file, scan.totals, scan.bytes);
+        let encoder = Encoder::resume(file, scan.key, scan.totals, scan.bytes);
         self.history.add(&open, upto, scan.bytes, Some(scan.index));
         self.open = Some(OpenSegment { encoder, segment: open });
         Ok(())

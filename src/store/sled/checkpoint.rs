@@ -1,7 +1,7 @@
 //! The checkpoint: the place in the log, and the digest, of what all trees hold together.
 //!
 //! A checkpoint of feature level 1 has format 1, which the first version reads; any other has format 2, in which the
-//! feature level follows.
+//! feature level follows, and whether the root key is disabled.
 //!
 //! **Invariant:** bytes of an unknown format or level are reported as such and never as damaged: what is damaged is
 //! removed and written again.
@@ -41,12 +41,13 @@ pub(crate) struct Checkpoint {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Level {
     pub(crate) feature_level: u32,
+    pub(crate) root_disabled: bool,
 }
 
 impl Default for Level {
     /// That of a checkpoint of format 1.
     fn default() -> Self {
-        Self { feature_level: LEVEL_MIN }
+        Self { feature_level: LEVEL_MIN, root_disabled: false }
     }
 }
 
@@ -58,7 +59,7 @@ impl Checkpoint {
             last_at: state.last_at(),
             digest: state.digest(),
             compaction_revision: state.compaction_revision(),
-            level: Level { feature_level: state.feature_level() },
+            level: Level { feature_level: state.feature_level(), root_disabled: state.is_root_disabled() },
         }
     }
 
@@ -108,12 +109,12 @@ mod tests {
         let bytes = one.to_bytes();
         assert_eq!(bytes, [1, 7, 1, 1, 7, 3, 5, 2]);
         assert_eq!(Checkpoint::from_bytes(&bytes).unwrap(), one);
-        let two = Checkpoint { level: Level { feature_level: 2 }, ..one };
+        let two = Checkpoint { level: Level { feature_level: 2, root_disabled: true }, ..one };
         let bytes = two.to_bytes();
-        assert_eq!(bytes, [2, 7, 1, 1, 7, 3, 5, 2, 2]);
+        assert_eq!(bytes, [2, 7, 1, 1, 7, 3, 5, 2, 2, 1]);
         assert_eq!(Checkpoint::from_bytes(&bytes).unwrap(), two);
-        let last = bytes.len() - 1;
-        for (at, value, newer) in [(0, 3, true), (last, 9, true), (0, 0, true), (0, 1, false)] {
+        let level = bytes.len() - 2;
+        for (at, value, newer) in [(0, 3, true), (level, 9, true), (0, 0, true), (0, 1, false)] {
             let mut bytes = bytes.clone();
             bytes[at] = value;
             assert_eq!(Checkpoint::from_bytes(&bytes).unwrap_err().newer, newer, "byte {at} is {value}");

@@ -6,6 +6,7 @@
 //! | `configs` | definition id `u64be` · key · `00` · chunk `u16be` | a chunk of the config |
 //! | `indexes` | definition id `u64be` · slot `u16be` · value, escaped · `00` · key | nothing |
 //! | `requests` | revision `u64be` | the retained outcome of the request |
+//! | `access_keys` | id | the access key |
 //! | `meta` | `position` | the checkpoint: position, revision, time and digest of what all trees hold together |
 //! | `meta` | `carrying` | present while a merge is being written; the log entry that the merge ends at |
 //!
@@ -20,10 +21,10 @@
 use serde::{Serialize, de::DeserializeOwned};
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::model::{key::Key, record::Revision};
+use crate::model::{access_key::KeyId, key::Key, record::Revision};
 
 /// The names of the trees.
-pub(super) const TREES: [&str; 5] = ["definitions", "configs", "indexes", "requests", "meta"];
+pub(super) const TREES: [&str; 6] = ["definitions", "configs", "indexes", "requests", "access_keys", "meta"];
 /// The key of the checkpoint in `meta`.
 pub(super) const POSITION: &str = "position";
 /// The key of the interrupted merge's target in `meta`.
@@ -68,6 +69,11 @@ pub(crate) fn index(definition: Revision, slot: u16, value: &[u8], key: &Key) ->
     bytes.push(0);
     bytes.extend_from_slice(key.as_str().as_bytes());
     bytes
+}
+
+/// The key of an access key. Limits keep its value below [`CHUNK_BYTES`].
+pub(crate) fn access_key(id: &KeyId) -> Vec<u8> {
+    id.as_str().into()
 }
 
 /// The key of a request's retained outcome.

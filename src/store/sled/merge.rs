@@ -12,6 +12,7 @@ use std::{
 use super::{checkpoint::Checkpoint, keys};
 use crate::{
     model::{
+        access_key::{AccessKey, KeyId},
         key::Key,
         record::{Config, Definition, Revision},
     },
@@ -28,6 +29,7 @@ pub(super) enum Table {
     Configs,
     Indexes,
     Requests,
+    AccessKeys,
 }
 
 /// A row to put, or to remove when it has no value.
@@ -117,6 +119,13 @@ impl Rows {
         self.put(Table::Requests, keys::request(request.revision).to_vec(), keys::encode(request));
     }
 
+    pub(super) fn access_key(&mut self, id: &KeyId, after: Option<&AccessKey>) {
+        match after {
+            Some(after) => self.put(Table::AccessKeys, keys::access_key(id), keys::encode(after)),
+            None => self.remove(Table::AccessKeys, keys::access_key(id)),
+        }
+    }
+
     pub(super) fn forget(&mut self, revision: Revision) {
         self.remove(Table::Requests, keys::request(revision).to_vec());
     }
@@ -160,6 +169,7 @@ fn weight(edit: &Edit) -> usize {
         Edit::Definition { after: None, .. }
         | Edit::Reindexed { .. }
         | Edit::Remember(_)
+        | Edit::AccessKey { .. }
         | Edit::Forget(_) => 1,
     }
 }
@@ -181,6 +191,7 @@ pub(super) struct Merge {
     definitions: BTreeMap<Revision, Update<Definition>>,
     configs: BTreeMap<(Revision, Key), Update<Config>>,
     requests: BTreeMap<Revision, Option<RememberedOutcome>>,
+    access_keys: BTreeMap<KeyId, Option<Arc<AccessKey>>>,
     /// Collections that are written whole, and how many configs of each are written.
     collections: VecDeque<(Arc<Collection>, u64)>,
     /// The weight of what was added, without what it replaced.
@@ -206,6 +217,7 @@ impl Merge {
             definitions: BTreeMap::new(),
             configs: BTreeMap::new(),
             requests: BTreeMap::new(),
+            access_keys: BTreeMap::new(),
             collections: VecDeque::new(),
             weight: 0,
         }
@@ -220,6 +232,7 @@ impl Merge {
             merge.collections.push_back((collection.clone(), 0));
         }
         merge.requests.extend(state.requests().map(|request| (request.revision, Some(request.clone()))));
+        merge.access_keys.extend(state.access_keys().map(|key| (key.id.clone(), Some(Arc::clone(key)))));
         merge
     }
 
@@ -288,6 +301,12 @@ impl Merge {
                 self.weight += 1;
                 self.requests.insert(request.revision, Some(request.clone()));
             }
+            Edit::AccessKey { before, after } => {
+                if let Some(any) = after.as_ref().or(before.as_ref()) {
+                    self.weight += 1;
+                    self.access_keys.insert(any.id.clone(), after.clone());
+                }
+            }
             Edit::Forget(request) => {
                 self.weight += 1;
                 self.requests.insert(request.revision, None);
@@ -350,6 +369,9 @@ impl Merge {
                 Some(request) => rows.remember(&request),
                 None => rows.forget(revision),
             }
+            *budget -= 1;
+        } else if let Some((id, key)) = self.access_keys.pop_first() {
+            rows.access_key(&id, key.as_deref());
             *budget -= 1;
         } else if let Some((collection, written)) = self.collections.front_mut() {
             let mut ended = true;

@@ -15,6 +15,7 @@
 //! | `merge` | merges changes by key and turns them into rows |
 //! | `trees` | one sled database and the directory of databases |
 //! | `checkpoint` | what all trees hold together: its place in the log and its digest |
+//! | `sealing` | keys and values of rows in an encrypted directory |
 //! | `keys` | the layout of keys and rows |
 //!
 //! **Invariants:** sled never holds what the local log does not hold durably. It is loaded only if no merge
@@ -24,4 +25,5 @@ pub(super) mod checkpoint;
 pub(super) mod keys;
 mod merge;
 pub(super) mod mirror;
+mod sealing;
 pub(super) mod trees;

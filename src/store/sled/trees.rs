@@ -1,4 +1,4 @@
-//! One sled database with its five trees, and the directory of databases.
+//! One sled database with its six trees, and the directory of databases.
 //!
 //! sled does not protect its data: its flush is no fsync, damage may shorten the data without an error, and
 //! it may panic while opening. So it is never the only copy, it is loaded only if its records have the digest
@@ -28,14 +28,18 @@ use super::{
     checkpoint::Checkpoint,
     keys,
     merge::{Row, Rows, Table},
+    sealing::{Kind, Sealing},
 };
 use crate::{
-    model::record::{Config, Definition, Revision},
+    model::{
+        access_key::AccessKey,
+        record::{Config, Definition, Revision},
+    },
     state::{
         RememberedOutcome, State,
         builder::{BuildError, Builder},
     },
-    store::{LogIndex, StoreError, files},
+    store::{LogIndex, StoreError, at_rest::AtRest, files},
 };
 
 /// How often and how long to wait until sled has released its file after it was closed: ten seconds in all, a
@@ -90,27 +94,33 @@ pub(crate) struct Trees {
     configs: Tree,
     indexes: Tree,
     requests: Tree,
+    access_keys: Tree,
     meta: Tree,
     path: PathBuf,
+    sealing: Option<Sealing>,
 }
 
 impl Trees {
     /// Opens or creates the database of a directory.
-    pub(crate) fn open(path: &Path, cache_bytes: u64) -> Result<Self, TreeError> {
+    pub(crate) fn open(path: &Path, cache_bytes: u64, at_rest: &AtRest) -> Result<Self, TreeError> {
+        let is_sealed = path.file_name().and_then(|name| name.to_str()).is_some_and(is_sealed);
+        let sealing = is_sealed.then(|| Sealing::of(at_rest)).flatten();
         catch_panic(|| {
             // No periodic flush: it would compete with the log's fsyncs and guarantee nothing that we rely
             // on.
             let db =
                 sled::Config::new().path(path).cache_capacity(cache_bytes).flush_every_ms(None).open()?;
-            let [definitions, configs, indexes, requests, meta] = keys::TREES;
+            let [definitions, configs, indexes, requests, access_keys, meta] = keys::TREES;
             Ok(Self {
                 definitions: db.open_tree(definitions)?,
                 configs: db.open_tree(configs)?,
                 indexes: db.open_tree(indexes)?,
                 requests: db.open_tree(requests)?,
+                access_keys: db.open_tree(access_keys)?,
                 meta: db.open_tree(meta)?,
                 db,
                 path: path.into(),
+                sealing,
             })
         })
     }
@@ -140,18 +150,60 @@ impl Trees {
         let intact = bytes.split_last_chunk::<4>().and_then(|(bytes, check)| {
             (crc32c::crc32c(bytes) == u32::from_le_bytes(*check)).then(|| bytes.to_vec())
         });
-        intact.map(Some).ok_or_else(|| damaged_meta(name))
+        let bytes = intact.ok_or_else(|| damaged_meta(name))?;
+        match &self.sealing {
+            Some(sealing) => sealing.open(Kind::Meta, name.as_bytes(), &bytes).map(Some),
+            None => Ok(Some(bytes)),
+        }
+    }
+
+    /// A record of `meta` as it is written.
+    fn meta_bytes(&self, name: &str, bytes: Vec<u8>) -> Vec<u8> {
+        // sled does not detect a damaged value. What decides about loading the rest has a checksum of its own.
+        let mut bytes = match &self.sealing {
+            Some(sealing) => sealing.seal(Kind::Meta, name.as_bytes(), &bytes),
+            None => bytes,
+        };
+        let check = crc32c::crc32c(&bytes);
+        bytes.extend_from_slice(&check.to_le_bytes());
+        bytes
+    }
+
+    /// Calls `read` with each row of a tree, in its order, and the row's value as it was given.
+    fn rows(
+        &self,
+        kind: Kind,
+        tree: &Tree,
+        mut read: impl FnMut(&[u8], &[u8]) -> Result<(), TreeError>,
+    ) -> Result<(), TreeError> {
+        for row in tree {
+            let (key, value) = row?;
+            match &self.sealing {
+                Some(sealing) => read(&key, &sealing.open(kind, &key, &value)?)?,
+                None => read(&key, &value)?,
+            }
+        }
+        Ok(())
     }
 
     /// Puts and removes rows, one by one: during a merge, or in trees that are not current yet.
     pub(super) fn write(&self, rows: Rows) -> Result<(), TreeError> {
         catch_panic(|| {
             for Row { table, key, value } in rows.list {
-                let tree = match table {
-                    Table::Definitions => &self.definitions,
-                    Table::Configs => &self.configs,
-                    Table::Indexes => &self.indexes,
-                    Table::Requests => &self.requests,
+                let (tree, kind) = match table {
+                    Table::Definitions => (&self.definitions, Kind::Definitions),
+                    Table::Configs => (&self.configs, Kind::Configs),
+                    Table::Indexes => (&self.indexes, Kind::Indexes),
+                    Table::Requests => (&self.requests, Kind::Requests),
+                    Table::AccessKeys => (&self.access_keys, Kind::AccessKeys),
+                };
+                let (key, value) = match &self.sealing {
+                    None => (key, value),
+                    Some(sealing) => {
+                        let key = sealing.key(kind, &key);
+                        let value = value.map(|value| sealing.seal(kind, &key, &value));
+                        (key, value)
+                    }
                 };
                 match value {
                     Some(value) => tree.insert(key, value)?,
@@ -165,14 +217,16 @@ impl Trees {
     /// Begins to write a merge: until [`Self::commit`] the trees are between two checkpoints.
     pub(crate) fn begin_merge(&self, target: LogIndex) -> Result<(), TreeError> {
         catch_panic(|| {
-            Ok(self.meta.insert(keys::MERGE_TARGET, meta_bytes(keys::encode(&target))).map(drop)?)
+            let target = self.meta_bytes(keys::MERGE_TARGET, keys::encode(&target));
+            Ok(self.meta.insert(keys::MERGE_TARGET, target).map(drop)?)
         })
     }
 
     /// Ends a merge: the trees hold a checkpoint again.
     pub(super) fn commit(&self, checkpoint: &Checkpoint) -> Result<(), TreeError> {
         catch_panic(|| {
-            self.meta.insert(keys::POSITION, meta_bytes(checkpoint.to_bytes()))?;
+            let position = self.meta_bytes(keys::POSITION, checkpoint.to_bytes());
+            self.meta.insert(keys::POSITION, position)?;
             self.meta.remove(keys::MERGE_TARGET)?;
             // An empty batch makes sled write its buffer, without waiting for it. As long as the removal of
             // the target is only in memory, a crash would leave the target.
@@ -240,24 +294,37 @@ impl Trees {
     pub(crate) fn load(&self, checkpoint: &Checkpoint) -> Result<(State, u64), TreeError> {
         let state = catch_panic(|| {
             let mut rows = RecordAssembler::default();
-            for row in &self.definitions {
-                let (key, value) = row?;
-                rows.add(&key, &value, &mut |_, record: Definition, rows| rows.builder.definition(record))?;
-            }
+            self.rows(Kind::Definitions, &self.definitions, |key, value| {
+                rows.add(key, value, &mut |_, record: Definition, rows| rows.builder.definition(record))
+            })?;
             rows.end(&mut |_, record: Definition, rows| rows.builder.definition(record))?;
-            for row in &self.configs {
-                let (key, value) = row?;
-                rows.add(&key, &value, &mut |id, record: Config, rows| rows.builder.config(id, record))?;
+            // Rows whose keys are hashed do not ascend by the configs' keys, as the builder asks for.
+            let mut unordered = Vec::new();
+            let mut take = |id, record: Config, rows: &mut RecordAssembler| {
+                if self.sealing.is_some() {
+                    unordered.push((id, record));
+                    return Ok(());
+                }
+                rows.builder.config(id, record)
+            };
+            self.rows(Kind::Configs, &self.configs, |key, value| rows.add(key, value, &mut take))?;
+            rows.end(&mut take)?;
+            unordered.sort_unstable_by(|(one, a), (other, b)| (one, &a.key).cmp(&(other, &b.key)));
+            for (id, config) in unordered {
+                rows.builder.config(id, config).map_err(|error| TreeError::new(error.0))?;
             }
-            rows.end(&mut |id, record: Config, rows| rows.builder.config(id, record))?;
-            for row in &self.requests {
-                let (_, value) = row?;
-                let request: RememberedOutcome = keys::decode(&value).ok_or_else(damaged_row)?;
-                rows.builder.request(request).map_err(|error| TreeError::new(error.0))?;
-            }
+            self.rows(Kind::Requests, &self.requests, |_, value| {
+                let request: RememberedOutcome = keys::decode(value).ok_or_else(damaged_row)?;
+                rows.builder.request(request).map_err(|error| TreeError::new(error.0))
+            })?;
+            self.rows(Kind::AccessKeys, &self.access_keys, |_, value| {
+                let key: AccessKey = keys::decode(value).ok_or_else(damaged_row)?;
+                rows.builder.access_key(key).map_err(|error| TreeError::new(error.0))
+            })?;
             let logical = rows.bytes;
             rows.builder.compaction_revision(checkpoint.compaction_revision);
             rows.builder.feature_level(checkpoint.level.feature_level);
+            rows.builder.root_disabled(checkpoint.level.root_disabled);
             let state = rows
                 .builder
                 .finish(checkpoint.revision, checkpoint.last_at)
@@ -332,13 +399,6 @@ fn damaged_meta(name: &str) -> TreeError {
     TreeError::new(format!("`{name}` of sled is damaged"))
 }
 
-/// sled does not detect a damaged value. What decides about loading the rest has a checksum of its own.
-fn meta_bytes(mut bytes: Vec<u8>) -> Vec<u8> {
-    let check = crc32c::crc32c(&bytes);
-    bytes.extend_from_slice(&check.to_le_bytes());
-    bytes
-}
-
 fn sync_all(directory: &Path) -> Result<(), StoreError> {
     for name in files::names(directory)? {
         let path = directory.join(name);
@@ -347,34 +407,54 @@ fn sync_all(directory: &Path) -> Result<(), StoreError> {
     files::sync_directory(directory)
 }
 
+/// How the name of a database begins; a number follows.
+const PLAIN: &str = "state-";
+/// How that of an encrypted one begins.
+const SEALED: &str = "sealed-";
+
+/// The number of a database; `None` when it is none.
+fn number(name: &str) -> Option<u64> {
+    name.strip_prefix(PLAIN).or_else(|| name.strip_prefix(SEALED))?.parse().ok()
+}
+
+fn is_sealed(name: &str) -> bool {
+    name.starts_with(SEALED)
+}
+
 /// The directory of databases; `CURRENT` names the current one.
 #[derive(Debug, Clone)]
 pub(crate) struct DatabaseDir {
     directory: PathBuf,
     cache_bytes: u64,
+    at_rest: AtRest,
 }
 
 impl DatabaseDir {
-    pub(crate) fn open(directory: &Path, cache_bytes: u64) -> Result<Self, StoreError> {
+    pub(crate) fn open(directory: &Path, cache_bytes: u64, at_rest: AtRest) -> Result<Self, StoreError> {
         files::make_directory(directory)?;
-        Ok(Self { directory: directory.into(), cache_bytes })
+        Ok(Self { directory: directory.into(), cache_bytes, at_rest })
     }
 
     /// Opens the database that `CURRENT` names and removes all others; `None` when there is none.
     pub(crate) fn current(&self) -> Result<Option<Trees>, TreeError> {
         let name = std::fs::read_to_string(self.directory.join("CURRENT")).unwrap_or_default();
-        let exists = name.starts_with("state-") && self.directory.join(&name).is_dir();
+        let exists = number(&name).is_some() && self.directory.join(&name).is_dir();
         self.remove_others(if exists { &name } else { "" })?;
-        if exists { Trees::open(&self.directory.join(name), self.cache_bytes).map(Some) } else { Ok(None) }
+        if !exists {
+            return Ok(None);
+        }
+        if is_sealed(&name) != self.at_rest.seals() {
+            return Err(TreeError::new("encryption was turned on or off since it was written"));
+        }
+        Trees::open(&self.directory.join(name), self.cache_bytes, &self.at_rest).map(Some)
     }
 
     /// Creates an empty database next to the current one.
     pub(super) fn create(&self) -> Result<Trees, TreeError> {
         let names = files::names(&self.directory).map_err(failed)?;
-        let number =
-            |name: &String| name.strip_prefix("state-").and_then(|number| number.parse::<u64>().ok());
-        let next = names.iter().filter_map(number).max().unwrap_or(0) + 1;
-        Trees::open(&self.directory.join(format!("state-{next}")), self.cache_bytes)
+        let next = names.iter().filter_map(|name| number(name)).max().unwrap_or(0) + 1;
+        let begin = if self.at_rest.seals() { SEALED } else { PLAIN };
+        Trees::open(&self.directory.join(format!("{begin}{next}")), self.cache_bytes, &self.at_rest)
     }
 
     /// Makes a complete database the current one and removes all others.
@@ -394,7 +474,7 @@ impl DatabaseDir {
 
     fn remove_others(&self, current: &str) -> Result<(), TreeError> {
         for name in files::names(&self.directory).map_err(failed)? {
-            if name != current && (name.starts_with("state-") || name.ends_with(".tmp")) {
+            if name != current && (number(&name).is_some() || name.ends_with(".tmp")) {
                 files::remove(&self.directory.join(name)).map_err(failed)?;
             }
         }

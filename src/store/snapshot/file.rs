@@ -2,9 +2,10 @@
 //!
 //! ```text
 //! frame 0          `CONCSNAP` · header (postcard): format, position, revision, time, counts, digest, compaction
-//!                  revision; in format 3 also the feature level
+//!                  revision; in format 3 also the feature level, the number of access keys and whether root is disabled
 //! frames 1..n      01 · length of the block `u32le` · the block, compressed; a block holds whole records:
-//!                  a definition, then its configs ascending by key; after all of them the requests, oldest first
+//!                  a definition, then its configs ascending by key; after all of them the requests, oldest first;
+//!                  in format 3 then the access keys, ascending by id
 //! last frame       02 · blocks `u64le` · records `u64le` · checksum of the blocks' checksums `u32le`
 //! ```
 //!
@@ -12,20 +13,26 @@
 //!
 //! The order of the records is fixed, so that equal states at one position give equal files.
 //!
+//! In an encrypted directory all of this is the content of an encrypted file (`at_rest/stream.rs`).
+//!
 //! **Invariant:** a file that ends early, holds more than was written or differs in one bit is never accepted
 //! as a snapshot.
 
+mod content;
+
 use std::{
     fs::File,
-    io::{BufReader, BufWriter, Read},
+    io::{BufReader, BufWriter, ErrorKind, Read as _},
     path::Path,
 };
 
 use serde::{Deserialize, Serialize};
 
+pub(super) use self::content::Content;
 use super::paced::Paced;
 use crate::{
     model::{
+        access_key::AccessKey,
         feature::{LEVEL_MAX, LEVEL_MIN},
         record::{Config, Definition, Revision},
         time::Timestamp,
@@ -33,6 +40,10 @@ use crate::{
     state::{RememberedOutcome, State, builder::Builder},
     store::{
         Position, StoreError,
+        at_rest::{
+            AtRest, Purpose,
+            stream::{Sink, Source},
+        },
         files::{self, Frame, io},
     },
 };
@@ -71,12 +82,14 @@ pub(crate) struct Header {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LevelHeader {
     pub(super) feature_level: u32,
+    pub(super) access_keys: u64,
+    pub(super) root_disabled: bool,
 }
 
 impl Default for LevelHeader {
     /// That of a state of format 2.
     fn default() -> Self {
-        Self { feature_level: LEVEL_MIN }
+        Self { feature_level: LEVEL_MIN, access_keys: 0, root_disabled: false }
     }
 }
 
@@ -92,7 +105,11 @@ impl Header {
             requests: state.requests().count() as u64,
             digest: state.digest(),
             compaction_revision: state.compaction_revision(),
-            level: LevelHeader { feature_level: state.feature_level() },
+            level: LevelHeader {
+                feature_level: state.feature_level(),
+                access_keys: state.access_key_count(),
+                root_disabled: state.is_root_disabled(),
+            },
         }
     }
 
@@ -107,7 +124,8 @@ impl Header {
     }
 
     fn records(&self) -> u64 {
-        self.definitions.saturating_add(self.configs).saturating_add(self.requests)
+        let records = self.definitions.saturating_add(self.configs).saturating_add(self.requests);
+        records.saturating_add(self.level.access_keys)
     }
 }
 
@@ -118,6 +136,7 @@ pub(super) enum RecordRef<'a> {
     Definition(&'a Definition),
     Config(&'a Config),
     Request(&'a RememberedOutcome),
+    AccessKey(&'a AccessKey),
 }
 
 /// A record as it is read.
@@ -126,6 +145,7 @@ pub(super) enum Record {
     Definition(Definition),
     Config(Config),
     Request(RememberedOutcome),
+    AccessKey(AccessKey),
 }
 
 /// The last frame.
@@ -151,7 +171,7 @@ impl Totals {
 /// Writes a file record by record.
 #[derive(Debug)]
 pub(super) struct Writer {
-    file: BufWriter<Paced>,
+    file: BufWriter<Sink<Paced>>,
     name: String,
     block: Vec<u8>,
     block_bytes: usize,
@@ -159,11 +179,18 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn create(path: &Path, header: &Header, block_bytes: usize) -> Result<Self, StoreError> {
+    pub(super) fn create(
+        path: &Path,
+        header: &Header,
+        block_bytes: usize,
+        at_rest: &AtRest,
+    ) -> Result<Self, StoreError> {
         let name = path.display().to_string();
-        let file = File::create(path).map_err(io(format!("can't create {name}")))?;
+        let failed = || format!("can't create {name}");
+        let file = File::create(path).map_err(io(failed()))?;
+        let file = Sink::new(Paced::new(file), at_rest, Purpose::Snapshot).map_err(io(failed()))?;
         let mut writer = Self {
-            file: BufWriter::with_capacity(256 << 10, Paced::new(file)),
+            file: BufWriter::with_capacity(256 << 10, file),
             name,
             block: Vec::with_capacity(block_bytes + block_bytes / 4),
             block_bytes,
@@ -187,7 +214,7 @@ impl Writer {
         self.frame(&footer)?;
         let failed = format!("can't write {}", self.name);
         let file = self.file.into_inner().map_err(|error| io(failed.clone())(error.into_error()))?;
-        file.finish().map_err(io(failed))
+        file.finish().and_then(Paced::finish).map_err(io(failed))
     }
 
     fn end_block(&mut self) -> Result<(), StoreError> {
@@ -214,7 +241,7 @@ impl Writer {
 /// Reads a file record by record.
 #[derive(Debug)]
 pub(super) struct Reader {
-    file: BufReader<File>,
+    file: BufReader<Content>,
     name: String,
     pub(super) header: Header,
     block: Vec<u8>,
@@ -225,12 +252,17 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    pub(super) fn open(path: &Path) -> Result<Self, StoreError> {
+    pub(super) fn open(path: &Path, at_rest: &AtRest) -> Result<Self, StoreError> {
         let name = path.display().to_string();
         let file = File::open(path).map_err(io(format!("can't open {name}")))?;
-        let mut file = BufReader::with_capacity(256 << 10, file);
+        let file = Source::new(file, at_rest, Purpose::Snapshot).map_err(read_error(&name))?;
+        Self::new(Content::File(file), name)
+    }
+
+    fn new(content: Content, name: String) -> Result<Self, StoreError> {
+        let mut file = BufReader::with_capacity(256 << 10, content);
         let damaged = |what: &str| StoreError::Damaged(format!("{name} is damaged: {what}"));
-        let header = match files::read_frame(&mut file).map_err(io(format!("can't read {name}")))? {
+        let header = match files::read_frame(&mut file).map_err(read_error(&name))? {
             Frame::Whole(bytes, _) => header(&bytes, &name)?,
             Frame::End => return Err(damaged("it is empty")),
             Frame::Damaged(what) => return Err(damaged(what)),
@@ -261,7 +293,7 @@ impl Reader {
 
     /// The next block's frame; `None` after the footer, whose checksum over the blocks has been compared.
     fn next_block(&mut self) -> Result<Option<Vec<u8>>, StoreError> {
-        match files::read_frame(&mut self.file).map_err(io(format!("can't read {}", self.name)))? {
+        match files::read_frame(&mut self.file).map_err(read_error(&self.name))? {
             Frame::Whole(bytes, check) if bytes.first() == Some(&BLOCK) => {
                 self.totals.block(check);
                 Ok(Some(bytes))
@@ -298,7 +330,7 @@ impl Reader {
         if expected.to_bytes() != bytes {
             return Err(self.damaged("its footer counts different blocks"));
         }
-        if self.file.read(&mut [0]).map_err(io(format!("can't read {}", self.name)))? != 0 {
+        if self.file.read(&mut [0]).map_err(read_error(&self.name))? != 0 {
             return Err(self.damaged("there are bytes after its footer"));
         }
         // The header's count is compared with the footer's here, and by `end` with the records that were
@@ -322,6 +354,20 @@ impl Reader {
 
     pub(super) fn damaged(&self, what: &str) -> StoreError {
         StoreError::Damaged(format!("{} is damaged: {what}", self.name))
+    }
+}
+
+/// The error of a read: what can't be decrypted is damaged.
+pub(super) fn read_error(name: &str) -> impl FnOnce(std::io::Error) -> StoreError + use<> {
+    let name = name.to_owned();
+    move |error| {
+        if error.kind() == ErrorKind::InvalidData {
+            StoreError::Damaged(format!("{name}: {error}"))
+        } else if error.kind() == ErrorKind::Unsupported {
+            StoreError::Newer(format!("{name}: {error}"))
+        } else {
+            io(format!("can't read {name}"))(error)
+        }
     }
 }
 
@@ -353,13 +399,14 @@ pub(in crate::store) fn write(
     state: &State,
     position: &Position,
     block_bytes: usize,
+    at_rest: &AtRest,
 ) -> Result<Header, StoreError> {
     #[cfg(feature = "sabotage")]
     let without_requests = without_requests(state);
     #[cfg(feature = "sabotage")]
     let state = without_requests.as_ref().unwrap_or(state);
     let header = Header::of(state, position);
-    let mut writer = Writer::create(path, &header, block_bytes)?;
+    let mut writer = Writer::create(path, &header, block_bytes, at_rest)?;
     for collection in state.definitions() {
         writer.record(RecordRef::Definition(&collection.definition))?;
         for config in collection.by_key.from(0) {
@@ -368,6 +415,9 @@ pub(in crate::store) fn write(
     }
     for request in state.requests() {
         writer.record(RecordRef::Request(request))?;
+    }
+    for key in state.access_keys() {
+        writer.record(RecordRef::AccessKey(key))?;
     }
     writer.finish()?;
     Ok(header)
@@ -388,17 +438,29 @@ fn without_requests(state: &State) -> Option<State> {
     }
     builder.compaction_revision(state.compaction_revision());
     builder.feature_level(state.feature_level());
+    builder.root_disabled(state.is_root_disabled());
+    for key in state.access_keys() {
+        builder.access_key((**key).clone()).ok()?;
+    }
     builder.finish(state.revision(), state.last_at()).ok()
 }
 
 /// The feature level of the state in a file.
-pub(crate) fn feature_level_of(path: &Path) -> Result<u32, StoreError> {
-    Ok(Reader::open(path)?.header.level.feature_level)
+pub(crate) fn feature_level_of(path: &Path, at_rest: &AtRest) -> Result<u32, StoreError> {
+    Ok(Reader::open(path, at_rest)?.header.level.feature_level)
 }
 
 /// Reads the state of a file, validated by the digest that the header names.
-pub(crate) fn read(path: &Path) -> Result<(State, Header), StoreError> {
-    let mut reader = Reader::open(path)?;
+pub(crate) fn read(path: &Path, at_rest: &AtRest) -> Result<(State, Header), StoreError> {
+    state_of(Reader::open(path, at_rest)?)
+}
+
+/// The same of content that is not in a file of its own.
+pub(super) fn read_content(content: Content, name: String) -> Result<(State, Header), StoreError> {
+    state_of(Reader::new(content, name)?)
+}
+
+fn state_of(mut reader: Reader) -> Result<(State, Header), StoreError> {
     let mut builder = Builder::new();
     let mut definition = None;
     while let Some(record) = reader.next()? {
@@ -412,12 +474,14 @@ pub(crate) fn read(path: &Path) -> Result<(State, Header), StoreError> {
                 builder.config(id, record)
             }
             Record::Request(record) => builder.request(record),
+            Record::AccessKey(record) => builder.access_key(record),
         };
         added.map_err(|error| reader.damaged(&error.0))?;
     }
     let header = reader.header.clone();
     builder.compaction_revision(header.compaction_revision);
     builder.feature_level(header.level.feature_level);
+    builder.root_disabled(header.level.root_disabled);
     let state = builder.finish(header.revision, header.last_at).map_err(|error| reader.damaged(&error.0))?;
     if state.digest() != header.digest {
         return Err(reader.damaged("its records have another digest than its header"));

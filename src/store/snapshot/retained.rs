@@ -8,6 +8,7 @@
 
 use std::{
     fs,
+    io::Read as _,
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
 };
@@ -17,6 +18,10 @@ use crate::{
     state::State,
     store::{
         LogIndex, LogRange, Position, SnapshotFile, StoreError,
+        at_rest::{
+            AtRest, Purpose,
+            stream::{self, Sink, Source},
+        },
         files::{self, io},
     },
 };
@@ -26,6 +31,7 @@ use crate::{
 pub(crate) struct RetainedSnapshots {
     directory: PathBuf,
     block_bytes: usize,
+    at_rest: AtRest,
     /// Ascending.
     files: Mutex<Vec<SnapshotFile>>,
     /// Held while a snapshot is written or installed: one at a time.
@@ -43,11 +49,17 @@ struct AheadMarker {
 
 impl RetainedSnapshots {
     /// Lists the snapshots of a directory; damaged ones are renamed to `.damaged`.
-    pub(crate) fn open(directory: &Path, block_bytes: usize, log: LogRange) -> Result<Self, StoreError> {
+    pub(crate) fn open(
+        directory: &Path,
+        block_bytes: usize,
+        log: LogRange,
+        at_rest: &AtRest,
+    ) -> Result<Self, StoreError> {
         files::make_directory(directory)?;
         let snapshots = Self {
             directory: directory.into(),
             block_bytes,
+            at_rest: at_rest.clone(),
             files: Mutex::default(),
             writing: Mutex::default(),
         };
@@ -57,11 +69,14 @@ impl RetainedSnapshots {
             if name.ends_with(".tmp") {
                 files::remove(&path)?;
             } else if name.starts_with("snapshot-") && name.ends_with(".concord") {
-                match verify(&path) {
+                match convert(&path, at_rest).and_then(|()| verify_named(&path, name, at_rest)) {
                     Ok(file) => files.push(file),
                     Err(error @ StoreError::Damaged(_)) => set_aside(&path, &error)?,
                     Err(error) => return Err(error),
                 }
+            } else if at_rest.seals() && name.ends_with(".damaged") && !is_sealed(&path)? {
+                // What was set aside before encryption was turned on is readable on the disk.
+                files::remove(&path)?;
             }
         }
         files.sort_by_key(|file| file.position.index);
@@ -111,7 +126,7 @@ impl RetainedSnapshots {
         }
         let path = self.path(position.index);
         let unfinished = files::unfinished(&path);
-        let header = file::write(&unfinished, state, position, self.block_bytes)?;
+        let header = file::write(&unfinished, state, position, self.block_bytes, &self.at_rest)?;
         self.mark_ahead(position.index, log_last)?;
         self.adopt(&unfinished, path, header)
     }
@@ -124,7 +139,7 @@ impl RetainedSnapshots {
         log_last: LogIndex,
     ) -> Result<(State, SnapshotFile), StoreError> {
         let _one_at_a_time = self.writing();
-        let (state, header) = file::read(received)?;
+        let (state, header) = file::read(received, &self.at_rest)?;
         let index = header.position.index;
         if let Some(own) = self.newest_first().into_iter().find(|file| file.path == received) {
             return Ok((state, own));
@@ -196,23 +211,64 @@ impl RetainedSnapshots {
 }
 
 /// Reads a file through and compares its checksums.
-pub(crate) fn verify(path: &Path) -> Result<SnapshotFile, StoreError> {
-    let reader = Reader::open(path)?;
+pub(crate) fn verify(path: &Path, at_rest: &AtRest) -> Result<SnapshotFile, StoreError> {
+    let reader = Reader::open(path, at_rest)?;
     let header = reader.header.clone();
     reader.verify()?;
     describe(path, header)
 }
 
+/// The same, and compares its place with its name.
+fn verify_named(path: &Path, name: &str, at_rest: &AtRest) -> Result<SnapshotFile, StoreError> {
+    let file = verify(path, at_rest)?;
+    let number = name.strip_prefix("snapshot-").and_then(|rest| rest.strip_suffix(".concord"));
+    if number.and_then(|number| number.parse().ok()) == Some(file.position.index) {
+        return Ok(file);
+    }
+    Err(StoreError::Damaged(format!("{} is the snapshot of entry {}", path.display(), file.position.index)))
+}
+
 /// Reads a file whole, and its state with it.
-pub(crate) fn decode(path: &Path) -> Result<SnapshotFile, StoreError> {
-    let (_, header) = file::read(path)?;
+pub(crate) fn decode(path: &Path, at_rest: &AtRest) -> Result<SnapshotFile, StoreError> {
+    let (_, header) = file::read(path, at_rest)?;
     describe(path, header)
 }
 
 fn describe(path: &Path, header: Header) -> Result<SnapshotFile, StoreError> {
     let metadata = fs::metadata(path).map_err(io(format!("can't read the size of {}", path.display())))?;
+    let bytes = if is_sealed(path)? { stream::content_bytes(metadata.len()) } else { metadata.len() };
     let Header { position, revision, digest, .. } = header;
-    Ok(SnapshotFile { path: path.into(), position, revision, bytes: metadata.len(), digest })
+    Ok(SnapshotFile { path: path.into(), position, revision, bytes, digest })
+}
+
+/// Whether a file is encrypted.
+fn is_sealed(path: &Path) -> Result<bool, StoreError> {
+    let failed = || format!("can't read {}", path.display());
+    let mut begin = Vec::new();
+    let file = fs::File::open(path).map_err(io(failed()))?;
+    file.take(8).read_to_end(&mut begin).map_err(io(failed()))?;
+    Ok(stream::is_sealed(&begin))
+}
+
+/// Writes a file anew when encryption was turned on or off since it was written.
+fn convert(path: &Path, at_rest: &AtRest) -> Result<(), StoreError> {
+    if at_rest.is_converted() || is_sealed(path)? == at_rest.seals() {
+        return Ok(());
+    }
+    let failed = || format!("can't write {} anew", path.display());
+    let unfinished = files::unfinished(path);
+    let copy = || {
+        let mut from = Source::new(fs::File::open(path)?, at_rest, Purpose::Snapshot)?;
+        let mut to = Sink::new(fs::File::create(&unfinished)?, at_rest, Purpose::Snapshot)?;
+        std::io::copy(&mut from, &mut to)?;
+        to.finish()?.sync_all()
+    };
+    match copy() {
+        Ok(()) => files::rename(&unfinished, path),
+        // What can't be decrypted is found and set aside where the file is verified.
+        Err(error) if error.kind() == std::io::ErrorKind::InvalidData => files::remove(&unfinished),
+        Err(error) => Err(io(failed())(error)),
+    }
 }
 
 fn set_aside(path: &Path, why: &StoreError) -> Result<(), StoreError> {

@@ -1,7 +1,7 @@
 //! A state that was found wrong is removed, and a file that holds none is refused.
 
 use super::{
-    super::{Loaded, StoreError, snapshot},
+    super::{Loaded, StoreError, at_rest::AtRest, snapshot},
     fixture::Fixture,
 };
 
@@ -31,7 +31,7 @@ fn a_whole_file_that_holds_no_state_is_refused_before_it_is_adopted() {
     let own = fixture.snapshot();
     let path = fixture.store().incoming().unwrap();
     snapshot::file::tests::without_a_state(&path);
-    let file = snapshot::retained::verify(&path).unwrap();
+    let file = snapshot::retained::verify(&path, &AtRest::default()).unwrap();
     let refused = fixture.store().verify(&path, &file.position, file.digest);
     assert!(
         matches!(&refused, Err(StoreError::Damaged(why)) if why.contains("no definition")),

@@ -141,7 +141,7 @@ impl Fixture {
                 fs::copy(&path, copy.path().join(path.file_name().unwrap())).ok()?;
             }
         }
-        let trees = trees::Trees::open(copy.path(), 1 << 20).ok()?;
+        let trees = trees::Trees::open(copy.path(), 1 << 20, &AtRest::default()).ok()?;
         let found =
             trees.checkpoint().and_then(|checkpoint| trees.merge_target().map(|target| (checkpoint, target)));
         trees.close().unwrap();
@@ -248,6 +248,7 @@ pub(super) fn proposal(state: &State, revision: Revision, command: Command) -> P
         | Command::Compact { .. }
         | Command::RaiseFeatureLevel { .. }
         | Command::Forget { .. }
+        | Command::Access(_)
         | Command::SetSchema { .. }
         | Command::SetUnique { .. }
         | Command::BuildIndex { .. }
@@ -264,6 +265,7 @@ pub(super) fn proposal(state: &State, revision: Revision, command: Command) -> P
         request,
         definition_read,
         command,
+        key: None,
     }
 }
 

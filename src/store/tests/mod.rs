@@ -1,6 +1,7 @@
 //! The store as a whole: what is loaded after a clean stop, a crash, damage and an installed snapshot.
 
 mod distrusted;
+mod encrypted;
 mod fixture;
 mod half_written;
 mod newer;
@@ -176,7 +177,7 @@ fn sled_that_is_damaged_deleted_or_incomplete_is_rebuilt() {
             fixture.with_sled(|db| drop(db.open_tree("configs").unwrap().pop_max().unwrap().unwrap()));
         },
         |fixture| {
-            let trees = trees::Trees::open(&fixture.sled(), 1 << 20).unwrap();
+            let trees = trees::Trees::open(&fixture.sled(), 1 << 20, &AtRest::default()).unwrap();
             trees.begin_merge(1).unwrap();
             trees.close().unwrap();
         },
@@ -381,7 +382,7 @@ fn an_index_build_is_mirrored_step_by_step_and_continues_after_a_restart() {
                 0 => fixture.check(),
                 1 => {
                     let file = fixture.snapshot();
-                    let (state, _) = snapshot::file::read(&file.path).unwrap();
+                    let (state, _) = snapshot::file::read(&file.path, &AtRest::default()).unwrap();
                     assert_eq!(state.digest(), fixture.state.digest());
                     assert_eq!(state.building().count(), 1);
                 }

@@ -27,6 +27,7 @@ fn a_thread_that_the_disk_holds_up_holds_up_nobody_else() {
     let open::Opened { snapshots, history, start, .. } =
         open::open(directory.path(), &Options::default(), LogRange { purged: 0, last: 0 }).unwrap();
     let inner = Inner {
+        at_rest: Default::default(),
         directory: directory.path().into(),
         snapshots,
         shared: Arc::new(Shared::new(start.newest.clone(), 0, &history)),

@@ -222,3 +222,21 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn reading_the_time_decides_nothing_about_later_times() {
+    let mut log = LogClock::default();
+    log.set_others([2, 3].into_iter());
+    let now = |elapsed| Reading { wall: Timestamp(DATE + DAYS_33.unsigned_abs() + elapsed), elapsed };
+    assert_eq!(
+        log.time(now(0), Timestamp(7)),
+        Timestamp(7),
+        "before a majority is known: that of the newest entry"
+    );
+    assert!(!log.is_set());
+    for id in [2, 3] {
+        log.hear(id, Timestamp(DATE), (0, 0));
+    }
+    log.update(now(0), Timestamp(7), false);
+    assert_eq!(log.time(now(0), Timestamp(7)), Timestamp(DATE), "the majority's, not that of the own clock");
+}

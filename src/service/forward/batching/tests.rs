@@ -27,7 +27,7 @@ use crate::{
 const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 fn request(key: &str) -> WriteRequest {
-    let principal = Principal { id: "root".into() };
+    let principal = Principal::root();
     let caller = Caller { principal, reason: None, idempotency_key: None, dry_run: false };
     let write = Write::DeleteConfig { definition: "d".into(), key: key.into(), expect: Expect::Any };
     WriteRequest { caller, write }

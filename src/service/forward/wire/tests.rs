@@ -18,7 +18,7 @@ fn unhex(text: &str) -> Vec<u8> {
 }
 
 fn request(write: Write) -> WriteRequest {
-    let principal = Principal { id: "root".into() };
+    let principal = Principal::root();
     let idempotency_key = Some(IdempotencyKey { id: [1; 16], fingerprint: [2; 16] });
     let caller = Caller { principal, reason: Some("because".into()), idempotency_key, dry_run: false };
     WriteRequest { caller, write }
@@ -29,8 +29,18 @@ fn writes() -> Vec<Write> {
     let document = |text: &str| Document { text: text.into(), value: serde_json::Value::Null };
     let (key, indexes) = (String::from("app"), vec![String::from("a.b")]);
     vec![
-        Write::CreateDefinition { key: key.clone(), indexes: indexes.clone(), schema: Some(document("{}")) },
-        Write::CreateDefinition { key: key.clone(), indexes: Vec::new(), schema: None },
+        Write::CreateDefinition {
+            key: key.clone(),
+            indexes: indexes.clone(),
+            schema: Some(document("{}")),
+            format_assertion: None,
+        },
+        Write::CreateDefinition {
+            key: key.clone(),
+            indexes: Vec::new(),
+            schema: None,
+            format_assertion: None,
+        },
         Write::SetIndexes { key: key.clone(), indexes, expect: Expect::Present },
         Write::DeleteDefinition { key: key.clone(), expect: Expect::At(9), restrict: true },
         Write::WriteConfig {
@@ -50,22 +60,37 @@ fn writes() -> Vec<Write> {
         Write::SetSchema(NewSchema {
             key: key.clone(),
             schema: Some(document("{}")),
+            format_assertion: None,
             expect: Expect::At(9),
             force: true,
             compiled: Compiled::default(),
         }),
         Write::SetUnique(NewUnique { key: key.clone(), paths: vec!["a".into()], expect: Expect::Present }),
         Write::PatchConfig {
-            definition: key,
+            definition: key.clone(),
             key: "db".into(),
             patch: Patch { format: PatchFormat::Json, document: document("[]") },
             expect: Expect::At(3),
         },
+        Write::CreateDefinition {
+            key: key.clone(),
+            indexes: Vec::new(),
+            schema: Some(document("{}")),
+            format_assertion: Some(true),
+        },
+        Write::SetSchema(NewSchema {
+            key,
+            schema: Some(document("{}")),
+            format_assertion: Some(false),
+            expect: Expect::Present,
+            force: false,
+            compiled: Compiled::default(),
+        }),
     ]
 }
 
 /// The bytes of [`writes`], each as recorded when its kind was first sent.
-const WRITES: [&str; 10] = [
+const WRITES: [&str; 12] = [
     "00036170700103612e6201027b7d",
     "00036170700000",
     "01036170700103612e6202",
@@ -76,6 +101,8 @@ const WRITES: [&str; 10] = [
     "060361707001027b7d030901",
     "070361707001016102",
     "080361707002646201025b5d0303",
+    "0b036170700001027b7d01",
+    "0c0361707001027b7d020000",
 ];
 
 /// What precedes each of them: the version, the caller and 1500 ms.
@@ -85,7 +112,7 @@ const CALLER: &str =
 #[test]
 fn every_write_is_encoded_as_recorded_and_decoded_as_it_was() {
     let mut cases: Vec<_> = writes().into_iter().zip(WRITES.map(String::from)).collect();
-    cases.push((Write::Batch(writes()), format!("090a{}", WRITES.concat())));
+    cases.push((Write::Batch(writes()), format!("090c{}", WRITES.concat())));
     for (write, recorded) in cases {
         let request = request(write);
         let wire = WireRequest::of(&request, Duration::from_millis(1500));

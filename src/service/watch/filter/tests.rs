@@ -28,7 +28,10 @@ fn state(indexes: &[&str]) -> State {
     let indexes = indexes.iter().map(|path| (*path).to_owned()).collect();
     let command = Command::CreateDefinition { key: key("d"), indexes, schema: None };
     let (at, by) = (Timestamp(1), "root".to_owned());
-    state.apply(1, &Proposal { at, by, reason: None, request: None, definition_read: None, command });
+    state.apply(
+        1,
+        &Proposal { at, by, reason: None, request: None, definition_read: None, command, key: None },
+    );
     state
 }
 
@@ -67,7 +70,7 @@ fn a_scope_contains_its_definitions_and_configs() {
         deleted("d"),
     ]);
     let select = |scope| selection(scope, &[], &[]).unwrap().select(&all);
-    assert_eq!(select(Scope::All), Some(Selected::All));
+    assert_eq!(select(Scope::Visible(KeySet::ALL)), Some(Selected::All));
     assert_eq!(select(only(&["d"])), Some(items(&[(0, false), (2, false)])));
     assert_eq!(select(only(&["d", "e"])), Some(Selected::All));
     assert_eq!(select(only(&["f"])), None);
@@ -114,7 +117,10 @@ fn a_filter_follows_its_definition() {
 
 #[test]
 fn a_filter_needs_one_existing_definition_and_an_indexed_path() {
-    assert!(matches!(selection(Scope::All, &[("n", "1")], &["n"]), Err(Refusal::Invalid(_))));
+    assert!(matches!(
+        selection(Scope::Visible(KeySet::ALL), &[("n", "1")], &["n"]),
+        Err(Refusal::Invalid(_))
+    ));
     assert!(matches!(selection(only(&["d", "e"]), &[("n", "1")], &["n"]), Err(Refusal::Invalid(_))));
     let missing = selection(only(&["e"]), &[("n", "1")], &["n"]).unwrap_err();
     assert_eq!(missing, Rejection::DefinitionNotFound.into());

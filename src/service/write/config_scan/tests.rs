@@ -7,6 +7,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
+use crate::model::schema::Formats;
 use crate::model::{
     command::{Command, Expect, Proposal, Verdict},
     document::Document,
@@ -29,7 +30,8 @@ impl World {
         let is_write = matches!(command, Command::WriteConfig { .. });
         let definition_read = is_write.then(|| self.found().definition.revision);
         let (by, reason, request) = ("root".into(), None, None);
-        let proposal = Proposal { at: Timestamp(1), by, reason, request, definition_read, command };
+        let proposal =
+            Proposal { at: Timestamp(1), by, reason, request, definition_read, command, key: None };
         let verdict = self.0.apply(self.0.revision() + 1, &proposal).0;
         assert!(matches!(verdict, Verdict::Decided(Ok(_))), "{verdict:?}");
     }
@@ -74,21 +76,28 @@ fn cancel() -> Cancel {
     Cancel::new(CancellationToken::new(), Instant::now() + Duration::from_secs(600))
 }
 
+const LEVEL_1: SchemaRules = SchemaRules { formats: Formats::ByDraft, level: 1 };
+
 fn schema(schema: Option<Value>) -> Scan {
     let schema = schema.map(Document::new);
-    Scan::of(&Write::SetSchema(NewSchema {
-        key: "d".into(),
-        schema,
-        expect: Expect::Present,
-        force: false,
-        compiled: Compiled::default(),
-    }))
+    Scan::of(
+        &Write::SetSchema(NewSchema {
+            key: "d".into(),
+            schema,
+            expect: Expect::Present,
+            force: false,
+            format_assertion: None,
+            compiled: Compiled::default(),
+        }),
+        LEVEL_1,
+    )
     .unwrap()
 }
 
 fn unique(paths: &[&str]) -> Scan {
     let paths = paths.iter().copied().map(String::from).collect();
-    Scan::of(&Write::SetUnique(NewUnique { key: "d".into(), paths, expect: Expect::Present })).unwrap()
+    Scan::of(&Write::SetUnique(NewUnique { key: "d".into(), paths, expect: Expect::Present }), LEVEL_1)
+        .unwrap()
 }
 
 fn keys(report: &Report) -> Vec<&str> {

@@ -16,7 +16,7 @@ fn document(text: &str) -> Document {
 }
 
 fn request(write: Write) -> WriteRequest {
-    let principal = Principal { id: "root".into() };
+    let principal = Principal::root();
     let caller = Caller { principal, reason: None, idempotency_key: None, dry_run: false };
     WriteRequest { caller, write }
 }
@@ -28,7 +28,8 @@ fn put(key: &str, text: &str, expect: Expect) -> Write {
 fn prepared(state: &State, request: &WriteRequest) -> Result<Prepared, Refusal> {
     let found = state.definition(request.write.definition());
     let budget = Budget::of_test(&request.write);
-    prepare(state, found, request, (&Validators::default(), &Limits::default(), &budget))
+    let rules = (&Validators::default(), &Limits::default(), &budget);
+    prepare(state, found, request, &request.caller.principal, rules)
 }
 
 /// Prepares a write and applies it at a revision.
@@ -36,7 +37,7 @@ fn apply(state: &mut State, revision: Revision, request: &WriteRequest) -> Verdi
     let Prepared::Propose { command, definition_read } = prepared(state, request).unwrap() else {
         panic!("decided before")
     };
-    let proposal = request.proposal(Timestamp(1), command, definition_read);
+    let proposal = request.proposal(Timestamp(1), command, definition_read, None);
     state.apply(revision, &proposal).0
 }
 
@@ -45,7 +46,11 @@ fn state() -> State {
     let mut state = State::new();
     let schema = document(r#"{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]}"#);
     let (key, indexes) = ("app".into(), vec!["n".into()]);
-    apply(&mut state, 1, &request(Write::CreateDefinition { key, indexes, schema: Some(schema) }));
+    apply(
+        &mut state,
+        1,
+        &request(Write::CreateDefinition { key, indexes, schema: Some(schema), format_assertion: None }),
+    );
     apply(&mut state, 2, &request(put("db", r#"{"n":1}"#, Expect::Absent)));
     state
 }
@@ -127,6 +132,7 @@ fn violations_say_where_in_the_body_they_are() {
         key: "new".into(),
         indexes: indexes.iter().copied().map(String::from).collect(),
         schema: Some(document(schema)),
+        format_assertion: None,
     };
     assert_eq!(locs(create(&[], r#"{"type":"nothing"}"#)), ["json_schema".into()]);
     assert_eq!(locs(create(&["x"], r#"{"properties":{"n":{}}}"#)), ["indexes".into()]);
@@ -160,7 +166,12 @@ fn a_rejection_of_a_request_with_an_idempotency_key_is_left_to_the_log_unless_it
 #[test]
 fn a_definition_without_a_schema_takes_any_object() {
     let mut state = State::new();
-    let bare = Write::CreateDefinition { key: "app".into(), indexes: Vec::new(), schema: None };
+    let bare = Write::CreateDefinition {
+        key: "app".into(),
+        indexes: Vec::new(),
+        schema: None,
+        format_assertion: None,
+    };
     apply(&mut state, 1, &request(bare));
     assert!(prepared(&state, &request(put("k", r#"{"any":[1]}"#, Expect::Absent))).is_ok());
     assert!(prepared(&state, &request(put("k", "[1]", Expect::Absent))).is_err());
@@ -202,7 +213,16 @@ fn intake_names_the_limit_and_refuses_a_bad_key() {
 /// What the preparation of a batch of this patch is refused with, so often in one batch.
 fn refused_patches(data: &str, format: PatchFormat, patch: &str, count: usize) -> Refusal {
     let (mut state, key) = (State::new(), || "app".to_owned());
-    apply(&mut state, 1, &request(Write::CreateDefinition { key: key(), indexes: vec![], schema: None }));
+    apply(
+        &mut state,
+        1,
+        &request(Write::CreateDefinition {
+            key: key(),
+            indexes: vec![],
+            schema: None,
+            format_assertion: None,
+        }),
+    );
     apply(&mut state, 2, &request(put("db", data, Expect::Absent)));
     let patch = Patch { format, document: document(patch) };
     let write = |_| Write::PatchConfig {

@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use serde_json::json;
 
 use super::*;
+use crate::model::schema::Formats;
 use crate::{
     model::{
         command::{Expect, Verdict},
@@ -20,7 +21,7 @@ use crate::{
 };
 
 fn request(write: Write) -> WriteRequest {
-    let principal = Principal { id: "root".into() };
+    let principal = Principal::root();
     let caller = Caller { principal, reason: None, idempotency_key: None, dry_run: false };
     WriteRequest { caller, write }
 }
@@ -28,13 +29,14 @@ fn request(write: Write) -> WriteRequest {
 fn set(compiled: Compiled) -> WriteRequest {
     let schema = Some(Document::new(json!({"properties": {"n": {"type": "integer"}}})));
     let (key, expect, force) = ("d".into(), Expect::Present, false);
-    request(Write::SetSchema(NewSchema { key, schema, expect, force, compiled }))
+    request(Write::SetSchema(NewSchema { key, schema, format_assertion: None, expect, force, compiled }))
 }
 
 fn prepared(state: &State, request: &WriteRequest) -> Result<Prepared, Refusal> {
     let found = state.definition(request.write.definition());
     let budget = Budget::of_test(&request.write);
-    prepare(state, found, request, (&Validators::default(), &Limits::default(), &budget))
+    let rules = (&Validators::default(), &Limits::default(), &budget);
+    prepare(state, found, request, &request.caller.principal, rules)
 }
 
 /// The revision of the definition that a write was prepared against.
@@ -48,7 +50,7 @@ fn read(state: &State, request: &WriteRequest) -> Option<Revision> {
 fn apply(state: &mut State, request: &WriteRequest) {
     let Prepared::Propose { command, definition_read } = prepared(state, request).unwrap() else { panic!() };
     let (verdict, _) =
-        state.apply(state.revision() + 1, &request.proposal(Timestamp(1), command, definition_read));
+        state.apply(state.revision() + 1, &request.proposal(Timestamp(1), command, definition_read, None));
     assert!(matches!(verdict, Verdict::Decided(Ok(_))), "{verdict:?}");
 }
 
@@ -56,9 +58,11 @@ fn apply(state: &mut State, request: &WriteRequest) {
 fn state() -> State {
     let mut state = State::new();
     let (key, indexes, schema) = ("d".into(), Vec::new(), None);
-    apply(&mut state, &request(Write::CreateDefinition { key, indexes, schema }));
+    apply(&mut state, &request(Write::CreateDefinition { key, indexes, schema, format_assertion: None }));
     state
 }
+
+const LEVEL_1: SchemaRules = SchemaRules { formats: Formats::ByDraft, level: 1 };
 
 #[test]
 fn the_schema_that_the_first_preparation_compiled_serves_later_ones_and_the_scan() {
@@ -68,12 +72,12 @@ fn the_schema_that_the_first_preparation_compiled_serves_later_ones_and_the_scan
     let set = set(compiled.clone());
     assert!(compiled.0.get().is_none());
     assert_eq!(read(&state, &set), Some(1));
-    let cached = compiled.0.get().expect("the first preparation compiled it").clone().unwrap();
+    let cached = compiled.0.get().expect("the first preparation compiled it").1.clone().unwrap();
 
     let (key, indexes, expect) = ("d".into(), vec!["n".into()], Expect::Present);
     apply(&mut state, &request(Write::SetIndexes { key, indexes, expect }));
     assert_eq!(read(&state, &set), Some(2));
-    let scan = Scan::of(&set.write).unwrap();
+    let scan = Scan::of(&set.write, LEVEL_1).unwrap();
     // The third reference is the scan's; the others are this one and the write's.
     assert_eq!(Arc::strong_count(&cached), 3);
     drop(scan);
@@ -84,12 +88,14 @@ fn the_schema_that_the_first_preparation_compiled_serves_later_ones_and_the_scan
 fn a_preparation_that_finds_a_compiled_schema_does_not_compile_it() {
     let state = state();
     // A compilation would succeed: this error can only come from the cache.
-    let cached = Err(vec![Violation::new("as it was cached")]);
+    let cached = (LEVEL_1, Err(vec![Violation::new("as it was cached")]));
     let again = set(Compiled(Arc::new(OnceLock::from(cached))));
     let Err(Refusal::Invalid(Invalid::Violations(violations))) = prepared(&state, &again) else {
         panic!("compiled by the preparation")
     };
     assert_eq!(violations[0].msg, "as it was cached");
-    let Err(Refusal::Internal(text)) = Scan::of(&again.write) else { panic!("compiled by the check") };
+    let Err(Refusal::Internal(text)) = Scan::of(&again.write, LEVEL_1) else {
+        panic!("compiled by the check")
+    };
     assert!(text.contains("as it was cached"), "{text}");
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 fn set_schema(text: Option<&str>, configs_read: Option<u64>) -> Proposal {
-    let (key, schema, expect) = (key("d"), text.map(Arc::from), Expect::Present);
+    let (key, schema, expect) = (key("d"), text.map(Into::into), Expect::Present);
     proposal(Command::SetSchema { key, schema, expect, configs_read })
 }
 

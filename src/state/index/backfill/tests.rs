@@ -38,6 +38,7 @@ fn apply(state: &mut State, command: Command) -> (Verdict, Option<Change>) {
         request: None,
         definition_read: read,
         command,
+        key: None,
     };
     state.apply(revision, &proposal)
 }

@@ -28,7 +28,7 @@ pub(crate) fn change(revision: Revision) -> Change {
 }
 
 fn open(directory: &Path) -> HistoryWriter {
-    HistoryWriter::open(directory, 1 << 20).unwrap()
+    HistoryWriter::open(directory, 1 << 20, &AtRest::default()).unwrap()
 }
 
 /// Reads as the readers do while the writer is running.
@@ -63,7 +63,7 @@ fn changes_are_read_as_written_and_never_written_twice() {
 #[test]
 fn segments_are_sealed_when_full_and_read_as_one() {
     let directory = tempfile::tempdir().unwrap();
-    let mut writer = HistoryWriter::open(directory.path(), 300).unwrap();
+    let mut writer = HistoryWriter::open(directory.path(), 300, &AtRest::default()).unwrap();
     for revision in 1..=40 {
         writer.write(&change(revision)).unwrap();
     }
@@ -75,7 +75,7 @@ fn segments_are_sealed_when_full_and_read_as_one() {
     let on_disk: u64 =
         fs::read_dir(directory.path()).unwrap().map(|file| file.unwrap().metadata().unwrap().len()).sum();
     assert_eq!(writer.bytes(), on_disk);
-    let again = HistoryWriter::open(directory.path(), 300).unwrap();
+    let again = HistoryWriter::open(directory.path(), 300, &AtRest::default()).unwrap();
     assert_eq!((again.applied(), again.bytes()), (40, on_disk));
 }
 
@@ -194,7 +194,7 @@ fn subject() -> Subject {
 )]
 fn a_record_is_found_across_segments_deletions_and_a_restart() {
     let directory = tempfile::tempdir().unwrap();
-    let mut writer = HistoryWriter::open(directory.path(), 400).unwrap();
+    let mut writer = HistoryWriter::open(directory.path(), 400, &AtRest::default()).unwrap();
     let record = |revision| Arc::new(config("k", revision, &format!("{{\"r\":{revision}}}")));
     let mut last: Option<Arc<crate::model::record::Config>> = None;
     for revision in 1..=60 {
@@ -236,7 +236,7 @@ fn a_record_is_found_across_segments_deletions_and_a_restart() {
         assert_eq!(history.last_revision_at(Timestamp(33)).unwrap(), 33);
         assert_eq!(history.last_revision_at(Timestamp(0)).unwrap(), 0);
         drop(writer);
-        writer = HistoryWriter::open(directory.path(), 400).unwrap();
+        writer = HistoryWriter::open(directory.path(), 400, &AtRest::default()).unwrap();
     }
     // Removing everything below the compaction revision leaves what is above it unchanged.
     writer.compact(31).unwrap();

@@ -6,7 +6,10 @@ use super::*;
 use crate::{
     model::time::Timestamp,
     state::Edit,
-    store::snapshot::file::tests::{config, definition},
+    store::{
+        at_rest::AtRest,
+        snapshot::file::tests::{config, definition},
+    },
 };
 
 /// The revision at an entry: another number, so that a test fails where one is taken for the other.
@@ -28,7 +31,7 @@ fn checkpoint(index: LogIndex) -> Checkpoint {
 
 /// A mirror whose first rebuild is complete.
 fn start(directory: &Path, backlog_max: usize) -> Mirror {
-    let databases = DatabaseDir::open(directory, 1 << 20).unwrap();
+    let databases = DatabaseDir::open(directory, 1 << 20, AtRest::default()).unwrap();
     let newest = (State::new(), Position { index: 0, raft_meta: Vec::new() });
     let mut mirror = Mirror::new(MirrorStart { databases, trees: None, existed: false, newest }, backlog_max);
     work(&mut mirror, idle(0));

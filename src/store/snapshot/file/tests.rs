@@ -3,7 +3,10 @@
 use std::{fs, sync::Arc};
 
 use super::*;
-use crate::model::{command::IdempotencyKey, error::Rejection, index::Indexing, key::Key, record::Entry};
+use crate::model::{
+    access_key::tests::key, command::IdempotencyKey, error::Rejection, index::Indexing, key::Key,
+    record::Entry,
+};
 
 pub(crate) fn definition(id: Revision) -> Definition {
     Definition {
@@ -43,7 +46,7 @@ pub(crate) fn remembered(revision: Revision) -> RememberedOutcome {
 pub(crate) fn without_a_state(path: &Path) {
     let header = Header::of(&State::new(), &Position { index: 9, raft_meta: Vec::new() });
     let header = Header { configs: 1, ..header };
-    let mut writer = Writer::create(path, &header, 1 << 10).unwrap();
+    let mut writer = Writer::create(path, &header, 1 << 10, &AtRest::default()).unwrap();
     writer.record(RecordRef::Config(&config("k", 9, "1"))).unwrap();
     writer.finish().unwrap();
 }
@@ -55,6 +58,7 @@ fn sample(path: &Path, configs: u64) -> Vec<Record> {
         records.push(Record::Config(config(&format!("k{number:05}"), number + 2, &data)));
     }
     records.push(Record::Request(remembered(9)));
+    records.push(Record::AccessKey(key(9)));
     let header = Header {
         format: FORMAT,
         position: Position { index: 9, raft_meta: vec![1, 2, 3] },
@@ -65,14 +69,15 @@ fn sample(path: &Path, configs: u64) -> Vec<Record> {
         requests: 1,
         digest: u128::MAX - 5,
         compaction_revision: 3,
-        level: LevelHeader { feature_level: 2 },
+        level: LevelHeader { feature_level: 2, access_keys: 1, root_disabled: true },
     };
-    let mut writer = Writer::create(path, &header, 100).unwrap();
+    let mut writer = Writer::create(path, &header, 100, &AtRest::default()).unwrap();
     for record in &records {
         let record = match record {
             Record::Definition(record) => RecordRef::Definition(record),
             Record::Config(record) => RecordRef::Config(record),
             Record::Request(record) => RecordRef::Request(record),
+            Record::AccessKey(record) => RecordRef::AccessKey(record),
         };
         writer.record(record).unwrap();
     }
@@ -81,7 +86,7 @@ fn sample(path: &Path, configs: u64) -> Vec<Record> {
 }
 
 fn read_all(path: &Path) -> Result<Vec<Record>, StoreError> {
-    let mut reader = Reader::open(path)?;
+    let mut reader = Reader::open(path, &AtRest::default())?;
     let mut records = Vec::new();
     while let Some(record) = reader.next()? {
         records.push(record);
@@ -90,7 +95,7 @@ fn read_all(path: &Path) -> Result<Vec<Record>, StoreError> {
 }
 
 fn verify(path: &Path) -> Result<(), StoreError> {
-    Reader::open(path).and_then(Reader::verify)
+    Reader::open(path, &AtRest::default()).and_then(Reader::verify)
 }
 
 #[test]

@@ -1,0 +1,650 @@
+"""Clicks through the console in a real browser, on three real nodes. Started by scripts/console-test.sh.
+
+    console-test.py [--shots DIR] [--files DIR] [--only NAME...]
+
+Each function below whose name begins with `check_` is a capability; they run in their order and build on one another. In
+the middle the leader is killed. On every page, in both themes, axe-core looks for what people with a keyboard or a screen
+reader would miss. Nothing may be fetched from elsewhere, and the page's policy may never be broken.
+
+--shots DIR  writes a screenshot of every page in both themes
+--files DIR  serves the console's files from a directory instead of the binary, to work on them without a build
+--only NAME  runs the sign-in and these checks only
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+from playwright.sync_api import expect, sync_playwright
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "console"))
+from browser import BINARY, KEY, PATIENCE_MS, Cluster, Console, wait_for  # noqa: E402
+
+CONFIGS = 10_000
+FIRST_LOAD_BYTES_MAX = 60 * 1024
+SCHEMA = {
+    "type": "object", "title": "Service limits", "required": ["plan", "owner"], "additionalProperties": False,
+    "properties": {
+        "plan": {"enum": ["free", "pro", "enterprise"], "description": "What the tenant pays for"},
+        "owner": {"type": "string", "minLength": 2, "description": "The team that answers for it"},
+        "enabled": {"type": "boolean", "default": True},
+        "quota": {"type": "object", "properties": {"requests": {"type": "integer", "minimum": 0}, "burst": {"type": "number"}}},
+        "regions": {"type": "array", "items": {"enum": ["eu", "us", "ap"]}},
+        "note": {"type": ["string", "null"]},
+    },
+}
+
+
+# --- What the console can do ---------------------------------------------------------------------------------------
+
+
+def sign_in(c):
+    """A wrong key is refused and not kept; the first load is small; the key is in no address."""
+    sizes = {}
+
+    def finished(request):
+        response = request.response()
+        sizes[request.url] = sizes.get(request.url, 0) + request.sizes()["responseBodySize"] if response else 0
+
+    c.page.on("requestfinished", finished)
+    c.page.goto(f"{c.origin}/ui")
+    expect(c.page.get_by_label("Access key")).to_be_focused()
+    c.look("sign-in")
+    c.page.get_by_label("Access key").fill("a wrong key")
+    c.page.keyboard.press("Enter")
+    expect(c.page.get_by_role("alert")).to_contain_text("not accepted")
+    assert c.page.evaluate("sessionStorage.length") == 0
+    c.page.get_by_label("Access key").fill(KEY)
+    c.page.keyboard.press("Enter")
+    expect(c.heading("Definitions")).to_be_visible()
+    expect(c.page.get_by_text("There is no definition yet")).to_be_visible()
+    c.page.remove_listener("requestfinished", finished)
+    files = {url: size for url, size in sizes.items() if "/ui" in url}
+    assert not any("editor.js" in url for url in files), "the editor is loaded when somebody edits"
+    total = sum(files.values())
+    c.first_load = total
+    if not c.options.files:
+        assert 10_000 < total <= FIRST_LOAD_BYTES_MAX, f"the first load has {total} bytes: {files}"
+    assert KEY not in c.page.url and c.page.evaluate("[...Object.keys(localStorage)].filter((name) => name.includes('key')).length") == 0
+    c.look("definitions-empty")
+
+
+def check_modules(c):
+    """What the modules without a page promise."""
+    units = (pathlib.Path(__file__).resolve().parent / "console" / "units.js").read_text()
+    wrong = c.page.evaluate(units[units.index("async (seed)"):].replace('"./lib/', '"/ui/lib/'), 7)
+    assert not wrong, wrong
+
+
+def check_new_definition(c):
+    """A definition from the keyboard: its key, its schema, its indexed fields, tried by the node meanwhile."""
+    c.page.keyboard.press("n")
+    expect(c.heading("New definition")).to_be_visible()
+    c.page.get_by_label("Key", exact=True).fill("limits")
+    c.edit_text("JSON schema", '{"properties": {"a": 12}}')
+    c.state("The node would not take it")
+    c.edit_text("JSON schema", '{"properties": ')
+    c.state("No JSON")
+    c.look("new-definition")
+    c.edit_text("JSON schema", json.dumps(SCHEMA, indent=2))
+    for path in ("plan", "owner", "enabled", "quota.requests"):
+        c.page.get_by_role("checkbox", name=path, exact=True).check()
+    c.state("The node would take it")
+    c.button("Create it").click()
+    expect(c.heading("limits")).to_be_visible()
+    assert c.cluster.data(1, "/config_definition/limits")["indexes"] == ["plan", "owner", "enabled", "quota.requests"]
+    expect(c.page.get_by_text("There is no config yet")).to_be_visible()
+    c.look("configs-empty")
+
+
+def check_new_config(c):
+    """The form and the JSON are one state; what breaks the schema is said at its place before anything is saved."""
+    c.page.keyboard.press("n")
+    expect(c.heading("New config")).to_be_visible()
+    c.page.get_by_label("Key", exact=True).fill("first")
+    form = c.page.get_by_role("region", name="Form")
+    form.get_by_label("owner", exact=True).fill("x")
+    c.state("1 place breaks the schema")
+    expect(form.locator(".error")).to_contain_text("2")
+    c.look("new-config")
+    form.get_by_label("owner", exact=True).fill("search")
+    form.get_by_role("button", name="Set quota").click()
+    form.get_by_role("button", name="Set requests").click()
+    form.get_by_label("requests", exact=True).fill("250")
+    form.get_by_role("button", name="Set regions").click()
+    form.get_by_role("button", name="Add an item").click()
+    assert '"requests": 250' in c.text_of_editor() and '"regions": ["eu"]' in c.text_of_editor()
+    # A number that no browser can hold, beside one that keeps its decimal.
+    c.edit_text("Data of the config as JSON", '{"plan": "free", "owner": "search", "quota": {"requests": 123456789012345678901234567890, "burst": 7.0}}')
+    expect(form.get_by_label("requests", exact=True)).to_have_value("123456789012345678901234567890")
+    c.page.get_by_label("Reason", exact=True).fill("der erste – für alle")
+    c.state("The node would take it")
+    c.page.keyboard.press("Control+s")
+    expect(c.heading("first")).to_be_visible()
+    _, body = c.cluster.call(1, "GET", "/config_definition/limits/config/first")
+    assert '"requests":123456789012345678901234567890,"burst":7.0' in body, body
+    entry = c.cluster.data(1, "/config_definition/limits/config/first/history")["results"][0]
+    assert entry["reason"] == "der erste – für alle", entry
+
+
+def seed(c):
+    plans, owners = ["free", "pro", "enterprise"], ["search", "payments", "billing", "core"]
+    for begin in range(0, CONFIGS, 1000):
+        operations = [{
+            "op": "create_config", "config_definition_key": "limits", "config_key": f"tenant-{n:05}",
+            "data": {"plan": plans[n % 3], "owner": owners[n % 4], "enabled": n % 5 != 0, "quota": {"requests": n * 7 % 100_000, "burst": 1.5}},
+        } for n in range(begin, begin + 1000)]
+        status, body = c.cluster.call(1, "POST", "/batch", {"operations": operations}, [("X-Change-Reason", "first load")])
+        assert status == 200, body
+
+
+def check_table(c):
+    """Ten thousand configs: any place of them at once; filters, sorts, search; the address says it all."""
+    seed(c)
+    c.open("d/limits", "limits")
+    table = c.page.get_by_role("table", name="Configs of limits")
+    expect(c.page.get_by_text(f"{CONFIGS + 1:,} configs")).to_be_visible()
+    assert table.get_by_role("row").count() < 60, "only what is in view is in the page"
+    for place, key in ((0.5, "tenant-05"), (1, f"tenant-{CONFIGS - 1:05}"), (0.25, "tenant-02")):
+        began = time.monotonic()
+        table.evaluate("(box, at) => { box.scrollTop = at * (box.scrollHeight - box.clientHeight); }", place)
+        expect(table.get_by_role("cell", name=re.compile(f"^{key}")).first).to_be_visible()
+        took = time.monotonic() - began
+        c.scrolled = max(getattr(c, "scrolled", 0), took)
+    table.evaluate("(box) => { box.scrollTop = 0; }")
+    c.look("configs")
+    c.button("quota.requests").click()
+    c.button("quota.requests").click()
+    expect(table.get_by_role("columnheader", name="quota.requests")).to_have_attribute("aria-sort", "descending")
+    expect(table.get_by_role("cell").nth(0)).to_contain_text("first")
+    c.button("+ Filter").click()
+    c.page.get_by_label("Field", exact=True).select_option("quota.requests")
+    c.page.get_by_label("Comparison", exact=True).select_option("gte")
+    c.page.get_by_label("Value", exact=True).fill("69000")
+    c.button("Add").click()
+    expected = sum(1 for n in range(CONFIGS) if n * 7 % 100_000 >= 69000) + 1
+    expect(c.page.get_by_text(f"{expected:,} configs found")).to_be_visible()
+    c.look("configs-filtered")
+    c.page.reload()
+    expect(c.page.get_by_text(f"{expected:,} configs found")).to_be_visible()
+    c.page.get_by_label("Search configs by key").fill("no such key")
+    expect(c.page.get_by_text("No config fits")).to_be_visible()
+    c.button("Show all").click()
+    expect(c.page.get_by_text(f"{CONFIGS + 1:,} configs")).to_be_visible()
+    c.button("+ Filter").click()
+    c.page.get_by_label("Field", exact=True).select_option("created_at")
+    c.page.get_by_label("Value", exact=True).fill("yesterday")
+    c.button("Add").click()
+    expect(c.page.get_by_role("alert")).to_contain_text("Not valid")
+    c.page.get_by_role("button", name=re.compile("Remove the filter")).click()
+    # The keyboard alone: into the table, down, open.
+    c.open("d/limits?by=config_key&order=asc", "limits")
+    expect(table.get_by_role("cell", name="first", exact=True)).to_be_visible()
+    table.focus()
+    c.page.keyboard.press("ArrowDown")
+    c.page.keyboard.press("Enter")
+    expect(c.heading("tenant-00000")).to_be_visible()
+
+
+def check_live(c):
+    """What somebody else writes appears by itself and is marked."""
+    c.open("d/limits?q=live-", "limits")
+    expect(c.page.locator(".dot.live")).to_be_visible()
+    assert c.cluster.call(3, "PUT", "/config_definition/limits/config/live-1", {"data": {"plan": "pro", "owner": "core"}}, [("If-None-Match", "*")])[0] == 201
+    row = c.page.get_by_role("table").get_by_role("row").filter(has_text="live-1")
+    expect(row).to_be_visible()
+    assert c.cluster.call(3, "PUT", "/config_definition/limits/config/live-1", {"data": {"plan": "free", "owner": "core"}})[0] == 200
+    expect(row).to_contain_text("free")
+    assert c.cluster.call(3, "DELETE", "/config_definition/limits/config/live-1")[0] == 200
+    expect(row).to_have_count(0)
+
+
+def check_view_and_edit(c):
+    """View first, edit second; leaving with unsaved text asks."""
+    c.open("d/limits/c/tenant-00001", "tenant-00001")
+    expect(c.page.get_by_role("region", name="Fields")).to_contain_text("What the tenant pays for")
+    c.look("config")
+    c.page.keyboard.press("e")
+    expect(c.heading("Edit tenant-00001")).to_be_visible()
+    form = c.page.get_by_role("region", name="Form")
+    form.get_by_label("plan", exact=True).select_option("enterprise")
+    c.state("The node would take it")
+    c.look("edit")
+    c.page.once("dialog", lambda dialog: dialog.dismiss())
+    c.page.get_by_role("link", name="Cluster").click()
+    expect(c.heading("Edit tenant-00001")).to_be_visible()
+    c.edit_text("Data of the config as JSON", '{"plan": "gold", "owner": "core", "extra": 1}')
+    c.state("2 places break the schema")
+    c.edit_text("Data of the config as JSON", '{"plan": "pro", "owner": "core", "note": null}')
+    c.state("The node would take it")
+    c.button("Save").click()
+    c.said("tenant-00001 is saved")
+    assert c.cluster.data(2, "/config_definition/limits/config/tenant-00001")["data"] == {"plan": "pro", "owner": "core", "note": None}
+
+
+def check_three_way(c):
+    """Somebody saves the config while it is edited: both changes are put together, and nothing is overwritten unseen."""
+    put = lambda data: c.cluster.call(3, "PUT", "/config_definition/limits/config/both", {"data": data})
+    assert c.cluster.call(3, "POST", "/config_definition/limits/config/", {"config_key": "both", "data": {"plan": "free", "owner": "core", "enabled": True}})[0] == 201
+    c.open("d/limits/c/both/edit", "Edit both")
+    form = c.page.get_by_role("region", name="Form")
+    form.get_by_label("plan", exact=True).select_option("pro")
+    form.get_by_label("owner", exact=True).fill("mine")
+    assert put({"plan": "enterprise", "owner": "core", "enabled": False})[0] == 200
+    expect(c.page.get_by_text("Changed by root while you edit")).to_be_visible()
+    c.look("edit-changed")
+    c.button("Put both together").click()
+    dialog = c.page.get_by_role("dialog")
+    expect(dialog.get_by_role("button", name="Go on with the result")).to_be_disabled()
+    c.look("three-way")
+    dialog.get_by_role("radio", name="Yours at plan").check()
+    dialog.get_by_role("button", name="Go on with the result").click()
+    c.state("The node would take it")
+    # It changes once more, and the save itself finds out.
+    assert put({"plan": "enterprise", "owner": "core", "enabled": False, "note": "again"})[0] == 200
+    c.button("Save").click()
+    dialog = c.page.get_by_role("dialog")
+    expect(dialog).to_be_visible()
+    for choice in dialog.get_by_role("radio", name=re.compile("Yours at (plan|owner)")).all():
+        choice.check()
+    dialog.get_by_role("button", name="Go on with the result").click()
+    c.state("The node would take it")
+    c.button("Save").click()
+    c.said("both is saved")
+    assert c.cluster.data(1, "/config_definition/limits/config/both")["data"] == {"plan": "pro", "owner": "mine", "enabled": False, "note": "again"}
+
+
+def check_unknown_outcome(c):
+    """An answer that is lost leaves the write unknown, and it is called so; sent again it is done once."""
+    lost = []
+
+    def lose(route):
+        if route.request.method == "PUT" and "dry_run" not in route.request.url and not lost:
+            lost.append(route.request.headers["idempotency-key"])
+            route.fetch()
+            route.abort()
+        else:
+            route.fallback()
+
+    before = len(c.cluster.data(1, "/config_definition/limits/config/both/history")["results"])
+    c.open("d/limits/c/both/edit", "Edit both")
+    c.page.get_by_role("region", name="Form").get_by_label("owner", exact=True).fill("once")
+    c.state("The node would take it")
+    c.page.route("**/config/both*", lose)
+    c.button("Save").click()
+    expect(c.page.get_by_role("alert").filter(has_text="Outcome unknown")).to_be_visible()
+    c.look("unknown")
+    with c.page.expect_request(lambda request: request.method == "PUT" and "dry_run" not in request.url) as again:
+        c.button("Send it again").click()
+    assert again.value.headers["idempotency-key"] == lost[0]
+    c.said("both is saved")
+    c.page.unroute("**/config/both*")
+    assert len(c.cluster.data(1, "/config_definition/limits/config/both/history")["results"]) == before + 1
+
+
+def check_leader_dies(c):
+    """The leader is killed under a save and an open watch: the save is certain or repeated, the changes go on."""
+    c.open("d/limits/c/tenant-00002/edit", "Edit tenant-00002")
+    c.page.get_by_role("region", name="Form").get_by_label("owner", exact=True).fill("after the leader")
+    c.state("The node would take it")
+    changes = c.context.new_page()
+    changes.goto(f"{c.origin}/ui/")
+    changes.get_by_label("Access key").fill(KEY)
+    changes.keyboard.press("Enter")
+    changes.get_by_role("link", name="Changes").click()
+    expect(changes.locator(".dot.live")).to_be_visible()
+    leader = c.cluster.leader()
+    assert leader != c.node
+    c.cluster.kill(leader)
+    c.button("Save").click()
+    again = c.button("Send it again")
+    expect(c.heading("tenant-00002").or_(again).first).to_be_visible()
+    if again.is_visible():
+        # The answer went with the leader: unknown, so it is said, and sent once more under the same key.
+        again.click()
+    c.said("tenant-00002 is saved")
+    expect(changes.get_by_role("row").filter(has_text="tenant-00002")).to_be_visible()
+    changes.close()
+    history = c.cluster.data(c.node, "/config_definition/limits/config/tenant-00002/history")["results"]
+    assert [entry["operation"] for entry in history] == ["update", "create"], "done once"
+    c.open("cluster", "Cluster")
+    rest = [n for n in (1, 2, 3) if n != leader]
+    expect(c.page.locator(".facts").get_by_text(f"node {c.cluster.leader(rest)}", exact=True)).to_be_visible()
+    c.cluster.start(leader)
+    c.cluster.wait_ready()
+
+
+def check_history(c):
+    """What each change did, in places and in lines; one click brings an old content back, and a deleted config too."""
+    c.open("d/limits/c/both", "both")
+    c.page.keyboard.press("h")
+    changes = c.page.get_by_role("region", name="Changes")
+    expect(changes.get_by_role("button").first).to_contain_text("changed")
+    expect(c.page.get_by_role("region", name=re.compile("What revision"))).to_contain_text("owner")
+    c.look("history")
+    c.button("Lines").click()
+    expect(c.page.locator(".lines .plus").first).to_be_visible()
+    c.look("history-lines")
+    changes.get_by_role("button").last.click()
+    c.button("Roll back to this").click()
+    dialog = c.page.get_by_role("dialog")
+    expect(dialog).to_contain_text("enabled")
+    c.look("rollback")
+    dialog.get_by_role("button", name="Roll back", exact=True).click()
+    c.said("what it was")
+    assert c.cluster.data(1, "/config_definition/limits/config/both")["data"] == {"plan": "free", "owner": "core", "enabled": True}
+    c.open("d/limits/c/both", "both")
+    c.button("Delete").click()
+    c.page.get_by_role("dialog").get_by_role("button", name="Delete", exact=True).click()
+    expect(c.heading("limits")).to_be_visible()
+    c.open("d/limits/c/both", "both")
+    expect(c.page.get_by_text("There is no such config now")).to_be_visible()
+    c.page.get_by_role("link", name="its history").click()
+    changes.get_by_role("button").nth(1).click()
+    c.button("Bring it back").click()
+    c.page.get_by_role("dialog").get_by_role("button", name="Roll back", exact=True).click()
+    c.said("what it was")
+    assert c.cluster.data(1, "/config_definition/limits/config/both")["data"]["plan"] == "free"
+
+
+def check_schema(c):
+    """A schema says what it would break before it is stored; it can be stored all the same, by typing the name."""
+    c.open("d/limits/schema", "limits")
+    c.look("schema")
+    c.button("Edit the schema").click()
+    tight = json.loads(json.dumps(SCHEMA))
+    tight["properties"]["quota"]["properties"]["requests"]["maximum"] = 99_999
+    c.edit_text("JSON schema", json.dumps(tight, indent=2))
+    c.state("1 config would break")
+    expect(c.page.get_by_role("region", name="What would break")).to_contain_text("first")
+    expect(c.button("Save")).to_be_disabled()
+    c.look("schema-breaks")
+    c.button("Store all the same…").click()
+    dialog = c.page.get_by_role("dialog")
+    expect(dialog.get_by_role("button", name="Store it")).to_be_disabled()
+    dialog.get_by_role("button", name="Cancel").click()
+    wide = json.loads(json.dumps(SCHEMA))
+    wide["properties"]["region"] = {"type": "string"}
+    c.edit_text("JSON schema", json.dumps(wide, indent=2))
+    c.state("configs fit")
+    c.button("Save").click()
+    c.said("The schema of limits is changed")
+    assert "region" in c.cluster.data(1, "/config_definition/limits/schema")["json_schema"]["properties"]
+    c.open("d/limits/history", "limits")
+    expect(c.page.get_by_role("region", name=re.compile("What revision"))).to_contain_text("region")
+    c.look("definition-history")
+
+
+def check_indexes(c):
+    """A further index is built with its progress in view; unique fields; what can't be is said."""
+    c.open("d/limits/indexes", "limits")
+    c.look("indexes")
+    c.page.get_by_label("A further indexed field").fill("note")
+    c.page.get_by_role("region", name="Indexes").get_by_role("button", name="Add").click()
+    c.button("Save").click()
+    c.said("Saved")
+    row = c.page.get_by_role("listitem").filter(has_text="note")
+    expect(row).to_contain_text("ready")
+    wait_for(lambda: all(state["state"] == "ready" for state in c.cluster.data(1, "/config_definition/limits/indexes")["indexes"]), "the index")
+    unique = c.page.get_by_role("region", name="Unique paths")
+    unique.get_by_label("A further unique field").select_option("owner")
+    unique.get_by_role("button", name="Add").click()
+    unique.get_by_role("button", name="Save").click()
+    expect(unique.get_by_role("alert")).to_contain_text("conflicts")
+    unique.get_by_role("button", name="Undo").click()
+    c.open("d/limits", "limits")
+    expect(c.page.get_by_role("columnheader", name="note")).to_be_visible()
+
+
+def check_watch(c):
+    """Changes of one definition as they happen, from a revision, held while they are read."""
+    revision = c.cluster.data(1, "/cluster")["revision"]
+    c.open(f"watch?definition=limits&from={revision}", "Changes")
+    for n in range(3):
+        assert c.cluster.call(1, "PUT", f"/config_definition/limits/config/tenant-0010{n}", {"data": {"plan": "free", "owner": "core", "quota": {"burst": 2.0}}}, [("X-Change-Reason", f"turn {n}")])[0] == 200
+    expect(c.page.get_by_role("row").filter(has_text="turn 2")).to_contain_text('"burst":2.0')
+    c.look("changes")
+    c.button("Pause").click()
+    assert c.cluster.call(1, "DELETE", "/config_definition/limits/config/tenant-00103")[0] == 200
+    c.button("Go on (1 more)").click()
+    expect(c.page.get_by_role("row").filter(has_text="tenant-00103")).to_contain_text("deleted")
+    # A tab that is not seen holds no connection; what happened meanwhile is there when it is seen again.
+    hide = "(hidden) => { Object.defineProperty(document, 'hidden', { value: hidden, configurable: true }); document.dispatchEvent(new Event('visibilitychange')); }"
+    c.page.evaluate(hide, True)
+    expect(c.page.get_by_text("Connecting again…")).to_be_visible()
+    assert c.cluster.call(1, "DELETE", "/config_definition/limits/config/tenant-00104")[0] == 200
+    c.page.evaluate(hide, False)
+    expect(c.page.get_by_role("row").filter(has_text="tenant-00104")).to_have_count(1)
+    c.open("watch?definition=limits&from=999999999", "Changes")
+    expect(c.page.get_by_role("alert")).to_be_visible()
+
+
+def check_cluster(c):
+    """Members, leader, lag; leadership moves by a click."""
+    c.open("cluster", "Cluster")
+    expect(c.page.get_by_role("row")).to_have_count(4)
+    c.look("cluster")
+    target = c.node
+    if c.cluster.leader() != target:
+        row = c.page.get_by_role("row").filter(has=c.page.get_by_text("this one"))
+        row.get_by_role("button", name="Make leader…").click()
+        c.look("cluster-leader")
+        c.page.get_by_role("dialog").get_by_role("button", name="Make it leader").click()
+        c.said("Leadership moved")
+    assert c.cluster.leader() == target
+    expect(c.page.get_by_role("row").filter(has_text="follower").first).to_contain_text(re.compile("none|entr"))
+
+
+def check_copy(c):
+    """What is copied runs in a shell as it is, and holds no key."""
+    env = {**os.environ, "CONCORD_API_KEY": KEY, "PATH": f"{BINARY.parent}:{os.environ['PATH']}"}
+    run = lambda command: subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+
+    def texts():
+        dialog = c.page.get_by_role("dialog")
+        found = {}
+        for form in [button.inner_text() for button in dialog.get_by_role("group", name="Form").get_by_role("button").all()]:
+            dialog.get_by_role("button", name=form, exact=True).click()
+            dialog.get_by_role("button", name="Copy", exact=True).click()
+            found[form] = c.page.evaluate("navigator.clipboard.readText()")
+            assert KEY not in found[form] and found[form] == dialog.locator("pre").inner_text()
+        return found
+
+    c.open("d/limits?f.owner=core&q=tenant-0000&order=asc", "limits")
+    expect(c.page.get_by_text("configs found")).to_be_visible()
+    c.button("Copy as…").click()
+    c.look("copy-as")
+    copied = texts()
+    from_curl = json.loads(run(["bash", "-c", copied["curl"]]).stdout)["data"]
+    from_python = run([sys.executable, "-c", copied["Python"]])
+    assert from_curl["results"] and from_python.stdout.strip() == str(from_curl), from_python.stderr
+    c.page.keyboard.press("Escape")
+    c.open("d/limits/c/both/edit", "Edit both")
+    c.page.get_by_role("region", name="Form").get_by_label("owner", exact=True).fill("it's \"copied\" $HOME – ü 😀")
+    c.page.get_by_label("Reason", exact=True).fill("für curl")
+    c.state("The node would take it")
+    c.button("Copy as…").click()
+    copied = texts()
+    assert run(["bash", "-c", copied["curl"]]).returncode == 0
+    assert c.cluster.data(1, "/config_definition/limits/config/both/history")["results"][0]["reason"] == "für curl"
+    assert c.cluster.data(1, "/config_definition/limits/config/both")["data"]["owner"] == "it's \"copied\" $HOME – ü 😀"
+    answer = run([sys.executable, "-c", copied["Python"]])
+    assert "412" in answer.stderr, "the condition of the text holds no longer"
+    c.page.keyboard.press("Escape")
+    c.page.once("dialog", lambda dialog: dialog.accept())
+    c.page.get_by_role("link", name="Cluster").click()
+    c.button("Copy as…").click()
+    copied = texts()
+    status = run(["bash", "-c", copied["CLI"]])
+    assert status.returncode == 0 and json.loads(status.stdout)["members"], status.stderr
+    c.page.keyboard.press("Escape")
+
+
+def check_keyboard(c):
+    """Places by their names and by their keys; help."""
+    c.open("", "Definitions")
+    c.look("definitions")
+    c.page.keyboard.press("?")
+    expect(c.page.get_by_role("dialog")).to_contain_text("Keyboard")
+    c.look("keyboard")
+    c.page.keyboard.press("Escape")
+    c.page.keyboard.press("/")
+    c.page.get_by_role("combobox").fill("lim")
+    expect(c.page.get_by_role("option", name="limits")).to_be_visible()
+    c.look("go-to")
+    c.page.get_by_role("combobox").fill("limits/first")
+    expect(c.page.get_by_role("option", name="limits / first")).to_be_visible()
+    c.page.keyboard.press("Enter")
+    expect(c.heading("first")).to_be_visible()
+    c.page.keyboard.press("g")
+    c.page.keyboard.press("c")
+    expect(c.heading("Cluster")).to_be_visible()
+    c.open("nowhere")
+    expect(c.page.get_by_text("There is no such page")).to_be_visible()
+
+
+def check_keys_and_audit(c):
+    """Keys are created, used, changed, rotated, revoked; a limited key sees what it may; the audit log says so."""
+    if c.cluster.call(1, "GET", "/whoami")[0] == 404:
+        expect(c.page.get_by_role("link", name="Keys")).to_have_count(0)
+        print("  this binary has no access keys: the pages are not shown")
+        return
+    c.open("keys", "Keys")
+    c.page.keyboard.press("n")
+    dialog = c.page.get_by_role("dialog")
+    dialog.get_by_label("Name", exact=True).fill("reader")
+    dialog.get_by_label("Definitions", exact=True).fill("lim*")
+    c.look("key-new")
+    dialog.get_by_role("button", name="Create the key").click()
+    expect(c.heading("The key, this once")).to_be_visible()
+    text = c.page.get_by_label("The key", exact=True).inner_text()
+    c.button("I have kept it").click()
+    expect(c.page.get_by_role("row").filter(has_text="reader")).to_contain_text("lim*")
+    c.look("keys")
+    other = c.visitor()
+    other.get_by_label("Access key").fill(text)
+    other.keyboard.press("Enter")
+    expect(other.get_by_role("link", name="limits")).to_be_visible()
+    expect(other.get_by_role("link", name="New definition")).to_have_count(0)
+    expect(other.get_by_role("link", name="Keys")).to_have_count(0)
+    other.get_by_role("link", name="limits").click()
+    expect(other.get_by_role("cell", name="first", exact=True)).to_be_visible()
+    expect(other.get_by_role("link", name="New config")).to_have_count(0)
+    other.get_by_role("link", name="Schema").click()
+    expect(other.get_by_role("region", name="Schema")).to_be_visible()
+    expect(other.get_by_role("button", name="Edit the schema")).to_have_count(0)
+    c.button("Change reader").click()
+    dialog = c.page.get_by_role("dialog")
+    dialog.get_by_role("checkbox", name=re.compile("^write")).check()
+    dialog.get_by_role("button", name="Change", exact=True).click()
+    c.said("The key is changed")
+    expect(c.page.get_by_role("row").filter(has_text="reader")).to_contain_text("write")
+    c.button("Rotate reader").click()
+    c.page.get_by_role("dialog").get_by_label("Seconds for which the old one is good").fill("0")
+    c.page.get_by_role("dialog").get_by_role("button", name="Make a new secret").click()
+    expect(c.page.get_by_label("The key", exact=True)).not_to_have_text(text)
+    c.button("I have kept it").click()
+    c.button("Revoke reader").click()
+    c.page.get_by_role("dialog").get_by_role("button", name="Revoke it").click()
+    c.said("reader is revoked")
+    other.get_by_role("link", name="History").click()
+    expect(other.get_by_text("no longer accepted")).to_be_visible()
+    other.close()
+    if c.cluster.call(1, "GET", "/audit")[0] == 200:
+        c.open("audit", "Audit")
+        expect(c.page.get_by_role("row").nth(1)).to_be_visible()
+        c.look("audit")
+
+
+def check_own_node_dies(c):
+    """The node of the page itself dies: the page says so, names the others, keeps what was typed, and goes on."""
+    c.open("d/limits/c/first/edit", "Edit first")
+    c.page.get_by_role("region", name="Form").get_by_label("owner", exact=True).fill("typed before")
+    c.state("The node would take it")
+    c.cluster.kill(c.node)
+    c.page.get_by_role("region", name="Form").get_by_label("owner", exact=True).fill("typed meanwhile")
+    expect(c.page.locator(".trouble")).to_contain_text("does not answer")
+    expect(c.page.locator(".trouble").get_by_role("link")).to_have_count(2)
+    c.look("node-gone")
+    c.cluster.start(c.node)
+    c.cluster.wait_ready()
+    c.state("The node would take it")
+    expect(c.page.locator(".trouble")).to_have_count(0)
+    c.button("Save").click()
+    c.said("first is saved")
+
+
+def check_delete_definition(c):
+    """A definition goes only when its name is typed; then it is gone."""
+    c.open("d/limits/indexes", "limits")
+    c.button("Delete limits…").click()
+    dialog = c.page.get_by_role("dialog")
+    expect(dialog).to_contain_text("configs")
+    expect(dialog.get_by_role("button", name="Delete it")).to_be_disabled()
+    c.look("delete-definition")
+    dialog.get_by_label("Type limits to go on").fill("limits")
+    dialog.get_by_role("button", name="Delete it").click()
+    expect(c.page.get_by_text("There is no definition yet")).to_be_visible()
+
+
+def check_sign_out(c):
+    """The key is forgotten, and so is what it showed."""
+    c.button("Sign out").click()
+    expect(c.page.get_by_label("Access key")).to_be_visible()
+    assert c.page.evaluate("sessionStorage.length") == 0
+    expect(c.heading("Definitions")).to_have_count(0)
+
+
+def main():
+    expect.set_options(timeout=PATIENCE_MS)
+    parser = argparse.ArgumentParser(description="The console in a real browser")
+    parser.add_argument("--shots")
+    parser.add_argument("--files")
+    parser.add_argument("--only", nargs="*")
+    options = parser.parse_args()
+    if options.shots:
+        pathlib.Path(options.shots).mkdir(parents=True, exist_ok=True)
+    checks = [value for name, value in globals().items() if name.startswith("check_")]
+    if options.only:
+        checks = [check for check in checks if check.__name__.removeprefix("check_") in options.only]
+    home = pathlib.Path(tempfile.mkdtemp(prefix="concord-console-"))
+    cluster = Cluster(home)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    began = time.monotonic()
+    try:
+        cluster.form()
+        follower = next(n for n in (1, 2, 3) if n != cluster.leader())
+        with sync_playwright() as playwright:
+            console = Console(playwright, cluster, follower, options)
+            for check in [sign_in, *checks]:
+                start = time.monotonic()
+                try:
+                    check(console)
+                except Exception:
+                    if options.shots:
+                        console.page.screenshot(path=f"{options.shots}/failed.png")
+                    print(f"FAILED {check.__name__}; the page failed with {console.failures}; at {console.page.url}", file=sys.stderr)
+                    raise
+                assert not console.failures, (check.__name__, console.failures, console.page.evaluate("broken"))
+                assert console.page.evaluate("broken") == [], (check.__name__, console.page.evaluate("broken"))
+                print(f"{check.__name__.removeprefix('check_'):24} {time.monotonic() - start:5.1f} s", flush=True)
+            elsewhere = {url for url in console.asked if not url.startswith(console.origin)}
+            assert not elsewhere, f"fetched from elsewhere: {elsewhere}"
+            console.browser.close()
+        scrolled = f", any place of {CONFIGS:,} configs within {console.scrolled * 1000:.0f} ms" if hasattr(console, "scrolled") else ""
+        print(f"first load {console.first_load:,} bytes{scrolled}; {len(console.seen)} pages in two themes without a violation; {time.monotonic() - began:.0f} s")
+    finally:
+        cluster.end()
+        shutil.rmtree(home, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

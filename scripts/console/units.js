@@ -1,0 +1,60 @@
+// What the console's own modules promise, run inside the page by scripts/console-test.py: numbers and members come back
+// as they were written, texts that are no JSON are refused where the browser refuses them, two people's changes to one
+// content are put together.
+async (seed) => {
+  const { parse, print, same, put, at, locate, indexPath, Num } = await import("./lib/json.js");
+  const { differences, threeWay, merged } = await import("./lib/compare.js");
+  const wrong = [];
+  const check = (what, isRight) => { if (!isRight) wrong.push(what); };
+  let state = seed;
+  const random = (below) => {
+    state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
+    return Math.floor((state / 2 ** 32) * below);
+  };
+
+  for (const text of ["123456789012345678901234567890", "7.0", "-0.0", "1e400", '{"2":1,"1":2,"__proto__":3}', '"\\u0000\\ud83d\\ude00"', "[]", "{}", '{"a":{"b":[1,"x",null,true]}}']) {
+    check(`compact ${text}`, print(parse(text), 0) === (text.startsWith('"') ? JSON.stringify(JSON.parse(text)) : text));
+    check(`indented ${text}`, same(parse(print(parse(text))), parse(text)));
+  }
+  check("members keep their order", print(parse('{"b":1,"a":2,"1":3}'), 0) === '{"b":1,"a":2,"1":3}');
+  check("the last of two members counts", print(parse('{"a":1,"a":2}'), 0) === '{"a":2}');
+  check("a place", JSON.stringify(locate('{"a": [10, 20]}', ["a", 1])) === "[11,13]");
+  check("an absent place is the one around it", JSON.stringify(locate('{"a": {}}', ["a", "b"])) === "[6,8]");
+  check("a path with a dot in a name", JSON.stringify(indexPath("a\\.b.c")) === '["a.b","c"]');
+
+  // Texts with one character changed: what is JSON and what is not is the browser's word.
+  const sample = '{"a": [1, -2.5e3, true, null], "b": {"c": "x\\n\\u00e4"}, "d": ""}';
+  const letters = '{}[]",:0123456789.eE+-tfn\\ u\n\u0001';
+  for (let turn = 0; turn < 20000; turn += 1) {
+    const place = random(sample.length);
+    const letter = letters[random(letters.length)];
+    const text = [sample.slice(0, place) + letter + sample.slice(place + 1), sample.slice(0, place) + sample.slice(place + 1), sample.slice(0, place) + letter + sample.slice(place)][random(3)];
+    let [ours, theirs] = [undefined, undefined];
+    try { ours = parse(text); } catch (error) { if (error.name !== "Error") throw error; }
+    try { theirs = JSON.parse(text); } catch { /* no JSON */ }
+    check(`judged as the browser does: ${text}`, (ours === undefined) === (theirs === undefined));
+    if (ours !== undefined && theirs !== undefined) check(`the same value: ${text}`, JSON.stringify(JSON.parse(print(ours, 0))) === JSON.stringify(theirs));
+  }
+
+  // Contents with random changes: what one side changed is taken, what both changed alike is no conflict.
+  const content = (depth) => {
+    if (depth === 0 || random(3) === 0) return [new Num(String(random(4))), "xyz"[random(3)], true, null][random(4)];
+    if (random(3) === 0) return Array.from({ length: random(4) }, () => content(depth - 1));
+    return new Map(Array.from({ length: random(5) }, () => ["abcdef"[random(6)], content(depth - 1)]));
+  };
+  const object = () => new Map(["a", "b", "c", "d"].map((name) => [name, content(2)]));
+  for (let turn = 0; turn < 3000; turn += 1) {
+    const [base, other] = [object(), object()];
+    const apply = (value) => differences(base, other).filter(() => random(2)).reduceRight((all, change) => put(all, change.path, change.new), value);
+    const [mine, theirs] = [apply(base), apply(base)];
+    const places = threeWay(base, mine, theirs);
+    const take = (side) => merged(theirs, places, places.map(() => side));
+    check("all of mine", same(take("mine"), mine));
+    check("all of theirs", same(take("theirs"), theirs));
+    check("changes taken from one source never conflict at one place", places.filter((place) => place.conflict).every((place) => !same(place.mine, place.theirs)));
+    check("no place lies in another", places.every((one, i) => places.every((two, j) => i === j || !one.path.every((part, k) => part === two.path[k]))));
+    for (const place of places) check("the value at a place", same(at(mine, place.path), place.mine) || place.mine === undefined);
+    if (wrong.length > 5) break;
+  }
+  return wrong;
+}

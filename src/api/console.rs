@@ -1,0 +1,115 @@
+//! The console at `/ui`: a page of ES modules that runs in the browser of the one who holds a key.
+//!
+//! Its files are those in `console/`, put into the program by `build.rs`; what the browser runs is what stands there. It
+//! has no right of its own: it sends the key that is typed into it to the public interface, as any client does.
+//!
+//! **Invariants:** nothing here reveals any of the data, and no state is read. The policy of the page keeps the browser
+//! from every other host, from scripts and styles that are not files of the console, and from being framed.
+
+use std::future::{Ready, ready};
+
+use axum::extract::Path;
+use bytes::Bytes;
+use http::{HeaderMap, header};
+
+use super::reply::{Problem, Reply};
+
+/// The path of the page; its files are below it.
+pub(super) const PAGE: &str = "/ui";
+
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; \
+                      base-uri 'self'; form-action 'none'; frame-ancestors 'none'";
+
+/// A file of the console.
+#[derive(Debug)]
+struct Asset {
+    /// Its path below [`PAGE`].
+    name: &'static str,
+    /// Its `ETag`.
+    version: &'static str,
+    plain: &'static [u8],
+    /// The same, compressed with gzip.
+    packed: &'static [u8],
+}
+
+/// By name.
+static ASSETS: &[Asset] = include!(concat!(env!("OUT_DIR"), "/console.rs"));
+
+/// Whether a path needs no key.
+pub(super) fn is_public(path: &str) -> bool {
+    path.strip_prefix(PAGE).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// The answer at `/ui`: sends the browser to `/ui/`, so that what the page names is found below it.
+pub(super) fn to_page(headers: HeaderMap) -> Ready<Result<Reply, Problem>> {
+    ready(find("moved.html").map(|asset| answer(asset, &headers)))
+}
+
+/// The page at `/ui/`.
+pub(super) fn page(headers: HeaderMap) -> Ready<Result<Reply, Problem>> {
+    ready(find("index.html").map(|asset| answer(asset, &headers)))
+}
+
+/// A file of the page.
+pub(super) fn file(Path(name): Path<String>, headers: HeaderMap) -> Ready<Result<Reply, Problem>> {
+    ready(find(&name).map(|asset| answer(asset, &headers)))
+}
+
+/// A file in a folder of the page.
+pub(super) fn file_in_folder(
+    Path((folder, name)): Path<(String, String)>,
+    headers: HeaderMap,
+) -> Ready<Result<Reply, Problem>> {
+    ready(find(&format!("{folder}/{name}")).map(|asset| answer(asset, &headers)))
+}
+
+fn find(name: &str) -> Result<&'static Asset, Problem> {
+    let place = ASSETS.binary_search_by_key(&name, |asset| asset.name);
+    place.ok().and_then(|place| ASSETS.get(place)).ok_or(Problem::UnknownPath)
+}
+
+fn answer(asset: &'static Asset, headers: &HeaderMap) -> Reply {
+    let known = names(headers, &header::IF_NONE_MATCH, |known| known == asset.version || known == "*");
+    let reply = if known { Reply::not_modified() } else { whole(asset, headers) };
+    // A browser keeps the file and asks whether it is still the one.
+    let reply = reply.header(header::ETAG, asset.version).header(header::CACHE_CONTROL, "no-cache");
+    reply.header(header::VARY, "accept-encoding")
+}
+
+fn whole(asset: &'static Asset, headers: &HeaderMap) -> Reply {
+    let takes_gzip = names(headers, &header::ACCEPT_ENCODING, is_gzip);
+    // From the program, not copied: a stranger may ask for it on each stream of many connections and read none of it.
+    let bytes = Bytes::from_static(if takes_gzip { asset.packed } else { asset.plain });
+    let reply = Reply::asset(media_type(asset.name), bytes);
+    let reply = if takes_gzip { reply.header(header::CONTENT_ENCODING, "gzip") } else { reply };
+    if !asset.name.ends_with(".html") {
+        return reply;
+    }
+    reply.header(header::CONTENT_SECURITY_POLICY, POLICY).header(header::REFERRER_POLICY, "no-referrer")
+}
+
+/// Whether a header with a list has an element of which `is` says so.
+fn names(headers: &HeaderMap, name: &header::HeaderName, is: impl Fn(&str) -> bool) -> bool {
+    let texts = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
+    texts.flat_map(|text| text.split(',')).any(|element| is(element.trim()))
+}
+
+/// Whether an element of `Accept-Encoding` allows gzip.
+fn is_gzip(element: &str) -> bool {
+    let (coding, weight) = element.split_once(';').unwrap_or((element, ""));
+    let weight = weight.trim().strip_prefix("q=").map_or(Ok(1.0), str::parse::<f32>);
+    matches!(coding.trim(), "gzip" | "*") && weight.is_ok_and(|weight| weight > 0.0)
+}
+
+fn media_type(name: &str) -> &'static str {
+    match name.rsplit_once('.').map_or("", |(_, end)| end) {
+        "js" => "text/javascript; charset=utf-8",
+        "css" => "text/css; charset=utf-8",
+        "svg" => "image/svg+xml",
+        "html" => "text/html; charset=utf-8",
+        _ => "text/plain; charset=utf-8",
+    }
+}
+
+#[cfg(test)]
+mod tests;

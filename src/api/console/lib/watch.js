@@ -1,0 +1,115 @@
+// Changes as they happen: server-sent events, read with `fetch` because an `EventSource` sends no key. After a
+// connection ends, the next one continues behind the last event, on whatever node answers: nothing is missed and nothing
+// comes twice. A tab that is not seen holds no connection, as a browser has few of them for one host; it continues where
+// it was when it is seen again.
+import { key, refused } from "./state.js";
+import { itemsOf, pause, url } from "./api.js";
+
+/**
+ * Follows changes until `signal` is aborted. `on.change(event, text)`, `on.state(text)` ("live", "waiting"), `on.gone(why)` when
+ * the changes since the last event are not to be had, `on.refused(items)` when the node will not have it.
+ */
+export async function follow(query, on, signal) {
+  let last = null;
+  let connection = null;
+  for (let wait = 250; !signal.aborted; wait = Math.min(wait * 2, 4000)) {
+    try {
+      // Until there is another key, to ask again would only count as another failure.
+      while (refused.value) await pause(500, signal);
+      await seen(signal);
+      const headers = { Authorization: `Bearer ${key.value}`, Accept: "text/event-stream" };
+      if (last !== null) headers["Last-Event-ID"] = last;
+      connection = connect(signal);
+      const response = await fetch(url("/watch", query), { headers, signal: connection.signal, cache: "no-store", credentials: "omit" });
+      if (response.status === 200) {
+        on.state("live");
+        for await (const event of events(response.body)) {
+          wait = 250;
+          if (event.id !== undefined) last = event.id;
+          if (event.name === "change") on.change(event.data, event.text);
+          const expired = event.name === "error" && event.data.errors?.find((item) => item.type === "expired_error");
+          if (expired) throw new Gone(expired.msg);
+        }
+      } else {
+        const text = await response.text();
+        if (response.status === 410) throw new Gone(itemsOf(text)[0].msg);
+        if (response.status === 401) refused.value = "it is not valid";
+        if (![401, 429, 503, 504].includes(response.status)) {
+          on.refused(itemsOf(text));
+          return;
+        }
+      }
+    } catch (error) {
+      if (signal.aborted) return;
+      if (error instanceof Gone) {
+        last = null;
+        on.gone(error.message);
+      } else if (error.name === "AbortError") wait = 125;
+      else if (!(error instanceof TypeError)) throw error;
+    } finally {
+      connection?.end();
+    }
+    if (signal.aborted) return;
+    on.state("waiting");
+    try {
+      await pause(wait, signal);
+    } catch (error) {
+      if (error.name !== "AbortError") throw error;
+    }
+  }
+}
+
+class Gone extends Error {}
+
+/** Waits until the tab is seen. */
+function seen(signal) {
+  if (!document.hidden) return undefined;
+  return new Promise((resolve) => {
+    const look = () => {
+      if (document.hidden && !signal.aborted) return;
+      document.removeEventListener("visibilitychange", look);
+      resolve();
+    };
+    document.addEventListener("visibilitychange", look);
+    signal.addEventListener("abort", look, { once: true });
+  });
+}
+
+/** A signal that is aborted with `signal`, and when the tab is hidden. */
+function connect(signal) {
+  const stop = new AbortController();
+  const hide = () => { if (document.hidden) stop.abort(); };
+  const abort = () => stop.abort();
+  document.addEventListener("visibilitychange", hide);
+  signal.addEventListener("abort", abort);
+  return {
+    signal: stop.signal,
+    end() {
+      document.removeEventListener("visibilitychange", hide);
+      signal.removeEventListener("abort", abort);
+      stop.abort();
+    },
+  };
+}
+
+/** The events of a stream. */
+async function* events(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (; ;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const parts = (rest + value).split("\n\n");
+    rest = parts.pop();
+    for (const part of parts) {
+      const event = { name: "message", id: undefined, text: "" };
+      for (const line of part.split("\n")) {
+        const [field, text] = [line.slice(0, line.indexOf(":")), line.slice(line.indexOf(":") + 1).replace(/^ /, "")];
+        if (field === "event") event.name = text;
+        else if (field === "id") event.id = text;
+        else if (field === "data") event.text += text;
+      }
+      if (event.text) yield { ...event, data: JSON.parse(event.text) };
+    }
+  }
+}

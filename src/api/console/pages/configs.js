@@ -1,0 +1,118 @@
+// The configs of a definition as a table: its indexed fields are the columns, the filters and the sorts. The table follows
+// the changes: what changes flashes, what comes and goes does so by itself.
+import { html, useEffect, useMemo, useState } from "../vendor/preact.js";
+import { href, lacks, route, session, setQuery } from "../lib/state.js";
+import { definitionPath, get } from "../lib/api.js";
+import { at, indexPath } from "../lib/json.js";
+import { ago, brief, count } from "../lib/format.js";
+import { Rows } from "../lib/rows.js";
+import { follow } from "../lib/watch.js";
+import { Empty, Loaded, Problem, useDebounced, useLoad } from "../parts/ui.js";
+import { CopyAs } from "../parts/copyas.js";
+import { DefinitionHead } from "../parts/definitionhead.js";
+import { Filters } from "../parts/filters.js";
+import { Table } from "../parts/table.js";
+
+const OWN = ["q", "by", "order", "live"];
+
+export default function Configs({ parts: [, name] }) {
+  const definition = useLoad((signal) => get(definitionPath(name), [], { signal }), [name]);
+  return html`<${DefinitionHead} name=${name} here="configs">
+      ${lacks("write", name) ? "" : html`<a class="button primary" href=${href(["d", name, "new"])} data-key="n">New config</a>`}
+    </${DefinitionHead}>
+    <${Loaded} of=${definition} what="the definition">${definition.data && html`<${List} name=${name} definition=${definition.data.data} />`}</${Loaded}>`;
+}
+
+function List({ name, definition }) {
+  const query = route.value.query;
+  const filters = [...query].filter(([key]) => key.startsWith("f.")).map(([key, value]) => [key.slice(2), value]);
+  const [search, setSearch] = useState(query.get("q") ?? "");
+  useEffect(() => setSearch(query.get("q") ?? ""), [query.get("q")]);
+  const [live, setLive] = useState(query.get("live") !== "false");
+  const [state, setState] = useState("");
+  const [fresh, setFresh] = useState(new Set());
+  const sort = { by: query.get("by") ?? "config_key", order: query.get("order") ?? "asc" };
+  const change = (entries, newFilters = filters) => setQuery([
+    ...Object.entries({ ...Object.fromEntries([...query].filter(([key]) => OWN.includes(key))), ...entries }).filter(([, value]) => value !== ""),
+    ...newFilters.map(([key, value]) => [`f.${key}`, value]),
+  ]);
+  useDebounced(() => { if (search !== (query.get("q") ?? "")) change({ q: search }); }, [search], 200);
+  const selection = [...(query.get("q") ? [["search", query.get("q")]] : []), ...filters];
+  const parameters = [...selection, ["sort_by", sort.by], ["sort_order", sort.order]];
+  const path = `${definitionPath(name)}/config/`;
+  const rows = useMemo(() => new Rows(path, parameters), [path, JSON.stringify(parameters), session.value]);
+  useEffect(() => () => rows.close(), [rows]);
+  useEffect(() => {
+    if (!live) { setState(""); return undefined; }
+    const stop = new AbortController();
+    let waiting = null;
+    let changed = new Set();
+    const later = () => {
+      waiting ??= setTimeout(() => {
+        waiting = null;
+        rows.refresh();
+        const shown = changed;
+        changed = new Set();
+        setFresh(shown);
+        setTimeout(() => setFresh((now) => (now === shown ? new Set() : now)), 2500);
+      }, 250);
+    };
+    follow([["definition", name], ...selection], {
+      change(event) {
+        for (const item of event.changes) if (item.config_key) changed.add(item.config_key);
+        later();
+      },
+      state: setState,
+      gone: later,
+      refused: () => setState("refused"),
+    }, stop.signal);
+    return () => { stop.abort(); clearTimeout(waiting); };
+  }, [rows, live]);
+  const { total, error } = rows.state.value;
+  const indexes = definition.indexes;
+  const preview = indexes.length === 0;
+  const sortable = (index) => !["object", "array"].includes(typeAt(definition.json_schema, index));
+  const columns = [
+    { id: "key", title: "Key", width: "minmax(11rem, 1.4fr)", sort: "config_key", class: "strong",
+      cell: (row) => html`<a href=${href(["d", name, "c", row.get("config_key")])} tabindex="-1">${row.get("config_key")}</a>` },
+    ...(preview
+      ? [{ id: "data", title: "Data", width: "minmax(16rem, 4fr)", class: "mono", cell: (row) => brief(row.get("data"), 200) }]
+      : indexes.map((index) => ({ id: index, title: index, sort: sortable(index) ? index : undefined,
+        cell: (row) => cell(at(row.get("data"), indexPath(index))) }))),
+    { id: "modified", title: "Changed", width: "8rem", sort: "modified_at", class: "muted",
+      cell: (row) => html`<time title=${row.get("modified_at")}>${ago(row.get("modified_at"))}</time>` },
+  ];
+  const onSort = (by) => change({ by, order: sort.by === by && sort.order === "asc" ? "desc" : "asc" });
+  const filtered = selection.length > 0;
+  return html`<div class="bar">
+      <input type="search" aria-label="Search configs by key" placeholder="Search by key" value=${search} onInput=${(event) => setSearch(event.target.value)} />
+      <${Filters} paths=${indexes} filters=${filters} onChange=${(list) => change({}, list)} />
+      <span class="grow"></span>
+      <span class="muted" role="status">${total === null ? "" : count(total, "config")}${filtered && total !== null ? " found" : ""}</span>
+      <label class="check"><input type="checkbox" checked=${live} onChange=${(event) => { setLive(event.target.checked); change({ live: event.target.checked ? "" : "false" }); }} /> Live
+        <span class=${`dot ${live ? state : ""}`} title=${{ live: "Changes arrive as they happen", waiting: "The connection is being made again", refused: "The node does not let this key follow changes" }[state] ?? ""}></span></label>
+      <${CopyAs} requests=${[
+        { label: "List these configs", method: "GET", path, query: [...parameters, ["limit", 100]] },
+        { label: "Follow these configs", method: "GET", path: "/watch", query: [["definition", name], ...selection], stream: true },
+      ]} />
+    </div>
+    <${Problem} error=${error} />
+    ${error ? html`<button onClick=${() => rows.refresh()}>Try again</button>` : ""}
+    ${total === 0 ? html`<${Empty} title=${filtered ? "No config fits" : "There is no config yet"}>
+        ${filtered ? html`<button onClick=${() => { setSearch(""); change({ q: "" }, []); }}>Show all</button>
+          ${query.get("q") ? html` Deleted? <a href=${href(["d", name, "c", query.get("q"), "history"])}>The history of ${query.get("q")}</a>` : ""}`
+          : html`<a href=${href(["d", name, "new"])}>Create the first one</a>, or write it over HTTP.`}</${Empty}>` : ""}
+    <div hidden=${total === 0 || (error && total === null)}><${Table} label=${`Configs of ${name}`} rows=${rows} columns=${columns} sort=${sort} onSort=${onSort} fresh=${fresh}
+      rowKey=${(row) => row.get("config_key")} rowHref=${(row) => href(["d", name, "c", row.get("config_key")])} /></div>`;
+}
+
+function cell(value) {
+  if (value === undefined) return html`<span class="muted">–</span>`;
+  if (typeof value === "boolean") return html`<span class=${value ? "yes" : "no"}>${String(value)}</span>`;
+  return brief(value, 80);
+}
+
+function typeAt(schema, index) {
+  const found = indexPath(index).reduce((part, step) => part?.properties?.[step], schema);
+  return found?.type;
+}

@@ -1,0 +1,140 @@
+// Edits a config, or makes a new one: a form and JSON side by side over one text. While one types, the node is asked by dry
+// runs whether it would take it. When somebody else changes the config meanwhile, both changes are put together.
+import { html, useEffect, useMemo, useRef, useState } from "../vendor/preact.js";
+import { go, href, route, say, unsaved } from "../lib/state.js";
+import { configPath, definitionPath, dryRun, get } from "../lib/api.js";
+import { JsonError, locate, parse, print, put, same } from "../lib/json.js";
+import { hiddenPlaces, hiddenText, keeping } from "../lib/redacted.js";
+import { initial } from "../lib/schema.js";
+import { follow } from "../lib/watch.js";
+import { Crumbs, Field, Loaded, Problem, useDebounced, useLoad, useWrite } from "../parts/ui.js";
+import { CopyAs } from "../parts/copyas.js";
+import { Editor } from "../parts/editor.js";
+import { Form } from "../parts/form.js";
+import { Merge } from "../parts/merge.js";
+import { reasonHeader } from "./config.js";
+
+export default function Edit({ parts: [, name, , config] }) {
+  const loaded = useLoad(async (signal) => {
+    const schema = (await get(`${definitionPath(name)}/schema`, [], { signal })).exact.get("json_schema");
+    const from = config ?? route.value.query.get("from");
+    if (!from) return { schema, data: initial(schema, schema ?? new Map()), etag: null };
+    const record = await get(configPath(name, from), [], { signal });
+    const hidden = hiddenPlaces(record);
+    return { schema, data: keeping(record.exact.get("data"), hidden), hidden, etag: config ? record.etag : null };
+  }, [name, config]);
+  // What is loaded again, as after a new key, must not take away what was typed.
+  const first = useRef(null);
+  first.current ??= loaded.data ?? null;
+  return html`<${Crumbs} items=${[{ text: "Definitions", href: "#/" }, { text: name, href: href(["d", name]) },
+      ...(config ? [{ text: config, href: href(["d", name, "c", config]) }, { text: "Edit" }] : [{ text: "New config" }])]} />
+    <${Loaded} of=${first.current ? { data: first.current } : loaded} what="the config">${first.current && html`<${Editing} name=${name} config=${config} start=${first.current} />`}</${Loaded}>`;
+}
+
+function Editing({ name, config, start }) {
+  const [base, setBase] = useState({ data: start.data instanceof Map ? start.data : start.data ?? new Map(), etag: start.etag });
+  const [text, setText] = useState(() => print(base.data));
+  const [key, setKey] = useState(config ?? "");
+  const [reason, setReason] = useState("");
+  const [dry, setDry] = useState({});
+  const [other, setOther] = useState(null);
+  const [merging, setMerging] = useState(null);
+  const write = useWrite();
+  const last = useRef(base.data);
+  const { value, wrong } = useMemo(() => {
+    try {
+      last.current = parse(text);
+      return { value: last.current };
+    } catch (error) {
+      if (!(error instanceof JsonError)) throw error;
+      return { value: last.current, wrong: error };
+    }
+  }, [text]);
+  const isNew = config === undefined;
+  const dirty = text !== print(base.data) || (isNew && key !== "");
+  useEffect(() => { unsaved.value = dirty ? "What you have changed is not saved." : ""; return () => { unsaved.value = ""; }; }, [dirty]);
+  const request = {
+    method: isNew ? "POST" : "PUT",
+    path: isNew ? `${definitionPath(name)}/config/` : configPath(name, config),
+    headers: { ...(isNew ? {} : { "If-Match": base.etag }), ...reasonHeader(reason) },
+    body: isNew ? `{"config_key":${JSON.stringify(key)},"data":${text}}` : `{"data":${text}}`,
+  };
+  useDebounced(async (signal) => {
+    if (wrong || (isNew && !key)) { setDry({}); return; }
+    setDry((old) => ({ ...old, busy: true }));
+    try {
+      await dryRun(request.method, request.path, { ...request, signal });
+      setDry({ fits: true });
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      setDry({ error });
+      // Somebody who types is not interrupted: the bar says it, and the dialog opens when it is asked for or at the save.
+      if (error.status === 412) setOther((old) => old ?? { by: null, revision: Infinity });
+    }
+  }, [text, key, base.etag], 300);
+  useEffect(() => {
+    if (isNew) return undefined;
+    const stop = new AbortController();
+    follow([["definition", name], ["config_key", config]], {
+      change(event) {
+        const item = event.changes.find((change) => change.config_key === config);
+        if (item && `"${event.revision}"` !== saved.current) setOther({ by: event.by, deleted: item.type === "config_deleted", revision: event.revision });
+      },
+      state() {}, gone() {}, refused() {},
+    }, stop.signal);
+    return () => stop.abort();
+  }, [name, config]);
+  const saved = useRef(null);
+  /** Reads what the config is now, and lays it beside what was there before and what is here. */
+  async function meet() {
+    try {
+      const now = await get(configPath(name, config), []);
+      if (now.etag === base.etag) { setOther(null); return; }
+      setMerging({ theirs: keeping(now.exact.get("data"), hiddenPlaces(now)), etag: now.etag });
+    } catch (error) {
+      if (error.status === undefined) throw error;
+      setMerging({ error });
+    }
+  }
+  async function save() {
+    if (wrong || write.busy) return;
+    await write.run(request.method, request.path, request, (answer) => {
+      saved.current = answer.etag;
+      unsaved.value = "";
+      say(isNew ? `${key} is created` : `${config} is saved as revision ${answer.etag?.replaceAll('"', "") ?? ""}`);
+      go(["d", name, "c", isNew ? key : config]);
+    });
+  }
+  useEffect(() => { if (write.error?.status === 412) meet(); }, [write.error]);
+  useEffect(() => {
+    const onKey = (event) => { if ((event.ctrlKey || event.metaKey) && event.key === "s") { event.preventDefault(); save(); } };
+    addEventListener("keydown", onKey);
+    return () => removeEventListener("keydown", onKey);
+  });
+  const errors = (dry.error?.items ?? []).filter((item) => item.loc?.[0] === "data").map((item) => ({ path: item.loc.slice(1), message: item.msg }));
+  const problems = wrong ? [{ from: wrong.at, to: wrong.at + 1, message: wrong.message }]
+    : errors.map((error) => { const [from, to] = locate(text, error.path); return { from, to: error.path.length ? to : from + 1, message: error.message }; });
+  const elsewhere = dry.error && dry.error.status !== 412 && errors.length < dry.error.items.length ? dry.error : null;
+  const change = (path, item) => setText(print(put(value, path, item)));
+  const state = wrong ? ["bad", `No JSON: ${wrong.message}`] : dry.busy ? ["", "Checking…"] : !dirty ? ["", "Nothing is changed yet"] : dry.fits ? ["good", "The node would take it"]
+    : errors.length ? ["bad", `${errors.length} ${errors.length === 1 ? "place breaks" : "places break"} the schema`] : dry.error?.status === 412 ? ["bad", "It was changed meanwhile"] : dry.error ? ["bad", "The node would not take it"] : ["", isNew && !key ? "It needs a key" : ""];
+  return html`<div class="title"><h1>${isNew ? "New config" : `Edit ${config}`}</h1><span class=${`state ${state[0]}`} role="status">${state[1]}</span><span class="grow"></span>
+      <${CopyAs} requests=${[{ label: isNew ? "Create it" : "Save it", ...request }, { label: "Try it (dry run)", ...request, query: [["dry_run", "true"]] }]} />
+      <button onClick=${() => setText(print(value))} disabled=${Boolean(wrong)}>Tidy</button>
+      <a class="button" href=${isNew ? href(["d", name]) : href(["d", name, "c", config])}>Cancel</a>
+      <button class="primary" disabled=${write.busy || Boolean(wrong) || (isNew ? !key : !dirty)} onClick=${save}>${write.busy ? "Saving…" : "Save"}</button></div>
+    ${other && !merging && other.revision > Number(base.etag?.replaceAll('"', "")) ? html`<div class="banner warn" role="alert"><strong>${other.deleted ? "Deleted" : "Changed"} by ${other.by ?? "somebody"} while you edit</strong>${Number.isFinite(other.revision) ? ` (revision ${other.revision})` : ""}.
+      ${write.error?.unknown ? " It may be your own, whose outcome is unknown." : other.deleted ? " Saving would not bring it back: its history does." : html` <button onClick=${meet}>Put both together</button>`}</div>` : ""}
+    ${write.error?.status === 412 ? "" : html`<${Problem} error=${write.error} again=${write.again} />`}
+    <${Problem} error=${elsewhere} />
+    ${merging?.error ? html`<${Problem} error=${merging.error} />` : ""}
+    ${merging && !merging.error ? html`<${Merge} base=${base.data} mine=${value} theirs=${merging.theirs} by=${other?.by} onClose=${() => setMerging(null)}
+      onUse=${(result) => { setBase({ data: merging.theirs, etag: merging.etag }); setText(print(result)); setMerging(null); setOther(null); write.clear(); setDry({}); if (same(result, merging.theirs)) say("What is there now is what you wanted: nothing to save"); }} />` : ""}
+    ${start.hidden?.paths.length ? html`<p class="banner warn">Your key may not see the secret values at <b>${hiddenText(start.hidden)}</b>. ${isNew ? "A new config needs values of its own there." : "They stay as they are unless you replace them."}</p>` : ""}
+    <div class="bar spaced">
+      ${isNew ? html`<${Field} label="Key" hint="1 to 255 of A-Z a-z 0-9 _ . ~ -"><input required value=${key} autocomplete="off" spellcheck=${false} onInput=${(event) => setKey(event.target.value.trim())} /></${Field}>` : ""}
+      <${Field} label="Reason" hint="Stored in the history"><input value=${reason} maxlength="300" onInput=${(event) => setReason(event.target.value)} /></${Field}></div>
+    <div class="split"><section aria-label="Form"><h2>Form</h2><fieldset class="plain" disabled=${Boolean(wrong)}>${wrong ? html`<p class="muted">The form waits until the JSON is whole again.</p>` : ""}
+        <${Form} schema=${start.schema} value=${value} errors=${errors} onChange=${change} /></fieldset></section>
+      <section aria-label="JSON editor"><h2>JSON</h2><${Editor} text=${text} onText=${setText} problems=${problems} label="Data of the config as JSON" onSave=${() => save()} /></section></div>`;
+}

@@ -1,0 +1,78 @@
+// A new definition: its key, its schema, its indexed fields; tried on the node while one types.
+import { html, useMemo, useState } from "../vendor/preact.js";
+import { go, say, unsaved } from "../lib/state.js";
+import { dryRun } from "../lib/api.js";
+import { JsonError, locate, parse } from "../lib/json.js";
+import { Crumbs, Field, Problem, useDebounced, useWrite } from "../parts/ui.js";
+import { CopyAs } from "../parts/copyas.js";
+import { Editor } from "../parts/editor.js";
+import { kind, resolve } from "../lib/schema.js";
+
+const EXAMPLE = `{
+  "type": "object",
+  "required": ["owner"],
+  "properties": {
+    "owner": {"type": "string", "description": "The team that answers for it"},
+    "enabled": {"type": "boolean"}
+  }
+}`;
+
+/** The scalar fields of a schema, which can be indexed. */
+function scalars(root, schema, path = [], depth = 0) {
+  const properties = resolve(root, schema).get("properties");
+  if (!properties || depth > 4) return [];
+  return [...properties].flatMap(([name, part]) => {
+    const known = resolve(root, part);
+    const here = [...path, name.replace(/[\\.]/g, "\\$&")];
+    return kind(known) === "object" ? scalars(root, known, here, depth + 1) : [here.join(".")];
+  });
+}
+
+export default function NewDefinition() {
+  const [key, setKey] = useState("");
+  const [text, setText] = useState(EXAMPLE);
+  const [indexes, setIndexes] = useState([]);
+  const [dry, setDry] = useState({});
+  const write = useWrite();
+  const { schema, wrong } = useMemo(() => {
+    try {
+      return { schema: text.trim() === "" ? null : parse(text) };
+    } catch (error) {
+      if (!(error instanceof JsonError)) throw error;
+      return { wrong: error };
+    }
+  }, [text]);
+  const offered = schema instanceof Map ? scalars(schema, schema) : [];
+  const request = {
+    method: "POST", path: "/config_definition/",
+    body: `{"config_definition_key":${JSON.stringify(key)},"indexes":${JSON.stringify(indexes)}${schema ? `,"json_schema":${text}` : ""}}`,
+  };
+  useDebounced(async (signal) => {
+    unsaved.value = key || text !== EXAMPLE ? "The definition is not created yet." : "";
+    if (!key || wrong) { setDry({}); return; }
+    try {
+      await dryRun("POST", request.path, { ...request, signal });
+      setDry({ fits: true });
+    } catch (error) {
+      if (error.name !== "AbortError") setDry({ error });
+    }
+  }, [key, text, JSON.stringify(indexes)], 350);
+  const save = () => write.run("POST", request.path, request, () => { unsaved.value = ""; say(`${key} is created`); go(["d", key]); });
+  const problems = wrong ? [{ from: wrong.at, to: wrong.at + 1, message: wrong.message }] : (dry.error?.items ?? []).filter((item) => item.loc?.[0] === "json_schema").map((item) => {
+    const [from, to] = locate(text, item.loc.slice(1));
+    return { from, to, message: item.msg };
+  });
+  const state = wrong ? ["bad", `No JSON: ${wrong.message}`] : !key ? ["", "It needs a key"] : dry.fits ? ["good", "The node would take it"] : dry.error ? ["bad", "The node would not take it"] : ["", "Checking…"];
+  const toggle = (path) => setIndexes(indexes.includes(path) ? indexes.filter((other) => other !== path) : [...indexes, path]);
+  return html`<${Crumbs} items=${[{ text: "Definitions", href: "#/" }, { text: "New definition" }]} />
+    <div class="title"><h1>New definition</h1><span class=${`state ${state[0]}`} role="status">${state[1]}</span><span class="grow"></span>
+      <${CopyAs} requests=${[{ label: "Create it", ...request }]} /><a class="button" href="#/">Cancel</a>
+      <button class="primary" disabled=${!key || Boolean(wrong) || write.busy} onClick=${save}>${write.busy ? "Making it…" : "Create it"}</button></div>
+    <${Problem} error=${write.error} again=${write.again} /><${Problem} error=${write.error ? null : dry.error} />
+    <div class="split"><section aria-label="Key and indexes"><${Field} label="Key" hint="1 to 255 of A-Z a-z 0-9 _ . ~ -; it can't be changed later">
+        <input value=${key} autocomplete="off" spellcheck=${false} onInput=${(event) => setKey(event.target.value.trim())} /></${Field}>
+        <fieldset><legend>Indexed fields</legend><p class="muted small">Configs are found and sorted by these. They can be changed later.</p>
+          ${offered.length ? offered.map((path) => html`<label class="check line"><input type="checkbox" checked=${indexes.includes(path)} onChange=${() => toggle(path)} /> <code>${path}</code></label>`) : html`<p class="muted">The schema names no field.</p>`}
+          ${indexes.filter((path) => !offered.includes(path)).map((path) => html`<p class="error small"><code>${path}</code> is not in the schema <button type="button" onClick=${() => toggle(path)}>Remove</button></p>`)}</fieldset></section>
+      <section aria-label="Schema"><h2>JSON schema</h2><p class="muted small">Without any text every object is accepted.</p><${Editor} text=${text} onText=${setText} problems=${problems} label="JSON schema" onSave=${save} /></section></div>`;
+}

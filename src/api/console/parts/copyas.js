@@ -1,0 +1,31 @@
+// "Copy as": the requests behind what a page shows, or behind a form before it is sent, as text for a terminal.
+import { html, useState } from "../vendor/preact.js";
+import { forms } from "../lib/copy.js";
+import { Dialog, copyText } from "./ui.js";
+
+/** A button; `requests` are { label, method, path, query, headers, body, command }. */
+export function CopyAs({ requests, label = "Copy as…" }) {
+  const [open, setOpen] = useState(false);
+  return html`<button class="quiet" onClick=${() => setOpen(true)}>${label}</button>
+    ${open ? html`<${CopyDialog} requests=${requests} onClose=${() => setOpen(false)} />` : ""}`;
+}
+
+function CopyDialog({ requests, onClose }) {
+  const [which, setWhich] = useState(0);
+  const [form, setForm] = useState("curl");
+  const request = requests[which];
+  const offered = forms.filter(([, make]) => make(request) !== null);
+  const [name, make] = offered.find(([name]) => name === form) ?? offered[0];
+  const text = make(request);
+  return html`<${Dialog} title="Copy as" onClose=${onClose} wide>
+    <div class="bar">
+      ${requests.length > 1 ? html`<select aria-label="Request" value=${which} onChange=${(event) => setWhich(Number(event.target.value))}>
+        ${requests.map((item, place) => html`<option value=${place}>${item.label}</option>`)}</select>` : html`<span>${request.label}</span>`}
+      <div class="segments" role="group" aria-label="Form">${offered.map(([other]) => html`<button aria-pressed=${other === name}
+        onClick=${() => setForm(other)}>${other}</button>`)}</div>
+      <button class="primary" onClick=${() => copyText(text, name)}>Copy</button>
+    </div>
+    <pre class="code" tabindex="0" aria-label=${`${name} text`}>${text}</pre>
+    <p class="muted small">The key is not in the text: it is read from the environment variable <code>CONCORD_API_KEY</code>.</p>
+  </${Dialog}>`;
+}

@@ -1,0 +1,64 @@
+// "Go to": a list of places that narrows while one types, and the keys of the keyboard. Opened with / or Ctrl-K.
+import { html, useEffect, useRef, useState } from "../vendor/preact.js";
+import { href } from "../lib/state.js";
+import { get } from "../lib/api.js";
+import { Dialog } from "./ui.js";
+import { places } from "./shell.js";
+
+export const KEYS = [
+  ["/ or Ctrl K", "go to a page, a definition or a config"],
+  ["?", "this list"],
+  ["g then d, w, c", "definitions, changes, cluster"],
+  ["n", "new: a definition or a config, as the page has it"],
+  ["e", "edit the config that is shown"],
+  ["h", "history of what is shown"],
+  ["Ctrl S", "save what is edited"],
+  ["↑ ↓ Home End PgUp PgDn", "move in the table, Enter opens"],
+  ["Escape", "close, or leave the editor"],
+];
+
+export function Help({ onClose }) {
+  return html`<${Dialog} title="Keyboard" onClose=${onClose}><dl class="keys">${KEYS.map(([keys, what]) => html`<div><dt><kbd>${keys}</kbd></dt><dd>${what}</dd></div>`)}</dl></${Dialog}>`;
+}
+
+export function Palette({ onClose }) {
+  const [text, setText] = useState("");
+  const [found, setFound] = useState([]);
+  const [at, setAt] = useState(0);
+  const input = useRef(null);
+  useEffect(() => input.current.focus(), []);
+  useEffect(() => {
+    const stop = new AbortController();
+    const timer = setTimeout(async () => {
+      try {
+        const answer = await get("/config_definition/", [["search", text.split("/")[0].trim()], ["limit", 20], ["sort_by", "config_definition_key"], ["sort_order", "asc"]], { signal: stop.signal, once: true });
+        setFound(answer.data.results.map((definition) => definition.config_definition_key));
+      } catch (error) {
+        if (error.name !== "AbortError") setFound([]);
+      }
+    }, 120);
+    return () => { clearTimeout(timer); stop.abort(); };
+  }, [text]);
+  const [wanted, config] = text.split("/").map((part) => part.trim());
+  const items = [
+    ...(config ? [{ text: `${wanted} / ${config}`, kind: "config", parts: ["d", wanted, "c", config] }] : []),
+    ...places().filter((place) => place.text.toLowerCase().includes(text.toLowerCase())).map((place) => ({ ...place, kind: "page" })),
+    ...found.map((name) => ({ text: name, kind: "definition", parts: ["d", name] })),
+  ];
+  const chosen = Math.min(at, items.length - 1);
+  function onKey(event) {
+    if (event.key === "ArrowDown") setAt(Math.min(chosen + 1, items.length - 1));
+    else if (event.key === "ArrowUp") setAt(Math.max(chosen - 1, 0));
+    else if (event.key === "Enter" && items[chosen]) { location.hash = href(items[chosen].parts); onClose(); }
+    else return;
+    event.preventDefault();
+  }
+  return html`<${Dialog} title="Go to" onClose=${onClose}>
+    <input ref=${input} class="wide" role="combobox" aria-expanded="true" aria-controls="palette-list" aria-label="Page, definition, or definition/config"
+      aria-activedescendant=${items.length ? `palette-${chosen}` : undefined} placeholder="page, definition, or definition/config" value=${text}
+      onInput=${(event) => { setText(event.target.value); setAt(0); }} onKeyDown=${onKey} />
+    <ul id="palette-list" role="listbox" aria-label="Places" class="choices">${items.map((item, place) => html`<li id=${`palette-${place}`} role="option" aria-selected=${place === chosen}
+      onClick=${() => { location.hash = href(item.parts); onClose(); }}><span>${item.text}</span><span class="muted small">${item.kind}</span></li>`)}</ul>
+    ${items.length === 0 ? html`<p class="muted">Nothing has this name.</p>` : ""}
+  </${Dialog}>`;
+}

@@ -1,0 +1,153 @@
+// The small parts that every page is made of: buttons, banners, dialogs, empty states, loading, tabs.
+import { html, useEffect, useRef, useState } from "../vendor/preact.js";
+import { session, say } from "../lib/state.js";
+import { call, newIdempotencyKey } from "../lib/api.js";
+import { ago, time } from "../lib/format.js";
+
+/** Loads something and loads it again when `deps` change or another key is typed in. */
+export function useLoad(load, deps) {
+  const [state, setState] = useState({ loading: true });
+  const [turn, setTurn] = useState(0);
+  useEffect(() => {
+    const stop = new AbortController();
+    setState((old) => ({ ...old, loading: true }));
+    load(stop.signal).then(
+      (data) => { if (!stop.signal.aborted) setState({ data }); },
+      (error) => { if (!stop.signal.aborted) setState((old) => ({ data: old.data, error })); },
+    );
+    return () => stop.abort();
+  }, [...deps, session.value, turn]);
+  return { ...state, reload: () => setTurn((old) => old + 1) };
+}
+
+/** Calls a function when its input has been still for a while. */
+export function useDebounced(run, deps, milliseconds = 350) {
+  useEffect(() => {
+    const stop = new AbortController();
+    const timer = setTimeout(() => run(stop.signal), milliseconds);
+    return () => { clearTimeout(timer); stop.abort(); };
+  }, deps);
+}
+
+/**
+ * A write of a page: `send(options)` runs the request. An unknown outcome keeps its idempotency key, so that to send it
+ * again does it once at most. `options.plain` is for requests that take no such key: changes of members.
+ */
+export function useWrite() {
+  const [state, setState] = useState({});
+  const again = useRef(null);
+  async function run(method, path, options, done) {
+    const idempotencyKey = options.plain ? undefined : options.idempotencyKey ?? newIdempotencyKey();
+    setState({ busy: true });
+    try {
+      const answer = await call(method, path, { ...options, idempotencyKey });
+      again.current = null;
+      setState({});
+      await done?.(answer);
+      return answer;
+    } catch (error) {
+      again.current = error.unknown && !options.plain ? () => run(method, path, { ...options, idempotencyKey }, done) : null;
+      setState({ error, again: again.current });
+      return null;
+    }
+  }
+  return { ...state, run, clear: () => setState({}) };
+}
+
+/** Errors of one refusal that are listed. */
+const ITEMS_MAX = 8;
+
+/** What went wrong, in words that do not promise too much. */
+export function Problem({ error, again }) {
+  if (!error) return null;
+  if (error.status === undefined) return html`<div class="banner bad" role="alert"><strong>The console failed.</strong> ${error.message}</div>`;
+  const titles = {
+    0: "No answer.", 401: "The key is not accepted.", 403: "Your key does not allow this.", 404: "There is no such thing.",
+    409: "It conflicts with what is there.", 410: "No longer retained.", 412: "Somebody has changed it.",
+    413: "Too large.", 422: "Not valid.", 429: "The node has too much to do: nothing was changed.", 500: "The node failed.",
+    503: "Not available: nothing was changed.", 504: "No answer in time.", 507: "The disk is full: nothing was changed.",
+  };
+  return html`<div class=${`banner ${error.unknown ? "warn" : "bad"}`} role="alert">
+    ${error.unknown
+      ? html`<strong>Outcome unknown.</strong> The change may or may not have been applied. <span class="muted">(${error.message})</span>`
+      : html`<strong>${titles[error.status] ?? `Refused with status ${error.status}.`}</strong>
+        ${error.items.length === 1
+          ? html` ${error.items[0].msg}${error.items[0].loc ? html` <code>${error.items[0].loc.join(" › ")}</code>` : ""}`
+          : html`<ul>${error.items.slice(0, ITEMS_MAX).map((item) => html`<li>${item.loc ? html`<code>${item.loc.join(" › ")}</code> ` : ""}${item.msg}</li>`)}${error.items.length > ITEMS_MAX ? html`<li>and ${error.items.length - ITEMS_MAX} more</li>` : ""}</ul>`}`}
+    ${again ? html` <button onClick=${again}>Send it again</button> <span class="muted">It is done once at most.</span>` : ""}
+    ${error.requestId ? html`<div class="muted small">request ${error.requestId}</div>` : ""}
+  </div>`;
+}
+
+/** The page's own content once it is loaded; before, a quiet sign; instead of it, what went wrong. */
+export function Loaded({ of, children, what = "this page" }) {
+  if (of.error && of.data === undefined) {
+    return html`<${Problem} error=${of.error} /><button onClick=${of.reload}>Try again</button>`;
+  }
+  if (of.data === undefined) return html`<p class="loading" role="status">Loading ${what}…</p>`;
+  return html`<${Problem} error=${of.error} />${children}`;
+}
+
+export function Empty({ title, children }) {
+  return html`<div class="empty"><h2>${title}</h2><p>${children}</p></div>`;
+}
+
+/** A time, how long ago it is, exactly when pointed at. */
+export function Time({ of }) {
+  return of ? html`<time datetime=${of} title=${of}>${time(of)} <span class="muted">${ago(of)}</span></time>` : html`<span class="muted">–</span>`;
+}
+
+/** A dialog of the browser's own kind: focus stays inside, Escape closes it. */
+export function Dialog({ title, onClose, children, wide }) {
+  const ref = useRef(null);
+  useEffect(() => {
+    ref.current.showModal();
+    return () => ref.current?.close();
+  }, []);
+  return html`<dialog ref=${ref} class=${wide ? "wide" : ""} aria-labelledby="dialog-title"
+    onCancel=${(event) => { event.preventDefault(); onClose(); }}>
+    <header><h2 id="dialog-title">${title}</h2><button class="quiet" aria-label="Close" onClick=${onClose}>✕</button></header>
+    ${children}
+  </dialog>`;
+}
+
+/** Asks before something that is hard to undo. `confirm` is a word to be typed, where much would go. */
+export function Confirm({ title, children, action, danger, type, onClose, onConfirm, write }) {
+  const [typed, setTyped] = useState("");
+  return html`<${Dialog} title=${title} onClose=${onClose}>
+    <form method="dialog" onSubmit=${(event) => { event.preventDefault(); onConfirm(); }}>
+      <div class="stack">${children}</div>
+      ${type ? html`<label class="field"><span>Type <code>${type}</code> to go on</span>
+        <input autocomplete="off" value=${typed} onInput=${(event) => setTyped(event.target.value)} /></label>` : ""}
+      <${Problem} error=${write?.error} again=${write?.again} />
+      <footer><button type="button" onClick=${onClose}>Cancel</button>
+        <button class=${danger ? "danger" : "primary"} disabled=${write?.busy || (type && typed !== type)}>${write?.busy ? "Working…" : action}</button></footer>
+    </form>
+  </${Dialog}>`;
+}
+
+/** Links that look like tabs: each is a place of its own. */
+export function Tabs({ items, label }) {
+  return html`<nav class="tabs" aria-label=${label}>${items.map((item) => html`<a href=${item.href}
+    aria-current=${item.here ? "page" : undefined}>${item.text}</a>`)}</nav>`;
+}
+
+export function Crumbs({ items }) {
+  return html`<nav class="crumbs" aria-label="Where this is"><ol>${items.map((item) => html`<li>
+    ${item.href ? html`<a href=${item.href}>${item.text}</a>` : html`<span aria-current="page">${item.text}</span>`}</li>`)}</ol></nav>`;
+}
+
+export async function copyText(text, what) {
+  try {
+    await navigator.clipboard.writeText(text);
+    say(`${what} copied`);
+  } catch {
+    // The clipboard needs a secure origin: plain HTTP on another host has none.
+    say("The browser does not allow copying here: select the text instead", "bad");
+  }
+}
+
+export function Field({ label, hint, children, error }) {
+  return html`<div class=${`field ${error ? "wrong" : ""}`}><label><span>${label}</span>${children}</label>
+    ${hint ? html`<small class="muted">${hint}</small>` : ""}${error ? html`<small class="error">${error}</small>` : ""}</div>`;
+}

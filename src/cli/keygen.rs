@@ -1,0 +1,70 @@
+//! The command `keygen`: keys for data at rest and for backups, each into a file of its own.
+//!
+//! **Invariant:** a file that exists is never written over, and a new one is readable by this user alone.
+
+use std::{fs::File, io::Write as _, os::unix::fs::OpenOptionsExt as _, path::Path};
+
+use clap::ValueEnum;
+use serde_json::{Value, json};
+
+use crate::store::{at_rest, snapshot::envelope};
+
+/// What a key is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Kind {
+    /// Encrypts data directories: a line for the file of --data-key-file
+    Data,
+    /// Signs backups: the file of --signing-key
+    Signing,
+    /// Reads encrypted backups: the file of --identity
+    Identity,
+}
+
+/// Makes a key and writes it to a new file; returns what others may know of it.
+///
+/// # Errors
+/// When the file exists or can't be written.
+pub(super) fn make(kind: Kind, path: &Path) -> Result<Value, String> {
+    let (secret, shown) = match kind {
+        Kind::Data => {
+            let (secret, id) = at_rest::new_data_key()?;
+            (secret, json!({ "data_key": id.to_string() }))
+        }
+        Kind::Signing => {
+            let (secret, signer) = envelope::new_signing_key()?;
+            (secret, json!({ "signer": signer.to_string() }))
+        }
+        Kind::Identity => {
+            let (secret, recipient) = envelope::new_identity();
+            (secret, json!({ "recipient": recipient }))
+        }
+    };
+    let failed = |error: std::io::Error| format!("{}: {error}", path.display());
+    let mut file = File::options().create_new(true).write(true).mode(0o600).open(path).map_err(failed)?;
+    file.write_all(secret.as_bytes()).and_then(|()| file.write_all(b"\n")).map_err(failed)?;
+    file.sync_all().map_err(failed)?;
+    Ok(shown)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_key_is_written_once_and_for_its_user_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        for (kind, name) in
+            [(Kind::Data, "data_key"), (Kind::Signing, "signer"), (Kind::Identity, "recipient")]
+        {
+            let path = directory.path().join(name);
+            let shown = make(kind, &path).unwrap();
+            let text = std::fs::read_to_string(&path).unwrap();
+            assert!(!text.contains(shown[name].as_str().unwrap()), "{shown}");
+            assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+            assert!(make(kind, &path).is_err(), "it exists");
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! Secret values in data: hidden from a caller who may not see them, and left as they are by one who writes the rest.
+//!
+//! A redacted value is `null`, and the answer names its place. A caller who sends `{"$concord-keep": true}` at the place
+//! of a secret value leaves it as it is: [`resolve`] puts the stored value there. Nowhere else has that member a meaning,
+//! so elsewhere it is refused: a marker that was stored as data would have destroyed what it was to keep.
+//!
+//! A patch of a caller who may not see the values is applied to data in which each is hidden behind a token, a
+//! marker that names the place of its value ([`hide`]). So no `test` compares a value and no `copy` moves one to an open place: a token
+//! is resolved only at a secret place with the same names on the way to it. Elements of an array may have moved.
+//!
+//! A caller who may not see the values can't write `null` at a secret place ([`check_nulls`]): that is what they
+//! were shown, and whoever reads, changes and writes a record back would destroy the value.
+//!
+//! **Invariants:** everything here follows from the arguments alone. A stored value never gets to a place that is not
+//! secret.
+
+use std::collections::BTreeSet;
+
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+use serde_json::{Map, Value};
+
+use super::{
+    error::{LocSegment, Violation},
+    limits::REDACTED_PLACES_BYTES_MAX,
+    patch,
+    schema::secret::SecretPlaces,
+};
+
+/// The only member of a marker that keeps a secret value.
+pub const KEEP: &str = "$concord-keep";
+
+/// What a JSON pointer in a fragment (RFC 6901, 6) may not contain, and what separates two of them in a header.
+const ENCODED: &AsciiSet = &CONTROLS
+    .add(b' ')
+    .add(b'"')
+    .add(b'#')
+    .add(b'%')
+    .add(b',')
+    .add(b'<')
+    .add(b'>')
+    .add(b'\\')
+    .add(b'^')
+    .add(b'`')
+    .add(b'{')
+    .add(b'|')
+    .add(b'}');
+
+/// The places of redacted values, each once, as JSON pointers from the root of `data`; in all at most
+/// [`REDACTED_PLACES_BYTES_MAX`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RedactedPlaces {
+    pointers: BTreeSet<String>,
+    bytes: usize,
+    is_cut: bool,
+}
+
+impl RedactedPlaces {
+    /// The whole of the data.
+    #[must_use]
+    pub fn whole() -> Self {
+        let mut places = Self::default();
+        places.add(&[]);
+        places
+    }
+
+    /// Whether nothing was redacted.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.pointers.is_empty() && !self.is_cut
+    }
+
+    /// Adds a place.
+    pub fn add(&mut self, path: &[LocSegment]) {
+        if !self.is_cut {
+            self.add_text(pointer(path));
+        }
+    }
+
+    /// Adds the places of another part of the answer.
+    pub fn extend(&mut self, more: Self) {
+        self.is_cut |= more.is_cut;
+        for pointer in more.pointers {
+            self.add_text(pointer);
+        }
+    }
+
+    fn add_text(&mut self, pointer: String) {
+        let bytes = self.bytes + pointer.len() + 2;
+        if self.pointers.contains(&pointer) {
+            return;
+        }
+        if bytes > REDACTED_PLACES_BYTES_MAX {
+            self.is_cut = true;
+            return;
+        }
+        self.bytes = bytes;
+        self.pointers.insert(pointer);
+    }
+
+    /// The places, and `...` last where there are more.
+    pub fn texts(&self) -> impl Iterator<Item = &str> {
+        let cut = self.is_cut.then_some("...");
+        self.pointers.iter().map(String::as_str).chain(cut)
+    }
+}
+
+/// A path as a JSON pointer in the form of a URI fragment: visible ASCII without commas.
+fn pointer(path: &[LocSegment]) -> String {
+    let mut text = String::from("#");
+    for segment in path {
+        text.push('/');
+        match segment {
+            LocSegment::Name(name) => {
+                let name = name.replace('~', "~0").replace('/', "~1");
+                text.extend(utf8_percent_encode(&name, ENCODED));
+            }
+            LocSegment::Index(index) => text.push_str(&index.to_string()),
+        }
+    }
+    text
+}
+
+/// Data as a caller sees them who may not see their secret values: as text, and the places of what was redacted.
+/// `None` when there is nothing to redact.
+#[must_use]
+pub fn redacted(places: &SecretPlaces, text: &str) -> Option<(String, RedactedPlaces)> {
+    let Ok(mut data) = serde_json::from_str::<Value>(text) else {
+        // Stored data were parsed when they were written.
+        return Some(("null".into(), RedactedPlaces::whole()));
+    };
+    let mut redacted = RedactedPlaces::default();
+    let mut found_any = false;
+    places.visit_mut(&mut data, text.len(), &mut |path, value| {
+        found_any = true;
+        redacted.add(path);
+        *value = Value::Null;
+    });
+    found_any.then(|| (data.to_string(), redacted))
+}
+
+/// Refuses data, or a merge patch, with `null` at a secret place. `bytes` is the length of its text.
+///
+/// # Errors
+/// When there is one, with its location.
+pub fn check_nulls(places: &SecretPlaces, data: &Value, bytes: usize) -> Result<(), Violation> {
+    let mut first = None;
+    places.visit(data, bytes, &mut |path, value| {
+        if value.is_null() && first.is_none() {
+            first = Some(path.to_vec());
+        }
+    });
+    let msg = "the value here is secret and was shown to you as `null`: send `{\"$concord-keep\": true}` to leave \
+               it as it is, or another value; `null` itself takes the right to `reveal`";
+    first.map_or(Ok(()), |loc| Err(Violation::at(loc, msg)))
+}
+
+/// Puts a token in place of each secret value of stored data.
+pub fn hide(places: &SecretPlaces, data: &mut Value, bytes: usize) {
+    places.visit_mut(data, bytes, &mut |path, value| *value = token(path));
+}
+
+/// What the markers of data are resolved with.
+#[derive(Debug)]
+pub struct Stored<'a> {
+    /// The stored data; `None` for a config that does not exist.
+    pub before: Option<&'a Value>,
+    /// Whether the data were made from hidden ones, so that there may be tokens among the markers.
+    pub is_hidden: bool,
+    /// What the values that are kept may take together; what they take is subtracted.
+    pub cost_left: &'a mut usize,
+}
+
+/// Puts the stored values in place of the markers and tokens of `data`, whose text has so many bytes.
+///
+/// # Errors
+/// When a marker or a token is not at a secret place, has no value, or more is copied than `cost_left` allows.
+pub fn resolve(
+    places: &SecretPlaces,
+    data: &mut Value,
+    bytes: usize,
+    mut stored: Stored<'_>,
+) -> Result<(), ResolveError> {
+    let mut markers = Vec::new();
+    find_markers(data, &mut Vec::new(), &mut markers);
+    if markers.is_empty() {
+        return Ok(());
+    }
+    // Both walks meet the values in the same order.
+    let (mut next, mut error) = (0, None);
+    places.visit_mut(data, bytes, &mut |path, value| {
+        if error.is_some() || markers.get(next).is_none_or(|marker| !marker.starts_with(path)) {
+            return;
+        }
+        match resolved(path, value, &mut stored) {
+            Ok(kept) => {
+                *value = kept;
+                next += 1;
+            }
+            Err(wrong) => error = Some(wrong),
+        }
+    });
+    if let Some(error) = error {
+        return Err(error);
+    }
+    match markers.get(next) {
+        None => Ok(()),
+        Some(path) => {
+            let msg = "`$concord-keep` keeps a secret value, but this place is not secret";
+            Err(ResolveError::Violation(Violation::at(path.clone(), msg)))
+        }
+    }
+}
+
+/// Whether a text may contain a marker. Texts of documents have no escapes that they do not need.
+#[must_use]
+pub fn may_keep(text: &str) -> bool {
+    text.contains(KEEP)
+}
+
+/// Why markers can't be resolved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ResolveError {
+    /// A marker is wrong.
+    Violation(Violation),
+    /// More would be copied than it may cost.
+    TooCostly(Violation),
+}
+
+/// The stored value for what is at a secret place, which begins with a marker.
+fn resolved(path: &[LocSegment], value: &Value, stored: &mut Stored<'_>) -> Result<Value, ResolveError> {
+    let wrong = |msg: &str| ResolveError::Violation(Violation::at(path.to_vec(), msg));
+    let marker = value.as_object().filter(|members| members.len() == 1).and_then(|members| members.get(KEEP));
+    let source = match marker {
+        Some(Value::Bool(true)) => path.to_vec(),
+        Some(Value::Array(segments)) if stored.is_hidden => {
+            source_of(segments).ok_or_else(|| wrong(NOT_WHOLE))?
+        }
+        Some(_) | None => return Err(wrong(NOT_WHOLE)),
+    };
+    if !is_same_shape(&source, path) {
+        return Err(wrong("a secret value can't be moved to another place by who may not see it"));
+    }
+    let before = stored.before.ok_or_else(|| wrong("there is no value to keep: the config is new"))?;
+    let kept = at(before, &source).ok_or_else(|| wrong("there is no value to keep here"))?;
+    match stored.cost_left.checked_sub(patch::size(kept)) {
+        Some(left) => *stored.cost_left = left,
+        None => {
+            let msg = "the secret values that are kept take too much together";
+            return Err(ResolveError::TooCostly(Violation::at(path.to_vec(), msg)));
+        }
+    }
+    Ok(kept.clone())
+}
+
+const NOT_WHOLE: &str = "a secret value is kept as a whole by exactly `{\"$concord-keep\": true}` at its place, or replaced as a whole";
+
+/// The paths of all objects with the member of a marker, in the order of the data.
+fn find_markers(value: &Value, path: &mut Vec<LocSegment>, found: &mut Vec<Vec<LocSegment>>) {
+    match value {
+        Value::Object(members) => {
+            if members.contains_key(KEEP) {
+                found.push(path.clone());
+                return;
+            }
+            for (name, member) in members {
+                path.push(name.as_str().into());
+                find_markers(member, path, found);
+                path.pop();
+            }
+        }
+        Value::Array(elements) => {
+            for (index, element) in (0..).zip(elements) {
+                path.push(LocSegment::Index(index));
+                find_markers(element, path, found);
+                path.pop();
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// The marker of a value that was hidden.
+fn token(path: &[LocSegment]) -> Value {
+    let segment = |segment: &LocSegment| match segment {
+        LocSegment::Name(name) => Value::from(name.as_str()),
+        LocSegment::Index(index) => Value::from(*index),
+    };
+    Value::Object(Map::from_iter([(KEEP.to_owned(), path.iter().map(segment).collect())]))
+}
+
+fn source_of(segments: &[Value]) -> Option<Vec<LocSegment>> {
+    let segment = |segment: &Value| match segment {
+        Value::String(name) => Some(LocSegment::from(name.as_str())),
+        Value::Number(index) => index.as_u64().map(LocSegment::Index),
+        Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
+    };
+    segments.iter().map(segment).collect()
+}
+
+/// Whether two paths differ in the indexes of elements only.
+fn is_same_shape(one: &[LocSegment], other: &[LocSegment]) -> bool {
+    let is_same = |pair: (&LocSegment, &LocSegment)| match pair {
+        (LocSegment::Name(one), LocSegment::Name(other)) => one == other,
+        (LocSegment::Index(_), LocSegment::Index(_)) => true,
+        (LocSegment::Name(_), LocSegment::Index(_)) | (LocSegment::Index(_), LocSegment::Name(_)) => false,
+    };
+    one.len() == other.len() && one.iter().zip(other).all(is_same)
+}
+
+/// The value at a path.
+fn at<'v>(data: &'v Value, path: &[LocSegment]) -> Option<&'v Value> {
+    path.iter().try_fold(data, |value, segment| match segment {
+        LocSegment::Name(name) => value.as_object()?.get(name),
+        LocSegment::Index(index) => value.as_array()?.get(usize::try_from(*index).ok()?),
+    })
+}
+
+#[cfg(test)]
+mod tests;

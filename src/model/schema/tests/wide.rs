@@ -1,0 +1,133 @@
+//! What is admitted from feature level 2 on: recursive unions, larger patterns, patterns that backtrack, asserted formats,
+//! references to the drafts' meta-schemas.
+
+use super::*;
+
+const WIDE: SchemaRules = SchemaRules { formats: Formats::Asserted, level: 2 };
+
+fn wide(schema: &Value) -> Schema {
+    Schema::compile(schema, WIDE).unwrap_or_else(|violations| panic!("{schema}: {violations:?}"))
+}
+
+/// A tree of conditions, as Pydantic writes them: three kinds of nodes that recurse through members of the same name.
+fn rules() -> Value {
+    let list = |op: &str| {
+        json!({"type": "object", "required": ["op", "args"], "additionalProperties": false,
+               "properties": {"op": {"const": op}, "args": {"type": "array", "items": {"$ref": "#/$defs/Rule"}}}})
+    };
+    json!({
+        "$defs": {
+            "And": list("and"), "Or": list("or"), "Not": list("not"),
+            "Is": {"type": "object", "required": ["op", "field"], "additionalProperties": false,
+                   "properties": {"op": {"const": "is"}, "field": {"type": "string"}}},
+            "Rule": {"anyOf": [{"$ref": "#/$defs/And"}, {"$ref": "#/$defs/Or"}, {"$ref": "#/$defs/Not"}, {"$ref": "#/$defs/Is"}]}
+        },
+        "$ref": "#/$defs/Rule"
+    })
+}
+
+fn nested(depth: usize) -> Value {
+    let leaf = json!({"op": "is", "field": "a"});
+    (0..depth).fold(leaf, |inner, level| {
+        let op = ["and", "or", "not"][level % 3];
+        json!({"op": op, "args": [inner]})
+    })
+}
+
+#[test]
+fn a_recursive_union_is_admitted_and_its_data_are_bounded_by_what_a_check_takes() {
+    assert!(Schema::compile(&rules(), LEVEL_1).is_err());
+    let schema = wide(&rules());
+    for depth in 0..9 {
+        schema.check(&nested(depth)).unwrap();
+    }
+    let wrong = json!({"op": "and", "args": [{"op": "or", "args": [{"op": "is", "field": 7}]}]});
+    assert!(schema.check(&wrong).is_err());
+    let violations = schema.check(&nested(30)).unwrap_err();
+    assert!(violations[0].msg.contains("evaluations"), "{violations:?}");
+    // A self-application stays refused: no data could be checked.
+    assert!(Schema::compile(&json!({"anyOf": [{"$ref": "#"}, {"type": "null"}]}), WIDE).is_err());
+}
+
+#[test]
+fn everyday_patterns_are_admitted() {
+    for (pattern, good, bad) in [
+        ("^.{1,255}$", "a".repeat(255), "a".repeat(256)),
+        ("^.{1,1000}$", "ä".repeat(1000), String::new()),
+        (r"^\S{1,500}$", "x".into(), "x y".into()),
+        (r"^\p{L}{1,100}$", "Łódź".into(), "7".into()),
+    ] {
+        let schema = json!({"pattern": pattern});
+        assert!(Schema::compile(&schema, LEVEL_1).is_err(), "{pattern}");
+        let schema = wide(&schema);
+        assert!(schema.accepts(&good.into()) && !schema.accepts(&bad.into()), "{pattern}");
+    }
+}
+
+#[test]
+fn patterns_that_look_around_are_admitted_and_end_after_some_steps() {
+    for (pattern, good, bad) in [
+        // Pydantic's Decimal, zod's duration and hostname.
+        (r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$", "-12.50", "+."),
+        (r"^P(?!$)(\d+Y)?(\d+M)?(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+S)?)?$", "P1DT2H", "P"),
+        (r"^(?=.{1,253}\.?$)[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?(?:\.[a-z0-9]+)*$", "a.example", "-a"),
+        (r"^(a|b)\1$", "aa", "ab"),
+    ] {
+        let schema = json!({"properties": {"v": {"type": "string", "pattern": pattern}}});
+        assert!(Schema::compile(&schema, LEVEL_1).is_err(), "{pattern}");
+        let schema = wide(&schema);
+        assert!(schema.accepts(&json!({"v": good})), "{pattern} {good}");
+        assert!(!schema.accepts(&json!({"v": bad})), "{pattern} {bad}");
+    }
+    let doubling = wide(&json!({"items": {"pattern": r"^(?=a)(a|aa|a\B)+$"}}));
+    let violations = doubling.check(&json!(["a".repeat(60) + "b"])).unwrap_err();
+    assert!(violations[0].msg.contains("steps"), "{violations:?}");
+    let many = json!(vec!["a".repeat(60) + "b"; 100_000]);
+    assert!(doubling.check(&many).unwrap_err()[0].msg.contains("evaluations"));
+    wide(&json!({"patternProperties": {"^(?!x)": {"type": "integer"}}}));
+    let long = format!("(?=a){}", "a".repeat(5000));
+    assert!(Schema::compile(&json!({"pattern": long}), WIDE).is_err());
+}
+
+#[test]
+fn formats_are_asserted_in_every_draft_unless_switched_off() {
+    for draft in ["draft-04/schema#", "draft-06/schema#", "draft-07/schema#", "", "2019-09"] {
+        let mut schema = json!({"properties": {"m": {"format": "email"}, "u": {"format": "unheard-of"}}});
+        match draft {
+            "" => {}
+            "2019-09" => schema["$schema"] = "https://json-schema.org/draft/2019-09/schema".into(),
+            old => schema["$schema"] = format!("http://json-schema.org/{old}").into(),
+        }
+        let bad = json!({"m": "nobody", "u": "anything"});
+        let violations = wide(&schema).check(&bad).unwrap_err();
+        assert_eq!(violations.len(), 1, "{draft}");
+        assert_eq!(pointer(&violations[0]), "/m");
+        assert!(violations[0].msg.contains("format_assertion"), "{violations:?}");
+        let off = Schema::compile(&schema, SchemaRules { formats: Formats::Annotated, level: 2 }).unwrap();
+        assert!(off.accepts(&bad), "{draft}");
+        let is_old = draft.starts_with("draft-0");
+        assert_eq!(compiled(&schema).accepts(&bad), !is_old, "{draft}: as feature level 1 has it");
+    }
+    let regex = wide(&json!({"format": "regex"}));
+    assert!(regex.accepts(&"^a{1,9}(?=b)$".into()) && !regex.accepts(&"a(".into()));
+    assert!(!regex.accepts(&"(?<a>x)".repeat(200_000).into()));
+}
+
+#[test]
+fn a_reference_to_a_meta_schema_is_resolved_without_fetching_it() {
+    for uri in [
+        "http://json-schema.org/draft-07/schema#",
+        "http://json-schema.org/draft-04/schema#",
+        "https://json-schema.org/draft/2020-12/schema",
+        "https://json-schema.org/draft/2019-09/schema",
+    ] {
+        let schema = json!({"properties": {"s": {"$ref": uri}}});
+        assert!(Schema::compile(&schema, LEVEL_1).is_err(), "{uri}");
+        let schema = wide(&schema);
+        assert!(schema.accepts(&json!({"s": {"type": "string", "properties": {"a": {}}}})), "{uri}");
+        assert!(!schema.accepts(&json!({"s": {"properties": {"a": {"type": 7}}}})), "{uri}");
+    }
+    for uri in ["http://example.com/other", "http://json-schema.org/draft-09/schema#"] {
+        assert!(Schema::compile(&json!({"$ref": uri}), WIDE).is_err(), "{uri}");
+    }
+}

@@ -1,0 +1,100 @@
+//! TLS of the listener for callers.
+//!
+//! **Invariant:** where an authority of callers is set, a caller without a good certificate of it sends no request: its
+//! handshake fails.
+
+use std::{path::PathBuf, sync::Arc};
+
+use rustls::{
+    ServerConfig,
+    server::{NoServerSessionStorage, WebPkiClientVerifier},
+    sign::SingleCertAndKey,
+};
+
+use super::{
+    VERSIONS,
+    certificate::Certificate,
+    files::{Reloaded, read_authorities, read_certified_key},
+    provider,
+};
+
+/// The protocols that are offered, the preferred one first.
+const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
+
+/// The files of the listener for callers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallerFiles {
+    /// The certificate that it shows, with those between it and its authority.
+    pub certificate: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+    /// The authorities of the certificates that callers must show.
+    pub client_authorities: Option<PathBuf>,
+}
+
+/// What was made of them.
+#[derive(Debug)]
+struct Material {
+    config: Arc<ServerConfig>,
+    certificates: Vec<Certificate>,
+}
+
+/// The listener's side of TLS.
+#[derive(Debug)]
+pub struct CallerTls(Reloaded<Material>);
+
+impl CallerTls {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// When they can't be used.
+    pub fn open(files: CallerFiles) -> Result<Self, String> {
+        let CallerFiles { certificate, key, client_authorities } = &files;
+        let all = [certificate, key].into_iter().chain(client_authorities).cloned().collect();
+        Reloaded::new(all, move || load(&files)).map(Self)
+    }
+
+    /// How connections are taken from now on.
+    #[must_use]
+    pub fn config(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.0.current().config)
+    }
+
+    /// The certificates in use: this node's own first.
+    #[must_use]
+    pub fn certificates(&self) -> Vec<Certificate> {
+        self.0.current().certificates.clone()
+    }
+
+    /// Reads the files again if they have changed: see `Reloaded::look`.
+    pub fn look(&self) -> Option<Result<(), String>> {
+        self.0.look()
+    }
+}
+
+fn load(files: &CallerFiles) -> Result<Material, String> {
+    let own = read_certified_key(&files.certificate, &files.key)?;
+    let mut certificates =
+        vec![Certificate::parse(own.end_entity_cert().map_err(|error| error.to_string())?)?];
+    let builder = ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(&VERSIONS)
+        .map_err(|error| error.to_string())?;
+    let (builder, is_mutual) = match &files.client_authorities {
+        None => (builder.with_no_client_auth(), false),
+        Some(path) => {
+            let (roots, authorities) = read_authorities(path)?;
+            certificates.extend(authorities);
+            let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider()).build();
+            let verifier = verifier.map_err(|error| format!("{}: {error}", path.display()))?;
+            (builder.with_client_cert_verifier(verifier), true)
+        }
+    };
+    let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(own)));
+    config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).into();
+    if is_mutual {
+        // A session that is resumed shows no certificate: it may have ended since.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+    }
+    Ok(Material { config: Arc::new(config), certificates })
+}

@@ -1,0 +1,140 @@
+//! Whether a certificate of another node is good: signed by the cluster's authority, in its time, for this cluster, and
+//! not revoked.
+//!
+//! The signatures and times are checked by webpki. What is added here only refuses more.
+
+use std::sync::Arc;
+
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme,
+    client::{
+        WebPkiServerVerifier,
+        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    },
+    pki_types::{CertificateDer, ServerName, UnixTime},
+    server::{
+        WebPkiClientVerifier,
+        danger::{ClientCertVerified, ClientCertVerifier},
+    },
+};
+
+use super::{certificate::Revoked, name::NodeName, provider};
+
+/// What a node of this cluster must show.
+#[derive(Debug)]
+struct Rules {
+    cluster: String,
+    revoked: Revoked,
+}
+
+impl Rules {
+    fn check(&self, shown: &CertificateDer<'_>, others: &[CertificateDer<'_>]) -> Result<(), Error> {
+        if [shown].into_iter().chain(others).any(|certificate| self.revoked.has(certificate)) {
+            return Err(CertificateError::Revoked.into());
+        }
+        match NodeName::of(shown) {
+            Ok(name) if name.cluster == self.cluster => Ok(()),
+            Ok(name) => Err(Error::General(format!("{name} is no node of {}", self.cluster))),
+            Err(why) => Err(Error::General(why)),
+        }
+    }
+}
+
+/// Verifies what nodes show that are called, and what nodes show that call.
+#[derive(Debug)]
+pub(super) struct NodeVerifier {
+    rules: Rules,
+    called: Arc<WebPkiServerVerifier>,
+    calling: Arc<dyn ClientCertVerifier>,
+}
+
+impl NodeVerifier {
+    /// A verifier for the nodes of one cluster.
+    ///
+    /// # Errors
+    /// When there is no authority.
+    pub(super) fn new(roots: &Arc<RootCertStore>, cluster: String, revoked: Revoked) -> Result<Self, String> {
+        let called = WebPkiServerVerifier::builder_with_provider(Arc::clone(roots), provider()).build();
+        let calling = WebPkiClientVerifier::builder_with_provider(Arc::clone(roots), provider()).build();
+        Ok(Self {
+            rules: Rules { cluster, revoked },
+            called: called.map_err(|error| error.to_string())?,
+            calling: calling.map_err(|error| error.to_string())?,
+        })
+    }
+}
+
+impl ServerCertVerifier for NodeVerifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let verified =
+            self.called.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)?;
+        self.rules.check(end_entity, intermediates).map(|()| verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.called.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.called.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.called.supported_verify_schemes()
+    }
+}
+
+impl ClientCertVerifier for NodeVerifier {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.calling.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let verified = self.calling.verify_client_cert(end_entity, intermediates, now)?;
+        self.rules.check(end_entity, intermediates).map(|()| verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.calling.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.calling.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.calling.supported_verify_schemes()
+    }
+}

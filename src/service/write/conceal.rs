@@ -1,0 +1,125 @@
+//! What a refusal of a write may say to a caller who may not read the definition.
+//!
+//! Some rejections name what other records hold: which config has a value already, how many configs there are, which of
+//! them break a schema. A caller may be allowed to write a definition and not to read it. Such a caller is told that
+//! the write is refused, and with which status, because that follows from every attempt; not what the records are.
+//!
+//! **Invariant:** the status of a refusal does not depend on who asks.
+
+use super::config_scan::SAME_VALUE;
+use crate::{
+    model::{
+        access_key::Verb,
+        error::{Invalid, LocSegment, Rejection, Violation},
+    },
+    service::request::{Principal, Refusal, Write},
+};
+
+/// A refusal as the principal may see it.
+pub(super) fn concealed(refusal: Refusal, principal: &Principal, write: &Write) -> Refusal {
+    let may_read = |write: &Write| principal.authorize(Verb::Read, Some(write.definition())).is_ok();
+    if let Refusal::Rejected(Rejection::InBatch { index, rejection }) = &refusal {
+        let place = usize::try_from(*index).unwrap_or(usize::MAX);
+        let is_seen = write.operations().get(place).is_some_and(may_read);
+        let Some(msg) = without_records(rejection).filter(|_| !is_seen) else { return refusal };
+        let loc = vec!["operations".into(), LocSegment::Index((*index).into())];
+        return Refusal::ConflictAt(Violation::at(loc, msg));
+    }
+    if may_read(write) {
+        return refusal;
+    }
+    if let Refusal::Rejected(rejection) = &refusal {
+        let told = without_records(rejection).map(|msg| Refusal::ConflictAt(Violation::new(msg)));
+        return told.unwrap_or(refusal);
+    }
+    if let Refusal::Conflict(text) = &refusal
+        && text.ends_with(SAME_VALUE)
+    {
+        return Refusal::Conflict(format!("a path can't be unique: several configs {SAME_VALUE} there"));
+    }
+    if let Refusal::Breaks(..) = refusal {
+        let msg = "configs of the definition do not fit, and the access key has no right to read which";
+        return Invalid::from(Violation::new(msg)).into();
+    }
+    refusal
+}
+
+/// The text of a rejection in place of one that tells of records. All of these are 409.
+fn without_records(rejection: &Rejection) -> Option<String> {
+    if let Rejection::NotUnique { path, .. } = rejection {
+        return Some(format!("`{path}` is unique, and another config has the same value there"));
+    }
+    matches!(rejection, Rejection::DefinitionNotEmpty(_)).then(|| "definition still has configs".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        model::{
+            access_key::{AccessKey, Grant, Grants, KeyId, Pattern, Quota},
+            command::Expect,
+            key::Key,
+            time::Timestamp,
+        },
+        service::request::{Compiled, NewSchema, NewUnique},
+    };
+
+    fn key(verbs: &[Verb]) -> Principal {
+        let grant =
+            Grant { verbs: verbs.iter().copied().collect(), definitions: vec![Pattern::parse("d").unwrap()] };
+        let key = AccessKey {
+            id: KeyId::parse("abcdefghijkl").unwrap(),
+            name: "k".into(),
+            grants: Grants(vec![grant]),
+            quota: Quota::default(),
+            expires_at: None,
+            created_at: Timestamp(1),
+            created_by: "root".into(),
+            modified_at: Timestamp(1),
+            revision: 1,
+            secrets: Vec::new(),
+            last_used_day: None,
+        };
+        Principal::of_key(key.into(), 1)
+    }
+
+    #[test]
+    fn what_a_caller_may_not_read_is_not_in_a_refusal() {
+        let delete = |definition: &str| Write::DeleteConfig {
+            definition: definition.into(),
+            key: "k".into(),
+            expect: Expect::Present,
+        };
+        let schema = NewSchema {
+            key: "d".into(),
+            schema: None,
+            format_assertion: None,
+            expect: Expect::Present,
+            force: false,
+            compiled: Compiled::default(),
+        };
+        let unique = NewUnique { key: "d".into(), paths: Vec::new(), expect: Expect::Present };
+        let taken = || Rejection::NotUnique { path: "p".into(), by: Key::parse("hidden").unwrap() };
+        let in_batch = |rejection| Rejection::InBatch { index: 1, rejection: Box::new(rejection) };
+        let batch = Write::Batch(vec![delete("e"), delete("d")]);
+        let cases = [
+            (taken().into(), delete("d")),
+            (Rejection::DefinitionNotEmpty(77).into(), delete("d")),
+            (in_batch(taken()).into(), batch.clone()),
+            (in_batch(Rejection::DefinitionNotEmpty(77)).into(), batch),
+            (Refusal::Conflict(format!("configs `hidden` and `k` {SAME_VALUE}")), Write::SetUnique(unique)),
+            (Refusal::Breaks(77, vec![Violation::new("config `hidden`")]), Write::SetSchema(schema)),
+        ];
+        let (writer, reader) = (key(&[Verb::Write, Verb::Define]), key(&[Verb::Read]));
+        for (refusal, write) in cases {
+            for principal in [&Principal::root(), &reader] {
+                assert_eq!(concealed(refusal.clone(), principal, &write), refusal);
+            }
+            let told = format!("{:?}", concealed(refusal.clone(), &writer, &write));
+            assert!(!told.contains("hidden") && !told.contains("77"), "{told}");
+        }
+        let plain = Refusal::Rejected(Rejection::ConfigNotFound);
+        assert_eq!(concealed(plain.clone(), &writer, &delete("d")), plain);
+    }
+}

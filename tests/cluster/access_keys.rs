@@ -1,0 +1,490 @@
+//! Access keys while nodes are killed, cut off and upgraded: what is created is good everywhere at once, and once a
+//! revocation is acknowledged, nothing is written in the key's name.
+
+use std::{
+    process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use http::Method;
+use serde_json::{Value, json};
+use tokio::{
+    task::JoinHandle,
+    time::{Instant, sleep},
+};
+
+use crate::harness::{
+    Answer, Client, Cluster, Options, check, eventually,
+    load::{config, define},
+    node,
+};
+
+const KEYS: &str = "/api/v1/api_key/";
+const WHOAMI: &str = "/api/v1/whoami";
+
+/// A key that was made, with its text.
+struct Key {
+    id: String,
+    text: String,
+}
+
+impl Key {
+    fn of(answer: &Answer) -> Self {
+        let text = |name: &str| answer.data()[name].as_str().expect("a text").to_owned();
+        Self { id: text("key_id"), text: text("api_key") }
+    }
+
+    async fn create(client: &Client, grants: Value) -> Self {
+        let body = json!({ "name": "test", "grants": grants });
+        Self::of(&client.post(KEYS, &body).await.expect(201))
+    }
+
+    /// A client of the same node with this key.
+    fn on(&self, client: &Client) -> Client {
+        Client::new(&client.base, &self.text)
+    }
+
+    fn path(&self) -> String {
+        format!("{KEYS}{}", self.id)
+    }
+}
+
+fn all(verbs: &[&str]) -> Value {
+    json!([{ "verbs": verbs, "definitions": ["*"] }])
+}
+
+fn unauthorized(answer: Answer) {
+    answer.refused(401, "unauthorized_error");
+}
+
+#[tokio::test]
+async fn a_key_is_good_on_every_node_at_once_and_ends_everywhere() {
+    let cluster = Cluster::start("keys-at-once").await;
+    let clients = cluster.clients();
+    for round in 0..15 {
+        let key = Key::create(&clients[round % 3], all(&["read"])).await;
+        for client in &clients {
+            let answer = key.on(client).get(WHOAMI).await.expect(200);
+            assert_eq!(answer.data()["key_id"], key.id.as_str());
+        }
+    }
+    define(&clients[0], "d").await;
+    let key = Key::create(&clients[0], all(&["read", "write"])).await;
+    let put = |client: &Client| {
+        client.put(&config("d", "k"), &json!({ "data": {} })).query(&[]).header("if-none-match", "*")
+    };
+    let rotate =
+        |grace: u64| clients[1].post(&format!("{}/rotate", key.path()), &json!({ "grace_s": grace }));
+    let second = Key::of(&rotate(600).await.expect(200));
+    assert_ne!(second.text, key.text);
+    for client in &clients {
+        for text in [&key, &second] {
+            text.on(client).get(WHOAMI).await.expect(200);
+        }
+    }
+    let third = Key::of(&rotate(0).await.expect(200));
+    for client in &clients {
+        third.on(client).get(WHOAMI).await.expect(200);
+        // A node that does not know of the rotation yet may answer a read; nobody decides a write.
+        for text in [&key, &second] {
+            unauthorized(put(&text.on(client)).await);
+        }
+    }
+    put(&third.on(&clients[2])).await.expect(201);
+    for client in &clients {
+        let old = second.on(client);
+        eventually("the old text ends", async || {
+            let answer = old.get(WHOAMI).attempt().await?;
+            check(answer.status == 401, || format!("{answer:?}"))
+        })
+        .await;
+    }
+    cluster.equal_digests().await;
+}
+
+#[tokio::test]
+async fn a_key_expires_on_every_node() {
+    let cluster = Cluster::start("keys-expire").await;
+    let clients = cluster.clients();
+    define(&clients[0], "d").await;
+    let key = Key::create(&clients[0], all(&["read", "write"])).await;
+    for client in &clients {
+        key.on(client).get(WHOAMI).await.expect(200);
+    }
+    // A time that is past by every clock.
+    let body = json!({ "expires_at": "2020-01-01T00:00:00Z" });
+    clients[1].call(Method::PATCH, &key.path()).json(&body).await.expect(200);
+    for client in &clients {
+        unauthorized(key.on(client).put(&config("d", "k"), &json!({ "data": {} })).await);
+        let own = key.on(client);
+        eventually("the key has expired", async || {
+            let answer = own.get(WHOAMI).attempt().await?;
+            check(answer.status == 401, || format!("{answer:?}"))
+        })
+        .await;
+    }
+    let body = json!({ "expires_at": null });
+    clients[2].call(Method::PATCH, &key.path()).json(&body).await.expect(200);
+    for client in &clients {
+        key.on(client).get(WHOAMI).await.expect(200);
+    }
+}
+
+/// Writes in the name of a key as fast as they go.
+async fn write_on(
+    client: Client,
+    path: String,
+    stop: Arc<AtomicBool>,
+    accepted: Arc<AtomicU64>,
+) -> Vec<Instant> {
+    let mut begun = Vec::new();
+    let mut number = 0u64;
+    while !stop.load(Ordering::SeqCst) {
+        number += 1;
+        let at = Instant::now();
+        let answer = client.put(&path, &json!({ "data": { "n": number } })).attempt().await;
+        match answer.map(|answer| answer.status) {
+            Ok(200) => {
+                begun.push(at);
+                accepted.fetch_add(1, Ordering::SeqCst);
+            }
+            // Refused: revoked by now.
+            Ok(401) => sleep(Duration::from_millis(5)).await,
+            // No leader, or unknown.
+            Ok(503 | 504) | Err(_) => {}
+            Ok(other) => panic!("{other}"),
+        }
+    }
+    begun
+}
+
+/// The revisions of all changes of a config that a key made, as one node has them.
+async fn revisions_by(client: &Client, config: &str, by: &str) -> Vec<u64> {
+    let mut found = Vec::new();
+    let mut before: Option<u64> = None;
+    loop {
+        let mut query = vec![("limit", "1000".to_owned()), ("consistency", "local".to_owned())];
+        query.extend(before.map(|before| ("before", before.to_string())));
+        let pairs: Vec<(&str, &str)> = query.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let answer = client.get(&format!("{config}/history")).query(&pairs).await.expect(200);
+        let results = answer.data()["results"].as_array().expect("a list").clone();
+        let Some(last) = results.last() else { return found };
+        before = last["revision"].as_u64();
+        let own = results.iter().filter(|change| change["by"] == by);
+        found.extend(own.filter_map(|change| change["revision"].as_u64()));
+    }
+}
+
+/// Starts writers in the name of a key and waits until they are under way.
+async fn start_writers(
+    client: &Client,
+    stop: &Arc<AtomicBool>,
+    accepted: &Arc<AtomicU64>,
+) -> Vec<JoinHandle<Vec<Instant>>> {
+    let writers = (0..16).map(|writer| {
+        let path = config("d", &format!("k{}", writer % 4));
+        tokio::spawn(write_on(client.clone(), path, Arc::clone(stop), Arc::clone(accepted)))
+    });
+    let writers = writers.collect();
+    eventually("writes are under way", async || {
+        let count = accepted.load(Ordering::SeqCst);
+        check(count > 200, || format!("{count} writes"))
+    })
+    .await;
+    writers
+}
+
+/// Asserts that every node has the same changes by a key, and none after a revision.
+async fn none_after(cluster: &Cluster, key: &Key, revision: u64) {
+    let mut expected: Option<Vec<u64>> = None;
+    for client in cluster.clients() {
+        let mut made = Vec::new();
+        for number in 0..4 {
+            made.extend(revisions_by(&client, &config("d", &format!("k{number}")), &key.id).await);
+        }
+        assert!(made.len() > 200, "the writes are in the history: {}", made.len());
+        assert!(made.iter().all(|made| *made <= revision), "after {revision}: {:?}", made.iter().max());
+        assert_eq!(expected.get_or_insert_with(|| made.clone()), &made, "every node has the same");
+    }
+}
+
+/// The configs that the writers replace.
+async fn four_configs(client: &Client) {
+    for number in 0..4 {
+        let body = json!({ "config_key": format!("k{number}"), "data": {} });
+        client.post("/api/v1/config_definition/d/config/", &body).await.expect(201);
+    }
+}
+
+/// Revokes a key, and returns a revision at which it is. An unknown outcome is asked for again: 404 says that it was done.
+async fn revoke(client: &Client, key: &Key) -> u64 {
+    eventually("the key is revoked", async || {
+        let answer = client.delete(&key.path()).attempt().await?;
+        check([200, 404].contains(&answer.status), || format!("{answer:?}"))?;
+        Ok(answer.revision())
+    })
+    .await
+}
+
+/// Waits for the writers: none of their accepted writes began after this moment.
+async fn none_began_after(writers: Vec<JoinHandle<Vec<Instant>>>, moment: Instant) {
+    for writer in writers {
+        let late = writer.await.expect("a writer ends").into_iter().filter(|begun| *begun >= moment).count();
+        assert_eq!(late, 0, "writes that began after the acknowledgement were accepted");
+    }
+}
+
+/// A key in whose name writers replace configs through `other`.
+struct UnderLoad {
+    asked: Client,
+    other: Client,
+    key: Key,
+    stop: Arc<AtomicBool>,
+    accepted: Arc<AtomicU64>,
+    writers: Vec<JoinHandle<Vec<Instant>>>,
+}
+
+async fn under_load(cluster: &Cluster) -> UnderLoad {
+    let [asked, other] = cluster.followers().await;
+    let (asked, other) = (cluster.client(asked), cluster.client(other));
+    define(&asked, "d").await;
+    four_configs(&asked).await;
+    let key = Key::create(&asked, all(&["read", "write"])).await;
+    let (stop, accepted) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let writers = start_writers(&key.on(&other), &stop, &accepted).await;
+    UnderLoad { asked, other, key, stop, accepted, writers }
+}
+
+/// Revokes a key under load; the revision at which it is.
+async fn revoke_under_load(load: &mut UnderLoad) -> u64 {
+    let revision = revoke(&load.asked, &load.key).await;
+    let revoked = Instant::now();
+    let count = load.accepted.load(Ordering::SeqCst);
+    // Long enough for what is under way, were it not refused.
+    sleep(Duration::from_secs(1)).await;
+    load.stop.store(true, Ordering::SeqCst);
+    none_began_after(std::mem::take(&mut load.writers), revoked).await;
+    unauthorized(load.key.on(&load.other).put(&config("d", "k0"), &json!({ "data": {} })).await);
+    println!("{count} writes were accepted up to the acknowledgement at revision {revision}");
+    revision
+}
+
+#[tokio::test]
+async fn nothing_is_written_in_the_name_of_a_key_once_its_revocation_is_acknowledged() {
+    let cluster = Cluster::start("keys-revoked").await;
+    let mut load = under_load(&cluster).await;
+    let revision = revoke_under_load(&mut load).await;
+    cluster.equal_digests().await;
+    none_after(&cluster, &load.key, revision).await;
+}
+
+#[tokio::test]
+async fn nothing_is_written_in_the_name_of_a_revoked_key_when_the_leader_is_killed() {
+    let mut cluster = Cluster::start("keys-revoked-kill").await;
+    let mut load = under_load(&cluster).await;
+    let leader = cluster.leader().await;
+    cluster.node(leader).kill();
+    let revision = revoke_under_load(&mut load).await;
+    cluster.node(leader).start().await;
+    cluster.ready().await;
+    cluster.equal_digests().await;
+    none_after(&cluster, &load.key, revision).await;
+}
+
+#[tokio::test]
+async fn a_node_that_lost_the_cluster_accepts_the_root_key_alone() {
+    let mut cluster = Cluster::start("keys-cut-off").await;
+    let client = cluster.client(1);
+    let key = Key::create(&client, all(&["read", "cluster"])).await;
+    let own = key.on(&client);
+    own.get(WHOAMI).await.expect(200);
+    for id in [2, 3] {
+        cluster.node(id).pause();
+    }
+    eventually("the key is not accepted any more", async || {
+        let answer = own.get(WHOAMI).attempt().await?;
+        check(answer.status == 503, || format!("{answer:?}"))
+    })
+    .await;
+    own.get(WHOAMI).await.refused(503, "unavailable_error");
+    client.get("/api/v1/cluster").await.expect(200);
+    unauthorized(Client::new(&client.base, "concord_nonsense").get(WHOAMI).await);
+    for id in [2, 3] {
+        cluster.node(id).resume();
+    }
+    eventually("the key is accepted again", async || {
+        let answer = own.get(WHOAMI).attempt().await?;
+        check(answer.status == 200, || format!("{answer:?}"))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_root_key_is_rotated_under_load_without_a_refusal() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("root-key");
+    let (old, new) = (node::api_key(), format!("{}-new", node::api_key()));
+    std::fs::write(&file, &old).unwrap();
+    let path = file.to_str().unwrap().to_owned();
+    let prepare = |_: &std::path::Path, nodes: &mut [crate::harness::Node]| {
+        for node in nodes {
+            // An empty setting is none.
+            node.overrides.push(("CONCORD_API_KEY".into(), String::new()));
+            node.overrides.push(("CONCORD_API_KEY_FILE".into(), path.clone()));
+        }
+    };
+    let cluster = Cluster::start_prepared("keys-root", &Options::default(), prepare).await;
+    let clients = cluster.clients();
+    define(&clients[0], "d").await;
+    let stop = Arc::new(AtomicBool::new(false));
+    // What the callers use: the newest key that every node has.
+    let uses_new = Arc::new(AtomicBool::new(false));
+    let callers: Vec<_> = (0..6)
+        .map(|number: usize| {
+            let base = clients[number % 3].base.clone();
+            let (old, new) = (Client::new(&base, &old), Client::new(&base, &new));
+            let (stop, uses_new) = (Arc::clone(&stop), Arc::clone(&uses_new));
+            tokio::spawn(async move {
+                let mut count = 0;
+                while !stop.load(Ordering::SeqCst) {
+                    let client = if uses_new.load(Ordering::SeqCst) { &new } else { &old };
+                    client.get("/api/v1/config_definition/d").await.expect(200);
+                    count += 1;
+                }
+                count
+            })
+        })
+        .collect();
+    let all_answer = async |key: &str, status: u16| {
+        for client in &clients {
+            let client = Client::new(&client.base, key);
+            eventually(&format!("the file was read: {status}"), async || {
+                let answer = client.get(WHOAMI).attempt().await?;
+                check(answer.status == status, || format!("{answer:?}"))
+            })
+            .await;
+        }
+    };
+    std::fs::write(&file, format!("{new}\n{old}\n")).unwrap();
+    all_answer(&new, 200).await;
+    uses_new.store(true, Ordering::SeqCst);
+    // No caller uses the old one any more once each has begun another request.
+    sleep(Duration::from_secs(1)).await;
+    std::fs::write(&file, "").unwrap();
+    sleep(Duration::from_secs(2)).await;
+    all_answer(&new, 200).await;
+    std::fs::write(&file, format!("{new}\n")).unwrap();
+    all_answer(&old, 401).await;
+    stop.store(true, Ordering::SeqCst);
+    let mut count = 0;
+    for caller in callers {
+        count += caller.await.expect("no request was refused");
+    }
+    println!("{count} requests while the root key was rotated, none refused");
+    assert!(count > 50, "{count}");
+}
+
+#[tokio::test]
+async fn the_root_key_is_disabled_and_recovered_on_a_stopped_node() {
+    let mut cluster = Cluster::start("keys-recover").await;
+    let root = cluster.client(1);
+    root.post("/api/v1/api_key/root/disable", &json!({})).await.refused(409, "conflict_error");
+    let admin =
+        Key::create(&root, all(&["read", "reveal", "write", "define", "backup", "cluster", "keys", "audit"]))
+            .await;
+    let weak = Key::create(&root, all(&["keys"])).await;
+    weak.on(&root).post("/api/v1/api_key/root/disable", &json!({})).await.refused(403, "forbidden_error");
+    admin.on(&root).post("/api/v1/api_key/root/disable", &json!({})).await.expect(200);
+    for client in cluster.clients() {
+        unauthorized(client.post(KEYS, &json!({ "name": "n", "grants": [] })).await);
+        let root = client.clone();
+        eventually("the root key is refused", async || {
+            let answer = root.get(WHOAMI).attempt().await?;
+            check(answer.status == 401, || format!("{answer:?}"))
+        })
+        .await;
+        admin.on(&client).get(WHOAMI).await.expect(200);
+    }
+    let admin_client = admin.on(&cluster.client(2));
+    admin_client.delete(&weak.path()).await.expect(200);
+    admin_client.delete(&admin.path()).await.refused(409, "conflict_error");
+    let directory = cluster.node(3).directory.clone();
+    let binary = cluster.node(3).binary.clone();
+    let recover = || {
+        let mut command = Command::new(&binary);
+        command.arg("recover-root").arg("--data-dir").arg(&directory).output().expect("it runs")
+    };
+    assert!(!recover().status.success(), "the node runs");
+    cluster.node(3).stop().await;
+    let output = recover();
+    assert!(output.status.success(), "{output:?}");
+    cluster.node(3).start().await;
+    for client in cluster.clients() {
+        eventually("the root key is accepted again", async || {
+            let answer = client.get(WHOAMI).attempt().await?;
+            check(answer.status == 200, || format!("{answer:?}"))
+        })
+        .await;
+    }
+    assert!(!directory.join("recover-root").exists(), "it is asked for once");
+    root.delete(&admin.path()).await.expect(200);
+    cluster.equal_digests().await;
+}
+
+#[tokio::test]
+async fn a_cluster_of_level_1_refuses_keys_and_has_them_once_it_has_risen() {
+    let options = Options::default().with("CONCORD_FEATURE_LEVEL_MAX", "1");
+    let mut cluster = Cluster::start_with("keys-level-1", &options).await;
+    let body = json!({ "name": "early", "grants": all(&["read"]) });
+    for client in cluster.clients() {
+        let refused = client.post(KEYS, &body).await.refused(409, "conflict_error");
+        assert!(refused.text.contains("feature level 2"), "{refused:?}");
+        client.post("/api/v1/api_key/root/disable", &json!({})).await.refused(409, "conflict_error");
+        client.get(KEYS).await.expect(200);
+    }
+    for node in &mut cluster.nodes {
+        node.overrides.push(("CONCORD_FEATURE_LEVEL_MAX".into(), "2".into()));
+        node.stop().await;
+        node.start().await;
+    }
+    let client = cluster.client(1);
+    eventually("the level has risen", async || {
+        let answer = client.post(KEYS, &body).attempt().await?;
+        check(answer.status == 201, || format!("{answer:?}"))
+    })
+    .await;
+    cluster.equal_digests().await;
+}
+
+#[tokio::test]
+async fn keys_survive_a_restart_of_all_nodes_and_a_snapshot() {
+    let options = Options::default().with("CONCORD_SNAPSHOT_LOG_BYTES", "65536");
+    let mut cluster = Cluster::start_with("keys-restart", &options).await;
+    let client = cluster.client(1);
+    let key = Key::create(&client, all(&["read", "define", "write"])).await;
+    key.on(&client)
+        .post("/api/v1/config_definition/", &json!({ "config_definition_key": "d" }))
+        .await
+        .expect(201);
+    eventually("the day of its use is noted", async || {
+        let answer = client.get(&key.path()).attempt().await?;
+        check(answer.data()["last_used_at"].is_string(), || format!("{answer:?}"))
+    })
+    .await;
+    let data = json!({ "data": { "text": "x".repeat(20_000) } });
+    for number in 0..10 {
+        let body = json!({ "config_key": format!("k{number}"), "data": data["data"] });
+        key.on(&client).post("/api/v1/config_definition/d/config/", &body).await.expect(201);
+    }
+    let digest = cluster.equal_digests().await;
+    cluster.kill_all();
+    cluster.start_all().await;
+    assert_eq!(cluster.equal_digests().await, digest);
+    for client in cluster.clients() {
+        key.on(&client).get(&config("d", "k0")).await.expect(200);
+    }
+}

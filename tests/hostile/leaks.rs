@@ -1,0 +1,136 @@
+//! Where is a secret found that a node was given? Nowhere but in the file that it came from.
+//!
+//! Every secret is used in each way that there is, while each library logs all that it can. Then everything that the
+//! nodes have written is searched, and what the system shows of the processes. The values of secret fields are data:
+//! they are in the data directory, and in no log.
+
+use std::{
+    fs::Permissions,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use concord::peer::tls::client::{Roots, config};
+use http::Method;
+use serde_json::json;
+
+use crate::harness::{Cluster, Node, Options, eventually};
+
+const CLUSTER_SECRET: &str = "cluster-secret-that-no-file-may-hold-47110815";
+const WRONG_KEY: &str = "wrong-key-that-no-file-may-hold-0123456789";
+const FIELD: &str = "value-of-a-secret-field-that-no-log-may-hold";
+const CONFIG: &str = "/api/v1/config_definition/leaks/config/k";
+
+/// The files below a directory in which a text is.
+fn found(text: &str, directory: &Path) -> Vec<PathBuf> {
+    let mut command = Command::new("grep");
+    let output = command.args(["-raFl", "-e", text]).arg(directory).output().expect("there is `grep`");
+    assert!(output.status.code() < Some(2), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).lines().map(PathBuf::from).collect()
+}
+
+fn write_secret(path: &Path, text: &str) {
+    std::fs::write(path, text).expect("the file can be written");
+    std::fs::set_permissions(path, Permissions::from_mode(0o600)).expect("it is ours");
+}
+
+/// Gives a node its secrets in files.
+fn with_files(node: &mut Node, secrets: &Path) {
+    let root_key = node.settings["CONCORD_API_KEY"].clone();
+    write_secret(&secrets.join("root.key"), &root_key);
+    write_secret(&secrets.join("cluster.secret"), CLUSTER_SECRET);
+    for (name, value) in [
+        // An empty one counts as none.
+        ("CONCORD_API_KEY", String::new()),
+        ("CONCORD_CLUSTER_SECRET", String::new()),
+        ("CONCORD_API_KEY_FILE", secrets.join("root.key").display().to_string()),
+        ("CONCORD_CLUSTER_SECRET_FILE", secrets.join("cluster.secret").display().to_string()),
+    ] {
+        node.overrides.push((name.into(), value));
+    }
+}
+
+/// Uses the root key over HTTP/2, whose library logs headers.
+async fn use_http2(node: &Node, key: &str) {
+    let tls = config(Roots::None, None).expect("no file is read");
+    let client = reqwest::Client::builder().tls_backend_preconfigured(tls).http2_prior_knowledge();
+    let client = client.build().expect("a client");
+    for credential in [key.to_owned(), format!("Bearer {key}"), WRONG_KEY.to_owned()] {
+        let url = format!("http://{}{CONFIG}", node.api_addr());
+        let answer = client.get(url).header(http::header::AUTHORIZATION, credential).send().await;
+        answer.expect("it is answered");
+    }
+}
+
+#[tokio::test]
+async fn no_secret_is_in_files_logs_or_what_is_seen_of_a_process() {
+    let log = "trace,openraft=trace,raft_log=trace,chunked_wal=trace,h2=trace,hyper=trace,reqwest=trace";
+    let options = Options::default().with("CONCORD_LOG", log);
+    let secrets = tempfile::tempdir().expect("a directory");
+    let given = secrets.path().to_owned();
+    let mut cluster = Cluster::start_prepared("leaks", &options, move |_, nodes| {
+        nodes.iter_mut().for_each(|node| with_files(node, &given));
+    })
+    .await;
+    let root_key = cluster.nodes[0].settings["CONCORD_API_KEY"].clone();
+
+    let schema = json!({
+        "properties": {"pw": {"x-concord-secret": true, "type": "string"}, "n": {"type": "integer"}},
+        "additionalProperties": false
+    });
+    let definition = json!({"config_definition_key": "leaks", "indexes": ["n"], "json_schema": schema});
+    cluster.client(1).post("/api/v1/config_definition/", &definition).await.expect(201);
+    let body = json!({"config_key": "k", "data": {"pw": FIELD, "n": 1}});
+    cluster.client(2).post("/api/v1/config_definition/leaks/config/", &body).await.expect(201);
+    for client in cluster.clients() {
+        client.put(CONFIG, &json!({"data": {"pw": FIELD, "n": 2}})).await.expect(200);
+        client.put(CONFIG, &json!({"data": {"pw": {"$concord-keep": true}, "n": 3}})).await.expect(200);
+        let patch = client.call(Method::PATCH, CONFIG).text("application/merge-patch+json", r#"{"n": 4}"#);
+        patch.await.expect(200);
+        // Refusals quote what is wrong, but not this.
+        let refused = client.put(CONFIG, &json!({"data": {"pw": [FIELD], "n": "x", "more": FIELD}})).await;
+        let text = refused.text.clone();
+        refused.invalid();
+        assert!(!text.contains(FIELD), "{text}");
+        let answer = client.get(CONFIG).await.expect(200);
+        assert!(answer.text.contains(FIELD), "the owner of the root key sees it");
+        client.get(&format!("{CONFIG}/history")).await.expect(200);
+        client.bare(Method::GET, CONFIG).header("authorization", WRONG_KEY).await.expect(401);
+    }
+    for node in &cluster.nodes {
+        use_http2(node, &root_key).await;
+    }
+    let backup = cluster.client(3).get("/api/v1/cluster/backup").open().await.expect("a backup");
+    let backup = backup.bytes().await.expect("the whole of it");
+    std::fs::write(cluster.root().join("taken.backup"), &backup).expect("the file can be written");
+
+    let used = [root_key.as_str(), CLUSTER_SECRET, WRONG_KEY];
+    for node in &cluster.nodes {
+        for name in ["environ", "cmdline"] {
+            // Where the system does not let anybody but root look, there is nothing to find.
+            let Ok(shown) = std::fs::read(format!("/proc/{}/{name}", node.pid())) else { continue };
+            let shown = String::from_utf8_lossy(&shown);
+            assert!(shown.contains("concord") || shown.contains("CONCORD"), "it is the node's: {shown}");
+            assert!(!used.iter().any(|secret| shown.contains(secret)), "{name} of node {}: {shown}", node.id);
+        }
+    }
+    // Snapshots and sled are written at the end.
+    for node in &mut cluster.nodes {
+        assert!(node.stop().await.success());
+    }
+    let logs = eventually("the logs are written", async || {
+        let said = found("ended", cluster.root());
+        if said.len() >= 3 { Ok(said) } else { Err(format!("{said:?}")) }
+    })
+    .await;
+    assert!(logs.len() >= 3 && !found("TRACE", cluster.root()).is_empty(), "everything was logged");
+    for secret in used {
+        assert_eq!(found(secret, cluster.root()), Vec::<PathBuf>::new(), "{secret}");
+    }
+    let with_field = found(FIELD, cluster.root());
+    assert!(!with_field.is_empty(), "data are where data belong");
+    let in_logs: Vec<_> =
+        with_field.iter().filter(|path| path.extension().is_some_and(|end| end == "txt")).collect();
+    assert!(in_logs.is_empty(), "{in_logs:?}");
+}
