@@ -253,7 +253,9 @@ def check_three_way(c):
     c.button("Save").click()
     dialog = c.page.get_by_role("dialog")
     expect(dialog).to_be_visible()
-    for choice in dialog.get_by_role("radio", name=re.compile("Yours at (plan|owner)")).all():
+    choices = dialog.get_by_role("radio", name=re.compile("Yours at (plan|owner)"))
+    expect(choices.first).to_be_visible()
+    for choice in choices.all():
         choice.check()
     dialog.get_by_role("button", name="Go on with the result").click()
     c.state("The node would take it")
@@ -451,7 +453,9 @@ def check_copy(c):
     def texts():
         dialog = c.page.get_by_role("dialog")
         found = {}
-        for form in [button.inner_text() for button in dialog.get_by_role("group", name="Form").get_by_role("button").all()]:
+        forms = dialog.get_by_role("group", name="Form").get_by_role("button")
+        expect(forms.first).to_be_visible()  # `all` takes what is there and waits for nothing
+        for form in [button.inner_text() for button in forms.all()]:
             dialog.get_by_role("button", name=form, exact=True).click()
             dialog.get_by_role("button", name="Copy", exact=True).click()
             found[form] = c.page.evaluate("navigator.clipboard.readText()")

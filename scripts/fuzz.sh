@@ -62,6 +62,7 @@ start_cluster() {
         CONCORD_NODE_ID=$n CONCORD_DATA_DIR=$work/node$n CONCORD_API_ADDR=$api CONCORD_PEER_ADDR=$peer \
             CONCORD_CLUSTER_SECRET=the-secret-of-a-fuzzed-cluster-0123456789 CONCORD_READ_TIMEOUT_MS=1000 CONCORD_WRITE_TIMEOUT_MS=8000 \
             CONCORD_ELECTION_MIN_MS=2000 CONCORD_ELECTION_MAX_MS=3000 CONCORD_LOG=warn \
+            CONCORD_FAILED_CREDENTIALS_PER_MINUTE=0 \
             "$BIN" serve > "$work/node$n.txt" 2>&1 &
         pids+=($!)
         members+="${members:+,}{\"id\":$n,\"api_addr\":\"$api\",\"peer_addr\":\"$peer\"}"
