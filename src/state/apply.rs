@@ -29,6 +29,9 @@ use crate::model::{
     time::Timestamp,
 };
 
+/// The feature level from which on a change tells how many configs were deleted with their definition.
+const DELETED_COUNT_LEVEL: u32 = 2;
+
 /// The revision, time and batch step of the change that is being applied.
 #[derive(Clone, Copy)]
 pub(super) struct EntryContext {
@@ -183,7 +186,11 @@ impl State {
                 }
                 if let Some(old) = self.delete_collection(key) {
                     // The published state still shares the subtree: it is freed with the last such snapshot.
+                    let (definition, configs) = (old.definition.id, old.by_key.len());
                     edits.push(Edit::Definition { before: Some(Arc::clone(&old.definition)), after: None });
+                    if self.feature_level() >= DELETED_COUNT_LEVEL {
+                        edits.push(Edit::Deleted { definition, configs });
+                    }
                 }
                 Ok(applied(context, false))
             }
