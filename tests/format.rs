@@ -291,7 +291,7 @@ fn changes_of_the_history() {
 
 #[test]
 fn changes_of_level_2_in_the_history() {
-    wire(&StoredEdit::Deleted { definition: 5, configs: 300 }, "0705ac02");
+    wire(&StoredEdit::Deleted { definition: 5, configs: 300 }, "0605ac02");
 }
 
 #[test]

@@ -62,7 +62,7 @@ fn admit_key(service: &Service, principal: &Principal, request: &Request) -> Res
     }
     match decision::route_of(request.uri().path()) {
         Some(decision::WATCH | decision::CHANGES) => {
-            admitted.watch = service.admit_open(principal, Gauge::Watches)?
+            admitted.watch = service.admit_open(principal, Gauge::Watches)?;
         }
         Some(DEFINITIONS | CONFIGS) => {
             admitted.list = service.admit_open(principal, Gauge::Lists)?;

@@ -207,7 +207,7 @@ fn flag(params: &Params, name: &str) -> Result<bool, Problem> {
 fn wait(params: &Params) -> Result<Duration, Problem> {
     let [seconds] = params.numbers(["wait"])?;
     let seconds = seconds.unwrap_or(POLL_WAIT_DEFAULT_S);
-    if seconds > POLL_WAIT_MAX_S {
+    if seconds > u64::from(POLL_WAIT_MAX_S) {
         let msg = format!("a poll waits at most {POLL_WAIT_MAX_S} seconds");
         return Err(Problem::violation(query_violation("wait", msg)));
     }

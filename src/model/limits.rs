@@ -84,7 +84,7 @@ pub const POLL_BYTES_MAX: usize = 1 << 20;
 /// Seconds that a long poll waits when it does not say how long: less than proxies wait for an answer. Fixed.
 pub const POLL_WAIT_DEFAULT_S: u64 = 30;
 /// Seconds that a long poll may wait: it holds a connection and counts as a watch. Fixed.
-pub const POLL_WAIT_MAX_S: u64 = 300;
+pub const POLL_WAIT_MAX_S: u32 = 300;
 /// Definitions (or patterns of their keys) or configs that one watch names. Fixed.
 pub const WATCH_KEYS_MAX: usize = 64;
 

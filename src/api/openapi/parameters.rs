@@ -84,7 +84,7 @@ fn other_parameters() -> Vec<(&'static str, Parameter)> {
         plain(
             "wait",
             "Seconds to wait for a change.",
-            integer(0).maximum(Some(POLL_WAIT_MAX_S as usize)).default(Some(json!(POLL_WAIT_DEFAULT_S))),
+            integer(0).maximum(Some(f64::from(POLL_WAIT_MAX_S))).default(Some(json!(POLL_WAIT_DEFAULT_S))),
         ),
         query(
             "definition",

@@ -64,7 +64,12 @@ fn items(places: &[(usize, bool)]) -> Selected {
 
 #[test]
 fn a_scope_contains_its_definitions_and_configs() {
-    let deleted = |name: &str| RecordChange::Definition { key: key(name), is_new: false, after: None, deleted_configs: None };
+    let deleted = |name: &str| RecordChange::Definition {
+        key: key(name),
+        is_new: false,
+        after: None,
+        deleted_configs: None,
+    };
     let all = event(vec![
         item("d", Before::Nothing, Some("{}")),
         item("e", Before::Nothing, Some("{}")),
