@@ -1,13 +1,19 @@
 //! Batches: several writes that are decided as one.
 //!
-//! Each operation is prepared like a single write, on a clone of the state to which the operations before it have been
-//! applied. What an earlier one wrote has no revision yet and is named by [`THIS_ENTRY`]; so a schema that it brought is
+//! Each operation is prepared like a single write, on the state that the operations before it make. Where all are of
+//! configs and none is of the same config as another, that is the state itself: no preparation reads what another one
+//! writes. Else it is a clone to which the operations before are applied; that costs as much as applying the batch.
+//! What an earlier operation wrote has no revision yet and is named by [`THIS_ENTRY`]; so a schema that it brought is
 //! compiled for this batch only.
+//!
+//! Unique paths are judged when the log decides, as for single writes.
 //!
 //! All operations share one budget, and between two of them the work ends when nobody waits for it any more.
 //!
 //! **Invariant:** a refusal names its operation and has the status that the operation alone would have had, on the
 //! state that the operations before it make.
+
+use std::collections::BTreeSet;
 
 use super::{
     prepare::{PreparedWrite, RulesFor, check_intake, prepare_write},
@@ -48,6 +54,7 @@ pub(super) fn prepare_batch(
     operations: &[Write],
     ((validators, limits, budget), principal): RulesFor<'_>,
 ) -> Result<PreparedWrite, Refusal> {
+    let is_independent = are_independent(operations);
     let mut scratch = state.clone();
     let mut own_validators = Validators::default();
     let (mut steps, mut violations) = (Vec::with_capacity(operations.len()), Vec::new());
@@ -57,7 +64,9 @@ pub(super) fn prepare_batch(
             .definition(write.definition())
             .is_some_and(|found| found.definition.revision == THIS_ENTRY);
         let validators = if is_own { &own_validators } else { validators };
-        match step(&mut scratch, place, write, ((validators, limits, budget), principal)) {
+        let applies_to = (!is_independent).then_some(place);
+        let rules = ((validators, limits, budget), principal);
+        match step(&mut scratch, (applies_to, write), rules).map_err(|refusal| refused(refusal, place)) {
             Ok(step) => {
                 if matches!(write.target(), Target::Definition(_)) {
                     // The definition may have changed, at the same revision.
@@ -78,15 +87,33 @@ pub(super) fn prepare_batch(
     Ok(PreparedWrite { command: Command::Batch(steps), definition_read: None, precondition: Ok(()) })
 }
 
-/// Prepares one operation and applies it to the scratch state.
-fn step(scratch: &mut State, place: u32, write: &Write, rules: RulesFor<'_>) -> Result<BatchStep, Refusal> {
-    let prepared = prepare_write(scratch, scratch.definition(write.definition()), write, rules);
-    let step = prepared.and_then(|PreparedWrite { command, definition_read, precondition }| {
-        precondition?;
+/// Whether no operation reads what another one writes: all are of configs, each of another one.
+fn are_independent(operations: &[Write]) -> bool {
+    let mut seen = BTreeSet::new();
+    operations.iter().all(|write| match write.target() {
+        Target::Config { definition, key } => seen.insert((definition, key)),
+        Target::Definition(_) | Target::Batch | Target::Keys => false,
+    })
+}
+
+/// Prepares one operation, and applies it to the scratch state if it has a place there.
+fn step(
+    scratch: &mut State,
+    (applies_to, write): (Option<u32>, &Write),
+    rules: RulesFor<'_>,
+) -> Result<BatchStep, Refusal> {
+    let PreparedWrite { command, definition_read, precondition } =
+        prepare_write(scratch, scratch.definition(write.definition()), write, rules)?;
+    precondition?;
+    if let Some(place) = applies_to {
         scratch.try_step(place, &command)?;
-        Ok(BatchStep { definition_read, command })
-    });
-    step.map_err(|refusal| match refusal {
+    }
+    Ok(BatchStep { definition_read, command })
+}
+
+/// The refusal of an operation as that of its batch.
+fn refused(refusal: Refusal, place: u32) -> Refusal {
+    match refusal {
         Refusal::Rejected(rejection) => {
             Rejection::InBatch { index: place, rejection: Box::new(rejection) }.into()
         }
@@ -108,7 +135,7 @@ fn step(scratch: &mut State, place: u32, write: &Write, rules: RulesFor<'_>) -> 
         | Refusal::Building(_)
         | Refusal::CursorExpired(_)
         | Refusal::Breaks(..) => refusal,
-    })
+    }
 }
 
 fn at_operation(invalid: Invalid, place: u32) -> Invalid {

@@ -44,7 +44,11 @@ impl State {
                 return Some(Err(Rejection::InBatch { index, rejection: Box::new(rejection) }));
             }
         }
-        edits.extend(merged(&step_edits, &next));
+        if are_of_distinct_configs(&step_edits) {
+            edits.append(&mut step_edits);
+        } else {
+            edits.extend(merged(&step_edits, &next));
+        }
         *self = next;
         Some(Ok(applied(last, false)))
     }
@@ -65,6 +69,24 @@ impl EntryContext {
     fn of_step(self, step: u32) -> Self {
         Self { at: Timestamp(self.at.0.saturating_add(step.into())), step, ..self }
     }
+}
+
+/// Whether the edits are as [`merged`] would make them: each of another config.
+fn are_of_distinct_configs(edits: &[Edit]) -> bool {
+    let mut seen = BTreeSet::new();
+    edits.iter().all(|edit| match edit {
+        Edit::Config { definition, before, after } => after
+            .as_ref()
+            .or(before.as_ref())
+            .is_some_and(|record| seen.insert((*definition, record.key.as_str()))),
+        Edit::Definition { .. }
+        | Edit::Reindexed { .. }
+        | Edit::Remember(_)
+        | Edit::Forget(_)
+        | Edit::Entries { .. }
+        | Edit::Building { .. }
+        | Edit::AccessKey { .. } => false,
+    })
 }
 
 /// The records that a batch touched, in the order of their first edit, each as it was before the batch.
