@@ -8,6 +8,7 @@
 //! not been applied; whatever may have been applied is *undecided*.
 
 mod access;
+mod choice;
 mod compiled;
 mod principal;
 
@@ -30,6 +31,7 @@ use crate::{
 };
 
 pub use access::{AccessWrite, KeyPatch};
+pub use choice::{Check, CheckCondition, Choice};
 pub use compiled::Compiled;
 pub use principal::Principal;
 
@@ -137,6 +139,17 @@ pub enum Write {
     },
     /// All of these in their order, or none of them. A batch holds no batches.
     Batch(Vec<Write>),
+    /// A batch that is chosen by conditions.
+    Choice(Choice),
+    /// Holds, or refuses the batch that it is part of.
+    Check(Check),
+    /// Reads a config as it was before the batch that it is part of.
+    Read {
+        /// The definition.
+        definition: String,
+        /// The config.
+        key: String,
+    },
     /// Changes the access keys.
     Access(AccessWrite),
 }
@@ -200,6 +213,8 @@ pub(super) enum Effect {
     Compute,
     /// Removes the target.
     Remove,
+    /// Changes nothing.
+    Read,
     /// Whatever its operations do.
     Batch,
     /// Changes who may do what.
@@ -230,7 +245,8 @@ impl Write {
             Self::Rollback(_) => Effect::Restore,
             Self::PatchConfig { .. } => Effect::Compute,
             Self::DeleteDefinition { .. } | Self::DeleteConfig { .. } => Effect::Remove,
-            Self::Batch(_) => Effect::Batch,
+            Self::Check(_) | Self::Read { .. } => Effect::Read,
+            Self::Batch(_) | Self::Choice(_) => Effect::Batch,
             Self::Access(write) => write.effect(),
         }
     }
@@ -246,8 +262,10 @@ impl Write {
             Self::WriteConfig { definition, key, .. }
             | Self::DeleteConfig { definition, key, .. }
             | Self::PatchConfig { definition, key, .. }
+            | Self::Check(Check { definition, key, .. })
+            | Self::Read { definition, key }
             | Self::Rollback(Rollback { definition, key, .. }) => Target::Config { definition, key },
-            Self::Batch(_) => Target::Batch,
+            Self::Batch(_) | Self::Choice(_) => Target::Batch,
             Self::Access(_) => Target::Keys,
         }
     }
@@ -260,11 +278,15 @@ impl Write {
             }
             Self::WriteConfig { data, .. } | Self::Rollback(Rollback { data, .. }) => Some(data),
             Self::PatchConfig { patch, .. } => Some(&patch.document),
+            Self::Check(Check { condition: CheckCondition::Value { equals, .. }, .. }) => equals.as_ref(),
             Self::SetIndexes { .. }
             | Self::DeleteDefinition { .. }
             | Self::DeleteConfig { .. }
             | Self::SetUnique(_)
             | Self::Access(_)
+            | Self::Check(_)
+            | Self::Read { .. }
+            | Self::Choice(_)
             | Self::Batch(_) => None,
         }
     }
@@ -287,19 +309,24 @@ impl Write {
         self.operations().iter().map(Self::definition).collect()
     }
 
-    /// The operations of a batch; of a single write itself.
+    /// The operations of a batch, whether they are carried out or not; of a single write itself.
     pub(super) fn operations(&self) -> &[Self] {
-        if let Self::Batch(operations) = self { operations } else { std::slice::from_ref(self) }
+        match self {
+            Self::Batch(operations) | Self::Choice(Choice { operations, .. }) => operations,
+            _ => std::slice::from_ref(self),
+        }
     }
 
-    /// Whether the leader computes a part of it from records.
+    /// Whether the leader computes a part of it from records, or chooses by them.
     pub(super) fn is_computed(&self) -> bool {
-        self.operations().iter().any(|operation| operation.effect() == Effect::Compute)
+        let of_records = |operation: &Self| matches!(operation.effect(), Effect::Compute | Effect::Read);
+        self.operations().iter().any(of_records)
     }
 
     /// Whether it needs no space on the disk beyond its log entry.
     pub(super) fn is_removal(&self) -> bool {
-        self.operations().iter().all(|operation| operation.effect() == Effect::Remove)
+        let needs_none = |operation: &Self| matches!(operation.effect(), Effect::Remove | Effect::Read);
+        self.operations().iter().all(needs_none)
     }
 }
 

@@ -62,7 +62,12 @@ pub(super) struct Budget {
 pub(super) fn may_be_inline(write: &Write) -> bool {
     let operations = write.operations();
     let is_plain = |write: &Write| match write.effect() {
-        Effect::Store | Effect::Restore | Effect::Compute | Effect::Remove | Effect::Access => true,
+        Effect::Store
+        | Effect::Restore
+        | Effect::Compute
+        | Effect::Remove
+        | Effect::Read
+        | Effect::Access => true,
         // As steps of a batch they are applied to a scratch state, with all their configs.
         Effect::Define | Effect::Constrain | Effect::Batch => false,
     };
