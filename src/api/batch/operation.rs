@@ -97,10 +97,13 @@ impl Operation {
 
     /// What a config must be: exactly one of `revision`, `absent` and `equals`, the last two with or without `pointer`.
     fn check(&mut self, definition: String, key: String) -> Write {
-        let named = ["revision", "absent", "equals"].into_iter().filter(|name| self.fields.has(name)).count();
+        let says = ["revision", "absent", "equals"];
+        let named = says.into_iter().filter(|name| self.fields.has(name)).count();
         let pointer = if self.fields.has("pointer") { Some(self.fields.string("pointer")) } else { None };
         if named != 1 {
             self.violation("op", "a check has one of `revision`, `absent` and `equals`");
+            let condition = CheckCondition::Exists(true);
+            return Write::Check(Check { definition, key, condition });
         }
         if pointer.as_deref().is_some_and(|pointer| !is_pointer(pointer)) {
             self.violation("pointer", "expected a JSON pointer");
@@ -114,7 +117,14 @@ impl Operation {
             let equals = self.fields.take("equals").map(Document::new);
             CheckCondition::Value { pointer: pointer.unwrap_or_default(), equals }
         } else {
-            let absent = self.fields.optional_boolean("absent").unwrap_or(true);
+            let absent = match self.fields.take("absent") {
+                Some(serde_json::Value::Bool(absent)) => absent,
+                Some(_) => {
+                    self.fields.refuse("absent", "input should be a valid boolean", "bool_type");
+                    true
+                }
+                None => true,
+            };
             match pointer {
                 None => CheckCondition::Exists(!absent),
                 Some(pointer) => {
