@@ -10,6 +10,7 @@
 mod access;
 mod choice;
 mod compiled;
+mod contents;
 mod principal;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
@@ -33,6 +34,7 @@ use crate::{
 pub use access::{AccessWrite, KeyPatch};
 pub use choice::{Check, CheckCondition, Choice};
 pub use compiled::Compiled;
+pub use contents::{NewSchema, NewUnique, Rollback};
 pub use principal::Principal;
 
 /// Who asks for a write, and what they say about it.
@@ -152,50 +154,6 @@ pub enum Write {
     },
     /// Changes the access keys.
     Access(AccessWrite),
-}
-
-/// A config's data at an earlier revision, validated against the definition as it is now. The config may have been
-/// deleted since.
-#[derive(Debug, Clone)]
-pub struct Rollback {
-    /// The definition.
-    pub definition: String,
-    /// The definition's id: another definition of the same key never had the data.
-    pub id: Revision,
-    /// The config.
-    pub key: String,
-    /// The data at that revision.
-    pub data: Document,
-    /// The precondition.
-    pub expect: Expect,
-}
-
-/// A new schema for a definition.
-#[derive(Debug, Clone)]
-pub struct NewSchema {
-    /// The definition.
-    pub key: String,
-    /// Its schema from now on; `None` accepts any object.
-    pub schema: Option<Document>,
-    /// Whether `format` is asserted; `None` when the caller does not say.
-    pub format_assertion: Option<bool>,
-    /// The precondition.
-    pub expect: Expect,
-    /// Store it even though configs violate it.
-    pub force: bool,
-    /// The compiled schema.
-    pub compiled: Compiled,
-}
-
-/// New unique paths for a definition.
-#[derive(Debug, Clone)]
-pub struct NewUnique {
-    /// The definition.
-    pub key: String,
-    /// All unique paths from now on.
-    pub paths: Vec<String>,
-    /// The precondition.
-    pub expect: Expect,
 }
 
 /// What a write does to its target.

@@ -1,3 +1,5 @@
+//! What is read from the body of a batch.
+
 use serde_json::json;
 
 use super::*;

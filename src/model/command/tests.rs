@@ -1,3 +1,5 @@
+//! The encoding of proposals.
+
 use super::*;
 
 #[test]
