@@ -115,10 +115,7 @@ pub(super) async fn run(State(service): State<Service>, request: WriteRequest) -
         None => Write::Batch(operations),
         Some(Parts { conditions, then }) => Write::Choice(Choice { operations, conditions, then }),
     };
-    let chosen = [true, false].map(|succeeded| match &write {
-        Write::Choice(choice) => choice.chosen(succeeded),
-        _ => 0..outlined.len(),
-    });
+    let chosen = [true, false].map(|succeeded| write.chosen(succeeded));
     let changes = [true, false].map(|succeeded| write.changes_anything(succeeded));
     let principal = request.caller.principal.clone();
     let written = service.write(request.caller, write).await.map_err(placed)?;

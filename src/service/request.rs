@@ -269,9 +269,10 @@ impl Write {
 
     /// The operations of a batch, whether they are carried out or not; of a single write itself.
     pub(super) fn operations(&self) -> &[Self] {
-        match self {
-            Self::Batch(operations) | Self::Choice(Choice { operations, .. }) => operations,
-            _ => std::slice::from_ref(self),
+        if let Self::Batch(operations) | Self::Choice(Choice { operations, .. }) = self {
+            operations
+        } else {
+            std::slice::from_ref(self)
         }
     }
 

@@ -418,11 +418,7 @@ impl<'a> WireWrite<'a> {
             Self::Access(write) => Write::Access(write.into_owned()),
             Self::Batch(operations) => Write::Batch(open_operations(operations, depth)?),
             Self::Choice { operations, conditions, then } => {
-                let operations = open_operations(operations, depth)?;
-                // More than there are would be no batch of this version; whoever sends it gets the fewest.
-                let conditions = conditions.min(operations.len());
-                let then = then.min(operations.len() - conditions);
-                Write::Choice(Choice { operations, conditions, then })
+                open_choice(operations, (conditions, then), depth)?
             }
             Self::Check { definition, key, condition } => Write::Check(Check {
                 definition: definition.into_owned(),
@@ -442,6 +438,18 @@ fn wire_operations(operations: &[Write]) -> Vec<WireOperation<'_>> {
 
 fn open_operations(operations: Vec<WireOperation<'_>>, depth: usize) -> Result<Vec<Write>, DocumentError> {
     operations.into_iter().map(|WireOperation(write)| write.open(depth)).collect()
+}
+
+fn open_choice(
+    operations: Vec<WireOperation<'_>>,
+    (conditions, then): (usize, usize),
+    depth: usize,
+) -> Result<Write, DocumentError> {
+    let operations = open_operations(operations, depth)?;
+    // More than there are would be no batch of this version; whoever sends it gets the fewest.
+    let conditions = conditions.min(operations.len());
+    let then = then.min(operations.len() - conditions);
+    Ok(Write::Choice(Choice { operations, conditions, then }))
 }
 
 fn new_schema(

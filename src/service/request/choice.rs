@@ -19,15 +19,6 @@ pub struct Choice {
     pub then: usize,
 }
 
-impl Choice {
-    /// The places of the operations that are carried out.
-    #[must_use]
-    pub fn chosen(&self, succeeded: bool) -> Range<usize> {
-        let (begin, middle) = (self.conditions, self.conditions + self.then);
-        if succeeded { begin..middle } else { middle..self.operations.len() }
-    }
-}
-
 /// What a config must be.
 #[derive(Debug, Clone)]
 pub struct Check {
@@ -56,12 +47,19 @@ pub enum CheckCondition {
 }
 
 impl Write {
-    /// Whether it changes anything if its conditions hold, or if they do not.
+    /// The places of the operations that are carried out if the conditions hold, or if they do not.
+    #[must_use]
+    pub fn chosen(&self, succeeded: bool) -> Range<usize> {
+        let all = self.operations().len();
+        let Self::Choice(choice) = self else { return 0..all };
+        let (begin, middle) = (choice.conditions, choice.conditions + choice.then);
+        if succeeded { begin..middle } else { middle..all }
+    }
+
+    /// Whether what is carried out then changes anything.
+    #[must_use]
     pub fn changes_anything(&self, succeeded: bool) -> bool {
-        let operations = match self {
-            Self::Choice(choice) => &choice.operations[choice.chosen(succeeded)],
-            _ => self.operations(),
-        };
+        let operations = &self.operations()[self.chosen(succeeded)];
         operations.iter().any(|operation| operation.effect() != Effect::Read)
     }
 

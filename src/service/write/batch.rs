@@ -112,7 +112,7 @@ fn chosen<'a>(
     let (conditions, _) = choice.operations.split_at(choice.conditions);
     let succeeded =
         all_hold(state, conditions, reads, rules).map_err(|(place, refusal)| refused(refusal, place))?;
-    let places = choice.chosen(succeeded);
+    let places = batch.chosen(succeeded);
     let first = u32::try_from(places.start).unwrap_or(u32::MAX);
     Ok((succeeded, (first, &choice.operations[places])))
 }

@@ -35,7 +35,7 @@ use crate::{
     service::{
         Service,
         request::{
-            Check, CheckCondition, Decision, Effect, Principal, Refusal, Write, WriteRequest, Written,
+            CheckCondition, Decision, Effect, Principal, Refusal, Target, Write, WriteRequest, Written,
         },
     },
     state::{Collection, State},
@@ -115,10 +115,9 @@ pub(super) fn read(
     reads: &mut Reads,
     ((validators, _, budget), principal): RulesFor<'_>,
 ) -> Result<(), Refusal> {
-    let (definition, key, condition) = match operation {
-        Write::Check(Check { definition, key, condition }) => (definition, key, Some(condition)),
-        Write::Read { definition, key } => (definition, key, None),
-        _ => return Err(Refusal::Internal("an operation that reads nothing".into())),
+    let condition = if let Write::Check(check) = operation { Some(&check.condition) } else { None };
+    let Target::Config { definition, key } = operation.target() else {
+        return Err(Refusal::Internal("an operation that reads no config".into()));
     };
     let found = reads.find(state, (definition, key))?;
     let current = found.map(|(_, config)| config.revision);
@@ -188,15 +187,17 @@ pub(super) fn remembered(
 ) -> Result<Prepared, Refusal> {
     let has_no_command = matches!(request.write.effect(), Effect::Batch | Effect::Compute);
     let may_be = request.caller.idempotency_key.is_some() && !request.caller.dry_run;
-    match refusal {
-        Refusal::Rejected(rejection)
-            if has_no_command && may_be && state.feature_level() >= TRANSACTIONS_LEVEL =>
-        {
-            let transaction = Transaction { reads: Vec::new(), chosen: Err(rejection), steps: Vec::new() };
-            Ok(Prepared::Propose { command: Command::Transaction(transaction), definition_read: None })
-        }
-        refusal => Err(refusal),
+    let is_known = state.feature_level() >= TRANSACTIONS_LEVEL;
+    if let Refusal::Rejected(rejection) = &refusal
+        && has_no_command
+        && may_be
+        && is_known
+    {
+        let transaction =
+            Transaction { reads: Vec::new(), chosen: Err(rejection.clone()), steps: Vec::new() };
+        return Ok(Prepared::Propose { command: Command::Transaction(transaction), definition_read: None });
     }
+    Err(refusal)
 }
 
 /// A config that a transaction has read.
