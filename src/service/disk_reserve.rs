@@ -41,7 +41,13 @@ impl DiskReserve {
         }
     }
 
-    fn free_bytes(&self) -> Option<u64> {
+    /// The bytes that stay free.
+    pub(super) fn reserve_bytes(&self) -> u64 {
+        self.reserve_bytes
+    }
+
+    /// The free bytes of the volume, if it says how many.
+    pub(super) fn free_bytes(&self) -> Option<u64> {
         let mut measured = self.measured.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((at, free)) = *measured
             && at.elapsed() < MEASUREMENT_AGE_MAX
