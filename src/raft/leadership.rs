@@ -145,19 +145,16 @@ mod tests {
     #[test]
     fn each_change_has_a_reason() {
         let at = |leader_id, term| Leadership { leader_id, term, why: "x".into() };
-        let why =
-            |before: &Leadership, after, handed_over| super::why((before, 1), after, handed_over, false);
-        assert_eq!(why(&Leadership::default(), (Some(2), 1), 0), "elected; this node has just started");
-        assert_eq!(why(&at(None, 1), (Some(2), 1), 0), "elected; before, x");
-        assert_eq!(why(&at(Some(2), 1), (None, 2), 0), "node 2 was not heard of for an election time-out");
-        assert_eq!(why(&at(Some(2), 1), (Some(1), 2), 2), "node 2 handed leadership over");
-        assert_eq!(why(&at(Some(2), 1), (Some(3), 2), 0), "elected after node 2, which led in term 1");
-        assert_eq!(
-            why(&at(Some(1), 1), (Some(3), 2), 0),
-            "a majority has elected another leader after term 1"
-        );
-        assert_eq!(why(&at(Some(1), 1), (None, 2), 0), "term 2 has begun with an election");
-        assert_eq!(why(&at(Some(1), 1), (None, 1), 0), "no majority of the voters answers");
-        assert_eq!(super::why((&at(Some(1), 1), 1), (None, 1), 0, true), "this node is stopping");
+        let of = |before: Leadership, after, handed_over| why((&before, 1), after, handed_over, false);
+        assert_eq!(of(Leadership::default(), (Some(2), 1), 0), "elected; this node has just started");
+        assert_eq!(of(at(None, 1), (Some(2), 1), 0), "elected; before, x");
+        assert_eq!(of(at(Some(2), 1), (None, 2), 0), "node 2 was not heard of for an election time-out");
+        assert_eq!(of(at(Some(2), 1), (Some(1), 2), 2), "node 2 handed leadership over");
+        assert_eq!(of(at(Some(2), 1), (Some(3), 2), 0), "elected after node 2, which led in term 1");
+        let replaced = "a majority has elected another leader after term 1";
+        assert_eq!(of(at(Some(1), 1), (Some(3), 2), 0), replaced);
+        assert_eq!(of(at(Some(1), 1), (None, 2), 0), "term 2 has begun with an election");
+        assert_eq!(of(at(Some(1), 1), (None, 1), 0), "no majority of the voters answers");
+        assert_eq!(why((&at(Some(1), 1), 1), (None, 1), 0, true), "this node is stopping");
     }
 }

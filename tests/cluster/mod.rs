@@ -20,3 +20,4 @@ mod schema_change;
 mod snapshot;
 mod strangers;
 mod watch;
+mod watched;

@@ -66,7 +66,7 @@ pub(super) fn operations() -> Vec<Entry> {
             .response(
                 200,
                 "The page, in the format of OpenMetrics.",
-                Some(("application/openmetrics-text; version=1.0.0; charset=utf-8", page)),
+                Some(("application/openmetrics-text", page)),
                 &[],
             ),
         change("/api/v1/cluster/init", "init_cluster", "Form the cluster", "cluster formed")
