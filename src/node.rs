@@ -46,7 +46,7 @@ use crate::{
     settings::{RootKeys, Secret, Settings, digest_of},
     store::{self, at_rest::AtRest},
 };
-use listener::{Listener, MetricsServer, Server};
+use listener::{Listener, MetricsServer, Servers};
 
 /// The file that is locked while a process uses the directory.
 const LOCK_FILE: &str = "lock";
@@ -135,15 +135,36 @@ async fn serve(mut settings: Settings, open_files_max: usize) -> Result<(), Stri
     let tls = Tls::open(&settings)?;
     let api = Listener::bind(&settings.api_addr).await?;
     let peer = Listener::bind(&settings.peer_addr).await?;
-    let metrics = match &settings.metrics_addr {
-        Some(address) => Some(Listener::bind(address).await?),
-        None => None,
-    };
+    let metrics = Listener::bind_if(settings.metrics_addr.as_deref()).await?;
     let (api_max, peer_max) = connections_max(open_files_max);
     let service = make_service(&settings, &tls, peer_max / PEER_CALLS_PART);
     let first_keys = digest_of(&settings.api_keys);
     settings.forget_secrets();
-    let options = |connections_max: usize, share_of: ShareOf| ServeOptions {
+    let (for_callers, for_nodes) = tls.transports();
+    let answerer = Api::new(service.clone());
+    let metrics_options = options(&settings, METRICS_CONNECTIONS, ShareOf::All);
+    let metrics = MetricsServer::serve(metrics, answerer.metrics_listener(), metrics_options);
+    let api = api.serve(answerer, (for_callers, options(&settings, api_max, ShareOf::All)));
+    let peer_options = (for_nodes, options(&settings, peer_max, ShareOf::Unknown));
+    let peer = peer.serve(PeerListener::new(service.clone()), peer_options);
+    let mut servers = Servers { api, peer, metrics };
+    let (node, directory) = (settings.node_id, settings.data_dir.display());
+    tracing::info!(node, api = settings.api_addr, peer = settings.peer_addr, %directory, "listening");
+    let result = tokio::select! {
+        reason = participate(&service) => Err(reason),
+        never = follow_root_keys(&service, settings.root_keys.clone(), first_keys) => match never {},
+        reason = servers.failed() => Err(reason),
+        reason = service.keep_certificates() => Err(reason),
+        () = signals.received() => Ok(()),
+    };
+    shut_down(&service, servers, result.is_err()).await;
+    tracing::info!(node, "ended");
+    result
+}
+
+/// How a listener serves so many connections.
+fn options(settings: &Settings, connections_max: usize, share_of: ShareOf) -> ServeOptions {
+    ServeOptions {
         connections_max,
         per_address_max: match share_of {
             ShareOf::All => {
@@ -156,39 +177,11 @@ async fn serve(mut settings: Settings, open_files_max: usize) -> Result<(), Stri
         header_timeout: settings.header_timeout,
         idle_timeout: settings.idle_timeout,
         send_timeout: settings.send_timeout,
-    };
-    let (for_callers, for_nodes) = tls.transports();
-    let answerer = Api::new(service.clone());
-    let metrics = metrics.map(|listener| {
-        listener.serve(
-            answerer.metrics_listener(),
-            (Transport::Plain, options(METRICS_CONNECTIONS, ShareOf::All)),
-        )
-    });
-    let mut metrics = MetricsServer(metrics);
-    let mut api = api.serve(answerer, (for_callers, options(api_max, ShareOf::All)));
-    let peer_options = (for_nodes, options(peer_max, ShareOf::Unknown));
-    let mut peer = peer.serve(PeerListener::new(service.clone()), peer_options);
-    let (node, directory) = (settings.node_id, settings.data_dir.display());
-    tracing::info!(node, api = settings.api_addr, peer = settings.peer_addr, %directory, "listening");
-    let result = tokio::select! {
-        reason = participate(&service) => Err(reason),
-        never = follow_root_keys(&service, settings.root_keys.clone(), first_keys) => match never {},
-        reason = api.failed("callers") => Err(reason),
-        reason = peer.failed("peers") => Err(reason),
-        reason = metrics.failed() => Err(reason),
-        reason = service.keep_certificates() => Err(reason),
-        () = signals.received() => Ok(()),
-    };
-    shut_down(&service, api, peer, result.is_err()).await;
-    // To the end: what a shutdown takes is of interest, too.
-    metrics.close().await;
-    tracing::info!(node, "ended");
-    result
+    }
 }
 
 /// Ends a node in order. A failed node has nothing to wait for: its callers see that their connections end.
-async fn shut_down(service: &Service, api: Server, peer: Server, has_failed: bool) {
+async fn shut_down(service: &Service, servers: Servers, has_failed: bool) {
     service.stop();
     let (drain, close) = if has_failed {
         // Whatever has failed may hold up any thread, and a node that does not end is not started again.
@@ -201,9 +194,11 @@ async fn shut_down(service: &Service, api: Server, peer: Server, has_failed: boo
         bounded(TRANSFER_TIMEOUT, service.hand_over(), "the transfer of leadership").await;
         (DRAIN_TIMEOUT, CLOSE_TIMEOUT)
     };
-    api.close("callers", drain).await;
-    peer.close("peers", drain).await;
+    servers.api.close("callers", drain).await;
+    servers.peer.close("peers", drain).await;
     bounded(close, service.shutdown(), "closing log and store").await;
+    // To the end: what a shutdown takes is of interest, too.
+    servers.metrics.close().await;
 }
 
 /// Takes part in the cluster until the node fails; returns the reason.

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::FAILED_SHUTDOWN_TIMEOUT;
 use crate::api::{
     self,
+    metrics::MetricsListener,
     server::{Answerer, ServeOptions, Transport},
 };
 
@@ -32,6 +33,13 @@ impl Listener {
         })
     }
 
+    pub(super) async fn bind_if(address: Option<&str>) -> Result<Option<Self>, String> {
+        match address {
+            Some(address) => Self::bind(address).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
     pub(super) fn serve(self, answerer: impl Answerer, options: (Transport, ServeOptions)) -> Server {
         let stop = CancellationToken::new();
         let stopped = stop.clone().cancelled_owned();
@@ -39,10 +47,36 @@ impl Listener {
     }
 }
 
+/// The servers of a node.
+pub(super) struct Servers {
+    pub(super) api: Server,
+    pub(super) peer: Server,
+    pub(super) metrics: MetricsServer,
+}
+
+impl Servers {
+    /// Waits until one of them ends although nobody stopped it; the reason.
+    pub(super) async fn failed(&mut self) -> String {
+        tokio::select! {
+            reason = self.api.failed("callers") => reason,
+            reason = self.peer.failed("peers") => reason,
+            reason = self.metrics.failed() => reason,
+        }
+    }
+}
+
 /// The server of metrics, if the settings name an address for it.
-pub(super) struct MetricsServer(pub(super) Option<Server>);
+pub(super) struct MetricsServer(Option<Server>);
 
 impl MetricsServer {
+    pub(super) fn serve(
+        listener: Option<Listener>,
+        answerer: MetricsListener,
+        options: ServeOptions,
+    ) -> Self {
+        Self(listener.map(|listener| listener.serve(answerer, (Transport::Plain, options))))
+    }
+
     pub(super) async fn failed(&mut self) -> String {
         match &mut self.0 {
             Some(server) => server.failed("metrics").await,
@@ -60,7 +94,7 @@ impl MetricsServer {
 impl Server {
     /// Waits until the server ends although nobody stopped it; the reason. A node that accepts no connections can't
     /// go on.
-    pub(super) async fn failed(&mut self, clients: &str) -> String {
+    async fn failed(&mut self, clients: &str) -> String {
         let why = match (&mut self.task).await {
             Ok(()) => "it has ended".to_owned(),
             Err(error) => error.to_string(),

@@ -102,7 +102,7 @@ impl LeaderFollower {
             }
             None if was_mine => tracing::info!(term, why, "this node leads no more"),
             Some(leader) => {
-                tracing::info!(term, leader, why, "node {leader} leads the cluster, in term {term}")
+                tracing::info!(term, leader, why, "node {leader} leads the cluster, in term {term}");
             }
             None => tracing::info!(term, why, "no leader is known"),
         }

@@ -15,8 +15,7 @@ fn lines(cluster: &mut Cluster, id: u64) -> Vec<Value> {
 async fn line(cluster: &mut Cluster, id: u64, after: usize, message: &str) -> (usize, Value) {
     eventually(message, async || {
         let lines = lines(cluster, id);
-        let is_it =
-            |line: &Value| line["fields"]["message"].as_str().is_some_and(|text| text.starts_with(message));
+        let is_it = |line: &Value| line["message"].as_str().is_some_and(|text| text.starts_with(message));
         let found = lines.iter().enumerate().skip(after).find(|(_, line)| is_it(line));
         found.map(|(place, line)| (place + 1, line.clone())).ok_or_else(|| format!("{} lines", lines.len()))
     })
@@ -38,8 +37,8 @@ async fn a_leader_says_that_a_follower_is_gone_and_that_it_is_back() {
     let follower = leader % 3 + 1;
     let (_, won) = line(&mut cluster, leader, 0, "this node leads the cluster from now on").await;
     assert_eq!(won["level"], "INFO");
-    assert!(won["fields"]["term"].as_u64().is_some_and(|term| term > 0), "{won}");
-    assert!(won["fields"]["why"].as_str().is_some_and(|why| !why.is_empty()), "{won}");
+    assert!(won["term"].as_u64().is_some_and(|term| term > 0), "{won}");
+    assert!(won["why"].as_str().is_some_and(|why| !why.is_empty()), "{won}");
     line(&mut cluster, follower, 0, &format!("node {leader} leads the cluster")).await;
     let client = cluster.client(leader);
     let known = member(&client, follower).await.unwrap();
@@ -50,8 +49,8 @@ async fn a_leader_says_that_a_follower_is_gone_and_that_it_is_back() {
     cluster.node(follower).kill();
     let silent = format!("node {follower} does not answer this leader");
     let (place, gone) = line(&mut cluster, leader, 0, &silent).await;
-    assert_eq!((&gone["level"], &gone["fields"]["node"]), (&"WARN".into(), &follower.into()), "{gone}");
-    assert!(gone["fields"]["silent_ms"].as_u64().is_some_and(|ms| ms >= 3000), "{gone}");
+    assert_eq!((&gone["level"], &gone["node"]), (&"WARN".into(), &follower.into()), "{gone}");
+    assert!(gone["silent_ms"].as_u64().is_some_and(|ms| ms >= 3000), "{gone}");
     eventually("the status shows it", async || {
         let known = member(&client, follower).await?;
         let is_old = known["last_contact_ms"].as_u64().is_some_and(|ms| ms > 3000);
@@ -62,7 +61,7 @@ async fn a_leader_says_that_a_follower_is_gone_and_that_it_is_back() {
     cluster.node(follower).start().await;
     let back = format!("node {follower} answers this leader again");
     let (_, back) = line(&mut cluster, leader, place, &back).await;
-    assert!(back["fields"]["silent_ms"].as_u64().is_some_and(|ms| ms >= 3000), "{back}");
+    assert!(back["silent_ms"].as_u64().is_some_and(|ms| ms >= 3000), "{back}");
     eventually("the status shows it", async || {
         let known = member(&client, follower).await?;
         check(known["reachable"] == true, || known.to_string())
@@ -82,9 +81,9 @@ async fn an_election_is_in_the_log_and_in_the_audit_log() {
     cluster.node(leader).pause();
     let next = cluster.leader_on(&others).await;
     let (_, won) = line(&mut cluster, next, 0, "this node leads the cluster from now on").await;
-    let why = won["fields"]["why"].as_str().unwrap_or_default();
+    let why = won["why"].as_str().unwrap_or_default();
     assert!(why.contains(&format!("node {leader}")), "{won}");
-    let term = won["fields"]["term"].clone();
+    let term = won["term"].clone();
     if next != others[0] {
         line(&mut cluster, others[0], before, &format!("node {next} leads the cluster")).await;
     }

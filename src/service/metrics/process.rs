@@ -15,7 +15,7 @@ pub(super) fn families() -> Vec<Family> {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let kernel = fs::read_to_string("/proc/stat").unwrap_or_default();
     let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
-    let open = fs::read_dir("/proc/self/fd").map(|files| files.count()).ok();
+    let open = fs::read_dir("/proc/self/fd").map(Iterator::count).ok();
     // The directory is open itself while it is read.
     let open = open.map(|files| files.saturating_sub(1));
     let seconds = |ticks: u64| ticks.number() / TICKS_PER_SECOND;

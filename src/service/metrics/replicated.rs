@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     peer::NodeId,
-    raft::{MemberFigures, RaftFigures},
+    raft::{Consensus, MemberFigures, RaftFigures},
     service::Service,
     store::Figures,
 };
@@ -58,7 +58,7 @@ impl Service {
     /// The store and its volume.
     pub(super) fn of_store(&self) -> Vec<Family> {
         let consensus = self.consensus();
-        let figures = consensus.map(|one| one.figures());
+        let figures = consensus.map(Consensus::figures);
         let of = |read: fn(&Figures) -> u64| figures.as_ref().map(|one| (Labels::new(), read(one)));
         let waiting = consensus.map(|one| (Labels::new(), one.store().waiting_bytes()));
         let snapshot = consensus.and_then(|one| one.store().current_snapshot());
