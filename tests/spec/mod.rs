@@ -22,6 +22,7 @@ mod metrics;
 mod numbers;
 mod operations;
 mod patch;
+mod polls;
 mod preconditions;
 mod races;
 mod reads;
