@@ -58,7 +58,7 @@ const fn route(path: &'static str, read: Verb, write: Verb) -> Route {
 }
 
 /// All routes that need a key.
-static ROUTES: [Route; 27] = [
+static ROUTES: [Route; 28] = [
     route(DEFINITIONS, Verb::Read, Verb::Define),
     route(DEFINITION, Verb::Read, Verb::Define),
     route(SCHEMA, Verb::Read, Verb::Define),

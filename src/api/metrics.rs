@@ -44,11 +44,11 @@ pub(super) const PATH: &str = "/metrics";
 const METHODS: [&str; 9] = ["GET", "PUT", "POST", "PATCH", "DELETE", "HEAD", "OPTIONS", "TRACE", "_OTHER"];
 
 /// Statuses that are answered. There is none other; if one came, it would count as 500.
-const STATUSES: [u16; 24] = [
-    200, 201, 304, 404, 400, 401, 403, 405, 406, 409, 410, 412, 413, 415, 422, 428, 429, 431, 500, 501, 503,
-    504, 505, 507,
+const STATUSES: [u16; 31] = [
+    200, 201, 500, 204, 206, 301, 302, 303, 304, 307, 308, 400, 401, 403, 404, 405, 406, 409, 410, 412, 413,
+    415, 422, 428, 429, 431, 501, 503, 504, 505, 507,
 ];
-const UNKNOWN_STATUS: usize = 18;
+const UNKNOWN_STATUS: usize = 2;
 
 /// Most parts of a histogram: more processors share them.
 const PARTS_MAX: usize = 16;
