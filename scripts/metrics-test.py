@@ -164,6 +164,8 @@ class Prometheus:
             with urllib.request.urlopen(f"http://{self.address}{path}?{urllib.parse.urlencode(query)}", timeout=30) as answer:
                 return json.loads(answer.read())["data"]
         except urllib.error.HTTPError as error:
+            if error.code == 503:
+                return None  # it is starting
             sys.exit(f"metrics-test.py: {query}: {error.read().decode()}")
         except (urllib.error.URLError, ConnectionError, TimeoutError):
             return None
@@ -213,9 +215,10 @@ def check_dashboard(prometheus):
 
 
 def check_alerts(cluster, prometheus):
-    # A certificate of three days is a true alarm from the beginning; nothing else is wrong.
+    # A certificate of three days is a true alarm from the beginning; nothing else is wrong. What a volume will have in a
+    # day can't be told from the seconds of a test.
     prometheus.fires("ConcordCertificateEnds")
-    wait_for(lambda: prometheus.firing() == {"ConcordCertificateEnds"}, f"no other alert; {prometheus.firing()} fire")
+    wait_for(lambda: prometheus.firing() - {"ConcordDiskFillsUp"} == {"ConcordCertificateEnds"}, "no other alert")
     first, second, third = sorted(cluster.api, key=lambda n: n != cluster.leader())
     cluster.kill(third)
     prometheus.fires("ConcordNodeDown", "ConcordMemberUnreachable")
