@@ -52,6 +52,8 @@ say "fuzzing"
 DURATION_S=45 SEED=1 CONCORD_BIN=$PWD/target/debug/concord scripts/fuzz.sh
 say "the console"
 CONCORD_BIN=$PWD/target/debug/concord scripts/console-test.sh
+say "the dashboard and the alerts"
+CONCORD_BIN=$PWD/target/debug/concord scripts/metrics-test.sh
 say "the documents"
 CONCORD_BIN=$PWD/target/debug/concord python3 scripts/docs-test.py
 say "done"

@@ -325,6 +325,13 @@ impl Feed {
         drop(removed);
     }
 
+    /// Its events, and their bytes.
+    #[must_use]
+    pub fn figures(&self) -> (usize, usize) {
+        let ring = self.ring();
+        (ring.events.len(), ring.bytes)
+    }
+
     /// Changes up to and including this revision are not in the feed.
     #[must_use]
     pub fn compaction_revision(&self) -> Revision {

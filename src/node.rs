@@ -9,6 +9,7 @@
 //! 2. A node that can't go on ends with exit code 1 and the reason; it never goes on in part.
 
 pub(crate) mod hygiene;
+mod listener;
 
 use std::{
     convert::Infallible,
@@ -24,18 +25,15 @@ use std::{
 
 use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
 use tokio::{
-    net::TcpListener,
     signal::unix::{Signal, SignalKind, signal},
-    task::JoinHandle,
     time::{sleep, timeout},
 };
-use tokio_util::sync::CancellationToken;
 
 use crate::{
     api::{
-        self, Api,
+        Api,
         peer::PeerListener,
-        server::{Answerer, ServeOptions, ShareOf, Transport},
+        server::{ServeOptions, ShareOf, Transport},
     },
     model::limits::{CONNECTIONS_MAX, OPEN_FILES_RESERVE},
     peer::{
@@ -48,6 +46,7 @@ use crate::{
     settings::{RootKeys, Secret, Settings, digest_of},
     store::{self, at_rest::AtRest},
 };
+use listener::{Listener, MetricsServer, Servers};
 
 /// The file that is locked while a process uses the directory.
 const LOCK_FILE: &str = "lock";
@@ -65,6 +64,9 @@ const FAILED_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 /// Of the connections that a node takes from others, the part that it opens itself for writes that have a call of their
 /// own: the leader has room for those of several nodes with its limit of open files.
 const PEER_CALLS_PART: usize = 4;
+
+/// Connections to the listener of metrics: a few servers that read them.
+const METRICS_CONNECTIONS: usize = 32;
 
 /// Runs a node until a signal ends it.
 ///
@@ -133,11 +135,36 @@ async fn serve(mut settings: Settings, open_files_max: usize) -> Result<(), Stri
     let tls = Tls::open(&settings)?;
     let api = Listener::bind(&settings.api_addr).await?;
     let peer = Listener::bind(&settings.peer_addr).await?;
+    let metrics = Listener::bind_if(settings.metrics_addr.as_deref()).await?;
     let (api_max, peer_max) = connections_max(open_files_max);
     let service = make_service(&settings, &tls, peer_max / PEER_CALLS_PART);
     let first_keys = digest_of(&settings.api_keys);
     settings.forget_secrets();
-    let options = |connections_max: usize, share_of: ShareOf| ServeOptions {
+    let (for_callers, for_nodes) = tls.transports();
+    let answerer = Api::new(service.clone());
+    let metrics_options = options(&settings, METRICS_CONNECTIONS, ShareOf::All);
+    let metrics = MetricsServer::serve(metrics, answerer.metrics_listener(), metrics_options);
+    let api = api.serve(answerer, (for_callers, options(&settings, api_max, ShareOf::All)));
+    let peer_options = (for_nodes, options(&settings, peer_max, ShareOf::Unknown));
+    let peer = peer.serve(PeerListener::new(service.clone()), peer_options);
+    let mut servers = Servers { api, peer, metrics };
+    let (node, directory) = (settings.node_id, settings.data_dir.display());
+    tracing::info!(node, api = settings.api_addr, peer = settings.peer_addr, %directory, "listening");
+    let result = tokio::select! {
+        reason = participate(&service) => Err(reason),
+        never = follow_root_keys(&service, settings.root_keys.clone(), first_keys) => match never {},
+        reason = servers.failed() => Err(reason),
+        reason = service.keep_certificates() => Err(reason),
+        () = signals.received() => Ok(()),
+    };
+    shut_down(&service, servers, result.is_err()).await;
+    tracing::info!(node, "ended");
+    result
+}
+
+/// How a listener serves so many connections.
+fn options(settings: &Settings, connections_max: usize, share_of: ShareOf) -> ServeOptions {
+    ServeOptions {
         connections_max,
         per_address_max: match share_of {
             ShareOf::All => {
@@ -150,28 +177,11 @@ async fn serve(mut settings: Settings, open_files_max: usize) -> Result<(), Stri
         header_timeout: settings.header_timeout,
         idle_timeout: settings.idle_timeout,
         send_timeout: settings.send_timeout,
-    };
-    let (for_callers, for_nodes) = tls.transports();
-    let mut api = api.serve(Api::new(service.clone()), (for_callers, options(api_max, ShareOf::All)));
-    let peer_options = (for_nodes, options(peer_max, ShareOf::Unknown));
-    let mut peer = peer.serve(PeerListener::new(service.clone()), peer_options);
-    let (node, directory) = (settings.node_id, settings.data_dir.display());
-    tracing::info!(node, api = settings.api_addr, peer = settings.peer_addr, %directory, "listening");
-    let result = tokio::select! {
-        reason = participate(&service) => Err(reason),
-        never = follow_root_keys(&service, settings.root_keys.clone(), first_keys) => match never {},
-        reason = api.failed("callers") => Err(reason),
-        reason = peer.failed("peers") => Err(reason),
-        reason = service.keep_certificates() => Err(reason),
-        () = signals.received() => Ok(()),
-    };
-    shut_down(&service, api, peer, result.is_err()).await;
-    tracing::info!(node, "ended");
-    result
+    }
 }
 
 /// Ends a node in order. A failed node has nothing to wait for: its callers see that their connections end.
-async fn shut_down(service: &Service, api: Server, peer: Server, has_failed: bool) {
+async fn shut_down(service: &Service, servers: Servers, has_failed: bool) {
     service.stop();
     let (drain, close) = if has_failed {
         // Whatever has failed may hold up any thread, and a node that does not end is not started again.
@@ -184,9 +194,11 @@ async fn shut_down(service: &Service, api: Server, peer: Server, has_failed: boo
         bounded(TRANSFER_TIMEOUT, service.hand_over(), "the transfer of leadership").await;
         (DRAIN_TIMEOUT, CLOSE_TIMEOUT)
     };
-    api.close("callers", drain).await;
-    peer.close("peers", drain).await;
+    servers.api.close("callers", drain).await;
+    servers.peer.close("peers", drain).await;
     bounded(close, service.shutdown(), "closing log and store").await;
+    // To the end: what a shutdown takes is of interest, too.
+    servers.metrics.close().await;
 }
 
 /// Takes part in the cluster until the node fails; returns the reason.
@@ -327,61 +339,6 @@ impl ShutdownSignals {
     }
 }
 
-/// A bound listener.
-struct Listener(TcpListener);
-
-/// A server that accepts connections of a listener.
-struct Server {
-    task: JoinHandle<()>,
-    stop: CancellationToken,
-}
-
-impl Listener {
-    async fn bind(address: &str) -> Result<Self, String> {
-        let bound = TcpListener::bind(address).await;
-        bound.map(Self).map_err(|error| {
-            let in_use = error.kind() == io::ErrorKind::AddrInUse;
-            let why = if in_use { "address in use".into() } else { error.to_string() };
-            format!("cannot listen on {address}: {why}")
-        })
-    }
-
-    fn serve(self, answerer: impl Answerer, options: (Transport, ServeOptions)) -> Server {
-        let stop = CancellationToken::new();
-        let stopped = stop.clone().cancelled_owned();
-        Server { task: tokio::spawn(api::serve(self.0, answerer, options, stopped)), stop }
-    }
-}
-
-impl Server {
-    /// Waits until the server ends although nobody stopped it; the reason. A node that accepts no connections can't
-    /// go on.
-    async fn failed(&mut self, clients: &str) -> String {
-        let why = match (&mut self.task).await {
-            Ok(()) => "it has ended".to_owned(),
-            Err(error) => error.to_string(),
-        };
-        format!("the server for {clients} has failed: {why}")
-    }
-
-    /// Accepts no more connections and waits for the requests in flight.
-    async fn close(mut self, clients: &str, drain: Duration) {
-        self.stop.cancel();
-        // One that has failed was awaited already.
-        if self.task.is_finished() {
-            return;
-        }
-        match timeout(drain, &mut self.task).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::error!("the server for {clients} has failed: {error}"),
-            Err(_) => {
-                self.task.abort();
-                tracing::warn!("requests of {clients} were aborted after {} s", drain.as_secs());
-            }
-        }
-    }
-}
-
 /// Creates the directory if there is none, and locks it for this process.
 fn lock_directory(directory: &Path) -> Result<File, String> {
     let shown = directory.display();
@@ -465,13 +422,5 @@ mod tests {
         assert!(lock_directory(directory.path()).unwrap_err().contains("`thesis.txt`"));
         fs::write(directory.path().join("identity.json"), "{}").unwrap();
         assert!(lock_directory(directory.path()).is_ok());
-    }
-
-    #[tokio::test]
-    async fn a_port_in_use_is_reported() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap().to_string();
-        let Err(error) = Listener::bind(&address).await else { panic!("bound twice") };
-        assert_eq!(error, format!("cannot listen on {address}: address in use"));
     }
 }

@@ -11,6 +11,7 @@ mod at_rest;
 mod audit;
 mod key;
 mod log;
+mod member;
 mod private_file;
 mod quota;
 mod secret;
@@ -36,6 +37,7 @@ pub use at_rest::AtRestArgs;
 pub use audit::{AuditArgs, AuditMode};
 pub use key::{KeyArgs, RootKeys, digest_of};
 pub use log::{LogArgs, LogFormat};
+pub use member::parse_member;
 pub use quota::QuotaArgs;
 pub use secret::Secret;
 pub use tls::{PeerMode, TlsArgs, TlsSettings};
@@ -245,6 +247,8 @@ pub struct Settings {
     pub api_addr: String,
     /// The address for calls of other nodes.
     pub peer_addr: String,
+    /// The address where metrics are read without a key.
+    pub metrics_addr: Option<String>,
     /// The members that a node whose state is damaged fetches a snapshot from.
     pub peers: Vec<Member>,
     /// The root keys: one, or two while they are rotated.
@@ -370,6 +374,7 @@ impl Settings {
             at_rest: args.at_rest.check(),
             api_addr: args.api_addr,
             peer_addr: args.peer_addr,
+            metrics_addr: args.log.metrics_addr()?,
             peers: args.peers,
             api_keys,
             root_keys,
@@ -478,21 +483,6 @@ impl TimeArgs {
 
 fn check_at_least(flag: &str, value: u64, minimum: u64) -> Result<(), String> {
     (value >= minimum).then_some(()).ok_or_else(|| format!("{flag} must be at least {minimum}"))
-}
-
-/// Parses a member of the command line.
-///
-/// # Errors
-/// When it is not `ID=API_HOST:PORT@PEER_HOST:PORT`.
-pub fn parse_member(text: &str) -> Result<Member, String> {
-    let parts = text.split_once('=').and_then(|(id, rest)| Some((id, rest.split_once('@')?)));
-    let (id, (api_addr, peer_addr)) = parts.ok_or("expected ID=API_HOST:PORT@PEER_HOST:PORT")?;
-    check_address(api_addr)?;
-    check_address(peer_addr)?;
-    match id.parse() {
-        Ok(id) if id > 0 => Ok(Member { id, api_addr: api_addr.into(), peer_addr: peer_addr.into() }),
-        _ => Err(format!("`{id}` is not a node id")),
-    }
 }
 
 #[cfg(test)]

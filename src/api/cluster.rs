@@ -146,6 +146,8 @@ fn member_json(member: &MemberView) -> Value {
         "api_addr": member.api_addr,
         "peer_addr": member.peer_addr,
         "lag": member.lag,
+        "reachable": member.contact.map(|(is_reachable, _)| is_reachable),
+        "last_contact_ms": member.contact.map(|(_, ms)| ms),
         "version": member.version,
         "feature_level_max": member.feature_level_max,
     })
@@ -176,12 +178,13 @@ mod tests {
                 api_addr: "a:1".into(),
                 peer_addr: "a:2".into(),
                 lag: None,
+                contact: None,
                 version: None,
                 feature_level_max: Some(2),
             }],
             alarms: vec![Alarm { kind: "log_time", node_id: None, message: "m".into() }],
         };
-        let expected = r#"{"cluster_id":null,"node_id":1,"leader_id":null,"term":2,"revision":3,"digest":"000000000000000000000000000000ff","feature_level":2,"members":[{"id":1,"role":"follower","api_addr":"a:1","peer_addr":"a:2","lag":null,"version":null,"feature_level_max":2}],"alarms":[{"type":"log_time","node_id":null,"message":"m"}]}"#;
+        let expected = r#"{"cluster_id":null,"node_id":1,"leader_id":null,"term":2,"revision":3,"digest":"000000000000000000000000000000ff","feature_level":2,"members":[{"id":1,"role":"follower","api_addr":"a:1","peer_addr":"a:2","lag":null,"reachable":null,"last_contact_ms":null,"version":null,"feature_level_max":2}],"alarms":[{"type":"log_time","node_id":null,"message":"m"}]}"#;
         assert_eq!(view_json(&view), expected);
         let encrypted = ClusterView { data_key: Some("00ff".into()), ..view };
         assert!(view_json(&encrypted).ends_with(r#","data_key":"00ff"}"#));

@@ -25,6 +25,7 @@ use super::{
     CONFIG, CONFIG_HISTORY, CONFIGS, DEFINITION, DEFINITION_HISTORY, DEFINITIONS, INDEXES, ROLLBACK, SCHEMA,
     UNIQUE, access_keys, audit,
     extract::Params,
+    metrics,
     reply::{Problem, STATE_REVISION, WrittenAt},
 };
 use crate::{
@@ -57,7 +58,7 @@ const fn route(path: &'static str, read: Verb, write: Verb) -> Route {
 }
 
 /// All routes that need a key.
-static ROUTES: [Route; 27] = [
+static ROUTES: [Route; 28] = [
     route(DEFINITIONS, Verb::Read, Verb::Define),
     route(DEFINITION, Verb::Read, Verb::Define),
     route(SCHEMA, Verb::Read, Verb::Define),
@@ -77,6 +78,7 @@ static ROUTES: [Route; 27] = [
     route(access_keys::ROTATE, Verb::Keys, Verb::Keys),
     route(access_keys::WHOAMI, Verb::Read, Verb::Read),
     Route { path: audit::PATH, read: Verb::Audit, write: Verb::Audit, is_always: true },
+    route(metrics::PATH, Verb::Cluster, Verb::Cluster),
     route("/api/v1/cluster", Verb::Cluster, Verb::Cluster),
     route("/api/v1/cluster/init", Verb::Cluster, Verb::Cluster),
     Route { path: "/api/v1/cluster/backup", read: Verb::Backup, write: Verb::Backup, is_always: true },
@@ -129,7 +131,7 @@ fn what(route: &Route, uri: &Uri) -> What {
 }
 
 /// The method as the log names it: what a caller makes up is not repeated.
-fn method_name(method: &Method) -> &'static str {
+pub(super) fn method_name(method: &Method) -> &'static str {
     const KNOWN: [&str; 8] = ["GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS", "TRACE"];
     KNOWN.into_iter().find(|known| method.as_str() == *known).unwrap_or("other")
 }

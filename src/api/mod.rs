@@ -21,6 +21,7 @@
 //! | what of a request is recorded in the audit log | `decision` |
 //! | access keys; who the caller is | `access_keys` |
 //! | cluster status, members, leadership, backup | `cluster` |
+//! | `/metrics` and its listener; times of requests | `metrics` |
 //! | liveness and readiness probes | `probes` |
 //! | the `OpenAPI` document | `openapi` |
 //! | `/openapi.json` and the page at `/docs` | `docs` |
@@ -64,6 +65,7 @@ mod extract;
 mod history;
 mod indexes;
 mod json;
+pub mod metrics;
 pub mod openapi;
 mod patch;
 pub mod peer;
@@ -98,12 +100,13 @@ use uuid::{Builder, Uuid};
 
 use crate::{
     model::limits::{Limits, REQUEST_ID_BYTES_MAX},
-    service::{Origin, Principal, Service, audit::observe, memory_budget::Share},
+    service::{Origin, Principal, Service, audit::observe, memory_budget::Share, metrics::Connections},
 };
 use access::Access;
 use decision::Pending;
 use digits::number;
 use extract::{ReadRequest, WriteRequest};
+use metrics::{MetricsListener, RequestTimes};
 use quota::Admitted;
 use reply::{LogOnly, NO_STORE, NODE, Problem, Reply, STATE_REVISION};
 use server::Answerer;
@@ -128,9 +131,14 @@ const DEFINITION_HISTORY: &str = "/api/v1/config_definition/{definition}/history
 pub struct Api {
     service: Service,
     routes: Router,
+    times: Arc<RequestTimes>,
 }
 
 impl Answerer for Api {
+    fn connections(&self) -> Option<Connections> {
+        Some(self.service.caller_connections())
+    }
+
     fn is_memory_scarce(&self) -> bool {
         self.service.reservation(Share::Callers).is_share_scarce()
     }
@@ -146,8 +154,14 @@ impl Api {
     /// Answers for a service.
     #[must_use]
     pub fn new(service: Service) -> Self {
-        let routes = routes(&service);
-        Self { service, routes }
+        let (routes, times) = (routes(&service), Arc::new(RequestTimes::new(&service)));
+        Self { service, routes, times }
+    }
+
+    /// What answers the requests of the listener of metrics.
+    #[must_use]
+    pub fn metrics_listener(&self) -> MetricsListener {
+        MetricsListener::new(self.service.clone(), Arc::clone(&self.times))
     }
 
     /// Answers a request: authenticates it, answers 500 when its handler panics, logs the text of an internal error,
@@ -157,6 +171,7 @@ impl Api {
     /// reveal that a path exists before the credential is checked, and each layer costs two allocations.
     pub async fn handle(&self, request: Request) -> Response {
         let service = &self.service;
+        let begun = self.times.begin(request.method(), request.uri().path());
         let id = request_id(request.headers());
         let target = (request.method(), request.uri().path());
         let authenticated =
@@ -205,6 +220,7 @@ impl Api {
             // Made from no state. Without a key it would tell how much is written.
             headers.remove(STATE_REVISION);
         }
+        self.times.end(begun, status);
         response
     }
 
@@ -285,6 +301,9 @@ impl Api {
         if let Access::Granted(principal) = access {
             request.extensions_mut().insert(principal);
         }
+        if request.uri().path().starts_with(metrics::PATH) {
+            request.extensions_mut().insert(Arc::clone(&self.times));
+        }
         let Ok(response) = self.routes.clone().oneshot(request).await;
         response
     }
@@ -353,6 +372,7 @@ fn resource_routes() -> Vec<(&'static str, MethodRouter<Service>)> {
         (access_keys::DISABLE_ROOT, post(access_keys::disable_root)),
         (access_keys::WHOAMI, get(access_keys::whoami)),
         (audit::PATH, get(audit::show)),
+        (metrics::PATH, get(metrics::show)),
         ("/api/v1/cluster", get(cluster::show)),
         ("/api/v1/cluster/init", post(cluster::init)),
         ("/api/v1/cluster/backup", get(cluster::backup)),

@@ -59,6 +59,7 @@ use crate::{
     service::{
         Origin, Parts, Refusal, Service,
         memory_budget::{Reservation, Share},
+        metrics::Connections,
     },
 };
 use refusal_log::RefusalLog;
@@ -82,14 +83,15 @@ const PATH_PREFIX: &str = "/peer/";
 pub struct PeerListener {
     routes: Router,
     refusals: Arc<RefusalLog>,
+    connections: Connections,
 }
 
 impl PeerListener {
     /// The listener of a service.
     #[must_use]
     pub fn new(service: Service) -> Self {
-        let refusals = Arc::<RefusalLog>::default();
-        Self { routes: routes(service, Arc::clone(&refusals)), refusals }
+        let (refusals, connections) = (Arc::<RefusalLog>::default(), service.node_connections());
+        Self { routes: routes(service, Arc::clone(&refusals)), refusals, connections }
     }
 }
 
@@ -99,6 +101,10 @@ impl Answerer for PeerListener {
         request: Request<Incoming>,
     ) -> impl Future<Output = Response> + Send + 'static {
         Arc::new(self.routes.clone()).answer(request)
+    }
+
+    fn connections(&self) -> Option<Connections> {
+        Some(self.connections.clone())
     }
 
     fn note_failed_handshake(&self, why: &str) {

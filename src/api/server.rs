@@ -57,7 +57,7 @@ use crate::{
         SHUTDOWN_DRAIN_TIMEOUT, STRANGER_HEADS_BYTES,
     },
     peer::NodeId,
-    service::CallerAddress,
+    service::{CallerAddress, metrics::Connections},
 };
 use answer::{AnswerBody, StreamTasks};
 pub(in crate::api) use connection::CallerConnection;
@@ -117,6 +117,11 @@ pub trait Answerer: Clone + Send + Sync + 'static {
     /// Whether answers that are taken slowly are in the way of others.
     fn is_memory_scarce(&self) -> bool {
         false
+    }
+
+    /// Where its open connections are counted, if they are.
+    fn connections(&self) -> Option<Connections> {
+        None
     }
 
     /// Notes why a connection was not taken. Whoever reaches the listener may make it happen at any rate.
@@ -257,7 +262,7 @@ impl<A: Answerer> Server<A> {
         // A socket without a peer is closed already.
         let address = stream.peer_addr().map_or(place.address(), |address| address.ip().to_canonical());
         let caller = CallerAddress::new(address, place.address());
-        let _place = place;
+        let (_place, _counted) = (place, self.answerer.connections().map(|all| all.open()));
         let Some((wire, node)) = self.take(stream, &connection).await else { return };
         let socket = TokioIo::new(wire);
         let (answerer, owner) = (Arc::new(self.answerer.clone()), connection.clone());

@@ -10,7 +10,7 @@ use std::{
     fmt,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -25,11 +25,13 @@ use tokio::{sync::watch, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Confirmation, Consensus, MemberStatus, ReadError, ReadIndex, Status, Timers, WriteError,
+    Confirmation, Consensus, Leadership, MemberStatus, ReadError, ReadIndex, Status, Timers, WriteError,
+    contact::Contacts,
     group::{self, Proposer, WriteGroups},
     log::Log,
     machine::AppliedPublisher,
     membership::lag,
+    network::NetworkContext,
     types::{EncodedProposal, Metrics, Raft, TypeConfig},
 };
 use crate::{
@@ -63,6 +65,11 @@ pub(super) struct Inner {
     pub(super) leader: watch::Receiver<Option<Member>>,
     pub(super) stopping: Arc<AtomicBool>,
     pub(super) groups: Arc<WriteGroups>,
+    pub(super) context: Arc<NetworkContext>,
+    pub(super) contacts: Contacts,
+    pub(super) leadership: watch::Receiver<Leadership>,
+    /// The member that has handed leadership over to this node last; 0 before one did.
+    pub(super) handed_over: Arc<AtomicU64>,
 }
 
 impl fmt::Debug for Inner {
@@ -234,6 +241,12 @@ impl Consensus {
         }
     }
 
+    /// Who leads, as it changes. Of several changes in a moment the last one is seen.
+    #[must_use]
+    pub fn leadership(&self) -> watch::Receiver<Leadership> {
+        self.inner.leadership.clone()
+    }
+
     /// What this node knows of the cluster.
     #[must_use]
     pub fn status(&self) -> Status {
@@ -243,6 +256,7 @@ impl Consensus {
             member: member.clone(),
             voter: voters.contains(id),
             lag: lag(&metrics, *id),
+            contact: self.inner.contacts.of(&metrics, *id),
         });
         Status {
             leader_id: metrics.current_leader,
@@ -341,42 +355,4 @@ impl Consensus {
     pub(super) fn metrics(&self) -> Metrics {
         self.inner.raft.metrics().borrow_watched().clone()
     }
-}
-
-/// Publishes the leader that openraft knows, and sends back the writes that wait when it changes; ends with the failure
-/// that ends openraft.
-///
-/// It watches openraft's server metrics only. The other metrics change with each entry, and waking this task for
-/// them would cost every write a thread switch.
-pub(super) async fn follow_metrics(
-    raft: Raft,
-    leader: watch::Sender<Option<Member>>,
-    groups: Arc<WriteGroups>,
-    stopping: Arc<AtomicBool>,
-) -> Result<(), String> {
-    let (mut server, metrics) = (raft.server_metrics(), raft.metrics());
-    drop(raft);
-    loop {
-        let current = {
-            let seen = server.borrow_watched();
-            seen.current_leader.and_then(|id| seen.membership_config.get_node(&id).cloned())
-        };
-        let is_new = leader.send_if_modified(|known| {
-            let is_new = *known != current;
-            *known = current;
-            is_new
-        });
-        if is_new {
-            groups.reset();
-        }
-        if server.changed().await.is_err() {
-            break;
-        }
-    }
-    // A failure is in the last metrics. After a panic of openraft's core they end without one.
-    let ended = match &metrics.borrow_watched().running_state {
-        Err(fatal) => format!("openraft has stopped: {fatal}"),
-        Ok(()) => "openraft has ended".to_owned(),
-    };
-    if stopping.load(Ordering::Relaxed) { Ok(()) } else { Err(ended) }
 }

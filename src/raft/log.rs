@@ -19,9 +19,11 @@
 //! | `conversion` | the log written anew, when encryption was turned on or off |
 //! | `shared` | raft-log behind its lock: which change may wait, and which can't |
 //! | `recent` | the newest entries in memory |
+//! | `figures` | what is known of it, for metrics |
 //! | `progress` | what is begun and not ended, and the watchdog over it |
 
 mod conversion;
+pub(super) mod figures;
 mod open;
 mod progress;
 mod recent;

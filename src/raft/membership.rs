@@ -34,7 +34,7 @@ const TRANSFER_TIMEOUT: Duration = Duration::from_millis(1500);
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(20);
 /// A member that acknowledged a heartbeat within this time is live: several heartbeats, and the pauses of a busy
 /// machine.
-const LIVENESS_TIMEOUT: Duration = Duration::from_secs(3);
+pub(super) const LIVENESS_TIMEOUT: Duration = Duration::from_secs(3);
 
 type WriteResult = Result<
     openraft::raft::ClientWriteResponse<TypeConfig>,
@@ -252,7 +252,7 @@ fn matched_index(metrics: &Metrics, id: NodeId) -> Option<u64> {
 }
 
 /// Time since a member last acknowledged a heartbeat of this leader.
-fn since_heartbeat(metrics: &Metrics, id: NodeId) -> Option<Duration> {
+pub(super) fn since_heartbeat(metrics: &Metrics, id: NodeId) -> Option<Duration> {
     if id == metrics.id {
         return Some(Duration::ZERO);
     }

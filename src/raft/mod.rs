@@ -20,6 +20,9 @@
 //! | when a snapshot is built and the log purged; how a snapshot is received | `snapshot` |
 //! | changes of the membership, transfer of leadership | `membership` |
 //! | the tasks that live as long as the node, and what their end means | `supervisor` |
+//! | who leads, since when and why | `leadership` |
+//! | which members answer the leader | `contact` |
+//! | what is counted and known for metrics | `figures` |
 //! | the comparison of this node's state with the other members' | `divergence` |
 //! | the start of a new cluster from a backup | `restore` |
 //! | openraft's types as this layer uses them, and the types that are encoded in their place | `types`, `wire` |
@@ -38,11 +41,14 @@
 mod applied_waiters;
 mod codec;
 mod consensus;
+mod contact;
 mod directory_format;
 mod divergence;
+mod figures;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzz;
 mod group;
+mod leadership;
 mod log;
 mod machine;
 mod membership;
@@ -62,6 +68,10 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
+pub use contact::Contact;
+pub use figures::{MemberFigures, RaftFigures};
+pub use leadership::Leadership;
+pub use log::figures::LogFigures;
 pub(crate) use supervisor::end_process_later;
 
 use crate::{
@@ -84,6 +94,8 @@ pub struct MemberStatus {
     pub voter: bool,
     /// How many entries of the leader's log it lacks; known on the leader only.
     pub lag: Option<u64>,
+    /// Whether it answers; known on the leader only.
+    pub contact: Option<Contact>,
 }
 
 /// What this node knows of the cluster.

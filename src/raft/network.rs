@@ -34,9 +34,13 @@ use openraft::{
     },
 };
 use serde::de::DeserializeOwned;
-use tokio::sync::{Notify, mpsc};
+use tokio::{
+    sync::{Notify, mpsc},
+    time::Instant,
+};
 
 use super::{
+    figures::{Counts, count},
     stream::{AppendPipeline, frames},
     types::{Snapshot, TypeConfig, Vote},
     wire::{
@@ -75,6 +79,7 @@ pub(super) struct NetworkContext {
     pub(super) rebuild: Notify,
     /// Members that answer heartbeats again.
     pub(super) recovered: mpsc::Sender<NodeId>,
+    pub(super) counts: Counts,
 }
 
 /// Makes openraft's clients.
@@ -217,9 +222,14 @@ impl MemberClient {
             digest: file.digest,
         };
         let content = self.context.store.content(&file).await.map_err(snapshot_unreachable)?;
+        let (node, revision, bytes, begun) = (self.to, file.revision, file.bytes, Instant::now());
+        tracing::info!(node, revision, bytes, "sending a snapshot to node {node}");
         let sent = self.context.peers.send_snapshot(self.to, &self.addr, &header.to_header(), content).await;
         let response = sent.map_err(snapshot_unreachable)?;
         let vote: WireVote = wire::from_bytes(&response).map_err(snapshot_unreachable)?;
+        let took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        tracing::info!(node, revision, bytes, took_ms, "node {node} has the snapshot");
+        count(&self.context.counts.snapshots_sent);
         Ok(vote.into())
     }
 }

@@ -3,13 +3,14 @@
 //! **Invariants:** every call that arrives here was admitted by `peer/admission.rs`; a malformed body is refused. Whoever
 //! asks for votes, sends entries or a snapshot, or hands leadership over does so in his own name.
 
-use std::io;
+use std::{io, sync::atomic::Ordering};
 
 use bytes::Bytes;
 use futures::stream::BoxStream;
 
 use super::{
     Consensus,
+    figures::count,
     machine::snapshot_of,
     snapshot,
     wire::{
@@ -65,6 +66,7 @@ impl Consensus {
             Call::Transfer => {
                 let request = wire::from_bytes::<WireTransferRequest>(&body)?;
                 check_sender(&request.from, from)?;
+                self.inner.handed_over.store(from, Ordering::Relaxed);
                 let rpc = request.into();
                 wire::to_bytes(&WireTransferResponse::from(
                     raft.handle_transfer_leader(rpc).await.map_err(failed)?,
@@ -109,7 +111,16 @@ impl Consensus {
         let header = SnapshotHeader::from_header(&header)?;
         let vote = header.vote.ok_or_else(|| ReceiveError::Malformed("the header has no vote".into()))?;
         check_sender(&vote, from)?;
-        let file = snapshot::receive(&self.inner.store, &header, body).await?;
+        let counts = &self.inner.context.counts;
+        let received = snapshot::receive(&self.inner.store, &header, body).await;
+        let file = received.inspect_err(|_| count(&counts.snapshots_failed))?;
+        count(&counts.snapshots_received);
+        tracing::info!(
+            node = from,
+            revision = file.revision,
+            bytes = file.bytes,
+            "received a snapshot of node {from}"
+        );
         let path = file.path.clone();
         let snapshot = snapshot_of(file).map_err(failed)?;
         let response = self.inner.raft.install_full_snapshot(vote.into(), snapshot).await.map_err(failed)?;

@@ -23,6 +23,7 @@ use futures::{StreamExt, stream::BoxStream};
 
 use super::{
     Consensus,
+    figures::count,
     log::Log,
     machine::{AppliedPublisher, AppliedState},
     network::NetworkContext,
@@ -80,6 +81,7 @@ impl SnapshotScheduler {
                     }
                 }
                 Err(error) => {
+                    count(&self.context.counts.snapshots_failed);
                     tracing::error!(%error, "a snapshot could not be built; it is retried later");
                     tokio::time::sleep(RETRY_INTERVAL).await;
                 }
@@ -99,6 +101,7 @@ impl SnapshotScheduler {
         let (applied, store) = (self.publisher.applied.load_full(), self.store.clone());
         let built = tokio::task::spawn_blocking(move || build(&store, &applied)).await;
         let file = built.map_err(|error| error.to_string())??;
+        count(&self.context.counts.snapshots_built);
         tracing::info!(revision = file.revision, bytes = file.bytes, "built a snapshot");
         Ok(())
     }

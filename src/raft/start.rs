@@ -15,7 +15,7 @@ use std::{
     path::Path,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicUsize},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize},
     },
     time::Duration,
 };
@@ -27,12 +27,15 @@ use tokio::{
 };
 
 use super::{
-    Consensus, LOG_DIRECTORY, STORE_DIRECTORY, Start, StartError, Timers,
+    Consensus, LOG_DIRECTORY, Leadership, STORE_DIRECTORY, Start, StartError, Timers,
     codec::LogHeader,
-    consensus::{self, Inner},
+    consensus::Inner,
+    contact::Contacts,
     directory_format::DirectoryFormat,
     divergence::DivergenceDetector,
+    figures::Counts,
     group::WriteGroups,
+    leadership::LeaderFollower,
     log::{self, Log, Wal},
     machine::Machine,
     network::{Network, NetworkContext},
@@ -287,6 +290,7 @@ impl Parts {
             snapshots_in_flight: AtomicUsize::new(0),
             rebuild: Notify::new(),
             recovered,
+            counts: Counts::default(),
         });
         let config = Arc::new(config(&timers)?);
         let raft = Raft::new(id, config, Network(Arc::clone(&context)), log.clone(), machine);
@@ -294,18 +298,24 @@ impl Parts {
 
         let stopping = Arc::new(AtomicBool::new(false));
         let (leader_sender, leader) = watch::channel(None);
-        let groups = Arc::new(WriteGroups::default());
-        let follow_metrics = consensus::follow_metrics(
-            raft.clone(),
-            leader_sender,
-            Arc::clone(&groups),
-            Arc::clone(&stopping),
-        );
+        let (leadership_sender, leadership) = watch::channel(Leadership::default());
+        let (groups, handed_over) = (Arc::new(WriteGroups::default()), Arc::new(AtomicU64::new(0)));
+        let follower = LeaderFollower {
+            leader: leader_sender,
+            leadership: leadership_sender,
+            groups: Arc::clone(&groups),
+            stopping: Arc::clone(&stopping),
+            handed_over: Arc::clone(&handed_over),
+            context: Arc::clone(&context),
+        };
+        let follow_metrics = follower.follow(raft.clone());
+        let contacts = Contacts::default();
+        let follow_contacts = contacts.clone().follow(raft.clone());
         let snapshots = SnapshotScheduler {
             raft: raft.clone(),
             publisher: Arc::clone(&publisher),
             store: store.clone(),
-            context,
+            context: Arc::clone(&context),
             log: log.clone(),
             log_bytes_min: snapshot_log_bytes,
         };
@@ -323,11 +333,26 @@ impl Parts {
         };
         let supervisor = &publisher.supervisor;
         supervisor.spawn("follow-metrics", follow_metrics);
+        supervisor.spawn("follow-contacts", follow_contacts);
         supervisor.spawn("snapshots", snapshots.run());
         supervisor.spawn("end-back-off", end_back_off);
         supervisor.spawn("compare-states", divergence.run());
-        let inner =
-            Inner { id, raft, publisher, machine_dropped, store, log, timers, leader, stopping, groups };
+        let inner = Inner {
+            id,
+            raft,
+            publisher,
+            machine_dropped,
+            store,
+            log,
+            timers,
+            leader,
+            stopping,
+            groups,
+            context,
+            contacts,
+            leadership,
+            handed_over,
+        };
         Ok(Consensus { inner: Arc::new(inner) })
     }
 }

@@ -24,7 +24,7 @@ const FOR_NODES: &str = "calls between nodes";
 
 impl Service {
     /// The certificates in use, with where.
-    fn certificates(&self) -> Vec<(&'static str, Certificate)> {
+    pub(super) fn certificates(&self) -> Vec<(&'static str, Certificate)> {
         let callers = self.inner.options.caller_tls.iter().flat_map(|tls| tls.certificates());
         let nodes = self.peers().tls().into_iter().flat_map(|tls| tls.certificates());
         callers.map(|one| (FOR_CALLERS, one)).chain(nodes.map(|one| (FOR_NODES, one))).collect()

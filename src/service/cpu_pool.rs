@@ -70,6 +70,11 @@ impl CpuPool {
         Self { runtime: Some(runtime), turns: PoolQueue::new(turns) }
     }
 
+    /// Threads, pieces of work that run, pieces that wait for a thread.
+    pub(super) fn figures(&self) -> [usize; 3] {
+        self.turns.figures()
+    }
+
     /// Waits for a turn and runs `work` on one of the threads.
     ///
     /// # Errors

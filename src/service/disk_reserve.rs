@@ -7,7 +7,10 @@
 
 use std::{
     path::PathBuf,
-    sync::{Mutex, PoisonError},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -23,11 +26,13 @@ pub(super) struct DiskReserve {
     reserve_bytes: u64,
     /// The last measurement; its value is `None` when the volume did not answer.
     measured: Mutex<Option<(Instant, Option<u64>)>>,
+    /// Whether less than the reserve was free at the last measurement.
+    was_full: AtomicBool,
 }
 
 impl DiskReserve {
     pub(super) fn new(directory: PathBuf, reserve_bytes: u64) -> Self {
-        Self { directory, reserve_bytes, measured: Mutex::new(None) }
+        Self { directory, reserve_bytes, measured: Mutex::new(None), was_full: AtomicBool::new(false) }
     }
 
     /// Refuses while less than the reserve is free.
@@ -41,7 +46,13 @@ impl DiskReserve {
         }
     }
 
-    fn free_bytes(&self) -> Option<u64> {
+    /// The bytes that stay free.
+    pub(super) fn reserve_bytes(&self) -> u64 {
+        self.reserve_bytes
+    }
+
+    /// The free bytes of the volume, if it says how many.
+    pub(super) fn free_bytes(&self) -> Option<u64> {
         let mut measured = self.measured.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((at, free)) = *measured
             && at.elapsed() < MEASUREMENT_AGE_MAX
@@ -56,7 +67,28 @@ impl DiskReserve {
             }
         };
         *measured = Some((Instant::now(), free));
+        if let Some(free_bytes) = free {
+            self.note(free_bytes);
+        }
         free
+    }
+
+    /// Logs when the volume begins and ceases to be full.
+    fn note(&self, free_bytes: u64) {
+        let (is_full, reserve_bytes) = (free_bytes < self.reserve_bytes, self.reserve_bytes);
+        match (self.was_full.swap(is_full, Ordering::Relaxed), is_full) {
+            (false, true) => tracing::warn!(
+                free_bytes,
+                reserve_bytes,
+                "writes other than deletes are refused: the volume of the data directory has less free space than the reserve"
+            ),
+            (true, false) => tracing::info!(
+                free_bytes,
+                reserve_bytes,
+                "there is room for writes again: the volume of the data directory has more free space than the reserve"
+            ),
+            (true, true) | (false, false) => {}
+        }
     }
 }
 

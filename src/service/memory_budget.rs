@@ -87,6 +87,15 @@ impl MemoryBudget {
         self.pins_max
     }
 
+    /// What a share has reserved, and what it may.
+    pub(super) fn used(&self, share: Share) -> [u64; 2] {
+        let account = match share {
+            Share::Callers => &self.callers,
+            Share::Peers => &self.peers,
+        };
+        [account.used.load(Ordering::Relaxed), account.max]
+    }
+
     /// The bytes of one answer above which it is refused whatever else is in flight.
     pub(super) fn answer_max(&self) -> u64 {
         self.callers.large_max()

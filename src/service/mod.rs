@@ -27,6 +27,7 @@
 //! | the file of data keys, read again | `data_key` |
 //! | where a request comes from | `origin` |
 //! | rates and open things of an access key, failed credentials of an address | `quota` |
+//! | what is measured, and the page of `/metrics` | `metrics` |
 //! | the bytes that requests in flight hold in memory | `memory_budget` |
 //! | where what is large is freed | `deferred_drop` |
 //!
@@ -57,6 +58,7 @@ pub(crate) mod history;
 mod index_build;
 pub(crate) mod membership;
 pub mod memory_budget;
+pub mod metrics;
 mod origin;
 pub mod quota;
 pub(crate) mod read;
@@ -203,6 +205,8 @@ struct Inner {
     memory_budget: memory_budget::MemoryBudget,
     /// One permit for each backup that is being written.
     backups: Arc<Semaphore>,
+    /// Open connections of the listener for callers, and of that for other nodes.
+    connections: [metrics::Connections; 2],
     /// The feature levels of the other members, as they answered last.
     member_levels: Mutex<feature_level::MemberLevels>,
     /// A moment such that this node's state contains every write that was acknowledged before it.
@@ -245,6 +249,7 @@ impl Service {
             pinned_states: Arc::new(read::pinned::PinnedStates::new(memory_budget.pins_max())),
             memory_budget,
             backups: Arc::new(Semaphore::new(BACKUPS_MAX)),
+            connections: Default::default(),
             member_levels: Mutex::default(),
             fresh_since: Mutex::new(None),
             stopping: CancellationToken::new(),

@@ -467,6 +467,8 @@ pub struct MemberView {
     pub peer_addr: String,
     /// Entries that it is behind the leader's log; known on the leader only.
     pub lag: Option<u64>,
+    /// Whether it answers the leader, and how many milliseconds ago it last did; known on the leader only.
+    pub contact: Option<(bool, u64)>,
     /// Its version, when it has told this node.
     pub version: Option<String>,
     /// The highest feature level that it knows, when it has told this node.

@@ -1,9 +1,11 @@
-//! What a node logs, and how.
+//! What a node tells of itself: what it logs and how, and where its metrics are read.
 //!
 //! **Invariant:** a filter that a user gives is used as it is, but for libraries that log too much.
 
 use clap::{Args, ValueEnum};
 use tracing::level_filters::LevelFilter;
+
+use crate::service::membership::check_address;
 
 /// Levels of libraries that log too much, unless the filter names them: openraft warns of an unreachable member with
 /// every heartbeat, and `raft_log` logs each operation on its files.
@@ -27,9 +29,21 @@ pub struct LogArgs {
     /// The log filter: a level, or levels by module as in `info,concord::raft=debug`
     #[arg(long, env = "CONCORD_LOG", default_value = "info", value_name = "FILTER")]
     pub log: String,
+    /// An address where `/metrics` is read without a key, host:port; only whoever may see it may reach it
+    #[arg(long, env = "CONCORD_METRICS_ADDR", value_name = "ADDR")]
+    pub metrics_addr: Option<String>,
 }
 
 impl LogArgs {
+    /// The address of the listener of metrics, if there is one.
+    pub(super) fn metrics_addr(&self) -> Result<Option<String>, String> {
+        let given = self.metrics_addr.as_ref().filter(|address| !address.is_empty());
+        given.map_or(Ok(()), |address| {
+            check_address(address).map_err(|text| format!("--metrics-addr: {text}"))
+        })?;
+        Ok(given.cloned())
+    }
+
     /// The filter, preceded by `LIBRARY_LEVELS` unless it is a single level that logs less than `warn`, which those
     /// would raise.
     #[must_use]

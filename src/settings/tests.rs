@@ -133,7 +133,7 @@ fn members_are_parsed() {
 fn libraries_are_quiet_unless_they_are_named() {
     use tracing_subscriber::EnvFilter;
     let shown = |log: &str| {
-        let args = LogArgs { log_format: LogFormat::Text, log: log.into() };
+        let args = LogArgs { log_format: LogFormat::Text, log: log.into(), metrics_addr: None };
         EnvFilter::try_new(args.filter()).unwrap().to_string()
     };
     for log in ["info", "debug"] {

@@ -21,3 +21,4 @@ mod snapshot;
 mod strangers;
 mod transactions;
 mod watch;
+mod watched;

@@ -110,6 +110,7 @@ fn cases() -> Vec<Case> {
         case(Method::GET, "/api/v1/changes", &["read"], null(), &[304]),
         case(Method::GET, "/api/v1/audit", &["audit"], null(), &[200]),
         case(Method::GET, "/api/v1/cluster", &["cluster"], null(), &[200]),
+        case(Method::GET, "/metrics", &["cluster"], null(), &[200]),
         case(Method::POST, "/api/v1/cluster/init", &["cluster"], json!({"members": [member()]}), &[422]),
         case(Method::GET, "/api/v1/cluster/backup", &["backup"], null(), &[200]),
         case(Method::POST, "/api/v1/cluster/leader", &["cluster"], json!({"id": 99}), &[409]),

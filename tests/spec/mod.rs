@@ -18,6 +18,7 @@ mod idempotency;
 mod indexes;
 mod keys;
 mod lists;
+mod metrics;
 mod numbers;
 mod operations;
 mod patch;

@@ -6,11 +6,12 @@ use std::ops::Range;
 use super::{SRC, Source, Token, assert_none, syntax::named_paths};
 
 /// Methods of the service that ask nobody who calls, and why they need not.
-const FOR_ANYBODY: [(&str, &str); 23] = [
+const FOR_ANYBODY: [(&str, &str); 26] = [
     ("admit_credential", "before there is a principal"),
     ("answer_levels", "calls between nodes: the feature levels"),
     ("audit", "what is recorded; pages of it name a principal"),
     ("authenticate", "finds the principal"),
+    ("caller_connections", "counts"),
     ("consensus", "calls between nodes, and the node's life"),
     ("echo", "what the caller wrote, shown to whom `shown_to` names"),
     ("failed", "the node's life"),
@@ -20,6 +21,8 @@ const FOR_ANYBODY: [(&str, &str); 23] = [
     ("levels", "what this program knows"),
     ("limits", "settings"),
     ("node_id", "a setting"),
+    ("node_connections", "counts"),
+    ("open_metrics", "a listener that the operator chooses: sizes and times"),
     ("peers", "calls between nodes"),
     ("ready", "a probe: no records"),
     ("reservation", "memory"),

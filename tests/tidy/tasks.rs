@@ -9,7 +9,7 @@ const SPAWNS: [(&str, &str); 15] = [
     ("src/api/peer.rs", "ends with its connection, which a panic closes: the leader opens another"),
     ("src/api/peer/refusal_log.rs", "ends after a second; a panic only leaves refusals uncounted"),
     ("src/api/server/answer.rs", "ends with its stream, which a panic resets"),
-    ("src/node.rs", "a listener's task: its end is the node's end"),
+    ("src/node/listener.rs", "a listener's task: its end is the node's end"),
     ("src/raft/consensus.rs", "a seeded bug only"),
     (
         "src/raft/group.rs",

@@ -28,6 +28,7 @@ fn view() -> Value {
         "members": [
             {
                 "id": 1, "role": "leader", "api_addr": "10.0.0.1:8101", "peer_addr": "10.0.0.1:8201", "lag": 0,
+                "reachable": true, "last_contact_ms": 0,
                 "version": "0.1.0", "feature_level_max": 2,
             },
         ],
@@ -57,9 +58,17 @@ pub(super) fn operations() -> Vec<Entry> {
         .format(Some(SchemaFormat::KnownFormat(KnownFormat::Binary)))
         .build();
     let file = ContentBuilder::new().schema(Some(file)).build();
+    let page = ContentBuilder::new().schema(Some(text())).build();
     vec![
         describe(Get, "/api/v1/cluster", TAG, "get_cluster", "Show the cluster as this node knows it")
             .success(200, "cluster found", ("Cluster", view()), &[]),
+        describe(Get, "/metrics", TAG, "get_metrics", "What this node measures of itself, for Prometheus")
+            .response(
+                200,
+                "The page, in the format of OpenMetrics.",
+                Some(("application/openmetrics-text", page)),
+                &[],
+            ),
         change("/api/v1/cluster/init", "init_cluster", "Form the cluster", "cluster formed")
             .description("Idempotent. The request is sent to one of the nodes that it names.")
             .body("NewMembers", json!({ "members": [member()] })),
@@ -120,6 +129,12 @@ pub(super) fn requests() -> Vec<Named> {
 pub(super) fn payloads() -> Vec<Named> {
     let lag = nullable(Type::Integer)
         .description(Some("log entries that the member lacks; known on the leader only"));
+    let reachable = nullable(Type::Boolean).description(Some(
+        "whether the member has answered the leader within the last 3 seconds; known on the leader only",
+    ));
+    let last_contact = nullable(Type::Integer).description(Some(
+        "milliseconds since the member last answered the leader; known on the leader only",
+    ));
     let version = nullable(Type::String).description(Some("null while the member has not told this node"));
     let level_max =
         nullable(Type::Integer).description(Some("the highest feature level that the member knows"));
@@ -133,7 +148,12 @@ pub(super) fn payloads() -> Vec<Named> {
             ("peer_addr", text().into()),
             ("lag", lag.into()),
         ],
-        vec![("version", version.into()), ("feature_level_max", level_max.into())],
+        vec![
+            ("reachable", reachable.into()),
+            ("last_contact_ms", last_contact.into()),
+            ("version", version.into()),
+            ("feature_level_max", level_max.into()),
+        ],
     );
     let about =
         nullable(Type::Integer).description(Some("the member that it is about; null for the whole cluster"));

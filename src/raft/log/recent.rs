@@ -39,6 +39,11 @@ impl RecentEntries {
         Self { first: next, ..Self::default() }
     }
 
+    /// Its entries, and their bytes.
+    pub(super) fn figures(&self) -> (usize, usize) {
+        (self.entries.len(), self.bytes)
+    }
+
     /// Adds entries that were appended, each with the length of its payload.
     pub(super) fn append(&mut self, entries: Vec<(usize, Entry)>) {
         if let Some((_, entry)) = entries.first() {

@@ -6,7 +6,7 @@
 //!  "outcome":"ok","revision_before":41,"revision_after":42,"prev":"<SHA-256 of the line before, without its end>"}
 //! ```
 //!
-//! A line that no request caused says in `event` what happened to the log itself.
+//! A line that no request caused says in `event` what happened: to the log itself, or to the leadership of this node.
 //!
 //! **Invariant:** `seq` grows by one from line to line, and `prev` of the first line of all is 64 zeros. The hash is
 //! that of the bytes as they stand in the file, so no two readers differ about it.
@@ -101,7 +101,7 @@ pub struct Decision {
     pub after: Option<Revision>,
 }
 
-/// What happened to the log itself.
+/// What happened to the log itself, or to this node without a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Event {
     /// The node began to write the log.
@@ -118,6 +118,10 @@ pub(super) enum Event {
     Removed(u64),
     /// Failed credentials beside those with lines of their own: of an address, or of all that were not counted apart.
     FailedCredentials { address: Option<IpAddr>, count: u64, throttled: u64 },
+    /// This node leads the cluster from now on, in this term.
+    LeadershipWon(u64),
+    /// This node led, and leads no more; the term that it knows now.
+    LeadershipLost(u64),
 }
 
 /// A line as it is written.
@@ -154,6 +158,8 @@ struct Written<'a> {
     count: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     throttled: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    term: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     status: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -214,6 +220,8 @@ impl Head {
             Event::Lost(lines) => ("lost", Some(*lines)),
             Event::Removed(upto) => ("removed", Some(*upto)),
             Event::FailedCredentials { count, .. } => ("failed_credentials", Some(*count)),
+            Event::LeadershipWon(_) => ("leadership_won", None),
+            Event::LeadershipLost(_) => ("leadership_lost", None),
         };
         let empty = Written::empty((self.seq.saturating_add(1), node), &time, &prev);
         let line = Written { event: Some(name), count, ..empty };
@@ -224,6 +232,7 @@ impl Head {
                 outcome: Some("unauthorized_error"),
                 ..line
             },
+            Event::LeadershipWon(term) | Event::LeadershipLost(term) => Written { term: Some(*term), ..line },
             Event::Started
             | Event::Repaired(_)
             | Event::TailMissing(_)
@@ -262,6 +271,7 @@ impl<'a> Written<'a> {
             operations: None,
             count: None,
             throttled: None,
+            term: None,
             status: None,
             outcome: None,
             revision_before: None,

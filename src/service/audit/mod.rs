@@ -8,6 +8,7 @@
 //! | failed credentials, counted by address and minute | `failed` |
 //! | the check of a log for edited, missing and inserted lines | `verify` |
 //! | pages of the log | `page` |
+//! | when this node leads | `leadership` |
 //! | what a write turns out to be about | `targets` |
 //!
 //! Each line bears the SHA-256 of the line before and a number, also across files and starts. So a line can't be
@@ -23,6 +24,7 @@
 
 mod failed;
 mod files;
+mod leadership;
 mod line;
 mod page;
 mod targets;
@@ -250,6 +252,11 @@ impl Audit {
         self.send(Message::Flush(flushed));
         // An error says that there is no log, or that it has failed: nothing more can be flushed.
         drop(is_flushed.await);
+    }
+
+    /// Whether lines can't be written now, and how many are lost that no line says so of yet.
+    pub(super) fn figures(&self) -> (bool, u64) {
+        (self.shared.has_failed.load(Ordering::Acquire), self.shared.lost.load(Ordering::Relaxed))
     }
 
     /// What is wrong with the log.

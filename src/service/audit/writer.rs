@@ -23,7 +23,7 @@ use super::{
     files::OpenLog,
     line::{Decision, Event},
 };
-use crate::{peer::NodeId, service::now};
+use crate::{model::time::Timestamp, peer::NodeId, service::now};
 
 /// Messages that are taken at once: some 100 kB of lines.
 const GROUP_MAX: usize = 256;
@@ -36,6 +36,8 @@ const TICK: Duration = Duration::from_secs(1);
 pub(super) enum Message {
     /// To write a line; to say whether it is durable.
     Line { decision: Box<Decision>, durable: Option<oneshot::Sender<bool>> },
+    /// To write the line of an event.
+    Event(Event, Timestamp),
     /// To say when all before is on the disk.
     Flush(oneshot::Sender<()>),
 }
@@ -172,13 +174,14 @@ impl Writer {
         }
         let must_sync = group.iter().any(|message| match message {
             Message::Line { durable, .. } => durable.is_some(),
+            Message::Event(..) => false,
             Message::Flush(_) => true,
         });
         if result.is_ok() && must_sync {
             result = self.sync_files();
         }
         let is_written = result.is_ok();
-        let lines = group.iter().filter(|message| matches!(message, Message::Line { .. })).count() as u64;
+        let lines = group.iter().filter(|message| !matches!(message, Message::Flush(_))).count() as u64;
         if !is_written {
             self.shared.lost.fetch_add(lines, Ordering::Relaxed);
         }
@@ -189,6 +192,7 @@ impl Writer {
             // Who does not wait any more has left.
             match message {
                 Message::Line { durable, .. } => drop(durable.map(|durable| durable.send(is_written))),
+                Message::Event(..) => {}
                 Message::Flush(flushed) => drop(flushed.send(())),
             }
         }
@@ -199,8 +203,10 @@ impl Writer {
         let mut head = log.head;
         self.buffer.clear();
         for message in group {
-            if let Message::Line { decision, .. } = message {
-                head.write(&mut self.buffer, self.node, decision);
+            match message {
+                Message::Line { decision, .. } => head.write(&mut self.buffer, self.node, decision),
+                Message::Event(event, at) => head.write_event(&mut self.buffer, self.node, *at, event),
+                Message::Flush(_) => {}
             }
         }
         if self.buffer.is_empty() {

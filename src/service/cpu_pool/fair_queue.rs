@@ -124,6 +124,13 @@ impl PoolQueue {
         Arc::new(Self { threads, queue: Mutex::default() })
     }
 
+    /// Threads, pieces of work that run, pieces that wait.
+    pub(super) fn figures(&self) -> [usize; 3] {
+        let queue = self.lock();
+        let waiting = queue.shares.values().map(|share| share.short.len() + share.long.len()).sum();
+        [self.threads, queue.running, waiting]
+    }
+
     /// Waits in the queue.
     ///
     /// # Errors

@@ -86,6 +86,11 @@ pub(super) fn may_batch(request: &WriteRequest) -> bool {
 }
 
 impl Batcher {
+    /// Writes that wait for a call.
+    pub(in crate::service) fn waiting(&self) -> usize {
+        self.queues().values().map(|queue| queue.waiting.len()).sum()
+    }
+
     /// Sends a write in the next call.
     pub(super) async fn send(
         self: &Arc<Self>,

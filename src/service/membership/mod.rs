@@ -83,6 +83,7 @@ impl Service {
             consensus.supervise("keep-clock", self.clone().keep_clock());
             consensus.supervise("keep-access", self.clone().keep_access());
             consensus.supervise("keep-data-key", self.clone().keep_data_key());
+            consensus.supervise("record-leadership", self.clone().record_leadership());
             consensus.supervise("raise-feature-level", self.clone().keep_raising_feature_level());
         }
         Ok(())
@@ -133,7 +134,7 @@ impl Service {
 }
 
 fn member_view(status: MemberStatus, leader: Option<NodeId>, levels: Option<&Levels>) -> MemberView {
-    let MemberStatus { member, voter, lag } = status;
+    let MemberStatus { member, voter, lag, contact } = status;
     let role = match (voter, leader == Some(member.id)) {
         (_, true) => "leader",
         (true, false) => "follower",
@@ -142,7 +143,10 @@ fn member_view(status: MemberStatus, leader: Option<NodeId>, levels: Option<&Lev
     let Member { id, api_addr, peer_addr } = member;
     let version = levels.and_then(|levels| levels.version.clone());
     let feature_level_max = levels.map(|levels| levels.max);
-    MemberView { id, role, api_addr, peer_addr, lag, version, feature_level_max }
+    let contact = contact.map(|contact| {
+        (contact.is_reachable, u64::try_from(contact.silent_for.as_millis()).unwrap_or(u64::MAX))
+    });
+    MemberView { id, role, api_addr, peer_addr, lag, contact, version, feature_level_max }
 }
 
 /// Checks that a text is `host:port`, by which other nodes can call.
@@ -192,7 +196,7 @@ mod tests {
     fn a_leader_has_the_role_of_one() {
         let status = |id, voter, leader| {
             let member = Member { id, api_addr: "a:1".into(), peer_addr: "a:2".into() };
-            member_view(MemberStatus { member, voter, lag: None }, leader, None).role
+            member_view(MemberStatus { member, voter, lag: None, contact: None }, leader, None).role
         };
         assert_eq!(status(1, true, Some(1)), "leader");
         assert_eq!(status(2, true, Some(1)), "follower");

@@ -110,6 +110,11 @@ impl Quotas {
         (quota != Quota::default()).then(|| (quota, key.id.clone()))
     }
 
+    /// The keys that are counted.
+    pub(super) fn count(&self) -> usize {
+        self.accounts.read().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
     fn account(&self, id: KeyId) -> Arc<Account> {
         let accounts = self.accounts.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(account) = accounts.get(&id) {

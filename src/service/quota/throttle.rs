@@ -73,6 +73,11 @@ impl FailedCredentials {
         self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The addresses whose failed credentials are counted.
+    pub(in crate::service) fn count(&self) -> usize {
+        self.addresses().len()
+    }
+
     pub(super) fn admit(&self, credential: &[u8]) -> Result<Attempt<'_>, Exceeded> {
         let free = |hash| Ok(Attempt { failed: self, hash, taken: None });
         if self.rate.count == 0 {

@@ -101,6 +101,12 @@ impl PinnedStates {
         Self { bytes_max, pins: Mutex::default() }
     }
 
+    /// How many states are retained, and the bytes that they keep in memory beside the newest one.
+    pub(in crate::service) fn figures(&self, now: &State) -> (usize, u64) {
+        let pins = self.lock();
+        (pins.by_revision.len(), pins.pinned_bytes(now))
+    }
+
     /// Retains a state from now on, for a cursor.
     pub(super) fn pin(self: &Arc<Self>, state: &Arc<State>, consensus: &Consensus) {
         let now = consensus.state();

@@ -123,6 +123,11 @@ impl Hub {
         self.confirmed.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
     }
 
+    /// Watches that are open, and how many may be.
+    pub(in crate::service) fn figures(&self) -> [usize; 2] {
+        [self.watches_max.saturating_sub(self.permits.available_permits()), self.watches_max]
+    }
+
     /// Whether any watch is open.
     pub(super) fn has_watches(&self) -> bool {
         self.permits.available_permits() < self.watches_max
