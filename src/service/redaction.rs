@@ -335,5 +335,5 @@ impl Service {
 
 fn path_of(definition: &Definition, slot: u16) -> Option<IndexPath> {
     let position = definition.indexing.position(slot)?;
-    IndexPath::parse(definition.indexes.get(position)?).ok()
+    Some(IndexPath::stored(definition.indexes.get(position)?, slot))
 }

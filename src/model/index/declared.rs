@@ -14,7 +14,7 @@ use std::{
 
 use serde_json::{Map, Value};
 
-use super::IndexPath;
+use super::{IndexPath, Step};
 use crate::model::{
     limits::PATH_SUBSCHEMAS_MAX,
     schema::{self, References},
@@ -215,10 +215,22 @@ impl<'s> Types<'s> {
     /// The types of a path; `None` when it does not resolve.
     #[must_use]
     pub fn declared(&self, path: &IndexPath) -> Option<Declared> {
+        self.declared_at(path, &[])
+    }
+
+    /// The types where a pattern has these members, as far as they are named.
+    #[must_use]
+    pub fn declared_at(&self, path: &IndexPath, names: &[&str]) -> Option<Declared> {
         let Some(root) = self.root else { return Some(Declared::ANY) };
+        let mut names = names.iter();
+        let ways = path.steps.iter().map(|step| match step {
+            Step::Member(name) => Way::Member(name),
+            Step::AnyMember => Way::Other(names.next().copied()),
+            Step::Elements => Way::Elements,
+        });
         let mut search = Search {
             references: &self.references,
-            segments: &path.segments,
+            ways: ways.collect(),
             known: BTreeMap::new(),
             open: BTreeSet::new(),
         };
@@ -227,18 +239,29 @@ impl<'s> Types<'s> {
     }
 }
 
+/// A step of a path.
+#[derive(Debug, Clone, Copy)]
+enum Way<'a> {
+    /// The member of a name that the schema must have.
+    Member(&'a str),
+    /// A member of any name, or of this one.
+    Other(Option<&'a str>),
+    /// The elements of an array.
+    Elements,
+}
+
 /// The search for one path.
 struct Search<'a, 's> {
     references: &'a References<'s>,
-    segments: &'a [String],
-    /// What was found, by the address of a subschema and the number of members above it.
+    ways: Vec<Way<'a>>,
+    /// What was found, by the address of a subschema and the number of steps above it.
     known: BTreeMap<(usize, usize), Found>,
     /// What is being visited.
     open: BTreeSet<(usize, usize)>,
 }
 
 impl<'s> Search<'_, 's> {
-    /// What a subschema says of the path below the first `depth` members.
+    /// What a subschema says of the path below the first `depth` steps.
     fn visit(&mut self, part: &'s Value, depth: usize) -> Found {
         let Some(map) = part.as_object() else {
             let is_false = part == &Value::Bool(false);
@@ -265,7 +288,7 @@ impl<'s> Search<'_, 's> {
 
     /// The naming of a schema that has no members of its own.
     fn naming_without_members(&self, is_closed: bool, depth: usize) -> Naming {
-        if depth == self.segments.len() {
+        if depth == self.ways.len() {
             Naming::Named
         } else if is_closed {
             Naming::Missing
@@ -315,9 +338,14 @@ impl<'s> Search<'_, 's> {
     /// What the keywords of a subschema say by themselves.
     fn own(&mut self, map: &'s Map<String, Value>, depth: usize) -> Found {
         let kinds = own_kinds(map);
-        let Some(name) = self.segments.get(depth) else {
+        let Some(way) = self.ways.get(depth) else {
             let elements = if kinds.has(Kind::Array) { self.elements(map, depth) } else { Kinds::NONE };
             return Found { declared: Declared { kinds, elements }, naming: Naming::Named };
+        };
+        let name = match *way {
+            Way::Member(name) => name,
+            Way::Other(name) => return self.several(map, kinds, depth, (Kind::Object, members(map, name))),
+            Way::Elements => return self.several(map, kinds, depth, (Kind::Array, parts_of_array(map))),
         };
         let named = map.get("properties").and_then(|members| members.get(name));
         let naming = if named.is_some() || !map.keys().any(|keyword| constrains(keyword)) {
@@ -344,6 +372,39 @@ impl<'s> Search<'_, 's> {
         Found { declared, naming }
     }
 
+    /// What a subschema says of a path through any of several members or elements.
+    fn several(
+        &mut self,
+        map: &'s Map<String, Value>,
+        kinds: Kinds,
+        depth: usize,
+        (kind, parts): (Kind, Parts<'s>),
+    ) -> Found {
+        let is_free = !map.keys().any(|keyword| constrains(keyword) || applies(keyword));
+        let says = parts.is_said || (map.contains_key("type") && kinds.has(kind));
+        let naming = match (is_free, says) {
+            (true, _) => Naming::Free,
+            (false, true) => Naming::Named,
+            (false, false) if map.keys().any(|keyword| constrains(keyword)) => Naming::Missing,
+            (false, false) => Naming::Silent,
+        };
+        if !kinds.has(kind) {
+            let naming = if naming == Naming::Silent { Naming::Silent } else { Naming::Missing };
+            return Found { declared: Declared::NOTHING, naming };
+        }
+        if naming != Naming::Named {
+            return Found { declared: Declared::ANY, naming };
+        }
+        // What no keyword is about may be anything; the path is not named by that where others are.
+        let rest = if parts.named.is_empty() { Naming::Free } else { Naming::Missing };
+        let rest = parts.is_open.then_some(Found { declared: Declared::ANY, naming: rest });
+        let found = parts.named.into_iter().map(|part| self.visit(part, depth + 1)).chain(rest);
+        let nothing = Found { declared: Declared::NOTHING, naming: Naming::Missing };
+        let found = found.reduce(Found::or).unwrap_or(nothing);
+        let naming = if found.naming == Naming::Free { Naming::Named } else { found.naming };
+        Found { naming, ..found }
+    }
+
     /// The kinds that the elements of an array may have.
     fn elements(&mut self, map: &'s Map<String, Value>, depth: usize) -> Kinds {
         let (first, rest) = match map.get("items") {
@@ -357,6 +418,59 @@ impl<'s> Search<'_, 's> {
         let first = first.into_iter().flatten().map(|part| self.visit(part, depth).declared.kinds);
         first.fold(rest, Kinds::bitor)
     }
+}
+
+/// The subschemas of several members or elements.
+struct Parts<'s> {
+    named: Vec<&'s Value>,
+    /// Whether there may be others, of which nothing is said.
+    is_open: bool,
+    /// Whether any keyword is about members, or elements.
+    is_said: bool,
+}
+
+/// The subschemas of any member, or of the member of a name.
+fn members<'s>(map: &'s Map<String, Value>, name: Option<&str>) -> Parts<'s> {
+    const KEYWORDS: [&str; 7] = [
+        "additionalProperties",
+        "maxProperties",
+        "minProperties",
+        "patternProperties",
+        "properties",
+        "propertyNames",
+        "unevaluatedProperties",
+    ];
+    let is_said = KEYWORDS.iter().any(|keyword| map.contains_key(*keyword));
+    let object = |keyword: &str| map.get(keyword).and_then(Value::as_object);
+    let properties = object("properties");
+    if let Some(part) = name.and_then(|name| properties?.get(name)) {
+        return Parts { named: vec![part], is_open: false, is_said };
+    }
+    let properties = properties.filter(|_| name.is_none());
+    let named = [properties, object("patternProperties")].into_iter().flatten().flat_map(Map::values);
+    let additional = map.get("additionalProperties");
+    Parts { named: named.chain(additional).collect(), is_open: additional.is_none(), is_said }
+}
+
+/// The subschemas of the elements of an array.
+fn parts_of_array(map: &Map<String, Value>) -> Parts<'_> {
+    const KEYWORDS: [&str; 8] = [
+        "additionalItems",
+        "contains",
+        "items",
+        "maxItems",
+        "minItems",
+        "prefixItems",
+        "unevaluatedItems",
+        "uniqueItems",
+    ];
+    let is_said = KEYWORDS.iter().any(|keyword| map.contains_key(*keyword));
+    let (first, rest) = match map.get("items") {
+        Some(Value::Array(first)) => (Some(first), map.get("additionalItems")),
+        rest => (map.get("prefixItems").and_then(Value::as_array), rest),
+    };
+    let named = first.into_iter().flatten().chain(rest).collect();
+    Parts { named, is_open: rest.is_none(), is_said }
 }
 
 fn silent_unless_named(naming: Naming) -> Naming {

@@ -70,7 +70,7 @@ fn filter() -> impl Strategy<Value = Filter> {
         (bound(), bound()).prop_map(|range| Test::Ranges(vec![range])),
         any::<bool>().prop_map(Test::Exists),
     ];
-    (field, test).prop_map(|(field, test)| Filter { field, test, empty_array_at: None })
+    (field, test).prop_map(|(field, test)| Filter { field, test, empty_array_at: None, within: None })
 }
 
 proptest! {
@@ -105,4 +105,5 @@ proptest! {
     }
 }
 
+mod patterns;
 mod typed;
