@@ -337,7 +337,8 @@ impl Collection {
                 let index = self.index(slot)?;
                 let ranges = positions(index, &spans, |item, bound| item.value().cmp(bound));
                 // A config has each value once, and the mark of too many values is its only entry.
-                let is_one = |span: &&Span| !is_one_value(span) || span.0 != Bound::Included(TOO_MANY.to_vec());
+                let is_one =
+                    |span: &&Span| !is_one_value(span) || span.0 != Bound::Included(TOO_MANY.to_vec());
                 let values: Vec<&Span> = spans.iter().filter(is_one).collect();
                 let is_once = values.len() == 1 && values.iter().all(|span| is_one_value(span));
                 Ranges::Slot { index, ranges, has_arrays: self.repeated(slot) > 0 && !is_once }
@@ -403,9 +404,7 @@ fn is_one_value((from, to): &Span) -> bool {
 fn spans_of_values(filter: &Filter) -> Option<Vec<Span>> {
     let owned = |bound: &Bound<Box<[u8]>>| bound.as_ref().map(|bytes| bytes.to_vec());
     Some(match &filter.test {
-        Test::AnyOf(values) => {
-            values.iter().map(|value| only(value)).collect()
-        }
+        Test::AnyOf(values) => values.iter().map(|value| only(value)).collect(),
         Test::Ranges(ranges) => ranges.iter().map(|(from, to)| (owned(from), owned(to))).collect(),
         Test::Prefix(text) => {
             let tag = if matches!(filter.field, Field::Slot(_)) { STRING_TAG } else { &[] };

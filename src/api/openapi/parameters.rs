@@ -69,7 +69,12 @@ fn other_parameters() -> Vec<(&'static str, Parameter)> {
         ),
         query("audit_before", "before", "Newest first, before the line with this number.", integer(0).into()),
         query("audit_key", "key", "Only lines of this key.", text().into()),
-        query("audit_definition", "definition", "Only lines that name this definition; empty for all.", text().into()),
+        query(
+            "audit_definition",
+            "definition",
+            "Only lines that name this definition; empty for all.",
+            text().into(),
+        ),
         plain("since", "Only lines from this time on, as RFC 3339 has it.", time()),
         plain("until", "Only lines before this time, as RFC 3339 has it.", time()),
         plain("outcome", "Only lines with this outcome: `ok`, or the type of an error.", text()),
@@ -181,7 +186,8 @@ fn filters() -> Parameter {
     let about = "Any further parameter is a filter on an indexed path: `db.port=5432` (repeated: any of the values), \
         `n[gte]=`, `n[gt]=`, `n[lte]=`, `n[lt]=`, `n[ne]=`, `name[prefix]=`, `name[in]=a,b`, `n[exists]=true`; also on \
         `created_at`, `modified_at` and `config_key`. Filters on several paths must all hold. A path that is not \
-        indexed is refused. `data.<path>` names a path that has the name of a parameter.";
+        indexed is refused; of the pattern `labels.*` a filter names a member (`labels.team=search`), of `items[].name` it is \
+        the path itself. `data.<path>` names a path that has the name of a parameter.";
     let any = ObjectBuilder::new()
         .schema_type(Type::Object)
         .additional_properties(Some(RefOr::T(Schema::from(text().build()))));

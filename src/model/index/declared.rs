@@ -212,20 +212,13 @@ impl<'s> Types<'s> {
         Self { root: schema, references: schema.map(References::of).unwrap_or_default() }
     }
 
-    /// The types of a path; `None` when it does not resolve.
+    /// The types of a path, for a pattern those of all that it selects; `None` when it does not resolve.
     #[must_use]
     pub fn declared(&self, path: &IndexPath) -> Option<Declared> {
-        self.declared_at(path, &[])
-    }
-
-    /// The types where a pattern has these members, as far as they are named.
-    #[must_use]
-    pub fn declared_at(&self, path: &IndexPath, names: &[&str]) -> Option<Declared> {
         let Some(root) = self.root else { return Some(Declared::ANY) };
-        let mut names = names.iter();
         let ways = path.steps.iter().map(|step| match step {
             Step::Member(name) => Way::Member(name),
-            Step::AnyMember => Way::Other(names.next().copied()),
+            Step::AnyMember => Way::AnyMember,
             Step::Elements => Way::Elements,
         });
         let mut search = Search {
@@ -244,8 +237,8 @@ impl<'s> Types<'s> {
 enum Way<'a> {
     /// The member of a name that the schema must have.
     Member(&'a str),
-    /// A member of any name, or of this one.
-    Other(Option<&'a str>),
+    /// Every member.
+    AnyMember,
     /// The elements of an array.
     Elements,
 }
@@ -344,7 +337,7 @@ impl<'s> Search<'_, 's> {
         };
         let name = match *way {
             Way::Member(name) => name,
-            Way::Other(name) => return self.several(map, kinds, depth, (Kind::Object, members(map, name))),
+            Way::AnyMember => return self.several(map, kinds, depth, (Kind::Object, members(map))),
             Way::Elements => return self.several(map, kinds, depth, (Kind::Array, parts_of_array(map))),
         };
         let named = map.get("properties").and_then(|members| members.get(name));
@@ -429,8 +422,8 @@ struct Parts<'s> {
     is_said: bool,
 }
 
-/// The subschemas of any member, or of the member of a name.
-fn members<'s>(map: &'s Map<String, Value>, name: Option<&str>) -> Parts<'s> {
+/// The subschemas of any member.
+fn members(map: &Map<String, Value>) -> Parts<'_> {
     const KEYWORDS: [&str; 7] = [
         "additionalProperties",
         "maxProperties",
@@ -442,14 +435,10 @@ fn members<'s>(map: &'s Map<String, Value>, name: Option<&str>) -> Parts<'s> {
     ];
     let is_said = KEYWORDS.iter().any(|keyword| map.contains_key(*keyword));
     let object = |keyword: &str| map.get(keyword).and_then(Value::as_object);
-    let properties = object("properties");
-    if let Some(part) = name.and_then(|name| properties?.get(name)) {
-        return Parts { named: vec![part], is_open: false, is_said };
-    }
-    let properties = properties.filter(|_| name.is_none());
-    let named = [properties, object("patternProperties")].into_iter().flatten().flat_map(Map::values);
+    let named = [object("properties"), object("patternProperties")].into_iter().flatten();
     let additional = map.get("additionalProperties");
-    Parts { named: named.chain(additional).collect(), is_open: additional.is_none(), is_said }
+    let named = named.flat_map(Map::values).chain(additional).collect();
+    Parts { named, is_open: additional.is_none(), is_said }
 }
 
 /// The subschemas of the elements of an array.

@@ -83,7 +83,9 @@ pub fn check_paths(
             Ok(path) if paths.iter().any(|other| other.steps == path.steps) => {
                 violations.push(Violation::at(loc, format!("index path `{text}` is listed twice")));
             }
-            Ok(path) if types.declared(&path).is_none() => violations.push(Violation::at(loc, unresolved(text))),
+            Ok(path) if types.declared(&path).is_none() => {
+                violations.push(Violation::at(loc, unresolved(text)))
+            }
             Ok(path) => paths.push(path),
         }
     }
@@ -215,7 +217,8 @@ mod tests {
     fn all_violations_of_a_list_are_found_with_their_locations() {
         let schema = json!({"properties": {"a": {"properties": {"b": {"type": "string"}}}}});
         assert!(check_paths(&texts(&["a", "a.b"]), Some(&schema), 64, 2).is_ok());
-        let violations = check_paths(&texts(&["a.b", "a.c", "a.b", "a..b"]), Some(&schema), 64, 2).unwrap_err();
+        let violations =
+            check_paths(&texts(&["a.b", "a.c", "a.b", "a..b"]), Some(&schema), 64, 2).unwrap_err();
         let positions: Vec<_> = violations.iter().map(|violation| violation.loc[1].clone()).collect();
         assert_eq!(positions, [LocSegment::Index(1), LocSegment::Index(2), LocSegment::Index(3)]);
         assert!(check_paths(&texts(&["a", "b"]), None, 1, 2).is_err());

@@ -98,7 +98,8 @@ impl Indexing {
     /// build: configs may then have entries of any slot, and all must be reindexed at once.
     #[must_use]
     pub fn reassigned(&self, old: &[String], new: &[String], level: u32) -> Option<SlotAssignment> {
-        let (numbers, bit) = if level < PATTERNS_LEVEL { (SLOT_COUNT, 0) } else { (SLOT_COUNT / 2, PATTERN_BIT) };
+        let (numbers, bit) =
+            if level < PATTERNS_LEVEL { (SLOT_COUNT, 0) } else { (SLOT_COUNT / 2, PATTERN_BIT) };
         let pattern_bit = |path: &String| if bit != 0 && is_pattern(path) { bit } else { 0 };
         let retained = |path: &String| {
             let position = old.iter().position(|other| other == path)?;

@@ -14,10 +14,7 @@ use std::ops::ControlFlow;
 
 use serde_json::Value;
 
-use super::{
-    IndexPath, Step, encode,
-    path::push_name,
-};
+use super::{IndexPath, Step, encode, path::push_name};
 use crate::model::{
     limits::{INDEX_PATTERN_BYTES_MAX, INDEX_PATTERN_ENTRIES_MAX},
     record::Entry,
@@ -89,7 +86,8 @@ pub(super) fn add_pattern(path: &IndexPath, slot: u16, data: &Value, entries: &m
             if entries.len() - begin >= INDEX_PATTERN_ENTRIES_MAX || bytes > INDEX_PATTERN_BYTES_MAX {
                 return ControlFlow::Break(());
             }
-            let value = if prefix.is_empty() { value.into() } else { [prefix, &value].concat().as_slice().into() };
+            let value =
+                if prefix.is_empty() { value.into() } else { [prefix, &value].concat().as_slice().into() };
             entries.push(Entry { slot, value });
             ControlFlow::Continue(())
         };

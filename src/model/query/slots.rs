@@ -1,7 +1,7 @@
 //! The indexed paths that a query names: their slots, and the types that their values may have.
 //!
 //! A path that is indexed as it is named wins over a pattern that it matches (`labels.team` over `labels.*`), and of
-//! several patterns the first in the list of the definition.
+//! several patterns the first in the list of the definition. The types of a pattern are those of all that it selects.
 
 use std::{collections::BTreeMap, ops::Bound};
 
@@ -61,7 +61,7 @@ impl<'a> Slots<'a> {
         let patterns = paths.iter().filter(|stored| stored.path.is_pattern());
         let (stored, names) =
             patterns.into_iter().find_map(|stored| Some((stored, stored.path.matched(&path)?)))?;
-        let declared = types.declared_at(&stored.path, &names).unwrap_or(Declared::ANY);
+        let declared = types.declared(&stored.path).unwrap_or(Declared::ANY);
         let within = Within { prefix: index::prefix_of(&names), steps: path.steps.clone() };
         Some(Slot { number: stored.slot, declared, path, within: Some(within) })
     }
@@ -153,4 +153,3 @@ fn behind(test: Test, prefix: &[u8]) -> Test {
         Test::Exists(expected) => Test::Exists(expected),
     }
 }
-

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::model::{
-    index::{Build, Indexing},
+    index::{self, Build, Indexing},
     key::Key,
     time::Timestamp,
 };

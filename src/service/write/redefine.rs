@@ -78,8 +78,7 @@ pub(super) fn set_schema(
     let checked = compiled
         .map_err(|violations| Invalid::Violations(within("json_schema", violations)))
         .and_then(|compiled| {
-            let paths =
-                index::check_stored_paths(&found.definition, value).map_err(Invalid::Violations)?;
+            let paths = index::check_stored_paths(&found.definition, value).map_err(Invalid::Violations)?;
             secrets.check_paths(compiled.as_deref().and_then(Schema::secrets), &paths)
         });
     rejection_first(&precondition, checked)?;

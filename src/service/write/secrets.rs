@@ -187,12 +187,14 @@ impl<'a> Secrets<'a> {
 
 /// Whether a path leads to a secret place, or through or above one: an object is indexed by its whole value.
 pub(in crate::service) fn is_secret_path(places: &SecretPlaces, path: &IndexPath) -> bool {
-    let way = |step: &'_ Step| match step {
-        Step::Member(name) => Way::Member(name),
-        Step::AnyMember => Way::AnyMember,
-        Step::Elements => Way::AnyElement,
-    };
-    let way: Vec<Way<'_>> = path.steps.iter().map(way).collect();
+    let steps = path.steps.iter();
+    let way: Vec<Way<'_>> = steps
+        .map(|step| match step {
+            Step::Member(name) => Way::Member(name),
+            Step::AnyMember => Way::AnyMember,
+            Step::Elements => Way::AnyElement,
+        })
+        .collect();
     places.at_any(&way) != Place::Open
 }
 

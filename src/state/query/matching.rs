@@ -63,7 +63,11 @@ fn below<'e>(entries: &'e [Entry], prefix: &[u8]) -> &'e [Entry] {
 }
 
 /// Whether a record with these values meets a filter.
-fn holds_of<'v>(filter: &Filter, mut values: impl Iterator<Item = &'v [u8]> + Clone, config: &Config) -> bool {
+fn holds_of<'v>(
+    filter: &Filter,
+    mut values: impl Iterator<Item = &'v [u8]> + Clone,
+    config: &Config,
+) -> bool {
     // An empty array is a value, and only the data tell of it.
     let is_empty_array = |path: &Vec<Step>| has_empty_array(&config.data, path);
     let has_any = |values: &mut dyn Iterator<Item = &'v [u8]>| {
@@ -71,9 +75,7 @@ fn holds_of<'v>(filter: &Filter, mut values: impl Iterator<Item = &'v [u8]> + Cl
     };
     match &filter.test {
         Test::Exists(expected) => has_any(&mut values) == *expected,
-        Test::NoneOf(others) => {
-            has_any(&mut values.clone()) && !values.any(|value| is_one_of(others, value))
-        }
+        Test::NoneOf(others) => has_any(&mut values.clone()) && !values.any(|value| is_one_of(others, value)),
         Test::AnyOf(_) | Test::Ranges(_) | Test::Prefix(_) => {
             values.any(|value| accepts(&filter.test, value, STRING_TAG))
         }

@@ -86,13 +86,16 @@ fn cases() -> Vec<Case> {
                     {"type": "null"}]}}}),
             pattern: "labels.*",
             named: &[
-                ("labels.team", TEAM, &["number", "null", "string"]),
-                ("labels.env", &["labels", "env"], &["boolean"]),
+                ("labels.team", TEAM, &["number", "null", "string", "boolean"]),
+                ("labels.env", &["labels", "env"], &["number", "null", "string", "boolean"]),
             ],
             data: |random| {
                 let mut labels = Map::new();
                 if random.bool() {
-                    labels.insert("team".into(), [json!(null), json!(random.i64(-1..3))][random.usize(0..2)].clone());
+                    labels.insert(
+                        "team".into(),
+                        [json!(null), json!(random.i64(-1..3))][random.usize(0..2)].clone(),
+                    );
                 }
                 if random.bool() {
                     labels.insert("env".into(), json!(random.bool()));
@@ -100,7 +103,8 @@ fn cases() -> Vec<Case> {
                 if random.bool() {
                     labels.insert("zone".into(), text(random));
                 }
-                [json!({"labels": labels}), json!({"labels": null})][usize::from(random.u8(0..5) == 0)].clone()
+                [json!({"labels": labels}), json!({"labels": null})][usize::from(random.u8(0..5) == 0)]
+                    .clone()
             },
         },
         Case {
@@ -139,7 +143,8 @@ fn cases() -> Vec<Case> {
             data: |random| {
                 let mut items = vec![json!({"n": random.i64(-1..8)})];
                 for _ in 0..random.u8(0..3) {
-                    items.push(json!({"n": [text(random), json!([]), json!([null])][random.usize(0..3)].clone()}));
+                    let some = [text(random), json!([]), json!([null])];
+                    items.push(json!({"n": some[random.usize(0..3)]}));
                 }
                 items.truncate(random.usize(0..4));
                 json!({"items": items})
@@ -226,8 +231,28 @@ fn ask(found: &Collection, name: &str, text: &str) -> Option<Vec<String>> {
 fn every_filter_on_a_pattern_finds_what_a_reading_of_all_data_finds() {
     const OPERATORS: [&str; 8] = ["", "in", "ne", "gte", "gt", "lte", "lt", "prefix"];
     const TEXTS: [&str; 22] = [
-        "", "a", "\"a\"", "ab", "b", "é", "7", "7.0", "\"7\"", "0", "0.5", "-1", "1", "2", "null", "\"null\"",
-        "true", "false", "[]", "{}", "{\"x\":1}", "z",
+        "",
+        "a",
+        "\"a\"",
+        "ab",
+        "b",
+        "é",
+        "7",
+        "7.0",
+        "\"7\"",
+        "0",
+        "0.5",
+        "-1",
+        "1",
+        "2",
+        "null",
+        "\"null\"",
+        "true",
+        "false",
+        "[]",
+        "{}",
+        "{\"x\":1}",
+        "z",
     ];
     let (mut asked, mut found_any) = (0, 0);
     for seed in 0..8 {

@@ -273,12 +273,7 @@ fn holds_by_reading(data: &Value, case: &Case, operator: &str, text: &str) -> Op
 }
 
 /// The same of the values that a path selects, each of which may be an array.
-pub(super) fn holds_of_values(
-    found: &[&Value],
-    kinds: &[&str],
-    operator: &str,
-    text: &str,
-) -> Option<bool> {
+pub(super) fn holds_of_values(found: &[&Value], kinds: &[&str], operator: &str, text: &str) -> Option<bool> {
     let elements: Vec<&Value> = found
         .iter()
         .flat_map(|value| match value {
