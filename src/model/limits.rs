@@ -315,7 +315,7 @@ pub struct Limits {
     pub body_bytes: usize,
     /// Bytes of a config's data: `--data-bytes`.
     pub data_bytes: usize,
-    /// Bytes of a schema: `--schema-bytes`.
+    /// Bytes of a schema: `--schema-bytes`. The largest that are published have about 1.4 MB.
     pub schema_bytes: usize,
     /// Levels of nesting of a JSON text: `--json-depth`.
     pub json_depth: usize,
@@ -338,7 +338,7 @@ impl Default for Limits {
         Self {
             body_bytes: 8 << 20,
             data_bytes: 1 << 20,
-            schema_bytes: 256 << 10,
+            schema_bytes: 2 << 20,
             json_depth: 64,
             indexes: 64,
             batch_operations: 1000,

@@ -8,11 +8,9 @@
 
 use std::ops::Bound;
 
-use serde_json::Value;
-
 use super::{
     error::Violation,
-    index::Step,
+    index::{self, Step},
     limits::{FILTER_VALUES_MAX, FILTERS_MAX, Limits, VIOLATIONS_MAX},
     record::Definition,
 };
@@ -202,8 +200,7 @@ pub fn configs_shape(params: &Params, limits: &Limits) -> Result<Page, QueryErro
 pub fn configs(params: &Params, definition: &Definition, limits: &Limits) -> Result<ConfigQuery, QueryError> {
     let mut violations = Vec::new();
     let page = page(params, limits, &mut violations)?;
-    let schema = names_path(params).then(|| schema_of(definition)).flatten();
-    let mut slots = Slots::new(definition, schema.as_ref());
+    let mut slots = Slots::new(definition);
     let sort = slots.sort(last(params, "sort_by"), &mut violations);
     let mut filters: Vec<Filter> = Vec::new();
     for (name, text) in params.iter().filter(|(name, _)| !RESERVED.contains(&name.as_str())) {
@@ -335,6 +332,13 @@ fn integer(text: &str) -> Option<i128> {
     Some(text.parse().unwrap_or(extreme))
 }
 
+/// Whether a query takes no longer than about a millisecond to parse: the types of the paths that it names are known, or
+/// the schema is not large.
+#[must_use]
+pub fn is_quick_to_parse(params: &Params, definition: &Definition) -> bool {
+    !names_path(params) || index::is_quick_to_declare(definition)
+}
+
 /// Whether a query may name a path; otherwise the schema is not needed.
 fn names_path(params: &Params) -> bool {
     const FIELDS: [&str; 3] = ["config_key", "created_at", "modified_at"];
@@ -342,10 +346,6 @@ fn names_path(params: &Params) -> bool {
         "sort_by" => !FIELDS.contains(&text.as_str()),
         name => !RESERVED.contains(&name) && !FIELDS.contains(&name.split('[').next().unwrap_or(name)),
     })
-}
-
-fn schema_of(definition: &Definition) -> Option<Value> {
-    definition.schema.as_deref().and_then(|text| serde_json::from_str(text).ok())
 }
 
 #[cfg(test)]

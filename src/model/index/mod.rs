@@ -8,6 +8,7 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `declared` | the types that a schema declares for a path |
+//! | `declared_paths` | the types of all paths of a definition, read once |
 //! | `empty` | whether data have an empty array at a path, which has no entry |
 //! | `inline_bytes` | short bytes without an allocation |
 //! | `path` | the syntax of paths |
@@ -18,6 +19,7 @@
 //! **Invariant:** the entries of data depend on the paths and the data alone; every node computes the same.
 
 mod declared;
+mod declared_paths;
 mod empty;
 mod inline_bytes;
 mod path;
@@ -28,6 +30,7 @@ mod values;
 use serde_json::Value;
 
 pub use declared::{Declared, Kind, Kinds, Types};
+pub use declared_paths::{DeclaredPaths, declared_paths, is_quick_to_declare};
 pub use empty::has_empty_array;
 pub use inline_bytes::InlineBytes;
 pub use path::{IndexPath, PATTERNS_LEVEL, Step, is_pattern};

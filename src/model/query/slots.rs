@@ -5,20 +5,17 @@
 
 use std::{collections::BTreeMap, ops::Bound};
 
-use serde_json::Value;
-
 use super::{Bytes, ConfigSort, Field, Filter, Test, Within, at, quoted, test};
 use crate::model::{
     error::Violation,
-    index::{self, Declared, IndexPath, Kind, StoredPath, Types},
+    index::{self, Declared, DeclaredPaths, IndexPath, Kind, StoredPath},
     record::Definition,
 };
 
 /// The slots of a definition; each path is resolved once.
 pub(super) struct Slots<'a> {
     definition: &'a Definition,
-    schema: Option<&'a Value>,
-    parsed: Option<(Vec<StoredPath>, Types<'a>)>,
+    parsed: Option<(Vec<StoredPath>, DeclaredPaths)>,
     resolved: BTreeMap<String, Slot>,
 }
 
@@ -33,8 +30,8 @@ struct Slot {
 }
 
 impl<'a> Slots<'a> {
-    pub(super) fn new(definition: &'a Definition, schema: Option<&'a Value>) -> Self {
-        Self { definition, schema, parsed: None, resolved: BTreeMap::new() }
+    pub(super) fn new(definition: &'a Definition) -> Self {
+        Self { definition, parsed: None, resolved: BTreeMap::new() }
     }
 
     /// The slot of a path and its declared types.
@@ -48,22 +45,23 @@ impl<'a> Slots<'a> {
     }
 
     fn resolve(&mut self, text: &str) -> Option<Slot> {
-        let (definition, schema) = (self.definition, self.schema);
-        let (paths, types) =
-            self.parsed.get_or_insert_with(|| (index::stored_paths(definition), Types::of(schema)));
+        let definition = self.definition;
+        let (paths, declared) = self
+            .parsed
+            .get_or_insert_with(|| (index::stored_paths(definition), index::declared_paths(definition)));
+        let declared = |place: usize| declared.get(place).copied().unwrap_or(Declared::ANY);
         let plain = IndexPath::stored(text, 0);
-        let of_plain = |stored: &&StoredPath| !stored.path.is_pattern() && stored.path.steps == plain.steps;
-        if let Some(stored) = paths.iter().find(of_plain) {
-            let declared = types.declared(&stored.path).unwrap_or(Declared::ANY);
-            return Some(Slot { number: stored.slot, declared, path: plain, within: None });
+        let of_plain = |stored: &StoredPath| !stored.path.is_pattern() && stored.path.steps == plain.steps;
+        if let Some(place) = paths.iter().position(of_plain) {
+            let (number, declared) = (paths[place].slot, declared(place));
+            return Some(Slot { number, declared, path: plain, within: None });
         }
         let path = IndexPath::parse(text).ok()?;
-        let patterns = paths.iter().filter(|stored| stored.path.is_pattern());
-        let (stored, names) =
-            patterns.into_iter().find_map(|stored| Some((stored, stored.path.matched(&path)?)))?;
-        let declared = types.declared(&stored.path).unwrap_or(Declared::ANY);
+        let mut patterns = paths.iter().enumerate().filter(|(_, stored)| stored.path.is_pattern());
+        let matched = patterns.find_map(|(place, stored)| Some((place, stored.slot, stored.path.matched(&path)?)));
+        let (place, number, names) = matched?;
         let within = Within { prefix: index::prefix_of(&names), steps: path.steps.clone() };
-        Some(Slot { number: stored.slot, declared, path, within: Some(within) })
+        Some(Slot { number, declared: declared(place), path: path.clone(), within: Some(within) })
     }
 
     pub(super) fn sort(&mut self, text: Option<&str>, violations: &mut Vec<Violation>) -> ConfigSort {
