@@ -57,7 +57,8 @@ fn known(schema: &Arc<str>, definition: &Definition) -> Option<DeclaredPaths> {
 /// Whether the types are known, or take no longer than about a millisecond to read.
 #[must_use]
 pub fn is_quick_to_declare(definition: &Definition) -> bool {
-    large(definition).is_none_or(|schema| schema.len() <= LONG_SCHEMA_BYTES || known(schema, definition).is_some())
+    large(definition)
+        .is_none_or(|schema| schema.len() <= LONG_SCHEMA_BYTES || known(schema, definition).is_some())
 }
 
 /// The types of a definition's paths.

@@ -58,7 +58,8 @@ impl<'a> Slots<'a> {
         }
         let path = IndexPath::parse(text).ok()?;
         let mut patterns = paths.iter().enumerate().filter(|(_, stored)| stored.path.is_pattern());
-        let matched = patterns.find_map(|(place, stored)| Some((place, stored.slot, stored.path.matched(&path)?)));
+        let matched =
+            patterns.find_map(|(place, stored)| Some((place, stored.slot, stored.path.matched(&path)?)));
         let (place, number, names) = matched?;
         let within = Within { prefix: index::prefix_of(&names), steps: path.steps.clone() };
         Some(Slot { number, declared: declared(place), path: path.clone(), within: Some(within) })
