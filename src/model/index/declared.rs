@@ -437,7 +437,7 @@ fn members(map: &Map<String, Value>) -> Parts<'_> {
     let object = |keyword: &str| map.get(keyword).and_then(Value::as_object);
     let named = [object("properties"), object("patternProperties")].into_iter().flatten();
     let additional = map.get("additionalProperties");
-    let named = named.flat_map(Map::values).chain(additional).collect();
+    let named = named.flat_map(Map::values).chain(additional).filter(|part| is_possible(part)).collect();
     Parts { named, is_open: additional.is_none(), is_said }
 }
 
@@ -458,8 +458,13 @@ fn parts_of_array(map: &Map<String, Value>) -> Parts<'_> {
         Some(Value::Array(first)) => (Some(first), map.get("additionalItems")),
         rest => (map.get("prefixItems").and_then(Value::as_array), rest),
     };
-    let named = first.into_iter().flatten().chain(rest).collect();
+    let named = first.into_iter().flatten().chain(rest).filter(|part| is_possible(part)).collect();
     Parts { named, is_open: rest.is_none(), is_said }
+}
+
+/// Whether a subschema allows anything at all.
+fn is_possible(part: &Value) -> bool {
+    *part != Value::Bool(false)
 }
 
 fn silent_unless_named(naming: Naming) -> Naming {

@@ -1,5 +1,7 @@
 //! Query strings and how they are parsed.
 
+use serde_json::Value;
+
 use super::*;
 use crate::model::{
     index::{self, Build, Indexing},
