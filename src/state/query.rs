@@ -12,6 +12,7 @@
 //! | this one | finds where the matching records are, and what it costs to test them |
 //! | `matching` | tests one record |
 //! | `rows` | keeps the rows of the page |
+//! | `spans` | the bounds of the values that a filter accepts |
 //! | `definitions` | lists of definitions, of all or of those that a caller may see |
 //!
 //! **Invariant:** ties are broken by key, ascending in both directions; records without the sort field come last in
@@ -20,6 +21,7 @@
 mod definitions;
 mod matching;
 mod rows;
+mod spans;
 
 use std::{cmp::Ordering, collections::BTreeSet, ops::Bound, sync::Arc};
 
@@ -30,12 +32,13 @@ use super::{
 use crate::model::{
     index::TOO_MANY,
     key::Key,
-    query::{ConfigQuery, ConfigSort, Field, Filter, Page, Test, Within},
+    query::{ConfigQuery, ConfigSort, Field, Filter, Page},
     record::Config,
 };
 use matching::contains;
 pub use matching::finds;
 use rows::{FirstRows, Steps, sort_value};
+use spans::{Span, is_one_value, only, spans};
 
 /// A page and the number of all records that match.
 #[derive(Debug)]
@@ -381,50 +384,6 @@ impl<'a> Ranges<'a> {
 
 fn in_ranges<'a, T: tree::Item>(index: &'a Tree<T>, ranges: &'a [(u64, u64)]) -> impl Iterator<Item = &'a T> {
     ranges.iter().flat_map(|(from, to)| index.from(*from).take(size(to - from)))
-}
-
-type Span = (Bound<Vec<u8>>, Bound<Vec<u8>>);
-
-/// The bounds of the values that a filter accepts; `None` when they have no bounds.
-fn spans(filter: &Filter) -> Option<Vec<Span>> {
-    let mut spans = spans_of_values(filter)?;
-    // What has more values than are indexed is among the candidates of every test.
-    spans.extend(filter.within.iter().map(|_| only(TOO_MANY)));
-    Some(spans)
-}
-
-fn only(value: &[u8]) -> Span {
-    (Bound::Included(value.to_vec()), Bound::Included(value.to_vec()))
-}
-
-fn is_one_value((from, to): &Span) -> bool {
-    matches!((from, to), (Bound::Included(from), Bound::Included(to)) if from == to)
-}
-
-fn spans_of_values(filter: &Filter) -> Option<Vec<Span>> {
-    let owned = |bound: &Bound<Box<[u8]>>| bound.as_ref().map(|bytes| bytes.to_vec());
-    Some(match &filter.test {
-        Test::AnyOf(values) => values.iter().map(|value| only(value)).collect(),
-        Test::Ranges(ranges) => ranges.iter().map(|(from, to)| (owned(from), owned(to))).collect(),
-        Test::Prefix(text) => {
-            let tag = if matches!(filter.field, Field::Slot(_)) { STRING_TAG } else { &[] };
-            let from = [tag, text.as_bytes()].concat();
-            // No UTF-8 text contains this byte, so this bound is above all texts with the prefix.
-            let to = [&from[..], &[0xFF]].concat();
-            vec![(Bound::Included(from), Bound::Excluded(to))]
-        }
-        // An empty array has a value and no entry.
-        Test::Exists(true) if matches!(filter.field, Field::Slot(_)) && filter.empty_array_at.is_none() => {
-            match &filter.within {
-                None => vec![(Bound::Unbounded, Bound::Unbounded)],
-                // No value begins with this byte.
-                Some(Within { prefix, .. }) => {
-                    vec![(Bound::Included(prefix.to_vec()), Bound::Excluded([&prefix[..], &[0xFF]].concat()))]
-                }
-            }
-        }
-        Test::Exists(_) | Test::NoneOf(_) => return None,
-    })
 }
 
 /// The ranges of positions that spans of values have in an index.

@@ -7,6 +7,8 @@
 //! **Invariants:** a value at the path that the schema accepts is of one of the kinds that are found. The search ends
 //! after [`PATH_SUBSCHEMAS_MAX`] subschemas and [`DEPTH_MAX`] nested ones; what it did not visit may be anything.
 
+mod parts;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::{BitAnd, BitOr},
@@ -19,6 +21,7 @@ use crate::model::{
     limits::PATH_SUBSCHEMAS_MAX,
     schema::{self, References},
 };
+use parts::{Parts, members, parts_of_array};
 
 /// Subschemas that one visit of the search may nest: each takes some hundred bytes of the thread's stack.
 const DEPTH_MAX: usize = 300;
@@ -411,60 +414,6 @@ impl<'s> Search<'_, 's> {
         let first = first.into_iter().flatten().map(|part| self.visit(part, depth).declared.kinds);
         first.fold(rest, Kinds::bitor)
     }
-}
-
-/// The subschemas of several members or elements.
-struct Parts<'s> {
-    named: Vec<&'s Value>,
-    /// Whether there may be others, of which nothing is said.
-    is_open: bool,
-    /// Whether any keyword is about members, or elements.
-    is_said: bool,
-}
-
-/// The subschemas of any member.
-fn members(map: &Map<String, Value>) -> Parts<'_> {
-    const KEYWORDS: [&str; 7] = [
-        "additionalProperties",
-        "maxProperties",
-        "minProperties",
-        "patternProperties",
-        "properties",
-        "propertyNames",
-        "unevaluatedProperties",
-    ];
-    let is_said = KEYWORDS.iter().any(|keyword| map.contains_key(*keyword));
-    let object = |keyword: &str| map.get(keyword).and_then(Value::as_object);
-    let named = [object("properties"), object("patternProperties")].into_iter().flatten();
-    let additional = map.get("additionalProperties");
-    let named = named.flat_map(Map::values).chain(additional).filter(|part| is_possible(part)).collect();
-    Parts { named, is_open: additional.is_none(), is_said }
-}
-
-/// The subschemas of the elements of an array.
-fn parts_of_array(map: &Map<String, Value>) -> Parts<'_> {
-    const KEYWORDS: [&str; 8] = [
-        "additionalItems",
-        "contains",
-        "items",
-        "maxItems",
-        "minItems",
-        "prefixItems",
-        "unevaluatedItems",
-        "uniqueItems",
-    ];
-    let is_said = KEYWORDS.iter().any(|keyword| map.contains_key(*keyword));
-    let (first, rest) = match map.get("items") {
-        Some(Value::Array(first)) => (Some(first), map.get("additionalItems")),
-        rest => (map.get("prefixItems").and_then(Value::as_array), rest),
-    };
-    let named = first.into_iter().flatten().chain(rest).filter(|part| is_possible(part)).collect();
-    Parts { named, is_open: rest.is_none(), is_said }
-}
-
-/// Whether a subschema allows anything at all.
-fn is_possible(part: &Value) -> bool {
-    *part != Value::Bool(false)
 }
 
 fn silent_unless_named(naming: Naming) -> Naming {

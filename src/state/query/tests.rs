@@ -7,6 +7,7 @@ use crate::{
     model::{
         index::Indexing,
         key::Key,
+        query::Test,
         record::{Definition, Entry},
         time::Timestamp,
     },
