@@ -160,7 +160,7 @@ fn record(config: &Config) -> String {
 }
 
 /// The members of a config's JSON.
-fn members(object: Object, config: &Config) -> Object {
+pub(super) fn members(object: Object, config: &Config) -> Object {
     let object = object.unescaped(KEY, config.key.as_str()).raw("data", &config.data);
     object.time("created_at", config.created_at).time("modified_at", config.modified_at)
 }
