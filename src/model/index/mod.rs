@@ -87,7 +87,7 @@ pub fn check_paths(
                 violations.push(Violation::at(loc, format!("index path `{text}` is listed twice")));
             }
             Ok(path) if types.declared(&path).is_none() => {
-                violations.push(Violation::at(loc, unresolved(text)))
+                violations.push(Violation::at(loc, unresolved(text)));
             }
             Ok(path) => paths.push(path),
         }

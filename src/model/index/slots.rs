@@ -119,7 +119,7 @@ impl Indexing {
         };
         // Only slots that no old path has.
         let is_free = |number: &u16| self.slots.iter().all(|slot| slot & !bit != *number);
-        let last = u16::MAX & !bit;
+        let last = !bit;
         let mut free = (0..=last).map(|n| next.wrapping_add(n) & last).filter(is_free);
         for path in new {
             let slot = match retained(path) {

@@ -59,9 +59,10 @@ pub fn values_at(steps: &[Step], prefix: &[u8], data: &Value) -> (Vec<Box<[u8]>>
     let _all = visit(steps, data, &mut prefix.to_vec(), &mut |prefix, value| {
         is_there = true;
         let encoded = |value| [prefix, &encode(value)].concat().into_boxed_slice();
-        match value {
-            Value::Array(elements) => values.extend(elements.iter().map(encoded)),
-            value => values.push(encoded(value)),
+        if let Value::Array(elements) = value {
+            values.extend(elements.iter().map(encoded));
+        } else {
+            values.push(encoded(value));
         }
         ControlFlow::Continue(())
     });
@@ -91,10 +92,7 @@ pub(super) fn add_pattern(path: &IndexPath, slot: u16, data: &Value, entries: &m
             entries.push(Entry { slot, value });
             ControlFlow::Continue(())
         };
-        match value {
-            Value::Array(elements) => elements.iter().try_for_each(&mut add),
-            value => add(value),
-        }
+        if let Value::Array(elements) = value { elements.iter().try_for_each(&mut add) } else { add(value) }
     });
     if flow.is_break() {
         entries.truncate(begin);
