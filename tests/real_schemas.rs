@@ -19,7 +19,8 @@ fn parsed(text: &str) -> Value {
 
 /// The kinds at a path, which must be one that can be indexed.
 fn kinds(schema: &Value, path: &str) -> Vec<&'static str> {
-    check_paths(&[path.to_owned()], Some(schema), 64).unwrap_or_else(|violations| panic!("{violations:?}"));
+    check_paths(&[path.to_owned()], Some(schema), 64, 2)
+        .unwrap_or_else(|violations| panic!("{violations:?}"));
     let path = IndexPath::parse(path).unwrap();
     Types::of(Some(schema)).declared(&path).unwrap().indexed().iter().map(Kind::name).collect()
 }

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 const DEFINITIONS: u64 = 4;
 const CONFIGS: u64 = 12;
-const PATHS: [&str; 3] = ["n", "tags", "o.k"];
+const PATHS: [&str; 6] = ["n", "tags", "o.k", "o.*", "items[].n", "*.k"];
 
 fn key(prefix: &str, count: u64, random: &mut Rng) -> Key {
     Key::parse(&format!("{prefix}{}", random.u64(0..count))).unwrap()
@@ -30,8 +30,9 @@ fn some_paths(random: &mut Rng) -> Vec<String> {
 }
 
 fn data(random: &mut Rng) -> Value {
-    match random.u8(0..5) {
+    match random.u8(0..6) {
         0 => json!({}),
+        5 => json!({"o": {"a": 1, "k": [1, "x"]}, "items": [{"n": random.u8(0..3)}, {"n": null}, {}]}),
         1 => json!({"n": null, "tags": []}),
         2 => json!({"n": random.i64(-3..3), "o": {"k": random.bool()}}),
         3 => json!({"n": 1.5, "tags": ["a", "b", "a", random.u8(0..3)]}),

@@ -41,6 +41,7 @@ fn list_page(bencher: Bencher<'_, '_>) {
             field: Field::Slot(0),
             test: Test::AnyOf(vec![index::encode(&json!(7))]),
             empty_array_at: None,
+            within: None,
         }],
     };
     let collection = world.state.definition("d").expect("it was created");

@@ -95,6 +95,18 @@ pub const TRANSACTION_READ_BYTES_MAX: usize = 8 << 20;
 
 /// Elements of an indexed array: each is an index entry of its config. Fixed.
 pub const INDEX_ENTRIES_MAX: usize = 10_000;
+/// Indexed paths of a definition that are patterns (`labels.*`, `items[].name`): several of them may select the same
+/// values, and each is an entry. Fixed.
+pub const INDEX_PATTERNS_MAX: usize = 16;
+/// Values of a config that one pattern selects: each is an index entry that a write computes and stores. Fixed: a config
+/// with more has a mark instead, which is the same on every node.
+pub const INDEX_PATTERN_ENTRIES_MAX: usize = 1000;
+/// Bytes of these entries, with the names of their members. Fixed: as above.
+pub const INDEX_PATTERN_BYTES_MAX: usize = 256 << 10;
+/// Steps of a pattern that are `*` or `[]`. Fixed.
+pub const INDEX_PATH_WILDCARDS_MAX: usize = 4;
+/// Bytes of a member's name in an index entry; of a longer one it has the digest. Fixed: as above.
+pub const INDEX_PATTERN_NAME_BYTES_MAX: usize = 64;
 /// Subschemas that are visited to resolve an indexed path through references and unions: some milliseconds, and more than
 /// the unions of common schemas have variants. What was not visited may be anything. Fixed.
 pub const PATH_SUBSCHEMAS_MAX: usize = 10_000;
@@ -306,7 +318,7 @@ pub struct Limits {
     pub body_bytes: usize,
     /// Bytes of a config's data: `--data-bytes`.
     pub data_bytes: usize,
-    /// Bytes of a schema: `--schema-bytes`.
+    /// Bytes of a schema: `--schema-bytes`. The largest that are published have about 1.4 MB.
     pub schema_bytes: usize,
     /// Levels of nesting of a JSON text: `--json-depth`.
     pub json_depth: usize,
@@ -329,7 +341,7 @@ impl Default for Limits {
         Self {
             body_bytes: 8 << 20,
             data_bytes: 1 << 20,
-            schema_bytes: 256 << 10,
+            schema_bytes: 2 << 20,
             json_depth: 64,
             indexes: 64,
             batch_operations: 1000,

@@ -1,22 +1,22 @@
 //! List queries, parsed from the query string of a URL: page, sort, search, filters.
 //!
 //! The text of a filter is parsed by the types that the schema declares for its path and compared as the bytes of
-//! `index` (`query/test.rs`). A filter on a path that is not indexed is refused, so that no filter silently scans all
+//! `index` (`query/test.rs`); `query/slots.rs` finds the paths that a query names. A filter on a path that is not indexed is refused, so that no filter silently scans all
 //! configs.
 //!
 //! **Invariant:** a query that was parsed can be answered; it can't fail later.
 
-use std::{collections::BTreeMap, ops::Bound};
-
-use serde_json::Value;
+use std::ops::Bound;
 
 use super::{
     error::Violation,
-    index::{self, Declared, IndexPath, Kind, StoredPath, Types},
+    index::{self, Step},
     limits::{FILTER_VALUES_MAX, FILTERS_MAX, Limits, VIOLATIONS_MAX},
     record::Definition,
 };
+use slots::Slots;
 
+mod slots;
 mod test;
 
 /// The parameters of a config list that are no filters.
@@ -99,9 +99,20 @@ pub struct Filter {
     pub field: Field,
     /// The test.
     pub test: Test,
-    /// The members that lead to the field, where it may be an array and the test asks whether it has a value: an empty
+    /// The steps that lead to the field, where it may be an array and the test asks whether it has a value: an empty
     /// array is a value and has no index entry.
-    pub empty_array_at: Option<Vec<String>>,
+    pub empty_array_at: Option<Vec<Step>>,
+    /// Where the indexed path is a pattern: which of its values the filter is about.
+    pub within: Option<Within>,
+}
+
+/// Some of the values of a pattern: those below the members that a query names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Within {
+    /// The beginning of their index entries.
+    pub prefix: Box<[u8]>,
+    /// The steps that lead to them, none of which is any member.
+    pub steps: Vec<Step>,
 }
 
 /// A field that a filter tests.
@@ -189,8 +200,7 @@ pub fn configs_shape(params: &Params, limits: &Limits) -> Result<Page, QueryErro
 pub fn configs(params: &Params, definition: &Definition, limits: &Limits) -> Result<ConfigQuery, QueryError> {
     let mut violations = Vec::new();
     let page = page(params, limits, &mut violations)?;
-    let schema = names_path(params).then(|| schema_of(definition)).flatten();
-    let mut slots = Slots::new(definition, schema.as_ref());
+    let mut slots = Slots::new(definition);
     let sort = slots.sort(last(params, "sort_by"), &mut violations);
     let mut filters: Vec<Filter> = Vec::new();
     for (name, text) in params.iter().filter(|(name, _)| !RESERVED.contains(&name.as_str())) {
@@ -243,6 +253,7 @@ impl Filter {
 fn merge(filters: &mut Vec<Filter>, filter: Filter) {
     let same = filters.iter_mut().find(|other| {
         other.field == filter.field
+            && other.within == filter.within
             && matches!(
                 (&other.test, &filter.test),
                 (Test::AnyOf(_), Test::AnyOf(_)) | (Test::NoneOf(_), Test::NoneOf(_))
@@ -321,6 +332,13 @@ fn integer(text: &str) -> Option<i128> {
     Some(text.parse().unwrap_or(extreme))
 }
 
+/// Whether a query takes no longer than about a millisecond to parse: the types of the paths that it names are known, or
+/// the schema is not large.
+#[must_use]
+pub fn is_quick_to_parse(params: &Params, definition: &Definition) -> bool {
+    !names_path(params) || index::is_quick_to_declare(definition)
+}
+
 /// Whether a query may name a path; otherwise the schema is not needed.
 fn names_path(params: &Params) -> bool {
     const FIELDS: [&str; 3] = ["config_key", "created_at", "modified_at"];
@@ -328,98 +346,6 @@ fn names_path(params: &Params) -> bool {
         "sort_by" => !FIELDS.contains(&text.as_str()),
         name => !RESERVED.contains(&name) && !FIELDS.contains(&name.split('[').next().unwrap_or(name)),
     })
-}
-
-fn schema_of(definition: &Definition) -> Option<Value> {
-    definition.schema.as_deref().and_then(|text| serde_json::from_str(text).ok())
-}
-
-/// The slots of a definition; each path is resolved once.
-struct Slots<'a> {
-    definition: &'a Definition,
-    schema: Option<&'a Value>,
-    parsed: Option<(Vec<StoredPath>, Types<'a>)>,
-    resolved: BTreeMap<String, Slot>,
-}
-
-/// The slot of a path, and the types that its values may have.
-#[derive(Clone)]
-struct Slot {
-    number: u16,
-    declared: Declared,
-    segments: Vec<String>,
-}
-
-impl<'a> Slots<'a> {
-    fn new(definition: &'a Definition, schema: Option<&'a Value>) -> Self {
-        Self { definition, schema, parsed: None, resolved: BTreeMap::new() }
-    }
-
-    /// The slot of a path and its declared types.
-    fn find(&mut self, text: &str) -> Option<Slot> {
-        if let Some(known) = self.resolved.get(text) {
-            return Some(known.clone());
-        }
-        let found = self.resolve(text)?;
-        self.resolved.insert(text.to_owned(), found.clone());
-        Some(found)
-    }
-
-    fn resolve(&mut self, text: &str) -> Option<Slot> {
-        let (definition, schema) = (self.definition, self.schema);
-        let (paths, types) =
-            self.parsed.get_or_insert_with(|| (index::stored_paths(definition), Types::of(schema)));
-        let segments = IndexPath::parse(text).ok()?.segments;
-        let stored = paths.iter().find(|stored| stored.path.segments == segments)?;
-        let declared = types.declared(&stored.path).unwrap_or(Declared::ANY);
-        Some(Slot { number: stored.slot, declared, segments })
-    }
-
-    fn sort(&mut self, text: Option<&str>, violations: &mut Vec<Violation>) -> ConfigSort {
-        match text {
-            Some("config_key") => ConfigSort::Key,
-            Some("created_at") => ConfigSort::Created,
-            Some("modified_at") | None => ConfigSort::Modified,
-            Some(path) => {
-                let path = path.strip_prefix("data.").filter(|_| self.find(path).is_none()).unwrap_or(path);
-                match self.find(path) {
-                    Some(slot) if slot.declared.is_sortable() => return ConfigSort::Slot(slot.number),
-                    Some(_) => violations.push(at("sort_by", "arrays and objects have no order".into())),
-                    None => {
-                        let msg = format!(
-                            "sort field must be `config_key`, `created_at`, `modified_at` or an indexed path, not `{}`",
-                            quoted(path)
-                        );
-                        violations.push(at("sort_by", msg));
-                    }
-                }
-                ConfigSort::Modified
-            }
-        }
-    }
-
-    fn filter(&mut self, name: &str, text: &str) -> Result<Filter, String> {
-        let (path, operator) = match name.strip_suffix(']').and_then(|inner| inner.rsplit_once('[')) {
-            Some((path, operator)) => (path, operator),
-            None => (name, ""),
-        };
-        let field = match path {
-            "created_at" => Some((Field::Created, None)),
-            "modified_at" => Some((Field::Modified, None)),
-            "config_key" => Some((Field::Key, None)),
-            path => {
-                let stripped = path.strip_prefix("data.");
-                let slot = self.find(path).or_else(|| self.find(stripped?));
-                slot.map(|slot| (Field::Slot(slot.number), Some(slot)))
-            }
-        };
-        let (field, slot) = field.ok_or_else(|| format!("`{}` is not an indexed path", quoted(path)))?;
-        let declared = slot.as_ref().map_or(Declared::ANY, |slot| slot.declared);
-        let test = test::parse(field, declared, operator, text)?;
-        let asks_for_any = matches!(test, Test::NoneOf(_) | Test::Exists(_));
-        let slot = slot.filter(|_| asks_for_any && declared.kinds.has(Kind::Array));
-        Ok(Filter { field, test, empty_array_at: slot.map(|slot| slot.segments) })
-    }
 }
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ use crate::{
     model::{
         access_key::Verb,
         error::{Invalid, Violation},
-        index::IndexPath,
+        index::{self, IndexPath},
         query::{self, ConfigSort, Field},
         record::{Config, Definition, Revision},
         redaction::{RedactedPlaces, redacted},
@@ -232,6 +232,25 @@ impl Service {
         shown.unwrap_or_else(|_| ("null".into(), RedactedPlaces::whole()))
     }
 
+    /// Reads the types that a definition declares for the paths of a query, where that takes its time; the query is quick to
+    /// parse then.
+    ///
+    /// # Errors
+    /// When they were not read in time.
+    pub(super) async fn read_declared(
+        &self,
+        params: &[(String, String)],
+        definition: &Arc<Definition>,
+    ) -> Result<(), Refusal> {
+        if query::is_quick_to_parse(params, definition) {
+            return Ok(());
+        }
+        let definition = Arc::clone(definition);
+        let deadline = Instant::now() + self.inner.options.read_timeout;
+        let read = move |_: &_| drop(index::declared_paths(&definition));
+        self.inner.cpu_pool.run(Weight::Short, deadline, read).await
+    }
+
     /// Refuses filters and sorts by secret values to who may not see them. A secret place can't be indexed; but the
     /// first version of this program, which knew no secret places, may have indexed what is one now.
     ///
@@ -249,6 +268,7 @@ impl Service {
         let definition = &found.definition;
         let validator = self.validator(definition).await?;
         let Some(secrets) = validator.secrets() else { return Ok(()) };
+        self.read_declared(params, definition).await?;
         // Whoever answers the request refuses one that does not parse.
         let Ok(query) = query::configs(params, definition, self.limits()) else { return Ok(()) };
         let sorted = if let ConfigSort::Slot(slot) = query.sort { Some(Field::Slot(slot)) } else { None };
@@ -335,5 +355,5 @@ impl Service {
 
 fn path_of(definition: &Definition, slot: u16) -> Option<IndexPath> {
     let position = definition.indexing.position(slot)?;
-    IndexPath::parse(definition.indexes.get(position)?).ok()
+    Some(IndexPath::stored(definition.indexes.get(position)?, slot))
 }

@@ -167,7 +167,7 @@ impl State {
                     key: key.clone(),
                     indexes: indexes.clone(),
                     schema: schema.clone(),
-                    indexing: Indexing::fresh(indexes.len()),
+                    indexing: Indexing::of(indexes, self.feature_level()),
                     created_at: context.at,
                     modified_at: context.at,
                     revision: context.revision,

@@ -12,6 +12,7 @@
 //! | this one | finds where the matching records are, and what it costs to test them |
 //! | `matching` | tests one record |
 //! | `rows` | keeps the rows of the page |
+//! | `spans` | the bounds of the values that a filter accepts |
 //! | `definitions` | lists of definitions, of all or of those that a caller may see |
 //!
 //! **Invariant:** ties are broken by key, ascending in both directions; records without the sort field come last in
@@ -20,6 +21,7 @@
 mod definitions;
 mod matching;
 mod rows;
+mod spans;
 
 use std::{cmp::Ordering, collections::BTreeSet, ops::Bound, sync::Arc};
 
@@ -28,13 +30,15 @@ use super::{
     index::tree::{self, Tree},
 };
 use crate::model::{
+    index::TOO_MANY,
     key::Key,
-    query::{ConfigQuery, ConfigSort, Field, Filter, Page, Test},
+    query::{ConfigQuery, ConfigSort, Field, Filter, Page},
     record::Config,
 };
 use matching::contains;
 pub use matching::finds;
 use rows::{FirstRows, Steps, sort_value};
+use spans::{Span, is_one_value, only, spans};
 
 /// A page and the number of all records that match.
 #[derive(Debug)]
@@ -49,6 +53,8 @@ pub struct QueryResult<T> {
 const LOOKUP_COST_CONFIGS: u64 = 4;
 /// The cost of reading a config's data of a kilobyte, in tests of a filter on one value.
 const DATA_READ_COST_TESTS: u64 = 16;
+/// The cost of reading the values of a pattern from a config's data, in tests of a filter on one value.
+const MARKED_COST_TESTS: u64 = 20_000;
 /// Bytes of data that are read in the time of one step.
 const DATA_BYTES_PER_STEP: usize = 256;
 /// The tag of strings in `model::index`: a prefix matches strings only.
@@ -199,8 +205,18 @@ impl Collection {
             Field::Created | Field::Modified | Field::Key => 1,
         };
         let weights = query.filters.iter().map(weight).fold(0, u64::saturating_add);
+        let marked = query.filters.iter().map(|filter| self.marked(filter)).fold(0, u64::saturating_add);
         let price = tested.saturating_mul(weights).saturating_add(rows);
+        let price = price.saturating_add(marked.saturating_mul(MARKED_COST_TESTS));
         Plan { collection: self, query, source: best.map_or(Source::All, Source::Ranges), price }
+    }
+
+    /// The configs that have more values of a filter's pattern than are indexed: they are tested by their data.
+    fn marked(&self, filter: &Filter) -> u64 {
+        let (Field::Slot(slot), Some(_)) = (filter.field, &filter.within) else { return 0 };
+        let Some(index) = self.index(slot) else { return 0 };
+        let mark = positions(index, &[only(TOO_MANY)], |item, bound| item.value().cmp(bound));
+        mark.iter().map(|(from, to)| to - from).sum()
     }
 
     /// The price of the rows of a page that is read from an index.
@@ -234,7 +250,8 @@ impl Collection {
         let from = size(skip(&query.page));
         let mut rows =
             FirstRows::new(from.saturating_add(size(query.page.limit)), query.sort, query.page.descending);
-        let reads_data = query.filters.iter().any(|filter| filter.empty_array_at.is_some());
+        let reads_data =
+            query.filters.iter().any(|filter| filter.empty_array_at.is_some() || filter.within.is_some());
         for config in records {
             let read = if reads_data { config.data.len() / DATA_BYTES_PER_STEP } else { 0 };
             steps.take(1 + config.entries.len() * query.filters.len() / 4 + read)?;
@@ -322,7 +339,12 @@ impl Collection {
             Field::Slot(slot) => {
                 let index = self.index(slot)?;
                 let ranges = positions(index, &spans, |item, bound| item.value().cmp(bound));
-                Ranges::Slot { index, ranges, has_arrays: self.repeated(slot) > 0 }
+                // A config has each value once, and the mark of too many values is its only entry.
+                let is_one =
+                    |span: &&Span| !is_one_value(span) || span.0 != Bound::Included(TOO_MANY.to_vec());
+                let values: Vec<&Span> = spans.iter().filter(is_one).collect();
+                let is_once = values.len() == 1 && values.iter().all(|span| is_one_value(span));
+                Ranges::Slot { index, ranges, has_arrays: self.repeated(slot) > 0 && !is_once }
             }
             Field::Created => Ranges::of_time(&self.indexes().by_created, &spans),
             Field::Modified => Ranges::of_time(&self.indexes().by_modified, &spans),
@@ -362,31 +384,6 @@ impl<'a> Ranges<'a> {
 
 fn in_ranges<'a, T: tree::Item>(index: &'a Tree<T>, ranges: &'a [(u64, u64)]) -> impl Iterator<Item = &'a T> {
     ranges.iter().flat_map(|(from, to)| index.from(*from).take(size(to - from)))
-}
-
-type Span = (Bound<Vec<u8>>, Bound<Vec<u8>>);
-
-/// The bounds of the values that a filter accepts; `None` when they have no bounds.
-fn spans(filter: &Filter) -> Option<Vec<Span>> {
-    let owned = |bound: &Bound<Box<[u8]>>| bound.as_ref().map(|bytes| bytes.to_vec());
-    Some(match &filter.test {
-        Test::AnyOf(values) => {
-            values.iter().map(|v| (Bound::Included(v.to_vec()), Bound::Included(v.to_vec()))).collect()
-        }
-        Test::Ranges(ranges) => ranges.iter().map(|(from, to)| (owned(from), owned(to))).collect(),
-        Test::Prefix(text) => {
-            let tag = if matches!(filter.field, Field::Slot(_)) { STRING_TAG } else { &[] };
-            let from = [tag, text.as_bytes()].concat();
-            // No UTF-8 text contains this byte, so this bound is above all texts with the prefix.
-            let to = [&from[..], &[0xFF]].concat();
-            vec![(Bound::Included(from), Bound::Excluded(to))]
-        }
-        // An empty array has a value and no entry.
-        Test::Exists(true) if matches!(filter.field, Field::Slot(_)) && filter.empty_array_at.is_none() => {
-            vec![(Bound::Unbounded, Bound::Unbounded)]
-        }
-        Test::Exists(_) | Test::NoneOf(_) => return None,
-    })
 }
 
 /// The ranges of positions that spans of values have in an index.

@@ -17,6 +17,7 @@ mod history;
 mod idempotency;
 mod indexes;
 mod keys;
+mod labels;
 mod lists;
 mod metrics;
 mod numbers;

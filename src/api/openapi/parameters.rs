@@ -186,7 +186,8 @@ fn filters() -> Parameter {
     let about = "Any further parameter is a filter on an indexed path: `db.port=5432` (repeated: any of the values), \
         `n[gte]=`, `n[gt]=`, `n[lte]=`, `n[lt]=`, `n[ne]=`, `name[prefix]=`, `name[in]=a,b`, `n[exists]=true`; also on \
         `created_at`, `modified_at` and `config_key`. Filters on several paths must all hold. A path that is not \
-        indexed is refused. `data.<path>` names a path that has the name of a parameter.";
+        indexed is refused; of the pattern `labels.*` a filter names a member (`labels.team=search`), of `items[].name` it is \
+        the path itself. `data.<path>` names a path that has the name of a parameter.";
     let any = ObjectBuilder::new()
         .schema_type(Type::Object)
         .additional_properties(Some(RefOr::T(Schema::from(text().build()))));

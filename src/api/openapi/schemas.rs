@@ -64,7 +64,9 @@ pub(super) fn pattern_of_keys() -> ObjectBuilder {
 
 /// A list of indexed paths.
 pub(super) fn paths(limits: &Limits) -> ArrayBuilder {
-    let path = text().description(Some("a path such as `db.port`; `\\.` is a literal dot"));
+    let path = text().description(Some(
+        "a path such as `db.port`, or a pattern such as `labels.*` or `items[].name`; `\\.` is a literal dot",
+    ));
     ArrayBuilder::new().items(path).max_items(Some(limits.indexes)).unique_items(true)
 }
 

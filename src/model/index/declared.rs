@@ -7,6 +7,8 @@
 //! **Invariants:** a value at the path that the schema accepts is of one of the kinds that are found. The search ends
 //! after [`PATH_SUBSCHEMAS_MAX`] subschemas and [`DEPTH_MAX`] nested ones; what it did not visit may be anything.
 
+mod parts;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::{BitAnd, BitOr},
@@ -14,11 +16,12 @@ use std::{
 
 use serde_json::{Map, Value};
 
-use super::IndexPath;
+use super::{IndexPath, Step};
 use crate::model::{
     limits::PATH_SUBSCHEMAS_MAX,
     schema::{self, References},
 };
+use parts::{Parts, members, parts_of_array};
 
 /// Subschemas that one visit of the search may nest: each takes some hundred bytes of the thread's stack.
 const DEPTH_MAX: usize = 300;
@@ -212,13 +215,18 @@ impl<'s> Types<'s> {
         Self { root: schema, references: schema.map(References::of).unwrap_or_default() }
     }
 
-    /// The types of a path; `None` when it does not resolve.
+    /// The types of a path, for a pattern those of all that it selects; `None` when it does not resolve.
     #[must_use]
     pub fn declared(&self, path: &IndexPath) -> Option<Declared> {
         let Some(root) = self.root else { return Some(Declared::ANY) };
+        let ways = path.steps.iter().map(|step| match step {
+            Step::Member(name) => Way::Member(name),
+            Step::AnyMember => Way::AnyMember,
+            Step::Elements => Way::Elements,
+        });
         let mut search = Search {
             references: &self.references,
-            segments: &path.segments,
+            ways: ways.collect(),
             known: BTreeMap::new(),
             open: BTreeSet::new(),
         };
@@ -227,18 +235,29 @@ impl<'s> Types<'s> {
     }
 }
 
+/// A step of a path.
+#[derive(Debug, Clone, Copy)]
+enum Way<'a> {
+    /// The member of a name that the schema must have.
+    Member(&'a str),
+    /// Every member.
+    AnyMember,
+    /// The elements of an array.
+    Elements,
+}
+
 /// The search for one path.
 struct Search<'a, 's> {
     references: &'a References<'s>,
-    segments: &'a [String],
-    /// What was found, by the address of a subschema and the number of members above it.
+    ways: Vec<Way<'a>>,
+    /// What was found, by the address of a subschema and the number of steps above it.
     known: BTreeMap<(usize, usize), Found>,
     /// What is being visited.
     open: BTreeSet<(usize, usize)>,
 }
 
 impl<'s> Search<'_, 's> {
-    /// What a subschema says of the path below the first `depth` members.
+    /// What a subschema says of the path below the first `depth` steps.
     fn visit(&mut self, part: &'s Value, depth: usize) -> Found {
         let Some(map) = part.as_object() else {
             let is_false = part == &Value::Bool(false);
@@ -265,7 +284,7 @@ impl<'s> Search<'_, 's> {
 
     /// The naming of a schema that has no members of its own.
     fn naming_without_members(&self, is_closed: bool, depth: usize) -> Naming {
-        if depth == self.segments.len() {
+        if depth == self.ways.len() {
             Naming::Named
         } else if is_closed {
             Naming::Missing
@@ -315,9 +334,14 @@ impl<'s> Search<'_, 's> {
     /// What the keywords of a subschema say by themselves.
     fn own(&mut self, map: &'s Map<String, Value>, depth: usize) -> Found {
         let kinds = own_kinds(map);
-        let Some(name) = self.segments.get(depth) else {
+        let Some(way) = self.ways.get(depth) else {
             let elements = if kinds.has(Kind::Array) { self.elements(map, depth) } else { Kinds::NONE };
             return Found { declared: Declared { kinds, elements }, naming: Naming::Named };
+        };
+        let name = match *way {
+            Way::Member(name) => name,
+            Way::AnyMember => return self.several(map, kinds, depth, (Kind::Object, members(map))),
+            Way::Elements => return self.several(map, kinds, depth, (Kind::Array, parts_of_array(map))),
         };
         let named = map.get("properties").and_then(|members| members.get(name));
         let naming = if named.is_some() || !map.keys().any(|keyword| constrains(keyword)) {
@@ -342,6 +366,39 @@ impl<'s> Search<'_, 's> {
             Some(_) | None => Declared::ANY,
         };
         Found { declared, naming }
+    }
+
+    /// What a subschema says of a path through any of several members or elements.
+    fn several(
+        &mut self,
+        map: &'s Map<String, Value>,
+        kinds: Kinds,
+        depth: usize,
+        (kind, parts): (Kind, Parts<'s>),
+    ) -> Found {
+        let is_free = !map.keys().any(|keyword| constrains(keyword) || applies(keyword));
+        let says = parts.is_said || (map.contains_key("type") && kinds.has(kind));
+        let naming = match (is_free, says) {
+            (true, _) => Naming::Free,
+            (false, true) => Naming::Named,
+            (false, false) if map.keys().any(|keyword| constrains(keyword)) => Naming::Missing,
+            (false, false) => Naming::Silent,
+        };
+        if !kinds.has(kind) {
+            let naming = if naming == Naming::Silent { Naming::Silent } else { Naming::Missing };
+            return Found { declared: Declared::NOTHING, naming };
+        }
+        if naming != Naming::Named {
+            return Found { declared: Declared::ANY, naming };
+        }
+        // What no keyword is about may be anything; the path is not named by that where others are.
+        let rest = if parts.named.is_empty() { Naming::Free } else { Naming::Missing };
+        let rest = parts.is_open.then_some(Found { declared: Declared::ANY, naming: rest });
+        let found = parts.named.into_iter().map(|part| self.visit(part, depth + 1)).chain(rest);
+        let nothing = Found { declared: Declared::NOTHING, naming: Naming::Missing };
+        let found = found.reduce(Found::or).unwrap_or(nothing);
+        let naming = if found.naming == Naming::Free { Naming::Named } else { found.naming };
+        Found { naming, ..found }
     }
 
     /// The kinds that the elements of an array may have.

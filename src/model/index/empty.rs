@@ -6,16 +6,18 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
+use super::Step;
+
 /// Whether the value at the path is an array without elements. `text` is the JSON text of stored data.
 #[must_use]
-pub fn has_empty_array(text: &str, segments: &[String]) -> bool {
+pub fn has_empty_array(text: &str, steps: &[Step]) -> bool {
     let mut deserializer = serde_json::Deserializer::from_str(text);
-    At(segments).deserialize(&mut deserializer).unwrap_or(false)
+    At(steps).deserialize(&mut deserializer).unwrap_or(false)
 }
 
-/// Reads the value below these members.
+/// Reads the value below these steps, none of which is any member.
 #[derive(Clone, Copy)]
-struct At<'a>(&'a [String]);
+struct At<'a>(&'a [Step]);
 
 impl<'de> DeserializeSeed<'de> for At<'_> {
     type Value = bool;
@@ -36,7 +38,9 @@ impl<'de> Visitor<'de> for At<'_> {
         let mut is_empty = false;
         while let Some(name) = map.next_key::<std::borrow::Cow<'de, str>>()? {
             match self.0.split_first() {
-                Some((first, rest)) if *first == name => is_empty = map.next_value_seed(At(rest))?,
+                Some((Step::Member(first), rest)) if *first == name => {
+                    is_empty = map.next_value_seed(At(rest))?;
+                }
                 Some(_) | None => drop(map.next_value::<IgnoredAny>()?),
             }
         }
@@ -44,6 +48,13 @@ impl<'de> Visitor<'de> for At<'_> {
     }
 
     fn visit_seq<S: SeqAccess<'de>>(self, mut items: S) -> Result<bool, S::Error> {
+        if let Some((Step::Elements, rest)) = self.0.split_first() {
+            let mut is_any_empty = false;
+            while let Some(is_empty) = items.next_element_seed(At(rest))? {
+                is_any_empty |= is_empty;
+            }
+            return Ok(is_any_empty);
+        }
         let is_empty = items.next_element::<IgnoredAny>()?.is_none();
         while items.next_element::<IgnoredAny>()?.is_some() {}
         Ok(is_empty && self.0.is_empty())
@@ -77,10 +88,11 @@ impl<'de> Visitor<'de> for At<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::index::IndexPath;
 
     #[test]
     fn an_empty_array_is_found_where_the_path_leads_and_nowhere_else() {
-        let path = |text: &str| text.split('.').map(str::to_owned).collect::<Vec<_>>();
+        let path = |text: &str| IndexPath::parse(text).unwrap().steps;
         let data = r#"{"a": [], "b": {"c": [], "d": [1]}, "e": [[]], "f": 1e400, "g": "[]", "h": {}, "i": null,
             "j": true, "k": -1.5, "l": [{"m": []}], "\u006e": []}"#;
         for (at, expected) in [
@@ -99,6 +111,9 @@ mod tests {
             ("l.m", false),
             ("a.x", false),
             ("none", false),
+            ("l[].m", true),
+            ("b[].m", false),
+            ("l[].x", false),
         ] {
             assert_eq!(has_empty_array(data, &path(at)), expected, "{at}");
         }

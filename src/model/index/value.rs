@@ -14,7 +14,8 @@ const NULL: u8 = 0x10;
 const FALSE: u8 = 0x20;
 const TRUE: u8 = 0x21;
 const NUMBER: u8 = 0x30;
-const STRING: u8 = 0x40;
+/// The first byte of every string, and of no other value.
+pub const STRING: u8 = 0x40;
 const ARRAY: u8 = 0x50;
 const OBJECT: u8 = 0x51;
 

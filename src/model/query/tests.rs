@@ -1,8 +1,10 @@
 //! Query strings and how they are parsed.
 
+use serde_json::Value;
+
 use super::*;
 use crate::model::{
-    index::{Build, Indexing},
+    index::{self, Build, Indexing},
     key::Key,
     time::Timestamp,
 };

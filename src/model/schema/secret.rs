@@ -60,6 +60,17 @@ struct Part {
     any_element: Vec<usize>,
 }
 
+/// A step on the way to one or several places of data.
+#[derive(Debug, Clone, Copy)]
+pub enum Way<'a> {
+    /// The member of a name.
+    Member(&'a str),
+    /// Every member.
+    AnyMember,
+    /// Every element.
+    AnyElement,
+}
+
 /// What is at a place of the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
@@ -135,6 +146,32 @@ impl SecretPlaces {
     pub fn at(&self, path: &[LocSegment]) -> Place {
         let mut steps = u64::MAX;
         self.at_within(path, &mut steps)
+    }
+
+    /// What is at any of the places that a path leads to.
+    #[must_use]
+    pub fn at_any(&self, path: &[Way<'_>]) -> Place {
+        let mut set = self.root.clone();
+        for (depth, way) in path.iter().enumerate() {
+            if self.is_secret(&set) {
+                return Place::Secret(depth);
+            }
+            set = match way {
+                Way::Member(name) => self.member(&set, name),
+                Way::AnyMember => self.any(&set, Part::all_members),
+                Way::AnyElement => self.any(&set, Part::all_elements),
+            };
+        }
+        match set.is_empty() {
+            true => Place::Open,
+            false if self.is_secret(&set) => Place::Secret(path.len()),
+            false => Place::AboveSecret,
+        }
+    }
+
+    /// The parts that may apply below what these apply to.
+    fn any(&self, set: &[usize], below: fn(&Part) -> Vec<usize>) -> Vec<usize> {
+        self.with_applied(set.iter().flat_map(|part| below(&self.parts[*part])).collect())
     }
 
     /// The same in so many steps; without them the place counts as secret.
@@ -314,6 +351,19 @@ impl Visit<'_> {
 }
 
 impl Part {
+    /// The parts that may apply to a member.
+    fn all_members(&self) -> Vec<usize> {
+        let patterns = self.patterns.iter().map(|(_, target)| target);
+        let named = self.members.values().chain(patterns).copied().flatten();
+        named.chain(self.other_members.iter().copied()).collect()
+    }
+
+    /// The parts that may apply to an element.
+    fn all_elements(&self) -> Vec<usize> {
+        let first = self.first_elements.iter().copied().flatten();
+        first.chain(self.other_elements.iter().chain(&self.any_element).copied()).collect()
+    }
+
     /// A node of the graph; `kept` names the parts of the nodes that are left.
     fn of(graph: &Graph<'_>, id: usize, kept: &BTreeMap<usize, usize>, draft: Draft) -> Self {
         let node = &graph.nodes[id];

@@ -237,7 +237,7 @@ impl Service {
         wanted: Wanted,
         deadline: Instant,
     ) -> Result<Listed, ListError> {
-        if list.is_short() {
+        if list.is_short() && list.is_quick_to_parse(state) {
             let query = Query::new(state, (list, keys), self.limits())?.at(wanted);
             if let Some(listed) = query.run_if_short() {
                 return Ok(listed);
@@ -415,6 +415,12 @@ struct Listed {
 }
 
 impl ListRequest {
+    /// Whether it takes no longer than about a millisecond to read the types that the schema declares for its paths.
+    fn is_quick_to_parse(&self, state: &State) -> bool {
+        let found = self.definition.as_ref().and_then(|key| state.definition(key));
+        found.is_none_or(|found| query::is_quick_to_parse(&self.params, &found.definition))
+    }
+
     /// Whether its parameters are read in less than about a millisecond.
     fn is_short(&self) -> bool {
         let bytes: usize = self.params.iter().map(|(name, text)| name.len() + text.len()).sum();

@@ -12,7 +12,7 @@ use crate::{
     state::State,
 };
 
-/// Refuses filters by secret values.
+/// Refuses filters by secret values; makes the filters quick to parse.
 pub(super) async fn check(
     service: &Service,
     principal: &Principal,
@@ -21,7 +21,10 @@ pub(super) async fn check(
 ) -> Result<(), Refusal> {
     let definition = scope.only_definition().filter(|_| !filters.is_empty());
     match definition.and_then(|key| state.definition(key.as_str())) {
-        Some(found) => service.check_filters(principal, found, filters).await,
+        Some(found) => {
+            service.read_declared(filters, &found.definition).await?;
+            service.check_filters(principal, found, filters).await
+        }
         None => Ok(()),
     }
 }

@@ -173,7 +173,7 @@ pub(super) fn prepare_write(
             create_definition(found, key, (indexes, schema.as_ref(), rules), (limits, budget, secrets))
         }
         Write::SetIndexes { indexes, expect, .. } => {
-            set_indexes(existing()?, (indexes, *expect), (rules, secrets))
+            set_indexes(existing()?, (indexes, *expect, state.feature_level()), (rules, secrets))
         }
         Write::DeleteDefinition { expect, restrict, .. } => {
             Ok(delete_definition(existing()?, *expect, *restrict))
@@ -254,13 +254,14 @@ fn check_definition(
         .map(|schema| Schema::compile(schema, rules))
         .transpose()
         .map_err(|violations| Invalid::Violations(within("json_schema", violations)))?;
-    let paths = index::check_paths(indexes, schema, limits.indexes).map_err(Invalid::Violations)?;
+    let paths =
+        index::check_paths(indexes, schema, limits.indexes, rules.level).map_err(Invalid::Violations)?;
     secrets.check_paths(compiled.as_ref().and_then(Schema::secrets), &paths)
 }
 
 fn set_indexes(
     found: &Collection,
-    (indexes, expect): (&[String], Expect),
+    (indexes, expect, level): (&[String], Expect, u32),
     ((validators, limits, budget), secrets): (Rules<'_>, Secrets<'_>),
 ) -> Result<PreparedWrite, Refusal> {
     let precondition = check_definition_expect(expect, found);
@@ -269,7 +270,8 @@ fn set_indexes(
     // Not compiled, but parsed and searched through its references for each path.
     budget.charge_compilation(found.schema.as_deref().unwrap_or_default())?;
     let schema = stored_schema(found)?;
-    let checked = index::check_paths(indexes, schema.as_ref(), limits.indexes).map_err(Invalid::Violations);
+    let checked =
+        index::check_paths(indexes, schema.as_ref(), limits.indexes, level).map_err(Invalid::Violations);
     let paths = rejection_first(&precondition, checked)?;
     if may_be_secret {
         let validator = validators.of(found, budget)?;
@@ -277,7 +279,7 @@ fn set_indexes(
     }
     if precondition.is_ok() {
         redefine::check_unique_stay_indexed(found, indexes)?;
-        if found.indexing.reassigned(&found.indexes, indexes).is_none() {
+        if found.indexing.reassigned(&found.indexes, indexes, level).is_none() {
             // The log would reindex all configs at once, however many there are.
             let text = "the indexed paths were changed too often while they are being indexed; ask again when that is done";
             return Err(Refusal::Conflict(text.into()));

@@ -78,8 +78,7 @@ pub(super) fn set_schema(
     let checked = compiled
         .map_err(|violations| Invalid::Violations(within("json_schema", violations)))
         .and_then(|compiled| {
-            let indexes = &found.definition.indexes;
-            let paths = index::check_paths(indexes, value, indexes.len()).map_err(Invalid::Violations)?;
+            let paths = index::check_stored_paths(&found.definition, value).map_err(Invalid::Violations)?;
             secrets.check_paths(compiled.as_deref().and_then(Schema::secrets), &paths)
         });
     rejection_first(&precondition, checked)?;
@@ -121,6 +120,8 @@ fn check_unique_paths(found: &Collection, paths: &[String]) -> Result<(), Invali
     for (place, path) in paths.iter().enumerate() {
         let msg = if found.definition.slot(path).is_none() {
             format!("`{path}` is no indexed path of the definition, so it can't be unique")
+        } else if found.definition.slot(path).is_some_and(index::is_pattern_slot) && index::is_pattern(path) {
+            format!("`{path}` may have several values of several members, so it can't be unique")
         } else if paths[..place].contains(path) {
             format!("`{path}` is listed twice")
         } else {

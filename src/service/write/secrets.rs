@@ -29,11 +29,11 @@ use crate::{
         access_key::Verb,
         document::Document,
         error::{Invalid, LocSegment, Violation},
-        index::IndexPath,
+        index::{IndexPath, Step},
         patch::{self, Patch, PatchFormat},
         record::Definition,
         redaction::{ResolveError, Stored, check_nulls, hide, may_keep, resolve},
-        schema::secret::{Place, SecretPlaces},
+        schema::secret::{Place, SecretPlaces, Way},
     },
     service::{
         Service,
@@ -192,8 +192,15 @@ impl<'a> Secrets<'a> {
 
 /// Whether a path leads to a secret place, or through or above one: an object is indexed by its whole value.
 pub(in crate::service) fn is_secret_path(places: &SecretPlaces, path: &IndexPath) -> bool {
-    let segments: Vec<LocSegment> = path.segments.iter().map(|name| name.as_str().into()).collect();
-    places.at(&segments) != Place::Open
+    let steps = path.steps.iter();
+    let way: Vec<Way<'_>> = steps
+        .map(|step| match step {
+            Step::Member(name) => Way::Member(name),
+            Step::AnyMember => Way::AnyMember,
+            Step::Elements => Way::AnyElement,
+        })
+        .collect();
+    places.at_any(&way) != Place::Open
 }
 
 fn in_data(error: ResolveError) -> Invalid {

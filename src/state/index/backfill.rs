@@ -41,13 +41,14 @@ pub(in crate::state) struct Reindexed {
 
 impl Reindexed {
     /// Adds a collection if all that the entry reindexes stays within the bounds.
-    fn add(&mut self, revision: Revision, collection: &Collection) -> bool {
+    fn add(&mut self, revision: Revision, collection: &Collection, patterns: usize) -> bool {
         let so_far = if self.revision == revision { *self } else { Self { revision, ..Self::default() } };
         let configs = collection.by_key.len().saturating_add(so_far.configs.into());
         let Some(configs) = u32::try_from(configs).ok().filter(|_| configs <= REINDEX_CONFIGS_MAX) else {
             return false;
         };
-        let data = collection.configs().map(|config| config.data.len());
+        // Each pattern may select all values.
+        let data = collection.configs().map(|config| config.data.len().saturating_mul(patterns.max(1)));
         let bytes = data.fold(so_far.bytes as usize, usize::saturating_add);
         let Some(bytes) = u32::try_from(bytes).ok().filter(|_| bytes <= REINDEX_BYTES_MAX) else {
             return false;
@@ -89,17 +90,19 @@ impl State {
     ) {
         let Some(old) = self.remove_collection(key) else { return };
         let before = Arc::clone(&old.definition);
-        let assignment = before.indexing.reassigned(&before.indexes, indexes);
+        let level = self.feature_level();
+        let assignment = before.indexing.reassigned(&before.indexes, indexes, level);
         let (slots, next) = match &assignment {
             Some(assignment) => (assignment.slots.clone(), assignment.next),
             None => {
-                let fresh = Indexing::fresh(indexes.len());
+                let fresh = Indexing::of(indexes, level);
                 (fresh.slots, fresh.next)
             }
         };
         let is_same =
             assignment.as_ref().is_some_and(|assignment| assignment.added.is_empty() && !assignment.dropped);
-        let at_once = !is_same && (assignment.is_none() || self.may_reindex(context, &old));
+        let at_once =
+            !is_same && (assignment.is_none() || self.may_reindex(context, &old, pattern_count(&slots)));
         let build = match assignment {
             _ if at_once => None,
             // The same paths, perhaps in another order: a build in progress continues.
@@ -134,11 +137,11 @@ impl State {
     }
 
     /// Whether a collection is small enough to be reindexed in the entry that is being applied.
-    fn may_reindex(&mut self, context: EntryContext, collection: &Collection) -> bool {
+    fn may_reindex(&mut self, context: EntryContext, collection: &Collection, patterns: usize) -> bool {
         if self.feature_level() < BYTES_LEVEL {
             return collection.by_key.len() <= REINDEX_CONFIGS_MAX;
         }
-        self.reindexed.add(context.revision, collection)
+        self.reindexed.add(context.revision, collection, patterns)
     }
 
     /// Applies a step of a build, unless the build has passed it.
@@ -192,13 +195,15 @@ impl Collection {
 
     /// The configs of the next step, and whether it is the last.
     fn next_build_step(&self) -> (Vec<Arc<Config>>, bool) {
-        let from = self.definition.indexing.build.as_ref().map_or(0, |build| self.processed(build));
+        let build = self.definition.indexing.build.as_ref();
+        let from = build.map_or(0, |build| self.processed(build));
+        let patterns = build.map_or(0, |build| pattern_count(&build.slots));
         let (mut configs, mut bytes) = (Vec::new(), 0);
         for item in self.by_key.from(from) {
             if configs.len() >= BUILD_STEP_CONFIGS_MAX || bytes >= BUILD_STEP_BYTES_MAX {
                 return (configs, false);
             }
-            bytes += item.record.data.len();
+            bytes += item.record.data.len().saturating_mul(patterns.max(1));
             configs.push(Arc::clone(&item.record));
         }
         (configs, true)
@@ -262,6 +267,11 @@ impl StepBuilder {
         }
         (*entries != *config.entries).then(|| entries.into())
     }
+}
+
+/// How many of the slots are of patterns.
+fn pattern_count(slots: &[u16]) -> usize {
+    slots.iter().filter(|slot| index::is_pattern_slot(**slot)).count()
 }
 
 /// The parsed data of a config. It was valid JSON when it was stored.

@@ -1,14 +1,15 @@
 //! Whether one record meets the conditions of a query.
 //!
 //! **Invariant:** a test costs no more than a binary search for each index entry of the record that it concerns, however
-//! many values its filter names; where an empty array may be the only value, also the reading of the data.
+//! many values its filter names; where an empty array may be the only value, or a pattern has more values than are
+//! indexed, also the reading of the data.
 
 use std::ops::Bound;
 
 use super::STRING_TAG;
 use crate::model::{
-    index::has_empty_array,
-    query::{Bytes, ConfigQuery, Field, Filter, Test},
+    index::{Step, TOO_MANY, has_empty_array, values_at},
+    query::{Bytes, ConfigQuery, Field, Filter, Test, Within},
     record::{Config, Entry},
     time::Timestamp,
 };
@@ -38,14 +39,13 @@ pub(super) fn holds(filter: &Filter, config: &Config) -> bool {
     match filter.field {
         Field::Slot(slot) => {
             let entries = entries_of(config, slot);
-            match &filter.test {
-                Test::Exists(expected) => has_value(filter, entries, config) == *expected,
-                Test::NoneOf(others) => {
-                    has_value(filter, entries, config)
-                        && !entries.iter().any(|entry| is_one_of(others, &entry.value))
+            match &filter.within {
+                None => holds_of(filter, entries.iter().map(|entry| &*entry.value), config),
+                Some(within) if entries.first().is_some_and(|first| *first.value == *TOO_MANY) => {
+                    holds_by_data(filter, within, config)
                 }
-                Test::AnyOf(_) | Test::Ranges(_) | Test::Prefix(_) => {
-                    entries.iter().any(|entry| accepts(&filter.test, &entry.value, STRING_TAG))
+                Some(within) => {
+                    holds_of(filter, below(entries, &within.prefix).iter().map(|entry| &*entry.value), config)
                 }
             }
         }
@@ -55,10 +55,39 @@ pub(super) fn holds(filter: &Filter, config: &Config) -> bool {
     }
 }
 
-/// Whether a record has a value where a filter asks for one. An empty array is one, and only the data tell of it.
-fn has_value(filter: &Filter, entries: &[Entry], config: &Config) -> bool {
-    let is_empty_array = |path: &Vec<String>| has_empty_array(&config.data, path);
-    !entries.is_empty() || filter.empty_array_at.as_ref().is_some_and(is_empty_array)
+/// The entries that begin with a prefix. They are next to each other.
+fn below<'e>(entries: &'e [Entry], prefix: &[u8]) -> &'e [Entry] {
+    let from = entries.partition_point(|entry| &*entry.value < prefix);
+    let rest = &entries[from..];
+    &rest[..rest.partition_point(|entry| entry.value.starts_with(prefix))]
+}
+
+/// Whether a record with these values meets a filter.
+fn holds_of<'v>(
+    filter: &Filter,
+    mut values: impl Iterator<Item = &'v [u8]> + Clone,
+    config: &Config,
+) -> bool {
+    // An empty array is a value, and only the data tell of it.
+    let is_empty_array = |path: &Vec<Step>| has_empty_array(&config.data, path);
+    let has_any = |values: &mut dyn Iterator<Item = &'v [u8]>| {
+        values.next().is_some() || filter.empty_array_at.as_ref().is_some_and(is_empty_array)
+    };
+    match &filter.test {
+        Test::Exists(expected) => has_any(&mut values) == *expected,
+        Test::NoneOf(others) => has_any(&mut values.clone()) && !values.any(|value| is_one_of(others, value)),
+        Test::AnyOf(_) | Test::Ranges(_) | Test::Prefix(_) => {
+            values.any(|value| accepts(&filter.test, value, STRING_TAG))
+        }
+    }
+}
+
+/// The same for a record that has more values than are indexed.
+fn holds_by_data(filter: &Filter, within: &Within, config: &Config) -> bool {
+    // Stored data were parsed when they were written.
+    let data = serde_json::from_str(&config.data).unwrap_or_default();
+    let (values, _) = values_at(&within.steps, &within.prefix, &data);
+    holds_of(filter, values.iter().map(|value| &**value), config)
 }
 
 /// Whether a value is one of these, which ascend.

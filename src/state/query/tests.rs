@@ -7,6 +7,7 @@ use crate::{
     model::{
         index::Indexing,
         key::Key,
+        query::Test,
         record::{Definition, Entry},
         time::Timestamp,
     },
@@ -70,7 +71,7 @@ fn filter() -> impl Strategy<Value = Filter> {
         (bound(), bound()).prop_map(|range| Test::Ranges(vec![range])),
         any::<bool>().prop_map(Test::Exists),
     ];
-    (field, test).prop_map(|(field, test)| Filter { field, test, empty_array_at: None })
+    (field, test).prop_map(|(field, test)| Filter { field, test, empty_array_at: None, within: None })
 }
 
 proptest! {
@@ -105,4 +106,5 @@ proptest! {
     }
 }
 
+mod patterns;
 mod typed;

@@ -122,3 +122,50 @@ fn the_search_ends_and_what_it_did_not_see_may_be_anything() {
     let schema = json!({"properties": {"a": deep}});
     assert_eq!(find(&schema, "a"), Some(ANY.to_vec()));
 }
+
+#[test]
+fn patterns_resolve_through_the_schemas_of_members_and_elements() {
+    let schema = json!({
+        "$defs": {"Item": {"properties": {"name": {"type": "string"}}}},
+        "properties": {
+            "labels": {"type": "object", "additionalProperties": {"type": "string"}},
+            "limits": {"type": "object", "properties": {"cpu": {"type": "integer"}},
+                       "patternProperties": {"^x-": {"type": "boolean"}}, "additionalProperties": false},
+            "open": {"type": "object"},
+            "closed": {"type": "object", "additionalProperties": false},
+            "any": {},
+            "maybe": {"anyOf": [{"type": "object", "additionalProperties": {"type": "null"}}, {"type": "string"}]},
+            "items": {"type": "array", "items": {"$ref": "#/$defs/Item"}},
+            "tuple": {"type": "array", "prefixItems": [{"$ref": "#/$defs/Item"}], "items": false},
+            "grid": {"items": {"items": {"$ref": "#/$defs/Item"}}},
+            "groups": {"additionalProperties": {"type": "array", "items": {"$ref": "#/$defs/Item"}}}
+        }
+    });
+    for (path, expected) in [
+        ("labels.*", Some(vec!["string"])),
+        ("limits.*", Some(vec!["boolean", "number"])),
+        ("open.*", Some(ANY.to_vec())),
+        ("any.*", Some(ANY.to_vec())),
+        ("any.*[].x", Some(ANY.to_vec())),
+        ("maybe.*", Some(vec!["null"])),
+        ("items[].name", Some(vec!["string"])),
+        ("tuple[].name", Some(vec!["string"])),
+        ("grid[][].name", Some(vec!["string"])),
+        ("groups.*[].name", Some(vec!["string"])),
+        ("closed.*", None),
+        ("items.*", None),
+        ("items[].nmae", None),
+        ("labels[].x", None),
+        ("labels.*.x", None),
+        ("groups.*.name", None),
+        ("none.*", None),
+    ] {
+        assert_eq!(find(&schema, path), expected, "{path}");
+    }
+    let draft7 = json!({
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "properties": {"t": {"items": [{"properties": {"n": {"type": "integer"}}}],
+                             "additionalItems": {"properties": {"n": {"type": "string"}}}}}
+    });
+    assert_eq!(find(&draft7, "t[].n"), Some(vec!["number", "string"]));
+}
