@@ -1,7 +1,8 @@
 //! Lists of definitions and of configs: the first page, and the pages that cursors name.
 //!
 //! ```text
-//! list ─┬─ first page: a state as fresh as requested ─ run the query ─ pin the state when there is a next page
+//! list ─┬─ at an earlier revision: `past`
+//!       ├─ first page: a state as fresh as requested ─ run the query ─ pin the state when there is a next page
 //!       └─ cursor ─ is it of this list? ─┬─ this node holds the state: `page_of_pinned`
 //!                                        └─ another node holds it: `page::fetch`
 //! ```
@@ -26,8 +27,10 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::{
     cursor::{Cursor, Fingerprint},
+    past::{NoPast, PastPage},
     pinned::end_use,
     records::ListRecords,
+    wait_until_applied,
 };
 use crate::{
     model::{
@@ -96,6 +99,8 @@ pub struct ListPage {
     pub reservation: Reservation,
     /// The places of what is not shown of its configs.
     pub redacted: RedactedPlaces,
+    /// The definition of the configs of an earlier revision, as it was then.
+    pub(super) then: Option<Arc<Definition>>,
 }
 
 /// Why a list was refused.
@@ -135,9 +140,12 @@ impl Service {
             self.check_filters(principal, found, &list.params).await?;
         }
         let definition = list.definition.clone();
+        let params = if list.past().is_some() { list.params.clone() } else { Vec::new() };
         let page = self.page(list, (keys, fingerprint), page, source).await?;
         match definition.filter(|_| principal.key.is_some()) {
-            Some(definition) => Ok(Box::pin(self.redact_page(principal, &definition, page)).await?),
+            Some(definition) => {
+                Ok(Box::pin(self.redact_page(principal, (&definition, &params), page)).await?)
+            }
             None => Ok(page),
         }
     }
@@ -146,12 +154,26 @@ impl Service {
     async fn redact_page(
         &self,
         principal: &Principal,
-        definition: &str,
+        (definition, params): (&str, &[(String, String)]),
         mut page: ListPage,
     ) -> Result<ListPage, Refusal> {
-        let redaction = self.redaction(principal, &self.applied(), (definition, page.revision)).await?;
+        let now = self.applied();
+        let redaction = self.redaction(principal, &now, (definition, page.revision)).await?;
+        let then = match page.then.take() {
+            None => None,
+            Some(then) => {
+                let found = now.definition(definition).map(|found| &found.definition);
+                self.check_past_filters(principal, (&then, found), params).await?;
+                Some(self.redaction_of(principal, &then).await?)
+            }
+        };
         if let ListRecords::Configs(configs) = page.records {
-            let (shown, redacted) = self.redact(redaction, configs).await?;
+            let (mut shown, mut redacted) = self.redact(redaction, configs).await?;
+            if let Some(then) = then {
+                let (shown_then, places) = self.redact(then, shown).await?;
+                shown = shown_then;
+                redacted.extend(places);
+            }
             let records = ListRecords::Configs(shown);
             // `null` may be longer than what it stands for.
             let bytes = records.bytes();
@@ -170,6 +192,9 @@ impl Service {
         page: Page,
         source: PageSource,
     ) -> Result<ListPage, ListError> {
+        if let Some(at) = list.past() {
+            return self.page_of_past((list, keys, fingerprint), at, page, source).await;
+        }
         match source {
             PageSource::Fresh(consistency) => {
                 self.first_page((&list, &keys, fingerprint), page, consistency).await
@@ -205,6 +230,7 @@ impl Service {
             next,
             reservation,
             redacted: RedactedPlaces::default(),
+            then: None,
         })
     }
 
@@ -230,7 +256,7 @@ impl Service {
     }
 
     /// Runs a list on a state: here when that is short, else on the threads for long work.
-    async fn run_list(
+    pub(super) async fn run_list(
         &self,
         state: &Arc<State>,
         (list, keys): (&ListRequest, &KeySet),
@@ -250,6 +276,47 @@ impl Service {
             query.run(&|| cancel.is_over()).ok_or_else(|| late().into())
         };
         self.inner.cpu_pool.run(Weight::List, deadline, work).await?
+    }
+
+    /// A page of an earlier state, which this node makes or another member.
+    async fn page_of_past(
+        &self,
+        (list, keys, fingerprint): (ListRequest, KeySet, Fingerprint),
+        at: Revision,
+        page: Page,
+        source: PageSource,
+    ) -> Result<ListPage, ListError> {
+        let consensus = self.consensus_or_refusal()?;
+        let (state, number) = match source {
+            PageSource::Fresh(consistency) => (self.view(consistency).await?, page.page),
+            PageSource::Cursor(cursor) if cursor.fingerprint == fingerprint && cursor.revision == at => {
+                // Another node may have applied it first.
+                let deadline = Instant::now() + self.inner.options.read_timeout;
+                wait_until_applied(consensus, at, deadline).await?;
+                (consensus.state(), cursor.page)
+            }
+            PageSource::Cursor(_) => return Err(foreign_cursor().into()),
+        };
+        Self::check_revision(&state, at, "query")?;
+        drop(state);
+        let place = (number, page.limit);
+        let (PastPage { records, total, definition }, reservation) =
+            match self.past_page((&list, &keys), at, place, Share::Callers).await {
+                Ok(found) => {
+                    let reservation = self.reserve_page(&found.records)?;
+                    (found, reservation)
+                }
+                Err(NoPast::Refused(error)) => return Err(error),
+                Err(NoPast::Elsewhere(why)) => {
+                    let cursor = Cursor { node: self.node_id(), revision: at, page: number, fingerprint };
+                    self.fetch_past_page(consensus, (cursor, why), (list, keys), page.limit).await?
+                }
+            };
+        let page = Page { page: number, ..page };
+        let next = next_page(&page, total);
+        let next = next.map(|page| Cursor { node: self.node_id(), revision: at, page, fingerprint });
+        let redacted = RedactedPlaces::default();
+        Ok(ListPage { records, total, page, revision: at, next, reservation, redacted, then: definition })
     }
 
     async fn page_of_cursor(
@@ -277,6 +344,7 @@ impl Service {
             next,
             reservation,
             redacted: RedactedPlaces::default(),
+            then: None,
         })
     }
 
@@ -398,23 +466,29 @@ impl<'a> Query<'a> {
 
 /// Which records of a list are wanted.
 #[derive(Debug, Clone, Copy)]
-struct Wanted {
-    page: u64,
-    limit: u64,
+pub(super) struct Wanted {
+    pub(super) page: u64,
+    pub(super) limit: u64,
     /// All records, unless the list is a walk from its place in an index, which costs the same at any depth.
-    all: bool,
+    pub(super) all: bool,
 }
 
 /// The records of a list that were found.
-struct Listed {
-    records: ListRecords,
+pub(super) struct Listed {
+    pub(super) records: ListRecords,
     /// The number of records on all pages.
-    total: u64,
+    pub(super) total: u64,
     /// Whether these are all of them.
     is_all: bool,
 }
 
 impl ListRequest {
+    /// The earlier revision whose state is listed.
+    pub(super) fn past(&self) -> Option<Revision> {
+        let text = self.params.iter().rev().find(|(name, _)| name == query::PAST).map(|(_, text)| text)?;
+        text.parse().ok()
+    }
+
     /// Whether its parameters are read in less than about a millisecond.
     fn is_short(&self) -> bool {
         let bytes: usize = self.params.iter().map(|(name, text)| name.len() + text.len()).sum();

@@ -8,6 +8,7 @@
 //! | How does a page come from the node that holds its state? | `page` |
 //! | What is in a cursor? | `cursor` |
 //! | Which states are retained for cursors, and for how long? | `pinned` |
+//! | How is a list at an earlier revision answered? | `past` |
 //! | What is on a page, and how is it cut for a call? | `records` |
 //!
 //! A linearizable read on any node waits until this node has applied a *read index*: an index of the log that the
@@ -19,6 +20,7 @@
 pub(crate) mod cursor;
 pub(crate) mod list;
 mod page;
+pub(super) mod past;
 pub(super) mod pinned;
 pub(crate) mod records;
 mod shared_index;

@@ -89,6 +89,11 @@ impl Replay {
                     self.definitions.insert(id, key.clone());
                     items.push(RecordChange::Definition { key, is_new: before.is_none(), after });
                 }
+                StoredEdit::DefinitionWithBefore { before, after } => {
+                    let key = before.key.clone();
+                    self.definitions.insert(before.id, key.clone());
+                    items.push(RecordChange::Definition { key, is_new: false, after });
+                }
                 StoredEdit::Config { definition, key, before, after } => {
                     let before = before.map_or(Before::Nothing, |_| Before::Unknown);
                     let definition = self.definition_key(definition, change.revision)?;
@@ -129,7 +134,11 @@ impl Replay {
         for change in self.consensus.store().history().changes_from(at)? {
             let found = change?.edits.into_iter().find_map(|edit| match edit {
                 StoredEdit::Definition { id, key, .. } if id == sought => Some(key),
+                StoredEdit::DefinitionWithBefore { before, .. } if before.id == sought => {
+                    Some(before.key.clone())
+                }
                 StoredEdit::Definition { .. }
+                | StoredEdit::DefinitionWithBefore { .. }
                 | StoredEdit::Reindexed { .. }
                 | StoredEdit::Config { .. }
                 | StoredEdit::ConfigWithBefore { .. }

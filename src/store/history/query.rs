@@ -121,11 +121,13 @@ impl HistoryEntry {
         let first = edits.next()?;
         let existed = match &first {
             StoredEdit::Definition { before, .. } | StoredEdit::Config { before, .. } => before.is_some(),
-            StoredEdit::ConfigWithBefore { .. } => true,
+            StoredEdit::ConfigWithBefore { .. } | StoredEdit::DefinitionWithBefore { .. } => true,
             StoredEdit::Reindexed { .. } | StoredEdit::Remember(_) | StoredEdit::Forget(_) => return None,
         };
         let after = match edits.last().unwrap_or(first) {
-            StoredEdit::Definition { after, .. } => after.map_or(AfterImage::Deleted, AfterImage::Definition),
+            StoredEdit::Definition { after, .. } | StoredEdit::DefinitionWithBefore { after, .. } => {
+                after.map_or(AfterImage::Deleted, AfterImage::Definition)
+            }
             StoredEdit::Config { after, .. } | StoredEdit::ConfigWithBefore { after, .. } => {
                 after.map_or(AfterImage::Deleted, AfterImage::Config)
             }
@@ -247,6 +249,25 @@ impl History {
             HistoryError::Gap { after: revision - 1, upto: revision }
         })?;
         SegmentLookup::new(self, span, subject).config_written_at(revision)
+    }
+
+    /// The definition of this key that the change at a revision wrote, if the change is still on this disk. Blocking.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    pub(super) fn definition_written_at(
+        &self,
+        key: &str,
+        revision: Revision,
+    ) -> Result<Option<Arc<Definition>>, HistoryError> {
+        let spans = self.spans().all;
+        let span = spans.into_iter().find(|span| span.after < revision && span.upto >= revision);
+        let Some(span) = span else { return Ok(None) };
+        let subject = Subject::Definition(key.into());
+        match SegmentLookup::new(self, span, &subject).written_at(revision)? {
+            Some(AfterImage::Definition(definition)) => Ok(Some(definition)),
+            Some(AfterImage::Deleted | AfterImage::Config(_)) | None => Ok(None),
+        }
     }
 
     /// The last revision whose change was made at a time or before it, as far as this node knows; 0 when
@@ -378,6 +399,7 @@ impl<'a> SegmentLookup<'a> {
             StoredEdit::Config { before: Some(before), .. } => Some(self.config_written_at(before)?),
             StoredEdit::Config { before: None, .. } => None,
             StoredEdit::Definition { .. }
+            | StoredEdit::DefinitionWithBefore { .. }
             | StoredEdit::Reindexed { .. }
             | StoredEdit::Remember(_)
             | StoredEdit::Forget(_) => return Ok(None),
@@ -385,16 +407,23 @@ impl<'a> SegmentLookup<'a> {
         Ok(Some(AsOf::Value(before)))
     }
 
-    fn config_written_at(&mut self, revision: Revision) -> Result<Arc<Config>, HistoryError> {
+    /// What the change at a revision made of the record; `None` when it did not change it.
+    fn written_at(&mut self, revision: Revision) -> Result<Option<AfterImage>, HistoryError> {
         let subject = self.subject;
         let found = self.history.with_index(self.span, |index| {
             index.find(subject, revision.saturating_sub(1), revision).collect::<Vec<_>>()
         })?;
         for (_, offset) in found {
-            let entry = HistoryEntry::of(self.change(offset)?, subject);
-            if let Some(AfterImage::Config(config)) = entry.map(|entry| entry.after) {
-                return Ok(config);
+            if let Some(entry) = HistoryEntry::of(self.change(offset)?, subject) {
+                return Ok(Some(entry.after));
             }
+        }
+        Ok(None)
+    }
+
+    fn config_written_at(&mut self, revision: Revision) -> Result<Arc<Config>, HistoryError> {
+        if let Some(AfterImage::Config(config)) = self.written_at(revision)? {
+            return Ok(config);
         }
         let text = format!("the history has no change of the config at revision {revision}");
         Err(StoreError::Damaged(text).into())
