@@ -290,6 +290,27 @@ fn changes_of_the_history() {
 }
 
 #[test]
+fn a_change_of_the_history_with_the_definition_before() {
+    let definition = Definition {
+        id: 5,
+        key: key("d"),
+        indexes: vec!["a".into()],
+        schema: None,
+        indexing: Indexing { slots: vec![0], next: 1, build: None },
+        created_at: Timestamp(100),
+        modified_at: Timestamp(200),
+        revision: 6,
+        unique: vec![],
+    };
+    let edits = vec![StoredEdit::DefinitionWithBefore { before: Arc::new(definition), after: None }];
+    let (revision, at, by, reason) = (7, Timestamp(300), "root".into(), None);
+    wire(
+        &StoredChange { revision, at, by, reason, edits },
+        "07ac0204726f6f74000106050164010161000100010064c801060000",
+    );
+}
+
+#[test]
 fn places_members_and_identities() {
     wire(&Position { index: 300, raft_meta: vec![1, 2, 3] }, "ac0203010203");
     let member = Member { id: 2, api_addr: "127.0.0.1:8102".into(), peer_addr: "127.0.0.1:8202".into() };

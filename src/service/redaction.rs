@@ -273,9 +273,7 @@ impl Service {
         (then, now): (&Arc<Definition>, Option<&Arc<Definition>>),
         params: &[(String, String)],
     ) -> Result<(), Refusal> {
-        if principal.key.is_none()
-            || principal.authorize(Verb::Reveal, Some(then.key.as_str())).is_ok()
-        {
+        if principal.key.is_none() || principal.authorize(Verb::Reveal, Some(then.key.as_str())).is_ok() {
             return Ok(());
         }
         for marked in now.into_iter().chain([then]).filter(|definition| definition.may_have_secrets()) {
@@ -310,7 +308,10 @@ impl Service {
     #[must_use]
     pub fn is_indexed(&self, principal: &Principal, definition: &str, path: &str) -> bool {
         principal.authorize(Verb::Read, Some(definition)).is_ok()
-            && self.applied().definition(definition).is_some_and(|found| found.definition.slot(path).is_some())
+            && self
+                .applied()
+                .definition(definition)
+                .is_some_and(|found| found.definition.slot(path).is_some())
     }
 
     /// Whether an event has data that a caller may not be shown.

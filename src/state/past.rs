@@ -85,11 +85,8 @@ impl Past {
             later.definition.revision == definition.revision && later.definition.indexing.build.is_none();
         let work = Work { definition: finished(definition), same_paths, left: 0, is_over };
         let is_edited = same_paths && replaced.len() as u64 <= later.by_key.len() / EDITED_PART;
-        let (collection, own_bytes) = if is_edited {
-            work.edited(later, replaced)?
-        } else {
-            work.built(later, replaced)?
-        };
+        let (collection, own_bytes) =
+            if is_edited { work.edited(later, replaced)? } else { work.built(later, replaced)? };
         past.insert_collection(collection);
         Some(Self { state: Arc::new(past), own_bytes: self.own_bytes.saturating_add(own_bytes) })
     }

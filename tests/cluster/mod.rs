@@ -12,6 +12,7 @@ mod history;
 mod indexing;
 mod members;
 mod monotone;
+mod past;
 mod rebuild;
 mod refusal;
 mod restart;

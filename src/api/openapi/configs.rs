@@ -51,9 +51,11 @@ pub(super) fn operations() -> Vec<Entry> {
         describe(Get, ALL, "configs", "list_configs", "List configs")
             .description(
                 "Filters and sorts use indexes, never a scan of all configs. `total` counts all matches. 409 while an index \
-                 that the list needs is being built.",
+                 that the list needs is being built. With `revision`, the list as it was at that revision, by the \
+                 definition of then.",
             )
             .parameters(&["page", "limit", "sort_configs", "sort_order", "search", "cursor", "filters"])
+            .parameters(&["list_revision"])
             .parameters(READ_PARAMETERS)
             .success(200, "configs found", ("ConfigPage", page), &["Link", REDACTED])
             .refusals(READ_REFUSALS)

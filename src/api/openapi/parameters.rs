@@ -58,6 +58,13 @@ fn other_parameters() -> Vec<(&'static str, Parameter)> {
             "The config as of this revision; 422 when the revision does not exist yet.",
             integer(0),
         ),
+        query(
+            "list_revision",
+            "revision",
+            "The list as it was at this revision; 422 when the revision does not exist yet. `$revision` where an indexed \
+             path has the name `revision`, which is a filter then.",
+            integer(0).into(),
+        ),
         plain("before", "Only changes before this revision.", integer(0)),
         query(
             "audit_after",

@@ -251,11 +251,7 @@ impl Service {
 
     /// Refuses a revision that a state has not reached, and one of which the history is not retained. `part`: the part of
     /// the request that names the revision.
-    pub(in crate::service) fn check_revision(
-        state: &State,
-        at: Revision,
-        part: &str,
-    ) -> Result<(), Refusal> {
+    pub(in crate::service) fn check_revision(state: &State, at: Revision, part: &str) -> Result<(), Refusal> {
         let now = state.revision();
         if at > now {
             let text =

@@ -27,19 +27,17 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::{
     cursor::{Cursor, Fingerprint},
-    past::{NoPast, PastPage},
     pinned::end_use,
+    query::{Listed, Query, Wanted, late},
     records::ListRecords,
-    wait_until_applied,
 };
 use crate::{
     model::{
         access_key::Verb,
-        error::{Invalid, Rejection, Violation},
+        error::Violation,
         key_set::KeySet,
-        limits::Limits,
-        query::{self, ConfigQuery, DefinitionQuery, Page, QueryError},
-        record::{Config, Definition, Revision},
+        query::{self, Page},
+        record::{Definition, Revision},
         redaction::RedactedPlaces,
     },
     peer::codec::encode,
@@ -49,17 +47,15 @@ use crate::{
         memory_budget::{Reservation, Share},
         view::visible,
     },
-    state::{Collection, State, query::QueryResult},
+    state::State,
 };
 
 /// Parameters that do not decide which records a list has: the place in it, and how fresh its first page must be.
 pub(crate) const PLACE_PARAMETERS: [&str; 5] =
     ["cursor", "page", "consistency", "max_staleness_ms", "min_revision"];
 
-/// The price of a list, in tests of a config, up to which it is answered on the thread that took the request: less
-/// than a millisecond.
-const SHORT_LIST_PRICE: u64 = 4096;
-/// Bytes of parameters up to which they are: a value takes a microsecond to parse and to look up.
+/// Bytes of parameters up to which a list is answered on the thread that took the request: a value takes a microsecond to
+/// parse and to look up.
 const SHORT_PARAMS_BYTES: usize = 2 << 10;
 /// Bytes of records up to which a page is rendered as a whole before it is sent.
 pub(crate) const BUFFERED_PAGE_BYTES_MAX: u64 = 4 << 20;
@@ -278,47 +274,6 @@ impl Service {
         self.inner.cpu_pool.run(Weight::List, deadline, work).await?
     }
 
-    /// A page of an earlier state, which this node makes or another member.
-    async fn page_of_past(
-        &self,
-        (list, keys, fingerprint): (ListRequest, KeySet, Fingerprint),
-        at: Revision,
-        page: Page,
-        source: PageSource,
-    ) -> Result<ListPage, ListError> {
-        let consensus = self.consensus_or_refusal()?;
-        let (state, number) = match source {
-            PageSource::Fresh(consistency) => (self.view(consistency).await?, page.page),
-            PageSource::Cursor(cursor) if cursor.fingerprint == fingerprint && cursor.revision == at => {
-                // Another node may have applied it first.
-                let deadline = Instant::now() + self.inner.options.read_timeout;
-                wait_until_applied(consensus, at, deadline).await?;
-                (consensus.state(), cursor.page)
-            }
-            PageSource::Cursor(_) => return Err(foreign_cursor().into()),
-        };
-        Self::check_revision(&state, at, "query")?;
-        drop(state);
-        let place = (number, page.limit);
-        let (PastPage { records, total, definition }, reservation) =
-            match self.past_page((&list, &keys), at, place, Share::Callers).await {
-                Ok(found) => {
-                    let reservation = self.reserve_page(&found.records)?;
-                    (found, reservation)
-                }
-                Err(NoPast::Refused(error)) => return Err(error),
-                Err(NoPast::Elsewhere(why)) => {
-                    let cursor = Cursor { node: self.node_id(), revision: at, page: number, fingerprint };
-                    self.fetch_past_page(consensus, (cursor, why), (list, keys), page.limit).await?
-                }
-            };
-        let page = Page { page: number, ..page };
-        let next = next_page(&page, total);
-        let next = next.map(|page| Cursor { node: self.node_id(), revision: at, page, fingerprint });
-        let redacted = RedactedPlaces::default();
-        Ok(ListPage { records, total, page, revision: at, next, reservation, redacted, then: definition })
-    }
-
     async fn page_of_cursor(
         &self,
         list: ListRequest,
@@ -392,94 +347,8 @@ impl Service {
 }
 
 /// The number of the page after this one, if there is one.
-fn next_page(page: &Page, total: u64) -> Option<u64> {
+pub(super) fn next_page(page: &Page, total: u64) -> Option<u64> {
     page.page.checked_add(1).filter(|_| page.page.saturating_mul(page.limit) < total)
-}
-
-/// The query of a list, for one state.
-enum Query<'a> {
-    Definitions(&'a State, &'a KeySet, DefinitionQuery),
-    Configs(&'a Collection, ConfigQuery),
-}
-
-impl<'a> Query<'a> {
-    fn new(
-        state: &'a State,
-        (list, keys): (&ListRequest, &'a KeySet),
-        limits: &Limits,
-    ) -> Result<Self, ListError> {
-        let Some(key) = &list.definition else {
-            let query = query::definitions(&list.params, limits).map_err(invalid)?;
-            return Ok(Self::Definitions(state, keys, query));
-        };
-        let of_state = |refusal| ListError { refusal, revision: Some(state.revision()) };
-        let collection =
-            state.definition(key).ok_or_else(|| of_state(Rejection::DefinitionNotFound.into()))?;
-        match query::configs(&list.params, &collection.definition, limits) {
-            Ok(query) => Ok(Self::Configs(collection, query)),
-            Err(QueryError::Building(path)) => Err(of_state(being_built(&path, collection))),
-            Err(error @ (QueryError::Violations(_) | QueryError::NotIntegers(_))) => Err(invalid(error)),
-        }
-    }
-
-    /// The same for the wanted page.
-    fn at(mut self, wanted: Wanted) -> Self {
-        let is_walk = match &self {
-            Self::Definitions(_, keys, query) => query.is_walk(keys),
-            Self::Configs(collection, query) => collection.is_positional(query),
-        };
-        let (Self::Definitions(.., DefinitionQuery { page, .. })
-        | Self::Configs(_, ConfigQuery { page, .. })) = &mut self;
-        let is_all = wanted.all && !is_walk;
-        (page.page, page.limit) = if is_all { (1, u64::MAX) } else { (wanted.page, wanted.limit) };
-        self
-    }
-
-    /// The page, when that takes no longer than about a millisecond.
-    fn run_if_short(&self) -> Option<Listed> {
-        match self {
-            Self::Definitions(state, keys, query) => {
-                let is_short = state.list_price(query, keys) <= SHORT_LIST_PRICE;
-                let found = if is_short { state.list_until(query, keys, &|| false) } else { None };
-                found.map(|found| Listed::definitions(found, query))
-            }
-            Self::Configs(collection, query) => {
-                let plan = collection.plan(query);
-                let found = if plan.price() <= SHORT_LIST_PRICE { plan.run(&|| false) } else { None };
-                found.map(|found| Listed::configs(found, query))
-            }
-        }
-    }
-
-    /// The page; `None` when `is_over` has said that it is not needed any more.
-    fn run(&self, is_over: &dyn Fn() -> bool) -> Option<Listed> {
-        match self {
-            Self::Definitions(state, keys, query) => {
-                state.list_until(query, keys, is_over).map(|found| Listed::definitions(found, query))
-            }
-            Self::Configs(collection, query) => {
-                collection.plan(query).run(is_over).map(|found| Listed::configs(found, query))
-            }
-        }
-    }
-}
-
-/// Which records of a list are wanted.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Wanted {
-    pub(super) page: u64,
-    pub(super) limit: u64,
-    /// All records, unless the list is a walk from its place in an index, which costs the same at any depth.
-    pub(super) all: bool,
-}
-
-/// The records of a list that were found.
-pub(super) struct Listed {
-    pub(super) records: ListRecords,
-    /// The number of records on all pages.
-    pub(super) total: u64,
-    /// Whether these are all of them.
-    is_all: bool,
 }
 
 impl ListRequest {
@@ -490,55 +359,14 @@ impl ListRequest {
     }
 
     /// Whether its parameters are read in less than about a millisecond.
-    fn is_short(&self) -> bool {
+    pub(super) fn is_short(&self) -> bool {
         let bytes: usize = self.params.iter().map(|(name, text)| name.len() + text.len()).sum();
         bytes <= SHORT_PARAMS_BYTES
     }
 }
 
-impl Listed {
-    fn definitions(found: QueryResult<Arc<Definition>>, query: &DefinitionQuery) -> Self {
-        let is_all = query.page.limit == u64::MAX;
-        Self { records: ListRecords::Definitions(found.results), total: found.total, is_all }
-    }
-
-    fn configs(found: QueryResult<Arc<Config>>, query: &ConfigQuery) -> Self {
-        let is_all = query.page.limit == u64::MAX;
-        Self { records: ListRecords::Configs(found.results), total: found.total, is_all }
-    }
-}
-
-/// The refusal of a list that was not done in time.
-fn late() -> Refusal {
-    Refusal::Unavailable("the list was not done in time: it tests too many records, or others do".into())
-}
-
-fn being_built(path: &str, collection: &Collection) -> Refusal {
-    let progress = collection.progress().map_or_else(String::new, |progress| {
-        format!(" ({} of {} configs are done)", progress.done, progress.total)
-    });
-    Refusal::Building(format!(
-        "the index of `{path}` is being built{progress}; the list can be had when it is ready"
-    ))
-}
-
-/// What is wrong with the parameters.
-fn invalid(error: QueryError) -> ListError {
-    let violations = match error {
-        QueryError::Violations(violations) => Invalid::Violations(violations),
-        // Callers check the parameters of pages before; only another node with other limits gets here.
-        QueryError::NotIntegers(names) => {
-            Violation::new(format!("not integers: {}", names.join(", "))).into()
-        }
-        QueryError::Building(path) => {
-            return Refusal::Building(format!("the index of `{path}` is being built")).into();
-        }
-    };
-    Refusal::Invalid(violations).into()
-}
-
 /// The refusal of a cursor that was made for another list, or for another key.
-fn foreign_cursor() -> Refusal {
+pub(super) fn foreign_cursor() -> Refusal {
     let msg = "the cursor was made for another list: its `Link` has the parameters that belong to it";
     Refusal::Invalid(Violation::at(vec!["query".into(), "cursor".into()], msg).into())
 }

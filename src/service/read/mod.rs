@@ -9,6 +9,7 @@
 //! | What is in a cursor? | `cursor` |
 //! | Which states are retained for cursors, and for how long? | `pinned` |
 //! | How is a list at an earlier revision answered? | `past` |
+//! | Which query is a list, and what does it find? | `query` |
 //! | What is on a page, and how is it cut for a call? | `records` |
 //!
 //! A linearizable read on any node waits until this node has applied a *read index*: an index of the log that the
@@ -22,6 +23,7 @@ pub(crate) mod list;
 mod page;
 pub(super) mod past;
 pub(super) mod pinned;
+mod query;
 pub(crate) mod records;
 mod shared_index;
 

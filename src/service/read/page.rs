@@ -256,7 +256,7 @@ fn chunk_of(response: Result<Bytes, CallError>) -> Result<Chunk, Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::key_set::KeyRange;
+    use crate::model::{index::Indexing, key::Key, key_set::KeyRange, time::Timestamp};
     use crate::service::read::records::tests::configs;
 
     #[test]
@@ -272,13 +272,20 @@ mod tests {
         let chunk = PageResponse::Chunk { records: configs(2, 3), left: 1, total: 9 };
         let expected = Chunk { records: configs(2, 3), left: 1, total: 9, definition: None };
         assert_eq!(chunk_of(Ok(encode(&chunk))).unwrap(), expected);
-        let definition = Some(Arc::new(crate::store::snapshot::file::tests::definition(7)));
-        let past = PageResponse::Past {
-            records: configs(2, 3),
-            left: 1,
-            total: 9,
-            definition: definition.clone(),
+        let definition = Definition {
+            id: 7,
+            key: Key::parse("d").unwrap(),
+            indexes: Vec::new(),
+            schema: None,
+            indexing: Indexing::fresh(0),
+            created_at: Timestamp(7),
+            modified_at: Timestamp(7),
+            revision: 7,
+            unique: Vec::new(),
         };
+        let definition = Some(Arc::new(definition));
+        let past =
+            PageResponse::Past { records: configs(2, 3), left: 1, total: 9, definition: definition.clone() };
         assert_eq!(chunk_of(Ok(encode(&past))).unwrap(), Chunk { definition, ..expected });
         let lacks = chunk_of(Ok(encode(&PageResponse::NotThere("a gap".into()))));
         assert!(matches!(lacks, Err(Refusal::Unavailable(_))), "{lacks:?}");

@@ -72,9 +72,7 @@ impl Subject {
 fn hash_of(edit: &StoredEdit) -> Option<u64> {
     let subject = match edit {
         StoredEdit::Definition { key, .. } => Subject::Definition(key.as_str().into()),
-        StoredEdit::DefinitionWithBefore { before, .. } => {
-            Subject::Definition(before.key.as_str().into())
-        }
+        StoredEdit::DefinitionWithBefore { before, .. } => Subject::Definition(before.key.as_str().into()),
         StoredEdit::Config { definition, key, .. } => {
             Subject::Config { definition: *definition, key: key.as_str().into() }
         }

@@ -168,7 +168,9 @@ impl Kept {
         while self.states.len() > PAST_STATES_MAX || all > bytes_max {
             let Some((oldest, freed)) = bytes.pop_first() else { break };
             all = all.saturating_sub(freed);
-            released.extend(self.states.extract_if(.., |_, entry| entry.last_use == oldest).map(|(_, entry)| entry));
+            released.extend(
+                self.states.extract_if(.., |_, entry| entry.last_use == oldest).map(|(_, entry)| entry),
+            );
         }
         DeferredDrop(released)
     }
@@ -214,9 +216,8 @@ mod tests {
             pasts.lock().insert((UndoScope::Definitions, at), &past(at), Instant::now());
         }
         pasts.lock().insert((other.clone(), 12), &past(12), Instant::now());
-        let nearest = |scope: &UndoScope, at| {
-            pasts.nearest_after(scope, at).map(|found| found.state.revision())
-        };
+        let nearest =
+            |scope: &UndoScope, at| pasts.nearest_after(scope, at).map(|found| found.state.revision());
         assert_eq!(nearest(&UndoScope::Definitions, 11), Some(20));
         assert_eq!(nearest(&UndoScope::Definitions, 20), Some(20));
         assert_eq!(nearest(&UndoScope::Definitions, 31), None);

@@ -28,15 +28,20 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::{Instant, timeout_at};
 
 use super::{
-    list::{ListError, ListRequest, Wanted},
+    cursor::{Cursor, Fingerprint},
+    list::{ListError, ListPage, ListRequest, PageSource, foreign_cursor, next_page},
+    query::Wanted,
     records::ListRecords,
+    wait_until_applied,
 };
 use crate::{
     model::{
         error::Rejection,
         key_set::KeySet,
         limits::PAST_RESERVED_AT_ONCE,
+        query::Page,
         record::{Definition, Revision},
+        redaction::RedactedPlaces,
     },
     raft::Consensus,
     service::{
@@ -85,6 +90,47 @@ impl From<Refusal> for NoPast {
 }
 
 impl Service {
+    /// A page of an earlier state, which this node makes or another member.
+    pub(super) async fn page_of_past(
+        &self,
+        (list, keys, fingerprint): (ListRequest, KeySet, Fingerprint),
+        at: Revision,
+        page: Page,
+        source: PageSource,
+    ) -> Result<ListPage, ListError> {
+        let consensus = self.consensus_or_refusal()?;
+        let (state, number) = match source {
+            PageSource::Fresh(consistency) => (self.view(consistency).await?, page.page),
+            PageSource::Cursor(cursor) if cursor.fingerprint == fingerprint && cursor.revision == at => {
+                // Another node may have applied it first.
+                let deadline = Instant::now() + self.inner.options.read_timeout;
+                wait_until_applied(consensus, at, deadline).await?;
+                (consensus.state(), cursor.page)
+            }
+            PageSource::Cursor(_) => return Err(foreign_cursor().into()),
+        };
+        Self::check_revision(&state, at, "query")?;
+        drop(state);
+        let place = (number, page.limit);
+        let (PastPage { records, total, definition }, reservation) =
+            match self.past_page((&list, &keys), at, place, Share::Callers).await {
+                Ok(found) => {
+                    let reservation = self.reserve_page(&found.records)?;
+                    (found, reservation)
+                }
+                Err(NoPast::Refused(error)) => return Err(error),
+                Err(NoPast::Elsewhere(why)) => {
+                    let cursor = Cursor { node: self.node_id(), revision: at, page: number, fingerprint };
+                    self.fetch_past_page(consensus, (cursor, why), (list, keys), page.limit).await?
+                }
+            };
+        let page = Page { page: number, ..page };
+        let next = next_page(&page, total);
+        let next = next.map(|page| Cursor { node: self.node_id(), revision: at, page, fingerprint });
+        let redacted = RedactedPlaces::default();
+        Ok(ListPage { records, total, page, revision: at, next, reservation, redacted, then: definition })
+    }
+
     /// A page of the state as of a revision, which this node has applied.
     pub(super) async fn past_page(
         &self,

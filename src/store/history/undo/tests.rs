@@ -32,7 +32,11 @@ fn definition(revision: Revision) -> Arc<Definition> {
 type Records = (Option<Arc<Definition>>, BTreeMap<String, Arc<Config>>);
 
 /// Writes changes of a definition and of three configs, and what there was after each of them.
-fn write(writer: &mut HistoryWriter, level: u32, revisions: std::ops::RangeInclusive<Revision>) -> Vec<Records> {
+fn write(
+    writer: &mut HistoryWriter,
+    level: u32,
+    revisions: std::ops::RangeInclusive<Revision>,
+) -> Vec<Records> {
     let mut now: Records = (None, BTreeMap::new());
     let mut all = vec![now.clone()];
     for revision in revisions {
@@ -67,7 +71,11 @@ fn scope() -> UndoScope {
 }
 
 /// What there was at `after`, from what there was at `upto`.
-fn taken_back(history: &Arc<History>, upto: &Records, range: (Revision, Revision)) -> Result<Records, UndoError> {
+fn taken_back(
+    history: &Arc<History>,
+    upto: &Records,
+    range: (Revision, Revision),
+) -> Result<Records, UndoError> {
     let undo = history.undo(&scope(), range, &mut |_| true)?;
     let (mut definition, mut configs) = upto.clone();
     for (_, before) in undo.definitions {
