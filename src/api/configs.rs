@@ -25,7 +25,7 @@ use crate::{
         record::{Config, Revision},
         redaction::may_keep,
     },
-    service::{Consistency, Service, Write, Written, memory_budget::Reservation},
+    service::{Consistency, Service, Write, Written, memory_budget::Reservation, read::list::ListScope},
     state::query::QueryResult,
 };
 
@@ -54,7 +54,8 @@ pub(super) async fn list(State(service): State<Service>, request: ReadRequest) -
     let (consistency, (past, page)) = request.params.with_consistency(both(past, shape))?;
     let source = cursor::source(&request.params, consistency)?;
     check_key(&definition, definitions::KEY)?;
-    cursor::list(&service, &request, Some(&definition), (past, page), source).await
+    let scope = ListScope::Configs(definition.into_owned());
+    cursor::list(&service, &request, scope, (past, page), source).await
 }
 
 pub(super) fn page(found: QueryResult<Arc<Config>>, page: &Page, reservation: Reservation) -> Reply {
@@ -162,7 +163,7 @@ fn record(config: &Config) -> String {
 }
 
 /// The members of a config's JSON.
-fn members(object: Object, config: &Config) -> Object {
+pub(super) fn members(object: Object, config: &Config) -> Object {
     let object = object.unescaped(KEY, config.key.as_str()).raw("data", &config.data);
     object.time("created_at", config.created_at).time("modified_at", config.modified_at)
 }

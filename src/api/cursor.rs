@@ -5,7 +5,7 @@
 use form_urlencoded::Serializer;
 
 use super::{
-    configs, definitions,
+    across, configs, definitions,
     extract::{Params, ReadRequest, query_violation},
     reply::{Problem, Reply},
 };
@@ -18,7 +18,7 @@ use crate::{
         Consistency, Service,
         read::{
             cursor::Cursor,
-            list::{ListPage, ListRequest, PLACE_PARAMETERS, PageSource},
+            list::{ListPage, ListRequest, ListScope, PLACE_PARAMETERS, PageSource},
             records::ListRecords,
         },
     },
@@ -52,6 +52,9 @@ pub(super) struct PastRevision {
 pub(super) const REVISION: &str = "revision";
 
 impl PastRevision {
+    /// That of a list which has none.
+    pub(super) const NONE: Self = Self { revision: None, is_filter: true };
+
     /// What the parameters say of it.
     pub(super) fn of(params: &Params, is_filter: bool) -> Result<Self, QueryError> {
         let name = match params.get(PAST) {
@@ -91,16 +94,15 @@ pub(super) fn both<A, B>(
     }
 }
 
-/// Answers a list: of a definition's configs, or of definitions. `page` is what the parameters say of pages.
+/// Answers a list. `page` is what the parameters say of pages.
 pub(super) async fn list(
     service: &Service,
     request: &ReadRequest,
-    definition: Option<&str>,
+    scope: ListScope,
     (past, page): (PastRevision, Page),
     source: PageSource,
 ) -> Result<Reply, Problem> {
-    let params = past.applied_to(&request.params);
-    let list = ListRequest { definition: definition.map(str::to_owned), params };
+    let list = ListRequest { scope, params: past.applied_to(&request.params) };
     let listed = service.list(&request.principal, list, page, source).await;
     let ListPage { records, total, page, revision, next, reservation, redacted, .. } =
         listed.map_err(|error| Problem::Refused(error.refusal, error.revision))?;
@@ -109,6 +111,7 @@ pub(super) async fn list(
             definitions::page(QueryResult { results, total }, &page, reservation)
         }
         ListRecords::Configs(results) => configs::page(QueryResult { results, total }, &page, reservation),
+        ListRecords::Across(results) => across::page(QueryResult { results, total }, &page, reservation),
     };
     let reply = reply.next_link(next.map(|next| link(request, next)).as_deref());
     Ok(reply.redacted(Some(&redacted)).state_revision(revision))

@@ -23,7 +23,7 @@ use percent_encoding::percent_decode_str;
 
 use super::{
     CONFIG, CONFIG_HISTORY, CONFIGS, DEFINITION, DEFINITION_HISTORY, DEFINITIONS, INDEXES, ROLLBACK, SCHEMA,
-    UNIQUE, access_keys, audit,
+    UNIQUE, access_keys, across, audit,
     extract::Params,
     reply::{Problem, STATE_REVISION, WrittenAt},
 };
@@ -55,7 +55,7 @@ const fn route(path: &'static str, read: Verb, write: Verb) -> Route {
 }
 
 /// All routes that need a key.
-static ROUTES: [Route; 26] = [
+static ROUTES: [Route; 27] = [
     route(DEFINITIONS, Verb::Read, Verb::Define),
     route(DEFINITION, Verb::Read, Verb::Define),
     route(SCHEMA, Verb::Read, Verb::Define),
@@ -66,6 +66,7 @@ static ROUTES: [Route; 26] = [
     route(CONFIG_HISTORY, Verb::Read, Verb::Write),
     route(DEFINITION_HISTORY, Verb::Read, Verb::Write),
     route(ROLLBACK, Verb::Read, Verb::Write),
+    route(across::PATH, Verb::Read, Verb::Read),
     route("/api/v1/batch", Verb::Read, Verb::Write),
     route(WATCH, Verb::Read, Verb::Read),
     route(access_keys::KEYS, Verb::Keys, Verb::Keys),
@@ -116,7 +117,7 @@ fn what(route: &Route, uri: &Uri) -> What {
             _ => what.set_id(&text),
         }
     }
-    if route.path == WATCH {
+    if route.path == WATCH || route.path == across::PATH {
         let params = Params::from_uri(uri);
         for (_, definition) in params.0.iter().filter(|(name, _)| name == "definition") {
             what.add_definition(definition);
@@ -220,6 +221,10 @@ fn is_recorded_read(service: &Service, route: &Route, uri: &Uri) -> bool {
     }
     if !audit.has_reads() {
         return false;
+    }
+    if route.path == across::PATH {
+        // Which definitions have records on the page is not known yet: those that it may be of.
+        return across::named(&Params::from_uri(uri)).iter().any(|one| audit.records_reads_within(one));
     }
     let what = what(route, uri);
     audit.records_reads_of(None) || what.definitions().any(|one| audit.records_reads_of(Some(one)))

@@ -21,7 +21,7 @@ use crate::{
         query::{self, Page},
         record::Definition,
     },
-    service::{DefinitionView, Service, Write, memory_budget::Reservation},
+    service::{DefinitionView, Service, Write, memory_budget::Reservation, read::list::ListScope},
     state::{Collection, query::QueryResult},
 };
 
@@ -48,7 +48,7 @@ pub(super) async fn list(State(service): State<Service>, request: ReadRequest) -
     let past = PastRevision::of(&request.params, false);
     let (consistency, (past, query)) = request.params.with_consistency(both(past, query))?;
     let source = cursor::source(&request.params, consistency)?;
-    cursor::list(&service, &request, None, (past, query.page), source).await
+    cursor::list(&service, &request, ListScope::Definitions, (past, query.page), source).await
 }
 
 pub(super) fn page(found: QueryResult<Arc<Definition>>, page: &Page, reservation: Reservation) -> Reply {

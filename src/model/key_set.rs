@@ -83,6 +83,25 @@ impl KeySet {
         Self((!is_all).then_some(disjoint))
     }
 
+    /// The keys that are in both sets.
+    #[must_use]
+    pub fn intersection(&self, other: &Self) -> Self {
+        let (Some(ranges), Some(others)) = (&self.0, &other.0) else {
+            return if self.0.is_none() { other.clone() } else { self.clone() };
+        };
+        let both = |one: &KeyRange, two: &KeyRange| match (one, two) {
+            (KeyRange::Key(key), range) | (range, KeyRange::Key(key)) => {
+                range.contains(key.as_str()).then(|| KeyRange::Key(key.clone()))
+            }
+            (KeyRange::Prefix(one), KeyRange::Prefix(two)) => {
+                let longer = if one.len() > two.len() { one } else { two };
+                let is_within = longer.starts_with(one.as_str()) && longer.starts_with(two.as_str());
+                is_within.then(|| KeyRange::Prefix(longer.clone()))
+            }
+        };
+        Self::of(ranges.iter().flat_map(|one| others.iter().filter_map(move |two| both(one, two))))
+    }
+
     /// Whether a key is in the set.
     #[must_use]
     pub fn contains(&self, key: &str) -> bool {
@@ -144,5 +163,26 @@ mod tests {
             }
         }
         assert!(KeySet::ALL.contains("x") && !KeySet::NONE.contains("x"));
+    }
+
+    #[test]
+    fn an_intersection_contains_what_both_sets_do() {
+        let sets = [
+            KeySet::ALL,
+            KeySet::NONE,
+            KeySet::of([key("a"), prefix("a.b")]),
+            KeySet::of([prefix("a")]),
+            KeySet::of([prefix("a.b.c"), key("b"), prefix("c")]),
+            KeySet::of([key("a.b.c"), key("a.b"), prefix("b")]),
+        ];
+        for one in &sets {
+            for other in &sets {
+                let both = one.intersection(other);
+                for text in ["a", "a.", "a.b", "a.bx", "a.b.c", "a.b.cd", "b", "bb", "c", "d"] {
+                    let expected = one.contains(text) && other.contains(text);
+                    assert_eq!(both.contains(text), expected, "{text} in {one:?} and {other:?}");
+                }
+            }
+        }
     }
 }

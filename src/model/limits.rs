@@ -259,6 +259,8 @@ pub const PINNED_STATES_MAX: usize = 1024;
 /// for as long as a read may take, and in that time a processor ends about so many among a hundred thousand configs.
 /// Fixed.
 pub const LONG_LISTS_MAX: usize = 64;
+/// Definitions and patterns that a list across definitions names. Fixed.
+pub const LIST_PATTERNS_MAX: usize = 64;
 /// Backups that a node makes and sends at once: a backup is the whole state. More get 429. Fixed.
 pub const BACKUPS_MAX: usize = 1;
 /// Bytes a second that the caller of a backup must read, after a minute: until it ends, its file takes its space on the

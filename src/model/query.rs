@@ -17,7 +17,10 @@ use super::{
     record::Definition,
 };
 
+mod across;
 mod test;
+
+pub use across::{AcrossQuery, AcrossSort, DEFINITION, across};
 
 /// The parameters of a config list that are no filters.
 const RESERVED: [&str; 10] = [

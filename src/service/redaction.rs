@@ -30,6 +30,7 @@ use crate::{
         access_key::Verb,
         error::{Invalid, Violation},
         index::IndexPath,
+        key_set::KeySet,
         query::{self, ConfigSort, Field},
         record::{Config, Definition, Revision},
         redaction::{RedactedPlaces, redacted},
@@ -301,6 +302,33 @@ impl Service {
             Field::Created | Field::Modified | Field::Key => false,
         };
         query.filters.iter().map(|filter| filter.field).chain(sorted).any(is_meant)
+    }
+
+    /// Refuses filters of a list across definitions by values that are secret in one of them.
+    ///
+    /// # Errors
+    /// As for [`Self::check_filters`].
+    pub(super) async fn check_filters_across(
+        &self,
+        principal: &Principal,
+        keys: &KeySet,
+        params: &[(String, String)],
+    ) -> Result<(), Refusal> {
+        let Ok(query) = query::across(params, self.limits()) else { return Ok(()) };
+        if query.is_of_all() {
+            return Ok(());
+        }
+        let state = self.applied();
+        let marked = state.definitions().filter(|found| keys.contains(found.definition.key.as_str()));
+        for found in marked.filter(|found| !is_shown_whole(principal, found)) {
+            let definition = &found.definition;
+            let validator = self.validator(definition).await?;
+            let Some(secrets) = validator.secrets() else { continue };
+            if self.names(query.filters(), definition, |path| is_secret_path(secrets, path)) {
+                return Err(names_a_secret());
+            }
+        }
+        Ok(())
     }
 
     /// Whether a list of a definition's configs can be filtered by a path of this text, which decides what a parameter of

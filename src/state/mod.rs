@@ -15,7 +15,7 @@
 //! | [`feature`] | the feature level of the cluster |
 //! | [`access`] | the access keys, and in whose name something may be decided |
 //! | [`stored`] | what the definitions of an access key hold, and its quota of that |
-//! | [`past`] | an earlier state, made of a later one and of what was replaced since |
+//! | [`earlier`] | an earlier state, made of a later one and of what was replaced since |
 //! | `replaced` | what a snapshot keeps in memory after the state has moved on |
 //!
 //! Shared memory: snapshots of a definition share a cache of applied index updates, with a `Mutex` around two words and
@@ -31,9 +31,9 @@ pub mod apply;
 pub mod builder;
 pub mod compaction;
 pub mod digest;
+pub mod earlier;
 pub mod feature;
 pub mod index;
-pub mod past;
 pub mod query;
 mod replaced;
 pub mod stored;

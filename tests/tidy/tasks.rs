@@ -21,7 +21,7 @@ const SPAWNS: [(&str, &str); 16] = [
     ("src/service/membership/change.rs", "ends with its change; the caller awaits it"),
     ("src/service/membership/forming.rs", "ends with the forming; the caller awaits it"),
     (
-        "src/service/read/past/kept.rs",
+        "src/service/read/earlier/retained.rs",
         "ends when no earlier state is retained; it locks, compares and removes",
     ),
     ("src/service/read/pinned.rs", "ends when nothing is pinned; it locks, compares and removes"),

@@ -10,7 +10,9 @@ use utoipa::openapi::{
 };
 
 use super::schemas::{integer, key, text, time};
-use crate::model::limits::{IDEMPOTENCY_KEY_BYTES_MAX, Limits, REASON_BYTES_MAX, WATCH_KEYS_MAX};
+use crate::model::limits::{
+    IDEMPOTENCY_KEY_BYTES_MAX, LIST_PATTERNS_MAX, Limits, REASON_BYTES_MAX, WATCH_KEYS_MAX,
+};
 
 /// Adds all parameters to the components.
 pub(super) fn add_to(mut components: ComponentsBuilder, limits: &Limits) -> ComponentsBuilder {
@@ -50,6 +52,8 @@ fn other_parameters() -> Vec<(&'static str, Parameter)> {
         |id, name, about, schema: RefOr<Schema>| (id, parameter(name, ParameterIn::Query, about, schema));
     let plain = |name, about, schema: ObjectBuilder| query(name, name, about, schema.into());
     let keys = || ArrayBuilder::new().items(key()).max_items(Some(WATCH_KEYS_MAX)).into();
+    let pattern = || text().pattern(Some("^([A-Za-z0-9][A-Za-z0-9_.~-]*)?\\*?$")).max_length(Some(256));
+    let patterns = || ArrayBuilder::new().items(pattern()).max_items(Some(LIST_PATTERNS_MAX)).into();
     let flag = || ObjectBuilder::new().schema_type(Type::Boolean).default(Some(json!(false)));
     vec![
         plain("dry_run", "`true` answers as the write would be answered, and stores nothing.", flag()),
@@ -92,6 +96,12 @@ fn other_parameters() -> Vec<(&'static str, Parameter)> {
             keys(),
         ),
         query(
+            "definition_patterns",
+            "definition",
+            "A definition's key, or the beginning of keys with `*` at its end; may be repeated.",
+            patterns(),
+        ),
+        query(
             "watched_config",
             "config_key",
             "Only this config of the one `definition`; may be repeated.",
@@ -121,6 +131,14 @@ fn list_parameters(limits: &Limits) -> Vec<(&'static str, Parameter)> {
             "sort_by",
             "Ties are broken by key, ascending.",
             by(["config_definition_key", "created_at", "modified_at"]),
+        ),
+        query(
+            "sort_across",
+            "sort_by",
+            "Ties are broken by the config's key, then by the definition's, ascending.",
+            text()
+                .enum_values(Some(["config_definition_key", "config_key", "created_at", "modified_at"]))
+                .default(Some(json!("modified_at"))),
         ),
         query(
             "sort_api_keys",

@@ -33,9 +33,9 @@ use super::{
 };
 use crate::{
     model::{
-        access_key::Verb,
+        access_key::{Pattern, Verb},
         error::Violation,
-        key_set::KeySet,
+        key_set::{KeyRange, KeySet},
         query::{self, Page},
         record::{Definition, Revision},
         redaction::RedactedPlaces,
@@ -60,11 +60,23 @@ const SHORT_PARAMS_BYTES: usize = 2 << 10;
 /// Bytes of records up to which a page is rendered as a whole before it is sent.
 pub(crate) const BUFFERED_PAGE_BYTES_MAX: u64 = 4 << 20;
 
+/// What is listed. Sent between nodes: the bytes of the first two are those that version 0.1 has for a definition that may
+/// be absent, and it is never asked for another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ListScope {
+    /// Definitions.
+    Definitions,
+    /// The configs of a definition.
+    Configs(String),
+    /// The configs of those definitions that the patterns name; of all, if there are none.
+    Across(Vec<Pattern>),
+}
+
 /// A list as a caller requests it. Sent between nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListRequest {
-    /// The definition whose configs are listed; `None` lists definitions.
-    pub definition: Option<String>,
+    /// What is listed.
+    pub scope: ListScope,
     /// The parameters of the query.
     pub params: Vec<(String, String)>,
 }
@@ -127,15 +139,30 @@ impl Service {
         page: Page,
         source: PageSource,
     ) -> Result<ListPage, ListError> {
-        principal.authorize(Verb::Read, list.definition.as_deref())?;
-        let keys = if list.definition.is_none() { visible(principal, Verb::Read) } else { KeySet::ALL };
+        principal.authorize(Verb::Read, list.definition())?;
+        let keys = match &list.scope {
+            ListScope::Definitions => visible(principal, Verb::Read),
+            ListScope::Configs(_) => KeySet::ALL,
+            ListScope::Across(patterns) => named_by(patterns).intersection(&visible(principal, Verb::Read)),
+        };
         let fingerprint = self.fingerprint(&list, principal, &keys);
-        if let Some(definition) = &list.definition
+        if let Some(definition) = list.definition()
             && let Some(found) = self.applied().definition(definition)
         {
             self.check_filters(principal, found, &list.params).await?;
         }
-        let definition = list.definition.clone();
+        if matches!(list.scope, ListScope::Across(_)) {
+            if principal.key.is_some() {
+                Box::pin(self.check_filters_across(principal, &keys, &list.params)).await?;
+            }
+            let page = self.page(list, (keys, fingerprint), page, source).await?;
+            return if principal.key.is_none() {
+                Ok(page)
+            } else {
+                Ok(Box::pin(self.redact_across(principal, page)).await?)
+            };
+        }
+        let definition = list.definition().map(str::to_owned);
         let params = if list.past().is_some() { list.params.clone() } else { Vec::new() };
         let page = self.page(list, (keys, fingerprint), page, source).await?;
         match definition.filter(|_| principal.key.is_some()) {
@@ -144,41 +171,6 @@ impl Service {
             }
             None => Ok(page),
         }
-    }
-
-    /// A page as a caller is shown it.
-    async fn redact_page(
-        &self,
-        principal: &Principal,
-        (definition, params): (&str, &[(String, String)]),
-        mut page: ListPage,
-    ) -> Result<ListPage, Refusal> {
-        let now = self.applied();
-        let redaction = self.redaction(principal, &now, (definition, page.revision)).await?;
-        let then = match page.then.take() {
-            None => None,
-            Some(then) => {
-                let found = now.definition(definition).map(|found| &found.definition);
-                self.check_past_filters(principal, (&then, found), params).await?;
-                Some(self.redaction_of(principal, &then).await?)
-            }
-        };
-        if let ListRecords::Configs(configs) = page.records {
-            let (mut shown, mut redacted) = self.redact(redaction, configs).await?;
-            if let Some(then) = then {
-                let (shown_then, places) = self.redact(then, shown).await?;
-                shown = shown_then;
-                redacted.extend(places);
-            }
-            let records = ListRecords::Configs(shown);
-            // `null` may be longer than what it stands for.
-            let bytes = records.bytes();
-            if page.reservation.bytes() > 0 && bytes > page.reservation.bytes() {
-                page.reservation.grow(bytes - page.reservation.bytes())?;
-            }
-            (page.records, page.redacted) = (records, redacted);
-        }
-        Ok(page)
     }
 
     async fn page(
@@ -261,15 +253,15 @@ impl Service {
     ) -> Result<Listed, ListError> {
         if list.is_short() {
             let query = Query::new(state, (list, keys), self.limits())?.at(wanted);
-            if let Some(listed) = query.run_if_short() {
-                return Ok(listed);
+            if let Some(listed) = query.run_if_short(self.limits()) {
+                return listed;
             }
         }
         let (state, list, keys, limits) =
             (Arc::clone(state), list.clone(), keys.clone(), self.limits().clone());
         let work = move |cancel: &Cancel| {
             let query = Query::new(&state, (&list, &keys), &limits)?.at(wanted);
-            query.run(&|| cancel.is_over()).ok_or_else(|| late().into())
+            query.run(&limits, &|| cancel.is_over()).unwrap_or_else(|| Err(late().into()))
         };
         self.inner.cpu_pool.run(Weight::List, deadline, work).await?
     }
@@ -338,7 +330,7 @@ impl Service {
         let mut params: Vec<_> =
             list.params.iter().filter(|(name, _)| !PLACE_PARAMETERS.contains(&name.as_str())).collect();
         params.sort_by(|a, b| a.0.cmp(&b.0));
-        let list = (cluster, &list.definition, params);
+        let list = (cluster, &list.scope, params);
         // The root key's are those of version 0.1.
         let bytes =
             if principal.is_root() { encode(&list) } else { encode(&(list, principal.id.as_str(), keys)) };
@@ -351,7 +343,20 @@ pub(super) fn next_page(page: &Page, total: u64) -> Option<u64> {
     page.page.checked_add(1).filter(|_| page.page.saturating_mul(page.limit) < total)
 }
 
+/// The definitions that patterns name.
+fn named_by(patterns: &[Pattern]) -> KeySet {
+    if patterns.is_empty() { KeySet::ALL } else { KeySet::of(patterns.iter().filter_map(KeyRange::of)) }
+}
+
 impl ListRequest {
+    /// The definition whose configs are listed.
+    pub(super) fn definition(&self) -> Option<&str> {
+        match &self.scope {
+            ListScope::Configs(definition) => Some(definition),
+            ListScope::Definitions | ListScope::Across(_) => None,
+        }
+    }
+
     /// The earlier revision whose state is listed.
     pub(super) fn past(&self) -> Option<Revision> {
         let text = self.params.iter().rev().find(|(name, _)| name == query::PAST).map(|(_, text)| text)?;
@@ -379,6 +384,17 @@ pub(super) fn expired(why: &str) -> Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_version_0_1_lists_is_sent_as_it_sends_it() {
+        let params = vec![("n".to_owned(), "1".to_owned())];
+        for (scope, before) in
+            [(ListScope::Definitions, None), (ListScope::Configs("d".into()), Some("d".to_owned()))]
+        {
+            let list = ListRequest { scope, params: params.clone() };
+            assert_eq!(encode(&list), encode(&(before, &params)));
+        }
+    }
 
     #[test]
     fn a_page_before_another_has_a_next_one() {

@@ -17,8 +17,8 @@ use tokio::time::Instant;
 
 use super::{
     cursor::Cursor,
+    earlier::{EarlierPage, NotMade},
     list::{BUFFERED_PAGE_BYTES_MAX, ListRequest, expired},
-    past::{NoPast, PastPage},
     records::ListRecords,
     wait_until_applied,
 };
@@ -61,7 +61,7 @@ enum PageResponse {
     },
     Refused(Refusal),
     /// The same of a state of an earlier revision, with the definition of then.
-    Past {
+    Earlier {
         records: ListRecords,
         left: u64,
         total: u64,
@@ -106,7 +106,7 @@ impl Service {
         (cursor, why): (Cursor, String),
         (list, keys): (ListRequest, KeySet),
         limit: u64,
-    ) -> Result<(PastPage, Reservation), Refusal> {
+    ) -> Result<(EarlierPage, Reservation), Refusal> {
         let deadline = Instant::now() + self.inner.options.read_timeout;
         let mut last = Refusal::Unavailable(format!("no member has this part of the history: {why}"));
         for member in self.members_to_ask(consensus) {
@@ -136,7 +136,7 @@ impl Service {
         cursor: Cursor,
         (list, keys): (&ListRequest, &KeySet),
         (limit, deadline): (u64, Instant),
-    ) -> Result<(PastPage, Reservation), Refusal> {
+    ) -> Result<(EarlierPage, Reservation), Refusal> {
         let (mut page, mut bytes) = (ListRecords::default(), 0);
         let mut reservation = self.reserve_page(&page)?;
         loop {
@@ -156,7 +156,7 @@ impl Service {
                 reservation.grow(bytes.saturating_sub(reservation.bytes()))?;
             }
             if is_last {
-                return Ok((PastPage { records: page, total, definition }, reservation));
+                return Ok((EarlierPage { records: page, total, definition }, reservation));
             }
         }
     }
@@ -202,12 +202,12 @@ impl Service {
             return PageResponse::Refused(refusal);
         }
         match self.past_page((&list, &keys), at, (page, limit), Share::Peers).await {
-            Ok(PastPage { records, total, definition }) => {
+            Ok(EarlierPage { records, total, definition }) => {
                 let (records, left) = records.chunk(usize::try_from(skip).unwrap_or(usize::MAX));
-                PageResponse::Past { records, left, total, definition }
+                PageResponse::Earlier { records, left, total, definition }
             }
-            Err(NoPast::Elsewhere(why)) => PageResponse::NotThere(why),
-            Err(NoPast::Refused(error)) => PageResponse::Refused(error.refusal),
+            Err(NotMade::Elsewhere(why)) => PageResponse::NotThere(why),
+            Err(NotMade::Refused(error)) => PageResponse::Refused(error.refusal),
         }
     }
 }
@@ -241,7 +241,7 @@ fn chunk_of(response: Result<Bytes, CallError>) -> Result<Chunk, Refusal> {
         Ok(PageResponse::Chunk { records, left, total }) => {
             Ok(Chunk { records, left, total, definition: None })
         }
-        Ok(PageResponse::Past { records, left, total, definition }) => {
+        Ok(PageResponse::Earlier { records, left, total, definition }) => {
             Ok(Chunk { records, left, total, definition })
         }
         Ok(PageResponse::NotThere(why)) => {
@@ -255,14 +255,15 @@ fn chunk_of(response: Result<Bytes, CallError>) -> Result<Chunk, Refusal> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::list::ListScope, *};
     use crate::model::{index::Indexing, key::Key, key_set::KeyRange, time::Timestamp};
     use crate::service::read::records::tests::configs;
 
     #[test]
     fn calls_for_a_page_decode_to_what_was_encoded() {
         let cursor = Cursor { node: 2, revision: 7, page: 3, fingerprint: [1; 16] };
-        let list = ListRequest { definition: Some("d".into()), params: vec![("n".into(), "1".into())] };
+        let list =
+            ListRequest { scope: ListScope::Configs("d".into()), params: vec![("n".into(), "1".into())] };
         let request = PageRequest { cursor, list, limit: 10, skip: 4 };
         assert_eq!(decode::<PageRequest>(&encode_request(&request, &KeySet::ALL)).unwrap(), request);
         let only = KeySet::of([KeyRange::Prefix("billing.".into())]);
@@ -284,9 +285,13 @@ mod tests {
             unique: Vec::new(),
         };
         let definition = Some(Arc::new(definition));
-        let past =
-            PageResponse::Past { records: configs(2, 3), left: 1, total: 9, definition: definition.clone() };
-        assert_eq!(chunk_of(Ok(encode(&past))).unwrap(), Chunk { definition, ..expected });
+        let past = PageResponse::Earlier {
+            records: configs(2, 3),
+            left: 1,
+            total: 9,
+            definition: definition.clone(),
+        };
+        assert_eq!(chunk_of(Ok(encode(&earlier))).unwrap(), Chunk { definition, ..expected });
         let lacks = chunk_of(Ok(encode(&PageResponse::NotThere("a gap".into()))));
         assert!(matches!(lacks, Err(Refusal::Unavailable(_))), "{lacks:?}");
         let refused = Refusal::Overloaded;

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::{
-    list::{ListError, ListRequest},
+    list::{ListError, ListRequest, ListScope},
     records::ListRecords,
 };
 use crate::{
@@ -13,21 +13,27 @@ use crate::{
         error::{Invalid, Rejection, Violation},
         key_set::KeySet,
         limits::Limits,
-        query::{self, ConfigQuery, DefinitionQuery, QueryError},
+        query::{self, AcrossQuery, ConfigQuery, DefinitionQuery, QueryError},
         record::{Config, Definition},
     },
     service::Refusal,
-    state::{Collection, State, query::QueryResult},
+    state::{
+        Collection, State,
+        query::{AcrossRecord, QueryResult},
+    },
 };
 
 /// The price of a list, in tests of a config, up to which it is answered on the thread that took the request: less
 /// than a millisecond.
 const SHORT_LIST_PRICE: u64 = 4096;
+/// The definitions of a list across definitions up to which it is.
+const SHORT_LIST_DEFINITIONS: u64 = 64;
 
 /// The query of a list, for one state.
 pub(super) enum Query<'a> {
     Definitions(&'a State, &'a KeySet, DefinitionQuery),
     Configs(&'a Collection, ConfigQuery),
+    Across(&'a State, &'a KeySet, AcrossQuery),
 }
 
 impl<'a> Query<'a> {
@@ -36,9 +42,16 @@ impl<'a> Query<'a> {
         (list, keys): (&ListRequest, &'a KeySet),
         limits: &Limits,
     ) -> Result<Self, ListError> {
-        let Some(key) = &list.definition else {
-            let query = query::definitions(&list.params, limits).map_err(invalid)?;
-            return Ok(Self::Definitions(state, keys, query));
+        let key = match &list.scope {
+            ListScope::Definitions => {
+                let query = query::definitions(&list.params, limits).map_err(invalid)?;
+                return Ok(Self::Definitions(state, keys, query));
+            }
+            ListScope::Across(_) => {
+                let query = query::across(&list.params, limits).map_err(invalid)?;
+                return Ok(Self::Across(state, keys, query));
+            }
+            ListScope::Configs(key) => key,
         };
         let of_state = |refusal| ListError { refusal, revision: Some(state.revision()) };
         let collection =
@@ -55,39 +68,77 @@ impl<'a> Query<'a> {
         let is_walk = match &self {
             Self::Definitions(_, keys, query) => query.is_walk(keys),
             Self::Configs(collection, query) => collection.is_positional(query),
+            Self::Across(.., query) => query.is_of_all(),
         };
         let (Self::Definitions(.., DefinitionQuery { page, .. })
-        | Self::Configs(_, ConfigQuery { page, .. })) = &mut self;
+        | Self::Configs(_, ConfigQuery { page, .. })
+        | Self::Across(.., AcrossQuery { page, .. })) = &mut self;
         let is_all = wanted.all && !is_walk;
         (page.page, page.limit) = if is_all { (1, u64::MAX) } else { (wanted.page, wanted.limit) };
         self
     }
 
     /// The page, when that takes no longer than about a millisecond.
-    pub(super) fn run_if_short(&self) -> Option<Listed> {
+    pub(super) fn run_if_short(&self, limits: &Limits) -> Option<Result<Listed, ListError>> {
         match self {
             Self::Definitions(state, keys, query) => {
                 let is_short = state.list_price(query, keys) <= SHORT_LIST_PRICE;
                 let found = if is_short { state.list_until(query, keys, &|| false) } else { None };
-                found.map(|found| Listed::definitions(found, query))
+                found.map(|found| Ok(Listed::definitions(found, query)))
             }
             Self::Configs(collection, query) => {
                 let plan = collection.plan(query);
                 let found = if plan.price() <= SHORT_LIST_PRICE { plan.run(&|| false) } else { None };
-                found.map(|found| Listed::configs(found, query))
+                found.map(|found| Ok(Listed::configs(found, query)))
+            }
+            // To plan it takes a look at each of the definitions, and with filters at its schema.
+            Self::Across(state, keys, query) => {
+                let is_short = query.is_of_all() && state.definitions_in(keys) <= SHORT_LIST_DEFINITIONS;
+                if !is_short {
+                    return None;
+                }
+                let plan = match state.across(query, keys, limits, &|| false)? {
+                    Ok(plan) => plan,
+                    Err(error) => return Some(Err(self.refused(error))),
+                };
+                let found = if plan.price() <= SHORT_LIST_PRICE { plan.run(&|| false) } else { None };
+                found.map(|found| Ok(Listed::across(found, query)))
             }
         }
     }
 
     /// The page; `None` when `is_over` has said that it is not needed any more.
-    pub(super) fn run(&self, is_over: &dyn Fn() -> bool) -> Option<Listed> {
+    pub(super) fn run(
+        &self,
+        limits: &Limits,
+        is_over: &dyn Fn() -> bool,
+    ) -> Option<Result<Listed, ListError>> {
         match self {
             Self::Definitions(state, keys, query) => {
-                state.list_until(query, keys, is_over).map(|found| Listed::definitions(found, query))
+                let found = state.list_until(query, keys, is_over)?;
+                Some(Ok(Listed::definitions(found, query)))
             }
             Self::Configs(collection, query) => {
-                collection.plan(query).run(is_over).map(|found| Listed::configs(found, query))
+                let found = collection.plan(query).run(is_over)?;
+                Some(Ok(Listed::configs(found, query)))
             }
+            Self::Across(state, keys, query) => match state.across(query, keys, limits, is_over)? {
+                Ok(plan) => Some(Ok(Listed::across(plan.run(is_over)?, query))),
+                Err(error) => Some(Err(self.refused(error))),
+            },
+        }
+    }
+
+    /// The refusal of a list across definitions.
+    fn refused(&self, error: QueryError) -> ListError {
+        match (self, error) {
+            (Self::Across(state, ..), QueryError::Building(path)) => {
+                let text = format!(
+                    "the index of `{path}` is being built in one of the definitions; the list can be had when it is ready"
+                );
+                ListError { refusal: Refusal::Building(text), revision: Some(state.revision()) }
+            }
+            (_, error) => invalid(error),
         }
     }
 }
@@ -114,6 +165,11 @@ impl Listed {
     fn definitions(found: QueryResult<Arc<Definition>>, query: &DefinitionQuery) -> Self {
         let is_all = query.page.limit == u64::MAX;
         Self { records: ListRecords::Definitions(found.results), total: found.total, is_all }
+    }
+
+    fn across(found: QueryResult<AcrossRecord>, query: &AcrossQuery) -> Self {
+        let is_all = query.page.limit == u64::MAX;
+        Self { records: ListRecords::Across(found.results), total: found.total, is_all }
     }
 
     fn configs(found: QueryResult<Arc<Config>>, query: &ConfigQuery) -> Self {

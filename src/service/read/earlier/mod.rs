@@ -8,8 +8,13 @@
 //!
 //! The way is back from a later state and not forward from a snapshot: there are two snapshots and a history that reaches
 //! much further back, and where both ways lead to a revision, reading the changes since is the cheaper one, because a
-//! snapshot has every record of every definition. The state holds only what the list needs ([`Past`]), shares what did
-//! not change with the present one, and is retained (`kept`) for those who ask next, and to go back further from.
+//! snapshot has every record of every definition. The state holds only what the list needs ([`EarlierState`]), shares what did
+//! not change with the present one, and is retained (`retained`) for those who ask next, and to go back further from.
+//!
+//! | question | file |
+//! |---|---|
+//! | How is a page of an earlier state made, and by which node? | this one |
+//! | Which earlier states are retained, and for how long? | `retained` |
 //!
 //! A page is named by its revision and number alone. So a cursor of such a list is good on every node, also after a
 //! restart, until the revision is compacted.
@@ -21,7 +26,7 @@
 //! **Invariants:** the work runs on the threads for long work, until the read's deadline; what it reads into memory is
 //! reserved before it is held; one state is made once, however many ask for it at the same time.
 
-mod kept;
+mod retained;
 
 use std::{sync::Arc, time::Duration};
 
@@ -50,17 +55,17 @@ use crate::{
         memory_budget::{Reservation, Share},
         run_blocking,
     },
-    state::past::Past,
+    state::earlier::EarlierState,
     store::{HistoryError, Undo, UndoError, UndoScope},
 };
-pub(in crate::service) use kept::PastStates;
+pub(in crate::service) use retained::EarlierStates;
 
 /// How long a list waits until the history holds what this node has applied: milliseconds while the disk works.
 const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A page of an earlier state.
 #[derive(Debug)]
-pub(super) struct PastPage {
+pub(super) struct EarlierPage {
     pub(super) records: ListRecords,
     /// The number of records on all pages.
     pub(super) total: u64,
@@ -70,20 +75,20 @@ pub(super) struct PastPage {
 
 /// Why this node has no page of an earlier state.
 #[derive(Debug)]
-pub(super) enum NoPast {
+pub(super) enum NotMade {
     /// No node has.
     Refused(ListError),
     /// Its history lacks something; another member may have it.
     Elsewhere(String),
 }
 
-impl From<ListError> for NoPast {
+impl From<ListError> for NotMade {
     fn from(error: ListError) -> Self {
         Self::Refused(error)
     }
 }
 
-impl From<Refusal> for NoPast {
+impl From<Refusal> for NotMade {
     fn from(refusal: Refusal) -> Self {
         Self::Refused(refusal.into())
     }
@@ -112,14 +117,14 @@ impl Service {
         Self::check_revision(&state, at, "query")?;
         drop(state);
         let place = (number, page.limit);
-        let (PastPage { records, total, definition }, reservation) =
+        let (EarlierPage { records, total, definition }, reservation) =
             match self.past_page((&list, &keys), at, place, Share::Callers).await {
                 Ok(found) => {
                     let reservation = self.reserve_page(&found.records)?;
                     (found, reservation)
                 }
-                Err(NoPast::Refused(error)) => return Err(error),
-                Err(NoPast::Elsewhere(why)) => {
+                Err(NotMade::Refused(error)) => return Err(error),
+                Err(NotMade::Elsewhere(why)) => {
                     let cursor = Cursor { node: self.node_id(), revision: at, page: number, fingerprint };
                     self.fetch_past_page(consensus, (cursor, why), (list, keys), page.limit).await?
                 }
@@ -138,22 +143,22 @@ impl Service {
         at: Revision,
         (page, limit): (u64, u64),
         share: Share,
-    ) -> Result<PastPage, NoPast> {
+    ) -> Result<EarlierPage, NotMade> {
         let deadline = Instant::now() + self.inner.options.read_timeout;
         let scope = self.undo_scope(list, at)?;
         let (past, _reservation) = self.past(scope, at, (share, deadline)).await?;
         let wanted = Wanted { page, limit, all: false };
         let listed = self.run_list(&past.state, (list, keys), wanted, deadline).await;
-        let definition = list.definition.as_deref().and_then(|key| past.state.definition(key));
+        let definition = list.definition().and_then(|key| past.state.definition(key));
         let definition = definition.map(|found| Arc::clone(&found.definition));
-        kept::end_use(past);
+        retained::end_use(past);
         let listed = listed?;
-        Ok(PastPage { records: listed.records, total: listed.total, definition })
+        Ok(EarlierPage { records: listed.records, total: listed.total, definition })
     }
 
     /// What of the state a list needs. The past of a definition ends with its deletion, as for reads of one config.
     fn undo_scope(&self, list: &ListRequest, at: Revision) -> Result<UndoScope, ListError> {
-        let Some(key) = &list.definition else { return Ok(UndoScope::Definitions) };
+        let Some(key) = list.definition() else { return Ok(UndoScope::Definitions) };
         let state = self.consensus_or_refusal()?.state();
         let found = state.definition(key).map(|found| &found.definition);
         let found = found.filter(|definition| definition.created_revision() <= at);
@@ -169,8 +174,8 @@ impl Service {
         scope: UndoScope,
         at: Revision,
         (share, deadline): (Share, Instant),
-    ) -> Result<(Arc<Past>, Option<Reservation>), NoPast> {
-        let pasts = &self.inner.past_states;
+    ) -> Result<(Arc<EarlierState>, Option<Reservation>), NotMade> {
+        let pasts = &self.inner.earlier_states;
         if let Some(found) = pasts.find(&scope, at) {
             return Ok((found, None));
         }
@@ -198,7 +203,7 @@ impl Service {
         consensus: &Consensus,
         scope: &UndoScope,
         deadline: Instant,
-    ) -> Result<Arc<Past>, NoPast> {
+    ) -> Result<Arc<EarlierState>, NotMade> {
         let (state, store) = (consensus.state(), consensus.store().clone());
         if let UndoScope::Configs { id, key } = scope {
             let found = state.definition(key.as_str());
@@ -214,9 +219,9 @@ impl Service {
         let timeout = deadline.saturating_duration_since(Instant::now()).min(CATCH_UP_TIMEOUT);
         let is_written = run_blocking(move || store.wait_for_history(upto, timeout)).await?;
         if is_written {
-            Ok(Arc::new(Past::present(state)))
+            Ok(Arc::new(EarlierState::present(state)))
         } else {
-            Err(NoPast::Elsewhere(format!("the history is not written up to revision {upto} yet")))
+            Err(NotMade::Elsewhere(format!("the history is not written up to revision {upto} yet")))
         }
     }
 
@@ -225,9 +230,9 @@ impl Service {
         &self,
         consensus: &Consensus,
         (scope, at): (&UndoScope, Revision),
-        later: Arc<Past>,
+        later: Arc<EarlierState>,
         (mut reservation, deadline): (Reservation, Instant),
-    ) -> Result<(Arc<Past>, Reservation), NoPast> {
+    ) -> Result<(Arc<EarlierState>, Reservation), NotMade> {
         let (store, scope, present) = (consensus.store().clone(), scope.clone(), consensus.state());
         let work = move |cancel: &Cancel| {
             let mut weight = Weighed { reservation: &mut reservation, pending: 0, refused: None };
@@ -242,7 +247,7 @@ impl Service {
             // What it is weighed with while it is used; then its place among those that are kept is.
             let bytes = past.bytes_kept_beside(&present);
             reservation.grow(bytes.saturating_sub(reservation.bytes()))?;
-            kept::end_use(later);
+            retained::end_use(later);
             Ok((Arc::new(past), reservation))
         };
         self.inner.cpu_pool.run(Weight::List, deadline, work).await?
@@ -251,11 +256,11 @@ impl Service {
 
 /// The earlier state, from a later one and what was replaced since.
 fn made(
-    later: &Past,
+    later: &EarlierState,
     (scope, at): (&UndoScope, Revision),
     mut undo: Undo,
     cancel: &Cancel,
-) -> Result<Past, NoPast> {
+) -> Result<EarlierState, NotMade> {
     let UndoScope::Configs { key, .. } = scope else {
         return Ok(later.definitions_at(at, undo.definitions));
     };
@@ -288,17 +293,17 @@ impl Weighed<'_> {
     }
 }
 
-fn no_past(error: UndoError, refused: Option<Refusal>) -> NoPast {
+fn no_past(error: UndoError, refused: Option<Refusal>) -> NotMade {
     match error {
         UndoError::GivenUp => refused.unwrap_or_else(late).into(),
         UndoError::NotRetained { .. } => Refusal::Expired(error.to_string()).into(),
         UndoError::History(HistoryError::Compacted { compaction_revision }) => {
             Service::compacted(compaction_revision).into()
         }
-        UndoError::History(HistoryError::Gap { .. }) => NoPast::Elsewhere(error.to_string()),
+        UndoError::History(HistoryError::Gap { .. }) => NotMade::Elsewhere(error.to_string()),
         UndoError::History(HistoryError::Failed(_)) => {
             tracing::error!(%error, "the history can't be read");
-            NoPast::Elsewhere(error.to_string())
+            NotMade::Elsewhere(error.to_string())
         }
     }
 }

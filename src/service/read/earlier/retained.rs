@@ -23,7 +23,7 @@ use crate::{
     },
     raft::Consensus,
     service::deferred_drop::DeferredDrop,
-    state::{State, past::Past},
+    state::{State, earlier::EarlierState},
     store::UndoScope,
 };
 
@@ -32,15 +32,15 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The earlier states of a node.
 #[derive(Debug)]
-pub(in crate::service) struct PastStates {
+pub(in crate::service) struct EarlierStates {
     bytes_max: u64,
-    kept: Mutex<Kept>,
+    kept: Mutex<Retained>,
 }
 
 type Name = (UndoScope, Revision);
 
 #[derive(Debug, Default)]
-struct Kept {
+struct Retained {
     states: BTreeMap<Name, Entry>,
     /// Counts the uses; the state with the least number was used longest ago.
     uses: u64,
@@ -52,29 +52,29 @@ struct Kept {
 
 #[derive(Debug)]
 struct Entry {
-    past: Arc<Past>,
+    past: Arc<EarlierState>,
     last_use: u64,
     last_used: Instant,
 }
 
 /// Ends the use of an earlier state: it may be the last one.
-pub(super) fn end_use(past: Arc<Past>) {
+pub(super) fn end_use(past: Arc<EarlierState>) {
     drop(DeferredDrop(Arc::into_inner(past).into_iter().collect()));
 }
 
-impl PastStates {
+impl EarlierStates {
     /// Retains states that keep at most so many bytes in memory.
     pub(in crate::service) fn new(bytes_max: u64) -> Self {
         Self { bytes_max, kept: Mutex::default() }
     }
 
     /// The state of a revision, if it is retained.
-    pub(super) fn find(&self, scope: &UndoScope, at: Revision) -> Option<Arc<Past>> {
+    pub(super) fn find(&self, scope: &UndoScope, at: Revision) -> Option<Arc<EarlierState>> {
         self.lock().used(&(scope.clone(), at), Instant::now())
     }
 
     /// The retained state from which the way back to a revision is the shortest.
-    pub(super) fn nearest_after(&self, scope: &UndoScope, at: Revision) -> Option<Arc<Past>> {
+    pub(super) fn nearest_after(&self, scope: &UndoScope, at: Revision) -> Option<Arc<EarlierState>> {
         let mut kept = self.lock();
         let later = kept.states.range((scope.clone(), at)..=(scope.clone(), Revision::MAX));
         let name = later.map(|(name, _)| name.clone()).next()?;
@@ -98,7 +98,7 @@ impl PastStates {
         self: &Arc<Self>,
         scope: UndoScope,
         at: Revision,
-        past: &Arc<Past>,
+        past: &Arc<EarlierState>,
         consensus: &Consensus,
     ) {
         let now = consensus.state();
@@ -131,21 +131,21 @@ impl PastStates {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept> {
+    fn lock(&self) -> MutexGuard<'_, Retained> {
         // A panic between two consistent values leaves a state too many, which is released like any other.
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Kept {
-    fn used(&mut self, name: &Name, now: Instant) -> Option<Arc<Past>> {
+impl Retained {
+    fn used(&mut self, name: &Name, now: Instant) -> Option<Arc<EarlierState>> {
         self.uses += 1;
         let entry = self.states.get_mut(name)?;
         (entry.last_use, entry.last_used) = (self.uses, now);
         Some(Arc::clone(&entry.past))
     }
 
-    fn insert(&mut self, name: Name, past: &Arc<Past>, now: Instant) {
+    fn insert(&mut self, name: Name, past: &Arc<EarlierState>, now: Instant) {
         self.uses += 1;
         let entry = Entry { past: Arc::clone(past), last_use: self.uses, last_used: now };
         self.states.insert(name, entry);
@@ -180,19 +180,19 @@ impl Kept {
 mod tests {
     use super::*;
 
-    fn past(revision: Revision) -> Arc<Past> {
+    fn past(revision: Revision) -> Arc<EarlierState> {
         let mut state = State::new();
         state.advance(revision);
-        Arc::new(Past::present(Arc::new(state)))
+        Arc::new(EarlierState::present(Arc::new(state)))
     }
 
-    fn names(kept: &Kept) -> Vec<Revision> {
+    fn names(kept: &Retained) -> Vec<Revision> {
         kept.states.keys().map(|(_, at)| *at).collect()
     }
 
     #[test]
     fn the_state_that_was_used_longest_ago_is_released_first() {
-        let (mut kept, now) = (Kept::default(), Instant::now());
+        let (mut kept, now) = (Retained::default(), Instant::now());
         let name = |at| (UndoScope::Definitions, at);
         for at in 1..=PAST_STATES_MAX as u64 {
             kept.insert(name(at), &past(at), now);
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn the_way_back_begins_at_the_nearest_later_state_of_the_same_records() {
-        let pasts = PastStates::new(1 << 20);
+        let pasts = EarlierStates::new(1 << 20);
         let key = crate::model::key::Key::parse("d").unwrap();
         let other = UndoScope::Configs { id: 1, key };
         for at in [10, 20, 30] {
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn one_makes_a_state_at_a_time() {
-        let pasts = PastStates::new(1 << 20);
+        let pasts = EarlierStates::new(1 << 20);
         let first = pasts.turn(&UndoScope::Definitions, 1);
         assert!(Arc::ptr_eq(&first, &pasts.turn(&UndoScope::Definitions, 1)));
         assert!(!Arc::ptr_eq(&first, &pasts.turn(&UndoScope::Definitions, 2)));

@@ -19,12 +19,12 @@ fn key(text: &str) -> Key {
 }
 
 /// A state that goes on, with all states and changes so far.
-struct Told {
+struct Lived {
     states: Vec<State>,
     changes: Vec<Option<Change>>,
 }
 
-impl Told {
+impl Lived {
     fn new() -> Self {
         Self { states: vec![State::new()], changes: vec![None] }
     }
@@ -105,29 +105,33 @@ fn paths(number: u8) -> Vec<String> {
     lists[usize::from(number % 4)].iter().map(|path| (*path).to_owned()).collect()
 }
 
-fn told(steps: &[Step]) -> Told {
-    let mut told = Told::new();
+fn lived(steps: &[Step]) -> Lived {
+    let mut lived = Lived::new();
     for name in KEYS {
-        told.apply(Command::CreateDefinition { key: key(name), indexes: paths(0), schema: None });
+        lived.apply(Command::CreateDefinition { key: key(name), indexes: paths(0), schema: None });
     }
     for step in steps {
         let name = |place: &u8| KEYS[usize::from(place % 2)];
         match step {
-            Step::Write(d, number, value) => told.write(name(d), *number, *value),
-            Step::Delete(d, number) => told.apply(Command::DeleteConfig {
+            Step::Write(d, number, value) => lived.write(name(d), *number, *value),
+            Step::Delete(d, number) => lived.apply(Command::DeleteConfig {
                 definition: key(name(d)),
                 key: key(&format!("k{}", number % 12)),
                 expect: Expect::Any,
             }),
             Step::Create(d) => {
-                told.apply(Command::CreateDefinition { key: key(name(d)), indexes: paths(*d), schema: None });
+                lived.apply(Command::CreateDefinition {
+                    key: key(name(d)),
+                    indexes: paths(*d),
+                    schema: None,
+                });
             }
-            Step::Drop(d) => told.apply(Command::DeleteDefinition {
+            Step::Drop(d) => lived.apply(Command::DeleteDefinition {
                 key: key(name(d)),
                 expect: Expect::Any,
                 restrict: false,
             }),
-            Step::Index(d, number) => told.apply(Command::SetIndexes {
+            Step::Index(d, number) => lived.apply(Command::SetIndexes {
                 key: key(name(d)),
                 indexes: paths(*number),
                 expect: Expect::Any,
@@ -169,22 +173,22 @@ proptest! {
         steps in proptest::collection::vec(step(), 1..80),
         between in any::<proptest::sample::Index>(),
     ) {
-        let told = told(&steps);
-        let last = told.states.len() - 1;
-        let present = Past::present(Arc::new(told.now().clone()));
+        let lived = lived(&steps);
+        let last = lived.states.len() - 1;
+        let present = EarlierState::present(Arc::new(lived.now().clone()));
         for name in KEYS {
-            let Some(now) = told.now().definition(name) else { continue };
+            let Some(now) = lived.now().definition(name) else { continue };
             let id = now.definition.id;
             let created = usize::try_from(now.definition.created_revision()).unwrap();
-            let back = |from: &Past, at: usize| {
+            let back = |from: &EarlierState, at: usize| {
                 let upto = usize::try_from(from.state.revision()).unwrap();
-                let then = &told.states[at].definition(name).unwrap().definition;
-                from.configs_at(at as u64, then, told.replaced(id, at, upto), &|| false).unwrap()
+                let then = &lived.states[at].definition(name).unwrap().definition;
+                from.configs_at(at as u64, then, lived.replaced(id, at, upto), &|| false).unwrap()
             };
             let between = created + between.index(last + 1 - created);
             let on_the_way = back(&present, between);
             for at in created..=last {
-                let expected = content(&told.states[at], name);
+                let expected = content(&lived.states[at], name);
                 prop_assert_eq!(content(&back(&present, at).state, name), expected.clone(), "{} at {}", name, at);
                 if at <= between {
                     prop_assert_eq!(content(&back(&on_the_way, at).state, name), expected, "{} at {}", name, at);
@@ -192,10 +196,10 @@ proptest! {
             }
         }
         for at in 0..=last {
-            let past = present.definitions_at(at as u64, told.replaced_definitions(at, last));
+            let past = present.definitions_at(at as u64, lived.replaced_definitions(at, last));
             let page = Page { page: 1, limit: 10, descending: true, search: String::new() };
             let query = query::DefinitionQuery { page, sort: query::DefinitionSort::Modified };
-            let (found, expected) = (past.state.list(&query), told.states[at].list(&query));
+            let (found, expected) = (past.state.list(&query), lived.states[at].list(&query));
             prop_assert_eq!((found.results, found.total), (expected.results, expected.total), "{}", at);
         }
     }
@@ -203,17 +207,17 @@ proptest! {
 
 #[test]
 fn an_index_that_was_being_built_is_complete() {
-    let mut told = Told::new();
-    told.apply(Command::CreateDefinition { key: key("d"), indexes: vec![], schema: None });
+    let mut lived = Lived::new();
+    lived.apply(Command::CreateDefinition { key: key("d"), indexes: vec![], schema: None });
     for number in 0..12 {
-        told.write("d", number, number * 10);
+        lived.write("d", number, number * 10);
     }
-    let mut definition = Definition::clone(&told.now().definition("d").unwrap().definition);
+    let mut definition = Definition::clone(&lived.now().definition("d").unwrap().definition);
     definition.revision = 2;
     definition.indexes = vec!["a".into()];
     definition.indexing = Indexing::fresh(1);
     definition.indexing.build = Some(index::Build { begun: 1, slots: vec![0], cursor: None });
-    let present = Past::present(Arc::new(told.now().clone()));
+    let present = EarlierState::present(Arc::new(lived.now().clone()));
     let past = present.configs_at(13, &Arc::new(definition), BTreeMap::new(), &|| false).unwrap();
     let found = past.state.definition("d").unwrap();
     let params = [("a[gte]".to_owned(), "60".to_owned())];
@@ -223,18 +227,18 @@ fn an_index_that_was_being_built_is_complete() {
 
 #[test]
 fn what_is_not_needed_any_more_is_given_up_and_what_is_shared_is_not_counted() {
-    let mut told = Told::new();
-    told.apply(Command::CreateDefinition { key: key("d"), indexes: vec![], schema: None });
+    let mut lived = Lived::new();
+    lived.apply(Command::CreateDefinition { key: key("d"), indexes: vec![], schema: None });
     for number in 0..12 {
-        told.write("d", number, number);
+        lived.write("d", number, number);
     }
-    let present = Past::present(Arc::new(told.now().clone()));
-    let definition = Arc::clone(&told.now().definition("d").unwrap().definition);
+    let present = EarlierState::present(Arc::new(lived.now().clone()));
+    let definition = Arc::clone(&lived.now().definition("d").unwrap().definition);
     let same = present.configs_at(13, &definition, BTreeMap::new(), &|| true).unwrap();
-    assert_eq!(same.bytes_kept_beside(told.now()), 0, "there was nothing to do");
-    let replaced = told.replaced(definition.id, 5, 13);
+    assert_eq!(same.bytes_kept_beside(lived.now()), 0, "there was nothing to do");
+    let replaced = lived.replaced(definition.id, 5, 13);
     assert!(present.configs_at(5, &definition, replaced.clone(), &|| true).is_none());
     let past = present.configs_at(5, &definition, replaced, &|| false).unwrap();
-    let bytes = past.bytes_kept_beside(told.now());
+    let bytes = past.bytes_kept_beside(lived.now());
     assert!(bytes > 0 && bytes < 10_000, "{bytes}");
 }

@@ -30,14 +30,14 @@ const CONFIGS_BETWEEN_QUESTIONS: usize = 256;
 
 /// An earlier state.
 #[derive(Debug, Clone)]
-pub struct Past {
+pub struct EarlierState {
     /// Its definitions without configs, or one definition with its configs.
     pub state: Arc<State>,
     /// At most how many bytes it held, when it was made, beside the present state.
     own_bytes: u64,
 }
 
-impl Past {
+impl EarlierState {
     /// A state as it is, to go back from.
     #[must_use]
     pub fn present(state: Arc<State>) -> Self {
