@@ -194,6 +194,7 @@ struct Inner {
     /// Where work runs that takes longer than about a millisecond.
     cpu_pool: cpu_pool::CpuPool,
     read_index: Arc<read::SharedReadIndex>,
+    read_index_by_lease: Arc<read::SharedReadIndex>,
     /// This node's requests to the leader for a read index.
     read_indexes: FramedCalls,
     hub: Arc<watch::Hub>,
@@ -239,6 +240,7 @@ impl Service {
             write_barriers: Arc::default(),
             cpu_pool: cpu_pool::CpuPool::new(),
             read_index: Arc::default(),
+            read_index_by_lease: Arc::default(),
             read_indexes: FramedCalls::new(Lane::Forward, [Call::ReadIndexes, Call::ReadIndex]),
             hub: Arc::new(watch::Hub::new(options.limits.watches)),
             pinned_states: Arc::new(read::pinned::PinnedStates::new(memory_budget.pins_max())),

@@ -173,7 +173,8 @@ async fn start(plan: &Plan, tools: &Tools) -> (Cluster, Vec<Volume>) {
         .with("CONCORD_SNAPSHOT_LOG_BYTES", "131072")
         .with("CONCORD_DISK_RESERVE_BYTES", &RESERVE_BYTES.to_string())
         .with("CONCORD_WRITE_TIMEOUT_MS", "5000")
-        .with("CONCORD_READ_TIMEOUT_MS", "3000");
+        .with("CONCORD_READ_TIMEOUT_MS", "3000")
+        .with("CONCORD_LEASE_READS", "true");
     let options = match &tools.old {
         // Else the cluster would rise to a level that the other version does not know.
         Some(_) => options.with("CONCORD_FEATURE_LEVEL_MAX", "1"),

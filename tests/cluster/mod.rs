@@ -11,6 +11,7 @@ mod forming;
 mod groups;
 mod history;
 mod indexing;
+mod lease;
 mod members;
 mod monotone;
 mod rebuild;

@@ -78,7 +78,7 @@ fn other_parameters() -> Vec<(&'static str, Parameter)> {
         ),
         query("audit_before", "before", "Newest first, before the line with this number.", integer(0).into()),
         query("audit_key", "key", "Only lines of this key.", text().into()),
-        query("audit_definition", "definition", "Only lines that name this definition.", key().into()),
+        query("audit_definition", "definition", "Only lines that name this definition; empty for all.", text().into()),
         plain("since", "Only lines from this time on, as RFC 3339 has it.", time()),
         plain("until", "Only lines before this time, as RFC 3339 has it.", time()),
         plain("outcome", "Only lines with this outcome: `ok`, or the type of an error.", text()),
@@ -118,7 +118,8 @@ fn list_parameters(limits: &Limits) -> Vec<(&'static str, Parameter)> {
     let by = |names: [&'static str; 3]| text().enum_values(Some(names)).default(Some(json!("modified_at")));
     let limit = integer(1).maximum(Some(limits.page_limit)).default(Some(json!(10)));
     let order = text().enum_values(Some(["asc", "desc"])).default(Some(json!("desc")));
-    let level = text().enum_values(Some(["linearizable", "local"])).default(Some(json!("linearizable")));
+    let level =
+        text().enum_values(Some(["linearizable", "lease", "local"])).default(Some(json!("linearizable")));
     vec![
         plain(
             "page",
@@ -167,7 +168,12 @@ fn list_parameters(limits: &Limits) -> Vec<(&'static str, Parameter)> {
              of the first page, and `page` must be absent.",
             text().pattern(Some("^[A-Za-z0-9_-]*$")),
         ),
-        plain("consistency", "`local` reads this node's state without asking the leader.", level),
+        plain(
+            "consistency",
+            "`local` reads this node's state without asking the leader. `lease` rests on the leader's lease, where the \
+             settings allow it.",
+            level,
+        ),
         plain(
             "max_staleness_ms",
             "The greatest age of the state of a `local` read; an older state is confirmed with the leader first.",
