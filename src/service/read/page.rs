@@ -285,7 +285,7 @@ mod tests {
             unique: Vec::new(),
         };
         let definition = Some(Arc::new(definition));
-        let past = PageResponse::Earlier {
+        let earlier = PageResponse::Earlier {
             records: configs(2, 3),
             left: 1,
             total: 9,

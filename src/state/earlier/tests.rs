@@ -138,7 +138,7 @@ fn lived(steps: &[Step]) -> Lived {
             }),
         }
     }
-    told
+    lived
 }
 
 type Content = (Arc<Definition>, Vec<Vec<Arc<Config>>>);

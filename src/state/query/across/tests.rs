@@ -4,13 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    model::{
-        index,
-        key_set::KeyRange,
-        query::{self, Page},
-        record::Definition,
-        time::Timestamp,
-    },
+    model::{index, key_set::KeyRange, query, record::Definition, time::Timestamp},
     state::builder::Builder,
 };
 
@@ -18,6 +12,7 @@ fn key(text: &str) -> Key {
     Key::parse(text).unwrap()
 }
 
+const RANGES: [&[&str]; 4] = [&["*"], &["a*"], &["a.*", "b"], &["none"]];
 const NAMES: [&str; 6] = ["a", "a.b", "a.c", "b", "c", "d"];
 
 /// Definitions whose configs have these numbers. The times are in no relation to the keys, and no two are equal; of
@@ -101,7 +96,7 @@ proptest! {
         sort in proptest::sample::select(&["config_key", "config_definition_key", "created_at", "modified_at"][..]),
         order in proptest::sample::select(&["asc", "desc"][..]),
         (page, limit) in (1_usize..40, 1_usize..12),
-        ranges in proptest::sample::select(&[&["*"][..], &["a*"], &["a.*", "b"], &["none"]][..]),
+        ranges in proptest::sample::select(&RANGES[..]),
         search in proptest::sample::select(&["", "", "1"][..]),
         n in prop_oneof![3 => Just(None), 1 => (0_u16..10).prop_map(Some)],
     ) {
@@ -144,11 +139,4 @@ fn a_page_costs_the_same_at_any_depth() {
     };
     assert_eq!(price("1"), price("170"));
     assert!(price("1") < 200);
-    let query =
-        AcrossQuery { page: Page { page: 170, ..page() }, ..query::across(&[], &Limits::default()).unwrap() };
-    assert!(state.across(&query, &KeySet::ALL, &Limits::default(), &|| true).unwrap().is_ok());
-}
-
-fn page() -> Page {
-    Page { page: 1, limit: 10, descending: true, search: String::new() }
 }
