@@ -4,10 +4,13 @@
 use serde_json::{Value, json};
 
 use super::snapshot::{log_is_purged, overwrite};
-use crate::harness::{
-    Answer, Client, Cluster, Options, check, eventually,
-    load::{config, define, definition, set},
-    number,
+use crate::{
+    harness::{
+        Answer, Client, Cluster, Options, check, eventually,
+        load::{config, define, definition, set},
+        number,
+    },
+    hostile::reads::{define_indexed, fill},
 };
 
 /// A list that was taken while the state was at its revision.
@@ -229,4 +232,49 @@ async fn what_is_compacted_deleted_or_not_there_yet_is_refused_like_a_read_of_on
         let listed = all.insist().await.expect(200).keys_of("config_definition_key");
         assert!(listed.contains(&"gone".to_owned()), "it was there: {listed:?}");
     }
+}
+
+/// What an earlier state costs: `PAST_CONFIGS` configs that are all written `PAST_REWRITES` times after it, in batches.
+#[tokio::test]
+async fn an_earlier_state_is_made_once_and_then_found() {
+    let size =
+        |name, default| number(name).map_or(default, |count| usize::try_from(count).expect("it is small"));
+    let (configs, rewrites) = (size("PAST_CONFIGS", 2000), size("PAST_REWRITES", 2));
+    let cluster = Cluster::start("past-cost").await;
+    let clients = cluster.clients();
+    define_indexed(&clients[0], "d", &json!(["n", "s"])).await;
+    fill(
+        &clients[0],
+        "d",
+        configs,
+        |n| json!({"n": n, "s": format!("s{}", n % 100), "text": "x".repeat(250)}),
+    )
+    .await;
+    let path = format!("{}/config/", definition("d"));
+    let now = clients[1].get(&path).insist().await.expect(200).revision();
+    for round in 1..=rewrites {
+        for first in (0..configs).step_by(1000) {
+            let operation = |n: usize| {
+                let data = json!({"n": n + round, "s": "again", "text": "y".repeat(250)});
+                json!({"op": "put_config", "config_definition_key": "d", "config_key": format!("k{n:07}"), "data": data})
+            };
+            let operations: Vec<Value> = (first..configs.min(first + 1000)).map(operation).collect();
+            let batch = clients[0].post("/api/v1/batch", &json!({"operations": operations}));
+            let id = format!("rewrite-{round}-{first}");
+            batch.header("idempotency-key", &id).insist().await.expect(200);
+        }
+    }
+    let before = cluster.nodes[1].memory_kb();
+    for (what, filter, total) in [
+        ("made", ("s", "s7"), configs / 100),
+        ("found", ("s", "s8"), configs / 100),
+        ("found", ("n[gte]", "10"), configs - 10),
+    ] {
+        let begun = tokio::time::Instant::now();
+        let query = [("revision", &*now.to_string()), filter, ("sort_by", "n"), ("limit", "10")];
+        let answer = clients[1].get(&path).query(&query).insist().await.expect(200);
+        assert_eq!(answer.total(), total as u64, "{filter:?}");
+        println!("{configs} configs, {} changes later, {what}: {:?}", configs * rewrites, begun.elapsed());
+    }
+    println!("{} kB more", cluster.nodes[1].memory_kb().saturating_sub(before));
 }

@@ -37,7 +37,7 @@ mod greedy;
 mod leaks;
 mod many_configs;
 pub(crate) mod raw;
-mod reads;
+pub(crate) mod reads;
 mod secret;
 mod smuggling;
 mod strangers;
