@@ -290,7 +290,8 @@ fn changes_of_the_history() {
 }
 
 #[test]
-fn a_change_of_the_history_with_the_definition_before() {
+fn changes_of_level_2_in_the_history() {
+    wire(&StoredEdit::Deleted { definition: 5, configs: 300 }, "0605ac02");
     let definition = Definition {
         id: 5,
         key: key("d"),
@@ -306,7 +307,7 @@ fn a_change_of_the_history_with_the_definition_before() {
     let (revision, at, by, reason) = (7, Timestamp(300), "root".into(), None);
     wire(
         &StoredChange { revision, at, by, reason, edits },
-        "07ac0204726f6f74000106050164010161000100010064c801060000",
+        "07ac0204726f6f74000107050164010161000100010064c801060000",
     );
 }
 

@@ -9,9 +9,10 @@ use utoipa::openapi::{
     path::{Parameter, ParameterBuilder, ParameterIn, ParameterStyle},
 };
 
-use super::schemas::{integer, key, text, time};
+use super::schemas::{integer, key, pattern_of_keys, text, time};
 use crate::model::limits::{
-    IDEMPOTENCY_KEY_BYTES_MAX, LIST_PATTERNS_MAX, Limits, REASON_BYTES_MAX, WATCH_KEYS_MAX,
+    IDEMPOTENCY_KEY_BYTES_MAX, LIST_PATTERNS_MAX, Limits, POLL_WAIT_DEFAULT_S, POLL_WAIT_MAX_S,
+    REASON_BYTES_MAX, WATCH_KEYS_MAX,
 };
 
 /// Adds all parameters to the components.
@@ -52,8 +53,7 @@ fn other_parameters() -> Vec<(&'static str, Parameter)> {
         |id, name, about, schema: RefOr<Schema>| (id, parameter(name, ParameterIn::Query, about, schema));
     let plain = |name, about, schema: ObjectBuilder| query(name, name, about, schema.into());
     let keys = || ArrayBuilder::new().items(key()).max_items(Some(WATCH_KEYS_MAX)).into();
-    let pattern = || text().pattern(Some("^([A-Za-z0-9][A-Za-z0-9_.~-]*)?\\*?$")).max_length(Some(256));
-    let patterns = || ArrayBuilder::new().items(pattern()).max_items(Some(LIST_PATTERNS_MAX)).into();
+    let patterns = || ArrayBuilder::new().items(pattern_of_keys()).max_items(Some(LIST_PATTERNS_MAX)).into();
     let flag = || ObjectBuilder::new().schema_type(Type::Boolean).default(Some(json!(false)));
     vec![
         plain("dry_run", "`true` answers as the write would be answered, and stores nothing.", flag()),
@@ -94,11 +94,18 @@ fn other_parameters() -> Vec<(&'static str, Parameter)> {
         ),
         plain("from", "Begins with the changes of this revision.", integer(0)),
         plain("initial", "`true` begins with the current state; not together with `from`.", flag()),
+        plain("prev", "`true` returns the data of configs before each change, too.", flag()),
+        plain(
+            "wait",
+            "Seconds to wait for a change.",
+            integer(0).maximum(Some(f64::from(POLL_WAIT_MAX_S))).default(Some(json!(POLL_WAIT_DEFAULT_S))),
+        ),
         query(
             "definition",
             "definition",
-            "Only this definition and its configs; may be repeated. It need not exist yet.",
-            keys(),
+            "Only this definition and its configs, or, with `*` at the end, those whose keys begin so; may be repeated. \
+             It need not exist yet.",
+            ArrayBuilder::new().items(pattern_of_keys()).max_items(Some(WATCH_KEYS_MAX)).into(),
         ),
         query(
             "definition_patterns",

@@ -143,7 +143,7 @@ impl Service {
         let keys = match &list.scope {
             ListScope::Definitions => visible(principal, Verb::Read),
             ListScope::Configs(_) => KeySet::ALL,
-            ListScope::Across(patterns) => named_by(patterns).intersection(&visible(principal, Verb::Read)),
+            ListScope::Across(patterns) => named_by(patterns).and(&visible(principal, Verb::Read)),
         };
         let fingerprint = self.fingerprint(&list, principal, &keys);
         if let Some(definition) = list.definition()

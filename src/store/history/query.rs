@@ -122,7 +122,10 @@ impl HistoryEntry {
         let existed = match &first {
             StoredEdit::Definition { before, .. } | StoredEdit::Config { before, .. } => before.is_some(),
             StoredEdit::ConfigWithBefore { .. } | StoredEdit::DefinitionWithBefore { .. } => true,
-            StoredEdit::Reindexed { .. } | StoredEdit::Remember(_) | StoredEdit::Forget(_) => return None,
+            StoredEdit::Reindexed { .. }
+            | StoredEdit::Deleted { .. }
+            | StoredEdit::Remember(_)
+            | StoredEdit::Forget(_) => return None,
         };
         let after = match edits.last().unwrap_or(first) {
             StoredEdit::Definition { after, .. } | StoredEdit::DefinitionWithBefore { after, .. } => {
@@ -131,7 +134,10 @@ impl HistoryEntry {
             StoredEdit::Config { after, .. } | StoredEdit::ConfigWithBefore { after, .. } => {
                 after.map_or(AfterImage::Deleted, AfterImage::Config)
             }
-            StoredEdit::Reindexed { .. } | StoredEdit::Remember(_) | StoredEdit::Forget(_) => return None,
+            StoredEdit::Reindexed { .. }
+            | StoredEdit::Deleted { .. }
+            | StoredEdit::Remember(_)
+            | StoredEdit::Forget(_) => return None,
         };
         let operation = match (existed, &after) {
             (false, AfterImage::Deleted) => return None,
@@ -241,14 +247,26 @@ impl History {
         subject: &Subject,
         revision: Revision,
     ) -> Result<Arc<Config>, HistoryError> {
+        SegmentLookup::new(self, self.span_of(revision)?, subject).config_written_at(revision)
+    }
+
+    /// The whole change of a revision, found by a record that it changed. Blocking.
+    ///
+    /// # Errors
+    /// When the revision was compacted, its change is not on this node, or the disk fails.
+    pub fn change_of(&self, subject: &Subject, revision: Revision) -> Result<StoredChange, HistoryError> {
+        SegmentLookup::new(self, self.span_of(revision)?, subject).change_at(revision)
+    }
+
+    /// The segment that has the change of a revision.
+    fn span_of(&self, revision: Revision) -> Result<Span, HistoryError> {
         let Spans { all, compaction_revision, .. } = self.spans();
         let span = all.into_iter().find(|span| span.after < revision && span.upto >= revision);
-        let span = span.ok_or(if revision <= compaction_revision {
+        span.ok_or(if revision <= compaction_revision {
             HistoryError::Compacted { compaction_revision }
         } else {
             HistoryError::Gap { after: revision - 1, upto: revision }
-        })?;
-        SegmentLookup::new(self, span, subject).config_written_at(revision)
+        })
     }
 
     /// The definition of this key that the change at a revision wrote, if the change is still on this disk. Blocking.
@@ -264,7 +282,8 @@ impl History {
         let span = spans.into_iter().find(|span| span.after < revision && span.upto >= revision);
         let Some(span) = span else { return Ok(None) };
         let subject = Subject::Definition(key.into());
-        match SegmentLookup::new(self, span, &subject).written_at(revision)? {
+        let change = SegmentLookup::new(self, span, &subject).change_at(revision)?;
+        match HistoryEntry::of(change, &subject).map(|entry| entry.after) {
             Some(AfterImage::Definition(definition)) => Ok(Some(definition)),
             Some(AfterImage::Deleted | AfterImage::Config(_)) | None => Ok(None),
         }
@@ -401,31 +420,38 @@ impl<'a> SegmentLookup<'a> {
             StoredEdit::Definition { .. }
             | StoredEdit::DefinitionWithBefore { .. }
             | StoredEdit::Reindexed { .. }
+            | StoredEdit::Deleted { .. }
             | StoredEdit::Remember(_)
             | StoredEdit::Forget(_) => return Ok(None),
         };
         Ok(Some(AsOf::Value(before)))
     }
 
-    /// What the change at a revision made of the record; `None` when it did not change it.
-    fn written_at(&mut self, revision: Revision) -> Result<Option<AfterImage>, HistoryError> {
+    fn config_written_at(&mut self, revision: Revision) -> Result<Arc<Config>, HistoryError> {
+        match HistoryEntry::of(self.change_at(revision)?, self.subject).map(|entry| entry.after) {
+            Some(AfterImage::Config(config)) => Ok(config),
+            Some(AfterImage::Deleted | AfterImage::Definition(_)) | None => Err(no_change_at(revision)),
+        }
+    }
+
+    /// The change of the record that was made at a revision.
+    fn change_at(&mut self, revision: Revision) -> Result<StoredChange, HistoryError> {
         let subject = self.subject;
         let found = self.history.with_index(self.span, |index| {
             index.find(subject, revision.saturating_sub(1), revision).collect::<Vec<_>>()
         })?;
+        // The index finds by a hash: another record's change may be among them.
         for (_, offset) in found {
-            if let Some(entry) = HistoryEntry::of(self.change(offset)?, subject) {
-                return Ok(Some(entry.after));
+            let change = self.change(offset)?;
+            if change.edits.iter().any(|edit| subject.matches(edit)) {
+                return Ok(change);
             }
         }
-        Ok(None)
+        Err(no_change_at(revision))
     }
+}
 
-    fn config_written_at(&mut self, revision: Revision) -> Result<Arc<Config>, HistoryError> {
-        if let Some(AfterImage::Config(config)) = self.written_at(revision)? {
-            return Ok(config);
-        }
-        let text = format!("the history has no change of the config at revision {revision}");
-        Err(StoreError::Damaged(text).into())
-    }
+fn no_change_at(revision: Revision) -> HistoryError {
+    let text = format!("the history has no change of the record at revision {revision}");
+    StoreError::Damaged(text).into()
 }

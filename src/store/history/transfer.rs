@@ -94,6 +94,7 @@ impl History {
                 StoredEdit::Definition { .. }
                 | StoredEdit::DefinitionWithBefore { .. }
                 | StoredEdit::Reindexed { .. }
+                | StoredEdit::Deleted { .. }
                 | StoredEdit::Config { .. }
                 | StoredEdit::ConfigWithBefore { .. }
                 | StoredEdit::Remember(_)

@@ -197,7 +197,10 @@ impl Pass<'_> {
                         self.undo.configs.insert(before.key.clone(), Some(before));
                     }
                 }
-                StoredEdit::Reindexed { .. } | StoredEdit::Remember(_) | StoredEdit::Forget(_) => {}
+                StoredEdit::Reindexed { .. }
+                | StoredEdit::Deleted { .. }
+                | StoredEdit::Remember(_)
+                | StoredEdit::Forget(_) => {}
             }
         }
         Ok(bytes)
