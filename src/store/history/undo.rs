@@ -22,6 +22,9 @@ use crate::model::{
     record::{Config, Definition, Revision},
 };
 
+/// Bytes that a record takes in the answer beside its text.
+const BYTES_PER_RECORD: u64 = 256;
+
 /// Which records are taken back.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum UndoScope {
@@ -173,12 +176,12 @@ impl Pass<'_> {
                             Some(found.ok_or_else(not_retained)?)
                         }
                     };
-                    bytes += replaced.as_deref().map_or(0, definition_bytes);
+                    bytes += BYTES_PER_RECORD + replaced.as_deref().map_or(0, definition_bytes);
                     self.undo.definitions.insert(key, replaced);
                 }
                 StoredEdit::DefinitionWithBefore { before, .. } => {
                     if self.is_new_definition(before.id, &before.key) {
-                        bytes += definition_bytes(&before);
+                        bytes += BYTES_PER_RECORD + definition_bytes(&before);
                         self.undo.definitions.insert(before.key.clone(), Some(before));
                     }
                 }
@@ -186,6 +189,7 @@ impl Pass<'_> {
                     if !self.is_new_config(definition, &key) {
                         continue;
                     }
+                    bytes += BYTES_PER_RECORD;
                     match before {
                         Some(before) => drop(self.wanted.insert(key, before)),
                         None => drop(self.undo.configs.insert(key, None)),
@@ -193,7 +197,7 @@ impl Pass<'_> {
                 }
                 StoredEdit::ConfigWithBefore { definition, before, .. } => {
                     if self.is_new_config(definition, &before.key) {
-                        bytes += before.data.len() as u64;
+                        bytes += BYTES_PER_RECORD + before.data.len() as u64;
                         self.undo.configs.insert(before.key.clone(), Some(before));
                     }
                 }
