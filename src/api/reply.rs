@@ -19,6 +19,7 @@ use futures::stream;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 
 use super::{
+    batch::Parts,
     digits::{Digits, number},
     error_code::Code,
     json::Object,
@@ -297,6 +298,8 @@ pub(super) enum Problem {
     UnsupportedPatch,
     /// A refusal of the service, with the revision of the state that it was decided from, where there is one.
     Refused(Refusal, Option<Revision>),
+    /// A refusal of a batch, whose operations are divided like this.
+    InBatch(Refusal, Option<Parts>),
 }
 
 /// The text of an internal error, which is logged and not sent.
@@ -363,8 +366,9 @@ impl IntoResponse for Problem {
                     Detail { loc: vec!["body".into()], msg: msg.into(), kind: "model_attributes_type" };
                 ([(ACCEPT_PATCH, PATCH_TYPES)], shape_response(&[error])).into_response()
             }
+            Self::InBatch(refusal, parts) => refusal_response(refusal, parts),
             Self::Refused(refusal, revision) => {
-                let mut response = refusal_response(refusal);
+                let mut response = refusal_response(refusal, None);
                 if let Some(revision) = revision {
                     response.headers_mut().insert(STATE_REVISION, revision.into());
                 }
@@ -381,14 +385,17 @@ pub(super) fn panicked(payload: Box<dyn Any + Send + 'static>) -> Response {
         .map(|text| *text)
         .or_else(|payload| payload.downcast::<&'static str>().map(|text| (*text).to_owned()))
         .unwrap_or_else(|_| "no message".to_owned());
-    refusal_response(Refusal::Internal(format!("panic: {text}")))
+    refusal_response(Refusal::Internal(format!("panic: {text}")), None)
 }
 
-fn refusal_response(refusal: Refusal) -> Response {
+fn refusal_response(refusal: Refusal, parts: Option<Parts>) -> Response {
     let (status, kind) = status_and_type(&refusal);
     let breaking = if let Refusal::Breaks(count, _) = &refusal { Some(*count) } else { None };
     let code = Code::of(&refusal);
-    let (violations, log_only) = violations(refusal);
+    let (mut violations, log_only) = violations(refusal);
+    if let Some(parts) = parts {
+        violations.iter_mut().for_each(|violation| parts.relocate(&mut violation.loc));
+    }
     let mut response = failure(status, kind, code, &violations);
     if status == StatusCode::UNAUTHORIZED {
         response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
