@@ -292,6 +292,23 @@ fn changes_of_the_history() {
 #[test]
 fn changes_of_level_2_in_the_history() {
     wire(&StoredEdit::Deleted { definition: 5, configs: 300 }, "0605ac02");
+    let definition = Definition {
+        id: 5,
+        key: key("d"),
+        indexes: vec!["a".into()],
+        schema: None,
+        indexing: Indexing { slots: vec![0], next: 1, build: None },
+        created_at: Timestamp(100),
+        modified_at: Timestamp(200),
+        revision: 6,
+        unique: vec![],
+    };
+    let edits = vec![StoredEdit::DefinitionWithBefore { before: Arc::new(definition), after: None }];
+    let (revision, at, by, reason) = (7, Timestamp(300), "root".into(), None);
+    wire(
+        &StoredChange { revision, at, by, reason, edits },
+        "07ac0204726f6f74000107050164010161000100010064c801060000",
+    );
 }
 
 #[test]

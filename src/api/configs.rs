@@ -9,7 +9,7 @@ use axum::extract::State;
 
 use super::{
     body::{self, NewConfig},
-    cursor,
+    cursor::{self, PastRevision, both},
     definitions::{self, find},
     extract::{ReadRequest, WriteRequest, check_key},
     json::Object,
@@ -25,7 +25,7 @@ use crate::{
         record::{Config, Revision},
         redaction::may_keep,
     },
-    service::{Consistency, Service, Write, Written, memory_budget::Reservation},
+    service::{Consistency, Service, Write, Written, memory_budget::Reservation, read::list::ListScope},
     state::query::QueryResult,
 };
 
@@ -47,12 +47,15 @@ pub(super) async fn create(State(service): State<Service>, request: WriteRequest
 
 /// Lists the configs of a definition.
 pub(super) async fn list(State(service): State<Service>, request: ReadRequest) -> Result<Reply, Problem> {
-    let shape = query::configs_shape(&request.params.0, service.limits());
-    let (consistency, page) = request.params.with_consistency(shape)?;
-    let source = cursor::source(&request.params, consistency)?;
     let definition = request.definition();
+    let is_filter = service.is_indexed(&request.principal, &definition, cursor::REVISION);
+    let past = PastRevision::of(&request.params, is_filter);
+    let shape = query::configs_shape(&request.params.0, service.limits());
+    let (consistency, (past, page)) = request.params.with_consistency(both(past, shape))?;
+    let source = cursor::source(&request.params, consistency)?;
     check_key(&definition, definitions::KEY)?;
-    cursor::list(&service, &request, Some(&definition), page, source).await
+    let scope = ListScope::Configs(definition.into_owned());
+    cursor::list(&service, &request, scope, (past, page), source).await
 }
 
 pub(super) fn page(found: QueryResult<Arc<Config>>, page: &Page, reservation: Reservation) -> Reply {

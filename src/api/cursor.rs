@@ -5,17 +5,20 @@
 use form_urlencoded::Serializer;
 
 use super::{
-    configs, definitions,
+    across, configs, definitions,
     extract::{Params, ReadRequest, query_violation},
     reply::{Problem, Reply},
 };
 use crate::{
-    model::query::Page,
+    model::{
+        query::{PAST, Page, QueryError},
+        record::Revision,
+    },
     service::{
         Consistency, Service,
         read::{
             cursor::Cursor,
-            list::{ListPage, ListRequest, PLACE_PARAMETERS, PageSource},
+            list::{ListPage, ListRequest, ListScope, PLACE_PARAMETERS, PageSource},
             records::ListRecords,
         },
     },
@@ -37,23 +40,78 @@ pub(super) fn source(params: &Params, consistency: Consistency) -> Result<PageSo
     Ok(PageSource::Cursor(cursor))
 }
 
-/// Answers a list: of a definition's configs, or of definitions. `page` is what the parameters say of pages.
+/// The revision whose state a list shows, where the caller names one.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PastRevision {
+    revision: Option<Revision>,
+    /// Whether `revision` is the name of an indexed path: then it is a filter.
+    is_filter: bool,
+}
+
+/// The parameter of a list that names a revision, where no path of this name is indexed.
+pub(super) const REVISION: &str = "revision";
+
+impl PastRevision {
+    /// That of a list which has none.
+    pub(super) const NONE: Self = Self { revision: None, is_filter: true };
+
+    /// What the parameters say of it.
+    pub(super) fn of(params: &Params, is_filter: bool) -> Result<Self, QueryError> {
+        let name = match params.get(PAST) {
+            Some(_) => PAST,
+            None if is_filter => return Ok(Self { revision: None, is_filter }),
+            None => REVISION,
+        };
+        let [revision] = params.numbers([name])?;
+        Ok(Self { revision, is_filter })
+    }
+
+    /// The parameters of the list, with the revision in one form.
+    fn applied_to(self, params: &Params) -> Vec<(String, String)> {
+        let is_past = |name: &str| name == PAST || (name == REVISION && !self.is_filter);
+        let rest = params.0.iter().filter(|(name, _)| !is_past(name)).cloned();
+        let revision = self.revision.map(|revision| (PAST.to_owned(), revision.to_string()));
+        rest.chain(revision).collect()
+    }
+}
+
+/// Two parts of a query, or the errors of both; integers that do not parse come before violations.
+pub(super) fn both<A, B>(
+    one: Result<A, QueryError>,
+    other: Result<B, QueryError>,
+) -> Result<(A, B), QueryError> {
+    match (one, other) {
+        (Ok(one), Ok(other)) => Ok((one, other)),
+        (Err(QueryError::NotIntegers(mut names)), Err(QueryError::NotIntegers(more))) => {
+            names.extend(more);
+            Err(QueryError::NotIntegers(names))
+        }
+        (Err(QueryError::Violations(mut violations)), Err(QueryError::Violations(more))) => {
+            violations.extend(more);
+            Err(QueryError::Violations(violations))
+        }
+        (Err(error @ QueryError::NotIntegers(_)), _) | (_, Err(error)) | (Err(error), Ok(_)) => Err(error),
+    }
+}
+
+/// Answers a list. `page` is what the parameters say of pages.
 pub(super) async fn list(
     service: &Service,
     request: &ReadRequest,
-    definition: Option<&str>,
-    page: Page,
+    scope: ListScope,
+    (past, page): (PastRevision, Page),
     source: PageSource,
 ) -> Result<Reply, Problem> {
-    let list = ListRequest { definition: definition.map(str::to_owned), params: request.params.0.clone() };
+    let list = ListRequest { scope, params: past.applied_to(&request.params) };
     let listed = service.list(&request.principal, list, page, source).await;
-    let ListPage { records, total, page, revision, next, reservation, redacted } =
+    let ListPage { records, total, page, revision, next, reservation, redacted, .. } =
         listed.map_err(|error| Problem::Refused(error.refusal, error.revision))?;
     let reply = match records {
         ListRecords::Definitions(results) => {
             definitions::page(QueryResult { results, total }, &page, reservation)
         }
         ListRecords::Configs(results) => configs::page(QueryResult { results, total }, &page, reservation),
+        ListRecords::Across(results) => across::page(QueryResult { results, total }, &page, reservation),
     };
     let reply = reply.next_link(next.map(|next| link(request, next)).as_deref());
     Ok(reply.redacted(Some(&redacted)).state_revision(revision))

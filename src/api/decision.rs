@@ -23,7 +23,7 @@ use percent_encoding::percent_decode_str;
 
 use super::{
     CONFIG, CONFIG_HISTORY, CONFIGS, DEFINITION, DEFINITION_HISTORY, DEFINITIONS, INDEXES, ROLLBACK, SCHEMA,
-    UNIQUE, access_keys, audit,
+    UNIQUE, access_keys, across, audit,
     extract::Params,
     metrics,
     reply::{Problem, STATE_REVISION, WrittenAt},
@@ -58,7 +58,7 @@ const fn route(path: &'static str, read: Verb, write: Verb) -> Route {
 }
 
 /// All routes that need a key.
-static ROUTES: [Route; 28] = [
+static ROUTES: [Route; 29] = [
     route(DEFINITIONS, Verb::Read, Verb::Define),
     route(DEFINITION, Verb::Read, Verb::Define),
     route(SCHEMA, Verb::Read, Verb::Define),
@@ -69,6 +69,7 @@ static ROUTES: [Route; 28] = [
     route(CONFIG_HISTORY, Verb::Read, Verb::Write),
     route(DEFINITION_HISTORY, Verb::Read, Verb::Write),
     route(ROLLBACK, Verb::Read, Verb::Write),
+    route(across::PATH, Verb::Read, Verb::Read),
     route("/api/v1/batch", Verb::Read, Verb::Write),
     route(WATCH, Verb::Read, Verb::Read),
     route(CHANGES, Verb::Read, Verb::Read),
@@ -121,7 +122,7 @@ fn what(route: &Route, uri: &Uri) -> What {
             _ => what.set_id(&text),
         }
     }
-    if [WATCH, CHANGES].contains(&route.path) {
+    if [WATCH, CHANGES, across::PATH].contains(&route.path) {
         let params = Params::from_uri(uri);
         for (_, definition) in params.0.iter().filter(|(name, _)| name == "definition") {
             what.add_definition(definition);
@@ -225,6 +226,10 @@ fn is_recorded_read(service: &Service, route: &Route, uri: &Uri) -> bool {
     }
     if !audit.has_reads() {
         return false;
+    }
+    if route.path == across::PATH {
+        // Which definitions have records on the page is not known yet: those that it may be of.
+        return across::named(&Params::from_uri(uri)).iter().any(|one| audit.records_reads_within(one));
     }
     let what = what(route, uri);
     audit.records_reads_of(None) || what.definitions().any(|one| audit.records_reads_of(Some(one)))

@@ -9,7 +9,7 @@ use axum::extract::State;
 
 use super::{
     body::{NewDefinition, NewIndexes},
-    cursor,
+    cursor::{self, PastRevision, both},
     extract::{ReadRequest, WriteRequest, check_key},
     json::Object,
     reply::{Problem, Reply},
@@ -21,7 +21,7 @@ use crate::{
         query::{self, Page},
         record::Definition,
     },
-    service::{DefinitionView, Service, Write, memory_budget::Reservation},
+    service::{DefinitionView, Service, Write, memory_budget::Reservation, read::list::ListScope},
     state::{Collection, query::QueryResult},
 };
 
@@ -45,9 +45,10 @@ pub(super) async fn create(State(service): State<Service>, request: WriteRequest
 /// Lists definitions.
 pub(super) async fn list(State(service): State<Service>, request: ReadRequest) -> Result<Reply, Problem> {
     let query = query::definitions(&request.params.0, service.limits());
-    let (consistency, query) = request.params.with_consistency(query)?;
+    let past = PastRevision::of(&request.params, false);
+    let (consistency, (past, query)) = request.params.with_consistency(both(past, query))?;
     let source = cursor::source(&request.params, consistency)?;
-    cursor::list(&service, &request, None, query.page, source).await
+    cursor::list(&service, &request, ListScope::Definitions, (past, query.page), source).await
 }
 
 pub(super) fn page(found: QueryResult<Arc<Definition>>, page: &Page, reservation: Reservation) -> Reply {

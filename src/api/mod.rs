@@ -9,6 +9,7 @@
 //! | `If-Match`, `If-None-Match`, headers that may be given once only | `condition` |
 //! | receiving and parsing of bodies, errors of their shape, media types | `body` |
 //! | the parameter `cursor` and the `Link` to the next page | `cursor` |
+//! | lists of the configs of several definitions | `across` |
 //! | definitions and their lists | `definitions` |
 //! | a definition's schema and unique paths | `schema` |
 //! | the states of a definition's indexes | `indexes` |
@@ -48,6 +49,7 @@
 
 mod access;
 mod access_keys;
+mod across;
 mod audit;
 mod batch;
 mod body;
@@ -363,6 +365,7 @@ fn resource_routes() -> Vec<(&'static str, MethodRouter<Service>)> {
         (CONFIG_HISTORY, get(history::of_config)),
         (DEFINITION_HISTORY, get(history::of_definition)),
         (ROLLBACK, post(history::rollback)),
+        (across::PATH, get(across::list)),
         ("/api/v1/batch", post(batch::run)),
         (decision::WATCH, get(watch::open)),
         (decision::CHANGES, get(watch::poll)),

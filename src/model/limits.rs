@@ -281,6 +281,8 @@ pub const PINNED_STATES_MAX: usize = 1024;
 /// for as long as a read may take, and in that time a processor ends about so many among a hundred thousand configs.
 /// Fixed.
 pub const LONG_LISTS_MAX: usize = 64;
+/// Definitions and patterns that a list across definitions names. Fixed.
+pub const LIST_PATTERNS_MAX: usize = 64;
 /// Backups that a node makes and sends at once: a backup is the whole state. More get 429. Fixed.
 pub const BACKUPS_MAX: usize = 1;
 /// Bytes a second that the caller of a backup must read, after a minute: until it ends, its file takes its space on the
@@ -288,6 +290,13 @@ pub const BACKUPS_MAX: usize = 1;
 pub const BACKUP_RATE_MIN: u64 = 256 << 10;
 /// Sorted matches that are retained for one list with conditions. A longer list is computed again for each page. Fixed.
 pub const PINNED_MATCHES_MAX: usize = 1 << 20;
+/// How long an earlier state that a node has made again for lists is retained unused: long enough to page through one.
+/// Fixed.
+pub const PAST_IDLE_MAX: Duration = Duration::from_secs(60);
+/// Earlier states that a node retains. What they keep in memory is bounded by a share of `--in-flight-bytes`. Fixed.
+pub const PAST_STATES_MAX: usize = 64;
+/// Bytes of replaced records that are read before they are reserved, while an earlier state is made. Fixed.
+pub const PAST_RESERVED_AT_ONCE: u64 = 256 << 10;
 /// Reads of the history that run on this node at once: each holds a thread and may hold some megabytes. Fixed.
 pub const HISTORY_READS_MAX: usize = 16;
 /// Bytes of record text after which a page ends early: a page of the largest records would have a gigabyte. Fixed.

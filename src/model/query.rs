@@ -16,11 +16,14 @@ use super::{
 };
 use slots::Slots;
 
+mod across;
 mod slots;
 mod test;
 
+pub use across::{AcrossQuery, AcrossSort, DEFINITION, across};
+
 /// The parameters of a config list that are no filters.
-const RESERVED: [&str; 9] = [
+const RESERVED: [&str; 10] = [
     "page",
     "limit",
     "sort_by",
@@ -30,7 +33,12 @@ const RESERVED: [&str; 9] = [
     "max_staleness_ms",
     "min_revision",
     "cursor",
+    PAST,
 ];
+
+/// The parameter that names the revision whose state a list shows. As `revision` it is written where no path of this name
+/// is indexed.
+pub const PAST: &str = "$revision";
 
 /// The encoded value of a field: for a slot as by `index::encode`, for a time big-endian, for a key its text.
 pub type Bytes = Box<[u8]>;

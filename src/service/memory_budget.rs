@@ -5,7 +5,8 @@
 //!
 //! | share | of | for |
 //! |---|---|---|
-//! | pins | one half | states that are retained for cursors and watches (`read/pinned.rs`) |
+//! | pins | three eighths | states that are retained for cursors and watches (`read/pinned.rs`) |
+//! | past | one eighth | earlier states that lists have made again (`read/earlier/retained.rs`) |
 //! | callers | three eighths | bodies of requests and what is made of them, answers, events that watches hold |
 //! | peers | one eighth | calls of other nodes: forwarded writes, pages, parts of the history |
 //!
@@ -52,6 +53,7 @@ pub enum Share {
 #[derive(Debug)]
 pub(crate) struct MemoryBudget {
     pins_max: u64,
+    past_max: u64,
     callers: Arc<Account>,
     peers: Arc<Account>,
     /// What stored keys have reserved of the callers' share.
@@ -79,7 +81,7 @@ impl MemoryBudget {
     pub(crate) fn new(bytes: u64) -> Self {
         let account = |max| Arc::new(Account { max, used: AtomicU64::new(0) });
         let (callers, peers) = (account(bytes / 8 * 3), account(bytes / 8));
-        Self { pins_max: bytes / 2, callers, peers, of_keys: Mutex::default() }
+        Self { pins_max: bytes / 8 * 3, past_max: bytes / 8, callers, peers, of_keys: Mutex::default() }
     }
 
     /// The bytes that all pins may keep in memory.
@@ -94,6 +96,11 @@ impl MemoryBudget {
             Share::Peers => &self.peers,
         };
         [account.used.load(Ordering::Relaxed), account.max]
+    }
+
+    /// The bytes that all earlier states may keep in memory.
+    pub(super) fn past_max(&self) -> u64 {
+        self.past_max
     }
 
     /// The bytes of one answer above which it is refused whatever else is in flight.

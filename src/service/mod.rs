@@ -202,6 +202,8 @@ struct Inner {
     read_indexes: FramedCalls,
     hub: Arc<watch::Hub>,
     pinned_states: Arc<read::pinned::PinnedStates>,
+    /// Earlier states that lists have made again.
+    earlier_states: Arc<read::earlier::EarlierStates>,
     memory_budget: memory_budget::MemoryBudget,
     /// One permit for each backup that is being written.
     backups: Arc<Semaphore>,
@@ -247,6 +249,7 @@ impl Service {
             read_indexes: FramedCalls::new(Lane::Forward, [Call::ReadIndexes, Call::ReadIndex]),
             hub: Arc::new(watch::Hub::new(options.limits.watches)),
             pinned_states: Arc::new(read::pinned::PinnedStates::new(memory_budget.pins_max())),
+            earlier_states: Arc::new(read::earlier::EarlierStates::new(memory_budget.past_max())),
             memory_budget,
             backups: Arc::new(Semaphore::new(BACKUPS_MAX)),
             connections: Default::default(),

@@ -30,6 +30,7 @@ use crate::{
         access_key::Verb,
         error::{Invalid, Violation},
         index::{self, IndexPath},
+        key_set::KeySet,
         query::{self, ConfigSort, Field},
         record::{Config, Definition, Revision},
         redaction::{RedactedPlaces, redacted},
@@ -134,6 +135,22 @@ impl Service {
             }
             Some(_) => Ok(Redaction::Nothing),
         }
+    }
+
+    /// How a caller is shown what was written by the schema of a definition that may have been replaced since.
+    ///
+    /// # Errors
+    /// When its schema was not compiled in time.
+    pub(super) async fn redaction_of(
+        &self,
+        principal: &Principal,
+        definition: &Arc<Definition>,
+    ) -> Result<Redaction, Refusal> {
+        let may_reveal = || principal.authorize(Verb::Reveal, Some(definition.key.as_str())).is_ok();
+        if principal.key.is_none() || !definition.may_have_secrets() || may_reveal() {
+            return Ok(Redaction::Nothing);
+        }
+        Ok(Redaction::Places(self.validator(definition).await?))
     }
 
     /// Configs as a caller is shown them, and the places of what is not shown.
@@ -269,18 +286,91 @@ impl Service {
         let validator = self.validator(definition).await?;
         let Some(secrets) = validator.secrets() else { return Ok(()) };
         self.read_declared(params, definition).await?;
-        // Whoever answers the request refuses one that does not parse.
-        let Ok(query) = query::configs(params, definition, self.limits()) else { return Ok(()) };
-        let sorted = if let ConfigSort::Slot(slot) = query.sort { Some(Field::Slot(slot)) } else { None };
-        let is_secret = |field: Field| match field {
-            Field::Slot(slot) => path_of(definition, slot).is_none_or(|path| is_secret_path(secrets, &path)),
-            Field::Created | Field::Modified | Field::Key => false,
-        };
-        if query.filters.iter().map(|filter| filter.field).chain(sorted).any(is_secret) {
-            let msg = "the list is filtered or sorted by a secret value, which this key may not see";
-            return Err(Invalid::from(Violation::at(vec!["query".into()], msg)).into());
+        if self.names(params, definition, |path| is_secret_path(secrets, path)) {
+            return Err(names_a_secret());
         }
         Ok(())
+    }
+
+    /// The same of a list at an earlier revision, whose paths are those that were indexed then: by what is secret then,
+    /// and by what is secret now, of the definition that has the key now.
+    ///
+    /// # Errors
+    /// As for [`Self::check_filters`].
+    pub(super) async fn check_past_filters(
+        &self,
+        principal: &Principal,
+        (then, now): (&Arc<Definition>, Option<&Arc<Definition>>),
+        params: &[(String, String)],
+    ) -> Result<(), Refusal> {
+        if principal.key.is_none() || principal.authorize(Verb::Reveal, Some(then.key.as_str())).is_ok() {
+            return Ok(());
+        }
+        for marked in now.into_iter().chain([then]).filter(|definition| definition.may_have_secrets()) {
+            let validator = self.validator(marked).await?;
+            let Some(secrets) = validator.secrets() else { continue };
+            self.read_declared(params, then).await?;
+            if self.names(params, then, |path| is_secret_path(secrets, path)) {
+                return Err(names_a_secret());
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a list is filtered or sorted by such a path, or by one that is not known.
+    fn names(
+        &self,
+        params: &[(String, String)],
+        definition: &Definition,
+        is_meant: impl Fn(&IndexPath) -> bool,
+    ) -> bool {
+        // Whoever answers the request refuses one that does not parse.
+        let Ok(query) = query::configs(params, definition, self.limits()) else { return false };
+        let sorted = if let ConfigSort::Slot(slot) = query.sort { Some(Field::Slot(slot)) } else { None };
+        let is_meant = |field: Field| match field {
+            Field::Slot(slot) => path_of(definition, slot).is_none_or(|path| is_meant(&path)),
+            Field::Created | Field::Modified | Field::Key => false,
+        };
+        query.filters.iter().map(|filter| filter.field).chain(sorted).any(is_meant)
+    }
+
+    /// Refuses filters of a list across definitions by values that are secret in one of them.
+    ///
+    /// # Errors
+    /// As for [`Self::check_filters`].
+    pub(super) async fn check_filters_across(
+        &self,
+        principal: &Principal,
+        keys: &KeySet,
+        params: &[(String, String)],
+    ) -> Result<(), Refusal> {
+        let Ok(query) = query::across(params, self.limits()) else { return Ok(()) };
+        if query.is_of_all() {
+            return Ok(());
+        }
+        let state = self.applied();
+        let marked = state.definitions().filter(|found| keys.contains(found.definition.key.as_str()));
+        for found in marked.filter(|found| !is_shown_whole(principal, found)) {
+            let definition = &found.definition;
+            let validator = self.validator(definition).await?;
+            let Some(secrets) = validator.secrets() else { continue };
+            self.read_declared(query.filters(), definition).await?;
+            if self.names(query.filters(), definition, |path| is_secret_path(secrets, path)) {
+                return Err(names_a_secret());
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a list of a definition's configs can be filtered by a path of this text, which decides what a parameter of
+    /// this name means.
+    #[must_use]
+    pub fn is_indexed(&self, principal: &Principal, definition: &str, path: &str) -> bool {
+        principal.authorize(Verb::Read, Some(definition)).is_ok()
+            && self
+                .applied()
+                .definition(definition)
+                .is_some_and(|found| found.definition.slot(path).is_some())
     }
 
     /// Whether an event has data that a caller may not be shown.
@@ -351,6 +441,11 @@ impl Service {
         }
         Ok(())
     }
+}
+
+fn names_a_secret() -> Refusal {
+    let msg = "the list is filtered or sorted by a secret value, which this key may not see";
+    Invalid::from(Violation::at(vec!["query".into()], msg)).into()
 }
 
 fn path_of(definition: &Definition, slot: u16) -> Option<IndexPath> {

@@ -113,7 +113,8 @@ impl State {
         }
         self.last_at = context.at;
         let (by, reason) = (proposal.by.clone(), proposal.reason.clone());
-        let change = Change { revision, at: context.at, by, reason, edits };
+        let level = self.feature_level();
+        let change = Change { revision, at: context.at, by, reason, level, edits };
         (Verdict::Decided(outcome), Some(change))
     }
 

@@ -15,6 +15,7 @@
 //! | [`feature`] | the feature level of the cluster |
 //! | [`access`] | the access keys, and in whose name something may be decided |
 //! | [`stored`] | what the definitions of an access key hold, and its quota of that |
+//! | [`earlier`] | an earlier state, made of a later one and of what was replaced since |
 //! | `replaced` | what a snapshot keeps in memory after the state has moved on |
 //!
 //! Shared memory: snapshots of a definition share a cache of applied index updates, with a `Mutex` around two words and
@@ -30,6 +31,7 @@ pub mod apply;
 pub mod builder;
 pub mod compaction;
 pub mod digest;
+pub mod earlier;
 pub mod feature;
 pub mod index;
 pub mod query;
@@ -193,6 +195,8 @@ pub struct Change {
     pub by: String,
     /// The caller's reason.
     pub reason: Option<String>,
+    /// The feature level at which it was decided: the history stores it as that level does.
+    pub level: u32,
     /// The changed records; at least one.
     pub edits: Vec<Edit>,
 }

@@ -14,10 +14,12 @@
 //! | `rows` | keeps the rows of the page |
 //! | `spans` | the bounds of the values that a filter accepts |
 //! | `definitions` | lists of definitions, of all or of those that a caller may see |
+//! | `across` | lists of the configs of several definitions |
 //!
 //! **Invariant:** ties are broken by key, ascending in both directions; records without the sort field come last in
 //! both; the pages of one state have neither gap nor overlap.
 
+mod across;
 mod definitions;
 mod matching;
 mod rows;
@@ -35,6 +37,7 @@ use crate::model::{
     query::{ConfigQuery, ConfigSort, Field, Filter, Page},
     record::Config,
 };
+pub use across::{AcrossPlan, AcrossRecord};
 use matching::contains;
 pub use matching::finds;
 use rows::{FirstRows, Steps, sort_value};

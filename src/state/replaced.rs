@@ -11,7 +11,7 @@ use super::{Collection, State};
 use crate::model::record::{Config, Definition};
 
 /// Bytes of index nodes that the change of one record replaces: one path in each of four indexes.
-const NODE_BYTES_PER_CHANGE: u64 = 16 << 10;
+pub(super) const NODE_BYTES_PER_CHANGE: u64 = 16 << 10;
 /// Bytes of a record beside its text, and of its share in all indexes.
 pub(super) const BYTES_PER_RECORD: u64 = 512;
 /// Bytes of an index entry beside its value.
@@ -70,7 +70,7 @@ impl State {
     }
 
     /// The bytes of all indexes.
-    fn nodes_bytes(&self) -> u64 {
+    pub(super) fn nodes_bytes(&self) -> u64 {
         let records = self.configs.saturating_add(self.by_key.len()).saturating_add(self.requests.len());
         records.saturating_mul(BYTES_PER_RECORD)
     }

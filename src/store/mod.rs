@@ -58,7 +58,7 @@ use serde::{Deserialize, Serialize};
 use at_rest::AtRest;
 pub use history::{
     AfterImage, AsOf, Changes, History, HistoryEntry, HistoryError, HistoryPage, Operation, StoredChange,
-    StoredEdit, Subject,
+    StoredEdit, Subject, Undo, UndoError, UndoScope,
 };
 use snapshot::retained::RetainedSnapshots;
 pub use snapshot::transfer::{IncomingSnapshot, SnapshotContent};

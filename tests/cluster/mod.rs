@@ -4,6 +4,7 @@ mod access_keys;
 mod backup;
 mod batch;
 mod cursor;
+mod earlier;
 mod encryption;
 mod failover;
 mod forming;

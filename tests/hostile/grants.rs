@@ -48,6 +48,7 @@ fn case(
 const DEFINITIONS: &str = "/api/v1/config_definition";
 const DEFINITION: &str = "/api/v1/config_definition/{}";
 const CONFIGS: &str = "/api/v1/config_definition/{}/config";
+const ACROSS: &str = "/api/v1/config";
 const CONFIG: &str = "/api/v1/config_definition/{}/config/{}";
 
 /// A definition that does not exist, in the patterns of the right key.
@@ -106,6 +107,7 @@ fn cases() -> Vec<Case> {
             json!({"operations": [{"op": "delete_config", "config_definition_key": OURS, "config_key": "k"}]}),
             &[404],
         ),
+        case(Method::GET, ACROSS, &["read"], null(), &[200]),
         case(Method::GET, "/api/v1/watch", &["read"], null(), &[200]),
         case(Method::GET, "/api/v1/changes", &["read"], null(), &[304]),
         case(Method::GET, "/api/v1/audit", &["audit"], null(), &[200]),
@@ -137,9 +139,9 @@ fn shape(path: &str) -> String {
 }
 
 impl Case {
-    /// A key without the right for all definitions lists those that it has the right for.
+    /// A key without the right for all definitions lists those that it has the right for, or their configs.
     fn is_list_of_definitions(&self) -> bool {
-        self.path == DEFINITIONS && self.method == Method::GET
+        [DEFINITIONS, ACROSS].contains(&self.path) && self.method == Method::GET
     }
 
     /// The path with what it names: a definition and a config, or the id of a member or a key.

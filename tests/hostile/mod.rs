@@ -5,6 +5,7 @@
 //! | `audit` | what do full volumes, kills and guessed credentials do to the audit log? |
 //! | `clocks` | do clocks that jump change what is kept? |
 //! | `disks` | do full, slow, hung or failing disks stop the others? |
+//! | `earlier` | what do lists of many different earlier revisions do? |
 //! | `frames` | what do broken and flooding frames of HTTP/2 do? |
 //! | `good_client` | the client that writes and reads on every node, and what it saw |
 //! | `grants` | does every route ask who may use it? |
@@ -28,6 +29,7 @@
 mod audit;
 mod clocks;
 mod disks;
+mod earlier;
 mod frames;
 mod good_client;
 pub(crate) mod grants;
@@ -35,7 +37,7 @@ mod greedy;
 mod leaks;
 mod many_configs;
 pub(crate) mod raw;
-mod reads;
+pub(crate) mod reads;
 mod secret;
 mod smuggling;
 mod strangers;

@@ -33,14 +33,14 @@ const LARGE_BYTES: usize = 600_000;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A definition with indexed paths.
-pub(super) async fn define_indexed(client: &Client, key: &str, indexes: &Value) {
+pub(crate) async fn define_indexed(client: &Client, key: &str, indexes: &Value) {
     let body = json!({"config_definition_key": key, "indexes": indexes});
     let create = client.post("/api/v1/config_definition/", &body);
     create.header("idempotency-key", &format!("define-{key}")).insist().await.expect(201);
 }
 
 /// Creates configs in batches of a thousand.
-pub(super) async fn fill(client: &Client, key: &str, count: usize, data: impl Fn(usize) -> Value) {
+pub(crate) async fn fill(client: &Client, key: &str, count: usize, data: impl Fn(usize) -> Value) {
     for first in (0..count).step_by(1000) {
         let operation = |n: usize| json!({"op": "create_config", "config_definition_key": key, "config_key": format!("k{n:07}"), "data": data(n)});
         let operations: Vec<Value> = (first..count.min(first + 1000)).map(operation).collect();

@@ -1,6 +1,7 @@
 //! The contract, asked of the leader and of a follower. All tests share one cluster; each has its own keys.
 
 mod access;
+mod across;
 mod batch;
 mod body;
 mod checks;

@@ -4,7 +4,7 @@
 use super::{SRC, Source, assert_none};
 
 /// Files that spawn tasks of their own: when these end, and what follows from a panic.
-const SPAWNS: [(&str, &str); 15] = [
+const SPAWNS: [(&str, &str); 16] = [
     ("src/api/body.rs", "ends at its time-out; a panic only leaves a rest of a body unread"),
     ("src/api/peer.rs", "ends with its connection, which a panic closes: the leader opens another"),
     ("src/api/peer/refusal_log.rs", "ends after a second; a panic only leaves refusals uncounted"),
@@ -20,6 +20,10 @@ const SPAWNS: [(&str, &str); 15] = [
     ("src/service/forward/batching.rs", "ends when no write waits; a panic answers its writes as unknown"),
     ("src/service/membership/change.rs", "ends with its change; the caller awaits it"),
     ("src/service/membership/forming.rs", "ends with the forming; the caller awaits it"),
+    (
+        "src/service/read/earlier/retained.rs",
+        "ends when no earlier state is retained; it locks, compares and removes",
+    ),
     ("src/service/read/pinned.rs", "ends when nothing is pinned; it locks, compares and removes"),
     (
         "src/service/read/shared_index.rs",

@@ -16,6 +16,8 @@ use super::{
 };
 
 const ALL: &str = "/api/v1/config_definition/{config_definition_key}/config/";
+/// The configs of several definitions.
+const ACROSS: &str = "/api/v1/config";
 /// The path of a config.
 pub(super) const ONE: &str = "/api/v1/config_definition/{config_definition_key}/config/{config_key}";
 
@@ -36,6 +38,9 @@ fn record() -> Value {
 /// The operations of this file.
 pub(super) fn operations() -> Vec<Entry> {
     let page = json!({ "results": [record()], "meta": { "page": 1, "limit": 10, "total": 1 } });
+    let mut with_definition = record();
+    with_definition["config_definition_key"] = json!("app");
+    let across = json!({ "results": [with_definition], "meta": { "page": 1, "limit": 10, "total": 1 } });
     let names = json!({ "config_definition_key": "app", "config_key": "prod" });
     let dry_run = ["X-Concord-Dry-Run"];
     let updated = [RECORD_HEADERS, &dry_run, &[REDACTED]].concat();
@@ -51,13 +56,27 @@ pub(super) fn operations() -> Vec<Entry> {
         describe(Get, ALL, "configs", "list_configs", "List configs")
             .description(
                 "Filters and sorts use indexes, never a scan of all configs. `total` counts all matches. 409 while an index \
-                 that the list needs is being built.",
+                 that the list needs is being built. With `revision`, the list as it was at that revision, by the \
+                 definition of then.",
             )
             .parameters(&["page", "limit", "sort_configs", "sort_order", "search", "cursor", "filters"])
+            .parameters(&["list_revision"])
             .parameters(READ_PARAMETERS)
             .success(200, "configs found", ("ConfigPage", page), &["Link", REDACTED])
             .refusals(READ_REFUSALS)
             .refusals(&[404, 409, 410]),
+        describe(Get, ACROSS, "configs", "list_configs_across", "List the configs of several definitions")
+            .description(
+                "Of the definitions that `definition` names, as far as the key may read them; of all without it. A filter \
+                 finds configs of the definitions in which its path is indexed and its text can be read; where that is so \
+                 in none, it is refused.",
+            )
+            .parameters(&["page", "limit", "sort_across", "sort_order", "search", "cursor", "filters"])
+            .parameters(&["definition_patterns"])
+            .parameters(READ_PARAMETERS)
+            .success(200, "configs found", ("AcrossPage", across), &["Link", REDACTED])
+            .refusals(READ_REFUSALS)
+            .refusals(&[409, 410]),
         describe(Get, ONE, "configs", "get_config", "Get a config")
             .description("With `revision`, the config as of that revision.")
             .parameters(&["If-None-Match", "revision"])
@@ -107,6 +126,7 @@ pub(super) fn payloads() -> Vec<Named> {
     let data = || json_object().schema_type(SchemaType::from_iter([Type::Object, Type::Null]));
     let mut record = vec![("config_key", reference("Key")), ("data", data().into())];
     record.extend(times());
+    let across = [vec![("config_definition_key", reference("Key"))], record.clone()].concat();
     let identity = vec![("config_definition_key", reference("Key")), ("config_key", reference("Key"))];
     vec![
         (
@@ -117,6 +137,8 @@ pub(super) fn payloads() -> Vec<Named> {
         ),
         ("ConfigRecord", closed(record, Vec::new()).into()),
         ("ConfigPage", page("ConfigRecord").into()),
+        ("AcrossRecord", closed(across, Vec::new()).into()),
+        ("AcrossPage", page("AcrossRecord").into()),
         ("ConfigIdentity", closed(identity, Vec::new()).into()),
     ]
 }

@@ -50,7 +50,9 @@ pub(super) fn operations() -> Vec<Entry> {
             .refusals(WRITE_REFUSALS)
             .refusals(&[409, 507]),
         describe(Get, ALL, "definitions", "list_definitions", "List definitions")
+            .description("With `revision`, the list as it was at that revision.")
             .parameters(&["page", "limit", "sort_definitions", "sort_order", "search", "cursor"])
+            .parameters(&["list_revision"])
             .parameters(READ_PARAMETERS)
             .success(200, "config definitions found", ("DefinitionPage", page), &["Link"])
             .refusals(READ_REFUSALS)

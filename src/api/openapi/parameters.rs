@@ -11,7 +11,8 @@ use utoipa::openapi::{
 
 use super::schemas::{integer, key, pattern_of_keys, text, time};
 use crate::model::limits::{
-    IDEMPOTENCY_KEY_BYTES_MAX, Limits, POLL_WAIT_DEFAULT_S, POLL_WAIT_MAX_S, REASON_BYTES_MAX, WATCH_KEYS_MAX,
+    IDEMPOTENCY_KEY_BYTES_MAX, LIST_PATTERNS_MAX, Limits, POLL_WAIT_DEFAULT_S, POLL_WAIT_MAX_S,
+    REASON_BYTES_MAX, WATCH_KEYS_MAX,
 };
 
 /// Adds all parameters to the components.
@@ -52,6 +53,7 @@ fn other_parameters() -> Vec<(&'static str, Parameter)> {
         |id, name, about, schema: RefOr<Schema>| (id, parameter(name, ParameterIn::Query, about, schema));
     let plain = |name, about, schema: ObjectBuilder| query(name, name, about, schema.into());
     let keys = || ArrayBuilder::new().items(key()).max_items(Some(WATCH_KEYS_MAX)).into();
+    let patterns = || ArrayBuilder::new().items(pattern_of_keys()).max_items(Some(LIST_PATTERNS_MAX)).into();
     let flag = || ObjectBuilder::new().schema_type(Type::Boolean).default(Some(json!(false)));
     vec![
         plain("dry_run", "`true` answers as the write would be answered, and stores nothing.", flag()),
@@ -59,6 +61,13 @@ fn other_parameters() -> Vec<(&'static str, Parameter)> {
             "revision",
             "The config as of this revision; 422 when the revision does not exist yet.",
             integer(0),
+        ),
+        query(
+            "list_revision",
+            "revision",
+            "The list as it was at this revision; 422 when the revision does not exist yet. `$revision` where an indexed \
+             path has the name `revision`, which is a filter then.",
+            integer(0).into(),
         ),
         plain("before", "Only changes before this revision.", integer(0)),
         query(
@@ -99,6 +108,12 @@ fn other_parameters() -> Vec<(&'static str, Parameter)> {
             ArrayBuilder::new().items(pattern_of_keys()).max_items(Some(WATCH_KEYS_MAX)).into(),
         ),
         query(
+            "definition_patterns",
+            "definition",
+            "A definition's key, or the beginning of keys with `*` at its end; may be repeated.",
+            patterns(),
+        ),
+        query(
             "watched_config",
             "config_key",
             "Only this config of the one `definition`; may be repeated.",
@@ -129,6 +144,14 @@ fn list_parameters(limits: &Limits) -> Vec<(&'static str, Parameter)> {
             "sort_by",
             "Ties are broken by key, ascending.",
             by(["config_definition_key", "created_at", "modified_at"]),
+        ),
+        query(
+            "sort_across",
+            "sort_by",
+            "Ties are broken by the config's key, then by the definition's, ascending.",
+            text()
+                .enum_values(Some(["config_definition_key", "config_key", "created_at", "modified_at"]))
+                .default(Some(json!("modified_at"))),
         ),
         query(
             "sort_api_keys",

@@ -114,6 +114,9 @@ fn as_in_one_segment(mut change: StoredChange) -> StoredChange {
         if let StoredEdit::ConfigWithBefore { definition, before, after } = edit {
             let (key, before) = (before.key.clone(), Some(before.revision));
             *edit = StoredEdit::Config { definition: *definition, key, before, after: after.take() };
+        } else if let StoredEdit::DefinitionWithBefore { before, after } = edit {
+            let (id, key, before) = (before.id, before.key.clone(), Some(before.revision));
+            *edit = StoredEdit::Definition { id, key, before, after: after.take() };
         }
     }
     change

@@ -176,6 +176,13 @@ impl Audit {
         self.is_on() && !self.options.reads.is_empty()
     }
 
+    /// Whether reads of one of the definitions are recorded that a pattern names.
+    #[must_use]
+    pub fn records_reads_within(&self, pattern: &Pattern) -> bool {
+        let overlaps = |own: &Pattern| own.covers(pattern) || pattern.covers(own);
+        self.is_on() && self.options.reads.iter().any(overlaps)
+    }
+
     /// Whether reads of a definition are recorded; of none in particular when there is none.
     #[must_use]
     pub fn records_reads_of(&self, definition: Option<&str>) -> bool {

@@ -222,14 +222,7 @@ impl Service {
     ) -> Result<Arc<Config>, Refusal> {
         let subject = subject(state, definition, key)?;
         let now = state.revision();
-        if at > now {
-            let text =
-                format!("the state is at revision {now}, not yet at {at}; `min_revision` waits for one");
-            return Err(Invalid::from(Violation::at(vec![part.into(), "revision".into()], text)).into());
-        }
-        if at < state.compaction_revision() {
-            return Err(expired(state.compaction_revision()));
-        }
+        Self::check_revision(state, at, part)?;
         let absent = || Refusal::NotThere(format!("the config did not exist at revision {at}"));
         let found = state.definition(definition).ok_or(Rejection::DefinitionNotFound)?;
         if at < found.definition.created_revision() {
@@ -254,6 +247,31 @@ impl Service {
             | HistoryResponse::Compacted(_)
             | HistoryResponse::Unavailable(_)) => Err(unexpected(&other)),
         }
+    }
+
+    /// Refuses a revision that a state has not reached, and one of which the history is not retained. `part`: the part of
+    /// the request that names the revision.
+    pub(in crate::service) fn check_revision(state: &State, at: Revision, part: &str) -> Result<(), Refusal> {
+        let now = state.revision();
+        if at > now {
+            let text =
+                format!("the state is at revision {now}, not yet at {at}; `min_revision` waits for one");
+            return Err(Invalid::from(Violation::at(vec![part.into(), "revision".into()], text)).into());
+        }
+        if at < state.compaction_revision() {
+            return Err(Self::compacted(state.compaction_revision()));
+        }
+        Ok(())
+    }
+
+    /// The refusal of a revision of which the history is not retained.
+    pub(in crate::service) fn compacted(compaction_revision: Revision) -> Refusal {
+        expired(compaction_revision)
+    }
+
+    /// The other members, in the order in which they are asked for a part of the history.
+    pub(in crate::service) fn members_to_ask(&self, consensus: &Consensus) -> Vec<Member> {
+        other_members(consensus, self.node_id())
     }
 
     /// Reads this node's history; where it lacks something, the other members' histories.
@@ -325,12 +343,13 @@ impl Service {
         let permit = self.inner.history_reads.acquire().await;
         let _permit = permit.map_err(|error| Refusal::Internal(error.to_string()))?;
         let store = consensus.store().clone();
-        run_blocking(move || read(&store, &request)).await
+        let level = consensus.state().feature_level();
+        run_blocking(move || read(&store, &request, level)).await
     }
 }
 
 /// Reads the history of a store. Blocking.
-fn read(store: &Store, request: &HistoryRequest) -> HistoryResponse {
+fn read(store: &Store, request: &HistoryRequest, level: u32) -> HistoryResponse {
     let needed = match request {
         HistoryRequest::Page { upto, .. }
         | HistoryRequest::AsOf { upto, .. }
@@ -353,7 +372,7 @@ fn read(store: &Store, request: &HistoryRequest) -> HistoryResponse {
             store.history().config_written_at(subject, *revision).map(HistoryResponse::WrittenAt)
         }
         HistoryRequest::Transfer { after, upto } => {
-            store.history().export(*after, *upto).map(HistoryResponse::Transfer)
+            store.history().export(*after, *upto, level).map(HistoryResponse::Transfer)
         }
     };
     response.unwrap_or_else(|error| match error {

@@ -1,7 +1,8 @@
 //! Lists of definitions and of configs: the first page, and the pages that cursors name.
 //!
 //! ```text
-//! list ─┬─ first page: a state as fresh as requested ─ run the query ─ pin the state when there is a next page
+//! list ─┬─ at an earlier revision: `past`
+//!       ├─ first page: a state as fresh as requested ─ run the query ─ pin the state when there is a next page
 //!       └─ cursor ─ is it of this list? ─┬─ this node holds the state: `page_of_pinned`
 //!                                        └─ another node holds it: `page::fetch`
 //! ```
@@ -27,16 +28,16 @@ use xxhash_rust::xxh3::xxh3_128;
 use super::{
     cursor::{Cursor, Fingerprint},
     pinned::end_use,
+    query::{Listed, Query, Wanted, late},
     records::ListRecords,
 };
 use crate::{
     model::{
-        access_key::Verb,
-        error::{Invalid, Rejection, Violation},
-        key_set::KeySet,
-        limits::Limits,
-        query::{self, ConfigQuery, DefinitionQuery, Page, QueryError},
-        record::{Config, Definition, Revision},
+        access_key::{Pattern, Verb},
+        error::Violation,
+        key_set::{KeyRange, KeySet},
+        query::{self, Page},
+        record::{Definition, Revision},
         redaction::RedactedPlaces,
     },
     peer::codec::encode,
@@ -46,26 +47,36 @@ use crate::{
         memory_budget::{Reservation, Share},
         view::visible,
     },
-    state::{Collection, State, query::QueryResult},
+    state::State,
 };
 
 /// Parameters that do not decide which records a list has: the place in it, and how fresh its first page must be.
 pub(crate) const PLACE_PARAMETERS: [&str; 5] =
     ["cursor", "page", "consistency", "max_staleness_ms", "min_revision"];
 
-/// The price of a list, in tests of a config, up to which it is answered on the thread that took the request: less
-/// than a millisecond.
-const SHORT_LIST_PRICE: u64 = 4096;
-/// Bytes of parameters up to which they are: a value takes a microsecond to parse and to look up.
+/// Bytes of parameters up to which a list is answered on the thread that took the request: a value takes a microsecond to
+/// parse and to look up.
 const SHORT_PARAMS_BYTES: usize = 2 << 10;
 /// Bytes of records up to which a page is rendered as a whole before it is sent.
 pub(crate) const BUFFERED_PAGE_BYTES_MAX: u64 = 4 << 20;
 
+/// What is listed. Sent between nodes: the bytes of the first two are those that version 0.1 has for a definition that may
+/// be absent, and it is never asked for another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ListScope {
+    /// Definitions.
+    Definitions,
+    /// The configs of a definition.
+    Configs(String),
+    /// The configs of those definitions that the patterns name; of all, if there are none.
+    Across(Vec<Pattern>),
+}
+
 /// A list as a caller requests it. Sent between nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListRequest {
-    /// The definition whose configs are listed; `None` lists definitions.
-    pub definition: Option<String>,
+    /// What is listed.
+    pub scope: ListScope,
     /// The parameters of the query.
     pub params: Vec<(String, String)>,
 }
@@ -96,6 +107,8 @@ pub struct ListPage {
     pub reservation: Reservation,
     /// The places of what is not shown of its configs.
     pub redacted: RedactedPlaces,
+    /// The definition of the configs of an earlier revision, as it was then.
+    pub(super) then: Option<Arc<Definition>>,
 }
 
 /// Why a list was refused.
@@ -126,41 +139,38 @@ impl Service {
         page: Page,
         source: PageSource,
     ) -> Result<ListPage, ListError> {
-        principal.authorize(Verb::Read, list.definition.as_deref())?;
-        let keys = if list.definition.is_none() { visible(principal, Verb::Read) } else { KeySet::ALL };
+        principal.authorize(Verb::Read, list.definition())?;
+        let keys = match &list.scope {
+            ListScope::Definitions => visible(principal, Verb::Read),
+            ListScope::Configs(_) => KeySet::ALL,
+            ListScope::Across(patterns) => named_by(patterns).and(&visible(principal, Verb::Read)),
+        };
         let fingerprint = self.fingerprint(&list, principal, &keys);
-        if let Some(definition) = &list.definition
+        if let Some(definition) = list.definition()
             && let Some(found) = self.applied().definition(definition)
         {
             self.check_filters(principal, found, &list.params).await?;
         }
-        let definition = list.definition.clone();
+        if matches!(list.scope, ListScope::Across(_)) {
+            if principal.key.is_some() {
+                Box::pin(self.check_filters_across(principal, &keys, &list.params)).await?;
+            }
+            let page = self.page(list, (keys, fingerprint), page, source).await?;
+            return if principal.key.is_none() {
+                Ok(page)
+            } else {
+                Ok(Box::pin(self.redact_across(principal, page)).await?)
+            };
+        }
+        let definition = list.definition().map(str::to_owned);
+        let params = if list.past().is_some() { list.params.clone() } else { Vec::new() };
         let page = self.page(list, (keys, fingerprint), page, source).await?;
         match definition.filter(|_| principal.key.is_some()) {
-            Some(definition) => Ok(Box::pin(self.redact_page(principal, &definition, page)).await?),
+            Some(definition) => {
+                Ok(Box::pin(self.redact_page(principal, (&definition, &params), page)).await?)
+            }
             None => Ok(page),
         }
-    }
-
-    /// A page as a caller is shown it.
-    async fn redact_page(
-        &self,
-        principal: &Principal,
-        definition: &str,
-        mut page: ListPage,
-    ) -> Result<ListPage, Refusal> {
-        let redaction = self.redaction(principal, &self.applied(), (definition, page.revision)).await?;
-        if let ListRecords::Configs(configs) = page.records {
-            let (shown, redacted) = self.redact(redaction, configs).await?;
-            let records = ListRecords::Configs(shown);
-            // `null` may be longer than what it stands for.
-            let bytes = records.bytes();
-            if page.reservation.bytes() > 0 && bytes > page.reservation.bytes() {
-                page.reservation.grow(bytes - page.reservation.bytes())?;
-            }
-            (page.records, page.redacted) = (records, redacted);
-        }
-        Ok(page)
     }
 
     async fn page(
@@ -170,6 +180,9 @@ impl Service {
         page: Page,
         source: PageSource,
     ) -> Result<ListPage, ListError> {
+        if let Some(at) = list.past() {
+            return self.page_of_past((list, keys, fingerprint), at, page, source).await;
+        }
         match source {
             PageSource::Fresh(consistency) => {
                 self.first_page((&list, &keys, fingerprint), page, consistency).await
@@ -205,6 +218,7 @@ impl Service {
             next,
             reservation,
             redacted: RedactedPlaces::default(),
+            then: None,
         })
     }
 
@@ -230,7 +244,7 @@ impl Service {
     }
 
     /// Runs a list on a state: here when that is short, else on the threads for long work.
-    async fn run_list(
+    pub(super) async fn run_list(
         &self,
         state: &Arc<State>,
         (list, keys): (&ListRequest, &KeySet),
@@ -239,15 +253,15 @@ impl Service {
     ) -> Result<Listed, ListError> {
         if list.is_short() && list.is_quick_to_parse(state) {
             let query = Query::new(state, (list, keys), self.limits())?.at(wanted);
-            if let Some(listed) = query.run_if_short() {
-                return Ok(listed);
+            if let Some(listed) = query.run_if_short(self.limits()) {
+                return listed;
             }
         }
         let (state, list, keys, limits) =
             (Arc::clone(state), list.clone(), keys.clone(), self.limits().clone());
         let work = move |cancel: &Cancel| {
             let query = Query::new(&state, (&list, &keys), &limits)?.at(wanted);
-            query.run(&|| cancel.is_over()).ok_or_else(|| late().into())
+            query.run(&limits, &|| cancel.is_over()).unwrap_or_else(|| Err(late().into()))
         };
         self.inner.cpu_pool.run(Weight::List, deadline, work).await?
     }
@@ -277,6 +291,7 @@ impl Service {
             next,
             reservation,
             redacted: RedactedPlaces::default(),
+            then: None,
         })
     }
 
@@ -315,7 +330,7 @@ impl Service {
         let mut params: Vec<_> =
             list.params.iter().filter(|(name, _)| !PLACE_PARAMETERS.contains(&name.as_str())).collect();
         params.sort_by(|a, b| a.0.cmp(&b.0));
-        let list = (cluster, &list.definition, params);
+        let list = (cluster, &list.scope, params);
         // The root key's are those of version 0.1.
         let bytes =
             if principal.is_root() { encode(&list) } else { encode(&(list, principal.id.as_str(), keys)) };
@@ -324,153 +339,45 @@ impl Service {
 }
 
 /// The number of the page after this one, if there is one.
-fn next_page(page: &Page, total: u64) -> Option<u64> {
+pub(super) fn next_page(page: &Page, total: u64) -> Option<u64> {
     page.page.checked_add(1).filter(|_| page.page.saturating_mul(page.limit) < total)
 }
 
-/// The query of a list, for one state.
-enum Query<'a> {
-    Definitions(&'a State, &'a KeySet, DefinitionQuery),
-    Configs(&'a Collection, ConfigQuery),
-}
-
-impl<'a> Query<'a> {
-    fn new(
-        state: &'a State,
-        (list, keys): (&ListRequest, &'a KeySet),
-        limits: &Limits,
-    ) -> Result<Self, ListError> {
-        let Some(key) = &list.definition else {
-            let query = query::definitions(&list.params, limits).map_err(invalid)?;
-            return Ok(Self::Definitions(state, keys, query));
-        };
-        let of_state = |refusal| ListError { refusal, revision: Some(state.revision()) };
-        let collection =
-            state.definition(key).ok_or_else(|| of_state(Rejection::DefinitionNotFound.into()))?;
-        match query::configs(&list.params, &collection.definition, limits) {
-            Ok(query) => Ok(Self::Configs(collection, query)),
-            Err(QueryError::Building(path)) => Err(of_state(being_built(&path, collection))),
-            Err(error @ (QueryError::Violations(_) | QueryError::NotIntegers(_))) => Err(invalid(error)),
-        }
-    }
-
-    /// The same for the wanted page.
-    fn at(mut self, wanted: Wanted) -> Self {
-        let is_walk = match &self {
-            Self::Definitions(_, keys, query) => query.is_walk(keys),
-            Self::Configs(collection, query) => collection.is_positional(query),
-        };
-        let (Self::Definitions(.., DefinitionQuery { page, .. })
-        | Self::Configs(_, ConfigQuery { page, .. })) = &mut self;
-        let is_all = wanted.all && !is_walk;
-        (page.page, page.limit) = if is_all { (1, u64::MAX) } else { (wanted.page, wanted.limit) };
-        self
-    }
-
-    /// The page, when that takes no longer than about a millisecond.
-    fn run_if_short(&self) -> Option<Listed> {
-        match self {
-            Self::Definitions(state, keys, query) => {
-                let is_short = state.list_price(query, keys) <= SHORT_LIST_PRICE;
-                let found = if is_short { state.list_until(query, keys, &|| false) } else { None };
-                found.map(|found| Listed::definitions(found, query))
-            }
-            Self::Configs(collection, query) => {
-                let plan = collection.plan(query);
-                let found = if plan.price() <= SHORT_LIST_PRICE { plan.run(&|| false) } else { None };
-                found.map(|found| Listed::configs(found, query))
-            }
-        }
-    }
-
-    /// The page; `None` when `is_over` has said that it is not needed any more.
-    fn run(&self, is_over: &dyn Fn() -> bool) -> Option<Listed> {
-        match self {
-            Self::Definitions(state, keys, query) => {
-                state.list_until(query, keys, is_over).map(|found| Listed::definitions(found, query))
-            }
-            Self::Configs(collection, query) => {
-                collection.plan(query).run(is_over).map(|found| Listed::configs(found, query))
-            }
-        }
-    }
-}
-
-/// Which records of a list are wanted.
-#[derive(Debug, Clone, Copy)]
-struct Wanted {
-    page: u64,
-    limit: u64,
-    /// All records, unless the list is a walk from its place in an index, which costs the same at any depth.
-    all: bool,
-}
-
-/// The records of a list that were found.
-struct Listed {
-    records: ListRecords,
-    /// The number of records on all pages.
-    total: u64,
-    /// Whether these are all of them.
-    is_all: bool,
+/// The definitions that patterns name.
+fn named_by(patterns: &[Pattern]) -> KeySet {
+    if patterns.is_empty() { KeySet::ALL } else { KeySet::of(patterns.iter().filter_map(KeyRange::of)) }
 }
 
 impl ListRequest {
     /// Whether it takes no longer than about a millisecond to read the types that the schema declares for its paths.
     fn is_quick_to_parse(&self, state: &State) -> bool {
-        let found = self.definition.as_ref().and_then(|key| state.definition(key));
+        let found = self.definition().and_then(|key| state.definition(key));
         found.is_none_or(|found| query::is_quick_to_parse(&self.params, &found.definition))
     }
 
+    /// The definition whose configs are listed.
+    pub(super) fn definition(&self) -> Option<&str> {
+        match &self.scope {
+            ListScope::Configs(definition) => Some(definition),
+            ListScope::Definitions | ListScope::Across(_) => None,
+        }
+    }
+
+    /// The earlier revision whose state is listed.
+    pub(super) fn past(&self) -> Option<Revision> {
+        let text = self.params.iter().rev().find(|(name, _)| name == query::PAST).map(|(_, text)| text)?;
+        text.parse().ok()
+    }
+
     /// Whether its parameters are read in less than about a millisecond.
-    fn is_short(&self) -> bool {
+    pub(super) fn is_short(&self) -> bool {
         let bytes: usize = self.params.iter().map(|(name, text)| name.len() + text.len()).sum();
         bytes <= SHORT_PARAMS_BYTES
     }
 }
 
-impl Listed {
-    fn definitions(found: QueryResult<Arc<Definition>>, query: &DefinitionQuery) -> Self {
-        let is_all = query.page.limit == u64::MAX;
-        Self { records: ListRecords::Definitions(found.results), total: found.total, is_all }
-    }
-
-    fn configs(found: QueryResult<Arc<Config>>, query: &ConfigQuery) -> Self {
-        let is_all = query.page.limit == u64::MAX;
-        Self { records: ListRecords::Configs(found.results), total: found.total, is_all }
-    }
-}
-
-/// The refusal of a list that was not done in time.
-fn late() -> Refusal {
-    Refusal::Unavailable("the list was not done in time: it tests too many records, or others do".into())
-}
-
-fn being_built(path: &str, collection: &Collection) -> Refusal {
-    let progress = collection.progress().map_or_else(String::new, |progress| {
-        format!(" ({} of {} configs are done)", progress.done, progress.total)
-    });
-    Refusal::Building(format!(
-        "the index of `{path}` is being built{progress}; the list can be had when it is ready"
-    ))
-}
-
-/// What is wrong with the parameters.
-fn invalid(error: QueryError) -> ListError {
-    let violations = match error {
-        QueryError::Violations(violations) => Invalid::Violations(violations),
-        // Callers check the parameters of pages before; only another node with other limits gets here.
-        QueryError::NotIntegers(names) => {
-            Violation::new(format!("not integers: {}", names.join(", "))).into()
-        }
-        QueryError::Building(path) => {
-            return Refusal::Building(format!("the index of `{path}` is being built")).into();
-        }
-    };
-    Refusal::Invalid(violations).into()
-}
-
 /// The refusal of a cursor that was made for another list, or for another key.
-fn foreign_cursor() -> Refusal {
+pub(super) fn foreign_cursor() -> Refusal {
     let msg = "the cursor was made for another list: its `Link` has the parameters that belong to it";
     Refusal::Invalid(Violation::at(vec!["query".into(), "cursor".into()], msg).into())
 }
@@ -483,6 +390,17 @@ pub(super) fn expired(why: &str) -> Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_version_0_1_lists_is_sent_as_it_sends_it() {
+        let params = vec![("n".to_owned(), "1".to_owned())];
+        for (scope, before) in
+            [(ListScope::Definitions, None), (ListScope::Configs("d".into()), Some("d".to_owned()))]
+        {
+            let list = ListRequest { scope, params: params.clone() };
+            assert_eq!(encode(&list), encode(&(before, &params)));
+        }
+    }
 
     #[test]
     fn a_page_before_another_has_a_next_one() {

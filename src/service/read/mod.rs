@@ -8,6 +8,9 @@
 //! | How does a page come from the node that holds its state? | `page` |
 //! | What is in a cursor? | `cursor` |
 //! | Which states are retained for cursors, and for how long? | `pinned` |
+//! | How is a list at an earlier revision answered? | `earlier` |
+//! | Which query is a list, and what does it find? | `query` |
+//! | What of a page is a caller shown? | `shown` |
 //! | What is on a page, and how is it cut for a call? | `records` |
 //!
 //! A linearizable read on any node waits until this node has applied a *read index*: an index of the log that the
@@ -17,11 +20,14 @@
 //! **Invariant:** a linearizable read waits for an index that was requested after the read arrived.
 
 pub(crate) mod cursor;
+pub(super) mod earlier;
 pub(crate) mod list;
 mod page;
 pub(super) mod pinned;
+mod query;
 pub(crate) mod records;
 mod shared_index;
+mod shown;
 
 use std::{
     sync::{Arc, PoisonError},

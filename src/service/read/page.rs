@@ -5,6 +5,11 @@
 //!
 //! **Invariants:** one hop: the node that is asked never asks a third one. When that node no longer holds the state,
 //! is no member any more or does not run, the cursor is *expired*.
+//!
+//! A page of an earlier revision is requested by the same call from a member whose history has what this node lacks. A
+//! node of version 0.1 holds no such state, and says that the cursor has expired.
+
+use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -12,19 +17,27 @@ use tokio::time::Instant;
 
 use super::{
     cursor::Cursor,
+    earlier::{EarlierPage, NotMade},
     list::{BUFFERED_PAGE_BYTES_MAX, ListRequest, expired},
     records::ListRecords,
+    wait_until_applied,
 };
 use crate::{
-    model::key_set::KeySet,
+    model::{
+        key_set::KeySet,
+        record::{Definition, Revision},
+    },
     peer::{
-        ReceiveError,
+        Member, ReceiveError,
         call::Call,
         client::{CallError, Lane},
         codec::{decode, encode},
     },
     raft::Consensus,
-    service::{Refusal, Service, memory_budget::Reservation},
+    service::{
+        Refusal, Service,
+        memory_budget::{Reservation, Share},
+    },
 };
 
 /// A page that is requested from the node that holds its state.
@@ -47,6 +60,24 @@ enum PageResponse {
         total: u64,
     },
     Refused(Refusal),
+    /// The same of a state of an earlier revision, with the definition of then.
+    Earlier {
+        records: ListRecords,
+        left: u64,
+        total: u64,
+        definition: Option<Arc<Definition>>,
+    },
+    /// The node's history lacks what leads to the earlier state.
+    NotThere(String),
+}
+
+/// Records of a page that another node has sent.
+#[derive(Debug, PartialEq)]
+struct Chunk {
+    records: ListRecords,
+    left: u64,
+    total: u64,
+    definition: Option<Arc<Definition>>,
 }
 
 impl Service {
@@ -64,15 +95,57 @@ impl Service {
             return Err(expired(&format!("node {} is no member any more", cursor.node)));
         };
         let deadline = Instant::now() + self.inner.options.read_timeout;
+        let (page, reservation) = self.fetch_from(&holder, cursor, (&list, &keys), (limit, deadline)).await?;
+        Ok((page.records, page.total, reservation))
+    }
+
+    /// A page of the state of an earlier revision from another member, the leader first. `why`: what this node lacks.
+    pub(super) async fn fetch_past_page(
+        &self,
+        consensus: &Consensus,
+        (cursor, why): (Cursor, String),
+        (list, keys): (ListRequest, KeySet),
+        limit: u64,
+    ) -> Result<(EarlierPage, Reservation), Refusal> {
+        let deadline = Instant::now() + self.inner.options.read_timeout;
+        let mut last = Refusal::Unavailable(format!("no member has this part of the history: {why}"));
+        for member in self.members_to_ask(consensus) {
+            if Instant::now() >= deadline {
+                break;
+            }
+            tracing::debug!(why, member = member.id, "requesting a page of the past from another member");
+            let cursor = Cursor { node: member.id, ..cursor };
+            match self.fetch_from(&member, cursor, (&list, &keys), (limit, deadline)).await {
+                Ok(found) => return Ok(found),
+                // Another one may have it, or be less busy.
+                Err(refusal @ (Refusal::Unavailable(_) | Refusal::LimitReached(_) | Refusal::Overloaded)) => {
+                    last = refusal;
+                }
+                // A node that does not know pages of the past looks for a state that it holds.
+                Err(Refusal::CursorExpired(_)) => {}
+                Err(refusal) => return Err(refusal),
+            }
+        }
+        Err(last)
+    }
+
+    /// A page from the node that is asked, in chunks.
+    async fn fetch_from(
+        &self,
+        holder: &Member,
+        cursor: Cursor,
+        (list, keys): (&ListRequest, &KeySet),
+        (limit, deadline): (u64, Instant),
+    ) -> Result<(EarlierPage, Reservation), Refusal> {
         let (mut page, mut bytes) = (ListRecords::default(), 0);
         let mut reservation = self.reserve_page(&page)?;
         loop {
             let request = PageRequest { cursor, list: list.clone(), limit, skip: page.len() as u64 };
             let timeout = deadline.saturating_duration_since(Instant::now());
-            let (peers, body) = (self.peers(), encode_request(&request, &keys));
+            let (peers, body) = (self.peers(), encode_request(&request, keys));
             let response =
                 peers.call(Lane::Forward, holder.id, &holder.peer_addr, Call::Page, body, timeout).await;
-            let (records, left, total) = chunk_of(response)?;
+            let Chunk { records, left, total, definition } = chunk_of(response)?;
             let is_last = left == 0 || records.len() == 0;
             let more = records.bytes();
             page.append(records);
@@ -83,7 +156,7 @@ impl Service {
                 reservation.grow(bytes.saturating_sub(reservation.bytes()))?;
             }
             if is_last {
-                return Ok((page, total, reservation));
+                return Ok((EarlierPage { records: page, total, definition }, reservation));
             }
         }
     }
@@ -94,6 +167,10 @@ impl Service {
     /// When the body is not one of this version. Everything else is a response.
     pub(crate) async fn answer_page(&self, body: Bytes) -> Result<Bytes, ReceiveError> {
         let (PageRequest { cursor, list, limit, skip }, keys) = decode_request(&body)?;
+        if let Some(at) = list.past() {
+            let response = self.past_response(at, (cursor.page, limit, skip), (list, keys)).await;
+            return Ok(encode(&response));
+        }
         let response = match self.page_of_pinned(cursor, (&list, &keys), limit).await {
             Ok((records, total)) => {
                 let (records, left) = records.chunk(usize::try_from(skip).unwrap_or(usize::MAX));
@@ -105,6 +182,33 @@ impl Service {
             Err(refusal) => PageResponse::Refused(refusal),
         };
         Ok(encode(&response))
+    }
+}
+
+impl Service {
+    /// The response to a request for a page of the state of an earlier revision. Never asks a third node.
+    async fn past_response(
+        &self,
+        at: Revision,
+        (page, limit, skip): (u64, u64, u64),
+        (list, keys): (ListRequest, KeySet),
+    ) -> PageResponse {
+        let deadline = Instant::now() + self.inner.options.read_timeout;
+        let applied = match self.consensus_or_refusal() {
+            Ok(consensus) => wait_until_applied(consensus, at, deadline).await,
+            Err(refusal) => Err(refusal),
+        };
+        if let Err(refusal) = applied {
+            return PageResponse::Refused(refusal);
+        }
+        match self.past_page((&list, &keys), at, (page, limit), Share::Peers).await {
+            Ok(EarlierPage { records, total, definition }) => {
+                let (records, left) = records.chunk(usize::try_from(skip).unwrap_or(usize::MAX));
+                PageResponse::Earlier { records, left, total, definition }
+            }
+            Err(NotMade::Elsewhere(why)) => PageResponse::NotThere(why),
+            Err(NotMade::Refused(error)) => PageResponse::Refused(error.refusal),
+        }
     }
 }
 
@@ -122,7 +226,7 @@ fn decode_request(body: &[u8]) -> Result<(PageRequest, KeySet), ReceiveError> {
 }
 
 /// The chunk in another node's response.
-fn chunk_of(response: Result<Bytes, CallError>) -> Result<(ListRecords, u64, u64), Refusal> {
+fn chunk_of(response: Result<Bytes, CallError>) -> Result<Chunk, Refusal> {
     let body = match response {
         Ok(body) => body,
         // A node that does not run has lost the states that it held.
@@ -134,7 +238,15 @@ fn chunk_of(response: Result<Bytes, CallError>) -> Result<(ListRecords, u64, u64
         }
     };
     match decode(&body) {
-        Ok(PageResponse::Chunk { records, left, total }) => Ok((records, left, total)),
+        Ok(PageResponse::Chunk { records, left, total }) => {
+            Ok(Chunk { records, left, total, definition: None })
+        }
+        Ok(PageResponse::Earlier { records, left, total, definition }) => {
+            Ok(Chunk { records, left, total, definition })
+        }
+        Ok(PageResponse::NotThere(why)) => {
+            Err(Refusal::Unavailable(format!("no member has this part of the history: {why}")))
+        }
         Ok(PageResponse::Refused(Refusal::Expired(text))) => Err(Refusal::CursorExpired(text)),
         Ok(PageResponse::Refused(refusal)) => Err(refusal),
         Err(error) => Err(Refusal::Internal(format!("the page of another node is {error}"))),
@@ -143,14 +255,15 @@ fn chunk_of(response: Result<Bytes, CallError>) -> Result<(ListRecords, u64, u64
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::model::key_set::KeyRange;
+    use super::{super::list::ListScope, *};
+    use crate::model::{index::Indexing, key::Key, key_set::KeyRange, time::Timestamp};
     use crate::service::read::records::tests::configs;
 
     #[test]
     fn calls_for_a_page_decode_to_what_was_encoded() {
         let cursor = Cursor { node: 2, revision: 7, page: 3, fingerprint: [1; 16] };
-        let list = ListRequest { definition: Some("d".into()), params: vec![("n".into(), "1".into())] };
+        let list =
+            ListRequest { scope: ListScope::Configs("d".into()), params: vec![("n".into(), "1".into())] };
         let request = PageRequest { cursor, list, limit: 10, skip: 4 };
         assert_eq!(decode::<PageRequest>(&encode_request(&request, &KeySet::ALL)).unwrap(), request);
         let only = KeySet::of([KeyRange::Prefix("billing.".into())]);
@@ -158,7 +271,29 @@ mod tests {
         assert_eq!(decode_request(&body).unwrap(), (request, only));
         assert!(decode_request(&body[..body.len() - 1]).is_err());
         let chunk = PageResponse::Chunk { records: configs(2, 3), left: 1, total: 9 };
-        assert_eq!(chunk_of(Ok(encode(&chunk))).unwrap(), (configs(2, 3), 1, 9));
+        let expected = Chunk { records: configs(2, 3), left: 1, total: 9, definition: None };
+        assert_eq!(chunk_of(Ok(encode(&chunk))).unwrap(), expected);
+        let definition = Definition {
+            id: 7,
+            key: Key::parse("d").unwrap(),
+            indexes: Vec::new(),
+            schema: None,
+            indexing: Indexing::fresh(0),
+            created_at: Timestamp(7),
+            modified_at: Timestamp(7),
+            revision: 7,
+            unique: Vec::new(),
+        };
+        let definition = Some(Arc::new(definition));
+        let earlier = PageResponse::Earlier {
+            records: configs(2, 3),
+            left: 1,
+            total: 9,
+            definition: definition.clone(),
+        };
+        assert_eq!(chunk_of(Ok(encode(&earlier))).unwrap(), Chunk { definition, ..expected });
+        let lacks = chunk_of(Ok(encode(&PageResponse::NotThere("a gap".into()))));
+        assert!(matches!(lacks, Err(Refusal::Unavailable(_))), "{lacks:?}");
         let refused = Refusal::Overloaded;
         assert_eq!(chunk_of(Ok(encode(&PageResponse::Refused(refused.clone())))), Err(refused));
     }

@@ -6,7 +6,10 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::record::{Config, Definition};
+use crate::{
+    model::record::{Config, Definition},
+    state::query::AcrossRecord,
+};
 
 /// Bytes of records after which a chunk ends. A page of the largest records is larger than one call may be.
 const CHUNK_BYTES: usize = 4 << 20;
@@ -18,6 +21,8 @@ pub enum ListRecords {
     Definitions(Vec<Arc<Definition>>),
     /// Configs.
     Configs(Vec<Arc<Config>>),
+    /// Configs of several definitions.
+    Across(Vec<AcrossRecord>),
 }
 
 impl Default for ListRecords {
@@ -31,6 +36,7 @@ impl ListRecords {
         match self {
             Self::Definitions(records) => records.len(),
             Self::Configs(records) => records.len(),
+            Self::Across(records) => records.len(),
         }
     }
 
@@ -41,6 +47,7 @@ impl ListRecords {
                 records.iter().map(|record| record.schema.as_ref().map_or(0, |text| text.len())).sum()
             }
             Self::Configs(records) => records.iter().map(|record| record.data.len()).sum(),
+            Self::Across(records) => records.iter().map(|record| record.config.data.len()).sum(),
         };
         bytes as u64
     }
@@ -53,6 +60,7 @@ impl ListRecords {
         match self {
             Self::Definitions(records) => Self::Definitions(records[from..to].to_vec()),
             Self::Configs(records) => Self::Configs(records[from..to].to_vec()),
+            Self::Across(records) => Self::Across(records[from..to].to_vec()),
         }
     }
 
@@ -66,10 +74,14 @@ impl ListRecords {
             }
             Self::Configs(records) => {
                 let (chunk, left) = chunk(records, from, |record| record.data.len());
-                // The receiver shows the records and needs no index entries.
-                let without_entries =
-                    |config: Arc<Config>| Arc::new(Config { entries: Box::default(), ..(*config).clone() });
-                (Self::Configs(chunk.into_iter().map(without_entries).collect()), left)
+                (Self::Configs(chunk.iter().map(without_entries).collect()), left)
+            }
+            Self::Across(records) => {
+                let (mut chunk, left) = chunk(records, from, |record| record.config.data.len());
+                for record in &mut chunk {
+                    record.config = without_entries(&record.config);
+                }
+                (Self::Across(chunk), left)
             }
         }
     }
@@ -79,10 +91,16 @@ impl ListRecords {
         match (self, more) {
             (Self::Definitions(records), Self::Definitions(more)) => records.extend(more),
             (Self::Configs(records), Self::Configs(more)) => records.extend(more),
+            (Self::Across(records), Self::Across(more)) => records.extend(more),
             // Still empty, and so of the other kind.
-            (all @ (Self::Definitions(_) | Self::Configs(_)), more) => *all = more,
+            (all @ (Self::Definitions(_) | Self::Configs(_) | Self::Across(_)), more) => *all = more,
         }
     }
+}
+
+/// A config as it is sent: the receiver shows it and needs no index entries.
+fn without_entries(config: &Arc<Config>) -> Arc<Config> {
+    Arc::new(Config { entries: Box::default(), ..Config::clone(config) })
 }
 
 /// At least one record from an index on, and no more after [`CHUNK_BYTES`]; the number of records after them.

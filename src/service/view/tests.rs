@@ -19,7 +19,7 @@ use crate::{
     peer::Member,
     service::{
         Caller, Change, Compiled, NewSchema, NewUnique, Rollback, Write,
-        read::list::{ListRequest, PageSource},
+        read::list::{ListRequest, ListScope, PageSource},
         tests::service,
         watch::{WatchRequest, WatchStart},
     },
@@ -131,7 +131,7 @@ async fn every_read_asks_for_its_verb_before_it_looks_anything_up() {
         let (d, k) = ("billing.eu", "k");
         let page = || Page { page: 1, limit: 1, descending: false, search: String::new() };
         let fresh = PageSource::Fresh(LINEARIZABLE);
-        let list = ListRequest { definition: Some(d.into()), params: Vec::new() };
+        let list = ListRequest { scope: ListScope::Configs(d.into()), params: Vec::new() };
         let watch = |definition: &str| WatchRequest {
             definitions: vec![definition.into()],
             configs: Vec::new(),
@@ -175,7 +175,7 @@ async fn a_list_or_watch_of_everything_is_of_what_a_key_may_read() {
         start: WatchStart::Now,
         consistency: LINEARIZABLE,
     };
-    let list = || ListRequest { definition: None, params: Vec::new() };
+    let list = || ListRequest { scope: ListScope::Definitions, params: Vec::new() };
     let page = || Page { page: 1, limit: 1, descending: false, search: String::new() };
     for (principal, expected) in
         [(key(&[(&[Verb::Read], &["other"])]), false), (key(&[(&[Verb::Write], &["*"])]), true)]

@@ -104,6 +104,12 @@ impl Replay {
                     let is_new = before.is_none();
                     items.push(RecordChange::Definition { key, is_new, after, deleted_configs: None });
                 }
+                StoredEdit::DefinitionWithBefore { before, after } => {
+                    let key = before.key.clone();
+                    self.definitions.insert(before.id, key.clone());
+                    let (is_new, deleted_configs) = (false, None);
+                    items.push(RecordChange::Definition { key, is_new, after, deleted_configs });
+                }
                 StoredEdit::Config { definition, key, before, after } => {
                     let (id, definition) = (definition, self.definition_key(definition, change.revision)?);
                     let before = match before {
@@ -155,6 +161,7 @@ impl Replay {
                 StoredEdit::Config { after: None, .. }
                 | StoredEdit::ConfigWithBefore { after: None, .. }
                 | StoredEdit::Definition { .. }
+                | StoredEdit::DefinitionWithBefore { .. }
                 | StoredEdit::Reindexed { .. }
                 | StoredEdit::Deleted { .. }
                 | StoredEdit::Remember(_)
@@ -186,7 +193,11 @@ impl Replay {
         for change in self.consensus.store().history().changes_from(at)? {
             let found = change?.edits.into_iter().find_map(|edit| match edit {
                 StoredEdit::Definition { id, key, .. } if id == sought => Some(key),
+                StoredEdit::DefinitionWithBefore { before, .. } if before.id == sought => {
+                    Some(before.key.clone())
+                }
                 StoredEdit::Definition { .. }
+                | StoredEdit::DefinitionWithBefore { .. }
                 | StoredEdit::Reindexed { .. }
                 | StoredEdit::Deleted { .. }
                 | StoredEdit::Config { .. }

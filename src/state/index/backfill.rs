@@ -275,7 +275,7 @@ fn pattern_count(slots: &[u16]) -> usize {
 }
 
 /// The parsed data of a config. It was valid JSON when it was stored.
-fn parsed(config: &Config) -> serde_json::Value {
+pub(in crate::state) fn parsed(config: &Config) -> serde_json::Value {
     serde_json::from_str(&config.data).unwrap_or_default()
 }
 

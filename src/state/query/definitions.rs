@@ -100,7 +100,7 @@ impl State {
     }
 
     /// The places of ranges in the index by key.
-    fn places(&self, ranges: &[KeyRange]) -> Vec<Range<u64>> {
+    pub(super) fn places(&self, ranges: &[KeyRange]) -> Vec<Range<u64>> {
         let place = |range: &KeyRange| {
             let from = self.by_key.rank(|key: &Key| range.is_after(key.as_str()));
             let to =

@@ -30,11 +30,17 @@ impl History {
     /// # Errors
     /// When the revision was compacted, its changes are not on this node, or the disk fails.
     pub fn changes_from(self: &Arc<Self>, from: Revision) -> Result<Changes, HistoryError> {
-        let Spans { all, compaction_revision, applied } = self.spans();
+        let compaction_revision = self.compaction_revision();
         let from = from.max(1);
         if from <= compaction_revision {
             return Err(HistoryError::Compacted { compaction_revision });
         }
+        self.retained_from(from)
+    }
+
+    /// The same as far as this disk still has them, although they may be below the compaction revision.
+    pub(super) fn retained_from(self: &Arc<Self>, from: Revision) -> Result<Changes, HistoryError> {
+        let Spans { all, applied, .. } = self.spans();
         // After the end there is nothing yet, whatever is missing before it.
         let mut spans: VecDeque<Span> = if from > applied { VecDeque::new() } else { all.into() };
         while spans.get(1).is_some_and(|next| next.after < from) {

@@ -14,10 +14,11 @@
 //!
 //! A segment is named by the revision after which it begins: `segment-<20 digits>.open` while it is appended
 //! to, `.sealed` when it is immutable. A stored edit names the revision of the record that it replaced; when
-//! that record is in an older segment, the edit embeds the replaced record itself.
+//! that record is in an older segment, the edit embeds the replaced record itself: a config always, a definition from
+//! feature level 2 on. No version that knows level 1 only reads a directory of a higher level.
 //!
 //! **Invariant:** a segment alone shows what each record that changed in it was before and after: removing
-//! older segments takes nothing from it.
+//! older segments takes nothing from it. For definitions that holds of what was written from level 2 on.
 
 use std::{
     fs::File,
@@ -124,7 +125,17 @@ pub enum StoredEdit {
         /// The number of its configs before the change.
         configs: u64,
     },
+    /// As `Definition`, when the replaced record is not in the same segment. From feature level 2 on.
+    DefinitionWithBefore {
+        /// The record that was replaced.
+        before: Arc<Definition>,
+        /// The record from now on; `None` when it was deleted.
+        after: Option<Arc<Definition>>,
+    },
 }
+
+/// The feature level from which on the history has the definitions that were replaced.
+pub(crate) const DEFINITIONS_BEFORE_LEVEL: u32 = 2;
 
 impl StoredChange {
     /// The stored form of a change, for a segment that begins after a revision.
@@ -135,7 +146,11 @@ impl StoredChange {
             at: change.at,
             by: change.by.clone(),
             reason: change.reason.clone(),
-            edits: change.edits.iter().filter_map(|edit| StoredEdit::of(edit, segment_after)).collect(),
+            edits: change
+                .edits
+                .iter()
+                .filter_map(|edit| StoredEdit::of(edit, change.level, segment_after))
+                .collect(),
         }
     }
 }
@@ -143,8 +158,13 @@ impl StoredChange {
 impl StoredEdit {
     /// `None` for an edit that the history does not store, and for one without a record before and after,
     /// which no change has.
-    fn of(edit: &Edit, segment_after: Revision) -> Option<Self> {
+    fn of(edit: &Edit, level: u32, segment_after: Revision) -> Option<Self> {
         Some(match edit {
+            Edit::Definition { before: Some(before), after }
+                if before.revision <= segment_after && level >= DEFINITIONS_BEFORE_LEVEL =>
+            {
+                Self::DefinitionWithBefore { before: before.clone(), after: after.clone() }
+            }
             Edit::Definition { before, after } => {
                 let any = after.as_ref().or(before.as_ref())?;
                 Self::Definition {

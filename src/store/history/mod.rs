@@ -19,6 +19,7 @@
 //! | `reader` | reads one segment frame by frame |
 //! | `query` | the changes of one record, a config as of a revision |
 //! | `changes` | all changes from a revision on, in order |
+//! | `undo` | what the changes after a revision replaced: the way back to an earlier state |
 //! | `fuzz` | segments for the fuzzer |
 //! | `transfer` | segments that fill a gap in the history of another member |
 //!
@@ -36,6 +37,7 @@ mod reader;
 mod segment_index;
 mod segments;
 mod transfer;
+mod undo;
 pub(super) mod writer;
 
 pub use changes::Changes;
@@ -43,3 +45,4 @@ pub use format::{StoredChange, StoredEdit};
 pub use query::{AfterImage, AsOf, HistoryEntry, HistoryError, HistoryPage, Operation};
 pub use segment_index::Subject;
 pub use segments::History;
+pub use undo::{Undo, UndoError, UndoScope};

@@ -121,14 +121,16 @@ impl HistoryEntry {
         let first = edits.next()?;
         let existed = match &first {
             StoredEdit::Definition { before, .. } | StoredEdit::Config { before, .. } => before.is_some(),
-            StoredEdit::ConfigWithBefore { .. } => true,
+            StoredEdit::ConfigWithBefore { .. } | StoredEdit::DefinitionWithBefore { .. } => true,
             StoredEdit::Reindexed { .. }
             | StoredEdit::Deleted { .. }
             | StoredEdit::Remember(_)
             | StoredEdit::Forget(_) => return None,
         };
         let after = match edits.last().unwrap_or(first) {
-            StoredEdit::Definition { after, .. } => after.map_or(AfterImage::Deleted, AfterImage::Definition),
+            StoredEdit::Definition { after, .. } | StoredEdit::DefinitionWithBefore { after, .. } => {
+                after.map_or(AfterImage::Deleted, AfterImage::Definition)
+            }
             StoredEdit::Config { after, .. } | StoredEdit::ConfigWithBefore { after, .. } => {
                 after.map_or(AfterImage::Deleted, AfterImage::Config)
             }
@@ -267,6 +269,26 @@ impl History {
         })
     }
 
+    /// The definition of this key that the change at a revision wrote, if the change is still on this disk. Blocking.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    pub(super) fn definition_written_at(
+        &self,
+        key: &str,
+        revision: Revision,
+    ) -> Result<Option<Arc<Definition>>, HistoryError> {
+        let spans = self.spans().all;
+        let span = spans.into_iter().find(|span| span.after < revision && span.upto >= revision);
+        let Some(span) = span else { return Ok(None) };
+        let subject = Subject::Definition(key.into());
+        let change = SegmentLookup::new(self, span, &subject).change_at(revision)?;
+        match HistoryEntry::of(change, &subject).map(|entry| entry.after) {
+            Some(AfterImage::Definition(definition)) => Ok(Some(definition)),
+            Some(AfterImage::Deleted | AfterImage::Config(_)) | None => Ok(None),
+        }
+    }
+
     /// The last revision whose change was made at a time or before it, as far as this node knows; 0 when
     /// there is none. Blocking.
     ///
@@ -396,6 +418,7 @@ impl<'a> SegmentLookup<'a> {
             StoredEdit::Config { before: Some(before), .. } => Some(self.config_written_at(before)?),
             StoredEdit::Config { before: None, .. } => None,
             StoredEdit::Definition { .. }
+            | StoredEdit::DefinitionWithBefore { .. }
             | StoredEdit::Reindexed { .. }
             | StoredEdit::Deleted { .. }
             | StoredEdit::Remember(_)
@@ -429,6 +452,6 @@ impl<'a> SegmentLookup<'a> {
 }
 
 fn no_change_at(revision: Revision) -> HistoryError {
-    let text = format!("the history has no change of the config at revision {revision}");
+    let text = format!("the history has no change of the record at revision {revision}");
     StoreError::Damaged(text).into()
 }

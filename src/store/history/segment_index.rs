@@ -44,6 +44,9 @@ impl Subject {
     pub(super) fn matches(&self, edit: &StoredEdit) -> bool {
         match (self, edit) {
             (Self::Definition(key), StoredEdit::Definition { key: edited, .. }) => key == edited.as_str(),
+            (Self::Definition(key), StoredEdit::DefinitionWithBefore { before, .. }) => {
+                key == before.key.as_str()
+            }
             (Self::Config { definition, key }, StoredEdit::Config { definition: id, key: edited, .. }) => {
                 definition == id && key == edited.as_str()
             }
@@ -59,7 +62,8 @@ impl Subject {
                 | StoredEdit::Config { .. }
                 | StoredEdit::Remember(_)
                 | StoredEdit::Forget(_)
-                | StoredEdit::ConfigWithBefore { .. },
+                | StoredEdit::ConfigWithBefore { .. }
+                | StoredEdit::DefinitionWithBefore { .. },
             ) => false,
         }
     }
@@ -69,6 +73,7 @@ impl Subject {
 fn hash_of(edit: &StoredEdit) -> Option<u64> {
     let subject = match edit {
         StoredEdit::Definition { key, .. } => Subject::Definition(key.as_str().into()),
+        StoredEdit::DefinitionWithBefore { before, .. } => Subject::Definition(before.key.as_str().into()),
         StoredEdit::Config { definition, key, .. } => {
             Subject::Config { definition: *definition, key: key.as_str().into() }
         }

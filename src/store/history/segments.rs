@@ -20,7 +20,7 @@ use super::{
     segment_index::Index,
 };
 use crate::{
-    model::record::Revision,
+    model::{key::Key, record::Revision},
     store::{
         StoreError,
         at_rest::AtRest,
@@ -100,6 +100,22 @@ impl History {
 
     pub(super) fn compaction_revision(&self) -> Revision {
         self.lock().compaction_revision
+    }
+
+    /// The last revision that the history covers.
+    pub(super) fn applied(&self) -> Revision {
+        self.lock().applied
+    }
+
+    /// The error of a record that was written at a revision and is not there.
+    pub(super) fn lacks(&self, key: &Key, revision: Revision) -> HistoryError {
+        let compaction_revision = self.compaction_revision();
+        // Its segment was removed while it was looked for.
+        if revision <= compaction_revision {
+            return HistoryError::Compacted { compaction_revision };
+        }
+        let text = format!("the history has no change of config `{key}` at revision {revision}");
+        StoreError::Damaged(text).into()
     }
 
     /// Bytes of all segments.

@@ -63,7 +63,7 @@ fn enqueue(mirror: &mut Mirror, index: LogIndex) {
     let after = Some(Arc::new(config(&format!("k{index}"), index, "{}")));
     let edits = vec![Edit::Config { definition: definition(1).id, before: None, after }];
     let at = Timestamp(index);
-    let change = Change { revision: revision(index), at, by: "root".into(), reason: None, edits };
+    let change = Change { revision: revision(index), at, by: "root".into(), reason: None, level: 1, edits };
     mirror.enqueue(checkpoint(index), vec![Arc::new(change)], None);
 }
 
