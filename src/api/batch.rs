@@ -18,6 +18,7 @@ use super::{
     json::Object,
     patch,
     reply::{Problem, Reply},
+    shape::{TAKES_PARAMETER, takes_parameter},
 };
 use crate::{
     model::{
@@ -62,11 +63,16 @@ pub(super) async fn run(State(service): State<Service>, request: WriteRequest) -
         Ok((operations, results))
     };
     let (operations, results) = request.read(&service, read).await?;
+    let takes_parameter = operations.iter().any(|operation| match operation {
+        Write::CreateDefinition { indexes, .. } | Write::SetIndexes { indexes, .. } => takes_parameter(indexes),
+        _ => false,
+    });
     let written = service.write(request.caller, Write::Batch(operations)).await?;
     // A dry run has no revision.
     let revision = Some(written.applied.revision).filter(|_| !written.dry_run);
     let data = Object::new().value("revision", &revision).raw("results", &format!("[{}]", results.join(",")));
-    Ok(Reply::ok("batch applied", &data.finish()).for_write_without_record(&written))
+    let reply = Reply::ok("batch applied", &data.finish()).for_write_without_record(&written);
+    Ok(if takes_parameter { reply.warning(TAKES_PARAMETER) } else { reply })
 }
 
 /// The result of an operation, as JSON.

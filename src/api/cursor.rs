@@ -8,6 +8,7 @@ use super::{
     configs, definitions,
     extract::{Params, ReadRequest, query_violation},
     reply::{Problem, Reply},
+    shape::Shape,
 };
 use crate::{
     model::query::Page,
@@ -41,20 +42,28 @@ pub(super) fn source(params: &Params, consistency: Consistency) -> Result<PageSo
 pub(super) async fn list(
     service: &Service,
     request: &ReadRequest,
-    definition: Option<&str>,
-    page: Page,
+    (definition, params): (Option<&str>, Vec<(String, String)>),
+    (shape, page): (Shape, Page),
     source: PageSource,
 ) -> Result<Reply, Problem> {
-    let list = ListRequest { definition: definition.map(str::to_owned), params: request.params.0.clone() };
+    let list = ListRequest { definition: definition.map(str::to_owned), params };
     let listed = service.list(&request.principal, list, page, source).await;
-    let ListPage { records, total, page, revision, next, reservation, redacted } =
+    let ListPage { records, total, page, revision, next, reservation, mut redacted } =
         listed.map_err(|error| Problem::Refused(error.refusal, error.revision))?;
     let reply = match records {
         ListRecords::Definitions(results) => {
-            definitions::page(QueryResult { results, total }, &page, reservation)
+            definitions::page(QueryResult { results, total }, &page, reservation, shape.has_revision)
         }
-        ListRecords::Configs(results) => configs::page(QueryResult { results, total }, &page, reservation),
+        ListRecords::Configs(mut results) => {
+            if let Some(fields) = shape.fields {
+                redacted = fields.places(&redacted);
+                results = Box::pin(service.project(fields, results)).await?;
+            }
+            configs::page(QueryResult { results, total }, &page, reservation, shape.has_revision)
+        }
     };
+    let is_open = || definition.is_none_or(|key| service.may_compress(&request.principal, key));
+    let reply = reply.compressed_for(request.headers(), is_open);
     let reply = reply.next_link(next.map(|next| link(request, next)).as_deref());
     Ok(reply.redacted(Some(&redacted)).state_revision(revision))
 }

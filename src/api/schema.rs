@@ -105,7 +105,8 @@ async fn get_part(
     } else {
         Reply::ok(message, &part(definition).finish())
     };
-    Ok(reply.record_version(definition.revision, definition.modified_at).state_revision(view.revision()))
+    let reply = reply.record_version(definition.revision, definition.modified_at).state_revision(view.revision());
+    Ok(reply.compressed_for(request.headers(), || true))
 }
 
 /// The text of a schema; `null` where there is none.

@@ -25,7 +25,7 @@ mod failed;
 mod files;
 mod line;
 mod page;
-mod targets;
+pub(in crate::service) mod targets;
 pub mod verify;
 mod writer;
 

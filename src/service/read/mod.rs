@@ -7,6 +7,7 @@
 //! | How is a list answered, its first page and the later ones? | `list` |
 //! | How does a page come from the node that holds its state? | `page` |
 //! | What is in a cursor? | `cursor` |
+//! | Which parts of a record does an answer have? Is a parameter one of a list, or a filter? | `parts` |
 //! | Which states are retained for cursors, and for how long? | `pinned` |
 //! | What is on a page, and how is it cut for a call? | `records` |
 //!
@@ -19,6 +20,7 @@
 pub(crate) mod cursor;
 pub(crate) mod list;
 mod page;
+mod parts;
 pub(super) mod pinned;
 pub(crate) mod records;
 mod shared_index;
