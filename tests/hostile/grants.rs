@@ -106,6 +106,13 @@ fn cases() -> Vec<Case> {
             json!({"operations": [{"op": "delete_config", "config_definition_key": OURS, "config_key": "k"}]}),
             &[404],
         ),
+        case(
+            Method::POST,
+            "/api/v1/read",
+            &["read"],
+            json!({"configs": [{"config_definition_key": OURS, "config_key": "k"}]}),
+            &[200],
+        ),
         case(Method::GET, "/api/v1/watch", &["read"], null(), &[200]),
         case(Method::GET, "/api/v1/audit", &["audit"], null(), &[200]),
         case(Method::GET, "/api/v1/cluster", &["cluster"], null(), &[200]),

@@ -52,6 +52,21 @@ fn other_parameters() -> Vec<(&'static str, Parameter)> {
     let keys = || ArrayBuilder::new().items(key()).max_items(Some(WATCH_KEYS_MAX)).into();
     let flag = || ObjectBuilder::new().schema_type(Type::Boolean).default(Some(json!(false)));
     vec![
+        plain("pretty", "`true` indents the JSON of the answer.", flag()),
+        plain("upsert", "`true` creates the config where there is none; without a condition only.", flag()),
+        plain(
+            "include",
+            "`revision` adds its revision to each record. In a list of configs that has an index of this name, that is \
+             a filter, and `$include` is this parameter.",
+            text().enum_values(Some(["revision"])),
+        ),
+        plain(
+            "fields",
+            "Paths of members with commas between, such as `db.port,name`: `data` has these only. A backslash stands \
+             before a dot, comma or backslash of a name. In a list of configs that has an index of this name, that is a \
+             filter, and `$fields` is this parameter.",
+            text().min_length(Some(1)),
+        ),
         plain("dry_run", "`true` answers as the write would be answered, and stores nothing.", flag()),
         plain(
             "revision",
@@ -196,14 +211,28 @@ fn header_parameters() -> Vec<(&'static str, Parameter)> {
         header(
             "If-Match",
             "If-Match",
-            "The `ETag` that the record must have, or `*` for any existing record.",
-            text().pattern(Some("^(\\*|(W/)?\"[!#-~]*\")$")),
+            "Entity tags with commas between, one of which must be the `ETag` of the record, or `*` for any existing \
+             record. A weak tag matches no write.",
+            text().pattern(Some("^(\\*|(W/)?\"[!#-~]*\"(, ?(W/)?\"[!#-~]*\")*)$")),
         ),
         header(
             "If-None-Match",
             "If-None-Match",
             "Entity tags that the caller has: 304 when one of them is current.",
             text(),
+        ),
+        header(
+            "unless",
+            "If-None-Match",
+            "`*` creates, and fails when the record exists; entity tags with commas between: fails when the record has \
+             one of them.",
+            text().pattern(Some("^(\\*|(W/)?\"[!#-~]*\"(, ?(W/)?\"[!#-~]*\")*)$")),
+        ),
+        header(
+            "unless_tag",
+            "If-None-Match",
+            "Entity tags with commas between: fails when the record has one of them.",
+            text().pattern(Some("^(W/)?\"[!#-~]*\"(, ?(W/)?\"[!#-~]*\")*$")),
         ),
         header(
             "create_only",
