@@ -5,11 +5,11 @@
 //!
 //! **Invariant:** a parameter or header of this interface that is malformed refuses the request; it is never ignored.
 
-use std::{borrow::Cow, time::Duration};
+use std::{borrow::Cow, convert::Infallible, time::Duration};
 
 use axum::{
     body::{Body, Bytes},
-    extract::{FromRequest, FromRequestParts, Request},
+    extract::{FromRequest, FromRequestParts, Path, Request},
 };
 use http::{HeaderMap, HeaderName, Method, Uri, header, request::Parts};
 use percent_encoding::percent_decode_str;
@@ -68,6 +68,20 @@ impl Keys {
     fn from_uri(uri: &Uri) -> Self {
         let owned = |position| segment(uri, position).into_owned();
         Self { definition: owned(DEFINITION_SEGMENT), config: owned(CONFIG_SEGMENT) }
+    }
+}
+
+/// The parameter of a path that is no key. Bytes that are not UTF-8 become a replacement character, which no name has, so
+/// that it is answered as any other unknown name.
+#[derive(Debug)]
+pub(super) struct Name(pub(super) String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Name {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Infallible> {
+        let named = Path::<String>::from_request_parts(parts, state).await;
+        Ok(Self(named.map_or_else(|_| char::REPLACEMENT_CHARACTER.into(), |Path(name)| name)))
     }
 }
 

@@ -411,3 +411,19 @@ async fn pages_of_named_origins_may_use_the_interface() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn bytes_that_are_no_text_are_an_unknown_name() {
+    on_leader_and_follower(async |run: Run| {
+        for path in ["/docs/%ff", "/ui/%ff", "/ui/%ff/%ff", "/ui/lib/%ff"] {
+            run.node.bare(Method::GET, path).await.refused(404, "not_found_error");
+        }
+        run.node.delete("/api/v1/cluster/members/%ff").await.invalid();
+        let node = &run.node;
+        node.post("/api/v1/cluster/members/%ff/promote", &json!({})).await.invalid();
+        node.get("/api/v1/api_key/%ff").await.refused(404, "not_found_error");
+        node.get("/api/v1/config_definition/%ff").await.invalid();
+        node.get("/api/v1/config_definition/%ff/config/%ff").await.invalid();
+    })
+    .await;
+}

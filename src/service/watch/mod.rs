@@ -155,8 +155,13 @@ impl Service {
             ))
         })?;
         let requested_at = Instant::now();
-        let state = self.view(request.consistency).await?;
+        let mut state = self.view(request.consistency).await?;
         let consensus = self.consensus_or_refusal()?;
+        if matches!(request.start, WatchStart::After(revision) if revision > state.revision()) {
+            // This node may be behind: it says that there is no such revision only when it has asked the leader.
+            self.confirm_until(consensus, requested_at + self.inner.options.read_timeout).await?;
+            state = consensus.state();
+        }
         if self.inner.stopping.is_cancelled() {
             return Err(Refusal::Unavailable("this node is stopping".into()));
         }
