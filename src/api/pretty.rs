@@ -43,7 +43,7 @@ pub(super) fn is_wanted(service: &Service, access: &Access, request: &Request) -
     let Some(query) = request.uri().query().filter(|query| query.contains(PRETTY)) else { return Ok(false) };
     let Access::Granted(principal) = access else { return Ok(false) };
     let route = decision::route_of(request.uri().path());
-    if query.is_empty() || route == Some(decision::WATCH) {
+    if query.is_empty() || [Some(decision::WATCH), Some(decision::CHANGES)].contains(&route) {
         return Ok(false);
     }
     let params = Params::from_uri(request.uri());

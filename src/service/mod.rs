@@ -106,7 +106,7 @@ pub use history::retention::Retention;
 pub use membership::change::{Change, Changed};
 pub use memory_budget::{Reservation, Share};
 pub use origin::{CallerAddress, Origin};
-pub use redaction::{RedactedRecords, ShownTo};
+pub use redaction::{RedactedEvent, RedactedRecords, ShownTo};
 pub use request::{
     AccessWrite, Alarm, Caller, ClusterView, Compiled, Consistency, KeyPatch, Level, MemberView, NewSchema,
     NewUnique, Principal, Refusal, Rollback, Write, Written,

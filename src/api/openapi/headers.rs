@@ -78,6 +78,11 @@ fn all() -> Vec<(&'static str, &'static str, ObjectBuilder)> {
         ("Accept-Encoding", "The codings in which bodies of requests are taken.", text()),
         ("Content-Encoding", "How the body is compressed, where it is.", text().enum_values(Some(["gzip", "br", "zstd"]))),
         ("Vary", "The headers of the request that decided how the answer is sent.", text()),
+        (
+            "X-Concord-Next-From",
+            "The `from` with which the caller goes on: every requested change before it has been returned.",
+            number(),
+        ),
         ("Accept-Patch", "The media types of patches.", text()),
         ("Allow", "The methods that the path takes.", text()),
         ("Retry-After", "Seconds after which the request may be sent again.", number()),

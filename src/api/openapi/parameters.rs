@@ -9,8 +9,10 @@ use utoipa::openapi::{
     path::{Parameter, ParameterBuilder, ParameterIn, ParameterStyle},
 };
 
-use super::schemas::{integer, key, text, time};
-use crate::model::limits::{IDEMPOTENCY_KEY_BYTES_MAX, Limits, REASON_BYTES_MAX, WATCH_KEYS_MAX};
+use super::schemas::{integer, key, pattern_of_keys, text, time};
+use crate::model::limits::{
+    IDEMPOTENCY_KEY_BYTES_MAX, Limits, POLL_WAIT_DEFAULT_S, POLL_WAIT_MAX_S, REASON_BYTES_MAX, WATCH_KEYS_MAX,
+};
 
 /// Adds all parameters to the components.
 pub(super) fn add_to(mut components: ComponentsBuilder, limits: &Limits) -> ComponentsBuilder {
@@ -93,11 +95,18 @@ fn other_parameters() -> Vec<(&'static str, Parameter)> {
         ),
         plain("from", "Begins with the changes of this revision.", integer(0)),
         plain("initial", "`true` begins with the current state; not together with `from`.", flag()),
+        plain("prev", "`true` returns the data of configs before each change, too.", flag()),
+        plain(
+            "wait",
+            "Seconds to wait for a change.",
+            integer(0).maximum(Some(f64::from(POLL_WAIT_MAX_S))).default(Some(json!(POLL_WAIT_DEFAULT_S))),
+        ),
         query(
             "definition",
             "definition",
-            "Only this definition and its configs; may be repeated. It need not exist yet.",
-            keys(),
+            "Only this definition and its configs, or, with `*` at the end, those whose keys begin so; may be repeated. \
+             It need not exist yet.",
+            ArrayBuilder::new().items(pattern_of_keys()).max_items(Some(WATCH_KEYS_MAX)).into(),
         ),
         query(
             "watched_config",
