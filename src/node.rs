@@ -152,7 +152,10 @@ async fn serve(mut settings: Settings, open_files_max: usize) -> Result<(), Stri
         send_timeout: settings.send_timeout,
     };
     let (for_callers, for_nodes) = tls.transports();
-    let mut api = api.serve(Api::new(service.clone()).with_origins(settings.cors_origins.clone()), (for_callers, options(api_max, ShareOf::All)));
+    let mut api = api.serve(
+        Api::new(service.clone()).with_origins(settings.cors_origins.clone()),
+        (for_callers, options(api_max, ShareOf::All)),
+    );
     let peer_options = (for_nodes, options(peer_max, ShareOf::Unknown));
     let mut peer = peer.serve(PeerListener::new(service.clone()), peer_options);
     let (node, directory) = (settings.node_id, settings.data_dir.display());

@@ -7,10 +7,7 @@ mod body;
 
 use std::sync::Arc;
 
-use axum::{
-    Extension,
-    extract::State,
-};
+use axum::{Extension, extract::State};
 use http::header;
 use serde_json::{Value, json};
 

@@ -64,7 +64,9 @@ pub(super) async fn run(State(service): State<Service>, request: WriteRequest) -
     };
     let (operations, results) = request.read(&service, read).await?;
     let takes_parameter = operations.iter().any(|operation| match operation {
-        Write::CreateDefinition { indexes, .. } | Write::SetIndexes { indexes, .. } => takes_parameter(indexes),
+        Write::CreateDefinition { indexes, .. } | Write::SetIndexes { indexes, .. } => {
+            takes_parameter(indexes)
+        }
         _ => false,
     });
     let written = service.write(request.caller, Write::Batch(operations)).await?;

@@ -27,9 +27,7 @@ use flate2::{Compression, read::MultiGzDecoder, write::GzEncoder};
 use http::{HeaderMap, HeaderValue, header};
 use http_body_util::BodyExt as _;
 
-use super::{
-    reply::{Detail, Problem},
-};
+use super::reply::{Detail, Problem};
 use crate::{
     model::{
         error::Invalid,
@@ -98,7 +96,8 @@ impl Coding {
     fn encode(self, text: &[u8]) -> io::Result<Vec<u8>> {
         match self {
             Self::Gzip => {
-                let mut encoder = GzEncoder::new(Vec::with_capacity(text.len() / 4), Compression::new(GZIP_LEVEL));
+                let mut encoder =
+                    GzEncoder::new(Vec::with_capacity(text.len() / 4), Compression::new(GZIP_LEVEL));
                 encoder.write_all(text)?;
                 encoder.finish()
             }
@@ -130,7 +129,8 @@ fn weight_of(headers: &HeaderMap, name: &str) -> Option<u16> {
     elements.find_map(|element| {
         let (coding, weight) = element.split_once(';').unwrap_or((element, ""));
         let coding = coding.trim();
-        let is_named = coding.eq_ignore_ascii_case(name) || (name == "gzip" && coding.eq_ignore_ascii_case("x-gzip"));
+        let is_named =
+            coding.eq_ignore_ascii_case(name) || (name == "gzip" && coding.eq_ignore_ascii_case("x-gzip"));
         is_named.then(|| thousandths(weight.trim()))
     })
 }
@@ -333,7 +333,9 @@ mod tests {
             decoded(&service, coding, (body, 1 << 20), held).await
         };
         let bomb = vec![b' '; 64 << 20];
-        for (coding, pack) in [(BodyCoding::Gzip, &gzip as &dyn Fn(&[u8]) -> Bytes), (BodyCoding::Zstd, &zstd)] {
+        for (coding, pack) in
+            [(BodyCoding::Gzip, &gzip as &dyn Fn(&[u8]) -> Bytes), (BodyCoding::Zstd, &zstd)]
+        {
             let (whole, held) = decode(coding, pack(b"{\"a\":1}")).await.unwrap();
             assert_eq!(&whole[..], b"{\"a\":1}");
             assert!(held.bytes() >= 7);

@@ -111,7 +111,9 @@ impl Stated {
             Some(Tags::Listed(strong, weak)) => strong.contains(&current) || weak.contains(&current),
         };
         match self.matching {
-            _ if !is_matched || is_excluded => Err(Refusal::Rejected(Rejection::Precondition { current }).into()),
+            _ if !is_matched || is_excluded => {
+                Err(Refusal::Rejected(Rejection::Precondition { current }).into())
+            }
             None => Ok(Condition::Unconditional),
             Some(Tags::Any) => Ok(Condition::Match(Expect::Present)),
             Some(Tags::Listed(..)) => Ok(Condition::Match(Expect::At(current))),
@@ -274,17 +276,25 @@ mod tests {
 
     #[test]
     fn a_tag_that_is_no_revision_matches_nothing_and_a_malformed_one_is_refused() {
-        let expect = |value: &str| {
-            condition(&[(header::IF_MATCH, value)], Some(7)).map(Condition::for_put)
-        };
+        let expect = |value: &str| condition(&[(header::IF_MATCH, value)], Some(7)).map(Condition::for_put);
         assert_eq!(expect("*").unwrap(), Expect::Present);
         assert_eq!(expect("\"41\"").unwrap(), Expect::At(41));
-        let others =
-            ["\"abc\"", "W/\"41\"", "\"041\"", "\"+41\"", "\"\"", "\"99999999999999999999\"", "\"ä\"", "\"4,1\""];
+        let others = [
+            "\"abc\"",
+            "W/\"41\"",
+            "\"041\"",
+            "\"+41\"",
+            "\"\"",
+            "\"99999999999999999999\"",
+            "\"ä\"",
+            "\"4,1\"",
+        ];
         for other in others {
             assert_eq!(expect(other).unwrap(), Expect::At(0), "{other}");
         }
-        for malformed in ["", "41", "\"41", "\"", "\"4 1\"", "w/\"41\"", "\"1\" \"2\"", "*, \"1\"", ",", "\"1\"x"] {
+        for malformed in
+            ["", "41", "\"41", "\"", "\"4 1\"", "w/\"41\"", "\"1\" \"2\"", "*, \"1\"", ",", "\"1\"x"]
+        {
             assert_eq!(violations(expect(malformed)), 1, "{malformed:?}");
         }
     }

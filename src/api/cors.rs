@@ -103,10 +103,13 @@ mod tests {
     #[test]
     fn only_named_origins_may_use_only_the_interface() {
         let these = CorsOrigins::These(vec!["https://a.example".into(), "http://localhost:3000".into()]);
-        let is_allowed = |origins: &CorsOrigins, path: &str, origin: &str| allowed(origins, path, &from(origin)).is_some();
+        let is_allowed =
+            |origins: &CorsOrigins, path: &str, origin: &str| allowed(origins, path, &from(origin)).is_some();
         assert!(is_allowed(&these, "/api/v1/batch", "https://a.example"));
         assert!(is_allowed(&these, "/openapi.json", "http://localhost:3000"));
-        for origin in ["https://b.example", "http://a.example", "https://a.example:444", "null", "https://a.example.b"] {
+        for origin in
+            ["https://b.example", "http://a.example", "https://a.example:444", "null", "https://a.example.b"]
+        {
             assert!(!is_allowed(&these, "/api/v1/batch", origin), "{origin}");
         }
         for path in ["/ui/", "/docs", "/livez", "/", "/api"] {

@@ -278,7 +278,8 @@ impl Pending {
         let audit = self.service.audit();
         let what = targets.lock().unwrap_or_else(PoisonError::into_inner);
         audit.has_reads()
-            && (audit.records_reads_of(None) || what.definitions().any(|one| audit.records_reads_of(Some(one))))
+            && (audit.records_reads_of(None)
+                || what.definitions().any(|one| audit.records_reads_of(Some(one))))
     }
 
     fn decision(&self, response: Option<&Response>) -> Decision {

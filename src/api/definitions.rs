@@ -47,7 +47,8 @@ pub(super) async fn create(State(service): State<Service>, request: WriteRequest
 /// Lists definitions.
 pub(super) async fn list(State(service): State<Service>, request: ReadRequest) -> Result<Reply, Problem> {
     let query = query::definitions(&request.params.0, service.limits());
-    let (consistency, (query, shape)) = request.params.with_consistency(both(query, shape(&request.params)))?;
+    let (consistency, (query, shape)) =
+        request.params.with_consistency(both(query, shape(&request.params)))?;
     let source = cursor::source(&request.params, consistency)?;
     let params = without_shape(&request.params, |_| false);
     cursor::list(&service, &request, (None, params), (shape, query.page), source).await

@@ -11,9 +11,7 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
-use axum::{
-    routing::{MethodRouter, get},
-};
+use axum::routing::{MethodRouter, get};
 use bytes::Bytes;
 use utoipa_swagger_ui::{Config, serve};
 

@@ -447,7 +447,9 @@ fn begin_idempotency_key(principal: &Principal, parts: &Parts) -> Result<Option<
     let header = |name| {
         let mut values = parts.headers.get_all(name).iter().map(http::HeaderValue::as_bytes);
         let first = values.next().unwrap_or_default();
-        values.fold(Cow::Borrowed(first), |all: Cow<'_, [u8]>, value| Cow::Owned([&all, &b","[..], value].concat()))
+        values.fold(Cow::Borrowed(first), |all: Cow<'_, [u8]>, value| {
+            Cow::Owned([&all, &b","[..], value].concat())
+        })
     };
     let path = parts.uri.path();
     // The media type decides how a patch is read; the meaning of other bodies does not depend on it.

@@ -61,7 +61,10 @@ pub(super) fn is_wanted(service: &Service, access: &Access, request: &Request) -
 pub(super) async fn indented(response: Response, service: &Service) -> Response {
     let is_json = |value: &HeaderValue| value.as_bytes().starts_with(b"application/json");
     let bytes = response.body().size_hint().exact().unwrap_or(0);
-    if bytes == 0 || bytes > REWRITTEN_BYTES_MAX || !response.headers().get(header::CONTENT_TYPE).is_some_and(is_json) {
+    if bytes == 0
+        || bytes > REWRITTEN_BYTES_MAX
+        || !response.headers().get(header::CONTENT_TYPE).is_some_and(is_json)
+    {
         return response;
     }
     let mut held = service.reservation(Share::Callers);

@@ -155,7 +155,11 @@ fn parse(body: Value) -> Result<Wanted, Problem> {
         wanted.asked.push(asked);
     }
     let wanted = fields.finish(wanted)?;
-    if violations.is_empty() { Ok(wanted) } else { Err(Refusal::Invalid(Invalid::Violations(violations)).into()) }
+    if violations.is_empty() {
+        Ok(wanted)
+    } else {
+        Err(Refusal::Invalid(Invalid::Violations(violations)).into())
+    }
 }
 
 #[cfg(test)]
@@ -173,7 +177,13 @@ mod tests {
         assert_eq!(wanted.asked, [asked("d", "k"), asked("e", "l")]);
         assert_eq!(wanted.known, [Some("\"7\"".to_owned()), None]);
         assert_eq!(wanted.revision, Some(9));
-        for wrong in [json!([]), json!({}), json!({"configs": [1]}), json!({"configs": [{}]}), json!({"configs": [], "revision": "x"})] {
+        for wrong in [
+            json!([]),
+            json!({}),
+            json!({"configs": [1]}),
+            json!({"configs": [{}]}),
+            json!({"configs": [], "revision": "x"}),
+        ] {
             assert!(matches!(parse(wrong.clone()), Err(Problem::Shape(_))), "{wrong}");
         }
         let key = json!({"config_definition_key": "d", "config_key": "a/b"});

@@ -170,7 +170,8 @@ impl Reply {
             (header::CONTENT_LENGTH, bytes.into()),
         ];
         let (status, body) = (StatusCode::OK, Body::from_stream(chunks));
-        let reply = Self { status, headers: HeaderMap::from_iter(headers), body, written: None, coding: None };
+        let reply =
+            Self { status, headers: HeaderMap::from_iter(headers), body, written: None, coding: None };
         let name = format!("attachment; filename=\"concord-{revision}.backup\"");
         reply.header(header::CONTENT_DISPOSITION, &name).state_revision(revision)
     }
@@ -182,7 +183,13 @@ impl Reply {
             (header::CACHE_CONTROL, NO_STORE),
             (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no")),
         ];
-        Self { status: StatusCode::OK, headers: HeaderMap::from_iter(headers), body, written: None, coding: None }
+        Self {
+            status: StatusCode::OK,
+            headers: HeaderMap::from_iter(headers),
+            body,
+            written: None,
+            coding: None,
+        }
     }
 
     /// A file embedded in the binary.
@@ -429,7 +436,8 @@ pub(super) fn panicked(payload: Box<dyn Any + Send + 'static>) -> Response {
 fn refusal_response(refusal: Refusal) -> Response {
     let (status, kind) = status_and_type(&refusal);
     let breaking = if let Refusal::Breaks(count, _) = &refusal { Some(*count) } else { None };
-    let current = if let Refusal::Rejected(Rejection::Precondition { current }) = &refusal { *current } else { 0 };
+    let current =
+        if let Refusal::Rejected(Rejection::Precondition { current }) = &refusal { *current } else { 0 };
     let code = Code::of(&refusal);
     let (violations, log_only) = violations(refusal);
     let mut response = failure(status, kind, code, &violations);

@@ -69,7 +69,9 @@ fn stored_reply(data: Object, tried: Result<Option<Tried>, Refusal>, revision: R
         Err(refusal) => {
             tracing::warn!(?refusal, "a schema is stored by force, without a report on its configs");
             let reply = Reply::ok("schema stored", &data.finish()).state_revision(revision);
-            reply.warning("the schema is stored, but its configs could not be checked; a dry run reports on them")
+            reply.warning(
+                "the schema is stored, but its configs could not be checked; a dry run reports on them",
+            )
         }
     }
 }
@@ -120,7 +122,8 @@ async fn get_part(
     } else {
         Reply::ok(message, &part(definition).finish())
     };
-    let reply = reply.record_version(definition.revision, definition.modified_at).state_revision(view.revision());
+    let reply =
+        reply.record_version(definition.revision, definition.modified_at).state_revision(view.revision());
     Ok(reply.compressed_for(request.headers(), || true))
 }
 
@@ -169,7 +172,8 @@ mod tests {
             Refusal::Internal("a text for the log".into()),
             Refusal::Overloaded,
         ] {
-            let answer = stored_reply(Object::new().raw("json_schema", "{}"), Err(refusal), 7).into_response();
+            let answer =
+                stored_reply(Object::new().raw("json_schema", "{}"), Err(refusal), 7).into_response();
             assert_eq!(answer.status(), StatusCode::OK);
             assert!(answer.headers()[header::WARNING].to_str().unwrap().contains("could not be checked"));
             let body = to_bytes(answer.into_body(), usize::MAX).await.unwrap();

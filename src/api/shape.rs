@@ -111,7 +111,10 @@ mod tests {
 
         let shape = Shape::of(&query, |name| name == "fields").unwrap();
         assert!(shape.has_revision && shape.fields.is_none());
-        assert_eq!(without_shape(&query, |name| name == "fields"), params(&[("fields", "a.b"), ("x", "1")]).0);
+        assert_eq!(
+            without_shape(&query, |name| name == "fields"),
+            params(&[("fields", "a.b"), ("x", "1")]).0
+        );
 
         let both = params(&[("fields", "a"), ("$fields", "b")]);
         let shape = Shape::of(&both, |_| true).unwrap();
@@ -121,8 +124,11 @@ mod tests {
 
     #[test]
     fn what_is_malformed_is_refused_in_the_form_in_which_it_was_given() {
-        for (name, text) in [("include", "etag"), ("fields", ""), ("$fields", "a..b"), ("$include", "revision,x")] {
-            let Err(QueryError::Violations(violations)) = Shape::of(&params(&[(name, text)]), |_| false) else {
+        for (name, text) in
+            [("include", "etag"), ("fields", ""), ("$fields", "a..b"), ("$include", "revision,x")]
+        {
+            let Err(QueryError::Violations(violations)) = Shape::of(&params(&[(name, text)]), |_| false)
+            else {
                 panic!("{name}={text}")
             };
             assert_eq!(violations[0].loc[1], name.into());

@@ -48,7 +48,9 @@ impl Projection {
         let (mut members, mut paths) = (Members::new(), Vec::new());
         for text in texts {
             let Ok(path) = IndexPath::parse(&text) else {
-                return Err("`fields` must be paths of members with commas between, such as `db.port,name`".into());
+                return Err(
+                    "`fields` must be paths of members with commas between, such as `db.port,name`".into()
+                );
             };
             if path.segments.len() > FIELD_DEPTH_MAX {
                 return Err(format!("a path of `fields` has at most {FIELD_DEPTH_MAX} members"));
@@ -247,14 +249,20 @@ mod tests {
     }
 
     fn document() -> impl Strategy<Value = Value> {
-        let leaf = prop_oneof![Just(Value::Null), any::<i32>().prop_map(Value::from), "[a-c]{0,2}".prop_map(Value::from)];
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<i32>().prop_map(Value::from),
+            "[a-c]{0,2}".prop_map(Value::from)
+        ];
         let inner = leaf.prop_recursive(4, 40, 4, |inner| {
             prop_oneof![
                 prop::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
-                prop::collection::btree_map("[a-c]", inner, 0..3).prop_map(|map| Value::Object(map.into_iter().collect())),
+                prop::collection::btree_map("[a-c]", inner, 0..3)
+                    .prop_map(|map| Value::Object(map.into_iter().collect())),
             ]
         });
-        prop::collection::btree_map("[a-c]", inner, 0..3).prop_map(|map| Value::Object(map.into_iter().collect()))
+        prop::collection::btree_map("[a-c]", inner, 0..3)
+            .prop_map(|map| Value::Object(map.into_iter().collect()))
     }
 
     /// What is on the paths, found another way.

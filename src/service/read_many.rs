@@ -137,7 +137,8 @@ impl Service {
         if bytes <= max {
             return Ok(());
         }
-        let msg = format!("the configs have {bytes} bytes or more, and an answer has at most {max}: ask for fewer");
+        let msg =
+            format!("the configs have {bytes} bytes or more, and an answer has at most {max}: ask for fewer");
         Err(Invalid::from(Violation::at(vec!["body".into(), "configs".into()], msg)).into())
     }
 

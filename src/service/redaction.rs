@@ -170,7 +170,8 @@ impl Service {
         &self,
         configs: Vec<(usize, Redaction, Arc<Config>)>,
     ) -> Result<(Vec<(usize, Arc<Config>)>, RedactedPlaces), Refusal> {
-        let bytes = configs.iter().map(|(_, _, config)| config.data.len()).fold(0_usize, usize::saturating_add);
+        let bytes =
+            configs.iter().map(|(_, _, config)| config.data.len()).fold(0_usize, usize::saturating_add);
         let work = move || {
             let mut places = RedactedPlaces::default();
             let shown = |(number, redaction, config): &(usize, Redaction, Arc<Config>)| {

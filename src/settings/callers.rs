@@ -44,7 +44,11 @@ impl CallerArgs {
     pub(super) fn worker_threads(&self) -> Result<usize, String> {
         let cores = std::thread::available_parallelism().map_or(2, usize::from);
         let threads = self.worker_threads.unwrap_or_else(|| cores.max(2));
-        if (1..=1024).contains(&threads) { Ok(threads) } else { Err("--worker-threads must be 1 to 1024".into()) }
+        if (1..=1024).contains(&threads) {
+            Ok(threads)
+        } else {
+            Err("--worker-threads must be 1 to 1024".into())
+        }
     }
 }
 

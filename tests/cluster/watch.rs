@@ -292,7 +292,8 @@ async fn a_local_watch_on_a_node_that_is_behind_waits_and_never_expires() {
     for turn in 0..3 {
         let behind = cluster.followers().await[turn % 2];
         cluster.node(behind).kill();
-        let leader = cluster.leader_on(&[1, 2, 3].into_iter().filter(|id| *id != behind).collect::<Vec<_>>()).await;
+        let leader =
+            cluster.leader_on(&[1, 2, 3].into_iter().filter(|id| *id != behind).collect::<Vec<_>>()).await;
         for n in 0..50 {
             set(&cluster.client(leader), "d", &format!("k{n}"), &json!({"turn": turn})).await;
         }

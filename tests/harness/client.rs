@@ -49,7 +49,9 @@ fn decoded(coding: Option<&str>, bytes: &[u8]) -> Vec<u8> {
     let mut text = Vec::new();
     match coding {
         None => text.extend_from_slice(bytes),
-        Some("gzip") => drop(GzDecoder::new(bytes).read_to_end(&mut text).expect("gzip")),
+        Some("gzip") => {
+            GzDecoder::new(bytes).read_to_end(&mut text).expect("gzip");
+        }
         Some("br") => brotli::BrotliDecompress(&mut &*bytes, &mut text).expect("brotli"),
         Some("zstd") => zstd::stream::copy_decode(bytes, &mut text).expect("zstd"),
         Some(other) => panic!("an unknown coding: {other}"),

@@ -5,12 +5,12 @@ use utoipa::openapi::HttpMethod::{Delete, Get, Post, Put};
 
 use super::{
     builder::{
-        CODED, DRY_RUN_WRITE_PARAMETERS, Entry, READ_PARAMETERS, READ_REFUSALS, RECORD_HEADERS, WRITE_REFUSALS,
-        describe,
+        CODED, DRY_RUN_WRITE_PARAMETERS, Entry, READ_PARAMETERS, READ_REFUSALS, RECORD_HEADERS,
+        WRITE_REFUSALS, describe,
     },
     schemas::{
-        Field, Named, closed, example_schema, format_assertion, included_revision, json_object, open, page, paths, reference,
-        schema_or_null, times,
+        Field, Named, closed, example_schema, format_assertion, included_revision, json_object, open, page,
+        paths, reference, schema_or_null, times,
     },
 };
 use crate::model::limits::Limits;

@@ -76,7 +76,11 @@ fn all() -> Vec<(&'static str, &'static str, ObjectBuilder)> {
             text().pattern(Some("^#")),
         ),
         ("Accept-Encoding", "The codings in which bodies of requests are taken.", text()),
-        ("Content-Encoding", "How the body is compressed, where it is.", text().enum_values(Some(["gzip", "br", "zstd"]))),
+        (
+            "Content-Encoding",
+            "How the body is compressed, where it is.",
+            text().enum_values(Some(["gzip", "br", "zstd"])),
+        ),
         ("Vary", "The headers of the request that decided how the answer is sent.", text()),
         (
             "X-Concord-Next-From",

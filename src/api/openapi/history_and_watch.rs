@@ -11,7 +11,8 @@ use utoipa::openapi::{
 
 use super::{
     builder::{
-        CODED, DRY_RUN_WRITE_PARAMETERS, Entry, READ_PARAMETERS, READ_REFUSALS, REDACTED, WRITE_REFUSALS, describe,
+        CODED, DRY_RUN_WRITE_PARAMETERS, Entry, READ_PARAMETERS, READ_REFUSALS, REDACTED, WRITE_REFUSALS,
+        describe,
     },
     configs,
     schemas::{

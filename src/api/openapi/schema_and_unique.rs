@@ -10,8 +10,8 @@ use utoipa::openapi::{
 
 use super::{
     builder::{
-        CODED, DRY_RUN_WRITE_PARAMETERS, Entry, READ_PARAMETERS, READ_REFUSALS, RECORD_HEADERS, WRITE_REFUSALS,
-        describe,
+        CODED, DRY_RUN_WRITE_PARAMETERS, Entry, READ_PARAMETERS, READ_REFUSALS, RECORD_HEADERS,
+        WRITE_REFUSALS, describe,
     },
     schemas::{
         Field, Named, closed, example_schema, format_assertion, integer, key, location, nullable, open,

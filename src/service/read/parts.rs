@@ -54,7 +54,9 @@ impl Service {
         }
         let state = self.applied();
         // The names of parameters have nothing in them that a path escapes.
-        state.definition(definition).is_some_and(|found| found.definition.indexes.iter().any(|path| path == name))
+        state
+            .definition(definition)
+            .is_some_and(|found| found.definition.indexes.iter().any(|path| path == name))
     }
 
     /// The revision of a definition or config, of a state that has every acknowledged write; `None` where there is no
