@@ -109,8 +109,8 @@ async fn a_parameter_of_lists_yields_to_an_index_of_its_name() {
         assert!(made.header("warning").contains("$fields"), "{made:?}");
         let d = Defined { key, node: run.node.clone() };
         d.fill(&[
-            ("a", json!({"fields": "x", "include": "revision", "pretty": "true"})),
-            ("b", json!({"fields": "y", "include": "other", "pretty": "false"})),
+            ("a", json!({"fields": "x", "include": "revision", "pretty": true})),
+            ("b", json!({"fields": "y", "include": "other", "pretty": false})),
         ])
         .await;
         assert_eq!(d.found(&[("fields", "x")]).await, ["a"]);
@@ -118,7 +118,7 @@ async fn a_parameter_of_lists_yields_to_an_index_of_its_name() {
         assert_eq!(d.found(&[("pretty", "true")]).await, ["a"]);
         let shown = d.list(&[("fields", "x"), ("$fields", "pretty"), ("$include", "revision")]).await;
         let record = &shown.data()["results"][0];
-        assert_eq!(record["data"], json!({"pretty": "true"}));
+        assert_eq!(record["data"], json!({"pretty": true}));
         assert!(record["revision"].is_u64(), "{shown:?}");
         assert!(!shown.text.contains('\n'));
         assert!(d.list(&[("$pretty", "true")]).await.text.contains("\n  \"data\": {"));
@@ -321,7 +321,9 @@ async fn long_answers_to_reads_are_compressed_as_the_caller_accepts() {
                     (packed.header("content-encoding"), packed.header("vary")),
                     (coding, "accept-encoding")
                 );
-                assert_eq!(packed.body, whole.body, "{}", packed.asked);
+                // The revision of the state may have grown between the two.
+                assert_eq!(packed.data()["results"], whole.data()["results"], "{}", packed.asked);
+                assert_eq!(packed.data()["data"], whole.data()["data"], "{}", packed.asked);
                 let bytes: usize = packed.header("content-length").parse().expect("a length");
                 assert!(bytes * 10 < whole.text.len(), "{bytes} of {}", whole.text.len());
                 assert_eq!(packed.header("etag"), whole.header("etag"));
