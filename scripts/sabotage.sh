@@ -44,6 +44,7 @@ budget-ignored           | it hostile::reads::answers_that_nobody_reads_take_bou
 work-without-turns       | unit service::cpu_pool::tests::runs_no_more_than_its_threads_at_once
 later-request-confirmed  | unit raft::stream::tests::a_response_does_not_confirm_a_later_request_with_the_same_last_id
 verdicts-shifted         | unit raft::group::tests::what_arrives_meanwhile_leaves_together_and_each_has_its_own_verdict
+transaction-reads-unchecked | it cluster::transactions::a_lock_a_bank_and_a_queue_keep_their_promises_while_leaders_die
 young-outcome-forgotten  | unit state::apply::remember::tests::a_flood_of_requests_forgets_none_that_may_be_sent_again
 '
 

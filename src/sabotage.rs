@@ -27,6 +27,7 @@
 //! | `memory-damaged` | at times a node applies a value other than the committed one |
 //! | `digests-not-compared` | a node never compares its state with the other members' |
 //! | `batch-torn` | only the first operation of some batches is applied |
+//! | `transaction-reads-unchecked` | a transaction is applied although what it has read has changed |
 //! | `watch-skips` | at times a watch omits a change |
 //! | `history-returns-current` | a read of the history returns the current state |
 //! | `task-end-ignored` | a node goes on although one of its tasks has panicked |

@@ -108,5 +108,9 @@ fn the_limits_are_those_of_the_node() {
     let components = &document["components"];
     assert_eq!(components["parameters"]["limit"]["schema"]["maximum"], 7);
     assert_eq!(components["schemas"]["NewDefinition"]["properties"]["indexes"]["maxItems"], 3);
-    assert_eq!(components["schemas"]["Batch"]["properties"]["operations"]["maxItems"], 5);
+    let forms = &components["schemas"]["Batch"]["oneOf"];
+    assert_eq!(forms[0]["properties"]["operations"]["maxItems"], 5);
+    for name in ["if", "then", "else"] {
+        assert_eq!(forms[1]["properties"][name]["maxItems"], 5);
+    }
 }

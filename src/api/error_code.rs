@@ -187,7 +187,7 @@ impl Code {
             Rejection::DefinitionNotEmpty(_) => Self::DefinitionNotEmpty,
             Rejection::ConfigExists => Self::ConfigExists,
             Rejection::ConfigNotFound => Self::ConfigNotFound,
-            Rejection::Precondition { .. } => Self::PreconditionFailed,
+            Rejection::Precondition { .. } | Rejection::CheckFailed { .. } => Self::PreconditionFailed,
             Rejection::RequestReused => Self::IdempotencyKeyReused,
             Rejection::NotUnique { .. } => Self::UniqueTaken,
             // Nothing tells a credential that was good from one that never was.
@@ -212,8 +212,11 @@ impl Code {
         };
         let first = name(loc.first());
         // The place of an operation comes before the place in it.
-        let first =
-            if first.as_deref() == Some("operations") && loc.len() > 2 { name(loc.get(2)) } else { first };
+        let first = if matches!(first.as_deref(), Some("operations" | "then" | "else")) && loc.len() > 2 {
+            name(loc.get(2))
+        } else {
+            first
+        };
         match first.as_deref() {
             Some("data") => Self::DataInvalid,
             Some("json_schema") => Self::SchemaInvalid,

@@ -21,6 +21,7 @@ use serde_json::Value;
 
 use super::{
     coding::{self, Coding},
+    batch::Parts,
     digits::{Digits, number},
     error_code::Code,
     json::Object,
@@ -340,6 +341,8 @@ pub(super) enum Problem {
     UnsupportedCoding,
     /// A refusal of the service, with the revision of the state that it was decided from, where there is one.
     Refused(Refusal, Option<Revision>),
+    /// A refusal of a batch, whose operations are divided like this.
+    InBatch(Refusal, Option<Parts>),
 }
 
 /// The text of an internal error, which is logged and not sent.
@@ -412,8 +415,9 @@ impl IntoResponse for Problem {
                 let accepted = (header::ACCEPT_ENCODING, coding::DECODED);
                 ([accepted], plain(kind, Code::CodingUnsupported, msg)).into_response()
             }
+            Self::InBatch(refusal, parts) => refusal_response(refusal, parts),
             Self::Refused(refusal, revision) => {
-                let mut response = refusal_response(refusal);
+                let mut response = refusal_response(refusal, None);
                 if let Some(revision) = revision {
                     response.headers_mut().insert(STATE_REVISION, revision.into());
                 }
@@ -430,16 +434,19 @@ pub(super) fn panicked(payload: Box<dyn Any + Send + 'static>) -> Response {
         .map(|text| *text)
         .or_else(|payload| payload.downcast::<&'static str>().map(|text| (*text).to_owned()))
         .unwrap_or_else(|_| "no message".to_owned());
-    refusal_response(Refusal::Internal(format!("panic: {text}")))
+    refusal_response(Refusal::Internal(format!("panic: {text}")), None)
 }
 
-fn refusal_response(refusal: Refusal) -> Response {
+fn refusal_response(refusal: Refusal, parts: Option<Parts>) -> Response {
     let (status, kind) = status_and_type(&refusal);
     let breaking = if let Refusal::Breaks(count, _) = &refusal { Some(*count) } else { None };
     let current =
         if let Refusal::Rejected(Rejection::Precondition { current }) = &refusal { *current } else { 0 };
     let code = Code::of(&refusal);
-    let (violations, log_only) = violations(refusal);
+    let (mut violations, log_only) = violations(refusal);
+    if let Some(parts) = parts {
+        violations.iter_mut().for_each(|violation| parts.relocate(&mut violation.loc));
+    }
     let mut response = failure(status, kind, code, &violations);
     if current > 0 {
         // The version that there is: what the next attempt names.

@@ -149,7 +149,36 @@ pub enum Command {
     },
     /// Changes who may do what.
     Access(AccessCommand),
+    /// Several changes as one, which rest on configs that were read.
+    Transaction(Transaction),
 }
+
+/// A batch that was chosen by what the leader has read. If one of the configs has another revision when the entry is
+/// applied, the verdict is [`Verdict::Stale`]: the leader reads and chooses again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Transaction {
+    /// What was read, all of one state.
+    pub reads: Vec<ConfigRead>,
+    /// Whether the conditions held, which becomes [`Applied::created`]; or why the leader rejects the request, so that
+    /// it is remembered with the request's idempotency key.
+    pub chosen: Result<bool, Rejection>,
+    /// The changes, each with its place among the operations of the request. There may be none.
+    pub steps: Vec<(u32, BatchStep)>,
+}
+
+/// A config that was read, or found absent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConfigRead {
+    /// Its definition, which need not exist.
+    pub definition: Key,
+    /// Its key.
+    pub key: Key,
+    /// Its revision; `None` when there was no such config.
+    pub revision: Option<Revision>,
+}
+
+/// The feature level from which on there are transactions.
+pub const TRANSACTIONS_LEVEL: u32 = 2;
 
 /// A change of the access keys, or of whether the root key is accepted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -239,6 +268,10 @@ impl Command {
             Self::RaiseFeatureLevel { to } => *to,
             Self::Forget { .. } => 2,
             Self::Access(_) => ACCESS_KEYS_LEVEL,
+            Self::Transaction(Transaction { steps, .. }) => {
+                let of_steps = steps.iter().map(|(_, step)| step.command.feature_level()).max();
+                of_steps.unwrap_or(LEVEL_MIN).max(TRANSACTIONS_LEVEL)
+            }
         }
     }
 
@@ -259,6 +292,7 @@ impl Command {
             | Self::SetSchema { .. }
             | Self::SetUnique { .. }
             | Self::Batch(_)
+            | Self::Transaction(_)
             | Self::Access(_) => false,
         }
     }
@@ -279,7 +313,7 @@ pub struct BatchStep {
 }
 
 fn decode_step<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Command, D::Error> {
-    decode_without(deserializer, "Batch")
+    decode_without(deserializer, &["Batch", "Transaction"])
 }
 
 /// Identifies a request that the caller may send again (`Idempotency-Key`).
@@ -323,7 +357,7 @@ pub struct Applied {
     pub revision: Revision,
     /// The time of the change.
     pub at: Timestamp,
-    /// Whether the record is new.
+    /// Whether the record is new; of a transaction, whether its conditions held.
     pub created: bool,
 }
 
@@ -410,6 +444,9 @@ impl fmt::Display for Proposal {
             Command::SetUnique { key, .. } => ("set unique paths", key, None),
             Command::BuildIndex { key, .. } => ("build index", key, None),
             Command::Batch(steps) => return write!(f, "batch of {}", steps.len()),
+            Command::Transaction(Transaction { reads, steps, .. }) => {
+                return write!(f, "transaction of {} reads and {} changes", reads.len(), steps.len());
+            }
             Command::RaiseFeatureLevel { to } => return write!(f, "raise the feature level to {to}"),
             Command::Forget { upto } => return write!(f, "forget outcomes up to {upto}"),
             Command::Access(command) => return command.fmt(f),
@@ -431,63 +468,4 @@ pub enum DecodeError {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_proposal_round_trips_and_a_longer_or_newer_one_is_refused() {
-        let proposal = Proposal {
-            at: Timestamp(7),
-            by: "root".into(),
-            reason: None,
-            request: None,
-            definition_read: Some(3),
-            command: Command::DeleteConfig {
-                definition: Key::parse("d").unwrap(),
-                key: Key::parse("k").unwrap(),
-                expect: Expect::At(9),
-            },
-            key: None,
-        };
-        let mut bytes = proposal.to_bytes();
-        assert_eq!(Proposal::from_bytes(&bytes), Ok(proposal));
-        bytes.push(0);
-        assert_eq!(Proposal::from_bytes(&bytes), Err(DecodeError::Damaged));
-        bytes[0] = 9;
-        assert_eq!(Proposal::from_bytes(&bytes), Err(DecodeError::Unknown(9)));
-        bytes.pop();
-        bytes[0] = 2;
-        assert_eq!(Proposal::from_bytes(&bytes), Err(DecodeError::Damaged), "this command is one of level 1");
-    }
-    /// Bytes of a batch in a batch, a million levels deep: decoding a level takes some of the stack.
-    #[test]
-    fn a_batch_in_a_batch_is_damaged_at_any_depth() {
-        let delete = |definition_read| BatchStep {
-            definition_read,
-            command: Command::DeleteConfig {
-                definition: Key::parse("d").unwrap(),
-                key: Key::parse("k").unwrap(),
-                expect: Expect::Any,
-            },
-        };
-        let batch = |steps| Proposal {
-            at: Timestamp(7),
-            by: "root".into(),
-            reason: None,
-            request: None,
-            definition_read: None,
-            command: Command::Batch(steps),
-            key: None,
-        };
-        let flat = batch(vec![delete(None), delete(Some(3))]);
-        assert_eq!(Proposal::from_bytes(&flat.to_bytes()), Ok(flat));
-        let mut deep = batch(Vec::new()).to_bytes();
-        deep.pop();
-        // One step, no definition read, a batch.
-        deep.extend([1, 0, 9].repeat(1_000_000));
-        deep.push(0);
-        assert_eq!(Proposal::from_bytes(&deep), Err(DecodeError::Damaged));
-        let inner = BatchStep { definition_read: None, command: Command::Batch(vec![delete(None)]) };
-        assert_eq!(Proposal::from_bytes(&batch(vec![inner]).to_bytes()), Err(DecodeError::Damaged));
-    }
-}
+mod tests;

@@ -51,6 +51,7 @@ impl Command {
             | Self::SetUnique { .. }
             | Self::BuildIndex { .. }
             | Self::Batch(_)
+            | Self::Transaction(_)
             | Self::RaiseFeatureLevel { .. }
             | Self::Forget { .. }
             | Self::Access(_) => false,

@@ -85,6 +85,15 @@ pub enum Rejection {
         /// How much it would be.
         needed: u64,
     },
+    /// A check of a transaction does not hold.
+    #[error("the check does not hold: {}", current.map_or_else(
+        || "the config does not exist".to_owned(),
+        |current| format!("the config is at revision {}", rendered(current))
+    ))]
+    CheckFailed {
+        /// The config's revision; `None` when it does not exist.
+        current: Option<Revision>,
+    },
 }
 
 /// A quota of what is stored.
@@ -106,7 +115,7 @@ impl fmt::Display for StoredQuota {
 }
 
 fn decode_of_step<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Box<Rejection>, D::Error> {
-    decode_without(deserializer, "InBatch")
+    decode_without(deserializer, &["InBatch"])
 }
 
 fn rendered(revision: Revision) -> String {

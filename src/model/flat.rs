@@ -16,22 +16,25 @@ use serde::{
     forward_to_deserialize_any,
 };
 
-/// Decodes an enum, but not its variant of this name. Works for encodings that name a variant by its index.
+/// Decodes an enum, but not its variants of these names. Works for encodings that name a variant by its index.
 ///
 /// # Errors
-/// When the value is of that variant, or is no such enum.
-pub(crate) fn decode_without<'de, T, D>(deserializer: D, variant: &'static str) -> Result<T, D::Error>
+/// When the value is of such a variant, or is no such enum.
+pub(crate) fn decode_without<'de, T, D>(
+    deserializer: D,
+    names: &'static [&'static str],
+) -> Result<T, D::Error>
 where
     T: Deserialize<'de>,
     D: Deserializer<'de>,
 {
-    T::deserialize(Without { inner: deserializer, variant })
+    T::deserialize(Without { inner: deserializer, names })
 }
 
 /// A deserializer that knows only enums.
 struct Without<D> {
     inner: D,
-    variant: &'static str,
+    names: &'static [&'static str],
 }
 
 impl<'de, D: Deserializer<'de>> Deserializer<'de> for Without<D> {
@@ -43,8 +46,11 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Without<D> {
         variants: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, D::Error> {
-        let refused = variants.iter().zip(0..).find(|(variant, _)| **variant == self.variant);
-        let (_, refused) = refused.ok_or_else(|| Error::unknown_variant(self.variant, variants))?;
+        if let Some(unknown) = self.names.iter().find(|name| !variants.contains(name)) {
+            return Err(Error::unknown_variant(unknown, variants));
+        }
+        let is_refused = |(variant, _): &(&&str, u32)| self.names.contains(*variant);
+        let refused = variants.iter().zip(0..).filter(is_refused).map(|(_, index)| index).collect();
         self.inner.deserialize_enum(name, variants, Refusing { inner: visitor, refused })
     }
 
@@ -58,10 +64,10 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Without<D> {
     }
 }
 
-/// A visitor, and its access to the enum, that refuses the variant of an index.
+/// A visitor, and its access to the enum, that refuses the variants of these indexes.
 struct Refusing<T> {
     inner: T,
-    refused: u32,
+    refused: Vec<u32>,
 }
 
 impl<'de, V: Visitor<'de>> Visitor<'de> for Refusing<V> {
@@ -82,7 +88,7 @@ impl<'de, A: EnumAccess<'de>> EnumAccess<'de> for Refusing<A> {
 
     fn variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<(S::Value, A::Variant), A::Error> {
         let (index, content) = self.inner.variant_seed(PhantomData::<u32>)?;
-        if index == self.refused {
+        if self.refused.contains(&index) {
             return Err(Error::custom("nested in itself"));
         }
         Ok((seed.deserialize(index.into_deserializer())?, content))
@@ -106,7 +112,7 @@ mod tests {
     struct Branch(#[serde(deserialize_with = "leaf")] Tree);
 
     fn leaf<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Tree, D::Error> {
-        decode_without(deserializer, "Many")
+        decode_without(deserializer, &["Many"])
     }
 
     #[test]
@@ -126,7 +132,7 @@ mod tests {
         struct Wrong(#[serde(deserialize_with = "wrong")] Tree);
 
         fn wrong<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Tree, D::Error> {
-            decode_without(deserializer, "Several")
+            decode_without(deserializer, &["Many", "Several"])
         }
 
         assert!(postcard::from_bytes::<Wrong>(&[2]).map(|wrong| wrong.0).is_err());

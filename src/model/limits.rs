@@ -88,6 +88,9 @@ pub const POLL_WAIT_MAX_S: u32 = 300;
 /// Definitions (or patterns of their keys) or configs that one watch names. Fixed.
 pub const WATCH_KEYS_MAX: usize = 64;
 
+/// Bytes of data that one transaction reads for its answer. Fixed.
+pub const TRANSACTION_READ_BYTES_MAX: usize = 8 << 20;
+
 // Indexed paths.
 
 /// Elements of an indexed array: each is an index entry of its config. Fixed.

@@ -365,7 +365,7 @@ fn merge(target: &mut Value, patch: &Value) {
 
 /// Whether two values are equal: numbers by value, objects regardless of member order. It visits no more of one
 /// value than the other has.
-fn equal(one: &Value, other: &Value) -> bool {
+pub(crate) fn equal(one: &Value, other: &Value) -> bool {
     match (one, other) {
         (Value::Number(_), Value::Number(_)) => index::encode(one) == index::encode(other),
         (Value::Array(one), Value::Array(other)) => {

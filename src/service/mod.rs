@@ -108,14 +108,15 @@ pub use memory_budget::{Reservation, Share};
 pub use origin::{CallerAddress, Origin};
 pub use redaction::{RedactedEvent, RedactedRecords, ShownTo};
 pub use request::{
-    AccessWrite, Alarm, Caller, ClusterView, Compiled, Consistency, KeyPatch, Level, MemberView, NewSchema,
-    NewUnique, Principal, Refusal, Rollback, Write, Written,
+    AccessWrite, Alarm, Caller, Check, CheckCondition, Choice, ClusterView, Compiled, Consistency, KeyPatch,
+    Level, MemberView, NewSchema, NewUnique, Principal, Refusal, Rollback, Write, Written,
 };
 pub use view::DefinitionView;
 pub(crate) use write::forwarded::Parts;
 pub use write::{
     config_scan::{Breaking, Report},
     redefine::Tried,
+    transaction::ReadConfig,
 };
 
 /// The options of a service.

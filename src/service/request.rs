@@ -8,7 +8,9 @@
 //! not been applied; whatever may have been applied is *undecided*.
 
 mod access;
+mod choice;
 mod compiled;
+mod contents;
 mod principal;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
@@ -30,7 +32,9 @@ use crate::{
 };
 
 pub use access::{AccessWrite, KeyPatch};
+pub use choice::{Check, CheckCondition, Choice};
 pub use compiled::Compiled;
+pub use contents::{NewSchema, NewUnique, Rollback};
 pub use principal::Principal;
 
 /// Who asks for a write, and what they say about it.
@@ -137,52 +141,19 @@ pub enum Write {
     },
     /// All of these in their order, or none of them. A batch holds no batches.
     Batch(Vec<Write>),
+    /// A batch that is chosen by conditions.
+    Choice(Choice),
+    /// Holds, or refuses the batch that it is part of.
+    Check(Check),
+    /// Reads a config as it was before the batch that it is part of.
+    Read {
+        /// The definition.
+        definition: String,
+        /// The config.
+        key: String,
+    },
     /// Changes the access keys.
     Access(AccessWrite),
-}
-
-/// A config's data at an earlier revision, validated against the definition as it is now. The config may have been
-/// deleted since.
-#[derive(Debug, Clone)]
-pub struct Rollback {
-    /// The definition.
-    pub definition: String,
-    /// The definition's id: another definition of the same key never had the data.
-    pub id: Revision,
-    /// The config.
-    pub key: String,
-    /// The data at that revision.
-    pub data: Document,
-    /// The precondition.
-    pub expect: Expect,
-}
-
-/// A new schema for a definition.
-#[derive(Debug, Clone)]
-pub struct NewSchema {
-    /// The definition.
-    pub key: String,
-    /// Its schema from now on; `None` accepts any object.
-    pub schema: Option<Document>,
-    /// Whether `format` is asserted; `None` when the caller does not say.
-    pub format_assertion: Option<bool>,
-    /// The precondition.
-    pub expect: Expect,
-    /// Store it even though configs violate it.
-    pub force: bool,
-    /// The compiled schema.
-    pub compiled: Compiled,
-}
-
-/// New unique paths for a definition.
-#[derive(Debug, Clone)]
-pub struct NewUnique {
-    /// The definition.
-    pub key: String,
-    /// All unique paths from now on.
-    pub paths: Vec<String>,
-    /// The precondition.
-    pub expect: Expect,
 }
 
 /// What a write does to its target.
@@ -200,6 +171,8 @@ pub(super) enum Effect {
     Compute,
     /// Removes the target.
     Remove,
+    /// Changes nothing.
+    Read,
     /// Whatever its operations do.
     Batch,
     /// Changes who may do what.
@@ -230,7 +203,8 @@ impl Write {
             Self::Rollback(_) => Effect::Restore,
             Self::PatchConfig { .. } => Effect::Compute,
             Self::DeleteDefinition { .. } | Self::DeleteConfig { .. } => Effect::Remove,
-            Self::Batch(_) => Effect::Batch,
+            Self::Check(_) | Self::Read { .. } => Effect::Read,
+            Self::Batch(_) | Self::Choice(_) => Effect::Batch,
             Self::Access(write) => write.effect(),
         }
     }
@@ -246,8 +220,10 @@ impl Write {
             Self::WriteConfig { definition, key, .. }
             | Self::DeleteConfig { definition, key, .. }
             | Self::PatchConfig { definition, key, .. }
+            | Self::Check(Check { definition, key, .. })
+            | Self::Read { definition, key }
             | Self::Rollback(Rollback { definition, key, .. }) => Target::Config { definition, key },
-            Self::Batch(_) => Target::Batch,
+            Self::Batch(_) | Self::Choice(_) => Target::Batch,
             Self::Access(_) => Target::Keys,
         }
     }
@@ -260,11 +236,15 @@ impl Write {
             }
             Self::WriteConfig { data, .. } | Self::Rollback(Rollback { data, .. }) => Some(data),
             Self::PatchConfig { patch, .. } => Some(&patch.document),
+            Self::Check(Check { condition: CheckCondition::Value { equals, .. }, .. }) => equals.as_ref(),
             Self::SetIndexes { .. }
             | Self::DeleteDefinition { .. }
             | Self::DeleteConfig { .. }
             | Self::SetUnique(_)
             | Self::Access(_)
+            | Self::Check(_)
+            | Self::Read { .. }
+            | Self::Choice(_)
             | Self::Batch(_) => None,
         }
     }
@@ -287,19 +267,25 @@ impl Write {
         self.operations().iter().map(Self::definition).collect()
     }
 
-    /// The operations of a batch; of a single write itself.
+    /// The operations of a batch, whether they are carried out or not; of a single write itself.
     pub(super) fn operations(&self) -> &[Self] {
-        if let Self::Batch(operations) = self { operations } else { std::slice::from_ref(self) }
+        if let Self::Batch(operations) | Self::Choice(Choice { operations, .. }) = self {
+            operations
+        } else {
+            std::slice::from_ref(self)
+        }
     }
 
-    /// Whether the leader computes a part of it from records.
+    /// Whether the leader computes a part of it from records, or chooses by them.
     pub(super) fn is_computed(&self) -> bool {
-        self.operations().iter().any(|operation| operation.effect() == Effect::Compute)
+        let of_records = |operation: &Self| matches!(operation.effect(), Effect::Compute | Effect::Read);
+        self.operations().iter().any(of_records)
     }
 
     /// Whether it needs no space on the disk beyond its log entry.
     pub(super) fn is_removal(&self) -> bool {
-        self.operations().iter().all(|operation| operation.effect() == Effect::Remove)
+        let needs_none = |operation: &Self| matches!(operation.effect(), Effect::Remove | Effect::Read);
+        self.operations().iter().all(needs_none)
     }
 }
 

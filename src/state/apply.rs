@@ -79,7 +79,9 @@ impl State {
         // A clone is a snapshot: it is taken in constant time.
         let bounded = self.bounded_author(proposal).map(|author| (author, self.clone()));
         let decided = if let Command::Batch(steps) = &proposal.command {
-            self.decide_batch(context, steps, &mut edits)
+            self.decide_batch(context, (0..).zip(steps), &mut edits)
+        } else if let Command::Transaction(transaction) = &proposal.command {
+            self.decide_transaction(context, transaction, &mut edits)
         } else if self.is_stale(revision, proposal.definition_read, &proposal.command) {
             None
         } else if let Command::Access(command) = &proposal.command {
@@ -137,6 +139,7 @@ impl State {
             | Command::Compact { .. }
             | Command::BuildIndex { .. }
             | Command::Batch(_)
+            | Command::Transaction(_)
             | Command::RaiseFeatureLevel { .. }
             | Command::Forget { .. } => return false,
             Command::Access(command) => return self.is_access_stale(command),
@@ -227,7 +230,7 @@ impl State {
             Command::RaiseFeatureLevel { to } => Ok(self.raise_feature_level(context, *to)),
             Command::Forget { upto } => Ok(self.forget_upto(context, *upto, edits)),
             // `apply` handles these; a batch contains none.
-            Command::Batch(_) | Command::Access(_) => Ok(applied(context, false)),
+            Command::Batch(_) | Command::Transaction(_) | Command::Access(_) => Ok(applied(context, false)),
         }
     }
 

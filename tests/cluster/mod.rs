@@ -19,4 +19,5 @@ mod restart;
 mod schema_change;
 mod snapshot;
 mod strangers;
+mod transactions;
 mod watch;

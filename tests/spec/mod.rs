@@ -29,6 +29,7 @@ mod replies;
 mod schema_change;
 mod schemas;
 mod sorting;
+mod transactions;
 mod unique;
 mod watch;
 

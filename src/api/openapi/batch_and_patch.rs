@@ -12,8 +12,8 @@ use super::{
     builder::{DRY_RUN_WRITE_PARAMETERS, Entry, RECORD_HEADERS, REDACTED, WRITE_REFUSALS, describe},
     configs,
     schemas::{
-        Field, Named, any_value, closed, format_assertion, json_object, key, nullable, open, paths,
-        reference, schema_or_null, text,
+        Field, Named, any_value, closed, format_assertion, integer, json_object, key, nullable, open, paths,
+        reference, schema_or_null, text, time,
     },
 };
 use crate::{api::batch, model::limits::Limits};
@@ -64,8 +64,10 @@ pub(super) fn operations() -> Vec<Entry> {
         describe(Post, "/api/v1/batch", "batch", "run_batch", "Apply several writes as one")
             .description(
                 "All operations are applied with one revision, or none is. An operation sees the effects of those before \
-                 it. A refusal has the status of the operation that failed, and its `loc` begins with \
-                 `[\"operations\", <index>]`. `revision` is null in a dry run.",
+                 it; `check_config` and `get_config` see the state before the batch. With `if`, either all operations of \
+                 `then` are applied, or all of `else`. A refusal has the status of the operation that failed, and its \
+                 `loc` begins with `[\"operations\", <index>]`, or `if`, `then` or `else` in place of the first. \
+                 `revision` is null in a dry run; of a batch that changes nothing it is that of the state.",
             )
             .parameters(DRY_RUN_WRITE_PARAMETERS)
             .body("Batch", example_batch())
@@ -112,12 +114,49 @@ fn batch_operation(limits: &Limits) -> OneOfBuilder {
         .item(operation(batch::PUT_CONFIG, vec![config(), data()], vec![matches(), creates()]))
         .item(operation(batch::PATCH_CONFIG, vec![config(), patch], vec![matches()]))
         .item(operation(batch::DELETE_CONFIG, vec![config()], vec![matches()]))
+        .item(operation(
+            batch::ROLLBACK_CONFIG,
+            vec![config(), ("revision", integer(0).into())],
+            vec![matches()],
+        ))
+        .item(operation(batch::GET_CONFIG, vec![config()], vec![]))
+        .item(operation(batch::CHECK_CONFIG, vec![config()], check_members()).description(Some(CHECK)))
+}
+
+const CHECK: &str = "one of `revision`, `absent` and `equals`; the last two are of the place that `pointer` names, or of \
+                     the whole config";
+
+/// What a check says of a config.
+fn check_members() -> Vec<Field> {
+    let flag = ObjectBuilder::new().schema_type(Type::Boolean);
+    let revision = integer(0).description(Some("the revision that the config must have"));
+    let absent = flag.description(Some("whether there must be none; with `pointer` only `true`"));
+    let equals = any_value().description(Some("the value that must be there"));
+    vec![
+        ("revision", revision.into()),
+        ("absent", absent.into()),
+        ("equals", equals.into()),
+        ("pointer", pointer().into()),
+    ]
+}
+
+fn pointer() -> ObjectBuilder {
+    text().pattern(Some("^(/([^/~]|~[01])*)*$")).description(Some("a JSON pointer (RFC 6901)"))
+}
+
+/// Conditions: checks, whose name may be left out.
+fn conditions(limits: &Limits) -> ArrayBuilder {
+    let required = vec![("config_definition_key", reference("Key")), ("config_key", reference("Key"))];
+    let name: Field = ("op", text().enum_values(Some([batch::CHECK_CONFIG])).into());
+    let check = open(required, [vec![name], check_members()].concat()).description(Some(CHECK));
+    ArrayBuilder::new()
+        .items(RefOr::T(Schema::from(check)))
+        .min_items(Some(1))
+        .max_items(Some(limits.batch_operations))
 }
 
 /// A JSON Patch: a list of operations.
 fn json_patch() -> ArrayBuilder {
-    let pointer =
-        || text().pattern(Some("^(/([^/~]|~[01])*)*$")).description(Some("a JSON pointer (RFC 6901)"));
     let step = |names: &[&'static str], more: Vec<Field>| {
         let op = text().enum_values(Some(names.to_vec()));
         let fields = [vec![("op", op.into()), ("path", pointer().into())], more].concat();
@@ -132,32 +171,54 @@ fn json_patch() -> ArrayBuilder {
 
 /// The bodies of its requests.
 pub(super) fn requests(limits: &Limits) -> Vec<Named> {
-    let operations = ArrayBuilder::new()
-        .items(RefOr::T(Schema::from(batch_operation(limits))))
-        .min_items(Some(1))
-        .max_items(Some(limits.batch_operations));
+    let list = || {
+        let items = ArrayBuilder::new().items(RefOr::T(Schema::from(batch_operation(limits))));
+        items.max_items(Some(limits.batch_operations))
+    };
+    let plain = open(vec![("operations", list().min_items(Some(1)).into())], Vec::new());
+    let choice =
+        open(vec![("if", conditions(limits).into())], vec![("then", list().into()), ("else", list().into())]);
     let merge = json_object().description(Some("null removes a member; a list is replaced as a whole"));
     vec![
-        ("Batch", open(vec![("operations", operations.into())], Vec::new()).into()),
+        ("Batch", OneOfBuilder::new().item(plain).item(choice).into()),
         ("MergePatch", merge.into()),
         ("JsonPatch", json_patch().into()),
     ]
 }
 
+/// A config that a batch has read: null when there was none, absent when it is not known any more.
+fn read_config() -> OneOfBuilder {
+    let found = closed(
+        vec![
+            ("config_key", reference("Key")),
+            ("data", json_object().into()),
+            ("created_at", time().into()),
+            ("modified_at", time().into()),
+            ("revision", integer(1).into()),
+        ],
+        Vec::new(),
+    );
+    OneOfBuilder::new().item(found).item(ObjectBuilder::new().schema_type(Type::Null))
+}
+
 /// The payloads of its answers, except the answer to a patch ([`changed_answer`]).
 pub(super) fn payloads() -> Vec<Named> {
+    let succeeded = ObjectBuilder::new()
+        .schema_type(Type::Boolean)
+        .description(Some("whether all conditions hold, of a batch that has some"));
+    let redacted = ArrayBuilder::new().items(text()).description(Some("places of secret values"));
     let result = closed(
         vec![
             ("op", text().enum_values(Some(batch::NAMES)).into()),
             ("config_definition_key", key().into()),
             ("created", ObjectBuilder::new().schema_type(Type::Boolean).into()),
         ],
-        vec![("config_key", key().into())],
+        vec![("config_key", key().into()), ("config", read_config().into()), ("redacted", redacted.into())],
     );
     let revision = nullable(Type::Integer).description(Some("the revision of the batch; null in a dry run"));
     let all = closed(
         vec![("revision", revision.into()), ("results", ArrayBuilder::new().items(result).into())],
-        Vec::new(),
+        vec![("succeeded", succeeded.into())],
     );
     vec![("Batched", all.into())]
 }

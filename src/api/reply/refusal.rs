@@ -64,7 +64,9 @@ pub(super) fn status_and_type(refusal: &Refusal) -> (StatusCode, &'static str) {
             Rejection::DefinitionNotFound | Rejection::ConfigNotFound => {
                 (StatusCode::NOT_FOUND, "not_found_error")
             }
-            Rejection::Precondition { .. } => (StatusCode::PRECONDITION_FAILED, "precondition_failed"),
+            Rejection::Precondition { .. } | Rejection::CheckFailed { .. } => {
+                (StatusCode::PRECONDITION_FAILED, "precondition_failed")
+            }
             Rejection::RequestReused => INVALID,
             Rejection::KeyEnded | Rejection::RootDisabled => UNAUTHORIZED,
             Rejection::KeyNotFound => (StatusCode::NOT_FOUND, "not_found_error"),

@@ -6,6 +6,8 @@
 //!
 //! **Invariant:** the order of fields and variants is the encoding: new variants go to the end.
 
+mod condition;
+
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use bytes::{Bytes, BytesMut};
@@ -25,12 +27,14 @@ use crate::{
     },
     service::{
         request::{
-            AccessWrite, Caller, Compiled, Decision, NewSchema, NewUnique, Principal, Refusal, Rollback,
-            Write, WriteRequest,
+            AccessWrite, Caller, Check, Choice, Compiled, Decision, NewSchema, NewUnique, Principal, Refusal,
+            Rollback, Write, WriteRequest,
         },
         retry::{Attempt, AttemptError},
     },
 };
+
+use condition::WireCondition;
 
 /// Bytes of a part of a response: the answers to all writes of a call, with long violations.
 const PART_BYTES_MAX: usize = 32 << 20;
@@ -171,6 +175,21 @@ enum WireWrite<'a> {
         force: bool,
         format_assertion: bool,
     },
+    /// A batch that is chosen by conditions, likewise.
+    Choice {
+        operations: Vec<WireOperation<'a>>,
+        conditions: usize,
+        then: usize,
+    },
+    Check {
+        definition: Text<'a>,
+        key: Text<'a>,
+        condition: WireCondition<'a>,
+    },
+    Read {
+        definition: Text<'a>,
+        key: Text<'a>,
+    },
 }
 
 /// An operation of a batch; never a batch.
@@ -178,7 +197,7 @@ enum WireWrite<'a> {
 struct WireOperation<'a>(#[serde(deserialize_with = "decode_operation")] WireWrite<'a>);
 
 fn decode_operation<'de, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<WireWrite<'a>, D::Error> {
-    decode_without(deserializer, "Batch")
+    decode_without(deserializer, &["Batch", "Choice"])
 }
 
 /// The wire format of [`PatchFormat`]. New variants go to the end.
@@ -317,9 +336,16 @@ impl<'a> WireWrite<'a> {
                 Self::SetUnique { key: text(key), paths: Cow::Borrowed(paths), expect: *expect }
             }
             Write::Access(write) => Self::Access(Cow::Borrowed(write)),
-            Write::Batch(operations) => {
-                Self::Batch(operations.iter().map(|write| WireOperation(Self::of(write))).collect())
+            Write::Batch(operations) => Self::Batch(wire_operations(operations)),
+            Write::Choice(Choice { operations, conditions, then }) => {
+                Self::Choice { operations: wire_operations(operations), conditions: *conditions, then: *then }
             }
+            Write::Check(Check { definition, key, condition }) => Self::Check {
+                definition: text(definition),
+                key: text(key),
+                condition: WireCondition::of(condition),
+            },
+            Write::Read { definition, key } => Self::Read { definition: text(definition), key: text(key) },
         }
     }
 
@@ -390,12 +416,40 @@ impl<'a> WireWrite<'a> {
                 Write::SetUnique(NewUnique { key: key.into_owned(), paths: paths.into_owned(), expect })
             }
             Self::Access(write) => Write::Access(write.into_owned()),
-            Self::Batch(operations) => {
-                let opened = operations.into_iter().map(|WireOperation(write)| write.open(depth));
-                Write::Batch(opened.collect::<Result<_, _>>()?)
+            Self::Batch(operations) => Write::Batch(open_operations(operations, depth)?),
+            Self::Choice { operations, conditions, then } => {
+                open_choice(operations, (conditions, then), depth)?
+            }
+            Self::Check { definition, key, condition } => Write::Check(Check {
+                definition: definition.into_owned(),
+                key: key.into_owned(),
+                condition: condition.open(parse)?,
+            }),
+            Self::Read { definition, key } => {
+                Write::Read { definition: definition.into_owned(), key: key.into_owned() }
             }
         })
     }
+}
+
+fn wire_operations(operations: &[Write]) -> Vec<WireOperation<'_>> {
+    operations.iter().map(|write| WireOperation(WireWrite::of(write))).collect()
+}
+
+fn open_operations(operations: Vec<WireOperation<'_>>, depth: usize) -> Result<Vec<Write>, DocumentError> {
+    operations.into_iter().map(|WireOperation(write)| write.open(depth)).collect()
+}
+
+fn open_choice(
+    operations: Vec<WireOperation<'_>>,
+    (conditions, then): (usize, usize),
+    depth: usize,
+) -> Result<Write, DocumentError> {
+    let operations = open_operations(operations, depth)?;
+    // More than there are would be no batch of this version; whoever sends it gets the fewest.
+    let conditions = conditions.min(operations.len());
+    let then = then.min(operations.len() - conditions);
+    Ok(Write::Choice(Choice { operations, conditions, then }))
 }
 
 fn new_schema(

@@ -103,8 +103,10 @@ impl Principal {
         if self.is_root() {
             return Ok(());
         }
-        let Write::Batch(operations) = write else { return self.authorize_one(write) };
-        for (place, operation) in (0..).zip(operations) {
+        if write.effect() != Effect::Batch {
+            return self.authorize_one(write);
+        }
+        for (place, operation) in (0..).zip(write.operations()) {
             self.authorize_one(operation).map_err(|refusal| {
                 let Refusal::Forbidden { verb, .. } = refusal else { return refusal };
                 Refusal::Forbidden { verb, operation: Some(place) }
@@ -121,6 +123,7 @@ impl Principal {
                 self.authorize(Verb::Write, Some(definition))?;
                 self.authorize(Verb::Read, Some(definition))
             }
+            (Target::Config { definition, .. }, Effect::Read) => self.authorize(Verb::Read, Some(definition)),
             (Target::Config { definition, .. }, _) => self.authorize(Verb::Write, Some(definition)),
             (Target::Keys, _) if self.is_cluster() => Ok(()),
             (Target::Keys, _) => self.authorize(Verb::Keys, None),

@@ -23,6 +23,7 @@ use crate::{
         tests::service,
         watch::{WatchRequest, WatchStart},
     },
+    service::{Check, CheckCondition},
 };
 
 const LINEARIZABLE: Consistency = Consistency::LINEARIZABLE;
@@ -53,6 +54,7 @@ fn object() -> Document {
 }
 
 const DEFINE: &[Verb] = &[Verb::Define];
+const READ: &[Verb] = &[Verb::Read];
 const WRITE: &[Verb] = &[Verb::Write];
 const CHANGE: &[Verb] = &[Verb::Write, Verb::Read];
 
@@ -79,6 +81,8 @@ fn writes() -> Vec<(Write, &'static [Verb])> {
         (Write::DeleteConfig { definition: d(), key: k(), expect }, WRITE),
         (Write::PatchConfig { definition: d(), key: k(), patch, expect }, CHANGE),
         (Write::Rollback(rollback), CHANGE),
+        (Write::Check(Check { definition: d(), key: k(), condition: CheckCondition::Exists(true) }), READ),
+        (Write::Read { definition: d(), key: k() }, READ),
     ];
     for (write, _) in &all {
         // A new kind of write does not compile here before it stands above.
@@ -93,6 +97,9 @@ fn writes() -> Vec<(Write, &'static [Verb])> {
             | Write::PatchConfig { .. }
             | Write::Rollback(_)
             | Write::Access(_)
+            | Write::Check(_)
+            | Write::Read { .. }
+            | Write::Choice(_)
             | Write::Batch(_) => {}
         }
     }

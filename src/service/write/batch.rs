@@ -1,7 +1,9 @@
 //! Batches: several writes that are decided as one.
 //!
-//! Each operation is prepared like a single write, on a clone of the state to which the operations before it have been
-//! applied. What an earlier one wrote has no revision yet and is named by [`THIS_ENTRY`]; so a schema that it brought is
+//! Each operation is prepared like a single write, on the state that the operations before it make. Where all are of
+//! configs, none is of the same config as another and no path is unique, that is the state itself: no preparation reads
+//! what another one writes. Else it is a clone to which the operations before are applied; that costs as much as applying the batch.
+//! What an earlier operation wrote has no revision yet and is named by [`THIS_ENTRY`]; so a schema that it brought is
 //! compiled for this batch only.
 //!
 //! All operations share one budget, and between two of them the work ends when nobody waits for it any more.
@@ -9,17 +11,20 @@
 //! **Invariant:** a refusal names its operation and has the status that the operation alone would have had, on the
 //! state that the operations before it make.
 
+use std::collections::BTreeSet;
+
 use super::{
     prepare::{PreparedWrite, RulesFor, check_intake, prepare_write},
+    transaction::{Reads, all_hold, check_level, read},
     validators::Validators,
 };
 use crate::{
     model::{
-        command::{BatchStep, Command, THIS_ENTRY},
+        command::{BatchStep, Command, THIS_ENTRY, Transaction},
         error::{Invalid, LocSegment, Rejection, Violation},
         limits::{Limits, VIOLATIONS_MAX},
     },
-    service::request::{Refusal, Target, Write},
+    service::request::{Effect, Refusal, Target, Write},
     state::State,
 };
 
@@ -45,25 +50,38 @@ pub(super) fn check_operations(operations: &[Write], limits: &Limits) -> Result<
 /// Makes the command of a batch. The violations of all invalid operations are collected, not of the first only.
 pub(super) fn prepare_batch(
     state: &State,
-    operations: &[Write],
+    batch: &Write,
     ((validators, limits, budget), principal): RulesFor<'_>,
 ) -> Result<PreparedWrite, Refusal> {
+    let rules = ((validators, limits, budget), principal);
+    check_level(state, batch)?;
+    let mut reads = Reads::default();
+    let (succeeded, (first, operations)) = chosen(state, batch, &mut reads, rules)?;
+    let is_independent = are_independent(state, operations);
     let mut scratch = state.clone();
     let mut own_validators = Validators::default();
     let (mut steps, mut violations) = (Vec::with_capacity(operations.len()), Vec::new());
-    for (place, write) in (0..).zip(operations) {
+    for (place, write) in (first..).zip(operations) {
         budget.check_time()?;
         let is_own = scratch
             .definition(write.definition())
             .is_some_and(|found| found.definition.revision == THIS_ENTRY);
         let validators = if is_own { &own_validators } else { validators };
-        match step(&mut scratch, place, write, ((validators, limits, budget), principal)) {
-            Ok(step) => {
+        let rules = ((validators, limits, budget), principal);
+        let applies_to = (!is_independent).then_some(place);
+        let prepared = if write.effect() == Effect::Read {
+            read(state, write, &mut reads, rules).map(|()| None)
+        } else {
+            step(&mut scratch, (applies_to, write), rules).map(Some)
+        };
+        match prepared.map_err(|refusal| refused(refusal, place)) {
+            Ok(None) => {}
+            Ok(Some(step)) => {
                 if matches!(write.target(), Target::Definition(_)) {
                     // The definition may have changed, at the same revision.
                     own_validators = Validators::default();
                 }
-                steps.push(step);
+                steps.push((place, step));
             }
             Err(Refusal::Invalid(Invalid::Violations(more))) => violations.extend(more),
             // The operations after an invalid one may lack what it would have made.
@@ -75,18 +93,67 @@ pub(super) fn prepare_batch(
     if !violations.is_empty() {
         return Err(Invalid::Violations(violations).into());
     }
-    Ok(PreparedWrite { command: Command::Batch(steps), definition_read: None, precondition: Ok(()) })
+    let command = if batch.is_transaction() {
+        Command::Transaction(Transaction { reads: reads.into_list(), chosen: Ok(succeeded), steps })
+    } else {
+        Command::Batch(steps.into_iter().map(|(_, step)| step).collect())
+    };
+    Ok(PreparedWrite { command, definition_read: None, precondition: Ok(()) })
 }
 
-/// Prepares one operation and applies it to the scratch state.
-fn step(scratch: &mut State, place: u32, write: &Write, rules: RulesFor<'_>) -> Result<BatchStep, Refusal> {
-    let prepared = prepare_write(scratch, scratch.definition(write.definition()), write, rules);
-    let step = prepared.and_then(|PreparedWrite { command, definition_read, precondition }| {
-        precondition?;
+/// Whether the conditions hold, and the operations that are carried out, with the place of the first.
+fn chosen<'a>(
+    state: &State,
+    batch: &'a Write,
+    reads: &mut Reads,
+    rules: RulesFor<'_>,
+) -> Result<(bool, (u32, &'a [Write])), Refusal> {
+    let Write::Choice(choice) = batch else { return Ok((true, (0, batch.operations()))) };
+    let (conditions, _) = choice.operations.split_at(choice.conditions);
+    let succeeded =
+        all_hold(state, conditions, reads, rules).map_err(|(place, refusal)| refused(refusal, place))?;
+    let places = batch.chosen(succeeded);
+    let first = u32::try_from(places.start).unwrap_or(u32::MAX);
+    Ok((succeeded, (first, &choice.operations[places])))
+}
+
+/// Whether no operation depends on what another one writes: all are of configs, each of another one, and no path is
+/// unique among them.
+fn are_independent(state: &State, operations: &[Write]) -> bool {
+    let mut seen = BTreeSet::new();
+    let has_unique =
+        |definition| state.definition(definition).is_some_and(|found| !found.definition.unique.is_empty());
+    operations.iter().filter(|write| write.effect() != Effect::Read).all(|write| match write.target() {
+        Target::Config { definition, key } => seen.insert((definition, key)) && !has_unique(definition),
+        Target::Definition(_) | Target::Batch | Target::Keys => false,
+    })
+}
+
+/// Prepares one operation, and applies it to the scratch state if it has a place there.
+fn step(
+    scratch: &mut State,
+    (applies_to, write): (Option<u32>, &Write),
+    rules: RulesFor<'_>,
+) -> Result<BatchStep, Refusal> {
+    let PreparedWrite { command, definition_read, precondition } =
+        prepare_write(scratch, scratch.definition(write.definition()), write, rules)?;
+    precondition?;
+    if let Some(place) = applies_to {
         scratch.try_step(place, &command)?;
-        Ok(BatchStep { definition_read, command })
-    });
-    step.map_err(|refusal| match refusal {
+    }
+    Ok(BatchStep { definition_read, command })
+}
+
+impl Refusal {
+    /// The refusal of an operation as that of its batch.
+    #[must_use]
+    pub fn of_operation(self, place: u32) -> Self {
+        refused(self, place)
+    }
+}
+
+fn refused(refusal: Refusal, place: u32) -> Refusal {
+    match refusal {
         Refusal::Rejected(rejection) => {
             Rejection::InBatch { index: place, rejection: Box::new(rejection) }.into()
         }
@@ -108,7 +175,7 @@ fn step(scratch: &mut State, place: u32, write: &Write, rules: RulesFor<'_>) -> 
         | Refusal::Building(_)
         | Refusal::CursorExpired(_)
         | Refusal::Breaks(..) => refusal,
-    })
+    }
 }
 
 fn at_operation(invalid: Invalid, place: u32) -> Invalid {

@@ -38,7 +38,7 @@ const INLINE_SCHEMA_BYTES_MAX: usize = 2 << 10;
 /// Cost of the patches that are applied inline.
 const INLINE_PATCH_COST_MAX: usize = 256 << 10;
 /// Operations of a batch that is prepared inline.
-const INLINE_OPERATIONS_MAX: usize = 16;
+const INLINE_OPERATIONS_MAX: usize = 128;
 /// What compiling a byte of a schema counts, in evaluations: about what it takes.
 const EVALUATIONS_PER_SCHEMA_BYTE: u64 = 20;
 
@@ -62,7 +62,12 @@ pub(super) struct Budget {
 pub(super) fn may_be_inline(write: &Write) -> bool {
     let operations = write.operations();
     let is_plain = |write: &Write| match write.effect() {
-        Effect::Store | Effect::Restore | Effect::Compute | Effect::Remove | Effect::Access => true,
+        Effect::Store
+        | Effect::Restore
+        | Effect::Compute
+        | Effect::Remove
+        | Effect::Read
+        | Effect::Access => true,
         // As steps of a batch they are applied to a scratch state, with all their configs.
         Effect::Define | Effect::Constrain | Effect::Batch => false,
     };
@@ -298,7 +303,7 @@ mod tests {
             expect: crate::model::command::Expect::Any,
         };
         let many = |count: usize| Write::Batch((0..count).map(|_| remove()).collect());
-        assert!(may_be_inline(&remove()) && may_be_inline(&indexes()) && may_be_inline(&many(16)));
-        assert!(!may_be_inline(&many(17)) && !may_be_inline(&Write::Batch(vec![indexes()])));
+        assert!(may_be_inline(&remove()) && may_be_inline(&indexes()) && may_be_inline(&many(128)));
+        assert!(!may_be_inline(&many(129)) && !may_be_inline(&Write::Batch(vec![indexes()])));
     }
 }

@@ -115,6 +115,9 @@ impl Scan {
             | Write::PatchConfig { .. }
             | Write::Rollback(_)
             | Write::Access(_)
+            | Write::Check(_)
+            | Write::Read { .. }
+            | Write::Choice(_)
             | Write::Batch(_) => Constraint::None,
         };
         Ok(Self {

@@ -83,6 +83,7 @@ fn try_on(
     let (command, definition_read) = match prepare(state, found, request, principal, rules)? {
         Prepared::Propose { command, definition_read } => (command, definition_read),
         Prepared::Known(outcome) => return Ok(Decision::new(outcome, None)),
+        Prepared::Read(applied) => return Ok(Decision::new(Ok(applied), None)),
     };
     let content = content_of(&command);
     let proposal = request.proposal(at, command, definition_read, key);

@@ -10,6 +10,7 @@
 //! |---|---|
 //! | validation of a write against a state, in the contract's order | `prepare` |
 //! | what a preparation may cost, and on which threads it runs | `budget` |
+//! | what a transaction rests on: conditions, checks and reads | `transaction` |
 //! | compiled schemas | `validators` |
 //! | in whose name a write is made; changes of the access keys | `access` |
 //! | several writes as one | `batch` |
@@ -42,6 +43,7 @@ pub(super) mod record_locks;
 pub(super) mod redefine;
 mod rollback;
 pub(super) mod secrets;
+pub(super) mod transaction;
 pub(super) mod validators;
 pub(super) mod write_barrier;
 
@@ -174,6 +176,7 @@ impl Service {
             let (mut command, definition_read) = match prepared {
                 Prepared::Propose { command, definition_read } => (command, definition_read),
                 Prepared::Known(outcome) => return Ok(remembered(consensus, request, outcome)),
+                Prepared::Read(applied) => return Ok(transaction::answered(applied)),
             };
             if needs_config_check(&command) {
                 let check = check.get_or_insert_with(|| self.new_config_check(request));
@@ -234,19 +237,29 @@ impl Service {
     ) -> Attempt<(Prepared, Option<KeyUse>)> {
         let state = consensus.state();
         let revision = state.revision();
-        let refusal = match self.prepare(state, request, deadline).await {
-            Ok(prepared) => return Ok(prepared),
+        let first = match self.prepare(state, request, deadline).await {
             // It says nothing about the state, and nothing was proposed.
             Err(refusal @ Refusal::Unavailable(_)) => return Err(refusal.into()),
-            Err(refusal) => refusal,
+            // It rests on a read, as a refusal does.
+            first @ (Ok((Prepared::Read(_), _)) | Err(_)) => first,
+            Ok(prepared) => return Ok(prepared),
         };
         confirm_leadership(consensus, deadline).await?;
         let state = consensus.state();
-        if state.revision() == revision {
-            // It is the state that the refusal rests on: preparing again would only cost as much again.
-            return Err(refusal.into());
+        let confirmed = if state.revision() == revision {
+            // It is the state that the first answer rests on: preparing again would only cost as much again.
+            first
+        } else {
+            self.prepare(Arc::clone(&state), request, deadline).await
+        };
+        match confirmed {
+            Ok(prepared) => Ok(prepared),
+            Err(refusal) => {
+                let proposed = transaction::remembered(&state, request, refusal)?;
+                let Judged { key, .. } = judge(&state, request, || self.log_time(&state))?;
+                Ok((proposed, key))
+            }
         }
-        Ok(self.prepare(state, request, deadline).await?)
     }
 
     /// Judges in whose name a write is made, and prepares it: at once if that is cheap, else in the pool for long work,
@@ -335,7 +348,8 @@ fn content_of(command: &Command) -> Option<Arc<str>> {
         | Command::SetSchema { .. }
         | Command::SetUnique { .. }
         | Command::BuildIndex { .. }
-        | Command::Batch(_) => None,
+        | Command::Batch(_)
+        | Command::Transaction(_) => None,
     }
 }
 

@@ -111,8 +111,8 @@ pub(super) fn lock_set(write: &Write) -> LockSet {
     let mut locks = LockSet::default();
     for operation in write.operations() {
         if let Target::Config { definition, key } = operation.target() {
-            let is_computed = operation.effect() == Effect::Compute;
-            let records = if is_computed { &mut locks.read } else { &mut locks.written };
+            let is_read = matches!(operation.effect(), Effect::Compute | Effect::Read);
+            let records = if is_read { &mut locks.read } else { &mut locks.written };
             records.insert((definition.to_owned(), key.to_owned()));
         }
     }

@@ -22,12 +22,13 @@ use super::{
     patch::prepare_patch,
     redefine,
     secrets::Secrets,
+    transaction::without_changes,
     validators::{Validators, stored_schema, within},
 };
 use crate::{
     model::{
         access_key::KeyUse,
-        command::{Command, Expect, Outcome, Proposal},
+        command::{Applied, Command, Expect, Outcome, Proposal},
         document::Document,
         error::{Invalid, Rejection, Violation},
         index,
@@ -67,6 +68,8 @@ impl WriteRequest {
 pub(super) enum Prepared {
     /// The same request was decided before.
     Known(Outcome),
+    /// It changes nothing. The answer, which is true of this state.
+    Read(Applied),
     /// It can be proposed.
     Propose { command: Command, definition_read: Option<Revision> },
 }
@@ -89,8 +92,8 @@ pub(super) type RulesFor<'a> = (Rules<'a>, &'a Principal);
 
 /// Validates what needs no state, on the node that the caller asked, before the write is sent anywhere.
 pub(super) fn check_intake(write: &Write, limits: &Limits) -> Result<(), Invalid> {
-    if let Write::Batch(operations) = write {
-        return check_operations(operations, limits);
+    if write.effect() == Effect::Batch {
+        return check_operations(write.operations(), limits);
     }
     if write.access().is_some() {
         return Ok(());
@@ -99,7 +102,12 @@ pub(super) fn check_intake(write: &Write, limits: &Limits) -> Result<(), Invalid
         Effect::Define | Effect::Constrain => check_bytes("schema", write.document(), limits.schema_bytes)?,
         Effect::Store => check_bytes("data", write.document(), limits.data_bytes)?,
         // What a patch makes is bounded when it is made, and stored data was accepted under the limits of its time.
-        Effect::Compute | Effect::Restore | Effect::Remove | Effect::Batch | Effect::Access => {}
+        Effect::Compute
+        | Effect::Restore
+        | Effect::Remove
+        | Effect::Read
+        | Effect::Batch
+        | Effect::Access => {}
     }
     let is_in_body = matches!(write, Write::CreateDefinition { .. });
     let loc = if is_in_body { vec!["config_definition_key".into()] } else { Vec::new() };
@@ -139,6 +147,10 @@ pub(super) fn prepare(
     }
     let PreparedWrite { command, definition_read, precondition } =
         prepare_write(state, found, &request.write, (rules, principal))?;
+    if let Some(succeeded) = without_changes(&command, request) {
+        let (revision, at) = (state.revision(), state.last_at());
+        return Ok(Prepared::Read(Applied { revision, at, created: succeeded }));
+    }
     match precondition {
         Err(rejection) if request.caller.idempotency_key.is_none() => Err(rejection.into()),
         Ok(()) | Err(_) => Ok(Prepared::Propose { command, definition_read }),
@@ -186,7 +198,9 @@ pub(super) fn prepare_write(
             redefine::set_schema(existing()?, new, (state.feature_level(), budget, secrets))
         }
         Write::SetUnique(new) => redefine::set_unique(existing()?, new),
-        Write::Batch(operations) => prepare_batch(state, operations, (rules, principal)),
+        Write::Batch(_) | Write::Choice(_) => prepare_batch(state, write, (rules, principal)),
+        // A batch prepares them itself.
+        Write::Check(_) | Write::Read { .. } => Err(Refusal::Internal("a read is no write".into())),
         // `access` prepares it; it is no operation of a batch.
         Write::Access(_) => Err(Refusal::Internal("a change of access keys is no write of a record".into())),
     }

@@ -162,7 +162,8 @@ pub(super) fn needs_config_check(command: &Command) -> bool {
         | Command::Forget { .. }
         | Command::Access(_)
         | Command::BuildIndex { .. }
-        | Command::Batch(_) => false,
+        | Command::Batch(_)
+        | Command::Transaction(_) => false,
     }
 }
 
@@ -346,7 +347,7 @@ impl Service {
         let deadline = Instant::now() + self.inner.options.write_timeout;
         match self.prepare(Arc::clone(&state), &request, deadline).await?.0 {
             Prepared::Propose { .. } => Ok((state, request.write.clone())),
-            Prepared::Known(_) => {
+            Prepared::Known(_) | Prepared::Read(_) => {
                 Err(Refusal::Internal("a request without an idempotency key is remembered".into()))
             }
         }

@@ -49,11 +49,52 @@ impl Service {
         let state = self.view(Consistency::LINEARIZABLE).await?;
         if let Some(outcome) = decided_before(&state, &caller) {
             let applied = outcome?;
-            let config = self.config_written_at(definition, key, applied.revision).await?;
             let written = Written::new(applied, state.revision(), false, None);
-            return Ok(self.with_data(&principal, definition, written, &config).await);
+            // What it wrote may be no longer retained. That it was done is certain all the same.
+            return Ok(match self.config_written_at(definition, key, applied.revision).await {
+                Ok(config) => self.with_data(&principal, definition, written, &config).await,
+                Err(_) => written,
+            });
         }
         let config = self.config_as_of(&state, (definition, key), to, "body").await?;
+        let rollback = self.rollback_to(&state, (definition, key), &config, expect).await?;
+        let written = self.write(caller, Write::Rollback(rollback)).await?;
+        Ok(self.with_data(&principal, definition, written, &config).await)
+    }
+
+    /// A rollback as an operation of a batch.
+    ///
+    /// # Errors
+    /// As for [`Self::rollback`].
+    pub async fn rollback_write(
+        &self,
+        caller: &Caller,
+        (definition, key): (&str, &str),
+        to: Revision,
+        expect: Expect,
+    ) -> Result<Write, Refusal> {
+        for verb in [Verb::Write, Verb::Read] {
+            caller.principal.authorize(verb, Some(definition))?;
+        }
+        let state = self.view(Consistency::LINEARIZABLE).await?;
+        if decided_before(&state, caller).is_some() {
+            // The write is not prepared again, and its answer does not show the data.
+            let data = Document::new(serde_json::json!({}));
+            let (definition, key) = (definition.into(), key.into());
+            return Ok(Write::Rollback(Rollback { definition, id: 0, key, data, expect }));
+        }
+        let config = self.config_as_of(&state, (definition, key), to, "body").await?;
+        Ok(Write::Rollback(self.rollback_to(&state, (definition, key), &config, expect).await?))
+    }
+
+    /// The write of what a config was.
+    async fn rollback_to(
+        &self,
+        state: &crate::state::State,
+        (definition, key): (&str, &str),
+        config: &Config,
+        expect: Expect,
+    ) -> Result<Rollback, Refusal> {
         let found = state.definition(definition).ok_or(Rejection::DefinitionNotFound)?;
         let text = Arc::clone(&config.data);
         let parse = move || {
@@ -67,9 +108,7 @@ impl Service {
         };
         let data = data.map_err(|error| Refusal::Internal(format!("stored data: {error}")))?;
         let (id, key) = (found.definition.id, key.into());
-        let rollback = Rollback { definition: definition.into(), id, key, data, expect };
-        let written = self.write(caller, Write::Rollback(rollback)).await?;
-        Ok(self.with_data(&principal, definition, written, &config).await)
+        Ok(Rollback { definition: definition.into(), id, key, data, expect })
     }
 
     async fn with_data(

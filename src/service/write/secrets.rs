@@ -64,6 +64,11 @@ impl<'a> Secrets<'a> {
         validator.secrets().filter(|_| self.is_on)
     }
 
+    /// Whether the secret values of a definition are hidden from the caller.
+    pub(super) fn hides(self, definition: &Definition) -> bool {
+        self.is_on && self.may_reveal(definition).is_err()
+    }
+
     /// The refusal of a caller who may not see the secret values of a definition.
     fn may_reveal(self, definition: &Definition) -> Result<(), Refusal> {
         self.principal.authorize(Verb::Reveal, Some(definition.key.as_str()))

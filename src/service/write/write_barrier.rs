@@ -34,7 +34,7 @@ impl WriteBarriers {
     /// Waits until a write may be prepared. Its barriers can't be raised while it holds the guards.
     pub(super) async fn admit(&self, write: &Write) -> Vec<OwnedRwLockReadGuard<()>> {
         let is_subject = match write.effect() {
-            Effect::Store | Effect::Restore | Effect::Compute | Effect::Batch => true,
+            Effect::Store | Effect::Restore | Effect::Compute | Effect::Read | Effect::Batch => true,
             Effect::Define | Effect::Constrain | Effect::Remove | Effect::Access => false,
         };
         if !is_subject || self.count.load(Ordering::Relaxed) == 0 {

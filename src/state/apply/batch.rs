@@ -14,7 +14,7 @@ use std::{
 
 use super::{Edit, EntryContext, State, applied};
 use crate::model::{
-    command::{BatchStep, Command, Outcome, THIS_ENTRY},
+    command::{Applied, BatchStep, Command, ConfigRead, Outcome, THIS_ENTRY, Transaction},
     error::Rejection,
     key::Key,
     record::{Config, Definition},
@@ -22,17 +22,44 @@ use crate::model::{
 };
 
 impl State {
-    /// Decides a batch; `None` when one of its steps is stale.
-    pub(super) fn decide_batch(
+    /// Decides a transaction; `None` when what it rests on has changed, or one of its steps is stale.
+    pub(super) fn decide_transaction(
         &mut self,
         context: EntryContext,
-        steps: &[BatchStep],
+        transaction: &Transaction,
+        edits: &mut Vec<Edit>,
+    ) -> Option<Outcome> {
+        let is_as_read = |read: &ConfigRead| {
+            let found = self.definition(read.definition.as_str());
+            found.and_then(|found| found.config(read.key.as_str())).map(|config| config.revision)
+                == read.revision
+        };
+        if !transaction.reads.iter().all(is_as_read) && !crate::sabotage::is("transaction-reads-unchecked") {
+            return None;
+        }
+        let succeeded = match &transaction.chosen {
+            Ok(succeeded) => *succeeded,
+            Err(rejection) => return Some(Err(rejection.clone())),
+        };
+        if transaction.steps.is_empty() {
+            return Some(Ok(applied(context, succeeded)));
+        }
+        let steps = transaction.steps.iter().map(|(place, step)| (*place, step));
+        let outcome = self.decide_batch(context, steps, edits)?;
+        Some(outcome.map(|applied| Applied { created: succeeded, ..applied }))
+    }
+
+    /// Decides a batch, each step with its place among the operations of the request; `None` when one is stale.
+    pub(super) fn decide_batch<'a>(
+        &mut self,
+        context: EntryContext,
+        steps: impl Iterator<Item = (u32, &'a BatchStep)>,
         edits: &mut Vec<Edit>,
     ) -> Option<Outcome> {
         let mut next = self.clone();
         let mut step_edits = Vec::new();
         let mut last = context;
-        for (index, BatchStep { definition_read, command }) in (0..).zip(steps) {
+        for (index, (place, BatchStep { definition_read, command })) in (0..).zip(steps) {
             if index > 0 && context.revision.is_multiple_of(16) && crate::sabotage::is("batch-torn") {
                 break;
             }
@@ -41,10 +68,14 @@ impl State {
                 return None;
             }
             if let Err(rejection) = next.decide(last, command, &mut step_edits) {
-                return Some(Err(Rejection::InBatch { index, rejection: Box::new(rejection) }));
+                return Some(Err(Rejection::InBatch { index: place, rejection: Box::new(rejection) }));
             }
         }
-        edits.extend(merged(&step_edits, self, &next));
+        if are_of_distinct_configs(&step_edits) {
+            edits.append(&mut step_edits);
+        } else {
+            edits.extend(merged(&step_edits, self, &next));
+        }
         *self = next;
         Some(Ok(applied(last, false)))
     }
@@ -65,6 +96,25 @@ impl EntryContext {
     fn of_step(self, step: u32) -> Self {
         Self { at: Timestamp(self.at.0.saturating_add(step.into())), step, ..self }
     }
+}
+
+/// Whether the edits are as [`merged`] would make them: each of another config.
+fn are_of_distinct_configs(edits: &[Edit]) -> bool {
+    let mut seen = BTreeSet::new();
+    edits.iter().all(|edit| match edit {
+        Edit::Config { definition, before, after } => after
+            .as_ref()
+            .or(before.as_ref())
+            .is_some_and(|record| seen.insert((*definition, record.key.as_str()))),
+        Edit::Definition { .. }
+        | Edit::Reindexed { .. }
+        | Edit::Deleted { .. }
+        | Edit::Remember(_)
+        | Edit::Forget(_)
+        | Edit::Entries { .. }
+        | Edit::Building { .. }
+        | Edit::AccessKey { .. } => false,
+    })
 }
 
 /// The records that a batch touched, in the order of their first edit, each as it was before the batch.

@@ -252,6 +252,7 @@ pub(super) fn proposal(state: &State, revision: Revision, command: Command) -> P
         | Command::SetSchema { .. }
         | Command::SetUnique { .. }
         | Command::BuildIndex { .. }
+        | Command::Transaction(_)
         | Command::Batch(_) => None,
     };
     // A step of an index build has no caller.

@@ -100,7 +100,7 @@ fn terms(grants: Grants) -> KeyTerms {
 fn prepared(state: &State, principal: &Principal, write: AccessWrite) -> Result<Command, Refusal> {
     match prepare_access(state, principal, &write)? {
         Prepared::Propose { command, .. } => Ok(command),
-        Prepared::Known(_) => panic!("nothing is remembered"),
+        Prepared::Known(_) | Prepared::Read(_) => panic!("nothing is remembered or read"),
     }
 }
 

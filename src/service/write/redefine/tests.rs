@@ -44,6 +44,7 @@ fn read(state: &State, request: &WriteRequest) -> Option<Revision> {
     match prepared(state, request).unwrap() {
         Prepared::Propose { definition_read, .. } => definition_read,
         Prepared::Known(outcome) => panic!("{outcome:?} before it was requested"),
+        Prepared::Read(_) => panic!("a change that changes nothing"),
     }
 }
 

@@ -1,0 +1,200 @@
+//! A lock, a bank and a queue of jobs, each of transactions alone, by sixteen clients over all nodes while leaders are
+//! killed.
+//!
+//! Each transaction has an idempotency key, so that one whose answer was lost is sent again until its outcome is known.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use futures::future::{join, join_all};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::harness::{Answer, Client, Cluster, load::define};
+
+const CLIENTS: usize = 16;
+const LEADERS_KILLED: usize = 3;
+const ACCOUNTS: u64 = 6;
+const BALANCE: u64 = 100;
+const JOBS: u64 = 120;
+
+/// What the clients of a run share.
+struct Run {
+    clients: Vec<Client>,
+    is_over: Cell<bool>,
+    sent: Cell<u64>,
+    /// Who holds the lock, as they know it.
+    holder: Cell<Option<usize>>,
+    tokens: RefCell<Vec<u64>>,
+    /// By job, who has done it.
+    done: RefCell<BTreeMap<u64, usize>>,
+    transfers: Cell<u64>,
+}
+
+fn operation(op: &str, definition: &str, key: &str, more: &Value) -> Value {
+    let mut made = json!({"op": op, "config_definition_key": definition, "config_key": key});
+    made.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    made
+}
+
+fn check(definition: &str, key: &str, more: &Value) -> Value {
+    operation("check_config", definition, key, more)
+}
+
+impl Run {
+    async fn send(&self, client: usize, body: &Value) -> Answer {
+        let number = self.sent.replace(self.sent.get() + 1);
+        // Another node each time, also for the same client.
+        let node = &self.clients[(client + usize::try_from(number).unwrap()) % self.clients.len()];
+        let call = node.post("/api/v1/batch", body).header("idempotency-key", &format!("t-{number}"));
+        call.insist().await
+    }
+
+    /// Whether the conditions held.
+    async fn choose(&self, client: usize, conditions: &[Value], then: &[Value]) -> (bool, u64) {
+        let answer = self.send(client, &json!({"if": conditions, "then": then})).await.expect(200);
+        let data = answer.data();
+        (data["succeeded"].as_bool().unwrap(), data["revision"].as_u64().unwrap())
+    }
+
+    /// Takes the lock, and gives it back. The revision at which it was taken is its fencing token.
+    async fn lock(&self, client: usize) {
+        let owner = json!({"data": {"owner": client}});
+        let free = [check("locks", "one", &json!({"absent": true}))];
+        let (taken, token) =
+            self.choose(client, &free, &[operation("create_config", "locks", "one", &owner)]).await;
+        if !taken {
+            return sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(self.holder.replace(Some(client)), None, "two hold the lock");
+        self.tokens.borrow_mut().push(token);
+        sleep(Duration::from_millis(1)).await;
+        assert_eq!(self.holder.replace(None), Some(client));
+        let own = [check("locks", "one", &json!({"pointer": "/owner", "equals": client}))];
+        let (given, _) =
+            self.choose(client, &own, &[operation("delete_config", "locks", "one", &json!({}))]).await;
+        assert!(given, "a lock was lost while it was held");
+    }
+
+    /// Moves money between two accounts, as much as was there when they were read.
+    async fn transfer(&self, client: usize) {
+        let (from, to) = (fastrand::u64(..ACCOUNTS), fastrand::u64(1..ACCOUNTS));
+        let names = [from, (from + to) % ACCOUNTS].map(|number| format!("a{number}"));
+        let all: Vec<Value> =
+            (0..ACCOUNTS).map(|n| operation("get_config", "bank", &format!("a{n}"), &json!({}))).collect();
+        let answer = self.send(client, &json!({"operations": all})).await.expect(200);
+        let accounts: BTreeMap<String, (u64, u64)> = answer.data()["results"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|result| {
+                let config = &result["config"];
+                let balance = config["data"]["balance"].as_u64().expect("what was read is known");
+                let name = config["config_key"].as_str().unwrap().to_owned();
+                (name, (balance, config["revision"].as_u64().unwrap()))
+            })
+            .collect();
+        let sum: u64 = accounts.values().map(|(balance, _)| balance).sum();
+        assert_eq!(sum, ACCOUNTS * BALANCE, "all accounts were read at one revision");
+        let [(from, at_from), (to, at_to)] = [accounts[&names[0]], accounts[&names[1]]];
+        let amount = fastrand::u64(..=from);
+        let as_read = [
+            check("bank", &names[0], &json!({"revision": at_from})),
+            check("bank", &names[1], &json!({"revision": at_to})),
+        ];
+        let put = |name: &str, balance: u64| {
+            operation("put_config", "bank", name, &json!({"data": {"balance": balance}}))
+        };
+        let moved = [put(&names[0], from - amount), put(&names[1], to + amount)];
+        if self.choose(client, &as_read, &moved).await.0 {
+            self.transfers.set(self.transfers.get() + 1);
+        }
+    }
+
+    /// Takes a job that nobody has done, and notes that it is done; false when all are.
+    async fn job(&self, client: usize) -> bool {
+        let open: Vec<u64> = (0..JOBS).filter(|job| !self.done.borrow().contains_key(job)).collect();
+        let Some(job) = fastrand::choice(open) else { return false };
+        let name = format!("j{job}");
+        let is_open = [check("jobs", &name, &json!({"pointer": "/state", "equals": "open"}))];
+        let done = [
+            operation("patch_config", "jobs", &name, &json!({"patch": {"state": "done", "by": client}})),
+            operation("create_config", "results", &name, &json!({"data": {"by": client}})),
+        ];
+        if self.choose(client, &is_open, &done).await.0 {
+            assert_eq!(self.done.borrow_mut().insert(job, client), None, "a job was done twice");
+        }
+        true
+    }
+
+    async fn client(&self, id: usize) {
+        while !self.is_over.get() {
+            match id % 3 {
+                0 => self.lock(id).await,
+                1 => self.transfer(id).await,
+                // A job now and then: they last until the last leader was killed.
+                _ if self.job(id).await => sleep(Duration::from_millis(100)).await,
+                _ => sleep(Duration::from_millis(20)).await,
+            }
+        }
+    }
+}
+
+async fn prepare(node: &Client) {
+    for definition in ["locks", "bank", "jobs", "results"] {
+        define(node, definition).await;
+    }
+    let account =
+        |n| operation("create_config", "bank", &format!("a{n}"), &json!({"data": {"balance": BALANCE}}));
+    let job = |n| operation("create_config", "jobs", &format!("j{n}"), &json!({"data": {"state": "open"}}));
+    let operations: Vec<Value> = (0..ACCOUNTS).map(account).chain((0..JOBS).map(job)).collect();
+    node.post("/api/v1/batch", &json!({"operations": operations})).await.expect(200);
+}
+
+#[tokio::test]
+async fn a_lock_a_bank_and_a_queue_keep_their_promises_while_leaders_die() {
+    let mut cluster = Cluster::start("transactions").await;
+    prepare(&cluster.client(1)).await;
+    let run = Run {
+        clients: cluster.clients(),
+        is_over: Cell::new(false),
+        sent: Cell::new(0),
+        holder: Cell::new(None),
+        tokens: RefCell::default(),
+        done: RefCell::default(),
+        transfers: Cell::new(0),
+    };
+    let faults = async {
+        for _ in 0..LEADERS_KILLED {
+            sleep(Duration::from_millis(1500)).await;
+            let leader = cluster.leader().await;
+            cluster.node(leader).kill();
+            sleep(Duration::from_millis(1500)).await;
+            cluster.node(leader).start().await;
+            cluster.ready().await;
+        }
+        let deadline = Instant::now() + Duration::from_secs(120);
+        while (run.done.borrow().len() as u64) < JOBS {
+            assert!(Instant::now() < deadline, "{} of {JOBS} jobs are done", run.done.borrow().len());
+            sleep(Duration::from_millis(50)).await;
+        }
+        run.is_over.set(true);
+    };
+    join(faults, join_all((0..CLIENTS).map(|id| run.client(id)))).await;
+    let (tokens, done) = (run.tokens.take(), run.done.take());
+    assert!(tokens.len() > 5 && tokens.is_sorted_by(|one, next| one < next), "{tokens:?}");
+    assert!(run.transfers.get() > 5, "{} transfers", run.transfers.get());
+    cluster.equal_digests().await;
+    for node in cluster.clients() {
+        for (job, client) in &done {
+            for definition in ["jobs", "results"] {
+                let path = format!("/api/v1/config_definition/{definition}/config/j{job}");
+                let found = node.get(&path).await.expect(200);
+                assert_eq!(found.data()["data"]["by"], json!(client), "{definition} {job}");
+            }
+        }
+    }
+}
