@@ -20,8 +20,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use serde_json::Value;
 
 use super::{
-    coding::{self, Coding},
     batch::Parts,
+    coding::{self, Coding},
     digits::{Digits, number},
     error_code::Code,
     json::Object,
