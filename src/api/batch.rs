@@ -112,11 +112,12 @@ pub(super) async fn run(State(service): State<Service>, request: WriteRequest) -
     let placed = move |refusal| Problem::InBatch(refusal, parts);
     let operations = with_data(&service, &request.caller, operations).await.map_err(placed)?;
     let outlined: Vec<Outlined> = operations.iter().map(outline).collect();
-    let takes = |operation: &Write| match operation {
-        Write::CreateDefinition { indexes, .. } | Write::SetIndexes { indexes, .. } => {
+    let takes = |operation: &Write| {
+        if let Write::CreateDefinition { indexes, .. } | Write::SetIndexes { indexes, .. } = operation {
             takes_parameter(indexes)
+        } else {
+            false
         }
-        _ => false,
     };
     let takers: Vec<bool> = operations.iter().map(takes).collect();
     let write = match parts {
