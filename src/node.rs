@@ -141,7 +141,7 @@ async fn serve(mut settings: Settings, open_files_max: usize) -> Result<(), Stri
     let first_keys = digest_of(&settings.api_keys);
     settings.forget_secrets();
     let (for_callers, for_nodes) = tls.transports();
-    let answerer = Api::new(service.clone());
+    let answerer = Api::new(service.clone()).with_origins(settings.cors_origins.clone());
     let metrics_options = options(&settings, METRICS_CONNECTIONS, ShareOf::All);
     let metrics = MetricsServer::serve(metrics, answerer.metrics_listener(), metrics_options);
     let api = api.serve(answerer, (for_callers, options(&settings, api_max, ShareOf::All)));

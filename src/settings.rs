@@ -9,6 +9,7 @@
 
 mod at_rest;
 mod audit;
+mod callers;
 mod key;
 mod log;
 mod member;
@@ -35,6 +36,7 @@ use crate::{
 
 pub use at_rest::AtRestArgs;
 pub use audit::{AuditArgs, AuditMode};
+pub use callers::CallerArgs;
 pub use key::{KeyArgs, RootKeys, digest_of};
 pub use log::{LogArgs, LogFormat};
 pub use member::parse_member;
@@ -207,9 +209,9 @@ pub struct ServeArgs {
     #[command(flatten)]
     #[expect(missing_docs, reason = "its fields are the help")]
     pub history: HistoryArgs,
-    /// Most connections of one address to the listener for callers; by default, and for 0, half of all that it takes
-    #[arg(long, env = "CONCORD_CONNECTIONS_PER_ADDRESS", value_name = "N")]
-    pub connections_per_address: Option<usize>,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "its fields are the help")]
+    pub callers: CallerArgs,
     /// The highest feature level that this node agrees to; a lower one than it knows holds the cluster back, so that the
     /// version before can be started again
     #[arg(
@@ -220,9 +222,6 @@ pub struct ServeArgs {
         value_name = "N"
     )]
     pub feature_level_max: u32,
-    /// Threads that serve requests; by default one per core, at least 2
-    #[arg(long, env = "CONCORD_WORKER_THREADS", value_name = "N")]
-    pub worker_threads: Option<usize>,
     #[command(flatten)]
     #[expect(missing_docs, reason = "its fields are the help")]
     pub audit: AuditArgs,
@@ -273,6 +272,8 @@ pub struct Settings {
     pub send_timeout: Duration,
     /// Connections of one address to a listener; by default half of all.
     pub connections_per_address: Option<usize>,
+    /// The origins whose pages may use the interface; `*` alone for all.
+    pub cors_origins: Vec<String>,
     /// How long a watch is silent before it gets a heartbeat.
     pub watch_heartbeat: Duration,
     /// Raft's timers.
@@ -349,11 +350,6 @@ impl Settings {
         }
         let (limits, timers) = (args.limits.check()?, args.times.check()?);
         check_at_least("--snapshot-log-bytes", args.snapshot_log_bytes, 1 << 12)?;
-        let cores = std::thread::available_parallelism().map_or(2, usize::from);
-        let worker_threads = args.worker_threads.unwrap_or_else(|| cores.max(2));
-        if !(1..=1024).contains(&worker_threads) {
-            return Err("--worker-threads must be 1 to 1024".into());
-        }
         at_rest::protect_files(&args)?;
         let names = ["--cluster-secret", "--cluster-secret-file", "CONCORD_CLUSTER_SECRET"];
         let secrets: Vec<_> = args.cluster_secret.into_iter().filter(|secret| !secret.0.is_empty()).collect();
@@ -386,7 +382,8 @@ impl Settings {
             header_timeout: Duration::from_millis(args.times.header_timeout_ms),
             idle_timeout: Duration::from_millis(args.times.idle_timeout_ms),
             send_timeout: Duration::from_millis(args.times.send_timeout_ms),
-            connections_per_address: args.connections_per_address.filter(|most| *most > 0),
+            cors_origins: args.callers.origins()?,
+            connections_per_address: args.callers.connections_per_address.filter(|most| *most > 0),
             watch_heartbeat: Duration::from_millis(args.times.watch_heartbeat_ms),
             timers,
             snapshot_log_bytes: args.snapshot_log_bytes,
@@ -394,7 +391,7 @@ impl Settings {
             disk_reserve_bytes: args.disk_reserve_bytes,
             feature_level_max: args.feature_level_max,
             retention: args.history.read(),
-            worker_threads,
+            worker_threads: args.callers.worker_threads()?,
         })
     }
 }

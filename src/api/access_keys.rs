@@ -7,16 +7,13 @@ mod body;
 
 use std::sync::Arc;
 
-use axum::{
-    Extension,
-    extract::{Path, State},
-};
+use axum::{Extension, extract::State};
 use http::header;
 use serde_json::{Value, json};
 
 use self::body::{changed_key, grace, new_key};
 use super::{
-    extract::{ReadRequest, WriteRequest},
+    extract::{Name, ReadRequest, WriteRequest},
     json::Object,
     reply::{Problem, Reply},
 };
@@ -72,7 +69,7 @@ pub(super) async fn list(
 pub(super) async fn get(
     State(service): State<Service>,
     Extension(principal): Extension<Principal>,
-    Path(id): Path<String>,
+    Name(id): Name,
     request: ReadRequest,
 ) -> Result<Reply, Problem> {
     let (consistency, ()) = request.params.with_consistency(Ok(()))?;
@@ -88,7 +85,7 @@ pub(super) async fn get(
 /// Changes a key.
 pub(super) async fn change(
     State(service): State<Service>,
-    Path(id): Path<String>,
+    Name(id): Name,
     request: WriteRequest,
 ) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
@@ -101,7 +98,7 @@ pub(super) async fn change(
 /// Revokes a key.
 pub(super) async fn revoke(
     State(service): State<Service>,
-    Path(id): Path<String>,
+    Name(id): Name,
     request: WriteRequest,
 ) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;
@@ -115,7 +112,7 @@ pub(super) async fn revoke(
 /// Gives a key another text.
 pub(super) async fn rotate(
     State(service): State<Service>,
-    Path(id): Path<String>,
+    Name(id): Name,
     request: WriteRequest,
 ) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;

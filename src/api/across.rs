@@ -8,9 +8,10 @@ use super::{
     configs,
     cursor::{self, PastRevision},
     definitions,
-    extract::{Params, ReadRequest, query_violation},
+    extract::{Params, ReadRequest, both, query_violation},
     json::Object,
     reply::{Problem, Reply},
+    shape::Shape,
 };
 use crate::{
     model::{
@@ -29,10 +30,11 @@ pub(super) const PATH: &str = "/api/v1/config";
 pub(super) async fn list(State(service): State<Service>, request: ReadRequest) -> Result<Reply, Problem> {
     let query = query::across(&request.params.0, service.limits());
     let (consistency, (patterns, query)) =
-        request.params.with_consistency(cursor::both(patterns(&request.params), query))?;
+        request.params.with_consistency(both(patterns(&request.params), query))?;
     let source = cursor::source(&request.params, consistency)?;
     let scope = ListScope::Across(patterns);
-    cursor::list(&service, &request, scope, (PastRevision::NONE, query.page), source).await
+    let shape = (PastRevision::NONE, Shape::default(), query.page);
+    cursor::list(&service, &request, (scope, request.params.0.clone()), shape, source).await
 }
 
 /// The definitions that the parameters name, all without any; what is malformed names none.

@@ -20,6 +20,7 @@ use super::{
     json::Object,
     redaction::with_redacted,
     reply::{Problem, Reply},
+    shape::{TAKES_PARAMETER, takes_parameter},
 };
 use crate::{
     model::{
@@ -111,6 +112,14 @@ pub(super) async fn run(State(service): State<Service>, request: WriteRequest) -
     let placed = move |refusal| Problem::InBatch(refusal, parts);
     let operations = with_data(&service, &request.caller, operations).await.map_err(placed)?;
     let outlined: Vec<Outlined> = operations.iter().map(outline).collect();
+    let takes = |operation: &Write| {
+        if let Write::CreateDefinition { indexes, .. } | Write::SetIndexes { indexes, .. } = operation {
+            takes_parameter(indexes)
+        } else {
+            false
+        }
+    };
+    let takers: Vec<bool> = operations.iter().map(takes).collect();
     let write = match parts {
         None => Write::Batch(operations),
         Some(Parts { conditions, then }) => Write::Choice(Choice { operations, conditions, then }),
@@ -137,7 +146,9 @@ pub(super) async fn run(State(service): State<Service>, request: WriteRequest) -
     let data = Object::new().value("revision", &revision);
     let data = if parts.is_some() { data.value("succeeded", &succeeded) } else { data };
     let data = data.raw("results", &format!("[{}]", results.join(",")));
-    Ok(Reply::ok("batch applied", &data.finish()).for_write_without_record(&written))
+    let reply = Reply::ok("batch applied", &data.finish()).for_write_without_record(&written);
+    let takes_parameter = takers[chosen[branch].clone()].contains(&true);
+    Ok(if takes_parameter { reply.warning(TAKES_PARAMETER) } else { reply })
 }
 
 /// The operations as writes: what a rollback writes is taken from the history.

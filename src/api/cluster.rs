@@ -5,7 +5,7 @@
 use std::future::{Ready, ready};
 
 use axum::{
-    extract::{Path, State},
+    extract::State,
     response::{IntoResponse as _, Response},
 };
 use http::{HeaderValue, Method, header};
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::{
     body,
-    extract::{ReadRequest, WriteRequest},
+    extract::{Name, ReadRequest, WriteRequest},
     reply::{Problem, Reply},
 };
 use crate::{
@@ -50,7 +50,7 @@ pub(super) async fn add(State(service): State<Service>, request: WriteRequest) -
 /// Makes a learner a voter. The body is ignored.
 pub(super) async fn promote(
     State(service): State<Service>,
-    Path(id): Path<String>,
+    Name(id): Name,
     request: WriteRequest,
 ) -> Result<Reply, Problem> {
     let principal = request.refuse_dry_run()?.caller.principal;
@@ -61,7 +61,7 @@ pub(super) async fn promote(
 /// Removes a member.
 pub(super) async fn remove(
     State(service): State<Service>,
-    Path(id): Path<String>,
+    Name(id): Name,
     request: WriteRequest,
 ) -> Result<Reply, Problem> {
     let principal = request.refuse_dry_run()?.caller.principal;
@@ -72,7 +72,7 @@ pub(super) async fn remove(
 /// Replaces a member with a new one.
 pub(super) async fn replace(
     State(service): State<Service>,
-    Path(id): Path<String>,
+    Name(id): Name,
     request: WriteRequest,
 ) -> Result<Reply, Problem> {
     let request = request.refuse_dry_run()?;

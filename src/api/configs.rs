@@ -9,11 +9,13 @@ use axum::extract::State;
 
 use super::{
     body::{self, NewConfig},
-    cursor::{self, PastRevision, both},
+    condition::Condition,
+    cursor::{self, PastRevision},
     definitions::{self, find},
-    extract::{ReadRequest, WriteRequest, check_key},
+    extract::{ReadRequest, WriteRequest, both, check_key},
     json::Object,
     reply::{Problem, Reply},
+    shape::{Shape, without_shape},
 };
 use crate::{
     model::{
@@ -23,7 +25,7 @@ use crate::{
         patch::{Patch, PatchFormat},
         query::{self, Page},
         record::{Config, Revision},
-        redaction::may_keep,
+        redaction::{RedactedPlaces, may_keep},
     },
     service::{Consistency, Service, Write, Written, memory_budget::Reservation, read::list::ListScope},
     state::query::QueryResult,
@@ -48,19 +50,28 @@ pub(super) async fn create(State(service): State<Service>, request: WriteRequest
 /// Lists the configs of a definition.
 pub(super) async fn list(State(service): State<Service>, request: ReadRequest) -> Result<Reply, Problem> {
     let definition = request.definition();
-    let is_filter = service.is_indexed(&request.principal, &definition, cursor::REVISION);
-    let past = PastRevision::of(&request.params, is_filter);
-    let shape = query::configs_shape(&request.params.0, service.limits());
-    let (consistency, (past, page)) = request.params.with_consistency(both(past, shape))?;
+    // Looked at only where a parameter might be a filter instead.
+    let is_filter = |name: &str| service.has_index_named(&request.principal, &definition, name);
+    let past_is_filter = request.params.get(cursor::REVISION).is_some() && is_filter(cursor::REVISION);
+    let past = PastRevision::of(&request.params, past_is_filter);
+    let page = query::configs_shape(&request.params.0, service.limits());
+    let (consistency, (past, (shape, page))) =
+        request.params.with_consistency(both(past, both(Shape::of(&request.params, is_filter), page)))?;
     let source = cursor::source(&request.params, consistency)?;
     check_key(&definition, definitions::KEY)?;
-    let scope = ListScope::Configs(definition.into_owned());
-    cursor::list(&service, &request, scope, (past, page), source).await
+    let params = without_shape(&request.params, is_filter);
+    let scope = ListScope::Configs(definition.clone().into_owned());
+    cursor::list(&service, &request, (scope, params), (past, shape, page), source).await
 }
 
-pub(super) fn page(found: QueryResult<Arc<Config>>, page: &Page, reservation: Reservation) -> Reply {
+pub(super) fn page(
+    found: QueryResult<Arc<Config>>,
+    page: &Page,
+    reservation: Reservation,
+    has_revision: bool,
+) -> Reply {
     let size = |config: &Arc<Config>| config.data.len();
-    let render = |config: &Arc<Config>| record(config);
+    let render = move |config: &Arc<Config>| record(config, has_revision);
     Reply::page("configs found", (found, reservation), page, size, render)
 }
 
@@ -70,11 +81,12 @@ pub(super) async fn get(State(service): State<Service>, request: ReadRequest) ->
 }
 
 pub(super) async fn get_one(service: &Service, request: &ReadRequest) -> Result<Reply, Problem> {
-    let (consistency, [revision]) = request.params.with_consistency(request.params.numbers(["revision"]))?;
+    let asked = both(request.params.numbers(["revision"]), Shape::of(&request.params, |_| false));
+    let (consistency, ([revision], shape)) = request.params.with_consistency(asked)?;
     let definition = request.definition();
     check_key(&definition, definitions::KEY)?;
     if let Some(revision) = revision {
-        return get_at(service, request, consistency, revision).await;
+        return Box::pin(get_at(service, request, (consistency, shape), revision)).await;
     }
     let view = service.read(&request.principal, Verb::Read, &definition, consistency).await?;
     let collection = find(&view)?;
@@ -84,36 +96,63 @@ pub(super) async fn get_one(service: &Service, request: &ReadRequest) -> Result<
     let config = collection.config(&key).ok_or_else(not_found)?;
     let shown = view.shown(service, &request.principal, config).await?;
     let (config, redacted) = shown.as_ref().map_or((config, None), |(config, places)| (config, Some(places)));
-    Ok(found(request, config).redacted(redacted).state_revision(view.revision()))
+    let is_open = || !collection.may_have_secrets();
+    if shape != Shape::default() {
+        let part = Box::pin(parts(service, request, shape, (config, redacted.cloned()))).await?;
+        return Ok(part.state_revision(view.revision()).compressed_for(request.headers(), is_open));
+    }
+    let reply = found(request, config, false).redacted(redacted).state_revision(view.revision());
+    Ok(reply.compressed_for(request.headers(), is_open))
+}
+
+/// The parts of a config that the caller asks for.
+async fn parts(
+    service: &Service,
+    request: &ReadRequest,
+    shape: Shape,
+    (config, redacted): (&Arc<Config>, Option<RedactedPlaces>),
+) -> Result<Reply, Problem> {
+    let Some(fields) = shape.fields else {
+        return Ok(found(request, config, shape.has_revision).redacted(redacted.as_ref()));
+    };
+    let redacted = redacted.map(|places| fields.places(&places));
+    let part = service.project(fields, vec![Arc::clone(config)]).await?;
+    let config = part.first().unwrap_or(config);
+    Ok(found(request, config, shape.has_revision).redacted(redacted.as_ref()))
 }
 
 /// Gets a config as of a revision, from the history.
 async fn get_at(
     service: &Service,
     request: &ReadRequest,
-    consistency: Consistency,
+    (consistency, shape): (Consistency, Shape),
     at: Revision,
 ) -> Result<Reply, Problem> {
     let (definition, key) = (request.definition(), request.config());
     let (principal, keys) = (&request.principal, (&*definition, &*key));
     let (config, revision, redacted) = service.config_at(principal, consistency, keys, at).await?;
-    Ok(found(request, &config).redacted(Some(&redacted)).state_revision(revision))
+    let reply = parts(service, request, shape, (&config, Some(redacted))).await?;
+    Ok(reply.state_revision(revision))
 }
 
-fn found(request: &ReadRequest, config: &Config) -> Reply {
+fn found(request: &ReadRequest, config: &Config, has_revision: bool) -> Reply {
     let reply = if request.has(config.revision) {
         Reply::not_modified()
     } else {
-        Reply::ok_with("config found", config.data.len(), |data| members(data, config))
+        Reply::ok_with("config found", config.data.len(), |data| {
+            let data = members(data, config);
+            if has_revision { data.value("revision", &config.revision) } else { data }
+        })
     };
     reply.record_version(config.revision, config.modified_at)
 }
 
-/// Replaces the data of a config; with `If-None-Match: *` creates it.
+/// Replaces the data of a config; with `If-None-Match: *` creates it, and with `upsert=true` does one or the other.
 pub(super) async fn put(State(service): State<Service>, request: WriteRequest) -> Result<Reply, Problem> {
     let data = request.read(&service, body::new_data).await?;
     let (definition, key) = (request.keys.definition, request.keys.config);
-    let expect = request.condition.for_put();
+    let may_create = request.params.flag("upsert")? && request.condition == Condition::Unconditional;
+    let expect = if may_create { Expect::Any } else { request.condition.for_put() };
     if expect != Expect::None && may_keep(&data.text) && service.knows_secrets() {
         // What it keeps is not in the request, so the leader makes the data, as it does for a patch.
         let patch = Patch { format: PatchFormat::Replace, document: data };
@@ -122,8 +161,8 @@ pub(super) async fn put(State(service): State<Service>, request: WriteRequest) -
     }
     let to = Service::shown_to(&request.caller.principal, &definition);
     let stored = data.text.clone();
-    // Only this condition lets a PUT create.
-    let location = (expect == Expect::None).then(|| location(&definition, &key));
+    // Only these let a PUT create.
+    let location = matches!(expect, Expect::None | Expect::Any).then(|| location(&definition, &key));
     let write = Write::WriteConfig { definition, key, data, expect };
     let written = service.write(request.caller, write).await?;
     let (shown, redacted) = service.echo(to, stored).await;
@@ -158,8 +197,9 @@ pub(super) fn location(definition: &str, key: &str) -> String {
 }
 
 /// A config as JSON.
-fn record(config: &Config) -> String {
-    members(Object::with_capacity(config.data.len()), config).finish()
+fn record(config: &Config, has_revision: bool) -> String {
+    let text = members(Object::with_capacity(config.data.len()), config);
+    if has_revision { text.value("revision", &config.revision).finish() } else { text.finish() }
 }
 
 /// The members of a config's JSON.
@@ -184,6 +224,8 @@ mod tests {
             revision: 1,
         };
         let expected = r#"{"config_key":"k","data":{"b":7.0,"a":-0.0},"created_at":"1970-01-01T00:00:00.000000Z","modified_at":"1970-01-01T00:00:00.000001Z"}"#;
-        assert_eq!(record(&config), expected);
+        assert_eq!(record(&config, false), expected);
+        let with_revision = format!("{},\"revision\":1}}", expected.strip_suffix('}').unwrap());
+        assert_eq!(record(&config, true), with_revision);
     }
 }

@@ -8,11 +8,14 @@
 
 use std::future::{Ready, ready};
 
-use axum::extract::Path;
+use axum::extract::{Path, rejection::PathRejection};
 use bytes::Bytes;
 use http::{HeaderMap, header};
 
-use super::reply::{Problem, Reply};
+use super::{
+    extract::Name,
+    reply::{Problem, Reply},
+};
 
 /// The path of the page; its files are below it.
 pub(super) const PAGE: &str = "/ui";
@@ -51,16 +54,19 @@ pub(super) fn page(headers: HeaderMap) -> Ready<Result<Reply, Problem>> {
 }
 
 /// A file of the page.
-pub(super) fn file(Path(name): Path<String>, headers: HeaderMap) -> Ready<Result<Reply, Problem>> {
+pub(super) fn file(Name(name): Name, headers: HeaderMap) -> Ready<Result<Reply, Problem>> {
     ready(find(&name).map(|asset| answer(asset, &headers)))
 }
 
 /// A file in a folder of the page.
 pub(super) fn file_in_folder(
-    Path((folder, name)): Path<(String, String)>,
+    path: Result<Path<(String, String)>, PathRejection>,
     headers: HeaderMap,
 ) -> Ready<Result<Reply, Problem>> {
-    ready(find(&format!("{folder}/{name}")).map(|asset| answer(asset, &headers)))
+    // What is no text names no file.
+    let found = path.map_err(|_| Problem::UnknownPath);
+    let found = found.and_then(|Path((folder, name))| find(&format!("{folder}/{name}")));
+    ready(found.map(|asset| answer(asset, &headers)))
 }
 
 fn find(name: &str) -> Result<&'static Asset, Problem> {

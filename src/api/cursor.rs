@@ -8,6 +8,7 @@ use super::{
     across, configs, definitions,
     extract::{Params, ReadRequest, query_violation},
     reply::{Problem, Reply},
+    shape::Shape,
 };
 use crate::{
     model::{
@@ -67,30 +68,11 @@ impl PastRevision {
     }
 
     /// The parameters of the list, with the revision in one form.
-    fn applied_to(self, params: &Params) -> Vec<(String, String)> {
+    fn applied_to(self, params: Vec<(String, String)>) -> Vec<(String, String)> {
         let is_past = |name: &str| name == PAST || (name == REVISION && !self.is_filter);
-        let rest = params.0.iter().filter(|(name, _)| !is_past(name)).cloned();
+        let rest = params.into_iter().filter(|(name, _)| !is_past(name));
         let revision = self.revision.map(|revision| (PAST.to_owned(), revision.to_string()));
         rest.chain(revision).collect()
-    }
-}
-
-/// Two parts of a query, or the errors of both; integers that do not parse come before violations.
-pub(super) fn both<A, B>(
-    one: Result<A, QueryError>,
-    other: Result<B, QueryError>,
-) -> Result<(A, B), QueryError> {
-    match (one, other) {
-        (Ok(one), Ok(other)) => Ok((one, other)),
-        (Err(QueryError::NotIntegers(mut names)), Err(QueryError::NotIntegers(more))) => {
-            names.extend(more);
-            Err(QueryError::NotIntegers(names))
-        }
-        (Err(QueryError::Violations(mut violations)), Err(QueryError::Violations(more))) => {
-            violations.extend(more);
-            Err(QueryError::Violations(violations))
-        }
-        (Err(error @ QueryError::NotIntegers(_)), _) | (_, Err(error)) | (Err(error), Ok(_)) => Err(error),
     }
 }
 
@@ -98,21 +80,34 @@ pub(super) fn both<A, B>(
 pub(super) async fn list(
     service: &Service,
     request: &ReadRequest,
-    scope: ListScope,
-    (past, page): (PastRevision, Page),
+    (scope, params): (ListScope, Vec<(String, String)>),
+    (past, shape, page): (PastRevision, Shape, Page),
     source: PageSource,
 ) -> Result<Reply, Problem> {
-    let list = ListRequest { scope, params: past.applied_to(&request.params) };
+    let is_open = match &scope {
+        ListScope::Definitions => true,
+        ListScope::Configs(definition) => service.may_compress(&request.principal, definition),
+        // Any of them may have secret values.
+        ListScope::Across(_) => false,
+    };
+    let list = ListRequest { scope, params: past.applied_to(params) };
     let listed = service.list(&request.principal, list, page, source).await;
-    let ListPage { records, total, page, revision, next, reservation, redacted, .. } =
+    let ListPage { records, total, page, revision, next, reservation, mut redacted, .. } =
         listed.map_err(|error| Problem::Refused(error.refusal, error.revision))?;
     let reply = match records {
         ListRecords::Definitions(results) => {
-            definitions::page(QueryResult { results, total }, &page, reservation)
+            definitions::page(QueryResult { results, total }, &page, reservation, shape.has_revision)
         }
-        ListRecords::Configs(results) => configs::page(QueryResult { results, total }, &page, reservation),
+        ListRecords::Configs(mut results) => {
+            if let Some(fields) = shape.fields {
+                redacted = fields.places(&redacted);
+                results = Box::pin(service.project(fields, results)).await?;
+            }
+            configs::page(QueryResult { results, total }, &page, reservation, shape.has_revision)
+        }
         ListRecords::Across(results) => across::page(QueryResult { results, total }, &page, reservation),
     };
+    let reply = reply.compressed_for(request.headers(), || is_open);
     let reply = reply.next_link(next.map(|next| link(request, next)).as_deref());
     Ok(reply.redacted(Some(&redacted)).state_revision(revision))
 }

@@ -58,7 +58,7 @@ const fn route(path: &'static str, read: Verb, write: Verb) -> Route {
 }
 
 /// All routes that need a key.
-static ROUTES: [Route; 29] = [
+static ROUTES: [Route; 30] = [
     route(DEFINITIONS, Verb::Read, Verb::Define),
     route(DEFINITION, Verb::Read, Verb::Define),
     route(SCHEMA, Verb::Read, Verb::Define),
@@ -71,6 +71,7 @@ static ROUTES: [Route; 29] = [
     route(ROLLBACK, Verb::Read, Verb::Write),
     route(across::PATH, Verb::Read, Verb::Read),
     route("/api/v1/batch", Verb::Read, Verb::Write),
+    route(super::read::PATH, Verb::Read, Verb::Read),
     route(WATCH, Verb::Read, Verb::Read),
     route(CHANGES, Verb::Read, Verb::Read),
     route(access_keys::KEYS, Verb::Keys, Verb::Keys),
@@ -172,9 +173,15 @@ enum Kind {
     Write(Targets),
     /// Recorded always, and a read.
     Read,
+    /// A read whose body names what is read: recorded when the settings name it, or when it is denied.
+    ReadOf(Targets),
     /// Recorded when it is denied.
     OnDenial,
 }
+
+/// In the extensions of an answer a part of which was denied.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PartlyDenied;
 
 /// Begins to observe a request whose credential is good. `None` when no line can come of it.
 pub(super) fn begin(
@@ -193,7 +200,9 @@ pub(super) fn begin(
         return None;
     }
     let route = find(request.uri().path());
-    let kind = if !is_read && route.is_none_or(|route| route.write != Verb::Read) {
+    let kind = if route.is_some_and(|route| route.path == super::read::PATH) && !is_read {
+        Kind::ReadOf(Targets::default())
+    } else if !is_read && route.is_none_or(|route| route.write != Verb::Read) {
         let targets = Targets::default();
         if let Some(route) = route {
             *targets.lock().unwrap_or_else(PoisonError::into_inner) = what(route, request.uri());
@@ -236,10 +245,11 @@ fn is_recorded_read(service: &Service, route: &Route, uri: &Uri) -> bool {
 }
 
 impl Pending {
-    /// What the write turns out to be about; `None` for a read.
-    pub(super) fn targets(&self) -> Option<Targets> {
+    /// What the request turns out to be about, and whether it is a write; `None` where that is in its path.
+    pub(super) fn targets(&self) -> Option<(Targets, bool)> {
         match &self.kind {
-            Kind::Write(targets) => Some(Targets::clone(targets)),
+            Kind::Write(targets) => Some((Targets::clone(targets), true)),
+            Kind::ReadOf(targets) => Some((Targets::clone(targets), false)),
             Kind::Read | Kind::OnDenial => None,
         }
     }
@@ -248,11 +258,13 @@ impl Pending {
     /// durable, and says that the outcome is unknown when it is not.
     pub(super) async fn end(mut self, response: Response) -> Response {
         let status = response.status();
-        let is_denied = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
+        let is_denied = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
+            || response.extensions().get::<PartlyDenied>().is_some();
         self.is_done = true;
         match &self.kind {
             Kind::OnDenial if !is_denied => response,
-            Kind::OnDenial | Kind::Read => {
+            Kind::ReadOf(targets) if !is_denied && !self.is_recorded(targets) => response,
+            Kind::OnDenial | Kind::Read | Kind::ReadOf(_) => {
                 self.service.audit().record(self.decision(Some(&response)));
                 response
             }
@@ -268,14 +280,25 @@ impl Pending {
         }
     }
 
+    /// Whether the settings name what was read.
+    fn is_recorded(&self, targets: &Targets) -> bool {
+        let audit = self.service.audit();
+        let what = targets.lock().unwrap_or_else(PoisonError::into_inner);
+        audit.has_reads()
+            && (audit.records_reads_of(None)
+                || what.definitions().any(|one| audit.records_reads_of(Some(one))))
+    }
+
     fn decision(&self, response: Option<&Response>) -> Decision {
-        let is_read = is_get(&self.method);
+        let is_read = is_get(&self.method) || matches!(self.kind, Kind::ReadOf(_));
         let after = response.and_then(|response| {
             let written = response.extensions().get::<WrittenAt>().map(|WrittenAt(revision)| *revision);
             written.or_else(|| response.headers().get(STATE_REVISION)?.to_str().ok()?.parse().ok())
         });
         let named = match &self.kind {
-            Kind::Write(targets) => targets.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            Kind::Write(targets) | Kind::ReadOf(targets) => {
+                targets.lock().unwrap_or_else(PoisonError::into_inner).clone()
+            }
             Kind::Read | Kind::OnDenial => self.route.map(|route| what(route, &self.uri)).unwrap_or_default(),
         };
         Decision {
@@ -284,7 +307,7 @@ impl Pending {
             before: self.before,
             after: after.or(response.map(|_| self.service.revision())),
             status: response.map(|response| response.status().as_u16()),
-            outcome: response.map_or("unknown", |response| outcome(response.status())),
+            outcome: response.map_or("unknown", outcome_of),
             ..decision(&self.service, &self.method, self.route.map(|route| (route, is_read)), &self.id)
         }
     }
@@ -317,6 +340,12 @@ pub(super) fn note_failed_credential(
         ..decision(service, request.method(), route, id)
     };
     service.audit().record_failed_credential(decision.address, decision);
+}
+
+/// What the audit log calls the outcome of a request: denied, if a part of it was.
+fn outcome_of(response: &Response) -> &'static str {
+    let is_partly_denied = response.extensions().get::<PartlyDenied>().is_some();
+    outcome(if is_partly_denied { StatusCode::FORBIDDEN } else { response.status() })
 }
 
 /// What the audit log calls the outcome of a request with this status: each status has one type of error.

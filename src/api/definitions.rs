@@ -9,16 +9,17 @@ use axum::extract::State;
 
 use super::{
     body::{NewDefinition, NewIndexes},
-    cursor::{self, PastRevision, both},
-    extract::{ReadRequest, WriteRequest, check_key},
+    cursor::{self, PastRevision},
+    extract::{Params, ReadRequest, WriteRequest, both, check_key, query_violation},
     json::Object,
     reply::{Problem, Reply},
+    shape::{Shape, TAKES_PARAMETER, takes_parameter, without_shape},
 };
 use crate::{
     model::{
         access_key::Verb,
         index::Build,
-        query::{self, Page},
+        query::{self, Page, QueryError},
         record::Definition,
     },
     service::{DefinitionView, Service, Write, memory_budget::Reservation, read::list::ListScope},
@@ -35,31 +36,50 @@ pub(super) async fn create(State(service): State<Service>, request: WriteRequest
         request.read(&service, NewDefinition::from_json).await?;
     let data = identity(&key).value("indexes", &indexes);
     let data = schema.iter().fold(data, |data, schema| data.raw("json_schema", &schema.text)).finish();
-    let location = location(&key);
+    let (location, takes_parameter) = (location(&key), takes_parameter(&indexes));
     let written = service
         .write(request.caller, Write::CreateDefinition { key, indexes, schema, format_assertion })
         .await?;
-    Ok(Reply::created("config definition created", &data, &location).for_write(&written))
+    let reply = Reply::created("config definition created", &data, &location).for_write(&written);
+    Ok(if takes_parameter { reply.warning(TAKES_PARAMETER) } else { reply })
 }
 
 /// Lists definitions.
 pub(super) async fn list(State(service): State<Service>, request: ReadRequest) -> Result<Reply, Problem> {
     let query = query::definitions(&request.params.0, service.limits());
     let past = PastRevision::of(&request.params, false);
-    let (consistency, (past, query)) = request.params.with_consistency(both(past, query))?;
+    let (consistency, (past, (query, shape))) =
+        request.params.with_consistency(both(past, both(query, shape(&request.params))))?;
     let source = cursor::source(&request.params, consistency)?;
-    cursor::list(&service, &request, ListScope::Definitions, (past, query.page), source).await
+    let params = without_shape(&request.params, |_| false);
+    let page = (past, shape, query.page);
+    cursor::list(&service, &request, (ListScope::Definitions, params), page, source).await
 }
 
-pub(super) fn page(found: QueryResult<Arc<Definition>>, page: &Page, reservation: Reservation) -> Reply {
+/// How definitions are shown: they have no data, so `fields` has no meaning.
+fn shape(params: &Params) -> Result<Shape, QueryError> {
+    let shape = Shape::of(params, |_| false)?;
+    if shape.fields.is_some() {
+        let msg = "`fields` are parts of the data of configs";
+        return Err(QueryError::Violations(vec![query_violation("fields", msg)]));
+    }
+    Ok(shape)
+}
+
+pub(super) fn page(
+    found: QueryResult<Arc<Definition>>,
+    page: &Page,
+    reservation: Reservation,
+    has_revision: bool,
+) -> Reply {
     let size = |definition: &Arc<Definition>| definition.schema.as_ref().map_or(0, |text| text.len());
-    let render = |definition: &Arc<Definition>| record(definition);
+    let render = move |definition: &Arc<Definition>| record(definition, has_revision);
     Reply::page("config definitions found", (found, reservation), page, size, render)
 }
 
 /// Gets a definition.
 pub(super) async fn get(State(service): State<Service>, request: ReadRequest) -> Result<Reply, Problem> {
-    let (consistency, ()) = request.params.with_consistency(Ok(()))?;
+    let (consistency, shape) = request.params.with_consistency(shape(&request.params))?;
     check_key(&request.definition(), KEY)?;
     let key = request.definition();
     let view = service.read(&request.principal, Verb::Read, &key, consistency).await?;
@@ -68,9 +88,10 @@ pub(super) async fn get(State(service): State<Service>, request: ReadRequest) ->
     let reply = if request.has(definition.revision) {
         Reply::not_modified()
     } else {
-        Reply::ok("config definition found", &record(definition))
+        Reply::ok("config definition found", &record(definition, shape.has_revision))
     };
     let reply = reply.record_version(definition.revision, definition.modified_at);
+    let reply = reply.compressed_for(request.headers(), || true);
     Ok(reply.index_building(build_progress(collection)).state_revision(view.revision()))
 }
 
@@ -83,6 +104,7 @@ pub(super) async fn set_indexes(
     let NewIndexes { indexes, has_schema } = request.read(&service, NewIndexes::from_json).await?;
     let data = Object::new().value("indexes", &indexes).finish();
     let (key, principal) = (request.keys.definition.clone(), request.caller.principal.clone());
+    let takes_parameter = takes_parameter(&indexes);
     let write = Write::SetIndexes { key: request.keys.definition, indexes, expect };
     let written = service.write(request.caller, write).await?;
     let mut reply = Reply::ok("config definition updated", &data);
@@ -90,6 +112,9 @@ pub(super) async fn set_indexes(
         reply = reply.warning(
             "json_schema is ignored here; PUT /api/v1/config_definition/{key}/schema changes the schema",
         );
+    }
+    if takes_parameter {
+        reply = reply.warning(TAKES_PARAMETER);
     }
     // The progress is that of the newest state: a request that is sent again may find the build finished. It tells how
     // many configs there are, so a caller who may not read them is not told.
@@ -131,12 +156,13 @@ pub(super) fn build_progress(collection: &Collection) -> Option<String> {
 }
 
 /// A definition as JSON.
-fn record(definition: &Definition) -> String {
+fn record(definition: &Definition, has_revision: bool) -> String {
     let schema_bytes = definition.schema.as_ref().map_or(0, |text| text.len());
     let text = Object::with_capacity(schema_bytes).unescaped(KEY, definition.key.as_str());
     let text = text.value("indexes", &definition.indexes);
     let text = definition.schema.iter().fold(text, |text, schema| text.raw("json_schema", schema));
-    text.time("created_at", definition.created_at).time("modified_at", definition.modified_at).finish()
+    let text = text.time("created_at", definition.created_at).time("modified_at", definition.modified_at);
+    if has_revision { text.value("revision", &definition.revision).finish() } else { text.finish() }
 }
 
 #[cfg(test)]
@@ -158,8 +184,8 @@ mod tests {
             unique: Vec::new(),
         };
         let expected = r#"{"config_definition_key":"d","indexes":["a\\.b"],"json_schema":{"minimum":1e400},"created_at":"1970-01-01T00:00:00.000000Z","modified_at":"1970-01-01T00:00:00.000001Z"}"#;
-        assert_eq!(record(&definition), expected);
+        assert_eq!(record(&definition, false), expected);
         definition.schema = None;
-        assert!(!record(&definition).contains("json_schema"));
+        assert!(!record(&definition, false).contains("json_schema"));
     }
 }

@@ -11,14 +11,12 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
-use axum::{
-    extract::Path,
-    routing::{MethodRouter, get},
-};
+use axum::routing::{MethodRouter, get};
 use bytes::Bytes;
 use utoipa_swagger_ui::{Config, serve};
 
 use super::{
+    extract::Name,
     openapi,
     reply::{Problem, Reply},
 };
@@ -63,7 +61,7 @@ pub(super) fn page_with_slash() -> Ready<Result<Reply, Problem>> {
 }
 
 /// A file of the page.
-pub(super) fn asset(Path(name): Path<String>) -> Ready<Result<Reply, Problem>> {
+pub(super) fn asset(Name(name): Name) -> Ready<Result<Reply, Problem>> {
     ready(file(&name).map(|(kind, bytes)| Reply::asset(&kind, bytes)))
 }
 

@@ -16,6 +16,7 @@ pub(super) enum Code {
     AccessKeyExists,
     AccessKeyNotFound,
     BodyInvalid,
+    CodingUnsupported,
     ConfigBreaksSchema,
     ConfigExists,
     ConfigNotFound,
@@ -59,10 +60,11 @@ pub(super) enum Code {
 
 impl Code {
     /// All codes, with the type of the errors that have them.
-    pub(super) const ALL: [(Self, &'static str); 42] = [
+    pub(super) const ALL: [(Self, &'static str); 43] = [
         (Self::AccessKeyExists, "conflict_error"),
         (Self::AccessKeyNotFound, "not_found_error"),
         (Self::BodyInvalid, "validation_error"),
+        (Self::CodingUnsupported, "unsupported_coding"),
         (Self::ConfigBreaksSchema, "validation_error"),
         (Self::ConfigExists, "conflict_error"),
         (Self::ConfigNotFound, "not_found_error"),
@@ -110,6 +112,7 @@ impl Code {
             Self::AccessKeyExists => "access_key_exists",
             Self::AccessKeyNotFound => "access_key_not_found",
             Self::BodyInvalid => "body_invalid",
+            Self::CodingUnsupported => "coding_unsupported",
             Self::ConfigBreaksSchema => "config_breaks_schema",
             Self::ConfigExists => "config_exists",
             Self::ConfigNotFound => "config_not_found",

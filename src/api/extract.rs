@@ -5,11 +5,11 @@
 //!
 //! **Invariant:** a parameter or header of this interface that is malformed refuses the request; it is never ignored.
 
-use std::{borrow::Cow, time::Duration};
+use std::{borrow::Cow, convert::Infallible, time::Duration};
 
 use axum::{
     body::{Body, Bytes},
-    extract::{FromRequest, FromRequestParts, Request},
+    extract::{FromRequest, FromRequestParts, Path, Request},
 };
 use http::{HeaderMap, HeaderName, Method, Uri, header, request::Parts};
 use percent_encoding::percent_decode_str;
@@ -18,7 +18,8 @@ use sha2::{Digest, Sha256};
 
 use super::{
     body::{self, Received},
-    condition::{Condition, header_problem, single},
+    coding,
+    condition::{Condition, Elements, Stated, header_problem, single},
     reply::Problem,
 };
 use crate::{
@@ -51,6 +52,11 @@ fn segment(uri: &Uri, position: usize) -> Cow<'_, str> {
     if text.contains('%') { percent_decode_str(text).decode_utf8_lossy() } else { Cow::Borrowed(text) }
 }
 
+/// The key of the definition in a path, not validated.
+pub(super) fn definition_of(uri: &Uri) -> Cow<'_, str> {
+    segment(uri, DEFINITION_SEGMENT)
+}
+
 /// The keys in the path of a write, not validated; empty where the path has none.
 #[derive(Debug)]
 pub(super) struct Keys {
@@ -62,6 +68,20 @@ impl Keys {
     fn from_uri(uri: &Uri) -> Self {
         let owned = |position| segment(uri, position).into_owned();
         Self { definition: owned(DEFINITION_SEGMENT), config: owned(CONFIG_SEGMENT) }
+    }
+}
+
+/// The parameter of a path that is no key. Bytes that are not UTF-8 become a replacement character, which no name has, so
+/// that it is answered as any other unknown name.
+#[derive(Debug)]
+pub(super) struct Name(pub(super) String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Name {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Infallible> {
+        let named = Path::<String>::from_request_parts(parts, state).await;
+        Ok(Self(named.map_or_else(|_| char::REPLACEMENT_CHARACTER.into(), |Path(name)| name)))
     }
 }
 
@@ -94,13 +114,14 @@ impl Params {
         errors.finish(Some(numbers))
     }
 
-    /// Whether the write is a dry run: validated and answered, not stored.
-    fn dry_run(&self) -> Result<bool, Problem> {
-        match self.get("dry_run") {
+    /// A parameter that is `true`, `false` or absent.
+    pub(super) fn flag(&self, name: &str) -> Result<bool, Problem> {
+        match self.get(name) {
             None | Some("false") => Ok(false),
             Some("true") => Ok(true),
             Some(_) => {
-                Err(Problem::violation(query_violation("dry_run", "`dry_run` must be `true` or `false`")))
+                let msg = format!("`{name}` must be `true` or `false`");
+                Err(Problem::violation(query_violation(name, msg)))
             }
         }
     }
@@ -157,6 +178,25 @@ impl Params {
             Err(building @ QueryError::Building(_)) => return Err(building.into()),
         };
         Ok(errors.finish(rest.map(|rest| (Consistency { level, min_revision }, rest)))?)
+    }
+}
+
+/// Two parts of a query, or the errors of both; integers that do not parse come before violations.
+pub(super) fn both<A, B>(
+    one: Result<A, QueryError>,
+    other: Result<B, QueryError>,
+) -> Result<(A, B), QueryError> {
+    match (one, other) {
+        (Ok(one), Ok(other)) => Ok((one, other)),
+        (Err(QueryError::NotIntegers(mut names)), Err(QueryError::NotIntegers(more))) => {
+            names.extend(more);
+            Err(QueryError::NotIntegers(names))
+        }
+        (Err(QueryError::Violations(mut violations)), Err(QueryError::Violations(more))) => {
+            violations.extend(more);
+            Err(QueryError::Violations(violations))
+        }
+        (Err(error @ QueryError::NotIntegers(_)), _) | (_, Err(error)) | (Err(error), Ok(_)) => Err(error),
     }
 }
 
@@ -232,7 +272,7 @@ impl ReadRequest {
 
     /// The key of the definition, not validated.
     pub(super) fn definition(&self) -> Cow<'_, str> {
-        segment(&self.uri, DEFINITION_SEGMENT)
+        definition_of(&self.uri)
     }
 
     /// The key of the config, not validated; empty where the path has none.
@@ -246,14 +286,18 @@ impl ReadRequest {
         if tags.iter().next().is_none() {
             return false;
         }
-        let current = format!("\"{revision}\"");
-        // A malformed tag cannot be the current one: the read is answered in full.
-        tags.iter()
-            .filter_map(|value| value.to_str().ok())
-            .flat_map(|value| value.split(','))
-            .map(str::trim)
-            .any(|tag| tag == "*" || tag.strip_prefix("W/").unwrap_or(tag) == current)
+        tags.iter().any(|value| names(value.as_bytes(), revision))
     }
+
+    pub(super) fn headers(&self) -> &HeaderMap {
+        &self.headers
+    }
+}
+
+/// Whether the value of `If-None-Match` names a version. A malformed tag cannot be the current one: the read is answered
+/// in full.
+pub(super) fn names(value: &[u8], revision: Revision) -> bool {
+    value.trim_ascii() == b"*" || Elements(value).flatten().any(|(named, _)| named == revision)
 }
 
 impl<S: Sync> FromRequestParts<S> for ReadRequest {
@@ -281,6 +325,7 @@ pub(super) struct WriteRequest {
     pub(super) caller: Caller,
     /// The format of the patch in the body of a `PATCH`.
     pub(super) patch_format: Option<PatchFormat>,
+    pub(super) headers: HeaderMap,
     body: Received,
 }
 
@@ -295,6 +340,11 @@ impl WriteRequest {
         let limit = service.limits().body_bytes;
         let mut held = service.reservation(Share::Callers);
         let body = body::receive(&parts.headers, body, limit, &mut held).await?;
+        let (body, held) = match coding::of_body(&parts.headers)? {
+            None => (body, held),
+            // Boxed: few bodies are encoded.
+            Some(coding) => Box::pin(coding::decoded(service, coding, (body, limit), held)).await?,
+        };
         let body = if parts.method == Method::DELETE { Bytes::new() } else { body };
         let is_patch = parts.method == Method::PATCH && !parts.uri.path().starts_with(PLAIN_PATCHES);
         let patch_format = if is_patch { body::patch_format(&parts.headers) } else { None };
@@ -305,7 +355,7 @@ impl WriteRequest {
             body::check_type(&parts.headers)?;
         }
         let params = Params::from_uri(&parts.uri);
-        let dry_run = params.dry_run()?;
+        let dry_run = params.flag("dry_run")?;
         // The answer to a dry run is not remembered, and a remembered answer never answers a dry run.
         let request = match begin_idempotency_key(&principal, &parts)?.filter(|_| !dry_run) {
             Some(begun) if body::is_long(&body) => {
@@ -315,12 +365,19 @@ impl WriteRequest {
             begun => begun.map(|begun| begun.end(&body)),
         };
         let reason = reason(&parts.headers)?;
+        let (keys, stated) = (Keys::from_uri(&parts.uri), Stated::from_headers(&parts.headers)?);
+        let condition = match stated.simple() {
+            Some(simple) => simple,
+            // Boxed: few conditions need it.
+            None => Box::pin(stated.settled(service, &principal, (parts.uri.path(), &keys))).await?,
+        };
         Ok(Self {
-            keys: Keys::from_uri(&parts.uri),
+            keys,
             params,
-            condition: Condition::from_headers(&parts.headers)?,
+            condition,
             caller: Caller { principal, reason, idempotency_key: request, dry_run },
             patch_format,
+            headers: parts.headers,
             body: Received::new(body, held)?,
         })
     }
@@ -386,7 +443,14 @@ fn begin_idempotency_key(principal: &Principal, parts: &Parts) -> Result<Option<
         let msg = format!("expected 1 to {IDEMPOTENCY_KEY_BYTES_MAX} visible ASCII characters");
         return Err(header_problem(&IDEMPOTENCY_KEY, &msg));
     }
-    let header = |name| parts.headers.get(name).map_or(&b""[..], http::HeaderValue::as_bytes);
+    // A header that is given several times is one list.
+    let header = |name| {
+        let mut values = parts.headers.get_all(name).iter().map(http::HeaderValue::as_bytes);
+        let first = values.next().unwrap_or_default();
+        values.fold(Cow::Borrowed(first), |all: Cow<'_, [u8]>, value| {
+            Cow::Owned([&all, &b","[..], value].concat())
+        })
+    };
     let path = parts.uri.path();
     // The media type decides how a patch is read; the meaning of other bodies does not depend on it.
     let format = match body::patch_format(&parts.headers).filter(|_| parts.method == Method::PATCH) {
@@ -400,8 +464,8 @@ fn begin_idempotency_key(principal: &Principal, parts: &Parts) -> Result<Option<
         parts.method.as_str().as_bytes(),
         path.strip_suffix('/').unwrap_or(path).as_bytes(),
         parts.uri.query().unwrap_or_default().as_bytes(),
-        header(header::IF_MATCH),
-        header(header::IF_NONE_MATCH),
+        &*header(header::IF_MATCH),
+        &*header(header::IF_NONE_MATCH),
     ];
     let mut hash = Sha256::new();
     for part in fingerprint {

@@ -35,7 +35,8 @@ pub(super) async fn of_config(
         .config_history(&request.principal, consistency, (definition, config), (before, limit))
         .await?;
     let path = format!("{}/history", configs::location(definition, config));
-    Ok(page_reply(&page, limit, &path).redacted(Some(&redacted)).state_revision(revision))
+    let reply = page_reply(&page, limit, &path).redacted(Some(&redacted)).state_revision(revision);
+    Ok(reply.compressed_for(request.headers(), || service.may_compress(&request.principal, definition)))
 }
 
 /// Lists the changes of a definition.
@@ -50,7 +51,7 @@ pub(super) async fn of_definition(
     let (page, revision) =
         service.definition_history(&request.principal, consistency, definition, (before, limit)).await?;
     let path = format!("{}/history", definitions::location(definition));
-    Ok(page_reply(&page, limit, &path).state_revision(revision))
+    Ok(page_reply(&page, limit, &path).state_revision(revision).compressed_for(request.headers(), || true))
 }
 
 /// Writes the data that a config had at a revision, as a new change.

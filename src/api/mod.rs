@@ -6,6 +6,9 @@
 //! | accepting connections, their timeouts, the graceful shutdown | `server` |
 //! | authentication of a request | `access` |
 //! | parsing of keys, query, headers and consistency; idempotency keys | `extract` |
+//! | content codings: compressed answers, encoded bodies | `coding` |
+//! | indented answers | `pretty` |
+//! | pages of other origins | `cors` |
 //! | `If-Match`, `If-None-Match`, headers that may be given once only | `condition` |
 //! | receiving and parsing of bodies, errors of their shape, media types | `body` |
 //! | the parameter `cursor` and the `Link` to the next page | `cursor` |
@@ -14,6 +17,8 @@
 //! | a definition's schema and unique paths | `schema` |
 //! | the states of a definition's indexes | `indexes` |
 //! | configs and their lists; a config as of a revision | `configs` |
+//! | which parts of records an answer has: `include`, `fields` | `shape` |
+//! | many configs at once | `read` |
 //! | partial updates (`PATCH`) | `patch` |
 //! | several writes as one | `batch` |
 //! | lists of changes; rollback | `history` |
@@ -54,9 +59,11 @@ mod audit;
 mod batch;
 mod body;
 mod cluster;
+mod coding;
 mod condition;
 mod configs;
 mod console;
+mod cors;
 mod cursor;
 mod decision;
 mod definitions;
@@ -71,12 +78,15 @@ pub mod metrics;
 pub mod openapi;
 mod patch;
 pub mod peer;
+mod pretty;
 mod probes;
 mod quota;
+mod read;
 mod redaction;
 mod reply;
 mod schema;
 pub mod server;
+mod shape;
 mod watch;
 mod weight;
 
@@ -105,6 +115,8 @@ use crate::{
     service::{Origin, Principal, Service, audit::observe, memory_budget::Share, metrics::Connections},
 };
 use access::Access;
+use coding::Coding;
+use cors::CorsOrigins;
 use decision::Pending;
 use digits::number;
 use extract::{ReadRequest, WriteRequest};
@@ -134,6 +146,8 @@ pub struct Api {
     service: Service,
     routes: Router,
     times: Arc<RequestTimes>,
+    /// The origins of other pages that may use it.
+    origins: Option<Arc<CorsOrigins>>,
 }
 
 impl Answerer for Api {
@@ -157,7 +171,7 @@ impl Api {
     #[must_use]
     pub fn new(service: Service) -> Self {
         let (routes, times) = (routes(&service), Arc::new(RequestTimes::new(&service)));
-        Self { service, routes, times }
+        Self { service, routes, times, origins: None }
     }
 
     /// What answers the requests of the listener of metrics.
@@ -166,19 +180,41 @@ impl Api {
         MetricsListener::new(self.service.clone(), Arc::clone(&self.times))
     }
 
+    /// The same for pages of these origins, too; of all for `*`.
+    #[must_use]
+    pub fn with_origins(self, origins: Vec<String>) -> Self {
+        Self { origins: CorsOrigins::of(origins).map(Arc::new), ..self }
+    }
+
     /// Answers a request: authenticates it, answers 500 when its handler panics, logs the text of an internal error,
     /// weighs the answer, and adds the standard headers.
     ///
     /// It is around the whole router and no layer of it: axum adds `Allow` outside of the routes' layers, which would
     /// reveal that a path exists before the credential is checked, and each layer costs two allocations.
     pub async fn handle(&self, request: Request) -> Response {
+        // Off unless the settings name origins.
+        let Some(origins) = &self.origins else { return self.answered(request).await };
+        let (path, headers) = (request.uri().path(), request.headers());
+        let Some(origin) = cors::allowed(origins, path, headers) else { return self.answered(request).await };
+        let mut response = if cors::is_preflight(request.method(), headers) {
+            let id = request_id(headers);
+            self.with_standard_headers(id, false, cors::preflight())
+        } else {
+            Box::pin(self.answered(request)).await
+        };
+        cors::open(&mut response, origin);
+        response
+    }
+
+    /// The same, whatever page it comes from.
+    async fn answered(&self, request: Request) -> Response {
         let service = &self.service;
         let begun = self.times.begin(request.method(), request.uri().path());
         let id = request_id(request.headers());
         let target = (request.method(), request.uri().path());
         let authenticated =
             access::authenticate(service, target, request.headers(), request.extensions()).await;
-        let (is_granted, mut response) = match authenticated {
+        let (is_granted, response) = match authenticated {
             Ok(access) => {
                 let is_granted = access != Access::Public;
                 let (pending, admitted) = match &access {
@@ -203,6 +239,14 @@ impl Api {
                 (false, response)
             }
         };
+        let response = self.with_standard_headers(id, is_granted, response);
+        self.times.end(begun, response.status());
+        response
+    }
+
+    /// Adds the headers that every answer has, and logs the text of an internal error.
+    fn with_standard_headers(&self, id: HeaderValue, is_granted: bool, mut response: Response) -> Response {
+        let service = &self.service;
         if let Some(LogOnly(text)) = response.extensions_mut().remove() {
             error!(request_id = ?id, "a request failed: {text}");
         }
@@ -222,7 +266,6 @@ impl Api {
             // Made from no state. Without a key it would tell how much is written.
             headers.remove(STATE_REVISION);
         }
-        self.times.end(begun, status);
         response
     }
 
@@ -249,9 +292,22 @@ impl Api {
 
     /// Calls the handler of a request, and weighs the answer.
     async fn weighed_answer(&self, access: Access, request: Request, pending: Option<&Pending>) -> Response {
-        let is_read = request.method() == Method::GET || request.method() == Method::HEAD;
+        let is_read = match *request.method() {
+            Method::GET | Method::HEAD => true,
+            _ => request.uri().path().starts_with(read::PATH),
+        };
         let (version, is_granted) = (request.version(), access != Access::Public);
-        let response = self.route_observed(access, request, pending).await;
+        let is_pretty = match pretty::is_wanted(&self.service, &access, &request) {
+            Ok(is_wanted) => is_wanted,
+            Err(problem) => return problem.into_response(),
+        };
+        let mut response = self.route_observed(access, request, pending).await;
+        if is_pretty {
+            response = Box::pin(pretty::indented(response, &self.service)).await;
+        }
+        if response.extensions().get::<Coding>().is_some() {
+            response = Box::pin(coding::encoded(response, &self.service)).await;
+        }
         // What needs no key is part of the program and takes no memory of its own.
         let heavy = if is_granted { weight::bytes_to_weigh(&response, version) } else { None };
         match heavy {
@@ -264,11 +320,11 @@ impl Api {
     /// Calls the handler of a request, unless it is a write whose line of the audit log could not be stored; answers 500
     /// when the handler panics.
     async fn route_observed(&self, access: Access, request: Request, pending: Option<&Pending>) -> Response {
-        let Some(targets) = pending.and_then(Pending::targets) else {
+        let Some((targets, is_write)) = pending.and_then(Pending::targets) else {
             let answered = AssertUnwindSafe(self.route(access, request)).catch_unwind().await;
             return answered.unwrap_or_else(reply::panicked);
         };
-        if let Err(refusal) = self.service.audit().admit_write() {
+        if let Some(Err(refusal)) = is_write.then(|| self.service.audit().admit_write()) {
             return Problem::from(refusal).into_response();
         }
         let answered = AssertUnwindSafe(observe(targets, self.route(access, request))).catch_unwind();
@@ -367,6 +423,7 @@ fn resource_routes() -> Vec<(&'static str, MethodRouter<Service>)> {
         (ROLLBACK, post(history::rollback)),
         (across::PATH, get(across::list)),
         ("/api/v1/batch", post(batch::run)),
+        (read::PATH, post(read::run)),
         (decision::WATCH, get(watch::open)),
         (decision::CHANGES, get(watch::poll)),
         (access_keys::KEYS, get(access_keys::list).post(access_keys::create)),

@@ -12,14 +12,16 @@ mod refusal;
 use std::{any::Any, borrow::Cow, convert::Infallible, iter::once};
 
 use axum::{
-    body::{Body, Bytes},
+    body::{Body, Bytes, HttpBody as _},
     response::{IntoResponse, Response},
 };
 use futures::stream;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use serde_json::Value;
 
 use super::{
     batch::Parts,
+    coding::{self, Coding},
     digits::{Digits, number},
     error_code::Code,
     json::Object,
@@ -29,6 +31,7 @@ use crate::{
     model::{
         command::Applied,
         error::{Invalid, LocSegment, Rejection, Violation},
+        limits::{COMPRESSED_BYTES_MIN, REWRITTEN_BYTES_MAX},
         query::{Page, QueryError},
         record::Revision,
         time::Timestamp,
@@ -72,6 +75,8 @@ pub(super) struct Reply {
     body: Body,
     /// The revision of the change that a write made.
     written: Option<Revision>,
+    /// How the body is to be compressed, where it may be.
+    coding: Option<Coding>,
 }
 
 /// In the extensions of the answer to a write: the revision of the change that it made.
@@ -111,7 +116,7 @@ impl Reply {
     /// Status 304: the caller has the current version.
     pub(super) fn not_modified() -> Self {
         let headers = HeaderMap::with_capacity(HEADERS);
-        Self { status: StatusCode::NOT_MODIFIED, headers, body: Body::empty(), written: None }
+        Self { status: StatusCode::NOT_MODIFIED, headers, body: Body::empty(), written: None, coding: None }
     }
 
     /// A page of a list, with what it may keep in memory. `size` estimates the bytes of a record as `render` writes it.
@@ -120,17 +125,30 @@ impl Reply {
         (found, reservation): (QueryResult<R>, Reservation),
         page: &Page,
         size: fn(&R) -> usize,
-        render: fn(&R) -> String,
+        render: impl Fn(&R) -> String + Send + 'static,
     ) -> Self {
         let meta = Object::new().value("page", &page.page).value("limit", &page.limit);
         let tail = format!("],\"meta\":{}}}}}", meta.value("total", &found.total).finish());
-        let head = format!("{{\"status\":\"SUCCESS\",\"message\":\"{message}\",\"data\":{{\"results\":[");
-        let bytes = found.results.iter().fold(0_usize, |sum, record| sum.saturating_add(size(record)));
-        let records = found.results.into_iter().enumerate().map(move |(index, record)| {
+        Self::results(message, (found.results, reservation), ("", &tail), size, render)
+    }
+
+    /// A list of results, after the members `before` and with `tail` after the last one: the end of the list, of `data`
+    /// and of the body.
+    pub(super) fn results<R: Send + 'static>(
+        message: &'static str,
+        (results, reservation): (Vec<R>, Reservation),
+        (before, tail): (&str, &str),
+        size: fn(&R) -> usize,
+        render: impl Fn(&R) -> String + Send + 'static,
+    ) -> Self {
+        let head =
+            format!("{{\"status\":\"SUCCESS\",\"message\":\"{message}\",\"data\":{{{before}\"results\":[");
+        let bytes = results.iter().fold(0_usize, |sum, record| sum.saturating_add(size(record)));
+        let records = results.into_iter().enumerate().map(move |(index, record)| {
             let comma = if index == 0 { "" } else { "," };
             (size(&record), format!("{comma}{}", render(&record)))
         });
-        let parts = once((0, head)).chain(records).chain(once((0, tail)));
+        let parts = once((0, head)).chain(records).chain(once((0, tail.to_owned())));
         if bytes as u64 <= BUFFERED_PAGE_BYTES_MAX {
             return Self::json(Body::from(parts.map(|(_, part)| part).collect::<String>()));
         }
@@ -153,7 +171,8 @@ impl Reply {
             (header::CONTENT_LENGTH, bytes.into()),
         ];
         let (status, body) = (StatusCode::OK, Body::from_stream(chunks));
-        let reply = Self { status, headers: HeaderMap::from_iter(headers), body, written: None };
+        let reply =
+            Self { status, headers: HeaderMap::from_iter(headers), body, written: None, coding: None };
         let name = format!("attachment; filename=\"concord-{revision}.backup\"");
         reply.header(header::CONTENT_DISPOSITION, &name).state_revision(revision)
     }
@@ -165,7 +184,13 @@ impl Reply {
             (header::CACHE_CONTROL, NO_STORE),
             (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no")),
         ];
-        Self { status: StatusCode::OK, headers: HeaderMap::from_iter(headers), body, written: None }
+        Self {
+            status: StatusCode::OK,
+            headers: HeaderMap::from_iter(headers),
+            body,
+            written: None,
+            coding: None,
+        }
     }
 
     /// A file embedded in the binary.
@@ -175,6 +200,7 @@ impl Reply {
             headers: HeaderMap::new(),
             body: Body::from(bytes),
             written: None,
+            coding: None,
         };
         reply.header(header::CONTENT_TYPE, kind)
     }
@@ -236,9 +262,21 @@ impl Reply {
         self.header(DRY_RUN, "true")
     }
 
-    /// Warns that a part of the request had no effect, or that the answer is incomplete.
-    pub(super) fn warning(self, text: &'static str) -> Self {
-        self.header(header::WARNING, &format!("299 - \"{text}\""))
+    /// Warns that a part of the request had no effect, or that the answer is incomplete. It may have several warnings.
+    pub(super) fn warning(mut self, text: &'static str) -> Self {
+        let value = HeaderValue::from_str(&format!("299 - \"{text}\"")).expect("a literal");
+        self.headers.append(header::WARNING, value);
+        self
+    }
+
+    /// Lets the body be compressed as the caller accepts it, if it is long and `is_open` says that nothing secret is in
+    /// it.
+    pub(super) fn compressed_for(mut self, headers: &HeaderMap, is_open: impl FnOnce() -> bool) -> Self {
+        let bytes = self.body.size_hint().exact().unwrap_or(0);
+        if self.status == StatusCode::OK && (COMPRESSED_BYTES_MIN..=REWRITTEN_BYTES_MAX).contains(&bytes) {
+            self.coding = Coding::accepted(headers).filter(|_| is_open());
+        }
+        self
     }
 
     /// Reports how many configs do not fit the schema.
@@ -255,7 +293,7 @@ impl Reply {
     fn json(body: Body) -> Self {
         let mut headers = HeaderMap::with_capacity(HEADERS);
         headers.insert(header::CONTENT_TYPE, JSON);
-        Self { status: StatusCode::OK, headers, body, written: None }
+        Self { status: StatusCode::OK, headers, body, written: None, coding: None }
     }
 }
 
@@ -265,6 +303,9 @@ impl IntoResponse for Reply {
         (*response.status_mut(), *response.headers_mut()) = (self.status, self.headers);
         if let Some(revision) = self.written {
             response.extensions_mut().insert(WrittenAt(revision));
+        }
+        if let Some(coding) = self.coding {
+            response.extensions_mut().insert(coding);
         }
         response
     }
@@ -296,6 +337,8 @@ pub(super) enum Problem {
     Shape(Vec<Detail>),
     /// The body of a `PATCH` has no supported media type.
     UnsupportedPatch,
+    /// The body is encoded in a way that is not supported.
+    UnsupportedCoding,
     /// A refusal of the service, with the revision of the state that it was decided from, where there is one.
     Refused(Refusal, Option<Revision>),
     /// A refusal of a batch, whose operations are divided like this.
@@ -366,6 +409,12 @@ impl IntoResponse for Problem {
                     Detail { loc: vec!["body".into()], msg: msg.into(), kind: "model_attributes_type" };
                 ([(ACCEPT_PATCH, PATCH_TYPES)], shape_response(&[error])).into_response()
             }
+            Self::UnsupportedCoding => {
+                let kind = (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_coding");
+                let msg = "the body is encoded in a way that the header `accept-encoding` of this answer does not name";
+                let accepted = (header::ACCEPT_ENCODING, coding::DECODED);
+                ([accepted], plain(kind, Code::CodingUnsupported, msg)).into_response()
+            }
             Self::InBatch(refusal, parts) => refusal_response(refusal, parts),
             Self::Refused(refusal, revision) => {
                 let mut response = refusal_response(refusal, None);
@@ -391,12 +440,20 @@ pub(super) fn panicked(payload: Box<dyn Any + Send + 'static>) -> Response {
 fn refusal_response(refusal: Refusal, parts: Option<Parts>) -> Response {
     let (status, kind) = status_and_type(&refusal);
     let breaking = if let Refusal::Breaks(count, _) = &refusal { Some(*count) } else { None };
+    let current =
+        if let Refusal::Rejected(Rejection::Precondition { current }) = &refusal { *current } else { 0 };
     let code = Code::of(&refusal);
     let (mut violations, log_only) = violations(refusal);
     if let Some(parts) = parts {
         violations.iter_mut().for_each(|violation| parts.relocate(&mut violation.loc));
     }
     let mut response = failure(status, kind, code, &violations);
+    if current > 0 {
+        // The version that there is: what the next attempt names.
+        let tag = Digits::of(current);
+        let value = HeaderValue::from_str(tag.quoted()).expect("digits in quotes");
+        response.headers_mut().insert(header::ETAG, value);
+    }
     if status == StatusCode::UNAUTHORIZED {
         response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }
@@ -410,6 +467,12 @@ fn refusal_response(refusal: Refusal, parts: Option<Parts>) -> Response {
         response.extensions_mut().insert(log_only);
     }
     response
+}
+
+/// The items of `errors` of a refusal that is a part of an answer.
+pub(super) fn refusal_items(refusal: Refusal) -> Vec<Value> {
+    let ((_, kind), code) = (status_and_type(&refusal), Code::of(&refusal));
+    failure::items(kind, code, &violations(refusal).0)
 }
 
 /// The body of a refusal within a stream, whose status has been sent already.

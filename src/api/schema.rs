@@ -16,8 +16,11 @@ use super::{
     reply::{Problem, Reply},
 };
 use crate::{
-    model::{access_key::Verb, record::Definition},
-    service::{Breaking, Compiled, NewSchema, NewUnique, Report, Service, Write},
+    model::{
+        access_key::Verb,
+        record::{Definition, Revision},
+    },
+    service::{Breaking, Compiled, NewSchema, NewUnique, Refusal, Report, Service, Tried, Write},
 };
 
 /// Gets the schema of a definition.
@@ -49,14 +52,28 @@ pub(super) async fn put(State(service): State<Service>, request: WriteRequest) -
     let data = identity(&new.key).raw("json_schema", schema_or_null(stored.as_deref()));
     let principal = request.caller.principal.clone();
     let written = service.write(request.caller, Write::SetSchema(new.clone())).await?;
-    let tried = if force { service.breaking(&principal, new).await? } else { None };
-    let reply = if let Some(tried) = tried {
-        let reply = Reply::ok("schema stored", &with_report(data, &tried.report).finish());
-        reply.breaking_configs(tried.report.count).state_revision(tried.revision)
-    } else {
-        Reply::ok("schema stored", &data.finish()).state_revision(written.revision)
-    };
+    let tried = if force { service.breaking(&principal, new).await } else { Ok(None) };
+    let reply = stored_reply(data, tried, written.revision);
     Ok(reply.record_version(written.applied.revision, written.applied.at))
+}
+
+/// The answer when a schema is stored: with the report on its configs, where there is one. The write is done, so what
+/// keeps the report from being made refuses nothing.
+fn stored_reply(data: Object, tried: Result<Option<Tried>, Refusal>, revision: Revision) -> Reply {
+    match tried {
+        Ok(Some(tried)) => {
+            let reply = Reply::ok("schema stored", &with_report(data, &tried.report).finish());
+            reply.breaking_configs(tried.report.count).state_revision(tried.revision)
+        }
+        Ok(None) => Reply::ok("schema stored", &data.finish()).state_revision(revision),
+        Err(refusal) => {
+            tracing::warn!(?refusal, "a schema is stored by force, without a report on its configs");
+            let reply = Reply::ok("schema stored", &data.finish()).state_revision(revision);
+            reply.warning(
+                "the schema is stored, but its configs could not be checked; a dry run reports on them",
+            )
+        }
+    }
 }
 
 /// Gets the unique paths of a definition.
@@ -105,7 +122,9 @@ async fn get_part(
     } else {
         Reply::ok(message, &part(definition).finish())
     };
-    Ok(reply.record_version(definition.revision, definition.modified_at).state_revision(view.revision()))
+    let reply =
+        reply.record_version(definition.revision, definition.modified_at).state_revision(view.revision());
+    Ok(reply.compressed_for(request.headers(), || true))
 }
 
 /// The text of a schema; `null` where there is none.
@@ -136,5 +155,30 @@ fn force(params: &Params) -> Result<bool, Problem> {
         None => Ok(false),
         Some("force") => Ok(true),
         Some(_) => Err(Problem::violation(query_violation("policy", "`policy` must be `force` or absent"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::{body::to_bytes, response::IntoResponse as _};
+    use http::{StatusCode, header};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_schema_that_is_stored_is_200_whatever_keeps_the_report_from_being_made() {
+        for refusal in [
+            Refusal::Unavailable("the configs could not be checked in time".into()),
+            Refusal::Internal("a text for the log".into()),
+            Refusal::Overloaded,
+        ] {
+            let answer =
+                stored_reply(Object::new().raw("json_schema", "{}"), Err(refusal), 7).into_response();
+            assert_eq!(answer.status(), StatusCode::OK);
+            assert!(answer.headers()[header::WARNING].to_str().unwrap().contains("could not be checked"));
+            let body = to_bytes(answer.into_body(), usize::MAX).await.unwrap();
+            let body: Value = serde_json::from_slice(&body).unwrap();
+            assert_eq!(body["data"], json!({"json_schema": {}}), "nothing of the refusal");
+        }
     }
 }

@@ -45,6 +45,12 @@ pub enum DocumentError {
     Reserved(String),
 }
 
+/// Whether no member of data has this name.
+#[must_use]
+pub fn is_reserved(name: &str) -> bool {
+    name.starts_with(RESERVED)
+}
+
 /// Parses a text: depth and reserved names are checked first; the last of duplicate members wins.
 ///
 /// A scalar has depth 0, `[]` has depth 1.

@@ -283,6 +283,22 @@ pub const PINNED_STATES_MAX: usize = 1024;
 pub const LONG_LISTS_MAX: usize = 64;
 /// Definitions and patterns that a list across definitions names. Fixed.
 pub const LIST_PATTERNS_MAX: usize = 64;
+/// Paths that `fields` may name: what is looked for at each member of the data. Fixed.
+pub const FIELDS_MAX: usize = 100;
+/// Members of one path of `fields`: data are not nested deeper, whatever the settings. Fixed.
+pub const FIELD_DEPTH_MAX: usize = 100;
+/// Configs that one request reads: their answer is made as a whole. Fixed.
+pub const READ_CONFIGS_MAX: usize = 1000;
+/// Configs that one request reads of the past: each is found in the history by itself. Fixed.
+pub const READ_PAST_CONFIGS_MAX: usize = 100;
+/// Bytes of an answer from which it is compressed: a smaller one fits one packet as it is. Fixed.
+pub const COMPRESSED_BYTES_MIN: u64 = 1 << 10;
+/// Bytes of an answer up to which it is compressed or indented; larger ones are sent as they are made. Fixed.
+pub const REWRITTEN_BYTES_MAX: u64 = 8 << 20;
+/// Bytes of an answer that is indented for reading; one that would be larger is sent as it is. Fixed.
+pub const PRETTY_BYTES_MAX: usize = 16 << 20;
+/// Bytes that decoding one compressed body may take beside the body: the window of the encoder. Fixed.
+pub const DECODE_WINDOW_BYTES: u64 = 8 << 20;
 /// Backups that a node makes and sends at once: a backup is the whole state. More get 429. Fixed.
 pub const BACKUPS_MAX: usize = 1;
 /// Bytes a second that the caller of a backup must read, after a minute: until it ends, its file takes its space on the

@@ -7,6 +7,7 @@
 //! | [`schema`] | JSON Schema: what is compiled, what a check may cost |
 //! | [`index`] | indexed paths, their slots, values as bytes that sort |
 //! | [`query`] | list queries: page, sort, search, filters |
+//! | [`projection`] | parts of data: the members that a caller names |
 //! | [`key_set`] | the definitions that a caller may see, as ranges of keys |
 //! | [`patch`] | JSON Merge Patch and JSON Patch |
 //! | [`redaction`] | secret values: hidden from who may not see them, kept by who writes the rest |
@@ -33,6 +34,7 @@ pub mod key;
 pub mod key_set;
 pub mod limits;
 pub mod patch;
+pub mod projection;
 pub mod query;
 pub mod record;
 pub mod redaction;

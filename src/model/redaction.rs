@@ -97,6 +97,22 @@ impl RedactedPlaces {
         self.pointers.insert(pointer);
     }
 
+    /// Those of them that lie on one of the paths, below it or above it.
+    #[must_use]
+    pub fn on(&self, paths: &[Vec<LocSegment>]) -> Self {
+        let asked: Vec<String> = paths.iter().map(|path| pointer(path)).collect();
+        let is_below = |one: &str, other: &str| {
+            one.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let is_asked = |place: &str| asked.iter().any(|path| is_below(place, path) || is_below(path, place));
+        let mut kept = Self { is_cut: self.is_cut, ..Self::default() };
+        for place in self.pointers.iter().filter(|place| is_asked(place)) {
+            kept.bytes += place.len() + 2;
+            kept.pointers.insert(place.clone());
+        }
+        kept
+    }
+
     /// The places, and `...` last where there are more.
     pub fn texts(&self) -> impl Iterator<Item = &str> {
         let cut = self.is_cut.then_some("...");

@@ -13,6 +13,7 @@
 //! | how an attempt is repeated through changes of the leader | `retry` |
 //! | linearizable reads, cursors and pages | `read` |
 //! | earlier revisions, their retention | `history` |
+//! | many configs at once, now or as of a revision | `read_many` |
 //! | watches | `watch` |
 //! | forming the cluster, readiness, changes of the members | `membership` |
 //! | the feature level of the cluster, and which levels the members know | `feature_level` |
@@ -62,6 +63,7 @@ pub mod metrics;
 mod origin;
 pub mod quota;
 pub(crate) mod read;
+pub mod read_many;
 mod redaction;
 mod request;
 mod retry;

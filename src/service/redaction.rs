@@ -108,7 +108,7 @@ impl Redaction {
         Arc::new(Config { data, ..Config::clone(config) })
     }
 
-    fn is_nothing(&self) -> bool {
+    pub(super) fn is_nothing(&self) -> bool {
         matches!(self, Self::Nothing)
     }
 }
@@ -170,6 +170,31 @@ impl Service {
             let mut places = RedactedPlaces::default();
             let shown = configs.iter().map(|config| redaction.config(config, &mut places)).collect();
             (shown, places)
+        };
+        if bytes <= INLINE_BYTES_MAX {
+            return Ok(work());
+        }
+        let deadline = Instant::now() + self.inner.options.read_timeout;
+        self.inner.cpu_pool.run(Weight::List, deadline, move |_| work()).await
+    }
+
+    /// Configs of several definitions as a caller is shown them, each with the number that it was given with, and the
+    /// places of what is not shown.
+    ///
+    /// # Errors
+    /// When they were not redacted in time.
+    pub(super) async fn redact_each(
+        &self,
+        configs: Vec<(usize, Redaction, Arc<Config>)>,
+    ) -> Result<(Vec<(usize, Arc<Config>)>, RedactedPlaces), Refusal> {
+        let bytes =
+            configs.iter().map(|(_, _, config)| config.data.len()).fold(0_usize, usize::saturating_add);
+        let work = move || {
+            let mut places = RedactedPlaces::default();
+            let shown = |(number, redaction, config): &(usize, Redaction, Arc<Config>)| {
+                (*number, redaction.config(config, &mut places))
+            };
+            (configs.iter().map(shown).collect(), places)
         };
         if bytes <= INLINE_BYTES_MAX {
             return Ok(work());
@@ -360,17 +385,6 @@ impl Service {
             }
         }
         Ok(())
-    }
-
-    /// Whether a list of a definition's configs can be filtered by a path of this text, which decides what a parameter of
-    /// this name means.
-    #[must_use]
-    pub fn is_indexed(&self, principal: &Principal, definition: &str, path: &str) -> bool {
-        principal.authorize(Verb::Read, Some(definition)).is_ok()
-            && self
-                .applied()
-                .definition(definition)
-                .is_some_and(|found| found.definition.slot(path).is_some())
     }
 
     /// Whether an event has data that a caller may not be shown.

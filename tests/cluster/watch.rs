@@ -282,3 +282,31 @@ async fn many_watches_cost_little() {
         .await;
     }
 }
+
+/// A node that has just been started has an older state than the cluster: that a revision is not known to it says
+/// nothing of whether there is one.
+#[tokio::test]
+async fn a_local_watch_on_a_node_that_is_behind_waits_and_never_expires() {
+    let mut cluster = Cluster::start("watch-behind").await;
+    define(&cluster.client(1), "d").await;
+    for turn in 0..3 {
+        let behind = cluster.followers().await[turn % 2];
+        cluster.node(behind).kill();
+        let leader =
+            cluster.leader_on(&[1, 2, 3].into_iter().filter(|id| *id != behind).collect::<Vec<_>>()).await;
+        for n in 0..50 {
+            set(&cluster.client(leader), "d", &format!("k{n}"), &json!({"turn": turn})).await;
+        }
+        let last = cluster.client(leader).get(&config("d", "k49")).insist().await.expect(200).revision();
+        cluster.node(behind).start().await;
+        let from = (last + 1).to_string();
+        let path = format!("/api/v1/watch?consistency=local&from={from}");
+        let client = cluster.client(behind);
+        eventually("the watch begins", async || {
+            let status = client.get(&path).open().await?.status().as_u16();
+            assert!([200, 503].contains(&status), "{status}: a client would throw its state away");
+            check(status == 200, || status.to_string())
+        })
+        .await;
+    }
+}

@@ -5,6 +5,7 @@
 
 use std::{
     future::{Future, IntoFuture},
+    io::Read as _,
     net::{IpAddr, Ipv4Addr},
     path::{Path, PathBuf},
     pin::Pin,
@@ -12,6 +13,7 @@ use std::{
 };
 
 use concord::peer::tls::client::{Roots, config};
+use flate2::read::GzDecoder;
 use http::Method;
 use serde_json::Value;
 
@@ -40,6 +42,21 @@ pub(crate) struct Call {
     query: Vec<(String, String)>,
     headers: Vec<(String, String)>,
     body: Option<Vec<u8>>,
+}
+
+/// A body as it was before it was compressed.
+fn decoded(coding: Option<&str>, bytes: &[u8]) -> Vec<u8> {
+    let mut text = Vec::new();
+    match coding {
+        None => text.extend_from_slice(bytes),
+        Some("gzip") => {
+            GzDecoder::new(bytes).read_to_end(&mut text).expect("gzip");
+        }
+        Some("br") => brotli::BrotliDecompress(&mut &*bytes, &mut text).expect("brotli"),
+        Some("zstd") => zstd::stream::copy_decode(bytes, &mut text).expect("zstd"),
+        Some(other) => panic!("an unknown coding: {other}"),
+    }
+    text
 }
 
 impl Client {
@@ -180,7 +197,9 @@ impl Call {
         let asked = self.asked();
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let path = response.url().path().to_owned();
-        let text = response.text().await.map_err(|error| self.lost(&error))?;
+        let bytes = response.bytes().await.map_err(|error| self.lost(&error))?;
+        let coding = headers.get("content-encoding").and_then(|value| value.to_str().ok());
+        let text = String::from_utf8_lossy(&decoded(coding, &bytes)).into_owned();
         // Another process may have taken the port of a node that ended.
         if headers.contains_key("x-concord-node")
             && let Err(why) = document::check(&self.method, &path, status, &headers, &text)

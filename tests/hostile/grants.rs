@@ -108,6 +108,13 @@ fn cases() -> Vec<Case> {
             &[404],
         ),
         case(Method::GET, ACROSS, &["read"], null(), &[200]),
+        case(
+            Method::POST,
+            "/api/v1/read",
+            &["read"],
+            json!({"configs": [{"config_definition_key": OURS, "config_key": "k"}]}),
+            &[200],
+        ),
         case(Method::GET, "/api/v1/watch", &["read"], null(), &[200]),
         case(Method::GET, "/api/v1/changes", &["read"], null(), &[304]),
         case(Method::GET, "/api/v1/audit", &["audit"], null(), &[200]),

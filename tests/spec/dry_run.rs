@@ -12,7 +12,9 @@ const DRY: [(&str, &str); 1] = [("dry_run", "true")];
 fn same(tried: &Answer, done: &Answer) {
     assert_eq!((tried.status, &tried.body), (done.status, &done.body), "{tried:?} {done:?}");
     assert_eq!(tried.header("x-concord-dry-run"), if tried.status < 300 { "true" } else { "" }, "{tried:?}");
-    assert_eq!((tried.header("etag"), tried.header("last-modified")), ("", ""), "{tried:?}");
+    // A refusal for a version names the one that there is.
+    let etag = if tried.status == 412 { done.header("etag") } else { "" };
+    assert_eq!((tried.header("etag"), tried.header("last-modified")), (etag, ""), "{tried:?}");
     assert_eq!(done.header("x-concord-dry-run"), "");
 }
 

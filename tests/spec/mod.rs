@@ -28,6 +28,7 @@ mod polls;
 mod preconditions;
 mod races;
 mod reads;
+mod replies;
 mod schema_change;
 mod schemas;
 mod sorting;
@@ -68,6 +69,7 @@ async fn shared() -> &'static Cluster {
             assert!(!failed_before, "the shared cluster did not start; see the first failure");
             // No test here ends a node, so a slow election costs nothing, and a needless one is avoided.
             let options = Options::default()
+                .with("CONCORD_CORS_ORIGINS", "https://a.example,http://localhost:3000")
                 .with("CONCORD_HEARTBEAT_MS", "200")
                 .with("CONCORD_ELECTION_MIN_MS", "2000")
                 .with("CONCORD_ELECTION_MAX_MS", "3000")

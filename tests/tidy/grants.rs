@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::{SRC, Source, Token, assert_none, syntax::named_paths};
 
 /// Methods of the service that ask nobody who calls, and why they need not.
-const FOR_ANYBODY: [(&str, &str); 26] = [
+const FOR_ANYBODY: [(&str, &str); 27] = [
     ("admit_credential", "before there is a principal"),
     ("answer_levels", "calls between nodes: the feature levels"),
     ("audit", "what is recorded; pages of it name a principal"),
@@ -24,6 +24,7 @@ const FOR_ANYBODY: [(&str, &str); 26] = [
     ("node_connections", "counts"),
     ("open_metrics", "a listener that the operator chooses: sizes and times"),
     ("peers", "calls between nodes"),
+    ("project", "parts of what the caller was given"),
     ("ready", "a probe: no records"),
     ("reservation", "memory"),
     ("revision", "a number that every answer bears"),

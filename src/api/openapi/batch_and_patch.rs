@@ -55,7 +55,7 @@ pub(super) fn operations() -> Vec<Entry> {
                  says so.",
             )
             .parameters(DRY_RUN_WRITE_PARAMETERS)
-            .parameters(&["If-Match"])
+            .parameters(&["If-Match", "unless_tag"])
             .bodies("A patch of one of these types.", vec![(MERGE_PATCH, "MergePatch", merge), (JSON_PATCH, "JsonPatch", steps)])
             .success(200, "config updated", ("Changed", json!({ "port": 8080 })), &changed)
             .refusals(WRITE_REFUSALS)
@@ -71,7 +71,7 @@ pub(super) fn operations() -> Vec<Entry> {
             )
             .parameters(DRY_RUN_WRITE_PARAMETERS)
             .body("Batch", example_batch())
-            .success(200, "batch applied", ("Batched", example_results()), &["X-Concord-Dry-Run"])
+            .success(200, "batch applied", ("Batched", example_results()), &["X-Concord-Dry-Run", "Warning"])
             .refusals(WRITE_REFUSALS)
             .refusals(&[404, 409, 412, 507]),
     ]

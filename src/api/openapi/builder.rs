@@ -27,7 +27,9 @@ pub(super) const READ_PARAMETERS: &[&str] = &["consistency", "max_staleness_ms",
 /// The refusals of every read.
 pub(super) const READ_REFUSALS: &[u16] = &[422, 429, 503, 504];
 /// The refusals of every write.
-pub(super) const WRITE_REFUSALS: &[u16] = &[413, 422, 429, 503, 504];
+pub(super) const WRITE_REFUSALS: &[u16] = &[413, 415, 422, 429, 503, 504];
+/// The headers of an answer that may be compressed.
+pub(super) const CODED: &[&str] = &["Content-Encoding", "Vary"];
 /// The parameters of every write.
 pub(super) const WRITE_PARAMETERS: &[&str] = &["Idempotency-Key", "X-Change-Reason"];
 /// The parameters of a write that has a dry run.
@@ -48,6 +50,9 @@ pub(super) fn describe(method: HttpMethod, path: &'static str, tag: &str, id: &s
         operation = operation.parameter_ref(parameter(name));
     }
     operation = operation.parameter_ref(parameter("X-Request-ID"));
+    if path.starts_with("/api/") && tag != "watch" {
+        operation = operation.parameter_ref(parameter("pretty"));
+    }
     Entry { method, path, operation }
 }
 
@@ -148,6 +153,12 @@ impl Entry {
                 .responses
                 .entry("429".into())
                 .or_insert_with(|| refusals::refusal(429).into());
+            // Of `pretty`, which every answer takes.
+            operation
+                .responses
+                .responses
+                .entry("422".into())
+                .or_insert_with(|| refusals::refusal(422).into());
         } else {
             for response in operation.responses.responses.values_mut() {
                 if let RefOr::T(response) = response {

@@ -75,6 +75,13 @@ fn all() -> Vec<(&'static str, &'static str, ObjectBuilder)> {
              `reveal`: JSON pointers as URI fragments, each once, and `...` where there are more.",
             text().pattern(Some("^#")),
         ),
+        ("Accept-Encoding", "The codings in which bodies of requests are taken.", text()),
+        (
+            "Content-Encoding",
+            "How the body is compressed, where it is.",
+            text().enum_values(Some(["gzip", "br", "zstd"])),
+        ),
+        ("Vary", "The headers of the request that decided how the answer is sent.", text()),
         (
             "X-Concord-Next-From",
             "The `from` with which the caller goes on: every requested change before it has been returned.",

@@ -11,7 +11,8 @@ use utoipa::openapi::{
 
 use super::{
     builder::{
-        DRY_RUN_WRITE_PARAMETERS, Entry, READ_PARAMETERS, READ_REFUSALS, REDACTED, WRITE_REFUSALS, describe,
+        CODED, DRY_RUN_WRITE_PARAMETERS, Entry, READ_PARAMETERS, READ_REFUSALS, REDACTED, WRITE_REFUSALS,
+        describe,
     },
     configs,
     schemas::{
@@ -77,7 +78,7 @@ fn history(path: &'static str, id: &str, summary: &str, payload: (&str, Value)) 
         )
         .parameters(&["before", "limit"])
         .parameters(READ_PARAMETERS)
-        .success(200, "history found", payload, &["Link", REDACTED])
+        .success(200, "history found", payload, &[&["Link", REDACTED], CODED].concat())
         .refusals(READ_REFUSALS)
         .refusals(&[404, 410, 429])
 }
@@ -106,7 +107,7 @@ pub(super) fn operations() -> Vec<Entry> {
         )
         .description("The data must fit the current schema. A deleted config is created again.")
         .parameters(DRY_RUN_WRITE_PARAMETERS)
-        .parameters(&["If-Match", "create_only"])
+        .parameters(&["If-Match", "unless"])
         .body("Rollback", json!({ "revision": 41 }))
         .success(200, "config rolled back", ("Data", configs::example_data()), &restored[1..])
         .success(201, "config restored", ("Data", configs::example_data()), &restored)

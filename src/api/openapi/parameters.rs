@@ -17,7 +17,13 @@ use crate::model::limits::{
 
 /// Adds all parameters to the components.
 pub(super) fn add_to(mut components: ComponentsBuilder, limits: &Limits) -> ComponentsBuilder {
-    let parameters = [path_parameters(), list_parameters(limits), other_parameters(), header_parameters()];
+    let parameters = [
+        path_parameters(),
+        list_parameters(limits),
+        other_parameters(),
+        naming_parameters(),
+        header_parameters(),
+    ];
     for (name, parameter) in parameters.into_iter().flatten().chain([("filters", filters())]) {
         components = components.parameter(name, parameter);
     }
@@ -52,10 +58,23 @@ fn other_parameters() -> Vec<(&'static str, Parameter)> {
     let query =
         |id, name, about, schema: RefOr<Schema>| (id, parameter(name, ParameterIn::Query, about, schema));
     let plain = |name, about, schema: ObjectBuilder| query(name, name, about, schema.into());
-    let keys = || ArrayBuilder::new().items(key()).max_items(Some(WATCH_KEYS_MAX)).into();
-    let patterns = || ArrayBuilder::new().items(pattern_of_keys()).max_items(Some(LIST_PATTERNS_MAX)).into();
     let flag = || ObjectBuilder::new().schema_type(Type::Boolean).default(Some(json!(false)));
     vec![
+        plain("pretty", "`true` indents the JSON of the answer.", flag()),
+        plain("upsert", "`true` creates the config where there is none; without a condition only.", flag()),
+        plain(
+            "include",
+            "`revision` adds its revision to each record. In a list of configs that has an index of this name, that is \
+             a filter, and `$include` is this parameter.",
+            text().enum_values(Some(["revision"])),
+        ),
+        plain(
+            "fields",
+            "Paths of members with commas between, such as `db.port,name`: `data` has these only. A backslash stands \
+             before a dot, comma or backslash of a name. In a list of configs that has an index of this name, that is a \
+             filter, and `$fields` is this parameter.",
+            text().min_length(Some(1)),
+        ),
         plain("dry_run", "`true` answers as the write would be answered, and stores nothing.", flag()),
         plain(
             "revision",
@@ -100,6 +119,16 @@ fn other_parameters() -> Vec<(&'static str, Parameter)> {
             "Seconds to wait for a change.",
             integer(0).maximum(Some(f64::from(POLL_WAIT_MAX_S))).default(Some(json!(POLL_WAIT_DEFAULT_S))),
         ),
+    ]
+}
+
+/// The query parameters that name definitions and configs.
+fn naming_parameters() -> Vec<(&'static str, Parameter)> {
+    let query =
+        |id, name, about, schema: RefOr<Schema>| (id, parameter(name, ParameterIn::Query, about, schema));
+    let keys = || ArrayBuilder::new().items(key()).max_items(Some(WATCH_KEYS_MAX)).into();
+    let patterns = || ArrayBuilder::new().items(pattern_of_keys()).max_items(Some(LIST_PATTERNS_MAX)).into();
+    vec![
         query(
             "definition",
             "definition",
@@ -234,14 +263,28 @@ fn header_parameters() -> Vec<(&'static str, Parameter)> {
         header(
             "If-Match",
             "If-Match",
-            "The `ETag` that the record must have, or `*` for any existing record.",
-            text().pattern(Some("^(\\*|(W/)?\"[!#-~]*\")$")),
+            "Entity tags with commas between, one of which must be the `ETag` of the record, or `*` for any existing \
+             record. A weak tag matches no write.",
+            text().pattern(Some("^(\\*|(W/)?\"[!#-~]*\"(, ?(W/)?\"[!#-~]*\")*)$")),
         ),
         header(
             "If-None-Match",
             "If-None-Match",
             "Entity tags that the caller has: 304 when one of them is current.",
             text(),
+        ),
+        header(
+            "unless",
+            "If-None-Match",
+            "`*` creates, and fails when the record exists; entity tags with commas between: fails when the record has \
+             one of them.",
+            text().pattern(Some("^(\\*|(W/)?\"[!#-~]*\"(, ?(W/)?\"[!#-~]*\")*)$")),
+        ),
+        header(
+            "unless_tag",
+            "If-None-Match",
+            "Entity tags with commas between: fails when the record has one of them.",
+            text().pattern(Some("^(W/)?\"[!#-~]*\"(, ?(W/)?\"[!#-~]*\")*$")),
         ),
         header(
             "create_only",

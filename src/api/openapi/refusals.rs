@@ -37,7 +37,7 @@ const fn refusal_of(
     Refusal { status, name, kind, about, headers }
 }
 
-static REFUSALS: [Refusal; 14] = [
+static REFUSALS: [Refusal; 15] = [
     refusal_of(
         401,
         "Unauthorized",
@@ -66,8 +66,8 @@ static REFUSALS: [Refusal; 14] = [
         412,
         "PreconditionFailed",
         "precondition_failed",
-        "The condition of the request does not hold.",
-        &[],
+        "The condition of the request does not hold. `ETag` has the version of the record that there is.",
+        &["ETag"],
     ),
     refusal_of(
         413,
@@ -75,6 +75,13 @@ static REFUSALS: [Refusal; 14] = [
         "payload_too_large",
         "The body, the data or the schema is larger than its limit.",
         &[],
+    ),
+    refusal_of(
+        415,
+        "UnsupportedCoding",
+        "unsupported_coding",
+        "The body is encoded in a way that is not supported.",
+        &["Accept-Encoding"],
     ),
     refusal_of(
         422,

@@ -10,8 +10,8 @@ use utoipa::openapi::{
 
 use super::{
     builder::{
-        DRY_RUN_WRITE_PARAMETERS, Entry, READ_PARAMETERS, READ_REFUSALS, RECORD_HEADERS, WRITE_REFUSALS,
-        describe,
+        CODED, DRY_RUN_WRITE_PARAMETERS, Entry, READ_PARAMETERS, READ_REFUSALS, RECORD_HEADERS,
+        WRITE_REFUSALS, describe,
     },
     schemas::{
         Field, Named, closed, example_schema, format_assertion, integer, key, location, nullable, open,
@@ -30,7 +30,7 @@ fn part(path: &'static str, id: &str, summary: &str, message: &str, payload: (&s
     describe(Get, path, TAG, id, summary)
         .parameters(&["If-None-Match"])
         .parameters(READ_PARAMETERS)
-        .success(200, message, payload, RECORD_HEADERS)
+        .success(200, message, payload, &[RECORD_HEADERS, CODED].concat())
         .response(304, "The caller has the current version.", None, RECORD_HEADERS)
         .refusals(READ_REFUSALS)
         .refusals(&[404])
@@ -57,7 +57,7 @@ pub(super) fn operations() -> Vec<Entry> {
                  adds the report: a config that does not fit stays unchanged, and must fit when it is next written.",
             )
             .parameters(DRY_RUN_WRITE_PARAMETERS)
-            .parameters(&["If-Match", "policy"])
+            .parameters(&["If-Match", "unless_tag", "policy"])
             .body("NewRules", schema())
             .success(200, "schema stored", ("RulesChange", stored), &schema_headers)
             .refusals(WRITE_REFUSALS)
@@ -71,7 +71,7 @@ pub(super) fn operations() -> Vec<Entry> {
                  removes the constraint.",
             )
             .parameters(DRY_RUN_WRITE_PARAMETERS)
-            .parameters(&["If-Match"])
+            .parameters(&["If-Match", "unless_tag"])
             .body("NewUniquePaths", example_paths())
             .success(200, "unique paths stored", unique(), &unique_headers)
             .refusals(WRITE_REFUSALS)

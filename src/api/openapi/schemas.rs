@@ -110,6 +110,11 @@ pub(super) fn times() -> [Field; 2] {
     [("created_at", time().into()), ("modified_at", time().into())]
 }
 
+/// The revision of a record, which it has where the caller asks for it.
+pub(super) fn included_revision() -> Field {
+    ("revision", integer(1).description(Some("with `include=revision`")).into())
+}
+
 /// A JSON schema, or null for none.
 pub(super) fn schema_or_null() -> ObjectBuilder {
     nullable(Type::Object)

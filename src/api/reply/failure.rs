@@ -24,7 +24,12 @@ pub(super) fn plain((status, kind): (StatusCode, &'static str), code: Code, msg:
 }
 
 pub(super) fn failure_body(kind: &'static str, code: Code, violations: &[Violation]) -> String {
-    let items: Vec<Value> = violations
+    json!({ "status": "FAILURE", "errors": items(kind, code, violations) }).to_string()
+}
+
+/// The items of `errors`.
+pub(super) fn items(kind: &'static str, code: Code, violations: &[Violation]) -> Vec<Value> {
+    violations
         .iter()
         .map(|violation| {
             let code = code.at(&violation.loc).name();
@@ -34,8 +39,7 @@ pub(super) fn failure_body(kind: &'static str, code: Code, violations: &[Violati
             }
             item
         })
-        .collect();
-    json!({ "status": "FAILURE", "errors": items }).to_string()
+        .collect()
 }
 
 pub(super) fn shape_response(details: &[Detail]) -> Response {

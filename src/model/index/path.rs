@@ -42,6 +42,13 @@ pub enum Step {
 type Char = (char, bool);
 
 impl IndexPath {
+    /// The names of its members; `None` of a pattern.
+    #[must_use]
+    pub fn into_members(self) -> Option<Vec<String>> {
+        let name = |step| if let Step::Member(name) = step { Some(name) } else { None };
+        self.steps.into_iter().map(name).collect()
+    }
+
     /// Parses a path that may be a pattern.
     ///
     /// # Errors

@@ -27,7 +27,7 @@ mod files;
 mod leadership;
 mod line;
 mod page;
-mod targets;
+pub(in crate::service) mod targets;
 pub mod verify;
 mod writer;
 

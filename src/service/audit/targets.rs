@@ -21,6 +21,14 @@ pub fn observe<F: Future>(targets: Targets, request: F) -> impl Future<Output = 
     TARGETS.scope(targets, request)
 }
 
+/// Names a definition that a read is about.
+pub(in crate::service) fn name_read(definition: &str) {
+    // Without a log there is nobody to tell.
+    let _unobserved = TARGETS.try_with(|targets| {
+        targets.lock().unwrap_or_else(PoisonError::into_inner).add_definition(definition);
+    });
+}
+
 /// Names what a write is about.
 pub(in crate::service) fn name(write: &Write) {
     // Without a log there is nobody to tell.

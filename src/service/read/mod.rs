@@ -7,6 +7,7 @@
 //! | How is a list answered, its first page and the later ones? | `list` |
 //! | How does a page come from the node that holds its state? | `page` |
 //! | What is in a cursor? | `cursor` |
+//! | Which parts of a record does an answer have? Is a parameter one of a list, or a filter? | `parts` |
 //! | Which states are retained for cursors, and for how long? | `pinned` |
 //! | How is a list at an earlier revision answered? | `earlier` |
 //! | Which query is a list, and what does it find? | `query` |
@@ -23,6 +24,7 @@ pub(crate) mod cursor;
 pub(super) mod earlier;
 pub(crate) mod list;
 mod page;
+mod parts;
 pub(super) mod pinned;
 mod query;
 pub(crate) mod records;

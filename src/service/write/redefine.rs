@@ -324,17 +324,14 @@ impl Service {
     /// read them.
     ///
     /// # Errors
-    /// *Undecided*: the schema is stored, and the report failed.
+    /// Why there is no report. The schema is stored all the same, so this is no refusal of the request.
     pub async fn breaking(&self, principal: &Principal, new: NewSchema) -> Result<Option<Tried>, Refusal> {
         if principal.authorize(Verb::Read, Some(&new.key)).is_err() {
             return Ok(None);
         }
-        let stored = |refusal| {
-            Refusal::Undecided(format!("the schema is stored, but there is no report on it: {refusal:?}"))
-        };
-        let consensus = self.consensus_or_refusal().map_err(stored)?;
+        let consensus = self.consensus_or_refusal()?;
         let report = self.report(consensus.state(), Write::SetSchema(new)).await;
-        report.map(|(tried, _)| Some(tried)).map_err(stored)
+        report.map(|(tried, _)| Some(tried))
     }
 
     /// Validates a change except for its configs. Returns the state that the configs are to be checked in.

@@ -276,10 +276,7 @@ fn holds_by_reading(data: &Value, case: &Case, operator: &str, text: &str) -> Op
 pub(super) fn holds_of_values(found: &[&Value], kinds: &[&str], operator: &str, text: &str) -> Option<bool> {
     let elements: Vec<&Value> = found
         .iter()
-        .flat_map(|value| match value {
-            Value::Array(elements) => elements.iter().collect(),
-            other => vec![*other],
-        })
+        .flat_map(|value| value.as_array().map_or_else(|| vec![*value], |elements| elements.iter().collect()))
         .collect();
     let any_equal =
         |values: &[Value]| elements.iter().any(|one| values.iter().any(|value| equal(one, value)));
@@ -306,7 +303,7 @@ pub(super) fn holds_of_values(found: &[&Value], kinds: &[&str], operator: &str, 
         "lt" => ordered(&[Ordering::Less]),
         "prefix" if !kinds.is_empty() && !kinds.contains(&"string") => None,
         "prefix" => Some(elements.iter().any(|one| one.as_str().is_some_and(|one| one.starts_with(text)))),
-        _ => Some(!found.is_empty() == (text == "true")),
+        _ => Some(found.is_empty() != (text == "true")),
     }
 }
 
