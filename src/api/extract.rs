@@ -95,7 +95,7 @@ impl Params {
     }
 
     /// Whether the write is a dry run: validated and answered, not stored.
-    fn dry_run(&self) -> Result<bool, Problem> {
+    pub(super) fn dry_run(&self) -> Result<bool, Problem> {
         match self.get("dry_run") {
             None | Some("false") => Ok(false),
             Some("true") => Ok(true),

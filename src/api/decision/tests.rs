@@ -118,6 +118,30 @@ async fn without_a_setting_only_writes_backups_and_the_log_itself_are_recorded()
 }
 
 #[tokio::test]
+async fn a_dry_run_is_not_taken_for_the_write() {
+    let directory = tempfile::tempdir().unwrap();
+    let service = audited_service(directory.path(), options(directory.path(), &["*"]));
+    let api = Api::new(service.clone());
+    let path = "/api/v1/config_definition/app/config/prod";
+    let cases = [
+        ("DELETE", "", false),
+        ("DELETE", "?dry_run=true", true),
+        ("DELETE", "?x=1&dry_run=true", true),
+        ("DELETE", "?dry_run=false", false),
+        ("DELETE", "?dry_run=yes", false),
+        ("GET", "?dry_run=true", false),
+    ];
+    for (method, query, _) in cases {
+        drop(api.handle(request(method, &format!("{path}{query}"))).await);
+    }
+    let lines = lines_of(&service, directory.path()).await;
+    assert_eq!(lines.len(), cases.len());
+    for (line, (method, query, expected)) in lines.iter().zip(cases) {
+        assert_eq!(line.get("dry_run"), expected.then_some(&true.into()), "{method} {query}: {line}");
+    }
+}
+
+#[tokio::test]
 async fn a_write_names_what_its_body_is_about() {
     let directory = tempfile::tempdir().unwrap();
     let service = audited_service(directory.path(), options(directory.path(), &[]));

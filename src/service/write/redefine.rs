@@ -80,7 +80,9 @@ pub(super) fn set_schema(
         .and_then(|compiled| {
             let indexes = &found.definition.indexes;
             let paths = index::check_paths(indexes, value, indexes.len()).map_err(Invalid::Violations)?;
-            secrets.check_paths(compiled.as_deref().and_then(Schema::secrets), &paths)
+            let places = compiled.as_deref().and_then(Schema::secrets);
+            secrets.check_comparisons(places)?;
+            secrets.check_paths(places, &paths)
         });
     rejection_first(&precondition, checked)?;
     let fits = new.force || precondition.is_err() || value.is_some_and(accepts_any);
