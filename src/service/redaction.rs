@@ -117,8 +117,7 @@ impl Service {
         state: &State,
         (definition, at): (&str, Revision),
     ) -> Result<Redaction, Refusal> {
-        let may_all =
-            principal.key.is_none() || principal.authorize(Verb::Reveal, Some(definition)).is_ok();
+        let may_all = principal.key.is_none() || principal.authorize(Verb::Reveal, Some(definition)).is_ok();
         if may_all || (at != Revision::MAX && crate::sabotage::is("past-not-redacted")) {
             return Ok(Redaction::Nothing);
         }

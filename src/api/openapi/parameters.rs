@@ -67,7 +67,12 @@ fn other_parameters() -> Vec<(&'static str, Parameter)> {
         ),
         query("audit_before", "before", "Newest first, before the line with this number.", integer(0).into()),
         query("audit_key", "key", "Only lines of this key.", text().into()),
-        query("audit_definition", "definition", "Only lines that name this definition; empty for all.", text().into()),
+        query(
+            "audit_definition",
+            "definition",
+            "Only lines that name this definition; empty for all.",
+            text().into(),
+        ),
         plain("since", "Only lines from this time on, as RFC 3339 has it.", time()),
         plain("until", "Only lines before this time, as RFC 3339 has it.", time()),
         plain("outcome", "Only lines with this outcome: `ok`, or the type of an error.", text()),

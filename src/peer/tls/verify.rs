@@ -28,11 +28,7 @@ struct Rules {
 }
 
 impl Rules {
-    fn check(
-        &self,
-        shown: &CertificateDer<'_>,
-        others: &[CertificateDer<'_>],
-    ) -> Result<NodeName, Error> {
+    fn check(&self, shown: &CertificateDer<'_>, others: &[CertificateDer<'_>]) -> Result<NodeName, Error> {
         if [shown].into_iter().chain(others).any(|certificate| self.revoked.has(certificate)) {
             return Err(CertificateError::Revoked.into());
         }

@@ -41,7 +41,11 @@ async fn what_was_written_to_a_definition_that_is_gone_is_not_shown_by_the_schem
     assert_eq!(shown(&blind, first).await, (false, vec!["#".into()]), "created again, without the mark");
     assert_eq!(shown(&blind, second).await, (true, vec![]), "the new one has no mark");
     let later = second + 1000;
-    assert_eq!(shown(&blind, later).await, (false, vec!["#".into()]), "this node does not know the schema yet");
+    assert_eq!(
+        shown(&blind, later).await,
+        (false, vec!["#".into()]),
+        "this node does not know the schema yet"
+    );
     for at in [first, second, later] {
         assert_eq!(shown(&seeing, at).await, (true, vec![]), "{at}");
     }

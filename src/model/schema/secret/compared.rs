@@ -52,7 +52,8 @@ pub(super) fn compares(graph: &Graph<'_>, kept: &BTreeMap<usize, usize>) -> bool
             }
         }
         for (place, next) in elements(comparing) {
-            let met = elements(marking).filter(|(known, _)| place.is_none() || known.is_none() || place == *known);
+            let met =
+                elements(marking).filter(|(known, _)| place.is_none() || known.is_none() || place == *known);
             pending.extend(met.map(|(_, id)| (next, id)));
             if pending.len() - before > PAIRS_MAX {
                 return true;
