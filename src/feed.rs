@@ -63,6 +63,8 @@ pub enum RecordChange {
         is_new: bool,
         /// After the change; `None` when it was deleted.
         after: Option<Arc<Definition>>,
+        /// The number of configs that were deleted with it, where that is known.
+        deleted_configs: Option<u64>,
     },
     /// A config.
     Config {
@@ -118,10 +120,22 @@ impl Event {
 
     /// The event of a change; `name` returns the key of a definition by its id.
     fn of(change: &Change, mut name: impl FnMut(Revision) -> Option<Key>) -> Option<Self> {
+        let deleted = |sought: Revision| {
+            change.edits.iter().find_map(|edit| {
+                if let Edit::Deleted { definition, configs } = edit
+                    && *definition == sought
+                {
+                    return Some(*configs);
+                }
+                None
+            })
+        };
         let item = |edit: &Edit| match edit {
             Edit::Definition { before, after } => {
-                let key = after.as_ref().or(before.as_ref())?.key.clone();
-                Some(RecordChange::Definition { key, is_new: before.is_none(), after: after.clone() })
+                let any = after.as_ref().or(before.as_ref())?;
+                let deleted_configs = if after.is_none() { deleted(any.id) } else { None };
+                let (key, after) = (any.key.clone(), after.clone());
+                Some(RecordChange::Definition { key, is_new: before.is_none(), after, deleted_configs })
             }
             Edit::Config { definition, before, after } => {
                 let key = after.as_ref().or(before.as_ref())?.key.clone();
@@ -134,6 +148,7 @@ impl Event {
                 })
             }
             Edit::Reindexed { .. }
+            | Edit::Deleted { .. }
             | Edit::Entries { .. }
             | Edit::Building { .. }
             | Edit::Remember(_)
@@ -161,6 +176,16 @@ impl Event {
             }
         };
         self.items.iter().map(|each| ITEM_BYTES + item(each)).sum()
+    }
+
+    /// The bytes of its configs' data before it, as far as known.
+    #[must_use]
+    pub fn bytes_before(&self) -> usize {
+        let item = |item: &RecordChange| match item {
+            RecordChange::Config { before: Before::Known(config), .. } => config.data.len(),
+            RecordChange::Config { .. } | RecordChange::Definition { .. } => 0,
+        };
+        self.items.iter().map(item).sum()
     }
 
     /// Its configs with the entries of a definition's indexes; `make` computes them unless the last call was for the same
@@ -198,6 +223,7 @@ pub(crate) fn events(changes: &[Arc<Change>], state: &State) -> Vec<Arc<Event>> 
                 }
                 Edit::Definition { .. }
                 | Edit::Reindexed { .. }
+                | Edit::Deleted { .. }
                 | Edit::Entries { .. }
                 | Edit::Building { .. }
                 | Edit::Config { .. }

@@ -119,6 +119,10 @@ pub struct TimeArgs {
     /// The longest election timeout of a follower, in milliseconds; also the leader's lease
     #[arg(long, env = "CONCORD_ELECTION_MAX_MS", default_value_t = 900, value_name = "MS")]
     pub election_max_ms: u64,
+    /// Answers reads with `consistency=lease`: set it on all members, or on none
+    #[arg(long, env = "CONCORD_LEASE_READS", value_name = "BOOL", default_value_t = false,
+          num_args = 0..=1, default_missing_value = "true")]
+    pub lease_reads: bool,
     /// The process ends when its log has not moved for so long, in milliseconds: its disk hangs
     #[arg(long, env = "CONCORD_LOG_STALL_TIMEOUT_MS", default_value_t = 20_000, value_name = "MS")]
     pub log_stall_timeout_ms: u64,
@@ -467,6 +471,7 @@ impl TimeArgs {
             heartbeat_ms: self.heartbeat_ms,
             election_min_ms: self.election_min_ms,
             election_max_ms: self.election_max_ms,
+            lease_reads: self.lease_reads,
         })
     }
 }

@@ -290,6 +290,11 @@ fn changes_of_the_history() {
 }
 
 #[test]
+fn changes_of_level_2_in_the_history() {
+    wire(&StoredEdit::Deleted { definition: 5, configs: 300 }, "0605ac02");
+}
+
+#[test]
 fn places_members_and_identities() {
     wire(&Position { index: 300, raft_meta: vec![1, 2, 3] }, "ac0203010203");
     let member = Member { id: 2, api_addr: "127.0.0.1:8102".into(), peer_addr: "127.0.0.1:8202".into() };

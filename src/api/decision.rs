@@ -40,6 +40,8 @@ use crate::{
 
 /// The route of watches.
 pub(super) const WATCH: &str = "/api/v1/watch";
+/// The route of long polls.
+pub(super) const CHANGES: &str = "/api/v1/changes";
 
 /// What the audit log knows of a route.
 #[derive(Debug)]
@@ -58,7 +60,7 @@ const fn route(path: &'static str, read: Verb, write: Verb) -> Route {
 }
 
 /// All routes that need a key.
-static ROUTES: [Route; 26] = [
+static ROUTES: [Route; 27] = [
     route(DEFINITIONS, Verb::Read, Verb::Define),
     route(DEFINITION, Verb::Read, Verb::Define),
     route(SCHEMA, Verb::Read, Verb::Define),
@@ -71,6 +73,7 @@ static ROUTES: [Route; 26] = [
     route(ROLLBACK, Verb::Read, Verb::Write),
     route("/api/v1/batch", Verb::Read, Verb::Write),
     route(WATCH, Verb::Read, Verb::Read),
+    route(CHANGES, Verb::Read, Verb::Read),
     route(access_keys::KEYS, Verb::Keys, Verb::Keys),
     route(access_keys::DISABLE_ROOT, Verb::Keys, Verb::Keys),
     route(access_keys::KEY, Verb::Keys, Verb::Keys),
@@ -119,7 +122,7 @@ fn what(route: &Route, uri: &Uri) -> What {
             _ => what.set_id(&text),
         }
     }
-    if route.path == WATCH {
+    if [WATCH, CHANGES].contains(&route.path) {
         let params = Params::from_uri(uri);
         for (_, definition) in params.0.iter().filter(|(name, _)| name == "definition") {
             what.add_definition(definition);

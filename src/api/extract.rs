@@ -127,19 +127,20 @@ impl Params {
         let min_revision = errors.number(self, "min_revision");
         let level = match self.get("consistency") {
             Some("local") => Level::Local { max_staleness: staleness_ms.map(Duration::from_millis) },
-            None | Some("linearizable") => {
+            level @ (None | Some("linearizable" | "lease")) => {
                 if self.get("max_staleness_ms").is_some() {
                     errors.violations.push(query_violation(
                         "max_staleness_ms",
                         "`max_staleness_ms` needs `consistency=local`",
                     ));
                 }
-                Level::Linearizable
+                if level == Some("lease") { Level::Lease } else { Level::Linearizable }
             }
             Some(_) => {
-                errors
-                    .violations
-                    .push(query_violation("consistency", "`consistency` must be `local` or `linearizable`"));
+                errors.violations.push(query_violation(
+                    "consistency",
+                    "`consistency` must be `local`, `linearizable` or `lease`",
+                ));
                 Level::Linearizable
             }
         };

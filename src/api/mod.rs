@@ -16,7 +16,7 @@
 //! | partial updates (`PATCH`) | `patch` |
 //! | several writes as one | `batch` |
 //! | lists of changes; rollback | `history` |
-//! | changes as server-sent events | `watch` |
+//! | changes as server-sent events, or by long polls | `watch` |
 //! | pages of the audit log | `audit` |
 //! | what of a request is recorded in the audit log | `decision` |
 //! | access keys; who the caller is | `access_keys` |
@@ -346,6 +346,7 @@ fn resource_routes() -> Vec<(&'static str, MethodRouter<Service>)> {
         (ROLLBACK, post(history::rollback)),
         ("/api/v1/batch", post(batch::run)),
         (decision::WATCH, get(watch::open)),
+        (decision::CHANGES, get(watch::poll)),
         (access_keys::KEYS, get(access_keys::list).post(access_keys::create)),
         (access_keys::KEY, get(access_keys::get).patch(access_keys::change).delete(access_keys::revoke)),
         (access_keys::ROTATE, post(access_keys::rotate)),

@@ -227,7 +227,7 @@ async fn handle(State(listener): State<Listener>, request: Request<Body>) -> Res
 /// Passes a call to the service.
 async fn answer(service: &Service, call: Call, body: Bytes) -> Result<Bytes, ReceiveError> {
     match call {
-        Call::ReadIndex => Ok(service.answer_read_index().await),
+        Call::ReadIndex => Ok(service.answer_read_index(&body).await),
         Call::Clock => Ok(Service::answer_clock()),
         Call::Room => Ok(service.answer_room()),
         Call::Join => service.answer_join(body).await,
@@ -365,7 +365,7 @@ async fn serve_frames(
         let answers = framed::serve(connection, |body| consensus.receive(from, Call::Append, body));
         consensus.serve_member(from, answers).await;
     } else {
-        let answers = framed::serve(connection, |_| answer(&service, Call::ReadIndex, Bytes::new()));
+        let answers = framed::serve(connection, |body| answer(&service, Call::ReadIndex, body));
         consensus.serve_member(from, answers).await;
     }
 }

@@ -61,7 +61,9 @@ fn admit_key(service: &Service, principal: &Principal, request: &Request) -> Res
         return Ok(admitted);
     }
     match decision::route_of(request.uri().path()) {
-        Some(decision::WATCH) => admitted.watch = service.admit_open(principal, Gauge::Watches)?,
+        Some(decision::WATCH | decision::CHANGES) => {
+            admitted.watch = service.admit_open(principal, Gauge::Watches)?;
+        }
         Some(DEFINITIONS | CONFIGS) => {
             admitted.list = service.admit_open(principal, Gauge::Lists)?;
             let is_first = Params::from_uri(request.uri()).get("cursor").is_none_or(str::is_empty);

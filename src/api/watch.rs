@@ -1,4 +1,4 @@
-//! Watches: the changes as server-sent events.
+//! Watches: the changes as server-sent events, or as the answer to a long poll.
 //!
 //! ```text
 //! event: state       data: {"revision","definitions":[…],"configs":[…],"complete"}   the initial state, in parts
@@ -7,10 +7,13 @@
 //! event: error       data: the body of a refusal                                     the end of the stream
 //! ```
 //!
+//! A long poll answers with the `data` of such changes, and with the revision to go on from, in the body and in a header:
+//! 304, for nothing new, has no body.
+//!
 //! **Invariant:** an event has an `id` only when everything up to its revision has been sent, so that a caller who
 //! continues after the last id they received misses nothing and gets nothing twice.
 
-use std::{convert::Infallible, sync::Arc};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use axum::{
     body::{Body, Bytes},
@@ -32,23 +35,27 @@ use crate::{
     feed::{Before, Event, RecordChange},
     model::{
         key::Key,
+        limits::{POLL_WAIT_DEFAULT_S, POLL_WAIT_MAX_S},
         query::QueryError,
         record::{Config, Definition},
         redaction::RedactedPlaces,
     },
     service::{
-        Service,
+        RedactedEvent, Service,
         watch::{InitialChunk, Notice, Selected, Watch, WatchRequest, WatchStart},
     },
 };
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+/// The header with the revision from which a poller goes on.
+const NEXT_FROM: HeaderName = HeaderName::from_static("x-concord-next-from");
 /// Parameters that are not filters.
-const RESERVED: [&str; 12] = [
+const RESERVED: [&str; 13] = [
     "definition",
     "config_key",
     "from",
     "initial",
+    "prev",
     "page",
     "limit",
     "sort_by",
@@ -71,34 +78,83 @@ pub(super) async fn open(
     request: ReadRequest,
 ) -> Result<Response, Problem> {
     if method == Method::HEAD {
-        let allow = [(header::ALLOW, HeaderValue::from_static("GET"))];
-        return Ok((allow, Problem::MethodNotAllowed.into_response()).into_response());
+        return Ok(only_get());
     }
     let last = last_event_id(&headers)?;
-    let (consistency, begin) = request.params.with_consistency(begin(&request.params, last))?;
-    let all = |name: &str| {
-        let named = request.params.0.iter().filter(|(other, _)| other == name);
-        named.map(|(_, value)| value.clone()).collect::<Vec<_>>()
-    };
-    let is_filter = |(name, value): &&(String, String)| {
-        !RESERVED.contains(&name.as_str()) && (name != "search" || !value.is_empty())
-    };
-    let wanted = WatchRequest {
-        definitions: all("definition"),
-        configs: all("config_key"),
-        filters: request.params.0.iter().filter(is_filter).cloned().collect(),
-        start: begin,
-        consistency,
-    };
+    let wanted = wanted(&request.params, begin(&request.params, last), |name| !RESERVED.contains(&name))?;
+    let has_prev = wanted.has_prev;
     let watch = service.watch(request.principal, wanted).await?;
     let position = watch.position();
     let first = stream::once(async { Ok(Bytes::from_static(RETRY_LINE.as_bytes())) });
-    let rest = stream::unfold(watch, |mut watch: Watch| async {
-        let first = render(watch.next().await?);
-        Some((Ok::<_, Infallible>(with_ready_events(first, &mut watch)), watch))
+    let rest = stream::unfold(watch, move |mut watch: Watch| async move {
+        let first = render(watch.next().await?, has_prev);
+        Some((Ok::<_, Infallible>(with_ready_events(first, &mut watch, has_prev)), watch))
     });
     let body = Body::from_stream(first.chain(rest));
     Ok(Reply::event_stream(body).state_revision(position).into_response())
+}
+
+/// Answers a long poll.
+pub(super) async fn poll(
+    State(service): State<Service>,
+    method: Method,
+    request: ReadRequest,
+) -> Result<Response, Problem> {
+    if method == Method::HEAD {
+        // It would wait as a GET does, and tell nothing.
+        return Ok(only_get());
+    }
+    let is_filter = |name: &str| !RESERVED.contains(&name) && name != "wait";
+    let wanted = wanted(&request.params, begin(&request.params, None), is_filter)?;
+    let wait = wait(&request.params)?;
+    if wanted.start == WatchStart::InitialState {
+        let msg = "a poll begins with changes; a list, or a watch, has the current state";
+        return Err(Problem::violation(query_violation("initial", msg)));
+    }
+    let has_prev = wanted.has_prev;
+    let changes = service.poll(request.principal, wanted, wait).await?;
+    let next = changes.upto.saturating_add(1);
+    let reply = if changes.events.is_empty() {
+        Reply::not_modified()
+    } else {
+        let events = changes.events.iter();
+        let events: Vec<String> = events
+            .map(|(event, selected, redacted)| selected_json(event, selected, redacted, has_prev))
+            .collect();
+        let data = Object::new().raw("events", &format!("[{}]", events.join(",")));
+        Reply::ok("changes found", &data.value("from", &next).finish())
+    };
+    Ok(reply.header(NEXT_FROM, &next.to_string()).state_revision(changes.upto).into_response())
+}
+
+/// The refusal of HEAD: an answer that waits, or has no end, has no headers of its own.
+fn only_get() -> Response {
+    let allow = [(header::ALLOW, HeaderValue::from_static("GET"))];
+    (allow, Problem::MethodNotAllowed.into_response()).into_response()
+}
+
+/// What the parameters ask for.
+fn wanted(
+    params: &Params,
+    start: Result<WatchStart, QueryError>,
+    is_filter: impl Fn(&str) -> bool,
+) -> Result<WatchRequest, Problem> {
+    let (consistency, start) = params.with_consistency(start)?;
+    let has_prev = flag(params, "prev")?;
+    let all = |name: &str| {
+        let named = params.0.iter().filter(|(other, _)| other == name);
+        named.map(|(_, value)| value.clone()).collect::<Vec<_>>()
+    };
+    let is_filter =
+        |(name, value): &&(String, String)| is_filter(name) && (name != "search" || !value.is_empty());
+    Ok(WatchRequest {
+        definitions: all("definition"),
+        configs: all("config_key"),
+        filters: params.0.iter().filter(is_filter).cloned().collect(),
+        has_prev,
+        start,
+        consistency,
+    })
 }
 
 /// The id of the last event that the caller received; an `EventSource` that reconnects sends it.
@@ -135,40 +191,61 @@ fn begin(params: &Params, last: Option<u64>) -> Result<WatchStart, QueryError> {
     }))
 }
 
+/// A parameter that is `true` or `false`.
+fn flag(params: &Params, name: &str) -> Result<bool, Problem> {
+    match params.get(name) {
+        None | Some("false") => Ok(false),
+        Some("true") => Ok(true),
+        Some(_) => {
+            let msg = format!("`{name}` must be `true` or `false`");
+            Err(Problem::violation(query_violation(name, msg)))
+        }
+    }
+}
+
+/// How long a poll waits.
+fn wait(params: &Params) -> Result<Duration, Problem> {
+    let [seconds] = params.numbers(["wait"])?;
+    let seconds = seconds.unwrap_or(POLL_WAIT_DEFAULT_S);
+    if seconds > u64::from(POLL_WAIT_MAX_S) {
+        let msg = format!("a poll waits at most {POLL_WAIT_MAX_S} seconds");
+        return Err(Problem::violation(query_violation("wait", msg)));
+    }
+    Ok(Duration::from_secs(seconds))
+}
+
 /// Joins the first event with those that are ready, in one chunk: a watcher that lags behind then costs little more
 /// than one that does not.
-fn with_ready_events(first: Bytes, watch: &mut Watch) -> Bytes {
+fn with_ready_events(first: Bytes, watch: &mut Watch, has_prev: bool) -> Bytes {
     let may_grow = first.len() < CHUNK_BYTES;
     let Some(second) = may_grow.then(|| watch.try_next()).flatten() else { return first };
     let mut all = BytesMut::from(first);
-    all.extend_from_slice(&render(second));
+    all.extend_from_slice(&render(second, has_prev));
     while all.len() < CHUNK_BYTES
         && let Some(notice) = watch.try_next()
     {
-        all.extend_from_slice(&render(notice));
+        all.extend_from_slice(&render(notice, has_prev));
     }
     all.freeze()
 }
 
-fn render(notice: Notice) -> Bytes {
+fn render(notice: Notice, has_prev: bool) -> Bytes {
     match notice {
         Notice::State(part) => {
             let id = part.is_last.then_some(part.revision);
             sse_event("state", id, &state_json(&part)).into()
         }
-        Notice::Changes(event, Selected::All, redacted) => event
+        // Most watches ask for this, so it is rendered once for all of them.
+        Notice::Changes(event, Selected::All, redacted) if !has_prev => event
             .rendered
             .get_or_init(|| {
-                let items = event.items.iter().enumerate();
-                let items = items.map(|(number, item)| change_json(item, false, redacted.get(&number)));
-                sse_event("change", Some(event.revision), &changes_json(&event, items)).into()
+                let data = selected_json(&event, &Selected::All, &redacted, false);
+                sse_event("change", Some(event.revision), &data).into()
             })
             .clone(),
-        Notice::Changes(event, Selected::Items(places), redacted) => {
-            let items = places.iter().filter_map(|(place, has_left)| {
-                event.items.get(*place).map(|item| change_json(item, *has_left, redacted.get(place)))
-            });
-            sse_event("change", Some(event.revision), &changes_json(&event, items)).into()
+        Notice::Changes(event, selected, redacted) => {
+            let data = selected_json(&event, &selected, &redacted, has_prev);
+            sse_event("change", Some(event.revision), &data).into()
         }
         Notice::Progress(revision) => {
             let data = Object::new().value("revision", &revision).finish();
@@ -184,8 +261,24 @@ fn sse_event(name: &str, id: Option<u64>, data: &str) -> String {
     format!("event: {name}\n{id}data: {data}\n\n")
 }
 
-fn changes_json(event: &Event, items: impl Iterator<Item = String>) -> String {
-    let items: Vec<String> = items.collect();
+/// An event, or the part of it that was selected.
+fn selected_json(event: &Event, selected: &Selected, redacted: &RedactedEvent, has_prev: bool) -> String {
+    let item = |place: usize, has_left: bool| {
+        let item = event.items.get(place)?;
+        let object = change_json(item, has_left, redacted.after.get(&place));
+        Some(match item {
+            RecordChange::Config { before, .. } if has_prev => {
+                with_prev(object, before, redacted.before.get(&place)).finish()
+            }
+            RecordChange::Config { .. } | RecordChange::Definition { .. } => object.finish(),
+        })
+    };
+    let items: Vec<String> = match selected {
+        Selected::All => (0..event.items.len()).filter_map(|place| item(place, false)).collect(),
+        Selected::Items(places) => {
+            places.iter().filter_map(|(place, has_left)| item(*place, *has_left)).collect()
+        }
+    };
     Object::new()
         .value("revision", &event.revision)
         .time("at", event.at)
@@ -195,17 +288,35 @@ fn changes_json(event: &Event, items: impl Iterator<Item = String>) -> String {
         .finish()
 }
 
-fn change_json(item: &RecordChange, has_left: bool, redacted: Option<&RedactedPlaces>) -> String {
+/// Adds the data of a config before its change; null for a new one.
+fn with_prev(object: Object, before: &Before, redacted: Option<&RedactedPlaces>) -> Object {
+    let object = match before {
+        Before::Known(config) => object.raw("prev", &config.data),
+        Before::Nothing => object.raw("prev", "null"),
+        // A watch that asks for it has it read.
+        Before::Unknown => object,
+    };
+    match redacted {
+        Some(places) => object.value("prev_redacted", &places.texts().collect::<Vec<_>>()),
+        None => object,
+    }
+}
+
+fn change_json(item: &RecordChange, has_left: bool, redacted: Option<&RedactedPlaces>) -> Object {
     match item {
-        RecordChange::Definition { key, is_new, after } => match after {
+        RecordChange::Definition { key, is_new, after, deleted_configs } => match after {
             Some(definition) => {
                 let kind = if *is_new { "definition_created" } else { "definition_updated" };
-                with_definition(Object::new().unescaped("type", kind), definition).finish()
+                with_definition(Object::new().unescaped("type", kind), definition)
             }
-            None => Object::new()
-                .unescaped("type", "definition_deleted")
-                .unescaped("config_definition_key", key.as_str())
-                .finish(),
+            None => {
+                let object = Object::new().unescaped("type", "definition_deleted");
+                let object = object.unescaped("config_definition_key", key.as_str());
+                match deleted_configs {
+                    Some(count) => object.value("count", count),
+                    None => object,
+                }
+            }
         },
         RecordChange::Config { definition, key, before, after } => match after.as_ref().filter(|_| !has_left)
         {
@@ -213,14 +324,14 @@ fn change_json(item: &RecordChange, has_left: bool, redacted: Option<&RedactedPl
                 let is_new = matches!(before, Before::Nothing);
                 let kind = if is_new { "config_created" } else { "config_updated" };
                 let object = Object::with_capacity(config.data.len()).unescaped("type", kind);
-                with_redacted(with_config(object, definition, config), redacted).finish()
+                with_redacted(with_config(object, definition, config), redacted)
             }
             None => {
                 let kind = if has_left { "config_unmatched" } else { "config_deleted" };
                 let object = Object::new()
                     .unescaped("type", kind)
                     .unescaped("config_definition_key", definition.as_str());
-                object.unescaped("config_key", key.as_str()).finish()
+                object.unescaped("config_key", key.as_str())
             }
         },
     }
@@ -269,7 +380,7 @@ fn with_config(object: Object, definition: &Key, config: &Config) -> Object {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{feed::tests::event, service::RedactedRecords};
+    use crate::feed::tests::event;
 
     fn begin_of(query: &str, last: Option<u64>) -> Result<WatchStart, QueryError> {
         begin(&Params::from_uri(&format!("/?{query}").parse().unwrap()), last)
@@ -295,7 +406,7 @@ mod tests {
     #[test]
     fn an_unfiltered_event_is_rendered_once_and_shared() {
         let event = event(7, "d", "k", r#"{"n":1e400}"#);
-        let all = |event| render(Notice::Changes(event, Selected::All, RedactedRecords::new()));
+        let all = |event| render(Notice::Changes(event, Selected::All, RedactedEvent::default()), false);
         let (one, two) = (all(event.clone()), all(event.clone()));
         assert_eq!(one.as_ptr(), two.as_ptr());
         let expected = concat!(
@@ -305,9 +416,13 @@ mod tests {
             "\"modified_at\":\"1970-01-01T00:00:00.000007Z\"}]}\n\n"
         );
         assert_eq!(one, expected);
-        let left = render(Notice::Changes(event, Selected::Items(vec![(0, true)]), RedactedRecords::new()));
+        let with_prev =
+            render(Notice::Changes(Arc::clone(&event), Selected::All, RedactedEvent::default()), true);
+        assert!(String::from_utf8_lossy(&with_prev).contains(r#","prev":null}]}"#));
+        let unmatched = Notice::Changes(event, Selected::Items(vec![(0, true)]), RedactedEvent::default());
+        let left = render(unmatched, false);
         let left = String::from_utf8(left.to_vec()).unwrap();
         assert!(left.contains(r#"{"type":"config_unmatched","config_definition_key":"d","config_key":"k"}"#));
-        assert_eq!(render(Notice::Progress(3)), "event: heartbeat\nid: 3\ndata: {\"revision\":3}\n\n");
+        assert_eq!(render(Notice::Progress(3), false), "event: heartbeat\nid: 3\ndata: {\"revision\":3}\n\n");
     }
 }

@@ -50,6 +50,20 @@ impl KeyRange {
         }
     }
 
+    /// The keys that are in both ranges: of two that have any in common, one contains the other.
+    fn and(&self, other: &Self) -> Option<Self> {
+        let is_within = |inner: &Self, outer: &Self| match (inner, outer) {
+            (Self::Prefix(_), Self::Key(_)) => false,
+            (Self::Key(_), Self::Key(_) | Self::Prefix(_)) | (Self::Prefix(_), Self::Prefix(_)) => {
+                outer.contains(inner.text())
+            }
+        };
+        if is_within(self, other) {
+            return Some(self.clone());
+        }
+        is_within(other, self).then(|| other.clone())
+    }
+
     /// Whether a key is before all of them.
     #[must_use]
     pub fn is_after(&self, key: &str) -> bool {
@@ -81,6 +95,15 @@ impl KeySet {
         }
         let is_all = matches!(disjoint.first(), Some(KeyRange::Prefix(prefix)) if prefix.is_empty());
         Self((!is_all).then_some(disjoint))
+    }
+
+    /// The keys that are in both sets.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Self {
+        let (Some(ranges), Some(others)) = (&self.0, &other.0) else {
+            return if self.0.is_none() { other.clone() } else { self.clone() };
+        };
+        Self::of(ranges.iter().flat_map(|one| others.iter().filter_map(|other| one.and(other))))
     }
 
     /// Whether a key is in the set.
@@ -144,5 +167,27 @@ mod tests {
             }
         }
         assert!(KeySet::ALL.contains("x") && !KeySet::NONE.contains("x"));
+    }
+
+    #[test]
+    fn both_sets_have_the_keys_of_their_intersection_and_no_others() {
+        let ranges = [key("a"), prefix("a"), prefix("a.b"), key("a.b"), key("b"), prefix("b."), prefix("")];
+        let texts = ["a", "a.", "a.a", "a.b", "a.b.c", "ab", "b", "b.", "b.x", "c"];
+        let sets: Vec<KeySet> = (0_u32..1 << ranges.len())
+            .map(|some| {
+                let chosen = (0..).zip(&ranges).filter(|(bit, _)| some & (1 << bit) != 0);
+                KeySet::of(chosen.map(|(_, one)| one.clone()))
+            })
+            .collect();
+        for one in &sets {
+            for other in &sets {
+                let both = one.and(other);
+                for text in texts {
+                    let expected = one.contains(text) && other.contains(text);
+                    assert_eq!(both.contains(text), expected, "{text:?} in {one:?} and {other:?}");
+                }
+                assert_eq!(both, other.and(one));
+            }
+        }
     }
 }

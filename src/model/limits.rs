@@ -78,7 +78,14 @@ pub const FILTER_VALUES_MAX: usize = 1000;
 pub const FEED_EVENTS_MAX: usize = 16_384;
 /// Bytes of such changes, with the records that they replaced. Fixed.
 pub const FEED_BYTES_MAX: usize = 64 << 20;
-/// Definitions or configs that one watch names. Fixed.
+/// Bytes of the changes in one answer to a long poll after which no further change joins it; one change may have more.
+/// Fixed.
+pub const POLL_BYTES_MAX: usize = 1 << 20;
+/// Seconds that a long poll waits when it does not say how long: less than proxies wait for an answer. Fixed.
+pub const POLL_WAIT_DEFAULT_S: u64 = 30;
+/// Seconds that a long poll may wait: it holds a connection and counts as a watch. Fixed.
+pub const POLL_WAIT_MAX_S: u32 = 300;
+/// Definitions (or patterns of their keys) or configs that one watch names. Fixed.
 pub const WATCH_KEYS_MAX: usize = 64;
 
 // Indexed paths.

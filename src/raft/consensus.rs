@@ -17,7 +17,7 @@ use std::{
 
 use bytes::Bytes;
 use openraft::{
-    Instant, ReadPolicy,
+    Instant, LinearizerOption, ReadPolicy,
     async_runtime::WatchReceiver,
     errors::{ClientWriteError, ForwardReason, ForwardToLeader, LinearizableReadError, RaftError},
 };
@@ -25,7 +25,7 @@ use tokio::{sync::watch, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Consensus, MemberStatus, ReadError, ReadIndex, Status, Timers, WriteError,
+    Confirmation, Consensus, MemberStatus, ReadError, ReadIndex, Status, Timers, WriteError,
     group::{self, Proposer, WriteGroups},
     log::Log,
     machine::AppliedPublisher,
@@ -164,10 +164,16 @@ impl Consensus {
     /// On the leader: the read index. A state that has applied it ([`Self::wait_read`]) holds every write that was
     /// acknowledged before the call. Bounded by the election time-out. Concurrent calls share one round of heartbeats.
     ///
+    /// openraft judges a lease in its core, which also begins a transfer of leadership: from then on it refuses.
+    ///
     /// # Errors
     /// See [`ReadError`].
-    pub async fn read_index(&self) -> Result<ReadIndex, ReadError> {
-        match self.inner.raft.get_read_linearizer(ReadPolicy::ReadIndex).await {
+    pub async fn read_index(&self, by: Confirmation) -> Result<ReadIndex, ReadError> {
+        let option = match by {
+            Confirmation::Quorum => LinearizerOption::from(ReadPolicy::ReadIndex),
+            Confirmation::Lease => LinearizerOption::new(Some(self.inner.timers.lease_read_age()), true),
+        };
+        match self.inner.raft.get_read_linearizer(option).await {
             Ok(linearizer) => Ok(ReadIndex(linearizer.read_log_id().index())),
             Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(forward))) => {
                 Err(ReadError::NotLeader(not_leader(self.inner.id, &forward)))

@@ -112,11 +112,22 @@ pub struct Timers {
     pub election_min_ms: u64,
     /// Longest election time-out; also the leader's lease.
     pub election_max_ms: u64,
+    /// Whether reads may rest on the lease: then a member that has started votes only after one more lease.
+    pub lease_reads: bool,
+}
+
+impl Timers {
+    /// How old the acknowledgement of a quorum may be for a read by lease: two thirds of the lease, so that the clock of
+    /// one of its members may be half as fast again as the leader's.
+    #[must_use]
+    pub fn lease_read_age(&self) -> Duration {
+        Duration::from_millis(self.election_max_ms / 3 * 2)
+    }
 }
 
 impl Default for Timers {
     fn default() -> Self {
-        Self { heartbeat_ms: 200, election_min_ms: 600, election_max_ms: 900 }
+        Self { heartbeat_ms: 200, election_min_ms: 600, election_max_ms: 900, lease_reads: false }
     }
 }
 
@@ -181,6 +192,16 @@ pub enum ChangeError {
     Undecided(String),
     /// The first of its two entries is in the log, the second is not: a leader completes it.
     Begun(String),
+}
+
+/// By what a leader knows that it still leads, before it names a read index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Confirmation {
+    /// A quorum confirms it now. Holds whatever clocks do.
+    Quorum,
+    /// A quorum has acknowledged it within [`Timers::lease_read_age`]: no other member can lead before the lease has
+    /// ended by the clocks of that quorum. A quorum confirms it now where that is longer ago.
+    Lease,
 }
 
 /// A place in the log that the leader named after a quorum had confirmed that it leads. A state that has applied it

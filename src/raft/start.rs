@@ -21,7 +21,10 @@ use std::{
 };
 
 use openraft::{Config, SnapshotPolicy};
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::{
+    sync::{Notify, mpsc, watch},
+    time::sleep,
+};
 
 use super::{
     Consensus, LOG_DIRECTORY, STORE_DIRECTORY, Start, StartError, Timers,
@@ -116,6 +119,11 @@ impl Consensus {
         let machine = machine.map_err(failed)?;
         let watched = machine.publisher().supervisor.clone();
         log.watch(log_stall_timeout, move |why| watched.fail(why)).map_err(failed)?;
+        if timers.lease_reads && range.last > 0 {
+            // This member may have acknowledged a leader just before its process ended, and openraft forgets when: with
+            // its vote another one could lead while the first still answers by its lease.
+            sleep(Duration::from_millis(timers.election_max_ms)).await;
+        }
         Parts { id: me.node_id, store, log, machine, timers, snapshot_log_bytes }.start(peers).await
     }
 }
@@ -211,7 +219,7 @@ impl StateRecovery<'_> {
         let mut last_error = "no other member is known".to_owned();
         for round in 0..RECOVERY_ROUNDS_MAX {
             if round > 0 {
-                tokio::time::sleep(RECOVERY_PAUSE).await;
+                sleep(RECOVERY_PAUSE).await;
             }
             for source in sources {
                 match self.fetch_from(source).await {

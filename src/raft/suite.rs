@@ -11,7 +11,7 @@ use openraft::{
 use tempfile::TempDir;
 
 use super::{
-    Consensus, ReadIndex, Start, StartError, Timers, WriteError,
+    Confirmation, Consensus, ReadIndex, Start, StartError, Timers, WriteError,
     directory_format::DirectoryFormat,
     log::{Log, Wal},
     machine::Machine,
@@ -84,7 +84,7 @@ async fn start(directory: &Path) -> Result<Consensus, StartError> {
         store: Options::default(),
         peers: Arc::new(Peers::new(Secrets(vec!["secret".into()]))),
         // A lease that a busy machine's pauses do not outlast.
-        timers: Timers { heartbeat_ms: 50, election_min_ms: 500, election_max_ms: 700 },
+        timers: Timers { heartbeat_ms: 50, election_min_ms: 500, election_max_ms: 700, lease_reads: false },
         snapshot_log_bytes: 1 << 20,
         log_stall_timeout: Duration::from_secs(60),
         rescue: Vec::new(),
@@ -115,7 +115,7 @@ async fn write(consensus: &Consensus, number: u64) -> u64 {
 async fn read_index(consensus: &Consensus) -> ReadIndex {
     let confirmed = async {
         loop {
-            match consensus.read_index().await {
+            match consensus.read_index(Confirmation::Quorum).await {
                 Ok(index) => return index,
                 Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
             }

@@ -104,7 +104,7 @@ pub use history::retention::Retention;
 pub use membership::change::{Change, Changed};
 pub use memory_budget::{Reservation, Share};
 pub use origin::{CallerAddress, Origin};
-pub use redaction::{RedactedRecords, ShownTo};
+pub use redaction::{RedactedEvent, RedactedRecords, ShownTo};
 pub use request::{
     AccessWrite, Alarm, Caller, ClusterView, Compiled, Consistency, KeyPatch, Level, MemberView, NewSchema,
     NewUnique, Principal, Refusal, Rollback, Write, Written,
@@ -194,6 +194,7 @@ struct Inner {
     /// Where work runs that takes longer than about a millisecond.
     cpu_pool: cpu_pool::CpuPool,
     read_index: Arc<read::SharedReadIndex>,
+    read_index_by_lease: Arc<read::SharedReadIndex>,
     /// This node's requests to the leader for a read index.
     read_indexes: FramedCalls,
     hub: Arc<watch::Hub>,
@@ -237,6 +238,7 @@ impl Service {
             write_barriers: Arc::default(),
             cpu_pool: cpu_pool::CpuPool::new(),
             read_index: Arc::default(),
+            read_index_by_lease: Arc::default(),
             read_indexes: FramedCalls::new(Lane::Forward, [Call::ReadIndexes, Call::ReadIndex]),
             hub: Arc::new(watch::Hub::new(options.limits.watches)),
             pinned_states: Arc::new(read::pinned::PinnedStates::new(memory_budget.pins_max())),

@@ -54,6 +54,15 @@ pub(super) enum Redaction {
 /// The redacted places of some of the records that are shown, by their numbers.
 pub type RedactedRecords = BTreeMap<usize, RedactedPlaces>;
 
+/// The redacted places of an event's configs, by the numbers of its items.
+#[derive(Debug, Default)]
+pub struct RedactedEvent {
+    /// As they are after it.
+    pub after: RedactedRecords,
+    /// As they were before it.
+    pub before: RedactedRecords,
+}
+
 /// Who is shown data that they wrote.
 #[derive(Debug)]
 pub struct ShownTo {
@@ -284,7 +293,7 @@ impl Service {
         })
     }
 
-    /// An event as a caller is shown it.
+    /// An event as a caller is shown it; without the configs before it, unless they ask for them.
     ///
     /// # Errors
     /// When it was not redacted in time.
@@ -292,29 +301,46 @@ impl Service {
         &self,
         principal: &Principal,
         event: &Event,
-    ) -> Result<(Arc<Event>, RedactedRecords), Refusal> {
+        has_prev: bool,
+    ) -> Result<(Arc<Event>, RedactedEvent), Refusal> {
         let state = self.applied();
-        let (mut items, mut redacted) = (event.items.clone(), RedactedRecords::new());
+        let (mut items, mut redacted) = (event.items.clone(), RedactedEvent::default());
         for (number, item) in items.iter_mut().enumerate() {
             let RecordChange::Config { definition, before, after, .. } = item else { continue };
             let redaction = self.redaction(principal, &state, (definition.as_str(), event.revision)).await?;
             if redaction.is_nothing() {
                 continue;
             }
-            // Only what it becomes is shown.
-            if matches!(before, Before::Known(_)) {
-                *before = Before::Unknown;
+            if let Before::Known(config) = before {
+                if has_prev {
+                    self.redact_record(&redaction, config, number, &mut redacted.before).await?;
+                } else {
+                    *before = Before::Unknown;
+                }
             }
-            let Some(after) = after else { continue };
-            let (mut shown, places) = self.redact(redaction, vec![Arc::clone(after)]).await?;
-            if let Some(shown) = shown.pop().filter(|_| !places.is_empty()) {
-                *after = shown;
-                redacted.insert(number, places);
+            if let Some(after) = after {
+                self.redact_record(&redaction, after, number, &mut redacted.after).await?;
             }
         }
         let shown = Event::new(event.revision, event.at, (&event.by, event.reason.as_ref()), items);
         let shown = shown.ok_or_else(|| Refusal::Internal("an event without items".into()))?;
         Ok((Arc::new(shown), redacted))
+    }
+
+    /// Redacts one of several records, and notes the places by its number.
+    async fn redact_record(
+        &self,
+        redaction: &Redaction,
+        record: &mut Arc<Config>,
+        number: usize,
+        redacted: &mut RedactedRecords,
+    ) -> Result<(), Refusal> {
+        let (mut shown, places) = self.redact(redaction.clone(), vec![Arc::clone(record)]).await?;
+        if let Some(shown) = shown.pop().filter(|_| !places.is_empty()) {
+            *record = shown;
+            redacted.insert(number, places);
+        }
+        Ok(())
     }
 }
 

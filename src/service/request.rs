@@ -421,6 +421,9 @@ impl Consistency {
 pub enum Level {
     /// It sees every write that was acknowledged before it, by any node.
     Linearizable,
+    /// The same as long as no member's clock is half as fast again as the leader's, without a round trip between the
+    /// leader and its followers. The settings must allow it.
+    Lease,
     /// It sees what this node has applied.
     Local {
         /// The greatest accepted age of that state. If the state is older or its age is unknown, the read is

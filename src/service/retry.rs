@@ -26,7 +26,7 @@ use super::{Service, request::Refusal};
 use crate::{
     model::{error::Invalid, limits::RESEND_TIME_MAX},
     peer::{Member, client::CallError},
-    raft::{Consensus, ReadError, WriteError},
+    raft::{Confirmation, Consensus, ReadError, WriteError},
 };
 
 /// The longest first pause between two attempts; it doubles [`PAUSE_DOUBLINGS_MAX`] times.
@@ -112,7 +112,7 @@ impl Service {
 /// Confirms that this node leads and has applied every entry that was committed before the call.
 pub(super) async fn confirm_leadership(consensus: &Consensus, deadline: Instant) -> Attempt<()> {
     let confirmed = async {
-        let index = consensus.read_index().await?;
+        let index = consensus.read_index(Confirmation::Quorum).await?;
         consensus.wait_read(index).await;
         Ok::<(), ReadError>(())
     };

@@ -145,4 +145,4 @@ pub(super) fn visible(principal: &Principal, verb: Verb) -> KeySet {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -29,6 +29,9 @@ use crate::model::{
     time::Timestamp,
 };
 
+/// The feature level from which on a change tells how many configs were deleted with their definition.
+const DELETED_COUNT_LEVEL: u32 = 2;
+
 /// The revision, time and batch step of the change that is being applied.
 #[derive(Clone, Copy)]
 pub(super) struct EntryContext {
@@ -177,15 +180,7 @@ impl State {
                 Ok(applied(context, false))
             }
             Command::DeleteDefinition { key, expect, restrict } => {
-                let configs = self.expect_definition(key, *expect)?;
-                if *restrict && configs > 0 {
-                    return Err(Rejection::DefinitionNotEmpty(configs));
-                }
-                if let Some(old) = self.delete_collection(key) {
-                    // The published state still shares the subtree: it is freed with the last such snapshot.
-                    edits.push(Edit::Definition { before: Some(Arc::clone(&old.definition)), after: None });
-                }
-                Ok(applied(context, false))
+                self.delete_definition(context, key, (*expect, *restrict), edits)
             }
             Command::WriteConfig { definition, key, data, entries, expect } => {
                 let collection = self.expect_collection(definition)?;
@@ -289,6 +284,28 @@ impl State {
         }
         self.by_created.insert(ByTime { at: definition.created_at, of: Arc::clone(&definition) });
         self.by_modified.insert(ByTime { at: definition.modified_at, of: definition });
+    }
+
+    fn delete_definition(
+        &mut self,
+        context: EntryContext,
+        key: &Key,
+        (expect, is_restricted): (Expect, bool),
+        edits: &mut Vec<Edit>,
+    ) -> Outcome {
+        let configs = self.expect_definition(key, expect)?;
+        if is_restricted && configs > 0 {
+            return Err(Rejection::DefinitionNotEmpty(configs));
+        }
+        if let Some(old) = self.delete_collection(key) {
+            // The published state still shares the subtree: it is freed with the last such snapshot.
+            let (definition, configs) = (old.definition.id, old.by_key.len());
+            edits.push(Edit::Definition { before: Some(Arc::clone(&old.definition)), after: None });
+            if self.feature_level() >= DELETED_COUNT_LEVEL {
+                edits.push(Edit::Deleted { definition, configs });
+            }
+        }
+        Ok(applied(context, false))
     }
 
     /// Removes a collection for good.

@@ -212,6 +212,13 @@ pub enum Edit {
         /// The definition's id.
         definition: Revision,
     },
+    /// So many configs went with the deleted definition; follows its `Definition`. From feature level 2 on.
+    Deleted {
+        /// The definition's id.
+        definition: Revision,
+        /// The number of its configs before the change.
+        configs: u64,
+    },
     /// A config of the definition with this id: created, changed or deleted.
     Config {
         /// The definition's id.
@@ -266,7 +273,11 @@ impl Edit {
                 let bytes = |one: &Option<Arc<AccessKey>>| one.as_deref().map_or(0, access::key_bytes);
                 bytes(before).saturating_add(bytes(after))
             }
-            Self::Building { .. } | Self::Reindexed { .. } | Self::Remember(_) | Self::Forget(_) => 0,
+            Self::Building { .. }
+            | Self::Reindexed { .. }
+            | Self::Deleted { .. }
+            | Self::Remember(_)
+            | Self::Forget(_) => 0,
         };
         texts.saturating_add(replaced::BYTES_PER_RECORD)
     }
@@ -281,6 +292,7 @@ impl Edit {
             Self::Definition { after, .. } => after.is_none(),
             Self::Reindexed { .. } => true,
             Self::Config { .. }
+            | Self::Deleted { .. }
             | Self::Remember(_)
             | Self::Forget(_)
             | Self::Entries { .. }
@@ -296,6 +308,7 @@ impl Edit {
         match self {
             Self::Definition { .. }
             | Self::Reindexed { .. }
+            | Self::Deleted { .. }
             | Self::Config { .. }
             | Self::Remember(_)
             | Self::Forget(_) => true,

@@ -129,7 +129,7 @@ async fn promises_hold_under_faults() {
     define(&cluster.client(1), ROOM).await;
     expensive::prepare(&cluster.client(1)).await;
     let from = cluster.client(1).status().await.expect("a node that has answered")["revision"].as_u64();
-    let followers = Followers::start(&cluster.clients(), from.expect("a revision") + 1);
+    let followers = Followers::start(&cluster.clients(), from.expect("a revision") + 1, tools.old.is_none());
     let mut record = Record { skipped, ..Record::default() };
     let nemesis = Nemesis {
         cluster: &mut cluster,
@@ -173,7 +173,8 @@ async fn start(plan: &Plan, tools: &Tools) -> (Cluster, Vec<Volume>) {
         .with("CONCORD_SNAPSHOT_LOG_BYTES", "131072")
         .with("CONCORD_DISK_RESERVE_BYTES", &RESERVE_BYTES.to_string())
         .with("CONCORD_WRITE_TIMEOUT_MS", "5000")
-        .with("CONCORD_READ_TIMEOUT_MS", "3000");
+        .with("CONCORD_READ_TIMEOUT_MS", "3000")
+        .with("CONCORD_LEASE_READS", "true");
     let options = match &tools.old {
         // Else the cluster would rise to a level that the other version does not know.
         Some(_) => options.with("CONCORD_FEATURE_LEVEL_MAX", "1"),
@@ -291,12 +292,15 @@ struct Followers {
 }
 
 impl Followers {
-    fn start(clients: &[Client], from: u64) -> Self {
+    fn start(clients: &[Client], from: u64, has_prev: bool) -> Self {
         let follower = |place: usize| {
             let mut clients = clients.to_vec();
             clients.rotate_left(place % 3);
             // One leaves healthy nodes, too.
-            Follower::start(clients, from, if place == 0 { 40 } else { usize::MAX })
+            let patience = if place == 0 { 40 } else { usize::MAX };
+            // A node of the version before takes the parameter for a filter.
+            let more: &[(&str, &str)] = if has_prev && place < 2 { &[("prev", "true")] } else { &[] };
+            Follower::start_with(clients, from, patience, more)
         };
         Self { from, followers: (0..FOLLOWERS).map(follower).collect() }
     }

@@ -327,6 +327,7 @@ pub(crate) fn watched(history: &ServiceHistory, from: u64, events: &[(u64, Value
         found.push("a follower received a revision twice or out of order".to_owned());
     }
     let mut steps = BTreeSet::new();
+    let mut known: BTreeMap<String, Value> = BTreeMap::new();
     for (revision, changes) in events {
         for change in changes.as_array().into_iter().flatten() {
             let text = |name: &str| change[name].as_str().unwrap_or_default();
@@ -335,6 +336,13 @@ pub(crate) fn watched(history: &ServiceHistory, from: u64, events: &[(u64, Value
                 continue;
             }
             let key = format!("{of}/{}", text("config_key"));
+            // A watch that tells the data before each change has a chain of them for each config.
+            if let Some(prev) = change.get("prev") {
+                let data = change.get("data").cloned().unwrap_or_default();
+                if known.insert(key.clone(), data).is_some_and(|before| before != *prev) {
+                    found.push(format!("`prev` of `{key}` at revision {revision} is not what was there"));
+                }
+            }
             if !steps.insert((*revision, key.clone(), value_of(&change["data"]))) {
                 found.push(format!("a follower received the change of `{key}` at revision {revision} twice"));
             }

@@ -10,6 +10,7 @@ mod forming;
 mod groups;
 mod history;
 mod indexing;
+mod lease;
 mod members;
 mod monotone;
 mod rebuild;

@@ -27,7 +27,8 @@ fn followers(clients: &[Client], number: usize, from: u64, patience: usize) -> V
     let follower = |place: usize| {
         let mut clients = clients.to_vec();
         clients.rotate_left(place % 3);
-        Follower::start(clients, from, if place.is_multiple_of(2) { 40 } else { patience })
+        let patience = if place.is_multiple_of(2) { 40 } else { patience };
+        Follower::start_with(clients, from, patience, &[("prev", "true")])
     };
     (0..number).map(follower).collect()
 }

@@ -156,6 +156,10 @@ impl Mirror {
     pub(crate) fn apply(&mut self, change: &Value) {
         let text = |name: &str| change[name].as_str().unwrap_or_default().to_owned();
         let key = (text("config_definition_key"), text("config_key"));
+        if let Some(prev) = change.get("prev") {
+            let known = self.0.get(&key).unwrap_or(&Value::Null);
+            assert_eq!(prev, known, "each change names the data of the one before: {change}");
+        }
         match change["type"].as_str().expect("a change has a type") {
             "config_created" | "config_updated" => drop(self.0.insert(key, change["data"].clone())),
             "config_deleted" | "config_unmatched" => drop(self.0.remove(&key)),
@@ -187,6 +191,16 @@ impl Follower {
     /// Follows from a revision on, at first at the client in the first place. After `patience` events it leaves a
     /// healthy node, too.
     pub(crate) fn start(clients: Vec<Client>, from: u64, patience: usize) -> Self {
+        Self::start_with(clients, from, patience, &[])
+    }
+
+    /// The same with more parameters.
+    pub(crate) fn start_with(
+        clients: Vec<Client>,
+        from: u64,
+        patience: usize,
+        more: &'static [(&str, &str)],
+    ) -> Self {
         let received = Arc::new(Mutex::new(Vec::new()));
         let (opened, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let task = tokio::spawn({
@@ -197,8 +211,8 @@ impl Follower {
                     if stop.load(Ordering::SeqCst) {
                         break;
                     }
-                    let query = [("from", from.to_string())];
-                    let query = query.each_ref().map(|(name, text)| (*name, text.as_str()));
+                    let from = from.to_string();
+                    let query = [&[("from", from.as_str())], more].concat();
                     match client.try_watch(&query, last).await {
                         Ok(watch) => {
                             opened.fetch_add(1, Ordering::SeqCst);

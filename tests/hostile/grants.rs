@@ -107,6 +107,7 @@ fn cases() -> Vec<Case> {
             &[404],
         ),
         case(Method::GET, "/api/v1/watch", &["read"], null(), &[200]),
+        case(Method::GET, "/api/v1/changes", &["read"], null(), &[304]),
         case(Method::GET, "/api/v1/audit", &["audit"], null(), &[200]),
         case(Method::GET, "/api/v1/cluster", &["cluster"], null(), &[200]),
         case(Method::POST, "/api/v1/cluster/init", &["cluster"], json!({"members": [member()]}), &[422]),
@@ -158,6 +159,9 @@ impl Case {
         }
         if self.path.ends_with("/watch") {
             call = call.query(&[("definition", OURS)]);
+        }
+        if self.path.ends_with("/changes") {
+            call = call.query(&[("definition", OURS), ("wait", "0")]);
         }
         if self.method == Method::PATCH && self.path == CONFIG {
             call = call.text("application/merge-patch+json", &self.body.to_string());
@@ -314,7 +318,7 @@ impl Callers {
             let answer = case.call(node, key.as_deref(), method).await;
             assert_eq!(answer.status, 401, "{what}: {answer:?}");
         }
-        let takes_no_head = ["/watch", "/backup"].iter().any(|end| case.path.ends_with(end));
+        let takes_no_head = ["/watch", "/changes", "/backup"].iter().any(|end| case.path.ends_with(end));
         if method == Method::HEAD && takes_no_head {
             return;
         }

@@ -21,6 +21,7 @@ mod lists;
 mod numbers;
 mod operations;
 mod patch;
+mod polls;
 mod preconditions;
 mod races;
 mod reads;

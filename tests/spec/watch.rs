@@ -214,6 +214,104 @@ async fn a_watch_of_configs_gets_their_changes_and_those_of_their_definition() {
 }
 
 #[tokio::test]
+async fn a_watch_may_tell_what_was_there_before_live_and_from_the_history() {
+    on_leader_and_follower(async |run: Run| {
+        let d = run.define("d", &json!(["n"]), &json!({"properties": {"n": {"type": "integer"}}})).await;
+        let more = [("prev", "true"), ("n[gte]", "5")];
+        let mut live = open(&run.node, &d.key, &more).await;
+        let created = d.create("k", &json!({"n": 5})).await.expect(201).tag();
+        d.put("k", &json!({"n": 6})).await.expect(200);
+        d.put("k", &json!({"n": 1})).await.expect(200);
+        d.put("k", &json!({"n": 7, "text": "x"})).await.expect(200);
+        d.remove("k").await.expect(200);
+        let from = created.trim_matches('"');
+        let mut replayed = open(&run.others[0], &d.key, &[more[0], more[1], ("from", from)]).await;
+        for watch in [&mut live, &mut replayed] {
+            let changes = watch.changes(5).await;
+            let expected = [
+                "config_created k",
+                "config_updated k",
+                "config_unmatched k",
+                "config_updated k",
+                "config_deleted k",
+            ];
+            assert_eq!(brief(&changes), expected);
+            let prev: Vec<&Value> = changes.iter().map(|(_, change)| &change["prev"]).collect();
+            let [one, two, three] = [json!({"n": 5}), json!({"n": 6}), json!({"n": 1})];
+            assert_eq!(prev, [&json!(null), &one, &two, &three, &json!({"n": 7, "text": "x"})]);
+            assert!(changes[0].1.get("prev").is_some(), "null, and not missing");
+        }
+        let mut plain = open(&run.node, &d.key, &[("from", from)]).await;
+        assert!(plain.changes(5).await.iter().all(|(_, change)| change.get("prev").is_none()));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_watch_of_patterns_has_the_definitions_that_they_name() {
+    on_leader_and_follower(async |run: Run| {
+        let named = async |name: &str| run.define_open(name).await;
+        let pattern = format!("{}*", run.key("team."));
+        let lone = run.key("lone");
+        let query = [("definition", pattern.as_str()), ("definition", lone.as_str())];
+        let mut watch = run.node.watch(&query, None).await;
+        let (one, other) = (named("team.a").await, named("teams").await);
+        let lone = named("lone").await;
+        for d in [&one, &other, &lone] {
+            d.create("k", &json!({})).await.expect(201);
+        }
+        let later = named("team.b").await;
+        later.create("k", &json!({})).await.expect(201);
+        later.node.delete(&later.path()).await.expect(200);
+        let changes = watch.changes(7).await;
+        let of = |change: &Value| change["config_definition_key"].as_str().unwrap().to_owned();
+        let keys: Vec<String> = changes.iter().map(|(_, change)| of(change)).collect();
+        let [a, b, l] = [&one, &later, &lone].map(|d| d.key.clone());
+        assert_eq!(keys, [&a, &l, &a, &l, &b, &b, &b].map(String::clone));
+        assert_eq!(changes[6].1["count"], 1, "{changes:?}");
+        let initial = [("definition", pattern.as_str()), ("initial", "true")];
+        let mut watch = run.node.watch(&initial, None).await;
+        let state = watch.data_event().await;
+        let definitions: Vec<String> = state.data["definitions"].as_array().unwrap().iter().map(of).collect();
+        assert_eq!(definitions, [a], "{state:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_deleted_definition_names_the_number_of_configs_that_went_with_it() {
+    on_leader_and_follower(async |run: Run| {
+        let d = run.define_open("d").await;
+        let mut live = open(&run.node, &d.key, &[]).await;
+        d.fill(&[("a", json!({})), ("b", json!({})), ("c", json!({}))]).await;
+        d.remove("a").await.expect(200);
+        let from = d.get("b").await.expect(200).tag();
+        let operation = |op: &str, more: Value| {
+            let mut operation = json!({"op": op, "config_definition_key": d.key});
+            more.as_object().unwrap().iter().for_each(|(name, value)| operation[name] = value.clone());
+            operation
+        };
+        let batch = json!({"operations": [
+            operation("create_config", json!({"config_key": "new", "data": {}})),
+            operation("delete_config", json!({"config_key": "b"})),
+            operation("delete_definition", json!({})),
+        ]});
+        run.node.post("/api/v1/batch", &batch).await.expect(200);
+        let mut replayed = open(&run.others[0], &d.key, &[("from", from.trim_matches('"'))]).await;
+        for watch in [&mut live, &mut replayed] {
+            let deleted = loop {
+                let (_, change) = watch.changes(1).await.remove(0);
+                if change["type"] == "definition_deleted" {
+                    break change;
+                }
+            };
+            assert_eq!(deleted["count"], 2, "b and c: those that were there before the batch");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_quiet_watch_gets_the_revision_up_to_which_it_is_complete() {
     on_leader_and_follower(async |run: Run| {
         let mut watch = open(&run.node, &run.key("nothing"), &[]).await;
@@ -246,6 +344,10 @@ async fn what_can_not_be_watched_is_refused() {
             &[("config_key", "k")],
             &[("definition", "a"), ("definition", "b"), ("config_key", "k")],
             &[("n", "1")],
+            &[("prev", "1")],
+            &[("definition", "a*b")],
+            &[("definition", "a*"), ("config_key", "k")],
+            &[("definition", "a*"), ("n", "1")],
             &[("definition", d.key.as_str()), ("m", "1")],
             &[("definition", d.key.as_str()), ("n[x]", "1")],
             &[("consistency", "other")],

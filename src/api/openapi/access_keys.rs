@@ -11,7 +11,7 @@ use super::{
     builder::{
         Entry, READ_PARAMETERS, READ_REFUSALS, RECORD_HEADERS, WRITE_PARAMETERS, WRITE_REFUSALS, describe,
     },
-    schemas::{Field, Named, closed, integer, nullable, open, page, reference, text, time},
+    schemas::{Field, Named, closed, integer, nullable, open, page, pattern_of_keys, reference, text, time},
 };
 use crate::model::{
     access_key::{ID_CHARS, Verb},
@@ -145,9 +145,7 @@ fn quota_schema() -> ObjectBuilder {
 /// The bodies of its requests.
 pub(super) fn requests() -> Vec<Named> {
     let verb = text().enum_values(Some(Verb::ALL.map(Verb::name)));
-    let pattern = text()
-        .pattern(Some(r"^(\*|[A-Za-z0-9][A-Za-z0-9_.~-]*\*?)$"))
-        .description(Some("the key of a definition, or a beginning with `*` at its end"));
+    let pattern = pattern_of_keys();
     let grant = open(
         vec![("verbs", ArrayBuilder::new().items(verb).into())],
         vec![("definitions", ArrayBuilder::new().items(pattern).max_items(Some(GRANT_PATTERNS_MAX)).into())],

@@ -75,6 +75,11 @@ fn all() -> Vec<(&'static str, &'static str, ObjectBuilder)> {
              `reveal`: JSON pointers as URI fragments, each once, and `...` where there are more.",
             text().pattern(Some("^#")),
         ),
+        (
+            "X-Concord-Next-From",
+            "The `from` with which the caller goes on: every requested change before it has been returned.",
+            number(),
+        ),
         ("Accept-Patch", "The media types of patches.", text()),
         ("Allow", "The methods that the path takes.", text()),
         ("Retry-After", "Seconds after which the request may be sent again.", number()),

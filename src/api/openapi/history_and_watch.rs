@@ -14,7 +14,10 @@ use super::{
         DRY_RUN_WRITE_PARAMETERS, Entry, READ_PARAMETERS, READ_REFUSALS, REDACTED, WRITE_REFUSALS, describe,
     },
     configs,
-    schemas::{Named, closed, example_schema, integer, json_object, nullable, open, paths, text, time},
+    schemas::{
+        Named, any_value, closed, example_schema, integer, json_object, key, nullable, open, paths, text,
+        time,
+    },
 };
 use crate::model::limits::Limits;
 
@@ -26,16 +29,32 @@ const ROLLBACK: &str = "/api/v1/config_definition/{config_definition_key}/config
 const WATCH_DESCRIPTION: &str = "Server-sent events, in the order of revisions, each once. `change` has all changes of one \
 revision: `revision`, `at`, `by`, `reason` and `changes`, whose items have a `type` (`config_created`, \
 `config_updated`, `config_deleted`, `config_unmatched`, `definition_created`, `definition_updated`, \
-`definition_deleted`), their keys, and the record after the change. `state` is a part of the initial state: \
+`definition_deleted`), their keys, and the record after the change; a deleted definition has the `count` of the \
+configs that went with it, unless the cluster was of feature level 1 then. With `prev=true` each config has `prev`, its \
+data before the change, null for a new one (and `prev_redacted`, as `redacted`). `state` is a part of the initial state: \
 `revision`, `definitions`, `configs`, and `complete`, which is true in the last part. `heartbeat` has the `revision` \
 up to which all changes were sent. A config with secret values that the key may not see has \
 `redacted`, their places as in the header `X-Concord-Redacted`. `error` has the body of a refusal, and ends the stream.\n\n\
-Any other parameter filters configs as in a list of configs; this needs exactly one `definition`, which exists. HEAD \
-is refused, because a stream has no length.";
+Any other parameter filters configs as in a list of configs; this needs exactly one `definition`, which exists and is \
+no pattern. HEAD is refused, because a stream has no length.";
+
+const POLL_DESCRIPTION: &str = "A long poll: answers with the first changes from `from` on, and those that are there already \
+behind them, as soon as there are any; 304 when none came in time. Both have the `from` to go on with, on this node or \
+another. Without `from` it waits for the next change. The changes are those of `/api/v1/watch`, with the same \
+parameters; a poll counts as a watch while it waits. HEAD is refused, because it would wait as well.";
 
 const EXAMPLE_EVENTS: &str = "retry: 1000\nevent: heartbeat\nid: 41\ndata: {\"revision\":41}\n\nevent: change\nid: 42\n\
 data: {\"revision\":42,\"at\":\"2026-03-01T12:00:00.000001Z\",\"by\":\"root\",\"reason\":null,\"changes\":[{\"type\":\
 \"config_deleted\",\"config_definition_key\":\"app\",\"config_key\":\"prod\"}]}\n\n";
+
+fn example_changes() -> Value {
+    let change = json!({ "type": "config_deleted", "config_definition_key": "app", "config_key": "prod" });
+    let at = "2026-03-01T12:00:00.000001Z";
+    json!({
+        "events": [{ "revision": 42, "at": at, "by": "root", "reason": null, "changes": [change] }],
+        "from": 43,
+    })
+}
 
 fn example_page(operation: &str, data: &Value) -> Value {
     let change = json!({
@@ -100,6 +119,7 @@ pub(super) fn operations() -> Vec<Entry> {
                 "watched_config",
                 "from",
                 "initial",
+                "prev",
                 "search",
                 "filters",
                 "Last-Event-ID",
@@ -111,6 +131,14 @@ pub(super) fn operations() -> Vec<Entry> {
                 Some(("text/event-stream", events)),
                 &[],
             )
+            .refusals(READ_REFUSALS)
+            .refusals(&[404, 405, 409, 410, 429]),
+        describe(Get, "/api/v1/changes", "watch", "poll_changes", "Wait for changes")
+            .description(POLL_DESCRIPTION)
+            .parameters(&["definition", "watched_config", "from", "wait", "prev", "search", "filters"])
+            .parameters(READ_PARAMETERS)
+            .success(200, "changes found", ("Changes", example_changes()), &["X-Concord-Next-From"])
+            .response(304, "No change came in time.", None, &["X-Concord-Next-From"])
             .refusals(READ_REFUSALS)
             .refusals(&[404, 405, 409, 410, 429]),
     ]
@@ -132,7 +160,53 @@ pub(super) fn payloads(limits: &Limits) -> Vec<Named> {
         vec![("json_schema", json_object().description(Some("absent when the definition had none")).into())],
     );
     let definition = definition.schema_type(kinds()).description(Some("null for a deletion"));
-    vec![("ConfigHistory", changes(config).into()), ("DefinitionHistory", changes(definition).into())]
+    vec![
+        ("ConfigHistory", changes(config).into()),
+        ("DefinitionHistory", changes(definition).into()),
+        ("Changes", polled(limits).into()),
+    ]
+}
+
+/// The changes that a poll returns.
+fn polled(limits: &Limits) -> ObjectBuilder {
+    let kinds = [
+        "config_created",
+        "config_updated",
+        "config_deleted",
+        "config_unmatched",
+        "definition_created",
+        "definition_updated",
+        "definition_deleted",
+    ];
+    let places = |about| ArrayBuilder::new().items(text()).description(Some(about));
+    let data = |about| any_value().description(Some(about));
+    let change = closed(
+        vec![("type", text().enum_values(Some(kinds)).into()), ("config_definition_key", key().into())],
+        vec![
+            ("config_key", key().into()),
+            ("data", data("the config after the change").into()),
+            ("prev", data("the config before the change").into()),
+            ("redacted", places("the secret places of `data`").into()),
+            ("prev_redacted", places("the secret places of `prev`").into()),
+            ("indexes", paths(limits).into()),
+            ("json_schema", any_value().into()),
+            ("created_at", time().into()),
+            ("modified_at", time().into()),
+            ("count", integer(0).description(Some("the configs that went with a definition")).into()),
+        ],
+    );
+    let event = closed(
+        vec![
+            ("revision", integer(1).into()),
+            ("at", time().into()),
+            ("by", text().into()),
+            ("reason", nullable(Type::String).into()),
+            ("changes", ArrayBuilder::new().items(change).into()),
+        ],
+        Vec::new(),
+    );
+    let from = integer(0).description(Some("the `from` to go on with"));
+    closed(vec![("events", ArrayBuilder::new().items(event).into()), ("from", from.into())], Vec::new())
 }
 
 /// A page of changes whose records have such data.

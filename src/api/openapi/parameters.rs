@@ -9,8 +9,10 @@ use utoipa::openapi::{
     path::{Parameter, ParameterBuilder, ParameterIn, ParameterStyle},
 };
 
-use super::schemas::{integer, key, text, time};
-use crate::model::limits::{IDEMPOTENCY_KEY_BYTES_MAX, Limits, REASON_BYTES_MAX, WATCH_KEYS_MAX};
+use super::schemas::{integer, key, pattern_of_keys, text, time};
+use crate::model::limits::{
+    IDEMPOTENCY_KEY_BYTES_MAX, Limits, POLL_WAIT_DEFAULT_S, POLL_WAIT_MAX_S, REASON_BYTES_MAX, WATCH_KEYS_MAX,
+};
 
 /// Adds all parameters to the components.
 pub(super) fn add_to(mut components: ComponentsBuilder, limits: &Limits) -> ComponentsBuilder {
@@ -83,11 +85,18 @@ fn other_parameters() -> Vec<(&'static str, Parameter)> {
         ),
         plain("from", "Begins with the changes of this revision.", integer(0)),
         plain("initial", "`true` begins with the current state; not together with `from`.", flag()),
+        plain("prev", "`true` returns the data of configs before each change, too.", flag()),
+        plain(
+            "wait",
+            "Seconds to wait for a change.",
+            integer(0).maximum(Some(f64::from(POLL_WAIT_MAX_S))).default(Some(json!(POLL_WAIT_DEFAULT_S))),
+        ),
         query(
             "definition",
             "definition",
-            "Only this definition and its configs; may be repeated. It need not exist yet.",
-            keys(),
+            "Only this definition and its configs, or, with `*` at the end, those whose keys begin so; may be repeated. \
+             It need not exist yet.",
+            ArrayBuilder::new().items(pattern_of_keys()).max_items(Some(WATCH_KEYS_MAX)).into(),
         ),
         query(
             "watched_config",
@@ -106,7 +115,8 @@ fn list_parameters(limits: &Limits) -> Vec<(&'static str, Parameter)> {
     let by = |names: [&'static str; 3]| text().enum_values(Some(names)).default(Some(json!("modified_at")));
     let limit = integer(1).maximum(Some(limits.page_limit)).default(Some(json!(10)));
     let order = text().enum_values(Some(["asc", "desc"])).default(Some(json!("desc")));
-    let level = text().enum_values(Some(["linearizable", "local"])).default(Some(json!("linearizable")));
+    let level =
+        text().enum_values(Some(["linearizable", "lease", "local"])).default(Some(json!("linearizable")));
     vec![
         plain(
             "page",
@@ -147,7 +157,12 @@ fn list_parameters(limits: &Limits) -> Vec<(&'static str, Parameter)> {
              of the first page, and `page` must be absent.",
             text().pattern(Some("^[A-Za-z0-9_-]*$")),
         ),
-        plain("consistency", "`local` reads this node's state without asking the leader.", level),
+        plain(
+            "consistency",
+            "`local` reads this node's state without asking the leader. `lease` rests on the leader's lease, where the \
+             settings allow it.",
+            level,
+        ),
         plain(
             "max_staleness_ms",
             "The greatest age of the state of a `local` read; an older state is confirmed with the leader first.",

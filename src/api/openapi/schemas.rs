@@ -55,6 +55,13 @@ pub(super) fn key() -> ObjectBuilder {
     text().pattern(Some("^[A-Za-z0-9][A-Za-z0-9_.~-]*$")).max_length(Some(KEY_BYTES_MAX))
 }
 
+/// A key of a definition, or the beginning of such keys.
+pub(super) fn pattern_of_keys() -> ObjectBuilder {
+    text()
+        .pattern(Some(r"^(\*|[A-Za-z0-9][A-Za-z0-9_.~-]*\*?)$"))
+        .description(Some("the key of a definition, or a beginning with `*` at its end"))
+}
+
 /// A list of indexed paths.
 pub(super) fn paths(limits: &Limits) -> ArrayBuilder {
     let path = text().description(Some("a path such as `db.port`; `\\.` is a literal dot"));

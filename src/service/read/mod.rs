@@ -38,19 +38,26 @@ use super::{
     retry::{AttemptError, OnUnknown, Retry},
 };
 use crate::{
-    model::record::Revision,
+    model::{
+        error::{Invalid, Violation},
+        record::Revision,
+    },
     peer::{
         ReceiveError,
         client::CallError,
         codec::{decode, encode},
     },
-    raft::{Consensus, ReadError, ReadIndex},
+    raft::{Confirmation, Consensus, ReadError, ReadIndex},
     state::State,
 };
 pub(super) use shared_index::SharedReadIndex;
 
 /// How long one request for a read index may take. A live leader answers within two round trips.
 const READ_INDEX_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The body of a request for a read index for which the leader's lease is enough. Others are empty, and a leader of an
+/// older version takes this one for such: it asks a quorum.
+const BY_LEASE: &[u8] = &[1];
 
 /// The leader's answer to a request for a read index. New variants go to the end.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,6 +78,13 @@ impl Service {
         match consistency.level {
             Level::Linearizable if crate::sabotage::is("local-read") => {}
             Level::Linearizable => self.confirm_until(consensus, deadline).await?,
+            Level::Lease if !self.inner.options.timers.lease_reads => {
+                let msg = "`lease` is not allowed here: the setting `CONCORD_LEASE_READS` is off";
+                return Err(
+                    Invalid::from(Violation::at(vec!["query".into(), "consistency".into()], msg)).into()
+                );
+            }
+            Level::Lease => self.confirm_by(Confirmation::Lease, consensus, deadline).await?,
             Level::Local { max_staleness: Some(max) } if self.staleness().is_none_or(|age| age > max) => {
                 self.confirm_until(consensus, deadline).await?;
             }
@@ -91,10 +105,22 @@ impl Service {
 
     /// Confirms once that the applied state holds every write that was acknowledged before the call.
     pub(super) async fn confirm(&self, consensus: &Consensus) -> Result<(), ReadError> {
+        self.confirm_once(Confirmation::Quorum, consensus).await
+    }
+
+    async fn confirm_once(&self, by: Confirmation, consensus: &Consensus) -> Result<(), ReadError> {
         let requested_at = Instant::now();
         let service = self.clone();
-        let index = self.inner.read_index.get(move || service.clone().fetch_read_index()).await?;
+        let shared = match by {
+            Confirmation::Quorum => &self.inner.read_index,
+            Confirmation::Lease => &self.inner.read_index_by_lease,
+        };
+        let index = shared.get(move || service.clone().fetch_read_index(by)).await?;
         consensus.wait_read(index).await;
+        if by == Confirmation::Lease {
+            // What rests on clocks does not count as confirmed for others.
+            return Ok(());
+        }
         let mut fresh_since = self.inner.fresh_since.lock().unwrap_or_else(PoisonError::into_inner);
         *fresh_since = (*fresh_since).max(Some(requested_at));
         Ok(())
@@ -106,10 +132,19 @@ impl Service {
         consensus: &Consensus,
         deadline: Instant,
     ) -> Result<(), Refusal> {
+        self.confirm_by(Confirmation::Quorum, consensus, deadline).await
+    }
+
+    async fn confirm_by(
+        &self,
+        by: Confirmation,
+        consensus: &Consensus,
+        deadline: Instant,
+    ) -> Result<(), Refusal> {
         // A confirmation stores nothing, so no outcome of it is uncertain.
         let retry = Retry::until(deadline, OnUnknown::Ignore, "the read was not confirmed in time");
         let confirm = async |deadline| {
-            let reason = match timeout_at(deadline, self.confirm(consensus)).await {
+            let reason = match timeout_at(deadline, self.confirm_once(by, consensus)).await {
                 Ok(Ok(())) => return Ok(()),
                 Ok(Err(ReadError::NotLeader(_))) => "no leader is known".into(),
                 Ok(Err(ReadError::NoQuorum(text))) => text,
@@ -121,14 +156,18 @@ impl Service {
     }
 
     /// One read index: of this node when it leads, otherwise of the leader.
-    async fn fetch_read_index(self) -> Result<ReadIndex, ReadError> {
+    async fn fetch_read_index(self, by: Confirmation) -> Result<ReadIndex, ReadError> {
         let Some(consensus) = self.consensus() else { return Err(ReadError::NotLeader(None)) };
         let Some(leader) = consensus.leader() else { return Err(ReadError::NotLeader(None)) };
         if leader.id == self.node_id() {
-            return consensus.read_index().await;
+            return consensus.read_index(by).await;
         }
+        let request = match by {
+            Confirmation::Quorum => Bytes::new(),
+            Confirmation::Lease => Bytes::from_static(BY_LEASE),
+        };
         let (peers, to) = (&self.inner.peers, (leader.id, leader.peer_addr.as_str()));
-        let call = self.inner.read_indexes.call(peers, to, Bytes::new(), READ_INDEX_TIMEOUT);
+        let call = self.inner.read_indexes.call(peers, to, request, READ_INDEX_TIMEOUT);
         tokio::select! {
             response = call => read_index_of(response),
             // A call to a dead leader may hang until its timeout while a new leader is already known.
@@ -136,10 +175,13 @@ impl Service {
         }
     }
 
-    /// Answers another node's request for a read index. Never forwards it.
-    pub(crate) async fn answer_read_index(&self) -> Bytes {
+    /// Answers another node's request for a read index. Never forwards it. By its lease it answers only where this
+    /// node's own settings allow that too.
+    pub(crate) async fn answer_read_index(&self, request: &[u8]) -> Bytes {
+        let by_lease = request == BY_LEASE && self.inner.options.timers.lease_reads;
+        let by = if by_lease { Confirmation::Lease } else { Confirmation::Quorum };
         let response = match self.consensus() {
-            Some(consensus) => match consensus.read_index().await {
+            Some(consensus) => match consensus.read_index(by).await {
                 Ok(index) => ReadIndexResponse::Index(index),
                 Err(ReadError::NotLeader(_)) => ReadIndexResponse::NotLeader,
                 Err(ReadError::NoQuorum(text)) => ReadIndexResponse::NoQuorum(text),

@@ -3,6 +3,8 @@
 //! The node belongs to no cluster, so whoever has the right is told that, and nobody else is: the right is asked before
 //! anything is looked up.
 
+use std::time::Duration;
+
 use super::*;
 use crate::{
     model::{
@@ -25,7 +27,7 @@ use crate::{
 
 const LINEARIZABLE: Consistency = Consistency::LINEARIZABLE;
 
-fn key(grants: &[(&[Verb], &[&str])]) -> Principal {
+pub(in crate::service) fn key(grants: &[(&[Verb], &[&str])]) -> Principal {
     let grant = |(verbs, patterns): &(&[Verb], &[&str])| Grant {
         verbs: verbs.iter().copied().collect::<Verbs>(),
         definitions: patterns.iter().map(|text| Pattern::parse(text).unwrap()).collect(),
@@ -127,6 +129,7 @@ async fn every_read_asks_for_its_verb_before_it_looks_anything_up() {
             definitions: vec![definition.into()],
             configs: Vec::new(),
             filters: Vec::new(),
+            has_prev: false,
             start: WatchStart::Now,
             consistency: LINEARIZABLE,
         };
@@ -138,8 +141,10 @@ async fn every_read_asks_for_its_verb_before_it_looks_anything_up() {
             is_forbidden(service.config_at(&principal, LINEARIZABLE, (d, k), 1).await),
             is_forbidden(listed.map_err(|error| error.refusal)),
             is_forbidden(service.watch(principal.clone(), watch(d)).await),
+            is_forbidden(service.watch(principal.clone(), watch("billing.*")).await),
+            is_forbidden(service.poll(principal.clone(), watch(d), Duration::ZERO).await),
         ];
-        assert_eq!(answers, [expected; 6], "{principal:?}");
+        assert_eq!(answers, [expected; 8], "{principal:?}");
         let mut both = watch(d);
         both.definitions.push("secret".into());
         let may_both = principal.key.is_none();
@@ -159,6 +164,7 @@ async fn a_list_or_watch_of_everything_is_of_what_a_key_may_read() {
         definitions: Vec::new(),
         configs: Vec::new(),
         filters: Vec::new(),
+        has_prev: false,
         start: WatchStart::Now,
         consistency: LINEARIZABLE,
     };

@@ -1,4 +1,4 @@
-//! Which changes a watch returns: those of a scope of keys, and of a filter if there is one.
+//! Which changes a watch returns: those of its scope (`scope`), and of a filter if there is one.
 //!
 //! A filtered watch keeps its caller's records equal to the filtered list. A change is returned when its new record
 //! matches the filter; when only the old record did, the watch returns that the config no longer matches. Records are
@@ -8,16 +8,17 @@
 //! **Invariant:** a caller that applies what a watch returns to the records it has, has the records of the list with
 //! the same filter at that revision.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::sync::Arc;
 
-use super::{hub::Topic, invalid};
+use super::{
+    invalid,
+    scope::{NEEDS_ONE_DEFINITION, Scope},
+};
 use crate::{
     feed::{Before, BeforeAndAfter, Event, Indexed, RecordChange},
     model::{
         error::{Invalid, Rejection},
         index,
-        key::Key,
-        key_set::KeySet,
         limits::Limits,
         query::{self, ConfigQuery, QueryError},
         record::{Config, Definition, Revision},
@@ -25,61 +26,6 @@ use crate::{
     service::Refusal,
     state::{State, query::finds},
 };
-
-/// The message for a filter, or keys of configs, without exactly one definition.
-pub(super) const NEEDS_ONE_DEFINITION: &str = "a filter and `config_key` need exactly one `definition`";
-
-/// The keys that a watch is for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Scope {
-    /// Everything that the caller may read, by the definitions' keys.
-    Visible(KeySet),
-    /// These definitions with all their configs.
-    Definitions(BTreeSet<Key>),
-    /// These configs of one definition, and the definition itself.
-    Configs(Key, BTreeSet<Key>),
-}
-
-impl Scope {
-    pub(super) fn topics(&self) -> Vec<Topic> {
-        match self {
-            Self::Visible(_) => vec![Topic::All],
-            Self::Definitions(keys) => keys.iter().cloned().map(Topic::Definition).collect(),
-            Self::Configs(definition, keys) => {
-                let config = |key: &Key| Topic::Config(definition.clone(), key.clone());
-                let definition = Topic::DefinitionAlone(definition.clone());
-                std::iter::once(definition).chain(keys.iter().map(config)).collect()
-            }
-        }
-    }
-
-    /// The definition that it is of, where it is one by name.
-    pub(super) fn only_definition(&self) -> Option<&Key> {
-        match self {
-            Self::Configs(key, _) => Some(key),
-            Self::Definitions(keys) if keys.len() == 1 => keys.first(),
-            Self::Definitions(_) | Self::Visible(_) => None,
-        }
-    }
-
-    pub(super) fn contains(&self, item: &RecordChange) -> bool {
-        match item {
-            RecordChange::Definition { key, .. } => self.contains_definition(key),
-            RecordChange::Config { definition, key, .. } => match self {
-                Self::Configs(of, keys) => of == definition && keys.contains(key),
-                Self::Visible(_) | Self::Definitions(_) => self.contains_definition(definition),
-            },
-        }
-    }
-
-    fn contains_definition(&self, key: &Key) -> bool {
-        match self {
-            Self::Visible(keys) => keys.contains(key.as_str()),
-            Self::Definitions(keys) => keys.contains(key),
-            Self::Configs(definition, _) => definition == key,
-        }
-    }
-}
 
 /// A condition on the configs of one definition.
 #[derive(Debug)]
@@ -203,7 +149,7 @@ impl Selection {
             _ if params.is_empty() => None,
             Scope::Configs(key, _) => Some(key),
             Scope::Definitions(keys) if keys.len() == 1 => keys.first(),
-            Scope::Visible(_) | Scope::Definitions(_) => {
+            Scope::Visible(_) | Scope::Matching(_) | Scope::Definitions(_) => {
                 return Err(invalid("definition", NEEDS_ONE_DEFINITION));
             }
         };

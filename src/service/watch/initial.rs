@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::filter::{Scope, Selection};
+use super::{filter::Selection, scope::Scope};
 use crate::{
     model::{
         key::Key,
@@ -138,7 +138,8 @@ impl Initial {
 fn definition<'a>(state: &'a State, scope: &Scope, place: u64) -> Option<Option<&'a Arc<Collection>>> {
     let by_key = |key: &Key| state.definition(key.as_str());
     match scope {
-        Scope::Visible(keys) => {
+        Scope::Visible(_) | Scope::Matching(_) => {
+            let keys = scope.key_set()?;
             let is_visible = |found: &&Arc<Collection>| keys.contains(found.definition.key.as_str());
             state.definition_at(place).map(|found| Some(found).filter(is_visible))
         }
@@ -150,7 +151,9 @@ fn definition<'a>(state: &'a State, scope: &Scope, place: u64) -> Option<Option<
 /// The config at a place of the requested ones; the inner `None` is one that does not exist.
 fn config<'a>(found: &'a Collection, scope: &Scope, place: u64) -> Option<Option<&'a Arc<Config>>> {
     match scope {
-        Scope::Visible(_) | Scope::Definitions(_) => found.by_key.at(place).map(|item| Some(&item.record)),
+        Scope::Visible(_) | Scope::Matching(_) | Scope::Definitions(_) => {
+            found.by_key.at(place).map(|item| Some(&item.record))
+        }
         Scope::Configs(_, keys) => {
             keys.iter().nth(usize::try_from(place).ok()?).map(|key| found.config(key.as_str()))
         }

@@ -8,11 +8,13 @@
 //! |---|---|
 //! | When does a watch read, what does it return, when does it end? | this one |
 //! | Which watches are woken by a change? | `hub` |
+//! | Which keys is a watch for, and may its caller read them? | `scope` |
 //! | Which part of a change does a watch return? | `filter` |
 //! | How are older changes read from the history? | `replay` |
 //! | How is the initial state read? | `initial` |
 //! | How does a watch end whose key was revoked? | `rights` |
 //! | What of an event may the caller see? | `shown` |
+//! | How does a caller get changes without a stream? | `poll` |
 //!
 //! **Invariants:** the position only grows, and everything requested up to (and including) it has been returned. Where
 //! this node lacks changes, or has lost the cluster, the watch ends with a refusal that sends the caller to another
@@ -21,12 +23,14 @@
 mod filter;
 mod hub;
 mod initial;
+mod poll;
 mod replay;
 mod rights;
+mod scope;
 mod shown;
 
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::VecDeque,
     fmt::Display,
     sync::{Arc, Weak},
     time::Duration,
@@ -38,30 +42,24 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    Consistency, Inner, Level, Principal, RedactedRecords, Refusal, Reservation, Service, Share,
-    view::visible,
-};
+use super::{Consistency, Inner, Level, Principal, RedactedEvent, Refusal, Reservation, Service, Share};
 use crate::{
     feed::{Event, EventPage, Feed},
-    model::{
-        access_key::Verb,
-        error::Violation,
-        key::Key,
-        limits::{WATCH_KEYS_MAX, WATCH_UNCONFIRMED_MAX},
-        record::Revision,
-    },
+    model::{error::Violation, limits::WATCH_UNCONFIRMED_MAX, record::Revision},
     raft::Consensus,
+    state::State,
     store::HistoryError,
 };
 pub use filter::Selected;
-use filter::{NEEDS_ONE_DEFINITION, Scope, Selection};
+use filter::Selection;
 pub use hub::Hub;
 use hub::Registration;
 pub use initial::InitialChunk;
 use initial::{CHUNK_BYTES, Initial};
+pub use poll::{Changes, PolledEvent};
 use replay::Replay;
 use rights::{Right, judge_periodically};
+use scope::Scope;
 
 /// How often a node with watches confirms that it follows the cluster: one read index for all of them.
 const WATCH_CONFIRM_INTERVAL: Duration = Duration::from_secs(10);
@@ -84,12 +82,14 @@ pub enum WatchStart {
 /// A watch as a caller requests it.
 #[derive(Debug, Clone)]
 pub struct WatchRequest {
-    /// Keys of definitions; none for all.
+    /// Keys of definitions, and patterns of keys; none for all.
     pub definitions: Vec<String>,
     /// Keys of configs of the one definition; none for all.
     pub configs: Vec<String>,
     /// The parameters that filter, as a list of configs has them.
     pub filters: Vec<(String, String)>,
+    /// Whether configs are returned as they were before a change, too.
+    pub has_prev: bool,
     /// Where it begins.
     pub start: WatchStart,
     /// How fresh the state must be that the request is accepted at.
@@ -102,7 +102,7 @@ pub enum Notice {
     /// A part of the initial state.
     State(InitialChunk),
     /// The part of an event that was requested, and what of its items is redacted.
-    Changes(Arc<Event>, Selected, RedactedRecords),
+    Changes(Arc<Event>, Selected, RedactedEvent),
     /// Everything up to (and including) this revision has been returned.
     Progress(Revision),
     /// The watch ends, and why.
@@ -119,6 +119,7 @@ pub struct Watch {
     right: Right,
     _permit: OwnedSemaphorePermit,
     selection: Selection,
+    has_prev: bool,
     /// Everything up to (and including) this revision has been returned.
     position: Revision,
     /// Events that were read and not returned yet.
@@ -131,6 +132,8 @@ pub struct Watch {
     /// Set while changes are read from the history.
     replay: Option<Replay>,
     last_notice: Instant,
+    /// When a poll ends; a stream does not.
+    poll_until: Option<Instant>,
     is_new: bool,
     /// The caller accepts this node's state, however old.
     is_local: bool,
@@ -144,7 +147,7 @@ impl Service {
     /// When the principal may not read what it asks for; when the changes are no longer retained, or not on this node;
     /// when the request is invalid; when this node or the key has as many watches as it may.
     pub async fn watch(&self, principal: Principal, request: WatchRequest) -> Result<Watch, Refusal> {
-        let scope = scope(&principal, &request.definitions, &request.configs)?;
+        let scope = Scope::of(&principal, &request.definitions, &request.configs)?;
         scope.authorize(&principal)?;
         let hub = &self.inner.hub;
         let right = hub.rights.register(&principal, hub.watches_max_of(&principal))?;
@@ -155,7 +158,7 @@ impl Service {
             ))
         })?;
         let requested_at = Instant::now();
-        let state = self.view(request.consistency).await?;
+        let state = self.view_to_watch(request.consistency, request.start).await?;
         let consensus = self.consensus_or_refusal()?;
         if self.inner.stopping.is_cancelled() {
             return Err(Refusal::Unavailable("this node is stopping".into()));
@@ -200,6 +203,7 @@ impl Service {
             right,
             _permit: permit,
             selection,
+            has_prev: request.has_prev,
             position,
             events: VecDeque::new(),
             held: None,
@@ -207,6 +211,7 @@ impl Service {
             initial,
             replay: None,
             last_notice: Instant::now(),
+            poll_until: None,
             is_new: true,
             is_local,
             has_ended: false,
@@ -216,6 +221,21 @@ impl Service {
             watch.read().await?;
         }
         Ok(watch)
+    }
+
+    /// The state that a watch begins at. A caller who goes on from another node's state may be ahead of this node, if
+    /// they accept an old one: it waits.
+    async fn view_to_watch(&self, mut wanted: Consistency, start: WatchStart) -> Result<Arc<State>, Refusal> {
+        let (WatchStart::After(seen), Level::Local { .. }) = (start, wanted.level) else {
+            return self.view(wanted).await;
+        };
+        let is_behind = seen > self.revision() && wanted.min_revision.is_none_or(|least| least < seen);
+        if !is_behind {
+            return self.view(wanted).await;
+        }
+        wanted.min_revision = Some(seen);
+        let text = format!("this node has not applied revision {seen} yet; go on at another");
+        self.view(wanted).await.map_err(|_| Refusal::Unavailable(text))
     }
 }
 
@@ -250,28 +270,6 @@ fn expired(position: Revision, compaction_revision: Revision) -> Refusal {
 
 fn invalid(parameter: &str, msg: impl Into<String>) -> Refusal {
     Refusal::Invalid(Violation::at(vec!["query".into(), parameter.into()], msg).into())
-}
-
-/// The scope that the keys of a request name; without keys everything that the principal may read.
-fn scope(principal: &Principal, definitions: &[String], configs: &[String]) -> Result<Scope, Refusal> {
-    let keys = |parameter: &str, texts: &[String]| {
-        if texts.len() > WATCH_KEYS_MAX {
-            return Err(invalid(parameter, format!("a watch names at most {WATCH_KEYS_MAX} keys")));
-        }
-        let key = |text: &String| Key::parse(text).map_err(|error| invalid(parameter, error.to_string()));
-        texts.iter().map(key).collect::<Result<BTreeSet<Key>, _>>()
-    };
-    let needs_one_definition = || invalid("definition", NEEDS_ONE_DEFINITION);
-    let (mut definitions, configs) = (keys("definition", definitions)?, keys("config_key", configs)?);
-    match (definitions.len(), configs.is_empty()) {
-        (0, true) => Ok(Scope::Visible(visible(principal, Verb::Read))),
-        (_, true) => Ok(Scope::Definitions(definitions)),
-        (1, false) => {
-            let definition = definitions.pop_first().ok_or_else(needs_one_definition)?;
-            Ok(Scope::Configs(definition, configs))
-        }
-        (_, false) => Err(needs_one_definition()),
-    }
 }
 
 impl Watch {
@@ -349,7 +347,8 @@ impl Watch {
             // A caller that is disconnected before the first change knows where to continue.
             return Ok(Notice::Progress(self.position));
         }
-        let heartbeat_due = self.last_notice + self.service.inner.options.watch_heartbeat;
+        let heartbeat_due =
+            self.poll_until.unwrap_or(self.last_notice + self.service.inner.options.watch_heartbeat);
         loop {
             self.right.check(self.selection.scope())?;
             if let Some(notice) = self.next_read()? {
@@ -362,7 +361,7 @@ impl Watch {
             if stopping.is_cancelled() {
                 return Ok(self.stop());
             }
-            if Instant::now() >= heartbeat_due {
+            if self.is_due(heartbeat_due) {
                 if !self.is_local && self.service.inner.hub.unconfirmed() > WATCH_UNCONFIRMED_MAX {
                     return Err(Refusal::Unavailable(
                         "this node has lost the cluster; go on at another".into(),
@@ -410,7 +409,7 @@ impl Watch {
                 continue;
             }
             if let Some(selected) = self.selection.select(&event) {
-                return Ok(Some(Notice::Changes(event, selected, RedactedRecords::new())));
+                return Ok(Some(Notice::Changes(event, selected, RedactedEvent::default())));
             }
         }
         self.position = self.position.max(self.upto);
@@ -428,7 +427,8 @@ impl Watch {
                 self.take(piece).await;
                 return Ok(has_events);
             }
-            self.replay = Some(Replay::new(&self.consensus, self.selection.scope(), self.position));
+            self.replay =
+                Some(Replay::new(&self.consensus, self.selection.scope(), self.position, self.has_prev));
         }
         let Some(replay) = self.replay.take() else { return Ok(true) };
         let start = replay.start();
@@ -445,7 +445,8 @@ impl Watch {
     /// Takes what was read, if there is memory for it: a slow caller holds it until it has read it. Otherwise it is
     /// read again after a pause, from the same position.
     async fn take(&mut self, piece: EventPage) {
-        let bytes: usize = piece.events.iter().map(|event| event.bytes()).sum();
+        let prev = |event: &Event| if self.has_prev { event.bytes_before() } else { 0 };
+        let bytes: usize = piece.events.iter().map(|event| event.bytes() + prev(event)).sum();
         self.held = None;
         if bytes > UNWEIGHED_EVENTS_BYTES {
             match self.service.inner.memory_budget.reserve(Share::Callers, bytes as u64) {

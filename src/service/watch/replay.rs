@@ -5,12 +5,15 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::{filter::Scope, hub::READ_MAX};
+use super::{hub::READ_MAX, scope::Scope};
 use crate::{
     feed::{Before, Event, EventPage, RecordChange},
-    model::{key::Key, record::Revision},
+    model::{
+        key::Key,
+        record::{Config, Revision},
+    },
     raft::Consensus,
-    store::{Changes, HistoryError, StoreError, StoredChange, StoredEdit},
+    store::{Changes, HistoryError, StoreError, StoredChange, StoredEdit, Subject},
 };
 
 /// Changes that one read examines: some ten milliseconds of a blocking thread.
@@ -27,11 +30,18 @@ pub(super) struct Replay {
     changes: Option<Changes>,
     /// The keys of definitions by their ids, those of deleted ones included.
     definitions: BTreeMap<Revision, Key>,
+    /// Whether events need the configs as they were before.
+    has_prev: bool,
+    /// The change that was read last for that, and what it wrote: a batch may have written many.
+    written: Option<(Revision, Written)>,
 }
+
+/// What a change wrote, by definition and key.
+type Written = BTreeMap<(Revision, Key), Arc<Config>>;
 
 impl Replay {
     /// A reader of the changes after a position.
-    pub(super) fn new(consensus: &Consensus, scope: &Arc<Scope>, position: Revision) -> Self {
+    pub(super) fn new(consensus: &Consensus, scope: &Arc<Scope>, position: Revision, has_prev: bool) -> Self {
         Self {
             consensus: consensus.clone(),
             scope: Arc::clone(scope),
@@ -39,6 +49,8 @@ impl Replay {
             history_upto: position,
             changes: None,
             definitions: BTreeMap::new(),
+            has_prev,
+            written: None,
         }
     }
 
@@ -74,6 +86,8 @@ impl Replay {
             }
         }
         self.changes = Some(changes);
+        // It may be large, and whoever reads the next piece may take its time.
+        self.written = None;
         Ok((piece, Some(self)))
     }
 
@@ -87,11 +101,18 @@ impl Replay {
             match edit {
                 StoredEdit::Definition { id, key, before, after } => {
                     self.definitions.insert(id, key.clone());
-                    items.push(RecordChange::Definition { key, is_new: before.is_none(), after });
+                    let is_new = before.is_none();
+                    items.push(RecordChange::Definition { key, is_new, after, deleted_configs: None });
                 }
                 StoredEdit::Config { definition, key, before, after } => {
-                    let before = before.map_or(Before::Nothing, |_| Before::Unknown);
-                    let definition = self.definition_key(definition, change.revision)?;
+                    let (id, definition) = (definition, self.definition_key(definition, change.revision)?);
+                    let before = match before {
+                        None => Before::Nothing,
+                        Some(revision) if self.has_prev && self.scope.contains_config(&definition, &key) => {
+                            Before::Known(self.written_at(revision, id, &key)?)
+                        }
+                        Some(_) => Before::Unknown,
+                    };
                     items.push(RecordChange::Config { definition, key, before, after });
                 }
                 StoredEdit::ConfigWithBefore { definition, before, after } => {
@@ -104,10 +125,46 @@ impl Replay {
                         after,
                     });
                 }
+                StoredEdit::Deleted { configs, .. } => {
+                    if let Some(RecordChange::Definition { deleted_configs, .. }) = items.last_mut() {
+                        *deleted_configs = Some(configs);
+                    }
+                }
                 StoredEdit::Reindexed { .. } | StoredEdit::Remember(_) | StoredEdit::Forget(_) => {}
             }
         }
         Ok(Event::new(change.revision, change.at, (&change.by, change.reason.as_ref()), items))
+    }
+
+    /// The config that the change at a revision wrote. The segment of a change that replaced it has it.
+    fn written_at(
+        &mut self,
+        revision: Revision,
+        id: Revision,
+        key: &Key,
+    ) -> Result<Arc<Config>, HistoryError> {
+        let place = (id, key.clone());
+        if !self.written.as_ref().is_some_and(|(at, all)| *at == revision && all.contains_key(&place)) {
+            let subject = Subject::Config { definition: id, key: key.as_str().into() };
+            let change = self.consensus.store().history().change_of(&subject, revision)?;
+            let written = change.edits.into_iter().filter_map(|edit| match edit {
+                StoredEdit::Config { definition, after: Some(after), .. }
+                | StoredEdit::ConfigWithBefore { definition, after: Some(after), .. } => {
+                    Some(((definition, after.key.clone()), after))
+                }
+                StoredEdit::Config { after: None, .. }
+                | StoredEdit::ConfigWithBefore { after: None, .. }
+                | StoredEdit::Definition { .. }
+                | StoredEdit::Reindexed { .. }
+                | StoredEdit::Deleted { .. }
+                | StoredEdit::Remember(_)
+                | StoredEdit::Forget(_) => None,
+            });
+            self.written = Some((revision, written.collect()));
+        }
+        let found = self.written.as_ref().and_then(|(_, all)| all.get(&place)).map(Arc::clone);
+        let text = format!("the history has no config where the one that replaced it says: {revision}");
+        found.ok_or_else(|| StoreError::Damaged(text).into())
     }
 
     /// The key of a definition that existed at a revision: it exists now, or was deleted later.
@@ -131,6 +188,7 @@ impl Replay {
                 StoredEdit::Definition { id, key, .. } if id == sought => Some(key),
                 StoredEdit::Definition { .. }
                 | StoredEdit::Reindexed { .. }
+                | StoredEdit::Deleted { .. }
                 | StoredEdit::Config { .. }
                 | StoredEdit::ConfigWithBefore { .. }
                 | StoredEdit::Remember(_)

@@ -23,10 +23,10 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::filter::Scope;
+use super::scope::Scope;
 use crate::{
-    model::{access_key::Verb, record::Revision},
-    service::{Inner, Principal, Refusal, Service, view::visible},
+    model::record::Revision,
+    service::{Inner, Principal, Refusal, Service},
 };
 
 /// How often keys are judged again: a watch ends within a second of the end of its right.
@@ -154,25 +154,6 @@ impl Drop for Right {
             if judged.watches == 0 {
                 holders.remove(&self.holder);
             }
-        }
-    }
-}
-
-impl Scope {
-    /// Whether a principal may read all of it.
-    ///
-    /// # Errors
-    /// [`Refusal::Forbidden`].
-    pub(super) fn authorize(&self, principal: &Principal) -> Result<(), Refusal> {
-        let read = |key: &str| principal.authorize(Verb::Read, Some(key));
-        match self {
-            Self::Definitions(keys) => keys.iter().try_for_each(|key| read(key.as_str())),
-            Self::Configs(definition, _) => read(definition.as_str()),
-            // A caller that goes on under other grants begins anew: what it has was read under the old ones.
-            Self::Visible(keys) if visible(principal, Verb::Read) == *keys => {
-                principal.authorize(Verb::Read, None)
-            }
-            Self::Visible(_) => Err(Refusal::Forbidden { verb: Verb::Read, operation: None }),
         }
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! **Invariant:** no notice leaves a watch that has a value which its caller may not see.
 
-use super::{Notice, Watch, filter::Scope};
+use super::{Notice, Watch, scope::Scope};
 use crate::{
     feed::Event,
     service::{Principal, Refusal, Service},
@@ -43,7 +43,8 @@ impl Watch {
         }
         match notice {
             Notice::Changes(event, selected, _) if self.service.is_to_be_redacted(&principal, &event) => {
-                let (shown, redacted) = Box::pin(self.service.redact_event(&principal, &event)).await?;
+                let redact = self.service.redact_event(&principal, &event, self.has_prev);
+                let (shown, redacted) = Box::pin(redact).await?;
                 Ok(Notice::Changes(shown, selected, redacted))
             }
             Notice::State(chunk) => {

@@ -44,7 +44,7 @@ impl State {
                 return Some(Err(Rejection::InBatch { index, rejection: Box::new(rejection) }));
             }
         }
-        edits.extend(merged(&step_edits, &next));
+        edits.extend(merged(&step_edits, self, &next));
         *self = next;
         Some(Ok(applied(last, false)))
     }
@@ -88,10 +88,10 @@ impl<K: Ord + Clone, T> Touched<K, T> {
 
 /// One edit for each record, from the first `before` to the state after the batch. A record that the batch creates and
 /// deletes has none, and the deletion of a definition includes that of its configs.
-fn merged(step_edits: &[Edit], next: &State) -> Vec<Edit> {
+fn merged(step_edits: &[Edit], before_batch: &State, next: &State) -> Vec<Edit> {
     let mut definitions: Touched<u64, Definition> = Touched::new();
     let mut configs: Touched<(u64, Key), Config> = Touched::new();
-    let mut reindexed = BTreeSet::new();
+    let (mut reindexed, mut deleted) = (BTreeSet::new(), BTreeSet::new());
     for edit in step_edits {
         match edit {
             Edit::Definition { before, after } => {
@@ -99,6 +99,7 @@ fn merged(step_edits: &[Edit], next: &State) -> Vec<Edit> {
                 id.into_iter().for_each(|id| definitions.touch(&id, before.as_ref()));
             }
             Edit::Reindexed { definition } => drop(reindexed.insert(*definition)),
+            Edit::Deleted { definition, .. } => drop(deleted.insert(*definition)),
             Edit::Config { definition, before, after } => {
                 let key = after.as_ref().or(before.as_ref()).map(|record| record.key.clone());
                 key.into_iter().for_each(|key| configs.touch(&(*definition, key), before.as_ref()));
@@ -126,6 +127,11 @@ fn merged(step_edits: &[Edit], next: &State) -> Vec<Edit> {
             // All configs of a new definition are new, too.
             if remains && reindexed.contains(&id) {
                 edits.push(Edit::Reindexed { definition: id });
+            }
+            // Those that were there before the batch: what it created is not told.
+            if existed && deleted.contains(&id) {
+                let configs = before_batch.definition_by_id(id).map_or(0, |found| found.by_key.len());
+                edits.push(Edit::Deleted { definition: id, configs });
             }
         }
     }

@@ -116,6 +116,14 @@ pub enum StoredEdit {
         /// The record from now on; `None` when it was deleted.
         after: Option<Arc<Config>>,
     },
+    /// So many configs went with the deleted definition; follows its `Definition`. Only a cluster of feature level 2
+    /// writes it, and an older version opens no directory of that level.
+    Deleted {
+        /// The definition's id.
+        definition: Revision,
+        /// The number of its configs before the change.
+        configs: u64,
+    },
 }
 
 impl StoredChange {
@@ -147,6 +155,9 @@ impl StoredEdit {
                 }
             }
             Edit::Reindexed { definition } => Self::Reindexed { definition: *definition },
+            Edit::Deleted { definition, configs } => {
+                Self::Deleted { definition: *definition, configs: *configs }
+            }
             Edit::Config { definition, before: Some(before), after } if before.revision <= segment_after => {
                 Self::ConfigWithBefore {
                     definition: *definition,

@@ -122,14 +122,20 @@ impl HistoryEntry {
         let existed = match &first {
             StoredEdit::Definition { before, .. } | StoredEdit::Config { before, .. } => before.is_some(),
             StoredEdit::ConfigWithBefore { .. } => true,
-            StoredEdit::Reindexed { .. } | StoredEdit::Remember(_) | StoredEdit::Forget(_) => return None,
+            StoredEdit::Reindexed { .. }
+            | StoredEdit::Deleted { .. }
+            | StoredEdit::Remember(_)
+            | StoredEdit::Forget(_) => return None,
         };
         let after = match edits.last().unwrap_or(first) {
             StoredEdit::Definition { after, .. } => after.map_or(AfterImage::Deleted, AfterImage::Definition),
             StoredEdit::Config { after, .. } | StoredEdit::ConfigWithBefore { after, .. } => {
                 after.map_or(AfterImage::Deleted, AfterImage::Config)
             }
-            StoredEdit::Reindexed { .. } | StoredEdit::Remember(_) | StoredEdit::Forget(_) => return None,
+            StoredEdit::Reindexed { .. }
+            | StoredEdit::Deleted { .. }
+            | StoredEdit::Remember(_)
+            | StoredEdit::Forget(_) => return None,
         };
         let operation = match (existed, &after) {
             (false, AfterImage::Deleted) => return None,
@@ -239,14 +245,26 @@ impl History {
         subject: &Subject,
         revision: Revision,
     ) -> Result<Arc<Config>, HistoryError> {
+        SegmentLookup::new(self, self.span_of(revision)?, subject).config_written_at(revision)
+    }
+
+    /// The whole change of a revision, found by a record that it changed. Blocking.
+    ///
+    /// # Errors
+    /// When the revision was compacted, its change is not on this node, or the disk fails.
+    pub fn change_of(&self, subject: &Subject, revision: Revision) -> Result<StoredChange, HistoryError> {
+        SegmentLookup::new(self, self.span_of(revision)?, subject).change_at(revision)
+    }
+
+    /// The segment that has the change of a revision.
+    fn span_of(&self, revision: Revision) -> Result<Span, HistoryError> {
         let Spans { all, compaction_revision, .. } = self.spans();
         let span = all.into_iter().find(|span| span.after < revision && span.upto >= revision);
-        let span = span.ok_or(if revision <= compaction_revision {
+        span.ok_or(if revision <= compaction_revision {
             HistoryError::Compacted { compaction_revision }
         } else {
             HistoryError::Gap { after: revision - 1, upto: revision }
-        })?;
-        SegmentLookup::new(self, span, subject).config_written_at(revision)
+        })
     }
 
     /// The last revision whose change was made at a time or before it, as far as this node knows; 0 when
@@ -379,6 +397,7 @@ impl<'a> SegmentLookup<'a> {
             StoredEdit::Config { before: None, .. } => None,
             StoredEdit::Definition { .. }
             | StoredEdit::Reindexed { .. }
+            | StoredEdit::Deleted { .. }
             | StoredEdit::Remember(_)
             | StoredEdit::Forget(_) => return Ok(None),
         };
@@ -386,17 +405,30 @@ impl<'a> SegmentLookup<'a> {
     }
 
     fn config_written_at(&mut self, revision: Revision) -> Result<Arc<Config>, HistoryError> {
+        match HistoryEntry::of(self.change_at(revision)?, self.subject).map(|entry| entry.after) {
+            Some(AfterImage::Config(config)) => Ok(config),
+            Some(AfterImage::Deleted | AfterImage::Definition(_)) | None => Err(no_change_at(revision)),
+        }
+    }
+
+    /// The change of the record that was made at a revision.
+    fn change_at(&mut self, revision: Revision) -> Result<StoredChange, HistoryError> {
         let subject = self.subject;
         let found = self.history.with_index(self.span, |index| {
             index.find(subject, revision.saturating_sub(1), revision).collect::<Vec<_>>()
         })?;
+        // The index finds by a hash: another record's change may be among them.
         for (_, offset) in found {
-            let entry = HistoryEntry::of(self.change(offset)?, subject);
-            if let Some(AfterImage::Config(config)) = entry.map(|entry| entry.after) {
-                return Ok(config);
+            let change = self.change(offset)?;
+            if change.edits.iter().any(|edit| subject.matches(edit)) {
+                return Ok(change);
             }
         }
-        let text = format!("the history has no change of the config at revision {revision}");
-        Err(StoreError::Damaged(text).into())
+        Err(no_change_at(revision))
     }
+}
+
+fn no_change_at(revision: Revision) -> HistoryError {
+    let text = format!("the history has no change of the config at revision {revision}");
+    StoreError::Damaged(text).into()
 }

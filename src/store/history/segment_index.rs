@@ -55,6 +55,7 @@ impl Subject {
                 Self::Definition(_) | Self::Config { .. },
                 StoredEdit::Definition { .. }
                 | StoredEdit::Reindexed { .. }
+                | StoredEdit::Deleted { .. }
                 | StoredEdit::Config { .. }
                 | StoredEdit::Remember(_)
                 | StoredEdit::Forget(_)
@@ -74,7 +75,10 @@ fn hash_of(edit: &StoredEdit) -> Option<u64> {
         StoredEdit::ConfigWithBefore { definition, before, .. } => {
             Subject::Config { definition: *definition, key: before.key.as_str().into() }
         }
-        StoredEdit::Reindexed { .. } | StoredEdit::Remember(_) | StoredEdit::Forget(_) => return None,
+        StoredEdit::Reindexed { .. }
+        | StoredEdit::Deleted { .. }
+        | StoredEdit::Remember(_)
+        | StoredEdit::Forget(_) => return None,
     };
     Some(subject.hash())
 }

@@ -168,6 +168,7 @@ fn weight(edit: &Edit) -> usize {
         }
         Edit::Definition { after: None, .. }
         | Edit::Reindexed { .. }
+        | Edit::Deleted { .. }
         | Edit::Remember(_)
         | Edit::AccessKey { .. }
         | Edit::Forget(_) => 1,
@@ -297,6 +298,7 @@ impl Merge {
             Edit::Reindexed { definition } => {
                 reindexed.insert(*definition);
             }
+            Edit::Deleted { .. } => {}
             Edit::Remember(request) => {
                 self.weight += 1;
                 self.requests.insert(request.revision, Some(request.clone()));

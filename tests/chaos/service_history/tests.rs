@@ -175,4 +175,15 @@ fn a_follower_that_misses_a_change_or_receives_one_twice_is_found() {
     assert_eq!(violation_count(&[all[1].clone(), all[0].clone(), all[2].clone()]), 1);
     assert_eq!(violation_count(&[all[0].clone(), (7, json!([both[0]])), all[2].clone()]), 1);
     assert_eq!(violation_count(&[all[0].clone(), (8, both), all[2].clone()]), 1);
+    let with_prev = |prev: [Value; 4]| {
+        let mut events = all.clone();
+        let places = [(0, 0), (1, 0), (1, 1), (2, 0)];
+        for ((event, place), prev) in places.into_iter().zip(prev) {
+            events[event].1[place]["prev"] = prev;
+        }
+        violation_count(&events)
+    };
+    let [v1, v2] = ["v1", "v2"].map(|text| json!({"value": text}));
+    assert_eq!(with_prev([json!(null), json!(null), v1.clone(), v2.clone()]), 0);
+    assert_eq!(with_prev([json!(null), json!(null), v2, v1]), 2);
 }

@@ -5,6 +5,7 @@ use crate::{
     feed::tests::{config, key},
     model::{
         command::{Command, Proposal},
+        key_set::KeySet,
         time::Timestamp,
     },
 };
@@ -63,7 +64,12 @@ fn items(places: &[(usize, bool)]) -> Selected {
 
 #[test]
 fn a_scope_contains_its_definitions_and_configs() {
-    let deleted = |name: &str| RecordChange::Definition { key: key(name), is_new: false, after: None };
+    let deleted = |name: &str| RecordChange::Definition {
+        key: key(name),
+        is_new: false,
+        after: None,
+        deleted_configs: None,
+    };
     let all = event(vec![
         item("d", Before::Nothing, Some("{}")),
         item("e", Before::Nothing, Some("{}")),
@@ -105,6 +111,7 @@ fn a_filter_follows_its_definition() {
         key: key("d"),
         is_new: false,
         after: Some(definition(revision, indexes)),
+        deleted_configs: None,
     };
     // `n` has another slot now, and the stored entries of old records are those of the old slots.
     let both = event(vec![change(9, &["a", "n"]), item("d", known(r#"{"a":6}"#), Some(r#"{"n":6}"#))]);
