@@ -31,7 +31,10 @@ use super::{
     reply::{Problem, STATE_REVISION, WrittenAt},
 };
 use crate::{
-    model::{access_key::Verb, record::Revision},
+    model::{
+        access_key::{Pattern, Verb},
+        record::Revision,
+    },
     service::{
         CallerAddress, Principal, Refusal, Service,
         audit::{Decision, Targets, What},
@@ -231,6 +234,17 @@ fn is_recorded_read(service: &Service, route: &Route, uri: &Uri) -> bool {
     }
     if !audit.has_reads() {
         return false;
+    }
+    if [WATCH, CHANGES].contains(&route.path) {
+        let params = Params::from_uri(uri);
+        let mut named = params.0.iter().filter(|(name, _)| name == "definition").peekable();
+        // One that names nothing is of everything that its caller may read.
+        return named.peek().is_none()
+            || named.any(|(_, text)| match Pattern::parse(text) {
+                Ok(pattern) => audit.records_reads_among(&pattern),
+                // It is refused.
+                Err(_) => audit.records_reads_of(None),
+            });
     }
     let what = what(route, uri);
     audit.records_reads_of(None) || what.definitions().any(|one| audit.records_reads_of(Some(one)))

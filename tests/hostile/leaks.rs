@@ -87,6 +87,33 @@ async fn use_access_key(clients: &[Client]) -> [String; 2] {
     [first, second]
 }
 
+/// Writes and reads a config with a secret value in all ways, right and wrong ones.
+async fn use_field(cluster: &Cluster) {
+    let schema = json!({
+        "properties": {"pw": {"x-concord-secret": true, "type": "string"}, "n": {"type": "integer"}},
+        "additionalProperties": false
+    });
+    let definition = json!({"config_definition_key": "leaks", "indexes": ["n"], "json_schema": schema});
+    cluster.client(1).post("/api/v1/config_definition/", &definition).await.expect(201);
+    let body = json!({"config_key": "k", "data": {"pw": FIELD, "n": 1}});
+    cluster.client(2).post("/api/v1/config_definition/leaks/config/", &body).await.expect(201);
+    for client in cluster.clients() {
+        client.put(CONFIG, &json!({"data": {"pw": FIELD, "n": 2}})).await.expect(200);
+        client.put(CONFIG, &json!({"data": {"pw": {"$concord-keep": true}, "n": 3}})).await.expect(200);
+        let patch = client.call(Method::PATCH, CONFIG).text("application/merge-patch+json", r#"{"n": 4}"#);
+        patch.await.expect(200);
+        // Refusals quote what is wrong, but not this.
+        let refused = client.put(CONFIG, &json!({"data": {"pw": [FIELD], "n": "x", "more": FIELD}})).await;
+        let text = refused.text.clone();
+        refused.invalid();
+        assert!(!text.contains(FIELD), "{text}");
+        let answer = client.get(CONFIG).await.expect(200);
+        assert!(answer.text.contains(FIELD), "the owner of the root key sees it");
+        client.get(&format!("{CONFIG}/history")).await.expect(200);
+        client.bare(Method::GET, CONFIG).header("authorization", WRONG_KEY).await.expect(401);
+    }
+}
+
 /// A line in the middle of a file with a key.
 fn line_of(file: &Path) -> String {
     let text = std::fs::read_to_string(file).expect("it was made");
@@ -118,29 +145,7 @@ async fn search(name: &str, options: Options) {
     .await;
     let root_key = cluster.nodes[0].settings["CONCORD_API_KEY"].clone();
 
-    let schema = json!({
-        "properties": {"pw": {"x-concord-secret": true, "type": "string"}, "n": {"type": "integer"}},
-        "additionalProperties": false
-    });
-    let definition = json!({"config_definition_key": "leaks", "indexes": ["n"], "json_schema": schema});
-    cluster.client(1).post("/api/v1/config_definition/", &definition).await.expect(201);
-    let body = json!({"config_key": "k", "data": {"pw": FIELD, "n": 1}});
-    cluster.client(2).post("/api/v1/config_definition/leaks/config/", &body).await.expect(201);
-    for client in cluster.clients() {
-        client.put(CONFIG, &json!({"data": {"pw": FIELD, "n": 2}})).await.expect(200);
-        client.put(CONFIG, &json!({"data": {"pw": {"$concord-keep": true}, "n": 3}})).await.expect(200);
-        let patch = client.call(Method::PATCH, CONFIG).text("application/merge-patch+json", r#"{"n": 4}"#);
-        patch.await.expect(200);
-        // Refusals quote what is wrong, but not this.
-        let refused = client.put(CONFIG, &json!({"data": {"pw": [FIELD], "n": "x", "more": FIELD}})).await;
-        let text = refused.text.clone();
-        refused.invalid();
-        assert!(!text.contains(FIELD), "{text}");
-        let answer = client.get(CONFIG).await.expect(200);
-        assert!(answer.text.contains(FIELD), "the owner of the root key sees it");
-        client.get(&format!("{CONFIG}/history")).await.expect(200);
-        client.bare(Method::GET, CONFIG).header("authorization", WRONG_KEY).await.expect(401);
-    }
+    use_field(&cluster).await;
     for node in &cluster.nodes {
         use_http2(node, &root_key).await;
     }

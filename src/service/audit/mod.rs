@@ -184,6 +184,17 @@ impl Audit {
         self.is_on() && self.options.reads.iter().any(matches)
     }
 
+    /// Whether reads of any of the definitions are recorded that a pattern names.
+    #[must_use]
+    pub fn records_reads_among(&self, named: &Pattern) -> bool {
+        let meets = |pattern: &Pattern| match (pattern.beginning(), named.beginning()) {
+            (Some(own), Some(other)) => own.starts_with(other) || other.starts_with(own),
+            (_, None) => pattern.matches(named.as_str()),
+            (None, Some(_)) => named.matches(pattern.as_str()),
+        };
+        self.is_on() && self.options.reads.iter().any(meets)
+    }
+
     /// Refuses a write whose line could not be stored, where the settings say so.
     ///
     /// # Errors
