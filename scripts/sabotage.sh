@@ -46,6 +46,13 @@ later-request-confirmed  | unit raft::stream::tests::a_response_does_not_confirm
 verdicts-shifted         | unit raft::group::tests::what_arrives_meanwhile_leaves_together_and_each_has_its_own_verdict
 transaction-reads-unchecked | it cluster::transactions::a_lock_a_bank_and_a_queue_keep_their_promises_while_leaders_die
 young-outcome-forgotten  | unit state::apply::remember::tests::a_flood_of_requests_forgets_none_that_may_be_sent_again
+author-not-decided-again | unit state::access::tests::nothing_is_decided_in_the_name_of_a_revoked_key
+batch-grant-skipped      | unit service::view::tests::every_write_asks_for_its_verbs_alone_and_in_a_batch
+past-not-redacted        | unit api::tests::secrets::no_answer_shows_a_secret_value_without_the_right_to_reveal
+good-key-throttled       | unit api::tests::throttle::a_good_key_is_not_locked_out_by_who_guesses_behind_its_address
+audit-line-lost          | unit api::decision::tests::every_operation_called_once_has_exactly_one_line
+nonce-reused             | unit store::at_rest::tests::no_nonce_is_used_twice_and_debug_shows_no_key
+plain-file-accepted      | unit store::tests::encrypted::files_in_clear_are_refused_once_everything_is_encrypted
 '
 
 # The tests of upgrades start it.

@@ -43,6 +43,13 @@
 //! | `later-request-confirmed` | the response to an append confirms a later one with the same last entry |
 //! | `verdicts-shifted` | the writes that share an entry get one another's verdicts |
 //! | `young-outcome-forgotten` | the outcome of a request is forgotten while it may be sent again |
+//! | `author-not-decided-again` | a write in the name of a revoked key is decided |
+//! | `batch-grant-skipped` | only the first operation of a batch is judged |
+//! | `past-not-redacted` | secret values of the past are shown to everybody |
+//! | `good-key-throttled` | whoever guesses locks out the keys of others at the same address |
+//! | `audit-line-lost` | a write that is refused has no line in the audit log |
+//! | `nonce-reused` | all pieces of a file are encrypted with one nonce |
+//! | `plain-file-accepted` | an encrypted directory takes files in clear |
 //!
 //! **Invariant:** without the feature this file is one constant.
 

@@ -36,7 +36,16 @@ pub(super) async fn authenticate(
     let refused = |why| Problem::Unauthenticated(why).into_response();
     let credential = credential(headers).map_err(refused)?;
     // Before it is looked at: whoever guesses learns nothing from an answer that comes later.
-    let attempt = service.admit_credential(credential).map_err(|exceeded| quota::refused(&exceeded))?;
+    let attempt = match service.admit_credential(credential) {
+        Ok(attempt) => attempt,
+        Err(exceeded) => {
+            // Whose key is good is not locked out by others of the same address.
+            let known = service.known_key(credential).filter(|_| !crate::sabotage::is("good-key-throttled"));
+            let known = known.ok_or_else(|| quota::refused(&exceeded))?;
+            CallerConnection::mark_known(extensions);
+            return Ok(Access::Granted(known));
+        }
+    };
     match service.authenticate(credential).await {
         Ok(principal) => {
             attempt.was_good();

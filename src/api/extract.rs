@@ -114,6 +114,11 @@ impl Params {
         errors.finish(Some(numbers))
     }
 
+    /// Whether the write is a dry run: validated and answered, not stored.
+    pub(super) fn dry_run(&self) -> Result<bool, Problem> {
+        self.flag("dry_run")
+    }
+
     /// A parameter that is `true`, `false` or absent.
     pub(super) fn flag(&self, name: &str) -> Result<bool, Problem> {
         match self.get(name) {

@@ -11,6 +11,7 @@ use crate::{
 };
 
 mod secrets;
+mod throttle;
 
 const CONFIG_D: &str = "/api/v1/config_definition/d/config/";
 
@@ -29,7 +30,10 @@ fn a_visible_request_id_is_echoed_and_any_other_is_replaced() {
 
 /// A node alone, with a definition `d` and two configs.
 async fn node(directory: &std::path::Path) -> Api {
-    let service = patient_service(directory);
+    node_of(patient_service(directory)).await
+}
+
+async fn node_of(service: Service) -> Api {
     // Nobody calls these.
     let (api_addr, peer_addr) = ("127.0.0.1:1".into(), "127.0.0.1:2".into());
     service.init(&Principal::root(), vec![Member { id: 1, api_addr, peer_addr }]).await.unwrap();

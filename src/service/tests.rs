@@ -49,6 +49,13 @@ pub(crate) fn patient_service(directory: &Path) -> Service {
     with_options(Options { write_timeout: time, read_timeout: time, ..options })
 }
 
+/// The same, where so many failed credentials of an address in a minute are looked at.
+pub(crate) fn throttling_service(directory: &Path, failed_credentials: u64) -> Service {
+    let time = Duration::from_secs(60);
+    let options = Options { failed_credentials, ..options(directory, Limits::default()) };
+    with_options(Options { write_timeout: time, read_timeout: time, ..options })
+}
+
 /// Node 1, without consensus, with an audit log.
 pub(crate) fn audited_service(directory: &Path, audit: audit::Options) -> Service {
     with_options(Options { audit, ..options(directory, Limits::default()) })

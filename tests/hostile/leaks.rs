@@ -2,7 +2,7 @@
 //!
 //! Every secret is used in each way that there is, while each library logs all that it can. Then everything that the
 //! nodes have written is searched, and what the system shows of the processes. The values of secret fields are data:
-//! they are in the data directory, and in no log.
+//! they are in the data directory unless it is encrypted, and in no log.
 
 use std::{
     fs::Permissions,
@@ -15,7 +15,7 @@ use concord::peer::tls::client::{Roots, config};
 use http::Method;
 use serde_json::json;
 
-use crate::harness::{Cluster, Node, Options, eventually};
+use crate::harness::{Client, Cluster, Node, Options, eventually, tls::Authority};
 
 const CLUSTER_SECRET: &str = "cluster-secret-that-no-file-may-hold-47110815";
 const WRONG_KEY: &str = "wrong-key-that-no-file-may-hold-0123456789";
@@ -63,18 +63,32 @@ async fn use_http2(node: &Node, key: &str) {
     }
 }
 
-#[tokio::test]
-async fn no_secret_is_in_files_logs_or_what_is_seen_of_a_process() {
-    let log = "trace,openraft=trace,raft_log=trace,chunked_wal=trace,h2=trace,hyper=trace,reqwest=trace";
-    let options = Options::default().with("CONCORD_LOG", log);
-    let secrets = tempfile::tempdir().expect("a directory");
-    let given = secrets.path().to_owned();
-    let mut cluster = Cluster::start_prepared("leaks", &options, move |_, nodes| {
-        nodes.iter_mut().for_each(|node| with_files(node, &given));
-    })
-    .await;
-    let root_key = cluster.nodes[0].settings["CONCORD_API_KEY"].clone();
+/// Makes an access key, rotates it, and uses its texts on all nodes; the texts.
+async fn use_access_key(clients: &[Client]) -> [String; 2] {
+    let text = |data: &serde_json::Value| data["api_key"].as_str().expect("its text").to_owned();
+    let grants = json!([{"verbs": ["read", "write"], "definitions": ["*"]}]);
+    let made = clients[0].post("/api/v1/api_key/", &json!({"name": "k", "grants": grants})).await.expect(201);
+    let first = text(made.data());
+    let path = format!("/api/v1/api_key/{}/rotate", made.data()["key_id"].as_str().expect("an id"));
+    let second = text(clients[1].post(&path, &json!({"grace_s": 600})).await.expect(200).data());
+    for client in clients {
+        for key in [&first, &second] {
+            let owner = Client::new(&client.base, key);
+            owner.put(CONFIG, &json!({"data": {"pw": FIELD, "n": 5}})).await.expect(200);
+            let shown = owner.get(CONFIG).await.expect(200);
+            assert!(!shown.text.contains(FIELD), "it may not see the value: {shown:?}");
+            // Refused, and in the audit log.
+            owner.get("/api/v1/audit").await.expect(403);
+        }
+        // One that was never made.
+        let wrong = format!("{}x", &second[..second.len() - 1]);
+        client.bare(Method::GET, CONFIG).header("authorization", &wrong).await.expect(401);
+    }
+    [first, second]
+}
 
+/// Writes and reads a config with a secret value in all ways, right and wrong ones.
+async fn use_field(cluster: &Cluster) {
     let schema = json!({
         "properties": {"pw": {"x-concord-secret": true, "type": "string"}, "n": {"type": "integer"}},
         "additionalProperties": false
@@ -98,23 +112,53 @@ async fn no_secret_is_in_files_logs_or_what_is_seen_of_a_process() {
         client.get(&format!("{CONFIG}/history")).await.expect(200);
         client.bare(Method::GET, CONFIG).header("authorization", WRONG_KEY).await.expect(401);
     }
+}
+
+/// A line in the middle of a file with a key.
+fn line_of(file: &Path) -> String {
+    let text = std::fs::read_to_string(file).expect("it was made");
+    text.lines().find(|line| !line.starts_with('-')).expect("a key has a line").to_owned()
+}
+
+#[tokio::test]
+async fn no_secret_is_in_files_logs_or_what_is_seen_of_a_process() {
+    search("leaks", Options::default()).await;
+}
+
+#[tokio::test]
+async fn with_encryption_no_secret_value_is_in_the_data_directory() {
+    search("leaks-encrypted", Options::default().encrypted()).await;
+}
+
+async fn search(name: &str, options: Options) {
+    let log = "trace,openraft=trace,raft_log=trace,chunked_wal=trace,h2=trace,hyper=trace,reqwest=trace";
+    let (options, is_encrypted) = (options.with("CONCORD_LOG", log), name == "leaks-encrypted");
+    let secrets = tempfile::tempdir().expect("a directory");
+    let authority = Authority::new(secrets.path(), "authority");
+    let (given, own) = (secrets.path().to_owned(), authority.clone());
+    let mut cluster = Cluster::start_prepared(name, &options, move |_, nodes| {
+        nodes.iter_mut().for_each(|node| {
+            with_files(node, &given);
+            own.equip(node);
+        });
+    })
+    .await;
+    let root_key = cluster.nodes[0].settings["CONCORD_API_KEY"].clone();
+
+    use_field(&cluster).await;
     for node in &cluster.nodes {
         use_http2(node, &root_key).await;
     }
+    let access_keys = use_access_key(&cluster.clients()).await;
     let backup = cluster.client(3).get("/api/v1/cluster/backup").open().await.expect("a backup");
     let backup = backup.bytes().await.expect("the whole of it");
     std::fs::write(cluster.root().join("taken.backup"), &backup).expect("the file can be written");
 
-    let used = [root_key.as_str(), CLUSTER_SECRET, WRONG_KEY];
-    for node in &cluster.nodes {
-        for name in ["environ", "cmdline"] {
-            // Where the system does not let anybody but root look, there is nothing to find.
-            let Ok(shown) = std::fs::read(format!("/proc/{}/{name}", node.pid())) else { continue };
-            let shown = String::from_utf8_lossy(&shown);
-            assert!(shown.contains("concord") || shown.contains("CONCORD"), "it is the node's: {shown}");
-            assert!(!used.iter().any(|secret| shown.contains(secret)), "{name} of node {}: {shown}", node.id);
-        }
-    }
+    let files = [authority.directory.join("ca.key"), authority.directory.join("peer-1/node-1.key")];
+    let certificate_keys = files.map(|file| line_of(&file));
+    let mut used = vec![root_key.as_str(), CLUSTER_SECRET, WRONG_KEY];
+    used.extend(access_keys.iter().chain(&certificate_keys).map(String::as_str));
+    cluster.nodes.iter().for_each(|node| look_at_process(node, &used));
     // Snapshots and sled are written at the end.
     for node in &mut cluster.nodes {
         assert!(node.stop().await.success());
@@ -125,12 +169,33 @@ async fn no_secret_is_in_files_logs_or_what_is_seen_of_a_process() {
     })
     .await;
     assert!(logs.len() >= 3 && !found("TRACE", cluster.root()).is_empty(), "everything was logged");
-    for secret in used {
+    look_at_files(&cluster, &used, is_encrypted);
+}
+
+/// What the system shows of a process.
+fn look_at_process(node: &Node, secrets: &[&str]) {
+    for name in ["environ", "cmdline"] {
+        // Where the system does not let anybody but root look, there is nothing to find.
+        let Ok(shown) = std::fs::read(format!("/proc/{}/{name}", node.pid())) else { continue };
+        let shown = String::from_utf8_lossy(&shown);
+        assert!(shown.contains("concord") || shown.contains("CONCORD"), "it is the node's: {shown}");
+        assert!(!secrets.iter().any(|secret| shown.contains(secret)), "{name} of node {}: {shown}", node.id);
+    }
+}
+
+/// What is on the disk when all nodes have ended.
+fn look_at_files(cluster: &Cluster, secrets: &[&str], is_encrypted: bool) {
+    for secret in secrets {
         assert_eq!(found(secret, cluster.root()), Vec::<PathBuf>::new(), "{secret}");
     }
     let with_field = found(FIELD, cluster.root());
     assert!(!with_field.is_empty(), "data are where data belong");
-    let in_logs: Vec<_> =
-        with_field.iter().filter(|path| path.extension().is_some_and(|end| end == "txt")).collect();
-    assert!(in_logs.is_empty(), "{in_logs:?}");
+    // The backup was taken in clear.
+    let is_allowed = |path: &Path| match path.extension().and_then(|end| end.to_str()) {
+        Some("backup") => true,
+        Some("txt") => false,
+        _ => !is_encrypted && !path.components().any(|part| part.as_os_str() == "audit"),
+    };
+    let elsewhere: Vec<_> = with_field.iter().filter(|path| !is_allowed(path)).collect();
+    assert!(elsewhere.is_empty(), "{elsewhere:?}");
 }

@@ -118,6 +118,64 @@ async fn without_a_setting_only_writes_backups_and_the_log_itself_are_recorded()
 }
 
 #[tokio::test]
+async fn a_watch_of_more_than_the_recorded_definitions_is_recorded_too() {
+    let directory = tempfile::tempdir().unwrap();
+    let service = audited_service(directory.path(), options(directory.path(), &["billing.*", "limits"]));
+    let api = Api::new(service.clone());
+    let cases = [
+        ("", true),
+        ("?from=1", true),
+        ("?definition=billing.eu", true),
+        ("?definition=other&definition=limits", true),
+        ("?definition=b*", true),
+        ("?definition=billing.e*", true),
+        ("?definition=lim*", true),
+        ("?definition=*", true),
+        ("?definition=other", false),
+        ("?definition=limits.*", false),
+        ("?definition=o*", false),
+        ("?definition=%2F", false),
+    ];
+    let asked = cases
+        .iter()
+        .flat_map(|(query, expected)| [WATCH, CHANGES].map(|path| (format!("{path}{query}"), *expected)));
+    let mut expected = Vec::new();
+    for (path, is_recorded) in asked {
+        drop(api.handle(request("GET", &path)).await);
+        if is_recorded {
+            expected.push(format!("GET{path}"));
+        }
+    }
+    let lines = lines_of(&service, directory.path()).await;
+    let ids: Vec<&str> = lines.iter().map(|line| line["request_id"].as_str().unwrap()).collect();
+    assert_eq!(ids, expected);
+}
+
+#[tokio::test]
+async fn a_dry_run_is_not_taken_for_the_write() {
+    let directory = tempfile::tempdir().unwrap();
+    let service = audited_service(directory.path(), options(directory.path(), &["*"]));
+    let api = Api::new(service.clone());
+    let path = "/api/v1/config_definition/app/config/prod";
+    let cases = [
+        ("DELETE", "", false),
+        ("DELETE", "?dry_run=true", true),
+        ("DELETE", "?x=1&dry_run=true", true),
+        ("DELETE", "?dry_run=false", false),
+        ("DELETE", "?dry_run=yes", false),
+        ("GET", "?dry_run=true", false),
+    ];
+    for (method, query, _) in cases {
+        drop(api.handle(request(method, &format!("{path}{query}"))).await);
+    }
+    let lines = lines_of(&service, directory.path()).await;
+    assert_eq!(lines.len(), cases.len());
+    for (line, (method, query, expected)) in lines.iter().zip(cases) {
+        assert_eq!(line.get("dry_run"), expected.then_some(&true.into()), "{method} {query}: {line}");
+    }
+}
+
+#[tokio::test]
 async fn a_write_names_what_its_body_is_about() {
     let directory = tempfile::tempdir().unwrap();
     let service = audited_service(directory.path(), options(directory.path(), &[]));

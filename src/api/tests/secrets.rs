@@ -202,6 +202,41 @@ async fn refusals_do_not_quote_secret_values() {
     assert_eq!(ask(&api, &seeing(&api).await, Method::PUT, CONFIG_S, null).await.0, StatusCode::OK);
 }
 
+#[tokio::test]
+async fn no_schema_tells_by_comparing_whether_a_guess_is_right() {
+    let directory = tempfile::tempdir().unwrap();
+    let (api, _) = node_with_secrets(directory.path()).await;
+    let list = |is_unique: bool| json!({"properties": {"keys": {"uniqueItems": is_unique, "items": {"x-concord-secret": true}}}});
+    let definition = |is_unique: bool| {
+        json!({"config_definition_key": "u", "indexes": [], "json_schema": list(is_unique)}).to_string()
+    };
+    let root = Principal::root();
+    let (status, _, text) = ask(&api, &root, Method::POST, DEFINITIONS, &definition(true)).await;
+    assert!(status == StatusCode::UNPROCESSABLE_ENTITY && text.contains("uniqueItems"), "{text}");
+    assert_eq!(ask(&api, &root, Method::POST, DEFINITIONS, &definition(false)).await.0, StatusCode::CREATED);
+    for query in ["", "?dry_run=true", "?policy=force"] {
+        let path = format!("/api/v1/config_definition/u/schema{query}");
+        let body = json!({"json_schema": list(true)}).to_string();
+        let (status, _, text) = ask(&api, &root, Method::PUT, &path, &body).await;
+        assert!(
+            status == StatusCode::UNPROCESSABLE_ENTITY && text.contains("uniqueItems"),
+            "{query}: {text}"
+        );
+    }
+    let path = "/api/v1/config_definition/u/config/";
+    let stored = r#"{"config_key": "k", "data": {"keys": ["<secret>"]}}"#;
+    assert_eq!(ask(&api, &root, Method::POST, path, stored).await.0, StatusCode::CREATED);
+    let blind = blind(&api).await;
+    let [right, wrong] = ["<secret>", "<guess>"]
+        .map(|guess| json!([{"op": "add", "path": "/keys/-", "value": guess}]).to_string());
+    let path = "/api/v1/config_definition/u/config/k?dry_run=true";
+    let (right, wrong) = (
+        ask(&api, &blind, Method::PATCH, path, &right).await,
+        ask(&api, &blind, Method::PATCH, path, &wrong).await,
+    );
+    assert_eq!((right.0, right.2), (wrong.0, wrong.2));
+}
+
 /// Reads a watch until a text is in it.
 async fn watched(api: &Api, principal: &Principal, path: &str, last: &str) -> String {
     let response = respond(api, principal, Method::GET, path, "").await;

@@ -6,11 +6,15 @@
 //! (`unevaluatedProperties`, `contains`, a pattern that takes too many steps to match), it counts as one that does. Anything but `false` as the value of the mark is
 //! the mark: a `"true"` that was meant as `true` must not show what it was to hide.
 //!
+//! Whether the schema compares them with each other is found out in `compared`.
+//!
 //! The places are computed once, when the schema is compiled: of the graph of its subschemas only those are left from
 //! which a mark can be reached, and a schema without one has no [`SecretPlaces`].
 //!
 //! **Invariants:** what is at or below a secret place is one secret value: places are the outermost ones. A visit
 //! takes a bounded number of steps in proportion to the data; where they are used up, what is left counts as secret.
+
+mod compared;
 
 use std::collections::BTreeMap;
 
@@ -39,6 +43,8 @@ pub struct SecretPlaces {
     parts: Vec<Part>,
     /// The parts that apply to the data as a whole.
     root: Vec<usize>,
+    /// Whether the schema compares secret values.
+    compares: bool,
 }
 
 /// A subschema from which a mark can be reached.
@@ -96,7 +102,8 @@ impl SecretPlaces {
         }
         let kept = reaching(graph, &marked);
         let parts = kept.keys().map(|id| Part::of(graph, *id, &kept, draft)).collect();
-        let mut places = Self { parts, root: Vec::new() };
+        let compares = compared::compares(graph, &kept);
+        let mut places = Self { parts, root: Vec::new(), compares };
         for id in marked {
             if let Some(id) = kept.get(&id) {
                 places.parts[*id].is_secret = true;
@@ -105,6 +112,12 @@ impl SecretPlaces {
         // The root of the document is the first node. A mark that no reference leads to marks nothing.
         places.root = kept.get(&0).map(|root| places.with_applied(vec![*root])).unwrap_or_default();
         (!places.root.is_empty()).then_some(places)
+    }
+
+    /// Whether the schema compares secret values with each other, or with others: by `uniqueItems`.
+    #[must_use]
+    pub fn are_compared(&self) -> bool {
+        self.compares
     }
 
     /// Approximate bytes that they take.

@@ -28,12 +28,12 @@ struct Rules {
 }
 
 impl Rules {
-    fn check(&self, shown: &CertificateDer<'_>, others: &[CertificateDer<'_>]) -> Result<(), Error> {
+    fn check(&self, shown: &CertificateDer<'_>, others: &[CertificateDer<'_>]) -> Result<NodeName, Error> {
         if [shown].into_iter().chain(others).any(|certificate| self.revoked.has(certificate)) {
             return Err(CertificateError::Revoked.into());
         }
         match NodeName::of(shown) {
-            Ok(name) if name.cluster == self.cluster => Ok(()),
+            Ok(name) if name.cluster == self.cluster => Ok(name),
             Ok(name) => Err(Error::General(format!("{name} is no node of {}", self.cluster))),
             Err(why) => Err(Error::General(why)),
         }
@@ -75,7 +75,13 @@ impl ServerCertVerifier for NodeVerifier {
     ) -> Result<ServerCertVerified, Error> {
         let verified =
             self.called.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)?;
-        self.rules.check(end_entity, intermediates).map(|()| verified)
+        let name = self.rules.check(end_entity, intermediates)?;
+        // Beside the node's name there may be others, and webpki takes `*.<cluster>` for every node.
+        if name.to_string() == server_name.to_str() {
+            Ok(verified)
+        } else {
+            Err(CertificateError::NotValidForName.into())
+        }
     }
 
     fn verify_tls12_signature(
@@ -113,7 +119,7 @@ impl ClientCertVerifier for NodeVerifier {
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         let verified = self.calling.verify_client_cert(end_entity, intermediates, now)?;
-        self.rules.check(end_entity, intermediates).map(|()| verified)
+        self.rules.check(end_entity, intermediates).map(|_| verified)
     }
 
     fn verify_tls12_signature(
@@ -136,5 +142,44 @@ impl ClientCertVerifier for NodeVerifier {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.calling.supported_verify_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{
+        BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    };
+
+    use super::*;
+
+    #[test]
+    fn a_called_node_is_the_one_that_its_certificate_names_whatever_else_stands_there() {
+        let mut authority = CertificateParams::new(Vec::new()).unwrap();
+        authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        authority.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        let key = KeyPair::generate().unwrap();
+        let mut roots = RootCertStore::empty();
+        roots.add(authority.self_signed(&key).unwrap().der().clone()).unwrap();
+        let issuer = Issuer::new(authority, key);
+        let signed = |names: &[&str]| {
+            let mut params =
+                CertificateParams::new(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>())
+                    .unwrap();
+            params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+            params.signed_by(&KeyPair::generate().unwrap(), &issuer).unwrap().der().clone()
+        };
+        let verifier = NodeVerifier::new(&Arc::new(roots), "c.test".into(), Revoked::default()).unwrap();
+        let is_taken_for = |names: &[&str], called: &str| {
+            let name = ServerName::try_from(called.to_owned()).unwrap();
+            verifier.verify_server_cert(&signed(names), &[], &name, &[], UnixTime::now()).is_ok()
+        };
+        assert!(is_taken_for(&["node-1.c.test"], "node-1.c.test"));
+        assert!(is_taken_for(&["node-1.c.test", "db.example"], "node-1.c.test"));
+        assert!(!is_taken_for(&["node-1.c.test"], "node-2.c.test"));
+        for other in ["*.c.test", "NODE-2.c.test"] {
+            assert!(is_taken_for(&["node-1.c.test", other], "node-1.c.test"), "{other}");
+            assert!(!is_taken_for(&["node-1.c.test", other], "node-2.c.test"), "{other}");
+        }
     }
 }

@@ -121,6 +121,15 @@ impl Service {
         self.owner(&state, &id, &given).ok_or(NotAuthenticated::NotValid)
     }
 
+    /// The owner of a stored key that is certainly good by what this node knows. It is for a caller behind whose address
+    /// others guess: a stored key is 256 random bits, so whoever brings a good one has not guessed it. The root key is
+    /// what an operator chose, so it is none of these.
+    #[must_use]
+    pub fn known_key(&self, credential: &[u8]) -> Option<Principal> {
+        let id = ClearText::id_of(credential)?;
+        self.known_owner(&id, &Sha256::digest(credential).into())
+    }
+
     /// The owner of a stored key by the applied state, while that is confirmed to be recent.
     fn known_owner(&self, id: &KeyId, given: &[u8; 32]) -> Option<Principal> {
         let consensus = self.consensus().filter(|_| !self.has_left())?;

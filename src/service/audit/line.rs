@@ -91,6 +91,8 @@ pub struct Decision {
     pub route: Option<&'static str>,
     /// What it was about.
     pub what: What,
+    /// Whether it was a write of which nothing was to be stored.
+    pub dry_run: bool,
     /// The status of the answer; `None` when the caller left before there was one.
     pub status: Option<u16>,
     /// `ok`, or the type of the error.
@@ -155,6 +157,8 @@ struct Written<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     operations: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    dry_run: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     count: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     throttled: Option<u64>,
@@ -200,6 +204,7 @@ impl Head {
             config: decision.what.config.as_ref(),
             id: decision.what.id.as_ref(),
             operations: decision.what.operations,
+            dry_run: decision.dry_run.then_some(true),
             status: decision.status,
             outcome: Some(decision.outcome),
             revision_before: Some(decision.before),
@@ -269,6 +274,7 @@ impl<'a> Written<'a> {
             config: None,
             id: None,
             operations: None,
+            dry_run: None,
             count: None,
             throttled: None,
             term: None,

@@ -27,6 +27,7 @@ fn decision(key: &str) -> Decision {
         method: "PUT",
         route: Some("/api/v1/x"),
         what,
+        dry_run: false,
         status: Some(200),
         outcome: "ok",
         before: 1,

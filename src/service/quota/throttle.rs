@@ -1,10 +1,13 @@
 //! Failed credentials of an address: beyond some a minute, the next one is refused before it is looked at.
 //!
 //! For IPv6 an address is its network of 64 bits. A try is taken before the credential is looked at and given back when
-//! it is good, so that many at once get no more tries than one after another. The credential that was good last on a
-//! connection goes on there whatever others of the same address do: behind one address there may be many callers, of
-//! whom one guesses. That tells a guesser nothing, since they would have to have it. To know it again, the connection
-//! has a keyed hash of it.
+//! it is good, so that many at once get no more tries than one after another.
+//!
+//! Behind one address there may be many callers, of whom one guesses. The credential that was good last on a connection
+//! goes on there whatever the others do; to know it again, the connection has a keyed hash of it. A stored key that this
+//! node knows goes on everywhere (`Service::known_key`), because nobody guesses one. Neither tells a guesser anything,
+//! since they would have to have it. So only a root key on a new connection, and a key that this node has not applied
+//! yet, wait for others of their address.
 //!
 //! **Invariants:** a request with the credential of its connection takes no lock. At most [`ADDRESSES_MAX`] addresses are
 //! remembered; those that have failed least make way.

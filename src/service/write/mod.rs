@@ -103,11 +103,11 @@ impl Service {
         let decided = retry.run(consensus, |deadline| self.attempt(consensus, &request, deadline)).await;
         let Decision { outcome, content } = decided.map_err(concealed)?;
         let applied = outcome.map_err(|rejection| concealed(rejection.into()))?;
+        // Callers read their own writes on this node. Where that takes too long, the write succeeds all the same.
+        let _late = timeout(APPLY_TIMEOUT, consensus.wait_applied(applied.revision)).await.is_err();
         if request.caller.dry_run {
             return Ok(self.shown(&request, Written::new(applied, applied.revision, true, content)).await);
         }
-        // Callers read their own writes on this node. Where that takes too long, the write succeeds all the same.
-        let _late = timeout(APPLY_TIMEOUT, consensus.wait_applied(applied.revision)).await.is_err();
         let state = consensus.state();
         let mut content = content.or_else(|| content_at(&state, &request.write, applied.revision));
         if content.is_none()
@@ -125,7 +125,8 @@ impl Service {
     async fn shown(&self, request: &WriteRequest, mut written: Written) -> Written {
         if let Some(content) = written.content.take() {
             let (principal, definition) = (&request.caller.principal, request.write.definition());
-            let (content, redacted) = self.shown_data(principal, definition, content).await;
+            let of = (definition, written.applied.revision);
+            let (content, redacted) = self.shown_data(principal, of, content).await;
             (written.content, written.redacted) = (Some(content), redacted);
         }
         written

@@ -256,7 +256,9 @@ fn check_definition(
         .map_err(|violations| Invalid::Violations(within("json_schema", violations)))?;
     let paths =
         index::check_paths(indexes, schema, limits.indexes, rules.level).map_err(Invalid::Violations)?;
-    secrets.check_paths(compiled.as_ref().and_then(Schema::secrets), &paths)
+    let places = compiled.as_ref().and_then(Schema::secrets);
+    secrets.check_comparisons(places)?;
+    secrets.check_paths(places, &paths)
 }
 
 fn set_indexes(

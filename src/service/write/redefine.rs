@@ -79,7 +79,9 @@ pub(super) fn set_schema(
         .map_err(|violations| Invalid::Violations(within("json_schema", violations)))
         .and_then(|compiled| {
             let paths = index::check_stored_paths(&found.definition, value).map_err(Invalid::Violations)?;
-            secrets.check_paths(compiled.as_deref().and_then(Schema::secrets), &paths)
+            let places = compiled.as_deref().and_then(Schema::secrets);
+            secrets.check_comparisons(places)?;
+            secrets.check_paths(places, &paths)
         });
     rejection_first(&precondition, checked)?;
     let fits = new.force || precondition.is_err() || value.is_some_and(accepts_any);

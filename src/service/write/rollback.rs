@@ -118,7 +118,8 @@ impl Service {
         written: Written,
         config: &Config,
     ) -> Written {
-        let (data, redacted) = self.shown_data(principal, definition, Arc::clone(&config.data)).await;
+        let of = (definition, written.applied.revision);
+        let (data, redacted) = self.shown_data(principal, of, Arc::clone(&config.data)).await;
         Written { content: Some(data), redacted, ..written }
     }
 }

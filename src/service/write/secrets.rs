@@ -9,6 +9,7 @@
 //! | compare a value in a patch (`test`), or move or copy it to an open place | a patch is applied to data in which the values are hidden |
 //! | ask by a schema which configs do not fit it, and so guess a value | changing the schema of a definition with secret places takes `reveal` |
 //! | filter, sort or compare by an index | a secret place can't be indexed, so it can't be unique either |
+//! | keep a value and add one that they guess to a list of unique ones | a schema can't compare secret values |
 //!
 //! All this holds from feature level 2 on, where access keys are: below it every caller has all rights, and a mark is
 //! an annotation without a meaning.
@@ -92,6 +93,16 @@ impl<'a> Secrets<'a> {
             })
             .collect();
         if violations.is_empty() { Ok(()) } else { Err(Invalid::Violations(violations)) }
+    }
+
+    /// Refuses a schema that compares secret values: its refusals would tell which of them are equal.
+    pub(super) fn check_comparisons(self, places: Option<&SecretPlaces>) -> Result<(), Invalid> {
+        if !self.is_on || !places.is_some_and(SecretPlaces::are_compared) {
+            return Ok(());
+        }
+        let msg = "`uniqueItems` compares secret values, or lists and objects that hold some, so whoever writes them \
+                   could find one by guessing; take away the one or the mark";
+        Err(Invalid::Violations(vec![Violation::at(vec!["json_schema".into()], msg)]))
     }
 
     /// Refuses another schema to a caller who may not see the secret values: which configs fit it tells about them.

@@ -58,6 +58,9 @@ impl FileKey {
 
     fn nonce(&self) -> [u8; NONCE_BYTES] {
         let mut nonce = [0; NONCE_BYTES];
+        if crate::sabotage::is("nonce-reused") {
+            return nonce;
+        }
         nonce[..PREFIX_BYTES].copy_from_slice(&self.prefix);
         // 2^64 pieces are never written by one process.
         nonce[PREFIX_BYTES..].copy_from_slice(&self.next.fetch_add(1, Ordering::Relaxed).to_le_bytes());

@@ -246,3 +246,46 @@ fn violations_do_not_quote_secret_values() {
     let boxes = violations.iter().filter(|violation| violation.loc == ["box".into()]).count();
     assert_eq!(boxes, 1, "one place, one violation: {text}");
 }
+
+#[test]
+fn a_schema_that_compares_secret_values_is_known() {
+    let compared = |schema: Value| {
+        let schema = Schema::compile(&schema, SchemaRules::of_stored(Formats::Asserted))
+            .unwrap_or_else(|violations| panic!("{schema}: {violations:?}"));
+        schema.secrets().is_some_and(SecretPlaces::are_compared)
+    };
+    let secret = json!({"x-concord-secret": true});
+    let holds = json!({"properties": {"pw": secret}});
+    for schema in [
+        json!({"properties": {"a": {"uniqueItems": true, "items": secret}}}),
+        json!({"properties": {"a": {"uniqueItems": true, "items": holds}}}),
+        json!({"properties": {"a": {"uniqueItems": true, "items": {"items": holds}}}}),
+        json!({"properties": {"a": {"uniqueItems": true, "prefixItems": [{}, secret]}}}),
+        json!({"properties": {"a": {"uniqueItems": true, "contains": secret}}}),
+        // Two subschemas that meet.
+        json!({"properties": {"a": {"allOf": [{"uniqueItems": true}, {"items": secret}]}}}),
+        json!({
+            "properties": {"a": {"uniqueItems": true}},
+            "anyOf": [{"properties": {"a": {"$ref": "#/$defs/list"}}}],
+            "$defs": {"list": {"items": secret}}
+        }),
+        json!({"patternProperties": {"^a": {"uniqueItems": true}}, "properties": {"ab": {"items": secret}}}),
+        json!({"properties": {"a": {"uniqueItems": true}}, "allOf": [{"additionalProperties": {"items": secret}}]}),
+        json!({"items": {"uniqueItems": true}, "allOf": [{"prefixItems": [{}, {"items": secret}]}]}),
+        // One that refers to itself.
+        json!({"uniqueItems": true, "items": {"$ref": "#"}, "properties": {"pw": secret}}),
+    ] {
+        assert!(compared(schema.clone()), "{schema}");
+    }
+    for schema in [
+        json!({"properties": {"a": {"uniqueItems": true}, "b": {"items": secret}}}),
+        json!({"properties": {"a": {"uniqueItems": false, "items": secret}}}),
+        json!({"properties": {"a": {"items": {"properties": {"pw": secret, "tags": {"uniqueItems": true}}}}}}),
+        json!({"properties": {"a": {"uniqueItems": true}}, "additionalProperties": {"items": secret}}),
+        json!({"prefixItems": [{"uniqueItems": true}, {"items": secret}]}),
+        json!({"properties": {"a": {"x-concord-secret": true, "uniqueItems": true}}}),
+        json!({"properties": {"pw": secret}, "$defs": {"unused": {"uniqueItems": true, "items": secret}}}),
+    ] {
+        assert!(!compared(schema.clone()), "{schema}");
+    }
+}
