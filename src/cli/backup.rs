@@ -16,6 +16,7 @@ use super::client::Client;
 use crate::{
     peer::Member,
     raft, service,
+    state::digest,
     store::snapshot::{
         backup::{Input, Summary, inspect},
         envelope::{Envelope, Opening},
@@ -124,7 +125,7 @@ fn summary_json(summary: &Summary) -> Value {
         "definitions": summary.definitions,
         "configs": summary.configs,
         "requests": summary.requests,
-        "digest": format!("{:032x}", summary.digest),
+        "digest": format!("{:032x}", digest::shown_digest(summary.feature_level, summary.digest)),
         "bytes": summary.bytes,
     })
 }

@@ -24,7 +24,6 @@ use crate::{
     service::{
         Consistency, Principal, Refusal, Service,
         audit::targets::name_read,
-        history::check_revision,
         memory_budget::{Reservation, Share},
         redaction::Redaction,
     },
@@ -92,7 +91,7 @@ impl Service {
         let deadline = Instant::now() + self.inner.options.read_timeout;
         let state = self.view(consistency).await?;
         if let Some(at) = at {
-            check_revision(&state, at, "body")?;
+            Self::check_revision(&state, at, "body")?;
         }
         let mut results = Vec::with_capacity(asked.len());
         let mut reservation = self.inner.memory_budget.begin(Share::Callers);

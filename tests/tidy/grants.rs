@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::{SRC, Source, Token, assert_none, syntax::named_paths};
 
 /// Methods of the service that ask nobody who calls, and why they need not.
-const FOR_ANYBODY: [(&str, &str); 27] = [
+const FOR_ANYBODY: [(&str, &str); 28] = [
     ("admit_credential", "before there is a principal"),
     ("answer_levels", "calls between nodes: the feature levels"),
     ("audit", "what is recorded; pages of it name a principal"),
@@ -17,6 +17,7 @@ const FOR_ANYBODY: [(&str, &str); 27] = [
     ("failed", "the node's life"),
     ("hand_over", "the node's life"),
     ("keep_certificates", "the node's life"),
+    ("known_key", "before there is a principal"),
     ("knows_secrets", "the feature level"),
     ("levels", "what this program knows"),
     ("limits", "settings"),

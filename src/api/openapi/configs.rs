@@ -148,7 +148,16 @@ pub(super) fn requests() -> Vec<Named> {
         ),
         ("NewData", open(vec![("data", data().into())], Vec::new()).into()),
         ("ManyConfigs", many_configs().into()),
+        // A part of pages alone, which no request answers.
+        ("AcrossRecord", across_record().into()),
     ]
+}
+
+/// A config with its definition.
+fn across_record() -> ObjectBuilder {
+    let data = json_object().schema_type(SchemaType::from_iter([Type::Object, Type::Null]));
+    let keys = [("config_definition_key", reference("Key")), ("config_key", reference("Key"))];
+    closed(keys.into_iter().chain([("data", data.into())]).chain(times()).collect(), Vec::new())
 }
 
 /// The body that names many configs.
@@ -191,7 +200,6 @@ pub(super) fn payloads() -> Vec<Named> {
     let data = || json_object().schema_type(SchemaType::from_iter([Type::Object, Type::Null]));
     let mut record = vec![("config_key", reference("Key")), ("data", data().into())];
     record.extend(times());
-    let across = [vec![("config_definition_key", reference("Key"))], record.clone()].concat();
     let identity = vec![("config_definition_key", reference("Key")), ("config_key", reference("Key"))];
     vec![
         (
@@ -202,7 +210,6 @@ pub(super) fn payloads() -> Vec<Named> {
         ),
         ("ConfigRecord", closed(record, vec![included_revision()]).into()),
         ("ConfigPage", page("ConfigRecord").into()),
-        ("AcrossRecord", closed(across, Vec::new()).into()),
         ("AcrossPage", page("AcrossRecord").into()),
         ("ReadConfigs", read_configs().into()),
         ("ConfigIdentity", closed(identity, Vec::new()).into()),

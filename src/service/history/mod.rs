@@ -222,7 +222,7 @@ impl Service {
     ) -> Result<Arc<Config>, Refusal> {
         let subject = subject(state, definition, key)?;
         let now = state.revision();
-        check_revision(state, at, part)?;
+        Self::check_revision(state, at, part)?;
         let absent = || Refusal::NotThere(format!("the config did not exist at revision {at}"));
         let found = state.definition(definition).ok_or(Rejection::DefinitionNotFound)?;
         if at < found.definition.created_revision() {
@@ -247,6 +247,20 @@ impl Service {
             | HistoryResponse::Compacted(_)
             | HistoryResponse::Unavailable(_)) => Err(unexpected(&other)),
         }
+    }
+
+    /// Refuses a revision that does not exist yet, or is no longer retained. `part` is the part of the request that names it.
+    pub(in crate::service) fn check_revision(state: &State, at: Revision, part: &str) -> Result<(), Refusal> {
+        let now = state.revision();
+        if at > now {
+            let text =
+                format!("the state is at revision {now}, not yet at {at}; `min_revision` waits for one");
+            return Err(Invalid::from(Violation::at(vec![part.into(), "revision".into()], text)).into());
+        }
+        if at < state.compaction_revision() {
+            return Err(expired(state.compaction_revision()));
+        }
+        Ok(())
     }
 
     /// The refusal of a revision of which the history is not retained.
@@ -384,19 +398,6 @@ fn subject(state: &State, definition: &str, key: &str) -> Result<Subject, Refusa
     let invalid = |text: String| Invalid::from(Violation::at(vec!["config_key".into()], text));
     Key::parse(key).map_err(|error| invalid(error.to_string()))?;
     Ok(Subject::Config { definition: found.definition.id, key: key.into() })
-}
-
-/// Refuses a revision that does not exist yet, or is no longer retained. `part` is the part of the request that names it.
-pub(in crate::service) fn check_revision(state: &State, at: Revision, part: &str) -> Result<(), Refusal> {
-    let now = state.revision();
-    if at > now {
-        let text = format!("the state is at revision {now}, not yet at {at}; `min_revision` waits for one");
-        return Err(Invalid::from(Violation::at(vec![part.into(), "revision".into()], text)).into());
-    }
-    if at < state.compaction_revision() {
-        return Err(expired(state.compaction_revision()));
-    }
-    Ok(())
 }
 
 fn expired(compaction_revision: Revision) -> Refusal {

@@ -15,14 +15,12 @@ mod forming;
 mod readiness;
 mod steps;
 
-use sha2::{Digest as _, Sha256};
-
 use super::{ClusterView, MemberView, Principal, Refusal, Service, feature_level::Levels};
 use crate::{
     model::{access_key::Verb, feature::LEVEL_MIN},
     peer::{Member, NodeId, identity::Identity},
     raft::{Consensus, MemberStatus, Start, StartError},
-    state::State,
+    state::digest,
 };
 
 /// The directory of the log within the data directory, as [`Consensus`] names it.
@@ -119,7 +117,7 @@ impl Service {
             view.leader_id = status.leader_id;
             view.term = status.term;
             view.revision = state.revision();
-            view.digest = shown_digest(&state);
+            view.digest = digest::shown_digest(state.feature_level(), state.digest());
             view.alarms.extend(self.clock_alarms());
             view.alarms.extend(self.data_key_alarm());
             view.data_key = consensus.store().at_rest().encryption().map(|at| at.data_key.to_string());
@@ -134,20 +132,6 @@ impl Service {
         view.alarms.extend(self.audit().alarm(self.node_id()));
         view
     }
-}
-
-/// The digest of a state as callers see it: equal for equal states, and telling nothing else.
-///
-/// The digest itself is a sum of hashes that anybody can compute. Whoever saw it before and after a write, and may read
-/// the record but for its secret values, could try values until the difference is that of the two hashes. At level 1,
-/// where nothing is secret, it is what version 0.1 shows.
-fn shown_digest(state: &State) -> u128 {
-    if state.feature_level() == LEVEL_MIN {
-        return state.digest();
-    }
-    let hash = Sha256::new().chain_update(b"concord digest").chain_update(state.digest().to_be_bytes());
-    let bytes: [u8; 32] = hash.finalize().into();
-    bytes.iter().take(16).fold(0, |number, byte| (number << 8) | u128::from(*byte))
 }
 
 fn member_view(status: MemberStatus, leader: Option<NodeId>, levels: Option<&Levels>) -> MemberView {
@@ -186,7 +170,6 @@ pub(crate) fn check_address(text: &str) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{model::time::Timestamp, state::builder::Builder};
 
     #[test]
     fn an_address_is_a_host_and_a_port() {
@@ -208,20 +191,6 @@ mod tests {
         ] {
             assert!(check_address(bad).is_err(), "{bad}");
         }
-    }
-
-    #[test]
-    fn the_digest_that_is_shown_is_no_sum_from_level_2_on() {
-        let at = |level: u32| {
-            let mut builder = Builder::new();
-            builder.feature_level(level);
-            builder.finish(100, Timestamp(100)).unwrap()
-        };
-        let (old, new) = (at(1), at(2));
-        assert_eq!(shown_digest(&old), old.digest());
-        assert_ne!(shown_digest(&new), new.digest());
-        assert_eq!(shown_digest(&new), shown_digest(&at(2)), "equal states");
-        assert_ne!(shown_digest(&new), shown_digest(&old));
     }
 
     #[test]

@@ -52,7 +52,6 @@ use crate::{
     service::{
         Refusal, Service,
         cpu_pool::{Cancel, Weight, late},
-        history::check_revision,
         memory_budget::{Reservation, Share},
         run_blocking,
     },
@@ -115,7 +114,7 @@ impl Service {
             }
             PageSource::Cursor(_) => return Err(foreign_cursor().into()),
         };
-        check_revision(&state, at, "query")?;
+        Self::check_revision(&state, at, "query")?;
         drop(state);
         let place = (number, page.limit);
         let (EarlierPage { records, total, definition }, reservation) =
