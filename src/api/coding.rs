@@ -3,7 +3,7 @@
 //!
 //! | | compressed |
 //! |---|---|
-//! | an answer 200 to a read of definitions or configs, from [`COMPRESSED_BYTES_MIN`] up to [`REWRITTEN_BYTES_MAX`] | yes |
+//! | an answer 200 to a read of definitions or configs, from `COMPRESSED_BYTES_MIN` up to `REWRITTEN_BYTES_MAX` | yes |
 //! | one with configs of a definition that has secret fields, whoever asks | no |
 //! | an answer to a write, an error, a backup, a watch, a page that is sent as it is made | no |
 //!

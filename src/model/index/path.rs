@@ -5,7 +5,7 @@
 //! of an array (`items[].name`). There `\*` and `\[` are literal.
 //!
 //! A definition of level 1 may have a member called `*` among its paths. Its slot says that the path is none of the
-//! patterns ([`is_pattern_slot`](super::is_pattern_slot)).
+//! patterns ([`is_pattern_slot`]).
 //!
 //! **Invariant:** the meaning of a stored path follows from its text and its slot alone.
 
