@@ -181,9 +181,9 @@ async fn data_schema_and_body_over_their_bytes_are_too_large() {
         too_large(d.create("k", &data(1 << 20))).await;
         too_large(d.put("fits", &data(1 << 20))).await;
         too_large(d.create("k", &data(9 << 20))).await;
-        let schema = json!({"description": "x".repeat(256 << 10)});
+        let schema = json!({"description": "x".repeat(2 << 20)});
         too_large(run.ask(&run.key("big"), &json!([]), &schema)).await;
-        let schema = json!({"description": "x".repeat((256 << 10) - 100)});
+        let schema = json!({"description": "x".repeat((2 << 20) - 100)});
         run.ask(&run.key("fits"), &json!([]), &schema).await.expect(201);
         assert_eq!(d.found(&[("limit", "1")]).await, ["fits"]);
     })
