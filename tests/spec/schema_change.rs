@@ -161,7 +161,7 @@ async fn a_wrong_schema_is_refused_as_when_a_definition_is_made() {
         assert_eq!(lost.body["errors"][0]["loc"], json!(["indexes", 1]));
         change(&d, &json!({"properties": {"n": {}}})).query(&[("policy", "force")]).await.invalid();
         assert_eq!(shown(&d).await.0, schema);
-        let large = json!({"description": "x".repeat(300 << 10)});
+        let large = json!({"description": "x".repeat(2 << 20)});
         change(&d, &large).await.refused(413, "payload_too_large");
 
         let none = format!("{}-none/schema", d.path());
