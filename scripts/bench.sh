@@ -14,6 +14,7 @@
 #   scripts/bench.sh --work    updates during snapshots, while a node is caught up and while an index is built; 3 minutes
 #   scripts/bench.sh --big     memory, restart, pages and loads of 1,000,000 configs, or --keys N; 5 minutes, 10 GB of disk
 #   scripts/bench.sh --long    updates for ten minutes, or --minutes N, and what grows meanwhile
+#   scripts/bench.sh --replicas 0,2,4   members without a vote beside three voters: what each costs the leader; 2 minutes
 #   scripts/bench.sh --floor   the limits of the machine: an axum server without a service behind it, the disk, the
 #                              loopback; a minute
 #
@@ -29,7 +30,7 @@ while (($#)); do
         --json=*) json=(--json "$(realpath -m "${1#--json=}")"); shift ;;
         --record) results=benches/RESULTS.md; shift ;;
         -h | --help) sed -n '2,/^set -/{/^set -/!s/^# \{0,1\}//p}' "$0"; exit ;;
-        --alone | --work | --big | --long | --floor) alone=yes; rest+=("$1"); shift ;;
+        --alone | --work | --big | --long | --floor | --replicas | --replicas=*) alone=yes; rest+=("$1"); shift ;;
         *) rest+=("$1"); shift ;;
     esac
 done

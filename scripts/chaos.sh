@@ -5,7 +5,8 @@
 #                                  a JSON summary as the last line; exits with 1 when a promise was broken
 #   scripts/chaos.sh check FILE    checks the history that a run has left
 #
-# TLS=1 lets the nodes call each other over mutual TLS. FAULTS=KillLeader,Bridge makes only these kinds. The history is written as it goes, to HISTORY or to a file under
+# TLS=1 lets the nodes call each other over mutual TLS. ENCRYPTED=1 encrypts the data directories, as every third seed does.
+# FAULTS=KillLeader,Bridge makes only these kinds. The history is written as it goes, to HISTORY or to a file under
 # target/chaos, so that a run that dies keeps it. Cuts between nodes need a network namespace of the run's own, full disks of some nodes root (for ext4 on loop devices),
 # slow, hung and failing disks strace, wrong clocks libfaketime, lost packets iptables: what is missing is installed.
 # CONCORD_OLD_BIN names a binary of the previous version, between which and this one nodes are switched. A fault that

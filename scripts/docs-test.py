@@ -35,7 +35,7 @@ README_BYTES_MAX = 8192
 MDBOOK_VERSION = "0.5.4"
 PAGE_TIMEOUT_S = 300
 END_OF_BLOCK = "=== end of block"
-LANGUAGES = {"sh", "text", "console", "json", "http", "ini", "rust", "toml", "yaml"}
+LANGUAGES = {"sh", "text", "console", "json", "http", "ini", "js", "rust", "toml", "ts", "yaml"}
 
 wrong = []
 
@@ -155,7 +155,7 @@ def check_settings():
 def check_command_line():
     page = DOCS / "reference" / "command-line.md"
     text = page.read_text()
-    groups = ("member", "cert", "key", "audit")
+    groups = ("member", "cert", "key", "audit", "definition", "config", "get", "cluster", "context")
     below = lambda *group: re.findall(r"^  ([\w-]+) ", help_of(*group).split("Options:")[0].split("Commands:")[1], re.M)
     names = [name for name in below() if name not in ("help", *groups)]
     names += [f"{group} {name}" for group in groups for name in below(group) if name != "help"]
@@ -163,7 +163,7 @@ def check_command_line():
     for name in names:
         if name != "serve":
             flags |= set(re.findall(r"--[a-z][a-z-]*", help_of(*name.split())))
-    compare(page, "the command", set(re.findall(r"^\| `concord ((?:(?:member|cert|key|audit) )?[\w-]+)", text, re.M)), set(names))
+    compare(page, "the command", set(re.findall(rf"^\| `concord ((?:(?:{'|'.join(groups)}) )?[\w-]+)", text, re.M)), set(names))
     compare(page, "the flag", set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text)), flags | {"--version"})
 
 
@@ -182,7 +182,8 @@ def check_errors():
 
 def check_messages():
     """Tables whose first column is `message` quote the program: `…` stands for what it fills in."""
-    source = "\n".join(path.read_text() for path in sorted((ROOT / "src").rglob("*.rs")))
+    folders = (ROOT / "src", ROOT / "clients" / "rust" / "src")
+    source = "\n".join(path.read_text() for folder in folders for path in sorted(folder.rglob("*.rs")))
     source = re.sub(r"\\\n\s*", "", source).replace('\\"', '"')
     tables = 0
     for page in pages():
@@ -287,6 +288,8 @@ def run_page(page, seen):
     with tempfile.TemporaryDirectory(prefix="concord-docs-") as data:
         env = {name: value for name, value in os.environ.items() if not name.startswith("CONCORD_")}
         env |= {"CONCORD_DATA": data, "CONCORD_BIN": str(BINARY), "PATH": f"{BINARY.parent}:{os.environ['PATH']}"}
+        # A page that makes contexts makes them here.
+        env["XDG_CONFIG_HOME"] = f"{data}/config"
         try:
             up = cluster("up", env)
             if up.returncode:

@@ -122,10 +122,13 @@ def kubernetes_problems(documents):
     if by_kind["PodDisruptionBudget"][0]["spec"].get("maxUnavailable") != 1:
         yield "more than one node may be taken at once"
     yield from pod_problems(nodes["template"]["spec"])
+    for job in by_kind.get("Job", []):
+        name = job["metadata"]["name"]
+        yield from (f"{name}: {text}" for text in pod_problems(job["spec"]["template"]["spec"], serves=False))
 
 
-def pod_problems(pod):
-    """The profile `restricted`, and what goes beyond it."""
+def pod_problems(pod, serves=True):
+    """The profile `restricted`, and what goes beyond it. A pod that serves has probes."""
     for name in ("hostNetwork", "hostPID", "hostIPC"):
         if pod.get(name):
             yield f"{name} is set"
@@ -158,12 +161,14 @@ def pod_problems(pod):
             yield wrong("it may run as root, or not as the account of the image")
         if both.get("seccompProfile", {}).get("type") not in ("RuntimeDefault", "Localhost"):
             yield wrong("its system calls are not filtered")
-        if both.get("procMount", "Default") != "Default" or any(port.get("hostPort") for port in container["ports"]):
+        if both.get("procMount", "Default") != "Default" or any(
+            port.get("hostPort") for port in container.get("ports", [])
+        ):
             yield wrong("it shares what is the host's")
         if "memory" not in container.get("resources", {}).get("limits", {}):
             yield wrong("its memory is not limited")
         for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
-            if probe not in container:
+            if serves and probe not in container:
                 yield wrong(f"there is no {probe}")
         yield from (wrong(text) for text in image_problems(container["image"]))
         for variable in container.get("env", []):
@@ -194,7 +199,7 @@ def blind_spots(unit, compose, documents):
 
 
 def main():
-    path = CLUSTER / "concord@.service"
+    path = CLUSTER / "concord.service"
     unit = path.read_text()
     compose = yaml.safe_load((CLUSTER / "compose.yaml").read_text())
     documents = list(yaml.safe_load_all((CLUSTER / "kubernetes.yaml").read_text()))

@@ -13,13 +13,15 @@ target=${CARGO_TARGET_DIR:-$PWD/target}
 source=$target/level-1/source
 binary=$target/debug/concord-level-1
 
-# Unpacked once for each archive: new times would make cargo compile it again.
-sum=$(sha256sum "$archive" | cut -d' ' -f1)
+# Unpacked once for each archive and version of this script: new times would make cargo compile it again.
+sum=$(cat "$archive" scripts/level1.sh | sha256sum | cut -d' ' -f1)
 if [[ $(cat "$target/level-1/sum" 2> /dev/null) != "$sum" ]]; then
     rm -rf "$source"
     mkdir -p "$source"
     tar xzf "$archive" -C "$source"
     cp rust-toolchain.toml "$source/"
+    # It lies below this project's manifest, of whose workspace it would be taken for a member.
+    printf '\n[workspace]\n' >> "$source/Cargo.toml"
     echo "$sum" > "$target/level-1/sum"
 fi
 # Its own lines are of no use: without debug information it is built and linked in half the time.

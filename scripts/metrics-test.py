@@ -12,41 +12,21 @@ import json
 import os
 import pathlib
 import re
-import socket
 import ssl
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
+
+from nodes import free_ports, wait_for
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MONITORING = ROOT / "cluster" / "monitoring"
 BINARY = os.environ.get("CONCORD_BIN", str(ROOT / "target" / "debug" / "concord"))
 KEY = "metrics-test-root-key-0123456789abcdef"
-PATIENCE_S = 120
-
-
-def wait_for(condition, what):
-    end = time.monotonic() + PATIENCE_S
-    while True:
-        found = condition()
-        if found:
-            return found
-        if time.monotonic() > end:
-            sys.exit(f"metrics-test.py: {what}: not within {PATIENCE_S} s")
-        time.sleep(0.2)
-
-
-def free_ports(count):
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 class Cluster:

@@ -19,16 +19,23 @@ for name in swagger-ui.js swagger-ui-es-bundle.js swagger-ui-es-bundle-core.js; 
     : > "$unused/$name"
 done
 export SWAGGER_UI_OVERWRITE_FOLDER="$unused"
+# Laid out by what was counted under load (scripts/pgo.sh), where that was done.
+host=$(rustc -vV | sed -n 's/^host: //p') counts=$PWD/target/pgo/concord.profdata
+if [[ ${PGO:-1} == 1 && -s $counts ]]; then
+    export RUSTFLAGS="-Cprofile-use=$counts ${RUSTFLAGS:-}"
+fi
 # The build of its own keeps the symbols, and is not the one that `cargo build --profile dist` strips.
-CARGO_PROFILE_DIST_STRIP=none cargo build --profile dist --locked --bin concord --target-dir "$out/build"
-objcopy --only-keep-debug "$out/build/dist/concord" "$out/concord.debug"
-objcopy --strip-all "$out/build/dist/concord" "$out/concord"
+CARGO_PROFILE_DIST_STRIP=none cargo build --profile dist --locked --bin concord --target "$host" --target-dir "$out/build"
+built=$out/build/$host/dist/concord
+objcopy --only-keep-debug "$built" "$out/concord.debug"
+objcopy --strip-all "$built" "$out/concord"
 (cd "$out" && objcopy --add-gnu-debuglink=concord.debug concord)
 # What is in it: each package with its version, licence, source and checksum, as CycloneDX has it.
 if cyclonedx=$(cargo_tool cargo-cyclonedx 0.5.9); then
-    target=$(rustc -vV | sed -n 's/^host: //p')
-    "$cyclonedx" cyclonedx --quiet --format json --spec-version 1.5 --target "$target" \
+    "$cyclonedx" cyclonedx --quiet --format json --spec-version 1.5 --target "$host" \
         --override-filename concord.cdx
     mv concord.cdx.json "$out/concord.cdx.json"
+    # It writes one for each member of the workspace.
+    rm -f clients/rust/concord.cdx.json
 else echo "package.sh: SKIPPED the bill of materials: there is no cargo-cyclonedx" >&2; fi
 ls -lh "$out/concord" "$out/concord.debug"

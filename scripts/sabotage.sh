@@ -44,7 +44,8 @@ budget-ignored           | it hostile::reads::answers_that_nobody_reads_take_bou
 work-without-turns       | unit service::cpu_pool::tests::runs_no_more_than_its_threads_at_once
 later-request-confirmed  | unit raft::stream::tests::a_response_does_not_confirm_a_later_request_with_the_same_last_id
 verdicts-shifted         | unit raft::group::tests::what_arrives_meanwhile_leaves_together_and_each_has_its_own_verdict
-transaction-reads-unchecked | it cluster::transactions::a_lock_a_bank_and_a_queue_keep_their_promises_while_leaders_die
+transaction-reads-unchecked | unit state::apply::tests::a_transaction_that_was_chosen_by_another_state_is_stale_and_changes_nothing
+config-check-trusted     | unit state::apply::tests::redefine::what_a_batch_writes_itself_makes_its_change_of_the_definition_not_stale
 young-outcome-forgotten  | unit state::apply::remember::tests::a_flood_of_requests_forgets_none_that_may_be_sent_again
 author-not-decided-again | unit state::access::tests::nothing_is_decided_in_the_name_of_a_revoked_key
 batch-grant-skipped      | unit service::view::tests::every_write_asks_for_its_verbs_alone_and_in_a_batch

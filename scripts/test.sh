@@ -2,8 +2,9 @@
 # The tests. Installs the tools that they need.
 #
 #   scripts/test.sh          all of them: checks, unit tests, tests over HTTP and of clusters, a short run with power cuts,
-#                            a short run of the fuzzer, the console in a browser, the
-#                            commands of the documents
+#                            definitions from the schemas of other libraries, the test suite of JSON Schema, a short run
+#                            of the fuzzer, the console in a browser, the packages, the clients for
+#                            languages, the commands of the documents
 #   scripts/test.sh --fast   checks, unit tests, the contract of the interface and the stored formats; less than 3 minutes
 #                            once the tests are built
 set -euo pipefail
@@ -22,6 +23,7 @@ if [[ ${1:-} == --fast ]]; then
     scripts/check.sh
     say "unit tests"
     cargo test --locked --lib
+    cargo test --locked --package concord-client
     say "contract and stored formats"
     cargo test --locked --test it -- spec:: document:: format:: replay:: tidy::
     say "done"
@@ -30,7 +32,7 @@ fi
 
 say "tools"
 # What a test can't find it skips, or it fails and says what is missing.
-for tool in curl python3 "setpriv util-linux"; do
+for tool in curl python3 sslscan "setpriv util-linux"; do
     # shellcheck disable=SC2086  # a command and the package that has it
     install_deb $tool || true
 done
@@ -45,15 +47,23 @@ scripts/check.sh
 say "the program of the level before, for the tests of upgrades"
 scripts/level1.sh > /dev/null
 say "tests"
-cargo test --locked --all-targets
+cargo test --locked --workspace --all-targets
 say "power cuts"
 CUTS=3 PROFILE=dev scripts/powercut.sh
+say "schemas of other libraries"
+CONCORD_BIN=$PWD/target/debug/concord scripts/schemas-test.sh
+say "the test suite of JSON Schema"
+scripts/schema-suite.sh
 say "fuzzing"
 DURATION_S=45 SEED=1 CONCORD_BIN=$PWD/target/debug/concord scripts/fuzz.sh
 say "the console"
 CONCORD_BIN=$PWD/target/debug/concord scripts/console-test.sh
 say "the dashboard and the alerts"
 CONCORD_BIN=$PWD/target/debug/concord scripts/metrics-test.sh
+say "the packages"
+CONCORD_BIN=$PWD/target/debug/concord scripts/release-test.sh --short
+say "the clients for languages"
+CONCORD_BIN=$PWD/target/debug/concord scripts/clients-test.sh
 say "the documents"
 CONCORD_BIN=$PWD/target/debug/concord python3 scripts/docs-test.py
 say "done"

@@ -37,6 +37,7 @@ use crate::{
     },
     model::limits::{CONNECTIONS_MAX, OPEN_FILES_RESERVE},
     peer::{
+        Member,
         client::{Peers, Secrets},
         identity::Identity,
         tls::{callers::CallerTls, nodes::NodeTls},
@@ -151,7 +152,7 @@ async fn serve(mut settings: Settings, open_files_max: usize) -> Result<(), Stri
     let (node, directory) = (settings.node_id, settings.data_dir.display());
     tracing::info!(node, api = settings.api_addr, peer = settings.peer_addr, %directory, "listening");
     let result = tokio::select! {
-        reason = participate(&service) => Err(reason),
+        reason = participate(&service, settings.forms()) => Err(reason),
         never = follow_root_keys(&service, settings.root_keys.clone(), first_keys) => match never {},
         reason = servers.failed() => Err(reason),
         reason = service.keep_certificates() => Err(reason),
@@ -201,13 +202,23 @@ async fn shut_down(service: &Service, servers: Servers, has_failed: bool) {
     servers.metrics.close().await;
 }
 
-/// Takes part in the cluster until the node fails; returns the reason.
-async fn participate(service: &Service) -> String {
+/// Takes part in the cluster until the node fails; returns the reason. Forms it before, where there are members to form
+/// it of.
+async fn participate(service: &Service, members: Option<&[Member]>) -> String {
     if let Err(error) = service.start().await {
         return error.to_string();
     }
-    if service.consensus().is_none() {
-        tracing::info!("this node belongs to no cluster yet: it waits for `concord init`");
+    match members {
+        Some(members) => {
+            tokio::select! {
+                reason = service.failed() => return reason,
+                () = service.form_when_possible(members) => {}
+            }
+        }
+        None if service.consensus().is_none() => {
+            tracing::info!("this node belongs to no cluster yet: it waits for `concord init`");
+        }
+        None => {}
     }
     service.failed().await
 }
@@ -300,12 +311,14 @@ fn make_service(settings: &Settings, tls: &Tls, lone_calls_max: usize) -> Servic
         disk_reserve_bytes: settings.disk_reserve_bytes,
         rescue: settings.peers.clone(),
         data_key_file: settings.at_rest.data_key_file.clone(),
+        backup_envelope: settings.at_rest.backups.clone(),
         retention: settings.retention,
         feature_level_max: settings.feature_level_max,
         caller_tls: tls.callers.clone(),
         audit: settings.audit.clone(),
         quotas: settings.quotas,
         failed_credentials: settings.failed_credentials,
+        spans: settings.spans.clone(),
     };
     let peer_addr: Option<SocketAddr> = settings.peer_addr.parse().ok();
     let source = peer_addr.map(|addr| addr.ip()).filter(|ip| !ip.is_unspecified());

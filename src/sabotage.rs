@@ -28,6 +28,7 @@
 //! | `digests-not-compared` | a node never compares its state with the other members' |
 //! | `batch-torn` | only the first operation of some batches is applied |
 //! | `transaction-reads-unchecked` | a transaction is applied although what it has read has changed |
+//! | `config-check-trusted` | a definition changes although a config was written after all were checked |
 //! | `watch-skips` | at times a watch omits a change |
 //! | `history-returns-current` | a read of the history returns the current state |
 //! | `task-end-ignored` | a node goes on although one of its tasks has panicked |

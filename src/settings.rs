@@ -11,12 +11,14 @@ mod at_rest;
 mod audit;
 mod callers;
 mod key;
+mod limits;
 mod log;
 mod member;
 mod private_file;
 mod quota;
 mod secret;
 mod tls;
+mod traces;
 
 use std::{path::PathBuf, time::Duration};
 
@@ -27,71 +29,27 @@ use crate::{
     model::{
         access_key::Quota,
         feature::{LEVEL_MAX, LEVEL_MIN},
-        limits::{BATCH_STEPS_MAX, Limits},
+        limits::Limits,
     },
     peer::{Member, NodeId},
     raft::Timers,
     service::{self, Retention, membership::check_address},
 };
 
-pub use at_rest::AtRestArgs;
+pub use at_rest::{AtRestArgs, AtRestSettings};
 pub use audit::{AuditArgs, AuditMode};
 pub use callers::CallerArgs;
 pub use key::{KeyArgs, RootKeys, digest_of};
+pub use limits::{BODY_BYTES_MAX, LimitArgs};
 pub use log::{LogArgs, LogFormat};
 pub use member::parse_member;
 pub use quota::QuotaArgs;
 pub use secret::Secret;
 pub use tls::{PeerMode, TlsArgs, TlsSettings};
+pub use traces::TraceArgs;
 
 /// Shortest key or secret: 16 random characters can't be guessed over a network.
 const SECRET_BYTES_MIN: usize = 16;
-/// Largest value of `--body-bytes`: a write of such a body must fit into a call between nodes.
-pub const BODY_BYTES_MAX: usize = 16 << 20;
-/// Least value of `--in-flight-bytes`: a config of the default limit and its answer fit into it.
-const IN_FLIGHT_BYTES_MIN: usize = 32 << 20;
-
-/// The limits of requests; each refusal names its limit.
-#[derive(Debug, Clone, Args)]
-pub struct LimitArgs {
-    /// Largest request body, in bytes
-    #[arg(long, env = "CONCORD_BODY_BYTES", default_value_t = Limits::default().body_bytes, value_name = "N")]
-    pub body_bytes: usize,
-    /// Largest data of a config, in bytes
-    #[arg(long, env = "CONCORD_DATA_BYTES", default_value_t = Limits::default().data_bytes, value_name = "N")]
-    pub data_bytes: usize,
-    /// Largest schema of a definition, in bytes
-    #[arg(long, env = "CONCORD_SCHEMA_BYTES", default_value_t = Limits::default().schema_bytes, value_name = "N")]
-    pub schema_bytes: usize,
-    /// Deepest nesting of JSON, in levels
-    #[arg(long, env = "CONCORD_JSON_DEPTH", default_value_t = Limits::default().json_depth, value_name = "N")]
-    pub json_depth: usize,
-    /// Most indexed paths of a definition
-    #[arg(long, env = "CONCORD_INDEXES", default_value_t = Limits::default().indexes, value_name = "N")]
-    pub indexes: usize,
-    /// Most operations of a batch
-    #[arg(long, env = "CONCORD_BATCH_OPERATIONS", default_value_t = 1000, value_name = "N")]
-    pub batch_operations: usize,
-    /// Most records of a page
-    #[arg(long, env = "CONCORD_PAGE_LIMIT", default_value_t = Limits::default().page_limit, value_name = "N")]
-    pub page_limit: usize,
-    /// Most concurrent writes of this node; more are refused with 429
-    #[arg(
-        long, env = "CONCORD_WRITES_IN_FLIGHT", default_value_t = Limits::default().writes_in_flight,
-        value_name = "N"
-    )]
-    pub writes_in_flight: usize,
-    /// Most open watches of this node; more are refused with 429
-    #[arg(long, env = "CONCORD_WATCHES", default_value_t = Limits::default().watches, value_name = "N")]
-    pub watches: usize,
-    /// Most bytes that requests in flight and the states retained for cursors and watches hold in memory; what does
-    /// not fit is refused with 429
-    #[arg(
-        long, env = "CONCORD_IN_FLIGHT_BYTES", default_value_t = Limits::default().in_flight_bytes,
-        value_name = "N"
-    )]
-    pub in_flight_bytes: usize,
-}
 
 /// Timeouts and intervals.
 #[derive(Debug, Clone, Args)]
@@ -200,6 +158,10 @@ pub struct ServeArgs {
     /// The members, as ID=API@PEER with commas between; a node whose state is damaged fetches a snapshot from them
     #[arg(long, env = "CONCORD_PEERS", value_delimiter = ',', value_parser = parse_member, value_name = "LIST")]
     pub peers: Vec<Member>,
+    /// Forms the cluster of `--peers` once all of them answer; the node with the least id does, the others wait for it
+    #[arg(long, env = "CONCORD_FORM", value_name = "BOOL", default_value_t = false,
+          num_args = 0..=1, default_missing_value = "true", requires = "peers")]
+    pub form: bool,
     /// Bytes of log after which a snapshot is written
     #[arg(long, env = "CONCORD_SNAPSHOT_LOG_BYTES", default_value_t = 64 << 20, value_name = "N")]
     pub snapshot_log_bytes: u64,
@@ -241,7 +203,7 @@ pub struct Settings {
     /// The data directory.
     pub data_dir: PathBuf,
     /// What protects data on the disk.
-    pub at_rest: AtRestArgs,
+    pub at_rest: AtRestSettings,
     /// The address of the HTTP interface.
     pub api_addr: String,
     /// The address for calls of other nodes.
@@ -250,6 +212,8 @@ pub struct Settings {
     pub metrics_addr: Option<String>,
     /// The members that a node whose state is damaged fetches a snapshot from.
     pub peers: Vec<Member>,
+    /// Whether these form a cluster by themselves.
+    pub form: bool,
     /// The root keys: one, or two while they are rotated.
     pub api_keys: Vec<Secret>,
     /// Where they are read from.
@@ -296,6 +260,8 @@ pub struct Settings {
     pub failed_credentials: u64,
     /// Threads that serve requests.
     pub worker_threads: usize,
+    /// Where spans are sent, and of which requests.
+    pub spans: Option<service::spans::Options>,
 }
 
 /// The secrets that were given, or those in a file, one per line or separated by commas.
@@ -337,6 +303,12 @@ impl Settings {
         self.root_keys.forget();
     }
 
+    /// The members that this node is to form a cluster of, if it is.
+    pub fn forms(&self) -> Option<&[Member]> {
+        let first = self.peers.iter().map(|member| member.id).min();
+        (self.form && first == Some(self.node_id)).then_some(&self.peers)
+    }
+
     /// Checks a command line.
     ///
     /// # Errors
@@ -359,6 +331,7 @@ impl Settings {
             _ => read_secrets(secrets, args.cluster_secret_file.as_ref(), names)?,
         };
         let audit = args.audit.check(&args.data_dir)?;
+        let spans = args.log.traces.check(&args.api_addr, tls.callers.is_some())?;
         let root_keys = RootKeys::new(args.key, args.second_api_key, cluster_secrets.clone());
         let api_keys = root_keys.read()?;
         Ok(Self {
@@ -367,11 +340,12 @@ impl Settings {
             failed_credentials: args.quota.failed_credentials_per_minute,
             node_id: args.node_id,
             data_dir: args.data_dir,
-            at_rest: args.at_rest.check(),
+            at_rest: args.at_rest.check()?,
             api_addr: args.api_addr,
             peer_addr: args.peer_addr,
             metrics_addr: args.log.metrics_addr()?,
             peers: args.peers,
+            form: args.form,
             api_keys,
             root_keys,
             cluster_secrets,
@@ -392,56 +366,7 @@ impl Settings {
             feature_level_max: args.feature_level_max,
             retention: args.history.read(),
             worker_threads: args.callers.worker_threads()?,
-        })
-    }
-}
-
-impl LimitArgs {
-    fn check(&self) -> Result<Limits, String> {
-        for (flag, value) in [
-            ("--body-bytes", self.body_bytes),
-            ("--data-bytes", self.data_bytes),
-            ("--schema-bytes", self.schema_bytes),
-            ("--json-depth", self.json_depth),
-            ("--batch-operations", self.batch_operations),
-            ("--page-limit", self.page_limit),
-            ("--writes-in-flight", self.writes_in_flight),
-            ("--watches", self.watches),
-        ] {
-            if value == 0 {
-                return Err(format!("{flag} must be at least 1"));
-            }
-        }
-        if self.body_bytes > BODY_BYTES_MAX {
-            return Err(format!("--body-bytes must be at most {BODY_BYTES_MAX}"));
-        }
-        if self.in_flight_bytes < IN_FLIGHT_BYTES_MIN {
-            return Err(format!("--in-flight-bytes must be at least {IN_FLIGHT_BYTES_MIN}"));
-        }
-        if self.data_bytes.max(self.schema_bytes) > self.body_bytes {
-            return Err("--data-bytes and --schema-bytes must be at most --body-bytes".into());
-        }
-        // The JSON parser stops at 127 levels; an index entry names its path in 16 bits.
-        if self.json_depth > 100 || self.indexes > 1000 || self.batch_operations > BATCH_STEPS_MAX {
-            return Err("at most: --json-depth 100, --indexes 1000, --batch-operations 1024".into());
-        }
-        if self.page_limit > 100_000 || self.writes_in_flight > 1_000_000 || self.watches > 1_000_000 {
-            return Err(
-                "--page-limit must be at most 100000, --writes-in-flight and --watches at most 1000000"
-                    .into(),
-            );
-        }
-        Ok(Limits {
-            body_bytes: self.body_bytes,
-            data_bytes: self.data_bytes,
-            schema_bytes: self.schema_bytes,
-            json_depth: self.json_depth,
-            indexes: self.indexes,
-            batch_operations: self.batch_operations,
-            page_limit: self.page_limit,
-            writes_in_flight: self.writes_in_flight,
-            watches: self.watches,
-            in_flight_bytes: self.in_flight_bytes,
+            spans,
         })
     }
 }

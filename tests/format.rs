@@ -327,6 +327,7 @@ fn quotas_of_what_is_stored() {
     for (quota, expected) in [(StoredQuota::Bytes, "0f0064ac02"), (StoredQuota::Records, "0f0164ac02")] {
         wire(&Rejection::QuotaExceeded { quota, limit: 100, needed: 300 }, expected);
     }
+    wire(&Rejection::TestFailed { operation: 300 }, "11ac02");
 }
 
 #[test]

@@ -54,12 +54,14 @@ impl Node {
             disk_reserve_bytes: 0,
             rescue: Vec::new(),
             data_key_file: None,
+            backup_envelope: None,
             retention: Retention::default(),
             feature_level_max: concord::model::feature::LEVEL_MAX,
             caller_tls: None,
             audit: concord::service::audit::Options::off(),
             quotas: concord::model::access_key::Quota::default(),
             failed_credentials: 0,
+            spans: None,
         };
         // A thread of its own for the consensus: it must not wait for the benches' requests.
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();

@@ -4,6 +4,7 @@
 //! the same public items; where that is another crate's (`log`), set up in the same way.
 
 mod answer;
+mod client;
 mod data;
 mod log;
 mod mirror;

@@ -4,6 +4,8 @@
 async (seed) => {
   const { parse, print, same, put, at, locate, indexPath, Num } = await import("./lib/json.js");
   const { differences, threeWay, merged } = await import("./lib/compare.js");
+  const { batchBody, itemsByChange } = await import("./lib/together.js");
+  const { measures } = await import("./lib/health.js");
   const wrong = [];
   const check = (what, isRight) => { if (!isRight) wrong.push(what); };
   let state = seed;
@@ -35,6 +37,14 @@ async (seed) => {
     check(`judged as the browser does: ${text}`, (ours === undefined) === (theirs === undefined));
     if (ours !== undefined && theirs !== undefined) check(`the same value: ${text}`, JSON.stringify(JSON.parse(print(ours, 0))) === JSON.stringify(theirs));
   }
+
+  // Several changes as one: digits are kept, and what is wrong stands at its change.
+  const body = batchBody([{ op: "put_config", definition: "d", key: 'a"b', data: parse('{"n":7.0}'), revision: 5 }, { op: "delete_config", definition: "d", key: "x", data: undefined, revision: 9 }]);
+  check("a batch", body.replaceAll("\n", "") === '{"operations":[{"op":"put_config","config_definition_key":"d","config_key":"a\\"b","data":{"n":7.0},"if_match":"5"},{"op":"delete_config","config_definition_key":"d","config_key":"x","if_match":"9"}]}');
+  const items = itemsByChange([{ msg: "one", loc: ["operations", 1, "data", "n"] }, { msg: "two", loc: ["body", "operations", 0, "if_match"] }, { msg: "three" }]);
+  check("what is wrong by its change", items.get(1)[0].loc.join() === "data,n" && items.get(0)[0].loc.join() === "if_match" && items.get(-1)[0].msg === "three");
+  const measured = measures('# HELP a b\na_bytes 12\nb_bytes{share="callers"} 1e3\nc{x="1",y="2"} 4\n');
+  check("what is measured", measured.get("a_bytes") === 12 && measured.get("b_bytes{callers}") === 1000 && measured.size === 2);
 
   // Contents with random changes: what one side changed is taken, what both changed alike is no conflict.
   const content = (depth) => {

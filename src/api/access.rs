@@ -6,6 +6,7 @@
 
 use axum::response::{IntoResponse as _, Response};
 use http::{Extensions, HeaderMap, Method, header};
+use tokio::time::Instant;
 
 use super::{
     console, docs, probes, quota,
@@ -58,6 +59,37 @@ pub(super) async fn authenticate(
         }
         Err(NotAuthenticated::Unconfirmed(why)) => {
             Err(Problem::from(Refusal::Unavailable(why)).into_response())
+        }
+    }
+}
+
+/// Who waits for the answer to a read, and since when. A read may wait seconds for a revision or for its turn, and is
+/// answered only to who still has the right then; a write is judged again where it is decided.
+#[derive(Debug)]
+pub(super) struct Reader {
+    principal: Principal,
+    begin: Instant,
+}
+
+impl Reader {
+    /// The reader of a request; `None` for a write, and for what needs no credential.
+    pub(super) fn of(access: &Access, is_read: bool) -> Option<Self> {
+        match access {
+            Access::Granted(principal) if is_read => {
+                Some(Self { principal: principal.clone(), begin: Instant::now() })
+            }
+            Access::Granted(_) | Access::Public => None,
+        }
+    }
+
+    /// The answer, or why there is none.
+    pub(super) fn answered(self, service: &Service, response: Response) -> Response {
+        if !response.status().is_success() {
+            return response;
+        }
+        match service.check_still(&self.principal, self.begin) {
+            Ok(()) => response,
+            Err(refusal) => Problem::from(refusal).into_response(),
         }
     }
 }

@@ -11,7 +11,7 @@ use super::{
     extract::{Params, ReadRequest, both, query_violation},
     json::Object,
     reply::{Problem, Reply},
-    shape::Shape,
+    shape::{Shape, without_shape},
 };
 use crate::{
     model::{
@@ -28,13 +28,15 @@ pub(super) const PATH: &str = "/api/v1/config";
 
 /// Lists the configs of the definitions that `definition` names.
 pub(super) async fn list(State(service): State<Service>, request: ReadRequest) -> Result<Reply, Problem> {
-    let query = query::across(&request.params.0, service.limits());
-    let (consistency, (patterns, query)) =
-        request.params.with_consistency(both(patterns(&request.params), query))?;
+    // No one definition could decide what the name of a parameter means.
+    let is_filter = |_: &str| false;
+    let params = without_shape(&request.params, is_filter);
+    let query = query::across(&params, service.limits());
+    let asked = both(Shape::of(&request.params, is_filter), both(patterns(&request.params), query));
+    let (consistency, (shape, (patterns, query))) = request.params.with_consistency(asked)?;
     let source = cursor::source(&request.params, consistency)?;
     let scope = ListScope::Across(patterns);
-    let shape = (PastRevision::NONE, Shape::default(), query.page);
-    cursor::list(&service, &request, (scope, request.params.0.clone()), shape, source).await
+    cursor::list(&service, &request, (scope, params), (PastRevision::NONE, shape, query.page), source).await
 }
 
 /// The definitions that the parameters name, all without any; what is malformed names none.
@@ -66,12 +68,17 @@ fn patterns(params: &Params) -> Result<Vec<Pattern>, QueryError> {
     if violations.is_empty() { Ok(patterns) } else { Err(QueryError::Violations(violations)) }
 }
 
-pub(super) fn page(found: QueryResult<AcrossRecord>, page: &Page, reservation: Reservation) -> Reply {
+pub(super) fn page(
+    found: QueryResult<AcrossRecord>,
+    page: &Page,
+    reservation: Reservation,
+    has_revision: bool,
+) -> Reply {
     let size = |record: &AcrossRecord| record.config.data.len();
-    let render = |record: &AcrossRecord| {
+    let render = move |record: &AcrossRecord| {
         let object = Object::with_capacity(record.config.data.len());
         let object = object.unescaped(definitions::KEY, record.definition.as_str());
-        configs::members(object, &record.config).finish()
+        configs::record(object, &record.config, has_revision)
     };
     Reply::page("configs found", (found, reservation), page, size, render)
 }

@@ -1,8 +1,9 @@
 //! Batches: `POST /api/v1/batch`, several writes that are applied atomically, where wanted on conditions.
 //!
 //! Each operation has the fields of the request that does the same alone, and its conditions as `if_match` and
-//! `if_none_match`. The result of each operation follows from the request alone, because a batch is applied exactly as
-//! requested or not at all; so a request that is sent again gets the same answer.
+//! `if_none_match`. The result of most operations follows from the request alone, because a batch is applied exactly as
+//! requested or not at all; so a request that is sent again gets the same answer. What a `get_config` has read and whether
+//! an upsert has created is looked up.
 //!
 //! **Invariant:** a condition that is malformed, or that its operation cannot satisfy, refuses the batch. It is never
 //! ignored.
@@ -26,9 +27,13 @@ use crate::{
     model::{
         command::Expect,
         error::{Invalid, LocSegment, Violation},
+        limits::Limits,
         patch::{Patch, PatchFormat},
     },
-    service::{Caller, Check, Choice, ReadConfig, Refusal, Rollback, Service, Write},
+    service::{
+        Check, Choice, NewSchema, NewUnique, ReadConfig, Refusal, Rollback, Rollbacks, Service, Upsert,
+        Write, check_operation_count, upserts,
+    },
 };
 use operation::{Operation, Parsed};
 
@@ -38,6 +43,8 @@ const ELSE: &str = "else";
 const OPERATIONS: &str = "operations";
 pub(super) const CREATE_DEFINITION: &str = "create_definition";
 pub(super) const SET_INDEXES: &str = "set_indexes";
+pub(super) const SET_SCHEMA: &str = "set_schema";
+pub(super) const SET_UNIQUE: &str = "set_unique";
 pub(super) const DELETE_DEFINITION: &str = "delete_definition";
 pub(super) const CREATE_CONFIG: &str = "create_config";
 pub(super) const PUT_CONFIG: &str = "put_config";
@@ -47,7 +54,7 @@ pub(super) const ROLLBACK_CONFIG: &str = "rollback_config";
 pub(super) const CHECK_CONFIG: &str = "check_config";
 pub(super) const GET_CONFIG: &str = "get_config";
 /// The names of all operations.
-pub(super) const NAMES: [&str; 10] = [
+pub(super) const NAMES: [&str; 12] = [
     CREATE_DEFINITION,
     SET_INDEXES,
     DELETE_DEFINITION,
@@ -58,6 +65,8 @@ pub(super) const NAMES: [&str; 10] = [
     ROLLBACK_CONFIG,
     CHECK_CONFIG,
     GET_CONFIG,
+    SET_SCHEMA,
+    SET_UNIQUE,
 ];
 
 /// How the operations of a body are divided, where it has conditions.
@@ -99,6 +108,29 @@ enum Outlined {
         definition: String,
         key: String,
     },
+    Upserted {
+        definition: String,
+        key: String,
+        upsert: Upsert,
+    },
+}
+
+impl Outlined {
+    /// The keys of the config that it reads.
+    fn read(&self) -> Option<(&str, &str)> {
+        match self {
+            Self::Known(_) | Self::Upserted { .. } => None,
+            Self::Read { definition, key } => Some((definition, key)),
+        }
+    }
+
+    /// The keys of the config that it creates or replaces.
+    fn upserted(&self) -> Option<(&str, &str, Upsert)> {
+        match self {
+            Self::Known(_) | Self::Read { .. } => None,
+            Self::Upserted { definition, key, upsert } => Some((definition, key, *upsert)),
+        }
+    }
 }
 
 /// Applies all operations, or none.
@@ -108,10 +140,12 @@ pub(super) async fn run(State(service): State<Service>, request: WriteRequest) -
         return Err(Problem::violation(Violation::at(vec!["header".into()], msg)));
     }
     let keeps = service.knows_secrets();
-    let (operations, parts) = request.read(&service, move |body| parse(body, keeps)).await?;
+    let limits = service.limits().clone();
+    let (operations, parts) = request.read(&service, move |body| parse(body, keeps, &limits)).await?;
     let placed = move |refusal| Problem::InBatch(refusal, parts);
-    let operations = with_data(&service, &request.caller, operations).await.map_err(placed)?;
-    let outlined: Vec<Outlined> = operations.iter().map(outline).collect();
+    // It holds what the writes take in memory until they are decided.
+    let mut rollbacks = service.begin_rollbacks(&request.caller);
+    let operations = with_data(&service, &mut rollbacks, operations).await.map_err(placed)?;
     let takes = |operation: &Write| {
         if let Write::CreateDefinition { indexes, .. } | Write::SetIndexes { indexes, .. } = operation {
             takes_parameter(indexes)
@@ -126,21 +160,34 @@ pub(super) async fn run(State(service): State<Service>, request: WriteRequest) -
     };
     let chosen = [true, false].map(|succeeded| write.chosen(succeeded));
     let changes = [true, false].map(|succeeded| write.changes_anything(succeeded));
+    let outlined = [true, false].map(|succeeded| {
+        let is_possible = succeeded || parts.is_some();
+        let possible = if is_possible { write.chosen(succeeded) } else { 0..0 };
+        outline_all(&write.operations()[possible])
+    });
     let principal = request.caller.principal.clone();
+    // Whichever list is carried out.
+    let _held = service
+        .reserve_reads(&request.caller.principal, outlined.iter().flatten().filter_map(Outlined::read))?;
     let written = service.write(request.caller, write).await.map_err(placed)?;
     let succeeded = parts.is_none() || written.applied.created;
     let branch = usize::from(!succeeded);
-    let done = &outlined[chosen[branch].clone()];
-    let mut results = Vec::with_capacity(done.len());
-    for operation in done {
-        results.push(match operation {
-            Outlined::Known(text) => text.clone(),
-            Outlined::Read { definition, key } => {
-                let read = service.read_in(&principal, (definition, key), changes[branch], &written).await;
-                read_result((definition, key), &read)
-            }
-        });
-    }
+    let done = &outlined[branch];
+    let keys = done.iter().filter_map(Outlined::read);
+    let mut reads = service.reads_of(&principal, keys, changes[branch], &written).await.into_iter();
+    let upserted = done.iter().filter_map(Outlined::upserted);
+    let mut created = service.created_by(&principal, upserted, &written).await.into_iter();
+    let mut result = |operation: &Outlined| match operation {
+        Outlined::Known(text) => text.clone(),
+        Outlined::Read { definition, key } => {
+            read_result((definition, key), &reads.next().unwrap_or(ReadConfig::Unknown))
+        }
+        Outlined::Upserted { definition, key, .. } => {
+            let result = Object::new().unescaped("op", PUT_CONFIG).value(definitions::KEY, definition);
+            result.value(configs::KEY, key).value("created", &created.next().flatten()).finish()
+        }
+    };
+    let results: Vec<String> = done.iter().map(&mut result).collect();
     // A dry run has no revision.
     let revision = Some(written.applied.revision).filter(|_| !written.dry_run);
     let data = Object::new().value("revision", &revision);
@@ -154,7 +201,7 @@ pub(super) async fn run(State(service): State<Service>, request: WriteRequest) -
 /// The operations as writes: what a rollback writes is taken from the history.
 async fn with_data(
     service: &Service,
-    caller: &Caller,
+    found: &mut Rollbacks,
     operations: Vec<Parsed>,
 ) -> Result<Vec<Write>, Refusal> {
     let mut writes = Vec::with_capacity(operations.len());
@@ -162,12 +209,24 @@ async fn with_data(
         writes.push(match operation {
             Parsed::Write(write) => write,
             Parsed::Rollback { definition, key, to, expect } => {
-                let write = service.rollback_write(caller, (&definition, &key), to, expect).await;
+                let write = service.rollback_write(found, (&definition, &key), to, expect).await;
                 write.map_err(|refusal| refusal.of_operation(place))?
             }
         });
     }
     Ok(writes)
+}
+
+/// What the answer says of the operations that are carried out.
+fn outline_all(operations: &[Write]) -> Vec<Outlined> {
+    let upserts = upserts(operations);
+    let outlined = |(place, write): (usize, &Write)| match (upserts.get(&place), write) {
+        (Some(upsert), Write::WriteConfig { definition, key, .. }) => {
+            Outlined::Upserted { definition: definition.clone(), key: key.clone(), upsert: *upsert }
+        }
+        (Some(_) | None, _) => outline(write),
+    };
+    operations.iter().enumerate().map(outlined).collect()
 }
 
 /// What the answer says of an operation.
@@ -178,6 +237,8 @@ fn outline(write: &Write) -> Outlined {
     let (result, created) = match write {
         Write::CreateDefinition { key, .. } => (begin(CREATE_DEFINITION, key), true),
         Write::SetIndexes { key, .. } => (begin(SET_INDEXES, key), false),
+        Write::SetSchema(NewSchema { key, .. }) => (begin(SET_SCHEMA, key), false),
+        Write::SetUnique(NewUnique { key, .. }) => (begin(SET_UNIQUE, key), false),
         Write::DeleteDefinition { key, .. } => (begin(DELETE_DEFINITION, key), false),
         Write::WriteConfig { definition, key, expect: Expect::Absent, .. } => {
             (begin(CREATE_CONFIG, definition).value(configs::KEY, key), true)
@@ -205,9 +266,7 @@ fn outline(write: &Write) -> Outlined {
             return Outlined::Read { definition: definition.clone(), key: key.clone() };
         }
         // A batch has no such operations.
-        Write::Batch(_) | Write::Choice(_) | Write::SetSchema(_) | Write::SetUnique(_) | Write::Access(_) => {
-            (Object::new(), false)
-        }
+        Write::Batch(_) | Write::Choice(_) | Write::Access(_) => (Object::new(), false),
     };
     Outlined::Known(result.value("created", &created).finish())
 }
@@ -229,8 +288,12 @@ fn read_result((definition, key): (&str, &str), read: &ReadConfig) -> String {
 }
 
 /// Parses the operations of a body. `keeps` says whether markers that keep secret values have a meaning.
-fn parse(body: Value, keeps: bool) -> Result<(Vec<Parsed>, Option<Parts>), Problem> {
+fn parse(body: Value, keeps: bool, limits: &Limits) -> Result<(Vec<Parsed>, Option<Parts>), Problem> {
     let mut fields = Fields::from_json(body)?;
+    let count: usize = [OPERATIONS, IF, THEN, ELSE].iter().map(|name| fields.count(name)).sum();
+    if count > 0 {
+        check_operation_count(count, limits).map_err(Refusal::Invalid)?;
+    }
     let mut violations = Vec::new();
     let is_choice = [IF, THEN, ELSE].iter().any(|name| fields.has(name));
     let mut list = |name, is_required: bool| {
@@ -269,7 +332,7 @@ fn parse_list(
     let mut operations = Vec::new();
     for (index, (loc, item)) in (0..).zip(fields.list(name)) {
         let Value::Object(object) = item else {
-            fields.errors.push(not_an_object(loc));
+            fields.note(not_an_object(loc));
             continue;
         };
         let violations_loc = vec![name.into(), LocSegment::Index(index)];

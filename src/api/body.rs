@@ -20,7 +20,9 @@ use crate::{
     model::{
         document::{self, Document, DocumentError},
         error::{Invalid, LocSegment, Violation},
-        limits::{BODY_COPIES, BODY_TIMEOUT, PARSED_VALUE_BYTES, SCARCE_RATE, SCARCE_TIMEOUT},
+        limits::{
+            BODY_COPIES, BODY_TIMEOUT, PARSED_VALUE_BYTES, SCARCE_RATE, SCARCE_TIMEOUT, VIOLATIONS_MAX,
+        },
         patch::PatchFormat,
         record::Revision,
     },
@@ -192,7 +194,11 @@ pub(super) fn check_type(headers: &HeaderMap) -> Result<(), Problem> {
     let is_json = essence.is_empty()
         || essence.eq_ignore_ascii_case(b"application/json")
         || suffix.eq_ignore_ascii_case(b"+json");
-    if is_json { Ok(()) } else { Err(Problem::Shape(vec![not_an_object(vec!["body".into()])])) }
+    if is_json {
+        return Ok(());
+    }
+    let msg = "input should be a valid object: JSON, with the header `content-type: application/json`";
+    Err(Problem::Shape(vec![Detail { msg: msg.into(), ..not_an_object(vec!["body".into()]) }]))
 }
 
 /// The format of the patch in a body, by its media type.
@@ -430,19 +436,35 @@ impl Fields {
         self.has(name).then(|| self.object(name))
     }
 
-    /// The elements of a list, each with its location.
-    pub(super) fn list(&mut self, name: &str) -> Vec<(Vec<LocSegment>, Value)> {
-        match self.take(name) {
-            Some(Value::Array(items)) => {
-                let loc = self.loc_of(name);
-                let at = |number| loc.iter().cloned().chain([LocSegment::Index(number)]).collect();
-                (0..).map(at).zip(items).collect()
-            }
+    /// The elements of a list, each with its location, which is made when its turn comes.
+    pub(super) fn list(
+        &mut self,
+        name: &str,
+    ) -> impl ExactSizeIterator<Item = (Vec<LocSegment>, Value)> + use<> {
+        let items = match self.take(name) {
+            Some(Value::Array(items)) => items,
             Some(_) => {
                 self.refuse(name, "input should be a valid list", "list_type");
                 Vec::new()
             }
             None => Vec::new(),
+        };
+        let loc = self.loc_of(name);
+        items.into_iter().enumerate().map(move |(number, item)| {
+            let number = LocSegment::Index(u64::try_from(number).unwrap_or(u64::MAX));
+            (loc.iter().cloned().chain([number]).collect(), item)
+        })
+    }
+
+    /// How many elements a list has.
+    pub(super) fn count(&self, name: &str) -> usize {
+        self.object.get(name).and_then(Value::as_array).map_or(0, Vec::len)
+    }
+
+    /// Notes an error, as far as an answer has room for it.
+    pub(super) fn note(&mut self, error: Detail) {
+        if self.errors.len() < VIOLATIONS_MAX {
+            self.errors.push(error);
         }
     }
 
@@ -453,7 +475,7 @@ impl Fields {
                 texts.push(text);
             } else {
                 let msg = "input should be a valid string".into();
-                self.errors.push(Detail { loc, msg, kind: "string_type" });
+                self.note(Detail { loc, msg, kind: "string_type" });
             }
         }
         texts

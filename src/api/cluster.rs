@@ -140,6 +140,7 @@ fn view_json(view: &ClusterView) -> String {
 }
 
 fn member_json(member: &MemberView) -> Value {
+    let resources = member.resources.as_ref();
     json!({
         "id": member.id,
         "role": member.role,
@@ -150,6 +151,9 @@ fn member_json(member: &MemberView) -> Value {
         "last_contact_ms": member.contact.map(|(_, ms)| ms),
         "version": member.version,
         "feature_level_max": member.feature_level_max,
+        "memory_bytes": resources.and_then(|resources| resources.memory_bytes),
+        "disk_free_bytes": resources.and_then(|resources| resources.disk_free_bytes),
+        "disk_reserve_bytes": resources.map(|resources| resources.disk_reserve_bytes),
     })
 }
 
@@ -181,10 +185,11 @@ mod tests {
                 contact: None,
                 version: None,
                 feature_level_max: Some(2),
+                resources: None,
             }],
             alarms: vec![Alarm { kind: "log_time", node_id: None, message: "m".into() }],
         };
-        let expected = r#"{"cluster_id":null,"node_id":1,"leader_id":null,"term":2,"revision":3,"digest":"000000000000000000000000000000ff","feature_level":2,"members":[{"id":1,"role":"follower","api_addr":"a:1","peer_addr":"a:2","lag":null,"reachable":null,"last_contact_ms":null,"version":null,"feature_level_max":2}],"alarms":[{"type":"log_time","node_id":null,"message":"m"}]}"#;
+        let expected = r#"{"cluster_id":null,"node_id":1,"leader_id":null,"term":2,"revision":3,"digest":"000000000000000000000000000000ff","feature_level":2,"members":[{"id":1,"role":"follower","api_addr":"a:1","peer_addr":"a:2","lag":null,"reachable":null,"last_contact_ms":null,"version":null,"feature_level_max":2,"memory_bytes":null,"disk_free_bytes":null,"disk_reserve_bytes":null}],"alarms":[{"type":"log_time","node_id":null,"message":"m"}]}"#;
         assert_eq!(view_json(&view), expected);
         let encrypted = ClusterView { data_key: Some("00ff".into()), ..view };
         assert!(view_json(&encrypted).ends_with(r#","data_key":"00ff"}"#));

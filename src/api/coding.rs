@@ -20,23 +20,22 @@
 use std::io::{self, Read, Write as _};
 
 use axum::{
-    body::{Body, Bytes, HttpBody as _},
-    response::{IntoResponse as _, Response},
+    body::{Body, Bytes},
+    response::Response,
 };
 use flate2::{Compression, read::MultiGzDecoder, write::GzEncoder};
 use http::{HeaderMap, HeaderValue, header};
-use http_body_util::BodyExt as _;
 
-use super::reply::{Detail, Problem};
+use super::{
+    reply::{Detail, Problem},
+    rewriting::Held,
+};
 use crate::{
     model::{
         error::Invalid,
         limits::{BODY_COPIES, DECODE_WINDOW_BYTES},
     },
-    service::{
-        Refusal, Service,
-        memory_budget::{Reservation, Share},
-    },
+    service::{Refusal, Service, memory_budget::Reservation},
 };
 
 /// The codings of request bodies, for the header `Accept-Encoding` of a refusal.
@@ -153,35 +152,20 @@ fn thousandths(text: &str) -> u16 {
 /// Compresses an answer that its handler has marked. Where that can't be done, it is sent as it is.
 pub(super) async fn encoded(mut response: Response, service: &Service) -> Response {
     let Some(coding) = response.extensions_mut().remove::<Coding>() else { return response };
-    let Some(bytes) = response.body().size_hint().exact().filter(|bytes| *bytes > 0) else { return response };
-    let mut held = service.reservation(Share::Callers);
-    if held.grow(bytes).is_err() {
-        // The answer itself is weighed after this.
-        return response;
-    }
-    let (mut parts, body) = response.into_parts();
-    let plain = match body.collect().await {
-        Ok(plain) => plain.to_bytes(),
-        Err(error) => {
-            let text = format!("an answer could not be made: {error}");
-            return Problem::from(Refusal::Internal(text)).into_response();
-        }
+    let held = match Held::of(response, service).await {
+        Ok(held) => held,
+        Err(response) => return response,
     };
-    let packed = if plain.len() <= INLINE_BYTES_MAX {
-        coding.encode(&plain)
-    } else {
-        let text = plain.clone();
-        let made = Box::pin(service.run_long(move || (coding.encode(&text), held))).await;
-        made.map_or_else(|_| Err(io::ErrorKind::TimedOut.into()), |(packed, _)| packed)
-    };
+    let encode = move |plain: &[u8]| coding.encode(plain);
+    let (mut parts, plain, packed) = held.rewritten(service, INLINE_BYTES_MAX, encode).await;
     parts.headers.append(header::VARY, HeaderValue::from_static("accept-encoding"));
     match packed {
-        Ok(packed) if packed.len() < plain.len() => {
+        Some(Ok(packed)) if packed.len() < plain.len() => {
             parts.headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static(coding.name()));
             parts.headers.remove(header::CONTENT_LENGTH);
             Response::from_parts(parts, Body::from(packed))
         }
-        Ok(_) | Err(_) => Response::from_parts(parts, Body::from(plain)),
+        Some(_) | None => Response::from_parts(parts, Body::from(plain)),
     }
 }
 
@@ -329,7 +313,7 @@ mod tests {
         let gzip = |text: &[u8]| Bytes::from(Coding::Gzip.encode(text).unwrap());
         let zstd = |text: &[u8]| Bytes::from(Coding::Zstd.encode(text).unwrap());
         let decode = async |coding, body| {
-            let held = service.reservation(Share::Callers);
+            let held = service.reservation(crate::service::Share::Callers);
             decoded(&service, coding, (body, 1 << 20), held).await
         };
         let bomb = vec![b' '; 64 << 20];

@@ -15,10 +15,10 @@ use crate::{
     model::{
         access_key::Verb,
         command::Expect,
-        error::{LocSegment, Rejection, Violation},
+        error::{LocSegment, Violation},
         record::Revision,
     },
-    service::{Principal, Refusal, Service},
+    service::{Principal, Service},
 };
 
 /// What the headers of a write expect of the record that it changes.
@@ -72,7 +72,7 @@ impl Stated {
     /// The condition as the decision of the write judges it, where it is not simple.
     ///
     /// # Errors
-    /// When it does not hold already; when the write changes no record that there is; when the principal may not write.
+    /// When the write changes no record that there is; when the principal may not write.
     pub(super) async fn settled(
         self,
         service: &Service,
@@ -88,17 +88,17 @@ impl Stated {
         let config = Some(keys.config.as_str()).filter(|key| !key.is_empty());
         let verb = if config.is_some() { Verb::Write } else { Verb::Define };
         let current = service.current_revision(principal, verb, &keys.definition, config).await?;
-        self.judged(current)
+        Ok(self.judged(current))
     }
 
     /// What is left of the condition for a record of this revision, or for none.
-    fn judged(self, current: Option<Revision>) -> Result<Condition, Problem> {
+    fn judged(self, current: Option<Revision>) -> Condition {
         let Some(current) = current else {
             // No tag names a record that there is not, and none is excluded either.
             return match self.matching {
-                Some(_) => Ok(Condition::Match(Expect::At(0))),
-                None if self.none_matching == Some(Tags::Any) => Ok(Condition::Absent),
-                None => Ok(Condition::Unconditional),
+                Some(_) => Condition::Match(Expect::At(0)),
+                None if self.none_matching == Some(Tags::Any) => Condition::Absent,
+                None => Condition::Unconditional,
             };
         };
         let is_matched = match &self.matching {
@@ -111,12 +111,12 @@ impl Stated {
             Some(Tags::Listed(strong, weak)) => strong.contains(&current) || weak.contains(&current),
         };
         match self.matching {
-            _ if !is_matched || is_excluded => {
-                Err(Refusal::Rejected(Rejection::Precondition { current }).into())
-            }
-            None => Ok(Condition::Unconditional),
-            Some(Tags::Any) => Ok(Condition::Match(Expect::Present)),
-            Some(Tags::Listed(..)) => Ok(Condition::Match(Expect::At(current))),
+            // Nothing has this revision, so the write is refused where it is decided, unless it was decided before: a request
+            // that is sent again with its idempotency key finds the record that it wrote.
+            _ if !is_matched || is_excluded => Condition::Match(Expect::At(0)),
+            None => Condition::Unconditional,
+            Some(Tags::Any) => Condition::Match(Expect::Present),
+            Some(Tags::Listed(..)) => Condition::Match(Expect::At(current)),
         }
     }
 }
@@ -266,12 +266,12 @@ mod tests {
         let stated = Stated::from_headers(&headers(pairs))?;
         match stated.simple() {
             Some(simple) => Ok(simple),
-            None => stated.judged(current),
+            None => Ok(stated.judged(current)),
         }
     }
 
-    fn is_412(made: &Result<Condition, Problem>) -> bool {
-        matches!(made, Err(Problem::Refused(Refusal::Rejected(Rejection::Precondition { .. }), None)))
+    fn is_never(made: &Result<Condition, Problem>) -> bool {
+        matches!(made, Ok(Condition::Match(Expect::At(0))))
     }
 
     #[test]
@@ -303,8 +303,8 @@ mod tests {
     fn of_several_tags_one_must_be_that_of_the_record() {
         let all = |current| condition(&[(header::IF_MATCH, "\"1\", \"2\",W/\"3\"")], current);
         assert_eq!(all(Some(2)).unwrap(), Condition::Match(Expect::At(2)));
-        assert!(is_412(&all(Some(3))), "a weak tag matches no write");
-        assert!(is_412(&all(Some(4))));
+        assert!(is_never(&all(Some(3))), "a weak tag matches no write");
+        assert!(is_never(&all(Some(4))));
         assert_eq!(all(None).unwrap(), Condition::Match(Expect::At(0)), "there is no record");
         let twice = [(header::IF_MATCH, "\"1\""), (header::IF_MATCH, "\"2\"")];
         assert_eq!(condition(&twice, Some(1)).unwrap(), Condition::Match(Expect::At(1)));
@@ -313,15 +313,15 @@ mod tests {
     #[test]
     fn of_excluded_tags_none_may_be_that_of_the_record() {
         let none = |current| condition(&[(header::IF_NONE_MATCH, "\"1\", W/\"2\"")], current);
-        assert!(is_412(&none(Some(1))) && is_412(&none(Some(2))), "weak tags are compared, too");
+        assert!(is_never(&none(Some(1))) && is_never(&none(Some(2))), "weak tags are compared, too");
         assert_eq!(none(Some(3)).unwrap(), Condition::Unconditional);
         assert_eq!(none(None).unwrap(), Condition::Unconditional);
         let both = |tag| condition(&[(header::IF_MATCH, tag), (header::IF_NONE_MATCH, "\"1\"")], Some(2));
         assert_eq!(both("\"2\"").unwrap(), Condition::Match(Expect::At(2)));
         assert_eq!(both("*").unwrap(), Condition::Match(Expect::Present));
-        assert!(is_412(&both("\"1\"")));
+        assert!(is_never(&both("\"1\"")));
         let never = condition(&[(header::IF_MATCH, "*"), (header::IF_NONE_MATCH, "*")], Some(2));
-        assert!(is_412(&never));
+        assert!(is_never(&never));
     }
 
     #[test]

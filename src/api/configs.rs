@@ -71,7 +71,8 @@ pub(super) fn page(
     has_revision: bool,
 ) -> Reply {
     let size = |config: &Arc<Config>| config.data.len();
-    let render = move |config: &Arc<Config>| record(config, has_revision);
+    let render =
+        move |config: &Arc<Config>| record(Object::with_capacity(config.data.len()), config, has_revision);
     Reply::page("configs found", (found, reservation), page, size, render)
 }
 
@@ -139,10 +140,7 @@ fn found(request: &ReadRequest, config: &Config, has_revision: bool) -> Reply {
     let reply = if request.has(config.revision) {
         Reply::not_modified()
     } else {
-        Reply::ok_with("config found", config.data.len(), |data| {
-            let data = members(data, config);
-            if has_revision { data.value("revision", &config.revision) } else { data }
-        })
+        Reply::ok_with("config found", config.data.len(), |data| shown(data, config, has_revision))
     };
     reply.record_version(config.revision, config.modified_at)
 }
@@ -196,10 +194,14 @@ pub(super) fn location(definition: &str, key: &str) -> String {
     format!("{}/{definition}/config/{key}", super::DEFINITIONS)
 }
 
-/// A config as JSON.
-fn record(config: &Config, has_revision: bool) -> String {
-    let text = members(Object::with_capacity(config.data.len()), config);
-    if has_revision { text.value("revision", &config.revision).finish() } else { text.finish() }
+/// A config as JSON, behind what the object has.
+pub(super) fn record(object: Object, config: &Config, has_revision: bool) -> String {
+    shown(object, config, has_revision).finish()
+}
+
+fn shown(object: Object, config: &Config, has_revision: bool) -> Object {
+    let object = members(object, config);
+    if has_revision { object.value("revision", &config.revision) } else { object }
 }
 
 /// The members of a config's JSON.
@@ -224,8 +226,8 @@ mod tests {
             revision: 1,
         };
         let expected = r#"{"config_key":"k","data":{"b":7.0,"a":-0.0},"created_at":"1970-01-01T00:00:00.000000Z","modified_at":"1970-01-01T00:00:00.000001Z"}"#;
-        assert_eq!(record(&config, false), expected);
+        assert_eq!(record(Object::new(), &config, false), expected);
         let with_revision = format!("{},\"revision\":1}}", expected.strip_suffix('}').unwrap());
-        assert_eq!(record(&config, true), with_revision);
+        assert_eq!(record(Object::new(), &config, true), with_revision);
     }
 }

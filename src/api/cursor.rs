@@ -2,6 +2,8 @@
 //!
 //! **Invariant:** a link repeats the parameters of its page, so that a caller only has to follow it.
 
+use std::sync::Arc;
+
 use form_urlencoded::Serializer;
 
 use super::{
@@ -105,7 +107,15 @@ pub(super) async fn list(
             }
             configs::page(QueryResult { results, total }, &page, reservation, shape.has_revision)
         }
-        ListRecords::Across(results) => across::page(QueryResult { results, total }, &page, reservation),
+        ListRecords::Across(mut results) => {
+            if let Some(fields) = shape.fields {
+                redacted = fields.places(&redacted);
+                let configs = results.iter().map(|record| Arc::clone(&record.config)).collect();
+                let parts = Box::pin(service.project(fields, configs)).await?;
+                results.iter_mut().zip(parts).for_each(|(record, part)| record.config = part);
+            }
+            across::page(QueryResult { results, total }, &page, reservation, shape.has_revision)
+        }
     };
     let reply = reply.compressed_for(request.headers(), || is_open);
     let reply = reply.next_link(next.map(|next| link(request, next)).as_deref());

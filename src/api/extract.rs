@@ -15,6 +15,7 @@ use http::{HeaderMap, HeaderName, Method, Uri, header, request::Parts};
 use percent_encoding::percent_decode_str;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
+use tokio::time::Instant;
 
 use super::{
     body::{self, Received},
@@ -343,8 +344,9 @@ impl WriteRequest {
         service: &Service,
     ) -> Result<Self, Problem> {
         let limit = service.limits().body_bytes;
-        let mut held = service.reservation(Share::Callers);
+        let (begin, mut held) = (Instant::now(), service.reservation(Share::Callers));
         let body = body::receive(&parts.headers, body, limit, &mut held).await?;
+        let principal = service.still(principal, begin)?;
         let (body, held) = match coding::of_body(&parts.headers)? {
             None => (body, held),
             // Boxed: few bodies are encoded.

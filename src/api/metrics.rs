@@ -91,10 +91,20 @@ impl RequestTimes {
     /// Begins to measure a request.
     pub(super) fn begin(&self, method: &Method, path: &str) -> Begun {
         let at = Instant::now();
+        Begun { at, place: self.place(method, path) }
+    }
+
+    /// The method and the template of a path, as the labels have them.
+    pub(super) fn names(&self, method: &Method, path: &str) -> (&'static str, &'static str) {
+        let place = self.place(method, path);
+        (METHODS[place % METHODS.len()], self.routes[place / METHODS.len()])
+    }
+
+    fn place(&self, method: &Method, path: &str) -> usize {
         let route = if is_config(path) { self.config } else { self.find(path) };
         let name = method_name(method);
         let method = METHODS.iter().position(|known| *known == name).unwrap_or(METHODS.len() - 1);
-        Begun { at, place: route * METHODS.len() + method }
+        route * METHODS.len() + method
     }
 
     /// Counts the request when its answer begins.

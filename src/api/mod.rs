@@ -8,6 +8,7 @@
 //! | parsing of keys, query, headers and consistency; idempotency keys | `extract` |
 //! | content codings: compressed answers, encoded bodies | `coding` |
 //! | indented answers | `pretty` |
+//! | answers that are made anew as a whole | `rewriting` |
 //! | pages of other origins | `cors` |
 //! | `If-Match`, `If-None-Match`, headers that may be given once only | `condition` |
 //! | receiving and parsing of bodies, errors of their shape, media types | `body` |
@@ -84,6 +85,7 @@ mod quota;
 mod read;
 mod redaction;
 mod reply;
+mod rewriting;
 mod schema;
 pub mod server;
 mod shape;
@@ -112,9 +114,10 @@ use uuid::{Builder, Uuid};
 
 use crate::{
     model::limits::{Limits, REQUEST_ID_BYTES_MAX},
+    peer::trace::TraceParent,
     service::{Origin, Principal, Service, audit::observe, memory_budget::Share, metrics::Connections},
 };
-use access::Access;
+use access::{Access, Reader};
 use coding::Coding;
 use cors::CorsOrigins;
 use decision::Pending;
@@ -160,9 +163,18 @@ impl Answerer for Api {
     }
 
     async fn answer(self: Arc<Self>, request: http::Request<Incoming>) -> Response {
+        let names = || self.times.names(request.method(), request.uri().path());
+        let traced = self.service.traced_request(TraceParent::of(request.headers()), names);
         // A box for each body costs more than the question whether there is one.
-        self.handle(request.map(|body| if body.is_end_stream() { Body::empty() } else { Body::new(body) }))
-            .await
+        let request = request.map(|body| if body.is_end_stream() { Body::empty() } else { Body::new(body) });
+        let Some(traced) = traced else { return self.handle(request).await };
+        let answered = |answer: &Response| {
+            let (status, id) = (answer.status().as_u16(), answer.headers().get(&REQUEST_ID));
+            tracing::debug!(status, request_id = ?id, "answered a request");
+            (status, id.cloned())
+        };
+        // Boxed: as most requests belong to no trace, they need not have its space.
+        Box::pin(traced.run(self.handle(request), answered)).await
     }
 }
 
@@ -301,7 +313,11 @@ impl Api {
             Ok(is_wanted) => is_wanted,
             Err(problem) => return problem.into_response(),
         };
+        let reader = Reader::of(&access, is_read);
         let mut response = self.route_observed(access, request, pending).await;
+        if let Some(reader) = reader {
+            response = reader.answered(&self.service, response);
+        }
         if is_pretty {
             response = Box::pin(pretty::indented(response, &self.service)).await;
         }

@@ -15,12 +15,12 @@
 //!
 //! What is refused is logged by `refusal_log`.
 //!
-//! **Invariants:** the headers are checked before a byte of the body is read. A 4xx means that nothing was done, by
+//! **Invariants:** the headers are checked before a byte of the body is kept. A 4xx means that nothing was done, by
 //! which the caller distinguishes *not applied* from *unknown*; every later failure is a 5xx.
 
 mod refusal_log;
 
-use std::{convert::Infallible, sync::Arc};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use axum::{
     Router,
@@ -35,9 +35,10 @@ use axum::{
     routing::post,
 };
 use bytes::Bytes;
-use futures::{StreamExt as _, TryStreamExt as _};
+use futures::{StreamExt as _, TryStreamExt as _, future};
 use hyper::{body::Incoming, upgrade::Upgraded};
 use hyper_util::rt::TokioIo;
+use tokio::time::timeout;
 use tokio_util::io::ReaderStream;
 use tower_http::catch_panic::CatchPanicLayer;
 
@@ -54,6 +55,7 @@ use crate::{
         credential::{BodyDigest, body_digest},
         fallback::LEVEL,
         framed,
+        trace::{received, with_traces},
     },
     raft::Consensus,
     service::{
@@ -66,6 +68,8 @@ use refusal_log::RefusalLog;
 
 /// Bytes of a call's body: a write of the longest request body, or a batch of log entries.
 const CALL_BYTES_MAX: usize = 32 << 20;
+/// How long the body of a refused call may take to come.
+const DROP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of one chunk of a streamed file.
 const FILE_CHUNK_BYTES: usize = 256 << 10;
 
@@ -184,11 +188,9 @@ async fn handle(State(listener): State<Listener>, request: Request<Body>) -> Res
                 .into_response())
         }
         Call::WritesEach => {
-            let mut reservation = reserve(&service, call, &head.headers)?;
-            let body = read_body(body).await?;
+            let (mut reservation, body) = reserve_and_read(&service, call, (&head.headers, body)).await?;
             reservation.grow(parsed_bytes(&body)).map_err(too_many)?;
-            let Parts { first, others } =
-                sender(&head.headers).serve(service.answer_writes_each(body)).await?;
+            let Parts { first, others } = traced(&head.headers, service.answer_writes_each(body)).await?;
             Ok(match others {
                 None => first.into_response(),
                 Some(others) => {
@@ -212,8 +214,7 @@ async fn handle(State(listener): State<Listener>, request: Request<Body>) -> Res
         | Call::Change
         | Call::History
         | Call::Page => {
-            let mut reservation = reserve(&service, call, &head.headers)?;
-            let body = read_body(body).await?;
+            let (mut reservation, body) = reserve_and_read(&service, call, (&head.headers, body)).await?;
             if matches!(call, Call::Write | Call::Writes) {
                 reservation.grow(parsed_bytes(&body)).map_err(too_many)?;
             }
@@ -223,11 +224,17 @@ async fn handle(State(listener): State<Listener>, request: Request<Body>) -> Res
                     "the body is not the one that was sent".into(),
                 ));
             }
-            let answered = sender(&head.headers).serve(answer(&service, call, body)).await?;
+            // The place that the biggest of these calls takes is not part of every connection's.
+            let answered = Box::pin(traced(&head.headers, answer(&service, call, body))).await?;
             drop(reservation);
             Ok(answered.into_response())
         }
     }
+}
+
+/// Serves a call in the name of the node that sends it, as part of the traces that it names.
+async fn traced<T>(headers: &HeaderMap, served: impl Future<Output = T>) -> T {
+    with_traces(received(headers), sender(headers).serve(served)).await
 }
 
 /// Passes a call to the service.
@@ -304,6 +311,24 @@ fn reserve(service: &Service, call: Call, headers: &HeaderMap) -> Result<Reserva
     Ok(reservation)
 }
 
+/// Reserves what a call holds, and reads its body. Where there is no room the body is read and dropped: an answer before
+/// its end would close the connection, and the next call that is sent over it would have an unknown outcome.
+async fn reserve_and_read(
+    service: &Service,
+    call: Call,
+    (headers, body): (&HeaderMap, Body),
+) -> Result<(Reservation, Bytes), CallRefusal> {
+    match reserve(service, call, headers) {
+        Ok(reservation) => Ok((reservation, read_body(body).await?)),
+        Err(refusal) => {
+            let dropped = body.into_data_stream().for_each(|_| future::ready(()));
+            // A member that does not send it to the end loses the connection.
+            drop(timeout(DROP_TIMEOUT, dropped).await);
+            Err(refusal)
+        }
+    }
+}
+
 fn too_many(_: Refusal) -> CallRefusal {
     CallRefusal(StatusCode::TOO_MANY_REQUESTS, "this node answers as many calls as it may".into())
 }
@@ -371,7 +396,9 @@ async fn serve_frames(
         let answers = framed::serve(connection, |body| consensus.receive(from, Call::Append, body));
         consensus.serve_member(from, answers).await;
     } else {
-        let answers = framed::serve(connection, |body| answer(&service, Call::ReadIndex, body));
+        let service = &service;
+        let answers =
+            framed::serve(connection, move |body| async move { Ok(service.answer_read_index(&body).await) });
         consensus.serve_member(from, answers).await;
     }
 }
@@ -399,80 +426,4 @@ async fn send_snapshot(consensus: &Consensus) -> Result<Response, CallRefusal> {
 }
 
 #[cfg(test)]
-mod tests {
-    use tower::ServiceExt as _;
-    use uuid::Uuid;
-
-    use super::*;
-    use crate::{
-        model::limits::Limits,
-        peer::{
-            client::{CLUSTER, SECRET, TO},
-            identity::{FORMAT, Identity},
-        },
-        service::tests::{SECRET as OURS, service},
-    };
-
-    const CLUSTER_ID: Uuid = Uuid::from_u128(7);
-
-    /// Node 1, with an identity and without consensus.
-    fn node() -> Service {
-        let service = service(&std::env::temp_dir(), Limits::default());
-        let me = Identity { cluster_id: CLUSTER_ID, node_id: 1, format: FORMAT };
-        service.peers().me.set(me).unwrap();
-        service
-    }
-
-    async fn call(name: &str, headers: &[(&str, &str)], body: Body) -> StatusCode {
-        let mut request = Request::post(format!("{PATH_PREFIX}{name}"));
-        for (header, value) in headers {
-            request = request.header(*header, *value);
-        }
-        routes(node(), Arc::default()).oneshot(request.body(body).unwrap()).await.unwrap().status()
-    }
-
-    #[tokio::test]
-    async fn a_call_is_refused_for_its_headers_before_its_body_is_read() {
-        let unread = || Body::from_stream(futures::stream::pending::<Result<Bytes, std::io::Error>>());
-        let cluster = CLUSTER_ID.to_string();
-        assert_eq!(call("vote", &[], unread()).await, StatusCode::UNAUTHORIZED);
-        assert_eq!(call("join", &[(SECRET, "another-secret")], unread()).await, StatusCode::UNAUTHORIZED);
-        let misdirected = [(SECRET, OURS), (CLUSTER, &cluster), (FROM, "2"), (TO, "3")];
-        assert_eq!(call("vote", &misdirected, unread()).await, StatusCode::MISDIRECTED_REQUEST);
-    }
-
-    #[tokio::test]
-    async fn forwarded_writes_are_refused_beyond_the_memory_for_calls() {
-        let service = node();
-        let mut held = service.reservation(Share::Peers);
-        held.grow(40 << 20).unwrap();
-        for name in ["write", "writes", "writes-each"] {
-            let request = Request::post(format!("{PATH_PREFIX}{name}"))
-                .header(SECRET, OURS)
-                .header(CLUSTER, CLUSTER_ID.to_string())
-                .header(FROM, "2")
-                .header(TO, "1")
-                .header(CONTENT_LENGTH, 8 << 20);
-            let unread = Body::from_stream(futures::stream::pending::<Result<Bytes, std::io::Error>>());
-            let answer =
-                routes(service.clone(), Arc::default()).oneshot(request.body(unread).unwrap()).await.unwrap();
-            assert_eq!(answer.status(), StatusCode::TOO_MANY_REQUESTS, "{name}");
-        }
-    }
-
-    #[tokio::test]
-    async fn a_node_without_consensus_refuses_its_calls() {
-        let cluster = CLUSTER_ID.to_string();
-        let headers = [(SECRET, OURS), (CLUSTER, &cluster), (FROM, "2"), (TO, "1")];
-        for name in ["vote", "append", "stream", "heartbeats", "read-indexes", "snapshot", "fetch-snapshot"] {
-            assert_eq!(call(name, &headers, Body::empty()).await, StatusCode::MISDIRECTED_REQUEST, "{name}");
-        }
-        assert_eq!(
-            call("read-index", &headers, Body::empty()).await,
-            StatusCode::OK,
-            "the answer names no leader"
-        );
-        assert_eq!(call("write", &headers, Body::from("?")).await, StatusCode::BAD_REQUEST);
-        assert_eq!(call("join", &headers[..1], Body::from("?")).await, StatusCode::BAD_REQUEST);
-    }
-}
+mod tests;

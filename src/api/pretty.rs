@@ -8,10 +8,9 @@
 use axum::{
     body::{Body, HttpBody as _},
     extract::Request,
-    response::{IntoResponse as _, Response},
+    response::Response,
 };
 use http::{HeaderValue, Method, header};
-use http_body_util::BodyExt as _;
 
 use super::{
     CONFIGS,
@@ -19,10 +18,11 @@ use super::{
     decision,
     extract::{Params, definition_of},
     reply::Problem,
+    rewriting::Held,
 };
 use crate::{
     model::limits::{PRETTY_BYTES_MAX, REWRITTEN_BYTES_MAX},
-    service::{Refusal, Service, memory_budget::Share},
+    service::Service,
 };
 
 /// The parameter, where no index has its name.
@@ -67,32 +67,14 @@ pub(super) async fn indented(response: Response, service: &Service) -> Response 
     {
         return response;
     }
-    let mut held = service.reservation(Share::Callers);
-    if held.grow(bytes).is_err() {
-        // The answer itself is weighed after this.
-        return response;
-    }
-    let (mut parts, body) = response.into_parts();
-    let plain = match body.collect().await {
-        Ok(plain) => plain.to_bytes(),
-        Err(error) => {
-            let text = format!("an answer could not be made: {error}");
-            return Problem::from(Refusal::Internal(text)).into_response();
-        }
+    let held = match Held::of(response, service).await {
+        Ok(held) => held,
+        Err(response) => return response,
     };
-    let made = if plain.len() <= INLINE_BYTES_MAX {
-        indent(&plain, PRETTY_BYTES_MAX)
-    } else {
-        let text = plain.clone();
-        let work = move || {
-            // Given back when it is done.
-            let _held = &held;
-            indent(&text, PRETTY_BYTES_MAX)
-        };
-        Box::pin(service.run_long(work)).await.unwrap_or_default()
-    };
+    let indent = |plain: &[u8]| indent(plain, PRETTY_BYTES_MAX);
+    let (mut parts, plain, made) = held.rewritten(service, INLINE_BYTES_MAX, indent).await;
     parts.headers.remove(header::CONTENT_LENGTH);
-    Response::from_parts(parts, made.map_or_else(|| Body::from(plain), Body::from))
+    Response::from_parts(parts, made.flatten().map_or_else(|| Body::from(plain), Body::from))
 }
 
 /// The text with each value of a list and each member of an object on a line of its own; `None` when it would be longer

@@ -13,7 +13,7 @@ use axum::{
 use futures::StreamExt as _;
 use http::{HeaderName, HeaderValue, Method, header};
 
-use super::{CONFIGS, DEFINITIONS, decision, digits::number, extract::Params, reply::Problem};
+use super::{CONFIGS, DEFINITIONS, across, decision, digits::number, extract::Params, reply::Problem};
 use crate::service::{
     Principal, Refusal, Service,
     quota::{Exceeded, Gauge, Held, RateLeft},
@@ -64,7 +64,7 @@ fn admit_key(service: &Service, principal: &Principal, request: &Request) -> Res
         Some(decision::WATCH | decision::CHANGES) => {
             admitted.watch = service.admit_open(principal, Gauge::Watches)?;
         }
-        Some(DEFINITIONS | CONFIGS) => {
+        Some(DEFINITIONS | CONFIGS | across::PATH) => {
             admitted.list = service.admit_open(principal, Gauge::Lists)?;
             let is_first = Params::from_uri(request.uri()).get("cursor").is_none_or(str::is_empty);
             if is_first {

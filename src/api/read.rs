@@ -138,7 +138,7 @@ fn parse(body: Value) -> Result<Wanted, Problem> {
     }
     for (index, (loc, item)) in (0..).zip(items) {
         let Value::Object(object) = item else {
-            fields.errors.push(not_an_object(loc));
+            fields.note(not_an_object(loc));
             continue;
         };
         let mut item = Fields { object, loc, errors: std::mem::take(&mut fields.errors) };

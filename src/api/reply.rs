@@ -162,14 +162,13 @@ impl Reply {
 
     /// A backup, as a stream.
     pub(super) fn backup(backup: Backup) -> Self {
-        let (revision, bytes) = (backup.revision, backup.bytes);
+        let (revision, length) = (backup.revision, backup.length);
         let chunks = stream::unfold(backup.send(), |mut chunks| async {
             chunks.recv().await.map(|chunk| (chunk, chunks))
         });
-        let headers = [
-            (header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream")),
-            (header::CONTENT_LENGTH, bytes.into()),
-        ];
+        let kind = (header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+        let length = length.map(|length| (header::CONTENT_LENGTH, length.into()));
+        let headers = [kind].into_iter().chain(length);
         let (status, body) = (StatusCode::OK, Body::from_stream(chunks));
         let reply =
             Self { status, headers: HeaderMap::from_iter(headers), body, written: None, coding: None };
@@ -404,7 +403,7 @@ impl IntoResponse for Problem {
             }
             Self::Shape(details) => shape_response(&details),
             Self::UnsupportedPatch => {
-                let msg = "expected a patch of one of the types that the header `accept-patch` names";
+                let msg = "expected a patch, with the header `content-type: application/merge-patch+json` or `application/json-patch+json`";
                 let error =
                     Detail { loc: vec!["body".into()], msg: msg.into(), kind: "model_attributes_type" };
                 ([(ACCEPT_PATCH, PATCH_TYPES)], shape_response(&[error])).into_response()

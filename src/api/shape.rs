@@ -1,7 +1,8 @@
 //! Which parts of its records an answer has: `include=revision` adds to them, `fields` takes from their data.
 //!
 //! In a list of configs a parameter has this meaning only where no index has its name; there it is a filter, and the
-//! same with `$` before it has the meaning.
+//! same with `$` before it has the meaning. In a list across definitions it always has this meaning: no one of them
+//! could decide for all.
 //!
 //! The revision of a record, and so its entity tag, is that of the whole record, whichever parts are shown.
 //!

@@ -23,6 +23,7 @@ use axum::{
 use bytes::BytesMut;
 use futures::{StreamExt as _, stream};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+use uuid::Uuid;
 
 use super::{
     condition::{header_problem, single},
@@ -49,6 +50,9 @@ use crate::{
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// The header with the revision from which a poller goes on.
 const NEXT_FROM: HeaderName = HeaderName::from_static("x-concord-next-from");
+/// The header with the id of the cluster. A caller who goes on from a revision learns by it that the nodes are now those
+/// of another cluster, as one that was made from a backup, in which that revision is another one.
+const CLUSTER: HeaderName = HeaderName::from_static("x-concord-cluster");
 /// Parameters that are not filters.
 const RESERVED: [&str; 13] = [
     "definition",
@@ -84,14 +88,22 @@ pub(super) async fn open(
     let wanted = wanted(&request.params, begin(&request.params, last), |name| !RESERVED.contains(&name))?;
     let has_prev = wanted.has_prev;
     let watch = service.watch(request.principal, wanted).await?;
-    let position = watch.position();
+    let (position, cluster) = (watch.position(), watch.cluster());
     let first = stream::once(async { Ok(Bytes::from_static(RETRY_LINE.as_bytes())) });
     let rest = stream::unfold(watch, move |mut watch: Watch| async move {
         let first = render(watch.next().await?, has_prev);
         Some((Ok::<_, Infallible>(with_ready_events(first, &mut watch, has_prev)), watch))
     });
     let body = Body::from_stream(first.chain(rest));
-    Ok(Reply::event_stream(body).state_revision(position).into_response())
+    Ok(of_cluster(Reply::event_stream(body), cluster).state_revision(position).into_response())
+}
+
+/// Names the cluster.
+fn of_cluster(reply: Reply, cluster: Option<Uuid>) -> Reply {
+    match cluster {
+        Some(id) => reply.header(CLUSTER, &id.to_string()),
+        None => reply,
+    }
 }
 
 /// Answers a long poll.
@@ -124,7 +136,8 @@ pub(super) async fn poll(
         let data = Object::new().raw("events", &format!("[{}]", events.join(",")));
         Reply::ok("changes found", &data.value("from", &next).finish())
     };
-    Ok(reply.header(NEXT_FROM, &next.to_string()).state_revision(changes.upto).into_response())
+    let reply = of_cluster(reply.header(NEXT_FROM, &next.to_string()), changes.cluster);
+    Ok(reply.state_revision(changes.upto).into_response())
 }
 
 /// The refusal of HEAD: an answer that waits, or has no end, has no headers of its own.

@@ -1,18 +1,19 @@
 //! The commands `audit verify`, `audit tail` and `audit export`.
 //!
-//! **Invariant:** a line is printed as it stands in the log, so that its hash can be checked.
+//! **Invariants:** a line is printed as it stands in the log, so that its hash can be checked. All lines are of one node.
 
-use std::{
-    io::{self, Write as _},
-    path::PathBuf,
-    time::Duration,
-};
+use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Subcommand};
+use concord_client::Client;
 use http::Method;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::{Failure, NodeArgs, client::Client, run_with_client};
+use super::{
+    connection::{Failure, NodeArgs, ask, run_with_client},
+    output::{Columns, Format, OutputArgs, line, print_columns, print_done, text},
+    yaml_writer,
+};
 use crate::service::audit::verify::{Report, verify};
 
 /// How often `tail --follow` asks for new lines.
@@ -30,6 +31,8 @@ pub(super) enum AuditCommand {
         /// Number and hash of a line that were noted earlier, as NUMBER:HASH: the log must still have this line
         #[arg(long, value_name = "HEAD")]
         head: Option<String>,
+        #[command(flatten)]
+        format: OutputArgs,
     },
     /// Print the newest lines of a node's audit log
     Tail {
@@ -95,62 +98,123 @@ impl Filter {
 
 pub(super) fn run(command: AuditCommand) -> Result<(), Failure> {
     match command {
-        AuditCommand::Verify { paths, head } => {
+        AuditCommand::Verify { paths, head, format } => {
             let report = verify(&paths, head.as_deref()).map_err(Failure::Failed)?;
-            print_report(&report)
+            print_report(&report, &format.or_table())
         }
         AuditCommand::Tail { node, lines, follow } => {
-            run_with_client(&node, async |client| tail(&client, lines, follow).await)
+            node.require_one_node()?;
+            let printer = Printer::new(node.format.or(Format::Jsonl));
+            run_with_client(&node, async |client| tail(&client, printer, lines, follow).await)
         }
-        AuditCommand::Export { node, filter } => run_with_client(&node, async |client| {
-            follow_pages(&client, &filter.query(), filter.after).await.map(drop)
-        }),
+        AuditCommand::Export { node, filter } => {
+            node.require_one_node()?;
+            let printer = Printer::new(node.format.or(Format::Jsonl));
+            run_with_client(&node, async |client| {
+                follow_pages(&client, &printer, &filter.query(), filter.after).await.map(drop)
+            })
+        }
     }
 }
 
-fn print_report(report: &Report) -> Result<(), Failure> {
+fn print_report(report: &Report, format: &Format) -> Result<(), Failure> {
+    let defects: Vec<String> = report.defects.iter().map(ToString::to_string).collect();
+    let count = defects.len();
+    if !format.is_table() {
+        let (lines, files) = (report.lines, report.files);
+        let data = json!({ "lines": lines, "files": files, "head": report.head, "defects": defects });
+        print_done(format, &data, "head", "")?;
+        return is_whole(count);
+    }
     let lines = [
         format!("{} lines in {} files", report.lines, report.files),
         format!("head {}", report.head.as_deref().unwrap_or("none")),
     ];
-    let defects = report.defects.iter().map(ToString::to_string);
-    for line in lines.into_iter().chain(defects) {
-        print(&line).map_err(Failure::Failed)?;
-    }
-    match report.defects.len() {
+    lines.iter().chain(&defects).try_for_each(line)?;
+    is_whole(count)
+}
+
+fn is_whole(defects: usize) -> Result<(), Failure> {
+    match defects {
         0 => Ok(()),
         count => Err(Failure::Failed(format!("the audit log is not as it was written, in {count} places"))),
     }
 }
 
-fn print(line: &str) -> Result<(), String> {
-    writeln!(io::stdout(), "{line}").map_err(|error| format!("standard output: {error}"))
+/// Prints lines of the log.
+struct Printer {
+    format: Format,
 }
 
-async fn tail(client: &Client, lines: u64, follow: bool) -> Result<(), String> {
-    let page = page(client, &format!("limit={lines}")).await?;
-    for line in page.lines.iter().rev() {
-        print(line)?;
+impl Printer {
+    fn new(format: Format) -> Self {
+        Self { format }
     }
+
+    /// Prints lines in their order. A line of JSON is the line of the log.
+    fn print(&self, lines: &[&Value]) -> Result<(), Failure> {
+        const COLUMNS: Columns = Columns {
+            name: "seq",
+            narrow: &[
+                ("SEQ", "/seq"),
+                ("TIME", "/time"),
+                ("KEY", "/key"),
+                ("METHOD", "/method"),
+                ("DEFINITION", "/definition"),
+                ("CONFIG", "/config"),
+                ("OUTCOME", "/outcome"),
+            ],
+            wide: &[
+                ("VERB", "/verb"),
+                ("ROUTE", "/route"),
+                ("ADDRESS", "/address"),
+                ("REQUEST", "/request_id"),
+                ("EVENT", "/event"),
+            ],
+        };
+        let each = |one: &&Value| {
+            if self.format == Format::Yaml {
+                // A document for each line, as there may be any number of them.
+                text(&format!("---\n{}", yaml_writer::write(one)))
+            } else {
+                print_columns(&self.format, one, &COLUMNS)
+            }
+        };
+        match &self.format {
+            Format::Table | Format::Wide if lines.is_empty() => Ok(()),
+            Format::Table | Format::Wide | Format::Jsonl | Format::Name => {
+                print_columns(&self.format, &lines.iter().copied().cloned().collect(), &COLUMNS)
+            }
+            Format::Json | Format::Yaml | Format::Path(_) => lines.iter().try_for_each(each),
+        }
+    }
+}
+
+async fn tail(client: &Client, printer: Printer, lines: u64, follow: bool) -> Result<(), Failure> {
+    let page = page(client, &format!("limit={lines}")).await?;
+    printer.print(&page.lines.iter().rev().collect::<Vec<_>>())?;
     // The newest is the first.
-    let mut last = page.lines.first().and_then(|line| seq_of(line)).unwrap_or(0);
+    let mut last = page.lines.first().and_then(seq_of).unwrap_or(0);
     if !follow {
         return Ok(());
     }
     loop {
         tokio::time::sleep(FOLLOW_PAUSE).await;
-        last = follow_pages(client, "", last).await?;
+        last = follow_pages(client, &printer, "", last).await?;
     }
 }
 
 /// Prints what comes after a line, page by page, and returns the number of the last line that was looked at.
-async fn follow_pages(client: &Client, filter: &str, mut after: u64) -> Result<u64, String> {
+async fn follow_pages(
+    client: &Client,
+    printer: &Printer,
+    filter: &str,
+    mut after: u64,
+) -> Result<u64, Failure> {
     loop {
         let page = page(client, &format!("limit={PAGE_LINES}&after={after}&{filter}")).await?;
-        for line in &page.lines {
-            print(line)?;
-            after = seq_of(line).unwrap_or(after);
-        }
+        printer.print(&page.lines.iter().collect::<Vec<_>>())?;
+        after = page.lines.last().and_then(seq_of).unwrap_or(after);
         match page.next {
             Some(next) => after = next,
             None => return Ok(after),
@@ -159,20 +223,19 @@ async fn follow_pages(client: &Client, filter: &str, mut after: u64) -> Result<u
 }
 
 struct Lines {
-    lines: Vec<String>,
+    lines: Vec<Value>,
     next: Option<u64>,
 }
 
-async fn page(client: &Client, query: &str) -> Result<Lines, String> {
-    let data = client.call(Method::GET, &format!("/api/v1/audit?{query}"), None).await?;
+async fn page(client: &Client, query: &str) -> Result<Lines, Failure> {
+    let mut data = ask(client, Method::GET, &format!("/api/v1/audit?{query}"), None).await?;
     let no_page = || "the answer is no page of an audit log".to_owned();
-    let results = data.get("results").and_then(Value::as_array).ok_or_else(no_page)?;
-    // Members keep their order and numbers their digits, so this is the text of the log again.
-    let lines = results.iter().map(Value::to_string).collect();
     let next = data.get("meta").ok_or_else(no_page)?.get("next").and_then(Value::as_u64);
+    // Members keep their order and numbers their digits, so a value written out is the text of the log again.
+    let Value::Array(lines) = data["results"].take() else { return Err(no_page().into()) };
     Ok(Lines { lines, next })
 }
 
-fn seq_of(line: &str) -> Option<u64> {
-    serde_json::from_str::<Value>(line).ok()?.get("seq")?.as_u64()
+fn seq_of(line: &Value) -> Option<u64> {
+    line.get("seq")?.as_u64()
 }

@@ -8,37 +8,173 @@ use std::{
     io::{self, Write as _},
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
+use clap::Args;
+use concord_client::{Client, Request, Retry};
 use serde_json::{Value, json};
 
-use super::client::Client;
+use super::{
+    connection::{Failure, NodeArgs, run_with_client},
+    output::{Columns, OutputArgs, print_columns},
+    progress::Progress,
+};
 use crate::{
     peer::Member,
     raft, service,
+    settings::parse_member,
     state::digest,
     store::snapshot::{
         backup::{Input, Summary, inspect},
-        envelope::{Envelope, Opening},
+        envelope::{Envelope, MAGIC, Opening, is_sealed},
     },
 };
 
+const COLUMNS: Columns = Columns {
+    name: "digest",
+    narrow: &[
+        ("REVISION", "/revision"),
+        ("DEFINITIONS", "/definitions"),
+        ("CONFIGS", "/configs"),
+        ("BYTES", "/bytes"),
+        ("DIGEST", "/digest"),
+    ],
+    wide: &[("REQUESTS", "/requests"), ("SIGNER", "/signer"), ("CLUSTER", "/cluster_id")],
+};
+
+#[derive(Debug, Args)]
+pub(super) struct BackupArgs {
+    #[command(flatten)]
+    node: NodeArgs,
+    /// Where to write the backup
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+    /// Encrypt the backup to this recipient, as `concord keygen identity` or age-keygen prints it; repeat for several.
+    /// Without one the backup is not encrypted
+    #[arg(long, env = "CONCORD_BACKUP_RECIPIENTS", value_delimiter = ',', value_name = "RECIPIENT")]
+    recipient: Vec<String>,
+    /// A file that holds the key that signs encrypted backups
+    #[arg(long, env = "CONCORD_BACKUP_SIGNING_KEY_FILE", value_name = "FILE")]
+    signing_key: Option<PathBuf>,
+    #[command(flatten)]
+    opening: OpeningArgs,
+}
+
+impl BackupArgs {
+    /// What the backup is encrypted and signed with; `None` when no recipient is set.
+    fn envelope(&self) -> Result<Option<Envelope>, String> {
+        let recipients: Vec<String> =
+            self.recipient.iter().filter(|text| !text.is_empty()).cloned().collect();
+        match (recipients.is_empty(), &self.signing_key) {
+            (true, None) => Ok(None),
+            (true, Some(_)) => Err("--signing-key is for encrypted backups: give a --recipient too".into()),
+            (false, None) => Err("an encrypted backup is signed: give --signing-key".into()),
+            (false, Some(path)) => Envelope::read(&recipients, path).map(Some),
+        }
+    }
+}
+
+/// What an encrypted backup is read with.
+#[derive(Debug, Args)]
+pub(super) struct OpeningArgs {
+    /// A file that holds the identity that the backup is encrypted to
+    #[arg(long, env = "CONCORD_BACKUP_IDENTITY_FILE", value_name = "FILE")]
+    identity: Option<PathBuf>,
+    /// The public key of who may have signed the backup; repeat for several. With one, a backup that nobody signed is
+    /// refused
+    #[arg(long, env = "CONCORD_BACKUP_SIGNERS", value_delimiter = ',', value_name = "KEY")]
+    signer: Vec<String>,
+}
+
+impl OpeningArgs {
+    fn read(&self) -> Result<Opening, Failure> {
+        let signers: Vec<String> = self.signer.iter().filter(|text| !text.is_empty()).cloned().collect();
+        Opening::read(self.identity.as_deref(), &signers).map_err(Failure::Usage)
+    }
+}
+
+#[derive(Debug, Args)]
+pub(super) struct VerifyArgs {
+    /// The backup file
+    file: PathBuf,
+    #[command(flatten)]
+    opening: OpeningArgs,
+    #[command(flatten)]
+    format: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct RestoreArgs {
+    /// The backup file
+    #[arg(long, value_name = "FILE")]
+    from: PathBuf,
+    /// The data directory to create; it must be empty or absent
+    #[arg(long, env = "CONCORD_DATA_DIR", value_name = "DIR")]
+    data_dir: PathBuf,
+    /// The node that will serve the data
+    #[arg(long, value_parser = parse_member, value_name = "ID=API@PEER")]
+    member: Member,
+    /// A file of data keys: the data directory is encrypted under the first one
+    #[arg(long, env = "CONCORD_DATA_KEY_FILE", value_name = "FILE")]
+    data_key_file: Option<PathBuf>,
+    #[command(flatten)]
+    opening: OpeningArgs,
+    #[command(flatten)]
+    format: OutputArgs,
+}
+
+/// Runs `backup`.
+pub(super) fn back_up(args: &BackupArgs) -> Result<(), Failure> {
+    let envelope = args.envelope().map_err(Failure::Usage)?;
+    let opening = args.opening.read()?;
+    run_with_client(&args.node, async |client| {
+        let shown = fetch(&client, &args.out, envelope.as_ref(), opening).await?;
+        print_columns(&args.node.format.or_json(), &shown, &COLUMNS)
+    })
+}
+
+/// Runs `verify`.
+pub(super) fn verify(args: &VerifyArgs) -> Result<(), Failure> {
+    let opening = args.opening.read()?;
+    let shown = shown(&Input::new(&args.file, opening))?;
+    print_columns(&args.format.or_json(), &shown, &COLUMNS)
+}
+
+/// Runs `restore`.
+pub(super) fn restore(args: RestoreArgs) -> Result<(), Failure> {
+    let input = Input::new(&args.from, args.opening.read()?);
+    let restored = restored(&input, &args.data_dir, args.member, args.data_key_file.as_deref())?;
+    print_columns(&args.format.or_json(), &restored, &COLUMNS)
+}
+
+/// How long a download may take: a terabyte at 100 MB/s.
+const DOWNLOAD_TIMEOUT: Duration = Duration::from_secs(3 * 60 * 60);
+
+/// Whoever is named in the settings of the node can read what it hands out, and nobody else could read it any more.
+const ENCRYPTED_BY_THE_NODE: &str = "this node encrypts backups itself: leave out --recipient and --signing-key, or unset CONCORD_BACKUP_RECIPIENTS";
+
 /// Downloads a backup of the whole cluster from a node and verifies it. With an envelope it is encrypted before it
-/// reaches the disk.
+/// reaches the disk. One that the node has encrypted is stored as it comes, and verified with `opening`.
 ///
 /// # Errors
-/// When the node refuses, the file is not complete, or it can't be written.
-pub(super) async fn fetch(client: &Client, to: &Path, envelope: Option<&Envelope>) -> Result<Value, String> {
+/// When the node refuses, the file is not complete, or it can't be written; when both sides are to encrypt.
+async fn fetch(
+    client: &Client,
+    to: &Path,
+    envelope: Option<&Envelope>,
+    opening: Opening,
+) -> Result<Value, Failure> {
     let failed = |error: io::Error| format!("{}: {error}", to.display());
     let partial = partial_path(to);
     // What an interrupted backup left is removed, and what somebody else puts there is not written to: a new file is
     // made, or none.
     match fs::remove_file(&partial) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error).into()),
         _ => {}
     }
     let file = File::options().write(true).create_new(true).mode(0o600).open(&partial).map_err(failed)?;
-    let summary = match download(client, file, &partial, envelope).await {
+    let summary = match download(client, file, &partial, (envelope, opening)).await {
         Ok(summary) => summary,
         Err(error) => {
             fs::remove_file(&partial).map_err(failed)?;
@@ -56,33 +192,50 @@ async fn download(
     client: &Client,
     mut file: File,
     path: &Path,
-    envelope: Option<&Envelope>,
-) -> Result<Value, String> {
+    (envelope, opening): (Option<&Envelope>, Opening),
+) -> Result<Value, Failure> {
     const ROUTE: &str = "/api/v1/cluster/backup";
     let failed = |error: io::Error| format!("{}: {error}", path.display());
+    let progress = Progress::of_bytes("no backup was made");
+    let request = Request::get(ROUTE).retry(Retry::OtherNode).timeout(DOWNLOAD_TIMEOUT);
     let (file, opening) = match envelope {
         None => {
-            client.download(ROUTE, |chunk| file.write_all(chunk)).await?;
-            (file, Opening::default())
+            client
+                .download(request, |chunk| counted(&progress, chunk, |chunk| file.write_all(chunk)))
+                .await?;
+            (file, opening)
         }
         Some(envelope) => {
             let (mut backup, opening) = envelope.begin(file).map_err(failed)?;
-            client.download(ROUTE, |chunk| backup.write(chunk)).await?;
+            let mut begin = Vec::new();
+            let mut seal = |chunk: &[u8]| {
+                begin.extend(chunk.iter().take(MAGIC.len().saturating_sub(begin.len())));
+                if is_sealed(&begin) {
+                    return Err(io::Error::other(ENCRYPTED_BY_THE_NODE));
+                }
+                backup.write(chunk)
+            };
+            client.download(request, |chunk| counted(&progress, chunk, &mut seal)).await?;
             (backup.finish().map_err(failed)?, opening)
         }
     };
+    drop(progress);
     file.sync_all().map_err(failed)?;
-    shown(&Input::new(path, opening))
+    Ok(shown(&Input::new(path, opening))?)
 }
 
-/// Verifies a backup: all of it, or its signature if it is encrypted and there is no identity.
-///
-/// # Errors
-/// When it is not complete, or was not signed by one of the signers that were named.
-pub(super) fn verify(path: &Path, opening: Opening) -> Result<Value, String> {
-    shown(&Input::new(path, opening))
+/// Writes a part of the download and counts it.
+fn counted(
+    progress: &Progress,
+    chunk: &[u8],
+    mut write: impl FnMut(&[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    write(chunk)?;
+    progress.add(chunk.len());
+    Ok(())
 }
 
+/// What a backup holds, after all of it was verified; or who signed it, if it is encrypted and there is no identity.
 fn shown(input: &Input) -> Result<Value, String> {
     let signer = input.signer().map_err(|error| error.to_string())?;
     let mut shown = if input.is_readable() {
@@ -100,7 +253,7 @@ fn shown(input: &Input) -> Result<Value, String> {
 ///
 /// # Errors
 /// When the backup is not complete, the directory is in use, or it can't be written.
-pub(super) fn restore(
+fn restored(
     from: &Input,
     directory: &Path,
     member: Member,

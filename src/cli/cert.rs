@@ -21,6 +21,7 @@ use rcgen::{
 use serde_json::{Value, json};
 use time::{Duration, OffsetDateTime};
 
+use super::output::{Columns, OutputArgs};
 use crate::{
     peer::{
         NodeId,
@@ -52,40 +53,64 @@ pub(super) enum CertCommand {
         /// A file of certificates in PEM
         #[arg(required = true)]
         files: Vec<PathBuf>,
+        #[command(flatten)]
+        format: OutputArgs,
     },
+}
+
+/// What a certificate says.
+pub(super) const COLUMNS: Columns = Columns {
+    name: "file",
+    narrow: &[("FILE", "/file"), ("SUBJECT", "/subject"), ("ENDS", "/ends"), ("DAYS LEFT", "/days_left")],
+    wide: &[("NAMES", "/names"), ("SERIAL", "/serial"), ("FINGERPRINT", "/fingerprint"), ("KEY", "/key")],
+};
+
+impl CertCommand {
+    /// How to print.
+    pub(super) fn format(&self) -> &OutputArgs {
+        match self {
+            Self::Ca(args) => &args.format,
+            Self::Node(args) => &args.format,
+            Self::Show { format, .. } => format,
+        }
+    }
 }
 
 #[derive(Debug, Args)]
 pub(super) struct AuthorityArgs {
     /// The name of the cluster in its certificates, as a host has one
     #[arg(long, default_value = "concord", value_name = "NAME")]
-    cluster: String,
+    pub(super) cluster: String,
     /// The directory for ca.pem and ca.key
     #[arg(long, default_value = ".", value_name = "DIR")]
-    out: PathBuf,
+    pub(super) out: PathBuf,
     /// For how many days it is good
     #[arg(long, default_value_t = 3650, value_parser = days(), value_name = "N")]
-    days: u32,
+    pub(super) days: u32,
+    #[command(flatten)]
+    pub(super) format: OutputArgs,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct NodeCertificateArgs {
     /// The id of the node
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
-    id: NodeId,
+    pub(super) id: NodeId,
     /// The directory of the authority
     #[arg(long, default_value = ".", value_name = "DIR")]
-    ca: PathBuf,
+    pub(super) ca: PathBuf,
     /// The directory for the certificate and its key
     #[arg(long, default_value = ".", value_name = "DIR")]
-    out: PathBuf,
+    pub(super) out: PathBuf,
     /// A host name or IP address by which callers reach the node; repeat for each. The certificate is then good for the
     /// listener for callers, too
     #[arg(long = "host", value_name = "HOST")]
-    hosts: Vec<String>,
+    pub(super) hosts: Vec<String>,
     /// For how many days it is good
     #[arg(long, default_value_t = 365, value_parser = days(), value_name = "N")]
-    days: u32,
+    pub(super) days: u32,
+    #[command(flatten)]
+    pub(super) format: OutputArgs,
 }
 
 fn days() -> clap::builder::RangedI64ValueParser<u32> {
@@ -100,8 +125,24 @@ pub(super) fn run(command: CertCommand) -> Result<Value, String> {
     match command {
         CertCommand::Ca(args) => authority(&args),
         CertCommand::Node(args) => node(&args),
-        CertCommand::Show { files } => show(&files),
+        CertCommand::Show { files, .. } => show(&files),
     }
+}
+
+/// Makes an authority and the certificates of the nodes from 1 on, all good for these hosts.
+///
+/// # Errors
+/// When a file is there already or can't be written.
+pub(super) fn make_for(folder: &Path, cluster: &str, nodes: usize, hosts: &[&str]) -> Result<(), String> {
+    let format = OutputArgs::default();
+    let (cluster, out, days) = (cluster.to_owned(), folder.to_owned(), 365);
+    authority(&AuthorityArgs { cluster, out, days, format: format.clone() })?;
+    for id in (1..).take(nodes) {
+        let (ca, out) = (folder.to_owned(), folder.to_owned());
+        let hosts = hosts.iter().map(|host| (*host).to_owned()).collect();
+        node(&NodeCertificateArgs { id, ca, out, hosts, days, format: format.clone() })?;
+    }
+    Ok(())
 }
 
 fn authority(args: &AuthorityArgs) -> Result<Value, String> {
@@ -235,12 +276,18 @@ mod tests {
     use crate::peer::tls::nodes::{Mode, NodeFiles, NodeTls};
 
     fn made(directory: &Path, cluster: &str) -> Result<Value, String> {
-        authority(&AuthorityArgs { cluster: cluster.into(), out: directory.into(), days: 10 })
+        authority(&AuthorityArgs {
+            cluster: cluster.into(),
+            out: directory.into(),
+            days: 10,
+            format: OutputArgs::default(),
+        })
     }
 
     fn node_args(id: NodeId, directory: &Path, hosts: &[&str]) -> NodeCertificateArgs {
         let hosts = hosts.iter().map(|host| (*host).to_owned()).collect();
-        NodeCertificateArgs { id, ca: directory.into(), out: directory.into(), hosts, days: 2 }
+        let (ca, out) = (directory.into(), directory.into());
+        NodeCertificateArgs { id, ca, out, hosts, days: 2, format: OutputArgs::default() }
     }
 
     #[test]

@@ -1,16 +1,39 @@
 //! The commands `key create|list|get|change|rotate|revoke`.
 //!
-//! A grant is written `VERBS:PATTERNS`, as in `read,write:billing.*,limits`; verbs that are about no definition stand
-//! alone, as in `cluster,backup`.
+//! A quota is written `NAME=N`, as in `writes_per_second=10`. A grant is written `VERBS:PATTERNS`, as in
+//! `read,write:billing.*,limits`; verbs that are about no definition stand alone, as in `cluster,backup`.
 //!
 //! **Invariant:** the text of a key is written to standard output and nowhere else.
 
 use clap::{Args, Subcommand};
+use concord_client::Client;
 use http::Method;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value, json};
 
-use super::{Failure, NodeArgs, call};
+use super::{
+    connection::{Failure, NodeArgs, ask, run_with_client},
+    output::{Columns, cell, confirm, print_columns, printable},
+};
+
+const COLUMNS: Columns = Columns {
+    name: "key_id",
+    narrow: &[
+        ("ID", "/key_id"),
+        ("NAME", "/name"),
+        ("GRANTS", "/grants"),
+        ("EXPIRES", "/expires_at"),
+        ("LAST USED", "/last_used_at"),
+    ],
+    wide: &[("CREATED", "/created_at"), ("QUOTA", "/quota")],
+};
+
+/// With the text of a key, which only the answer has that made it.
+const COLUMNS_WITH_TEXT: Columns = Columns {
+    narrow: &[("ID", "/key_id"), ("NAME", "/name"), ("GRANTS", "/grants"), ("API KEY", "/api_key")],
+    wide: &[("EXPIRES", "/expires_at"), ("CREATED", "/created_at"), ("QUOTA", "/quota")],
+    ..COLUMNS
+};
 
 const KEYS: &str = "/api/v1/api_key/";
 
@@ -47,16 +70,22 @@ pub(super) enum KeyCommand {
         node: NodeArgs,
         /// The id of the key
         id: String,
-        /// For how many seconds the text before stays good
+        /// For how many seconds the text before stays good; with 0 it ends at once
         #[arg(long, value_name = "S")]
         grace_s: u64,
+        /// Do not ask
+        #[arg(short, long)]
+        yes: bool,
     },
-    /// Revoke an access key
+    /// Revoke an access key for good
     Revoke {
         #[command(flatten)]
         node: NodeArgs,
         /// The id of the key
         id: String,
+        /// Do not ask
+        #[arg(short, long)]
+        yes: bool,
     },
 }
 
@@ -73,6 +102,9 @@ pub(super) struct CreateArgs {
     /// When the key ends, as in `2027-01-01T00:00:00Z`
     #[arg(long, value_name = "TIME")]
     expires_at: Option<String>,
+    /// What the key may ask at most, as in `writes_per_second=10`; repeat for more
+    #[arg(long, value_parser = parse_quota, value_name = "NAME=N")]
+    quota: Vec<(String, u64)>,
 }
 
 #[derive(Debug, Args)]
@@ -93,6 +125,24 @@ pub(super) struct ChangeArgs {
     /// The key never ends
     #[arg(long)]
     never_expires: bool,
+    /// All that bounds what the key may ask from now on; repeat for more
+    #[arg(long, value_parser = parse_quota, value_name = "NAME=N", conflicts_with = "no_quota")]
+    quota: Vec<(String, u64)>,
+    /// The key has no quota of its own
+    #[arg(long)]
+    no_quota: bool,
+}
+
+/// Parses a part of a quota. Whether there is such a one is for the node to say.
+fn parse_quota(text: &str) -> Result<(String, u64), String> {
+    let parsed =
+        text.split_once('=').and_then(|(name, number)| Some((name.trim(), number.trim().parse().ok()?)));
+    let (name, number) = parsed.ok_or("expected NAME=N, as in `writes_per_second=10`")?;
+    Ok((name.to_owned(), number))
+}
+
+fn quota_json(quota: &[(String, u64)]) -> Value {
+    quota.iter().map(|(name, number)| (name.clone(), Value::from(*number))).collect::<Map<_, _>>().into()
 }
 
 /// Parses a grant of the command line. Whether its verbs and patterns exist is for the node to say.
@@ -118,23 +168,85 @@ pub(super) fn run(command: KeyCommand) -> Result<(), Failure> {
             if let Some(end) = args.expires_at {
                 body["expires_at"] = end.into();
             }
-            call(&args.node, (Method::POST, KEYS), Some(&body))
+            if !args.quota.is_empty() {
+                body["quota"] = quota_json(&args.quota);
+            }
+            call(&args.node, Method::POST, KEYS, Some(&body))
         }
         KeyCommand::List { node, search, page, limit } => {
             let search = search.unwrap_or_default();
             let search = utf8_percent_encode(&search, NON_ALPHANUMERIC);
             let path =
                 format!("{KEYS}?sort_by=name&sort_order=asc&page={page}&limit={limit}&search={search}");
-            call(&node, (Method::GET, &path), None)
+            call(&node, Method::GET, &path, None)
         }
-        KeyCommand::Get { node, id } => call(&node, (Method::GET, &path_of(&id)), None),
-        KeyCommand::Change(args) => call(&args.node, (Method::PATCH, &path_of(&args.id)), Some(&args.body())),
-        KeyCommand::Rotate { node, id, grace_s } => {
+        KeyCommand::Get { node, id } => call(&node, Method::GET, &path_of(&id), None),
+        KeyCommand::Change(args) => call(&args.node, Method::PATCH, &path_of(&args.id), Some(&args.body())),
+        KeyCommand::Rotate { node, id, grace_s, yes } => {
             let path = format!("{}/rotate", path_of(&id));
-            call(&node, (Method::POST, &path), Some(&json!({ "grace_s": grace_s })))
+            run_with_client(&node, async |client| {
+                // With a grace the key's owner has the time to take the new text.
+                if grace_s == 0 && !yes {
+                    let key = described(&client, &id).await?;
+                    confirm(&format!("the text that {key} has now will be refused at once"), false)?;
+                }
+                send(&client, &node, Method::POST, &path, Some(&json!({ "grace_s": grace_s }))).await
+            })
         }
-        KeyCommand::Revoke { node, id } => call(&node, (Method::DELETE, &path_of(&id)), None),
+        KeyCommand::Revoke { node, id, yes } => run_with_client(&node, async |client| {
+            if !yes {
+                confirm(&format!("{} will be revoked for good", described(&client, &id).await?), false)?;
+            }
+            send(&client, &node, Method::DELETE, &path_of(&id), None).await
+        }),
     }
+}
+
+/// A key as a question has it: its id says little. Where there is no such key, nobody is asked.
+async fn described(client: &Client, id: &str) -> Result<String, Failure> {
+    let key = ask(client, Method::GET, &path_of(id), None).await?;
+    let used =
+        key["last_used_at"].as_str().map_or_else(|| "never used".into(), |at| format!("last used {at}"));
+    Ok(printable(&format!("key {id} ({}, {used})", cell(&key["name"]))))
+}
+
+/// Sends a request about keys and prints the answer.
+fn call(node: &NodeArgs, method: Method, path: &str, body: Option<&Value>) -> Result<(), Failure> {
+    run_with_client(node, async |client| send(&client, node, method, path, body).await)
+}
+
+async fn send(
+    client: &Client,
+    node: &NodeArgs,
+    method: Method,
+    path: &str,
+    body: Option<&Value>,
+) -> Result<(), Failure> {
+    let mut data = ask(client, method, path, body).await?;
+    let format = node.format.or_json();
+    if format.is_table() {
+        match data.get_mut("results").and_then(Value::as_array_mut) {
+            Some(keys) => keys.iter_mut().for_each(write_grants),
+            None => write_grants(&mut data),
+        }
+    }
+    let columns = if data.get("api_key").is_some() { &COLUMNS_WITH_TEXT } else { &COLUMNS };
+    print_columns(&format, &data, columns)
+}
+
+/// Writes the grants of a key as the command line takes them, for a table.
+fn write_grants(key: &mut Value) {
+    let all = |of: &Value| of.as_array().into_iter().flatten().map(cell).collect::<Vec<_>>().join(",");
+    let grants = key["grants"].as_array().into_iter().flatten().map(|grant| {
+        let (verbs, definitions) = (all(&grant["verbs"]), all(&grant["definitions"]));
+        if definitions.is_empty() { verbs } else { format!("{verbs}:{definitions}") }
+    });
+    key["grants"] = grants.collect::<Vec<_>>().join(" ").into();
+}
+
+/// Shows who the credential is.
+pub(super) fn whoami(node: &NodeArgs) -> Result<(), Failure> {
+    call(node, Method::GET, "/api/v1/whoami", None)
 }
 
 fn path_of(id: &str) -> String {
@@ -155,6 +267,9 @@ impl ChangeArgs {
         }
         if self.never_expires {
             body.insert("expires_at".into(), Value::Null);
+        }
+        if self.no_quota || !self.quota.is_empty() {
+            body.insert("quota".into(), quota_json(&self.quota));
         }
         body.into()
     }
@@ -198,5 +313,11 @@ mod tests {
         assert_eq!(body(&["--never-expires"]), json!({ "expires_at": null }));
         let grants = json!([{ "verbs": ["read"], "definitions": ["*"] }]);
         assert_eq!(body(&["--name", "n", "--grant", "read:*"]), json!({ "name": "n", "grants": grants }));
+        let quota = ["--quota", "writes_per_second=10", "--quota", "records=5"];
+        assert_eq!(body(&quota), json!({ "quota": { "writes_per_second": 10, "records": 5 } }));
+        assert_eq!(body(&["--no-quota"]), json!({ "quota": {} }));
+        for wrong in ["records", "records=many", "records=-1"] {
+            assert!(parse_quota(wrong).is_err(), "{wrong}");
+        }
     }
 }

@@ -7,7 +7,15 @@ use std::{fs::File, io::Write as _, os::unix::fs::OpenOptionsExt as _, path::Pat
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
+use super::output::Columns;
 use crate::store::{at_rest, snapshot::envelope};
+
+/// What others may know of a key, of which only one has a value.
+pub(super) const COLUMNS: Columns = Columns {
+    name: "recipient",
+    narrow: &[("DATA KEY", "/data_key"), ("SIGNER", "/signer"), ("RECIPIENT", "/recipient")],
+    wide: &[],
+};
 
 /// What a key is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -3,7 +3,20 @@
 //! | where is | file |
 //! |---|---|
 //! | the commands, their options and help; exit codes; the start of the log | `mod` (this file) |
-//! | requests to a node | `client` |
+//! | nodes, key and certificates of a command; contexts; what a failure says and returns | `connection`, `context`, `failure` |
+//! | `definition`, `explain` | `definition`, `explain` |
+//! | its indexes | `reindex` |
+//! | `config` | `config`, `config_read`, `config_write`, `edit`, `follow`, `history_diff` |
+//! | `apply`, `diff`; what they change | `apply`, `plan` |
+//! | `export`, `import` | `transfer` |
+//! | what the cluster has; what files say; files of JSON and YAML | `current`, `manifest`, `document` |
+//! | formats of output; progress of long work, and its interruption | `output`, `jsonpath`, `yaml_writer`, `progress`, `interrupt` |
+//! | `cluster`; `member`, `init`, `transfer`, `status` | `cluster`, `members` |
+//! | `transaction` | `transaction` |
+//! | `bench`; `probe`, `version`, `openapi` | `bench`, `probe` |
+//! | `demo`: a cluster to try; its sample | `demo` |
+//! | `agent`: a local cache for programs that only read files or loopback HTTP | `agent` |
+//! | completions, manual pages | `reference` |
 //! | `backup`, `verify`, `restore` | `backup` |
 //! | `cert` | `cert` |
 //! | `audit verify`, `audit tail`, `audit export` | `audit` |
@@ -11,47 +24,84 @@
 //! | `keygen` | `keygen` |
 //! | the options of `serve` and their checks | `settings` |
 //!
-//! **Invariant:** the exit code is 0 when the command succeeded, 1 when it failed, and 2 when the command line or a
-//! setting is wrong.
+//! **Invariant:** the exit code is 0 when the command succeeded, and 2 when the command line or a setting is wrong; the
+//! others say more (`Failure::code`). A mistake of the program itself is 70, and never looks like an answer.
 
+mod agent;
+mod apply;
 mod audit;
 mod backup;
+mod bench;
 mod cert;
-mod client;
+mod cluster;
+mod config;
+mod config_read;
+mod config_write;
+mod connection;
+mod context;
+mod current;
+mod definition;
+mod demo;
+mod document;
+mod edit;
+mod explain;
+mod failure;
+mod follow;
+mod history_diff;
+mod interrupt;
+mod jsonpath;
 mod key;
 mod keygen;
+mod manifest;
+mod members;
+mod output;
+mod plan;
+mod probe;
+mod progress;
+mod reference;
+mod reindex;
+mod transaction;
+mod transfer;
+mod yaml_writer;
 
 use std::{
-    future::Future,
-    io::{self, IsTerminal as _, Write as _},
+    ffi::{OsStr, OsString},
+    io::{self, IsTerminal as _},
+    panic::{AssertUnwindSafe, catch_unwind},
     path::PathBuf,
     process::ExitCode,
 };
 
-use clap::{Args, Parser, Subcommand};
-use http::Method;
+use clap::{CommandFactory as _, Parser, Subcommand};
 use serde_json::{Value, json};
 use tracing_subscriber::EnvFilter;
 
 use crate::{
     node,
-    peer::{Member, NodeId},
-    settings::{KeyArgs, LogArgs, LogFormat, ServeArgs, Settings, parse_member},
-    store::snapshot::{
-        backup::Input,
-        envelope::{Envelope, Opening},
-    },
+    settings::{LogFormat, ServeArgs, Settings},
 };
 use cert::CertCommand;
-use client::{Client, ClientTls};
+use cluster::ClusterCommand;
+use config::ConfigCommand;
+use connection::{Failure, NodeArgs};
+use context::ContextCommand;
+use definition::DefinitionCommand;
 use key::KeyCommand;
+use members::MemberCommand;
+use output::{Columns, OutputArgs, print_columns, say};
 
 /// The exit code for a wrong command line or setting, the same that clap uses.
 const EXIT_USAGE: u8 = 2;
+/// The exit code for a mistake of the program itself, as `sysexits.h` has it.
+const EXIT_INTERNAL: u8 = 70;
+
+/// What somebody does first who has the program and nothing else.
+const BEGIN: &str = "To try it: `concord demo`, and in a second terminal `concord get definition`.
+To use a cluster that runs: `concord context set NAME --url https://HOST:8100 --api-key-file FILE`.";
 
 /// A replicated service for typed configuration.
 #[derive(Debug, Parser)]
-#[command(name = "concord", version, about, max_term_width = 110)]
+#[command(name = "concord", version, about, max_term_width = 110, after_help = BEGIN)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -59,17 +109,71 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Start a cluster of three nodes to try, with sample data; Ctrl-C ends and deletes it
+    Demo(demo::DemoArgs),
+    /// Show, create, change, check and delete definitions
+    #[command(subcommand, visible_alias = "def")]
+    Definition(DefinitionCommand),
+    /// Show, create, change, watch and delete configs
+    #[command(subcommand, visible_alias = "cfg")]
+    Config(ConfigCommand),
+    /// Create or change definitions and configs, as files have them, all in one batch
+    Apply(apply::ApplyArgs),
+    /// Show what `apply` would change; the exit code is 1 when there is something
+    Diff(apply::DiffArgs),
+    /// Show definitions, or the configs of one
+    #[command(subcommand)]
+    Get(GetCommand),
+    /// Explain a definition, or a field of its configs, from its schema
+    Explain(explain::ExplainArgs),
+    /// Write all definitions and configs into files
+    Export(transfer::ExportArgs),
+    /// Create or change what the files of an export have
+    Import(transfer::ImportArgs),
+    /// Do several operations as one, all or nothing, with conditions where they are wanted
+    #[command(visible_alias = "txn")]
+    Transaction(transaction::TransactionArgs),
+    /// Show the cluster on one screen, follow what happens to it, change its members
+    #[command(subcommand)]
+    Cluster(ClusterCommand),
+    /// Keep files as configs say, run commands on changes, and serve the configs on loopback
+    Agent(Box<agent::AgentArgs>),
+    /// Ask nodes whether they live, or are ready; the exit code is 1 when one says no
+    Probe(probe::ProbeArgs),
+    /// Measure how many reads and writes the cluster takes from here, and how long they take
+    Bench(bench::BenchArgs),
+    /// Name clusters, and choose one
+    #[command(subcommand)]
+    Context(ContextCommand),
+    /// Print what a shell needs to complete the command line
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page, or write those of all commands
+    Man {
+        /// The folder to write to
+        #[arg(long, value_name = "DIR")]
+        dir: Option<PathBuf>,
+    },
+    /// Print the description of the interface, as `OpenAPI`, of the node that is asked
+    Openapi(probe::OpenApiArgs),
+    /// Print the version
+    Version(OutputArgs),
     /// Run a node
     Serve(Box<ServeArgs>),
+    /// Run a node that ends with the process that started it
+    #[command(hide = true)]
+    DemoNode(Box<ServeArgs>),
     /// Form a cluster of running nodes that belong to none
-    Init(InitArgs),
+    Init(members::InitArgs),
     /// Show the cluster as a node knows it
     Status(NodeArgs),
     /// Add, promote, replace and remove members
     #[command(subcommand)]
     Member(MemberCommand),
     /// Transfer leadership to a member
-    Transfer(TransferArgs),
+    Transfer(members::TransferArgs),
     /// Create, show, change, rotate and revoke access keys
     #[command(subcommand)]
     Key(KeyCommand),
@@ -80,18 +184,15 @@ enum Command {
         /// The data directory of the node
         #[arg(long, env = "CONCORD_DATA_DIR", value_name = "DIR")]
         data_dir: PathBuf,
+        #[command(flatten)]
+        format: OutputArgs,
     },
     /// Download a backup of the whole cluster while it serves
-    Backup(BackupArgs),
+    Backup(backup::BackupArgs),
     /// Verify a backup and show its contents
-    Verify {
-        /// The backup file
-        file: PathBuf,
-        #[command(flatten)]
-        opening: OpeningArgs,
-    },
+    Verify(backup::VerifyArgs),
     /// Restore a backup into the data directory of the first member of a new cluster
-    Restore(RestoreArgs),
+    Restore(backup::RestoreArgs),
     /// Make and show the certificates of a cluster
     #[command(subcommand)]
     Cert(CertCommand),
@@ -105,156 +206,26 @@ enum Command {
         /// The file to create
         #[arg(long, value_name = "FILE")]
         out: PathBuf,
+        #[command(flatten)]
+        format: OutputArgs,
     },
 }
 
 #[derive(Debug, Subcommand)]
-enum MemberCommand {
-    /// Add a running node that belongs to no cluster, as a learner without a vote
-    Add {
-        #[command(flatten)]
-        node: NodeArgs,
-        /// The new member; its id must be greater than all ids used before
-        #[arg(value_parser = parse_member, value_name = "ID=API@PEER")]
-        member: Member,
-    },
-    /// Make a learner a voter
-    Promote {
-        #[command(flatten)]
-        node: NodeArgs,
-        /// The id of the member
-        id: NodeId,
-    },
-    /// Replace a member, which may be down, with a new node
-    Replace {
-        #[command(flatten)]
-        node: NodeArgs,
-        /// The id of the member to replace
-        id: NodeId,
-        /// The new member
-        #[arg(value_parser = parse_member, value_name = "ID=API@PEER")]
-        member: Member,
-    },
-    /// Remove a member from the cluster
-    Remove {
-        #[command(flatten)]
-        node: NodeArgs,
-        /// The id of the member
-        id: NodeId,
-    },
-}
-
-#[derive(Debug, Args)]
-struct TransferArgs {
-    #[command(flatten)]
-    node: NodeArgs,
-    /// The id of the member that becomes the leader
-    #[arg(long, value_name = "ID")]
-    to: NodeId,
-}
-
-#[derive(Debug, Args)]
-struct BackupArgs {
-    #[command(flatten)]
-    node: NodeArgs,
-    /// Where to write the backup
-    #[arg(long, value_name = "FILE")]
-    out: PathBuf,
-    /// Encrypt the backup to this recipient, as `concord keygen identity` or age-keygen prints it; repeat for several.
-    /// Without one the backup is not encrypted
-    #[arg(long, env = "CONCORD_BACKUP_RECIPIENTS", value_delimiter = ',', value_name = "RECIPIENT")]
-    recipient: Vec<String>,
-    /// A file that holds the key that signs encrypted backups
-    #[arg(long, env = "CONCORD_BACKUP_SIGNING_KEY_FILE", value_name = "FILE")]
-    signing_key: Option<PathBuf>,
-}
-
-impl BackupArgs {
-    /// What the backup is encrypted and signed with; `None` when no recipient is set.
-    fn envelope(&self) -> Result<Option<Envelope>, String> {
-        let recipients: Vec<String> =
-            self.recipient.iter().filter(|text| !text.is_empty()).cloned().collect();
-        match (recipients.is_empty(), &self.signing_key) {
-            (true, None) => Ok(None),
-            (true, Some(_)) => Err("--signing-key is for encrypted backups: give a --recipient too".into()),
-            (false, None) => Err("an encrypted backup is signed: give --signing-key".into()),
-            (false, Some(path)) => Envelope::read(&recipients, path).map(Some),
-        }
-    }
-}
-
-/// What an encrypted backup is read with.
-#[derive(Debug, Args)]
-struct OpeningArgs {
-    /// A file that holds the identity that the backup is encrypted to
-    #[arg(long, env = "CONCORD_BACKUP_IDENTITY_FILE", value_name = "FILE")]
-    identity: Option<PathBuf>,
-    /// The public key of who may have signed the backup; repeat for several. With one, a backup that nobody signed is
-    /// refused
-    #[arg(long, env = "CONCORD_BACKUP_SIGNERS", value_delimiter = ',', value_name = "KEY")]
-    signer: Vec<String>,
-}
-
-impl OpeningArgs {
-    fn read(&self) -> Result<Opening, Failure> {
-        let signers: Vec<String> = self.signer.iter().filter(|text| !text.is_empty()).cloned().collect();
-        Opening::read(self.identity.as_deref(), &signers).map_err(Failure::Usage)
-    }
-}
-
-#[derive(Debug, Args)]
-struct RestoreArgs {
-    /// The backup file
-    #[arg(long, value_name = "FILE")]
-    from: PathBuf,
-    /// The data directory to create; it must be empty or absent
-    #[arg(long, env = "CONCORD_DATA_DIR", value_name = "DIR")]
-    data_dir: PathBuf,
-    /// The node that will serve the data
-    #[arg(long, value_parser = parse_member, value_name = "ID=API@PEER")]
-    member: Member,
-    /// A file of data keys: the data directory is encrypted under the first one
-    #[arg(long, env = "CONCORD_DATA_KEY_FILE", value_name = "FILE")]
-    data_key_file: Option<PathBuf>,
-    #[command(flatten)]
-    opening: OpeningArgs,
-}
-
-#[derive(Debug, Args)]
-struct NodeArgs {
-    /// The URL of a node
-    #[arg(long, env = "CONCORD_URL", default_value = "http://127.0.0.1:8101")]
-    url: String,
-    #[command(flatten)]
-    key: KeyArgs,
-    #[command(flatten)]
-    tls: ClientTls,
-}
-
-#[derive(Debug, Args)]
-struct InitArgs {
-    #[command(flatten)]
-    node: NodeArgs,
-    /// A member of the new cluster; repeat for each, the contacted node included
-    #[arg(long = "member", required = true, value_parser = parse_member, value_name = "ID=API@PEER")]
-    members: Vec<Member>,
-}
-
-/// Why a command failed.
-enum Failure {
-    /// The command line or a setting is wrong.
-    Usage(String),
-    /// The command could not be carried out.
-    Failed(String),
-    /// The command could not be carried out, and the reason is logged.
-    Logged,
+enum GetCommand {
+    /// Show definitions
+    #[command(visible_alias = "def", aliases = ["definitions", "defs"])]
+    Definition(definition::GetArgs),
+    /// Show configs
+    #[command(visible_alias = "cfg", aliases = ["configs", "cfgs"])]
+    Config(config_read::GetArgs),
 }
 
 /// Runs the command line.
 #[must_use]
 pub fn run() -> ExitCode {
     node::hygiene::restrict_process();
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::try_parse_from(arranged(std::env::args_os().collect())) {
         Ok(cli) => cli,
         Err(error) => {
             // clap returns the help and the version as errors. A failure to print has nowhere to be reported.
@@ -262,45 +233,124 @@ pub fn run() -> ExitCode {
             return if error.use_stderr() { ExitCode::from(EXIT_USAGE) } else { ExitCode::SUCCESS };
         }
     };
-    let done = match cli.command {
+    ExitCode::from(code_of(|| run_command(cli.command)))
+}
+
+/// The arguments, with what stands before the command put behind it: `concord --url URL get def` is what people type who
+/// come from other tools.
+fn arranged(words: Vec<OsString>) -> Vec<OsString> {
+    const FLAGS: [&str; 4] = ["--verbose", "-v", "--quiet", "-q"];
+    const WITH_VALUE: [&str; 10] = [
+        "--url",
+        "--context",
+        "--api-key",
+        "--api-key-file",
+        "--cacert",
+        "--cert",
+        "--key",
+        "--output",
+        "-o",
+        "--request-id",
+    ];
+    let mut rest = words.into_iter();
+    let mut all: Vec<OsString> = rest.next().into_iter().collect();
+    let mut moved = Vec::new();
+    while let Some(word) = rest.next() {
+        let name = word.to_string_lossy().split('=').next().unwrap_or_default().to_owned();
+        let has_value = WITH_VALUE.contains(&name.as_str());
+        if !has_value && !FLAGS.contains(&name.as_str()) {
+            all.push(word);
+            break;
+        }
+        let is_whole = !has_value || word.to_string_lossy().contains('=');
+        moved.push(word);
+        if !is_whole {
+            moved.extend(rest.next());
+        }
+    }
+    all.extend(rest);
+    // What stands behind `--` is no option.
+    let end = all.iter().position(|word| word == "--").unwrap_or(all.len());
+    all.splice(end..end, moved);
+    all
+}
+
+/// The exit code of a command, after its failure was said.
+fn code_of(command: impl FnOnce() -> Result<(), Failure>) -> u8 {
+    match catch_unwind(AssertUnwindSafe(command)) {
+        Ok(Ok(())) => 0,
+        Ok(Err(failure)) => {
+            failure.report();
+            failure.code()
+        }
+        // What went wrong, and where, was written when it happened.
+        Err(_) => {
+            say("concord: this is a mistake in concord itself; what it was doing may be half done");
+            say("hint: please report it, with the lines above and `concord version`");
+            EXIT_INTERNAL
+        }
+    }
+}
+
+fn run_command(command: Command) -> Result<(), Failure> {
+    match command {
         Command::Serve(args) => serve(*args),
-        Command::Init(args) => {
-            let members: Vec<Value> = args.members.iter().map(member_json).collect();
-            let body = json!({ "members": members });
-            call(&args.node, (Method::POST, "/api/v1/cluster/init"), Some(&body))
+        Command::Demo(args) => demo::run(&args),
+        Command::DemoNode(args) => {
+            demo::end_with_parent()?;
+            serve(*args)
         }
-        Command::Status(args) => call(&args, (Method::GET, "/api/v1/cluster"), None),
-        Command::Member(command) => change_members(command),
-        Command::Transfer(TransferArgs { node, to }) => {
-            call(&node, (Method::POST, "/api/v1/cluster/leader"), Some(&json!({ "id": to })))
+        Command::Definition(command) => definition::run(command),
+        Command::Config(command) => config::run(command),
+        Command::Apply(args) => apply::apply(&args),
+        Command::Diff(args) => apply::diff(&args),
+        Command::Get(GetCommand::Definition(args)) => definition::get(&args),
+        Command::Get(GetCommand::Config(args)) => config_read::get(&args),
+        Command::Explain(args) => explain::run(&args),
+        Command::Export(args) => transfer::export(&args),
+        Command::Import(args) => transfer::import(&args),
+        Command::Cluster(command) => cluster::run(command),
+        Command::Agent(args) => {
+            start_log(&args.log.log, args.log.log_format).map_err(Failure::Usage)?;
+            agent::run(&args)
         }
+        Command::Context(command) => context::run(command),
+        Command::Completions { shell } => reference::completions(Cli::command(), shell),
+        Command::Man { dir } => reference::man(Cli::command(), dir.as_deref()),
+        Command::Init(args) => members::init(&args),
+        Command::Status(args) => members::status(&args),
+        Command::Member(command) => members::run(command),
+        Command::Transfer(args) => members::transfer(&args),
+        Command::Transaction(args) => transaction::run(&args),
+        Command::Probe(args) => probe::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Openapi(args) => probe::openapi(&args),
+        Command::Version(format) => probe::version(&format),
         Command::Key(command) => key::run(command),
-        Command::Whoami(args) => call(&args, (Method::GET, "/api/v1/whoami"), None),
-        Command::RecoverRoot { data_dir } => {
+        Command::Whoami(args) => key::whoami(&args),
+        Command::RecoverRoot { data_dir, format } => {
+            const COLUMNS: Columns = Columns { name: "root", narrow: &[("ROOT KEY", "/root")], wide: &[] };
             let asked = node::recover_root(&data_dir);
-            print(asked.map(|()| json!({ "root": "enabled at the next start of this node" })))
+            print(
+                &format,
+                asked.map(|()| json!({ "root": "enabled at the next start of this node" })),
+                &COLUMNS,
+            )
         }
-        Command::Backup(args) => back_up(&args),
-        Command::Verify { file, opening } => {
-            opening.read().and_then(|opening| print(backup::verify(&file, opening)))
+        Command::Backup(args) => backup::back_up(&args),
+        Command::Verify(args) => backup::verify(&args),
+        Command::Restore(args) => backup::restore(args),
+        Command::Keygen { kind, out, format } => print(&format, keygen::make(kind, &out), &keygen::COLUMNS),
+        Command::Cert(command) => {
+            let format = command.format().clone();
+            print(&format, cert::run(command), &cert::COLUMNS)
         }
-        Command::Keygen { kind, out } => print(keygen::make(kind, &out)),
-        Command::Cert(command) => print(cert::run(command)),
         Command::Audit(command) => audit::run(command),
-        Command::Restore(args) => restore(args),
-    };
-    let (text, code) = match done {
-        Ok(()) => return ExitCode::SUCCESS,
-        Err(Failure::Usage(text)) => (text, ExitCode::from(EXIT_USAGE)),
-        Err(Failure::Failed(text)) => (text, ExitCode::FAILURE),
-        Err(Failure::Logged) => return ExitCode::FAILURE,
-    };
-    let _ = writeln!(io::stderr(), "concord: {text}");
-    code
+    }
 }
 
 fn serve(args: ServeArgs) -> Result<(), Failure> {
-    start_log(&args.log).map_err(Failure::Usage)?;
+    start_log(&args.log.filter(), args.log.log_format).map_err(Failure::Usage)?;
     let settings = Settings::check(args).map_err(Failure::Usage)?;
     node::run(settings).map_err(|reason| {
         tracing::error!("{reason}");
@@ -308,91 +358,64 @@ fn serve(args: ServeArgs) -> Result<(), Failure> {
     })
 }
 
-fn back_up(args: &BackupArgs) -> Result<(), Failure> {
-    let envelope = args.envelope().map_err(Failure::Usage)?;
-    with_client(&args.node, async |client| backup::fetch(&client, &args.out, envelope.as_ref()).await)
+/// Prints what was made or asked for.
+fn print(format: &OutputArgs, data: Result<Value, String>, columns: &Columns) -> Result<(), Failure> {
+    print_columns(&format.or_json(), &data?, columns)
 }
 
-fn restore(args: RestoreArgs) -> Result<(), Failure> {
-    let input = Input::new(&args.from, args.opening.read()?);
-    print(backup::restore(&input, &args.data_dir, args.member, args.data_key_file.as_deref()))
-}
-
-fn change_members(command: MemberCommand) -> Result<(), Failure> {
-    const MEMBERS: &str = "/api/v1/cluster/members";
-    match command {
-        MemberCommand::Add { node, member } => {
-            call(&node, (Method::POST, MEMBERS), Some(&member_json(&member)))
-        }
-        MemberCommand::Promote { node, id } => {
-            call(&node, (Method::POST, &format!("{MEMBERS}/{id}/promote")), None)
-        }
-        MemberCommand::Replace { node, id, member } => {
-            call(&node, (Method::POST, &format!("{MEMBERS}/{id}/replace")), Some(&member_json(&member)))
-        }
-        MemberCommand::Remove { node, id } => call(&node, (Method::DELETE, &format!("{MEMBERS}/{id}")), None),
-    }
-}
-
-fn call(node: &NodeArgs, (method, path): (Method, &str), body: Option<&Value>) -> Result<(), Failure> {
-    with_client(node, async |client| client.call(method, path, body).await)
-}
-
-/// Connects to a node and prints the result of `action`.
-fn with_client<F>(node: &NodeArgs, action: impl FnOnce(Client) -> F) -> Result<(), Failure>
-where
-    F: Future<Output = Result<Value, String>>,
-{
-    print(Ok(run_with_client(node, action)?))
-}
-
-/// Connects to a node for `action`.
-fn run_with_client<F, T>(node: &NodeArgs, action: impl FnOnce(Client) -> F) -> Result<T, Failure>
-where
-    F: Future<Output = Result<T, String>>,
-{
-    let key = node.key.read().map_err(Failure::Usage)?;
-    let client = Client::new(&node.url, key, &node.tls).map_err(Failure::Usage)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime =
-        runtime.map_err(|error| Failure::Failed(format!("the runtime can't be started: {error}")))?;
-    runtime.block_on(action(client)).map_err(Failure::Failed)
-}
-
-/// Prints a result. A reader that closes the pipe early, as `head` does, has read all that it wants: that is no failure.
-fn print(data: Result<Value, String>) -> Result<(), Failure> {
-    let data = data.map_err(Failure::Failed)?;
-    match writeln!(io::stdout(), "{data:#}") {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure::Failed(format!("standard output: {error}")))
-        }
-        Ok(()) | Err(_) => Ok(()),
-    }
-}
-
-fn member_json(member: &Member) -> Value {
-    json!({ "id": member.id, "api_addr": member.api_addr, "peer_addr": member.peer_addr })
-}
-
-fn start_log(args: &LogArgs) -> Result<(), String> {
-    let filter = EnvFilter::try_new(args.filter()).map_err(|error| format!("--log: {error}"))?;
+fn start_log(filter: &str, format: LogFormat) -> Result<(), String> {
+    let filter = EnvFilter::try_new(filter).map_err(|error| format!("--log: {error}"))?;
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
-    let started = match args.log_format {
-        LogFormat::Text => log.with_ansi(io::stderr().is_terminal()).try_init(),
+    let started = match format {
+        LogFormat::Text => log
+            .with_ansi(is_coloured(io::stderr().is_terminal(), std::env::var_os("NO_COLOR").as_deref()))
+            .try_init(),
         LogFormat::Json => log.json().flatten_event(true).try_init(),
     };
     started.map_err(|error| format!("the log can't be started: {error}"))
 }
 
+/// Whether text for people is coloured: on a terminal, unless `NO_COLOR` says that no program shall do so. An empty
+/// value says nothing.
+fn is_coloured(is_terminal: bool, no_color: Option<&OsStr>) -> bool {
+    is_terminal && no_color.is_none_or(OsStr::is_empty)
+}
+
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
-
     use super::*;
 
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn options_before_the_command_belong_to_it() {
+        let arranged = |line: &str| {
+            let words = arranged(line.split(' ').map(OsString::from).collect());
+            words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(arranged("concord --url a -v get def -o json"), "concord get def -o json --url a -v");
+        assert_eq!(arranged("concord --output=json get def -- x"), "concord get def --output=json -- x");
+        assert_eq!(arranged("concord serve --node-id 1"), "concord serve --node-id 1");
+        assert_eq!(arranged("concord --help"), "concord --help");
+        assert_eq!(arranged("concord --url"), "concord --url");
+    }
+
+    #[test]
+    fn colours_are_for_terminals_of_those_who_want_them() {
+        let is_coloured =
+            |is_terminal, no_color: Option<&str>| is_coloured(is_terminal, no_color.map(OsStr::new));
+        assert!(is_coloured(true, None) && is_coloured(true, Some("")));
+        assert!(!is_coloured(true, Some("1")) && !is_coloured(false, None));
+    }
+
+    #[test]
+    fn a_mistake_of_the_program_has_a_code_of_its_own() {
+        assert_eq!(code_of(|| panic!("a mistake")), EXIT_INTERNAL);
+        assert_eq!(code_of(|| Err(Failure::Difference)), 1);
+        assert_eq!(code_of(|| Ok(())), 0);
     }
 
     #[test]
@@ -403,12 +426,5 @@ mod tests {
             .unwrap_or_default();
         assert!(help.contains("CONCORD_API_KEY") && !help.contains("CONCORD_API_KEY="), "{help}");
         assert!(help.contains("CONCORD_CLUSTER_SECRET") && !help.contains("CONCORD_CLUSTER_SECRET="));
-    }
-
-    #[test]
-    fn init_reads_its_members() {
-        let line = ["concord", "init", "--member", "1=a:1@b:2", "--member", "2=c:3@d:4"];
-        let Command::Init(init) = Cli::try_parse_from(line).unwrap().command else { panic!("not init") };
-        assert_eq!(member_json(&init.members[1]), json!({ "id": 2, "api_addr": "c:3", "peer_addr": "d:4" }));
     }
 }

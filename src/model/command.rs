@@ -262,14 +262,12 @@ impl Command {
             | Self::Compact { .. }
             | Self::SetUnique { .. }
             | Self::BuildIndex { .. } => LEVEL_MIN,
-            Self::Batch(steps) => {
-                steps.iter().map(|step| step.command.feature_level()).max().unwrap_or(LEVEL_MIN)
-            }
+            Self::Batch(steps) => steps.iter().map(BatchStep::feature_level).max().unwrap_or(LEVEL_MIN),
             Self::RaiseFeatureLevel { to } => *to,
             Self::Forget { .. } => 2,
             Self::Access(_) => ACCESS_KEYS_LEVEL,
             Self::Transaction(Transaction { steps, .. }) => {
-                let of_steps = steps.iter().map(|(_, step)| step.command.feature_level()).max();
+                let of_steps = steps.iter().map(|(_, step)| step.feature_level()).max();
                 of_steps.unwrap_or(LEVEL_MIN).max(TRANSACTIONS_LEVEL)
             }
         }
@@ -310,6 +308,17 @@ pub struct BatchStep {
     /// The change; never a batch.
     #[serde(deserialize_with = "decode_step")]
     pub command: Command,
+}
+
+/// The feature level from which on a step of a batch may change what all configs of a definition must satisfy.
+pub const CONSTRAINT_STEPS_LEVEL: u32 = 2;
+
+impl BatchStep {
+    fn feature_level(&self) -> u32 {
+        let of_command = self.command.feature_level();
+        let constrains = matches!(self.command, Command::SetSchema { .. } | Command::SetUnique { .. });
+        if constrains { of_command.max(CONSTRAINT_STEPS_LEVEL) } else { of_command }
+    }
 }
 
 fn decode_step<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Command, D::Error> {

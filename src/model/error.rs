@@ -71,7 +71,9 @@ pub enum Rejection {
     )]
     TooManyKeys,
     /// Without the root key, nobody could manage access keys afterwards.
-    #[error("no access key with the right to `keys` would be left while the root key is disabled")]
+    #[error(
+        "no access key with the right to `keys` that never expires would be left while the root key is disabled"
+    )]
     NoKeyForKeys,
     /// The definitions that the access key may change would hold more than its quota allows.
     #[error(
@@ -93,6 +95,12 @@ pub enum Rejection {
     CheckFailed {
         /// The config's revision; `None` when it does not exist.
         current: Option<Revision>,
+    },
+    /// A `test` of a JSON Patch found another value than it names.
+    #[error("operation {operation}: the value is not the one that `test` names")]
+    TestFailed {
+        /// The place of the `test` in its patch, from 0.
+        operation: u64,
     },
 }
 

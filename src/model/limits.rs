@@ -135,6 +135,13 @@ pub const BATCH_PATCH_COST_MAX: usize = 4 * PATCH_COST_MAX;
 /// it changes. About a second. Fixed.
 pub const BATCH_DATA_BYTES_MAX: usize = 128 << 20;
 
+/// The most bytes of the records that a batch replaces or deletes. The history keeps them with the batch, in one piece
+/// that another member must be able to fetch.
+pub const BATCH_REPLACED_BYTES_MAX: usize = 32 << 20;
+/// Operations of one batch that all configs of a definition are checked for (`set_schema`, `set_unique`): each is a scan
+/// of its own, within the time of one ([`CONFIG_CHECK_TIMEOUT`]). Fixed.
+pub const BATCH_CONFIG_CHECKS_MAX: usize = 100;
+
 // Patches.
 
 /// Cost of one JSON Patch: roughly the bytes that it copies and the elements that it moves. Some 100 ms at worst.
@@ -171,6 +178,12 @@ pub const CHECK_EVALUATIONS_MAX: u64 = 20_000_000;
 /// Evaluations up to which a check lists violations: each may be one, of microseconds and some hundred bytes. Above,
 /// the answer says only that the data break the schema. Fixed.
 pub const LISTED_EVALUATIONS_MAX: u64 = 500_000;
+
+/// The most bytes that the paths of all violations may take while they are collected: each has its own.
+pub const LISTED_PATHS_BYTES_MAX: u64 = 64 << 20;
+
+/// The bytes of locations and texts up to which violations are listed; the first one is, whatever it has.
+pub const LISTED_BYTES_MAX: usize = 4 << 20;
 /// Nested applications of one check. Each takes a few hundred bytes of the thread's stack. Fixed.
 pub const CHECK_STACK_MAX: usize = 1_500;
 /// Bytes of one compiled pattern: `.{1,1000}` takes 1 MiB, `\p{L}{1,100}` 4 MiB. Fixed.

@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 
 use super::{
     document::Document,
-    error::{LocSegment, Violation},
+    error::{LocSegment, Rejection, Violation},
     index,
     limits::{PATCH_DEPTH_MAX, PATCH_VIOLATIONS_MAX},
 };
@@ -151,7 +151,7 @@ impl OperationError {
                 PatchError::Violation(Violation::at(loc, format!("operation {index}: {text}")))
             }
             Self::TestFailed => {
-                let text = format!("operation {index}: the value is not the one that `test` names");
+                let text = Rejection::TestFailed { operation: index }.to_string();
                 PatchError::TestFailed(Violation::at(loc, text))
             }
             Self::TooCostly => {

@@ -171,8 +171,32 @@ pub fn check_nulls(places: &SecretPlaces, data: &Value, bytes: usize) -> Result<
 }
 
 /// Puts a token in place of each secret value of stored data.
-pub fn hide(places: &SecretPlaces, data: &mut Value, bytes: usize) {
-    places.visit_mut(data, bytes, &mut |path, value| *value = token(path));
+///
+/// # Errors
+/// When the places of the values, which the tokens name, take too much.
+pub fn hide(places: &SecretPlaces, data: &mut Value, bytes: usize) -> Result<(), ResolveError> {
+    let mut left = Some(MARKED_PATHS_BYTES_MAX);
+    places.visit_mut(data, bytes, &mut |path, value| {
+        left = left.and_then(|left| left.checked_sub(path_bytes(path)));
+        *value = if left.is_some() { token(path) } else { Value::Null };
+    });
+    left.map(drop).ok_or_else(too_many_places)
+}
+
+/// The most bytes of the places of secret values, or of markers, that one write looks at.
+const MARKED_PATHS_BYTES_MAX: usize = 32 << 20;
+
+fn path_bytes(path: &[LocSegment]) -> usize {
+    let bytes = |segment: &LocSegment| match segment {
+        LocSegment::Name(name) => size_of::<LocSegment>() + name.len(),
+        LocSegment::Index(_) => size_of::<LocSegment>(),
+    };
+    path.iter().map(bytes).sum()
+}
+
+fn too_many_places() -> ResolveError {
+    let msg = "the places of the secret values take too much together: their names are too long";
+    ResolveError::TooCostly(Violation::at(Vec::new(), msg))
 }
 
 /// What the markers of data are resolved with.
@@ -197,7 +221,8 @@ pub fn resolve(
     mut stored: Stored<'_>,
 ) -> Result<(), ResolveError> {
     let mut markers = Vec::new();
-    find_markers(data, &mut Vec::new(), &mut markers);
+    let mut left = MARKED_PATHS_BYTES_MAX;
+    find_markers(data, &mut Vec::new(), (&mut markers, &mut left)).ok_or_else(too_many_places)?;
     if markers.is_empty() {
         return Ok(());
     }
@@ -270,29 +295,36 @@ fn resolved(path: &[LocSegment], value: &Value, stored: &mut Stored<'_>) -> Resu
 
 const NOT_WHOLE: &str = "a secret value is kept as a whole by exactly `{\"$concord-keep\": true}` at its place, or replaced as a whole";
 
-/// The paths of all objects with the member of a marker, in the order of the data.
-fn find_markers(value: &Value, path: &mut Vec<LocSegment>, found: &mut Vec<Vec<LocSegment>>) {
+/// The paths of all objects with the member of a marker, in the order of the data; `None` when they take more than is
+/// left.
+fn find_markers(
+    value: &Value,
+    path: &mut Vec<LocSegment>,
+    (found, left): (&mut Vec<Vec<LocSegment>>, &mut usize),
+) -> Option<()> {
     match value {
         Value::Object(members) => {
             if members.contains_key(KEEP) {
+                *left = left.checked_sub(path_bytes(path))?;
                 found.push(path.clone());
-                return;
+                return Some(());
             }
             for (name, member) in members {
                 path.push(name.as_str().into());
-                find_markers(member, path, found);
+                find_markers(member, path, (found, left))?;
                 path.pop();
             }
         }
         Value::Array(elements) => {
             for (index, element) in (0..).zip(elements) {
                 path.push(LocSegment::Index(index));
-                find_markers(element, path, found);
+                find_markers(element, path, (found, left))?;
                 path.pop();
             }
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
+    Some(())
 }
 
 /// The marker of a value that was hidden.

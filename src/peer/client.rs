@@ -37,6 +37,7 @@ use zeroize::Zeroize as _;
 
 use super::{
     NodeId, admission::Members, call::Call, fallback::KnownNodes, identity::Identity, tls::nodes::NodeTls,
+    trace,
 };
 use crate::model::feature::LEVEL_MIN;
 use lone::LoneCalls;
@@ -253,7 +254,9 @@ impl Peers {
     }
 
     fn request(&self, to: NodeId, addr: &str, call: Call) -> Result<request::Builder, CallError> {
-        Ok(post(to, addr, call, self.headers(to, addr)?))
+        let mut headers = self.headers(to, addr)?;
+        headers.extend(trace::header());
+        Ok(post(to, addr, call, headers))
     }
 
     /// Sends a request within the cluster, and takes from its response what is asked for. The timeout bounds both.

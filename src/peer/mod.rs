@@ -11,6 +11,7 @@
 //! | calls as frames on a connection that stays open | `framed` |
 //! | the encoding of the bodies of the service's calls | `codec` |
 //! | the older call in place of one that a node does not know | [`fallback`] |
+//! | the trace that a request belongs to | [`trace`] |
 //! | which node of which cluster a data directory belongs to | [`identity`] |
 //!
 //! `raft` and `service` make and answer the calls; `api/peer.rs` serves them over HTTP. The bodies of consensus's
@@ -28,6 +29,7 @@ pub(crate) mod framed;
 pub mod identity;
 mod proof;
 pub mod tls;
+pub mod trace;
 
 use serde::{Deserialize, Serialize};
 

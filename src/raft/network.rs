@@ -207,7 +207,7 @@ impl MemberClient {
     ) -> Result<Vote, StreamingError<TypeConfig>> {
         let _guard = CountGuard::new(&self.context.snapshots_in_flight);
         let (store, verified) = (self.context.store.clone(), file.clone());
-        let verify = move || store.verify(&verified.path, &verified.position, verified.digest);
+        let verify = move || store.verify_or_reject(&verified);
         let verified = tokio::task::spawn_blocking(verify).await;
         if let Err(error) = verified.map_err(snapshot_unreachable)? {
             tracing::error!(%error, "the snapshot for member {} is damaged; another one is built", self.to);

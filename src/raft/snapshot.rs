@@ -1,7 +1,8 @@
 //! When a snapshot is built and the log purged, and how one is received.
 //!
 //! openraft's own policy counts entries; this one counts bytes. A snapshot is due when the log since the last one
-//! is larger than it, so the cost of snapshots is proportional to the writes, whatever the size of the state. It is
+//! weighs more than the records in it, both before compression, so the cost of snapshots is proportional to the writes,
+//! whatever the size of the state and however well it is compressed. It is
 //! built outside openraft from one immutable state, while writes go on; openraft gets the finished file.
 //!
 //! **Invariants**
@@ -14,6 +15,7 @@
 
 use std::{
     io,
+    path::PathBuf,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -94,7 +96,7 @@ impl SnapshotScheduler {
         let newest = self.store.current_snapshot();
         let applied = self.publisher.applied.load().index();
         let is_newer = newest.as_ref().is_none_or(|file| applied > file.position.index);
-        is_newer && log_bytes >= self.log_bytes_min.max(newest.map_or(0, |file| file.bytes))
+        is_newer && log_bytes >= self.log_bytes_min.max(newest.map_or(0, |file| file.content_bytes))
     }
 
     async fn build(&self) -> Result<(), String> {
@@ -157,6 +159,7 @@ pub(super) async fn receive(
 ) -> Result<SnapshotFile, ReceiveError> {
     let incoming = store.receive().await.map_err(|error| ReceiveError::Failed(error.to_string()))?;
     let path = incoming.path().to_owned();
+    let mut unclaimed = Unclaimed(Some(path.clone()));
     let position = Position { index: header.index, raft_meta: header.metadata.clone() };
     let verified = match write(incoming, header.bytes, body).await {
         Ok(()) => {
@@ -170,11 +173,23 @@ pub(super) async fn receive(
     };
     if let Err(why) = &verified {
         tracing::error!(%why, "a received snapshot is refused; this node keeps its state");
-        if let Err(error) = tokio::fs::remove_file(&path).await {
-            tracing::warn!(%error, path = %path.display(), "a damaged snapshot could not be removed");
-        }
+    } else {
+        unclaimed.0 = None;
     }
     verified.map_err(ReceiveError::Failed)
+}
+
+/// A file that is removed unless somebody takes it over, also when the sender hangs up and nobody waits for the verdict.
+struct Unclaimed(Option<PathBuf>);
+
+impl Drop for Unclaimed {
+    fn drop(&mut self) {
+        if let Some(path) = self.0.take()
+            && let Err(error) = std::fs::remove_file(&path)
+        {
+            tracing::warn!(%error, path = %path.display(), "a received snapshot could not be removed");
+        }
+    }
 }
 
 async fn write(

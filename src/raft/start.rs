@@ -89,7 +89,7 @@ impl Consensus {
         });
         let (wal, at_rest) = opened.await??;
         store.at_rest = at_rest.clone();
-        let range = wal.range();
+        let (range, has_voted) = (wal.range(), !wal.is_pristine());
         let (store, loaded) = open_store(&directory, store, range).await?;
         blocking(move || at_rest.converted()).await?.map_err(failed)?;
         let log = wal.with_listener(Arc::new(store.clone()), DirectoryFormat::new(&directory, me.format));
@@ -122,7 +122,7 @@ impl Consensus {
         let machine = machine.map_err(failed)?;
         let watched = machine.publisher().supervisor.clone();
         log.watch(log_stall_timeout, move |why| watched.fail(why)).map_err(failed)?;
-        if timers.lease_reads && range.last > 0 {
+        if timers.lease_reads && has_voted {
             // This member may have acknowledged a leader just before its process ended, and openraft forgets when: with
             // its vote another one could lead while the first still answers by its lease.
             sleep(Duration::from_millis(timers.election_max_ms)).await;

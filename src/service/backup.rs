@@ -4,7 +4,11 @@
 //! A backup writes the whole state, and its file takes that space until it is sent, even when a newer snapshot has
 //! replaced it. So a node makes one at a time, and a caller that reads it too slowly loses it.
 //!
-//! **Invariant:** a backup never delays writes: the snapshot is taken of an immutable state.
+//! With recipients in the settings the node encrypts and signs what it hands out, piece by piece as it is read: a backup
+//! in clear then leaves the node on no way.
+//!
+//! **Invariant:** a backup never delays writes: the snapshot is taken of an immutable state, and the cipher runs on the
+//! threads for long work.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -17,11 +21,12 @@ use tokio::{
 
 use super::{
     Service,
+    cpu_pool::Weight,
     request::{Consistency, Principal, Refusal},
 };
 use crate::{
     model::{access_key::Verb, limits::BACKUP_RATE_MIN, record::Revision},
-    store::SnapshotContent,
+    store::{SnapshotContent, snapshot::envelope::SealedStream},
 };
 
 /// Bytes of one chunk of the file.
@@ -34,9 +39,12 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 pub struct Backup {
     /// The state's revision.
     pub revision: Revision,
-    /// The length of its content.
-    pub bytes: u64,
+    /// The length of what is sent, where it is known before: when it is not encrypted.
+    pub length: Option<u64>,
+    content_bytes: u64,
     file: SnapshotContent,
+    sealing: Option<SealedStream>,
+    service: Service,
     permit: OwnedSemaphorePermit,
 }
 
@@ -55,19 +63,32 @@ impl Service {
         let made = tokio::spawn(async move { (consensus.fresh_snapshot().await, permit) }).await;
         let (made, permit) = made.map_err(|error| Refusal::Internal(error.to_string()))?;
         let (snapshot, file) = made.map_err(Refusal::Internal)?;
-        Ok(Backup { revision: snapshot.revision, bytes: snapshot.bytes, file, permit })
+        let sealing = self.inner.options.backup_envelope.as_ref().map(|envelope| envelope.begin_stream());
+        let sealing = sealing.transpose().map_err(|error| Refusal::Internal(error.to_string()))?;
+        let content_bytes = snapshot.bytes;
+        let length = sealing.is_none().then_some(content_bytes);
+        Ok(Backup {
+            revision: snapshot.revision,
+            length,
+            content_bytes,
+            file,
+            sealing,
+            service: self.clone(),
+            permit,
+        })
     }
 }
 
 impl Backup {
-    /// The chunks of the file, as fast as they are taken. They end early when that is too slow.
+    /// The chunks of what is sent, as fast as they are taken. They end early when that is too slow.
     #[must_use]
     pub fn send(self) -> mpsc::Receiver<io::Result<Bytes>> {
         let (chunks, taken) = mpsc::channel(1);
-        let deadline = Instant::now() + SEND_TIMEOUT + Duration::from_secs(self.bytes / BACKUP_RATE_MIN);
+        let deadline =
+            Instant::now() + SEND_TIMEOUT + Duration::from_secs(self.content_bytes / BACKUP_RATE_MIN);
         tokio::spawn(async move {
-            let Self { bytes, mut file, permit, .. } = self;
-            let (mut left, mut held) = (bytes, Some(permit));
+            let Self { content_bytes, mut file, mut sealing, service, permit, .. } = self;
+            let (mut left, mut held) = (content_bytes, Some(permit));
             while left > 0 {
                 let mut chunk = BytesMut::with_capacity(CHUNK_BYTES);
                 let read = match file.read_buf(&mut chunk).await {
@@ -76,11 +97,29 @@ impl Backup {
                     Err(error) => Err(error),
                 };
                 left = read.as_ref().map_or(0, |read| left.saturating_sub(*read));
+                let made = match (read, sealing.take()) {
+                    (Err(error), _) => Err(error),
+                    (Ok(_), None) => Ok(chunk.freeze()),
+                    (Ok(_), Some(stream)) => {
+                        let sealed = service.seal((stream, chunk.freeze()), left == 0, deadline).await;
+                        sealed.map(|(stream, bytes)| {
+                            sealing = stream;
+                            bytes
+                        })
+                    }
+                };
+                if left > 0 && made.as_ref().is_ok_and(Bytes::is_empty) {
+                    // The cipher waits for more.
+                    continue;
+                }
+                if made.is_err() {
+                    left = 0;
+                }
                 if left == 0 {
                     // A caller that has all of it may ask for the next one.
                     held.take();
                 }
-                let sent = timeout_at(deadline, chunks.send(read.map(|_| chunk.freeze()))).await;
+                let sent = timeout_at(deadline, chunks.send(made)).await;
                 if !matches!(sent, Ok(Ok(()))) {
                     tracing::info!("a backup was not read to its end in time");
                     return;
@@ -88,5 +127,27 @@ impl Backup {
             }
         });
         taken
+    }
+}
+
+impl Service {
+    /// Encrypts the next piece of a backup, on a thread for long work; returns what goes on with it, unless this was the
+    /// last one.
+    async fn seal(
+        &self,
+        (mut stream, content): (SealedStream, Bytes),
+        is_last: bool,
+        deadline: Instant,
+    ) -> io::Result<(Option<SealedStream>, Bytes)> {
+        let work = move |_: &_| {
+            let mut bytes = stream.push(&content)?;
+            if !is_last {
+                return Ok((Some(stream), bytes.into()));
+            }
+            bytes.extend(stream.finish()?);
+            Ok((None, bytes.into()))
+        };
+        let sealed = self.inner.cpu_pool.run(Weight::Short, deadline, work).await;
+        sealed.map_err(|refusal| io::Error::other(format!("{refusal:?}")))?
     }
 }

@@ -4,19 +4,20 @@
 //! offer the next level, it proposes the entry that raises it. A node of level 1 does not know the question, which is its
 //! answer. An operator holds the cluster back by a setting on any member: it offers no more than that.
 //!
-//! Each node asks from time to time, so that it can show the version of each member.
+//! Each node asks from time to time, so that it can show the version of each member, and what the member tells of its
+//! memory and its volume.
 //!
 //! **Invariant:** the level rises only after every member has offered it, while no change of the members is under way.
 //! A member that is restarted with an older version in between stops at the entry and changes nothing.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::PoisonError, time::Duration};
 
 use bytes::Bytes;
 use futures::future::join_all;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::Service;
+use super::{Service, metrics::process, request::Resources};
 use crate::{
     model::{
         command::{Command, Proposal},
@@ -67,8 +68,17 @@ impl Levels {
     }
 }
 
+/// What a node tells another one that asks. Sent between nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Answer {
+    /// Which feature levels it can work at.
+    pub(super) levels: Levels,
+    /// What it holds and has left; `None` for a node that does not say, and for one that no longer answers.
+    pub(super) resources: Option<Resources>,
+}
+
 /// What the members answered last.
-pub(super) type MemberLevels = BTreeMap<NodeId, Levels>;
+pub(super) type Answers = BTreeMap<NodeId, Answer>;
 
 impl Service {
     /// The levels of this node.
@@ -84,18 +94,27 @@ impl Service {
         Levels { min: LEVEL_MIN, max: LEVEL_MAX, offered, version }
     }
 
+    fn answer(&self) -> Answer {
+        let reserve = &self.inner.disk_reserve;
+        let resources = Resources {
+            memory_bytes: process::resident_bytes(),
+            disk_free_bytes: reserve.free_bytes(),
+            disk_reserve_bytes: reserve.reserve_bytes(),
+        };
+        Answer { levels: self.levels(), resources: Some(resources) }
+    }
+
     /// Answers another node that asks for the levels.
     #[must_use]
     pub fn answer_levels(&self) -> Bytes {
-        encode(&self.levels())
+        encode(&self.answer())
     }
 
-    /// What the other members answered last, and this node's own levels.
-    pub(super) fn member_levels(&self) -> MemberLevels {
-        let known = self.inner.member_levels.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let mut levels = known.clone();
-        levels.insert(self.node_id(), self.levels());
-        levels
+    /// What the other members answered last, and what this node answers.
+    pub(super) fn member_answers(&self) -> Answers {
+        let mut told = self.inner.member_answers.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        told.insert(self.node_id(), self.answer());
+        told
     }
 
     /// Asks the members and raises the level, until the node stops.
@@ -153,17 +172,19 @@ impl Service {
             consensus.status().members.into_iter().map(|status| status.member).collect();
         let others = members.iter().filter(|member| member.id != self.node_id());
         let answers = join_all(others.map(async |member| (member.id, self.ask_levels(member).await))).await;
-        let mut known = self.inner.member_levels.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut told = self.inner.member_answers.lock().unwrap_or_else(PoisonError::into_inner);
         let mut lowest = Some(u32::MAX);
-        known.retain(|id, _| members.iter().any(|member| member.id == *id));
+        told.retain(|id, _| members.iter().any(|member| member.id == *id));
         for (id, answer) in answers {
             match answer {
-                Ok(levels) => {
-                    lowest = lowest.map(|lowest| lowest.min(levels.offered));
-                    known.insert(id, levels);
+                Ok(answer) => {
+                    lowest = lowest.map(|lowest| lowest.min(answer.levels.offered));
+                    told.insert(id, answer);
                 }
                 Err(error) => {
                     tracing::debug!(member = id, %error, "a member does not tell its feature levels");
+                    // Its version is what it was, its memory and its volume are not.
+                    told.entry(id).and_modify(|answer| answer.resources = None);
                     lowest = None;
                 }
             }
@@ -172,11 +193,11 @@ impl Service {
     }
 
     /// Asks one node for its levels.
-    pub(super) async fn ask_levels(&self, member: &Member) -> Result<Levels, CallError> {
+    pub(super) async fn ask_levels(&self, member: &Member) -> Result<Answer, CallError> {
         let (id, addr) = (member.id, &member.peer_addr);
         match self.peers().call(Lane::Forward, id, addr, Call::Levels, Bytes::new(), LEVELS_TIMEOUT).await {
             Ok(body) => decode(&body).map_err(|error| CallError::Unknown(error.to_string())),
-            Err(error) if error.is_unknown_call() => Ok(Levels::first()),
+            Err(error) if error.is_unknown_call() => Ok(Answer { levels: Levels::first(), resources: None }),
             Err(error) => Err(error),
         }
     }

@@ -16,7 +16,7 @@
 //! | many configs at once, now or as of a revision | `read_many` |
 //! | watches | `watch` |
 //! | forming the cluster, readiness, changes of the members | `membership` |
-//! | the feature level of the cluster, and which levels the members know | `feature_level` |
+//! | the feature level of the cluster; which levels the members know, and what they tell of themselves | `feature_level` |
 //! | builds of indexes (on the leader) | `index_build` |
 //! | the file that holds the whole state | `backup` |
 //! | the certificates of this node: when they end, when their files change | `certificates` |
@@ -29,6 +29,7 @@
 //! | where a request comes from | `origin` |
 //! | rates and open things of an access key, failed credentials of an address | `quota` |
 //! | what is measured, and the page of `/metrics` | `metrics` |
+//! | spans of requests that belong to a trace, and the collector that they are sent to | `spans` |
 //! | the bytes that requests in flight hold in memory | `memory_budget` |
 //! | where what is large is freed | `deferred_drop` |
 //!
@@ -68,6 +69,7 @@ mod redaction;
 mod request;
 mod retry;
 mod room;
+pub mod spans;
 mod view;
 pub mod watch;
 mod write;
@@ -100,7 +102,7 @@ use crate::{
     },
     raft::{Consensus, Timers},
     state::State,
-    store,
+    store::{self, snapshot::envelope::Envelope},
 };
 pub use access::{Access, NotAuthenticated, keys::MadeKey};
 pub use backup::Backup;
@@ -116,9 +118,12 @@ pub use request::{
 pub use view::DefinitionView;
 pub(crate) use write::forwarded::Parts;
 pub use write::{
+    batch::check_operation_count,
     config_scan::{Breaking, Report},
     redefine::Tried,
+    rollback::Rollbacks,
     transaction::ReadConfig,
+    upsert::{Upsert, upserts},
 };
 
 /// The options of a service.
@@ -150,6 +155,8 @@ pub struct Options {
     pub rescue: Vec<Member>,
     /// The operator's file of data keys; with one, the data directory is encrypted.
     pub data_key_file: Option<PathBuf>,
+    /// What backups are encrypted and signed with; none where they are handed out in clear.
+    pub backup_envelope: Option<Arc<Envelope>>,
     /// How much of the history is retained.
     pub retention: Retention,
     /// The highest feature level of the cluster that this node agrees to.
@@ -162,6 +169,8 @@ pub struct Options {
     pub quotas: Quota,
     /// Failed credentials of an address in a minute; 0 for as many as come.
     pub failed_credentials: u64,
+    /// The collector of spans, if there is one.
+    pub spans: Option<spans::Options>,
 }
 
 /// What a node does for its callers. Cloning shares it.
@@ -177,6 +186,7 @@ struct Inner {
     audit: audit::Audit,
     quotas: quota::Quotas,
     failed_credentials: quota::FailedCredentials,
+    spans: spans::Spans,
     peers: Arc<Peers>,
     consensus: SetOnce<Consensus>,
     /// Held while an identity is written or consensus is started: one at a time.
@@ -212,7 +222,7 @@ struct Inner {
     /// Open connections of the listener for callers, and of that for other nodes.
     connections: [metrics::Connections; 2],
     /// The feature levels of the other members, as they answered last.
-    member_levels: Mutex<feature_level::MemberLevels>,
+    member_answers: Mutex<feature_level::Answers>,
     /// A moment such that this node's state contains every write that was acknowledged before it.
     fresh_since: Mutex<Option<Instant>>,
     stopping: CancellationToken,
@@ -228,6 +238,7 @@ impl Service {
             audit: audit::Audit::start(options.audit.clone(), options.node_id),
             quotas: quota::Quotas::new(options.quotas),
             failed_credentials: quota::FailedCredentials::new(options.failed_credentials),
+            spans: spans::Spans::start(options.spans.clone(), options.node_id),
             peers,
             consensus: SetOnce::new(),
             forming: tokio::sync::Mutex::new(()),
@@ -255,7 +266,7 @@ impl Service {
             memory_budget,
             backups: Arc::new(Semaphore::new(BACKUPS_MAX)),
             connections: Default::default(),
-            member_levels: Mutex::default(),
+            member_answers: Mutex::default(),
             fresh_since: Mutex::new(None),
             stopping: CancellationToken::new(),
             options,
@@ -291,6 +302,11 @@ impl Service {
     #[must_use]
     pub fn node_id(&self) -> NodeId {
         self.inner.options.node_id
+    }
+
+    /// The id of the cluster that this node belongs to, once it belongs to one.
+    fn cluster_id(&self) -> Option<uuid::Uuid> {
+        self.inner.peers.me.get().map(|me| me.cluster_id)
     }
 
     /// The client for calls to other nodes, and the check of calls from them.
@@ -335,6 +351,7 @@ impl Service {
             consensus.shutdown().await;
         }
         self.inner.audit.flush().await;
+        self.inner.spans.flush().await;
     }
 
     /// Completes with the reason when this node can't continue.

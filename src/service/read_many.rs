@@ -78,9 +78,9 @@ impl Service {
         asked: Vec<Asked>,
         at: Option<Revision>,
     ) -> Result<ReadMany, Refusal> {
+        self.name_in_audit_log(&asked);
         let mut allowed = Vec::with_capacity(asked.len());
         for one in &asked {
-            name_read(&one.definition);
             allowed.push(principal.authorize(Verb::Read, Some(&one.definition)));
         }
         if let Some(Err(refusal)) = allowed.first()
@@ -128,6 +128,17 @@ impl Service {
             Box::pin(self.redact_many(principal, &state, (&asked, at), &mut made)).await?;
         }
         Ok(made)
+    }
+
+    /// Names what is read in the audit log. A line names only so many definitions, so those whose reads are recorded come
+    /// first: nobody reads one of these unnoticed by naming others before it.
+    fn name_in_audit_log(&self, asked: &[Asked]) {
+        let audit = self.audit();
+        if audit.has_reads() {
+            let is_recorded = |one: &&Asked| audit.records_reads_of(Some(&one.definition));
+            asked.iter().filter(is_recorded).for_each(|one| name_read(&one.definition));
+        }
+        asked.iter().for_each(|one| name_read(&one.definition));
     }
 
     /// Refuses an answer of more bytes than one may have, whatever else is in flight.

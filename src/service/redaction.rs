@@ -9,7 +9,16 @@
 //! The owner of the root key is shown everything, and a definition without a mark has nothing to hide: both are decided
 //! by a look at a flag, and the stored text goes out as it is.
 //!
-//! **Invariant:** where it can't be told in time what is secret, everything is.
+//! Lists that are filtered or sorted by what is secret are in `redaction/filters.rs`.
+//!
+//! The schema of now is that of the state that this node has applied. What is shown may be newer than that: a page that
+//! another node has sent, or a change that is in the feed and not applied yet. Whoever shows it waits until it is applied
+//! (`Service::state_to_show`).
+//!
+//! **Invariant:** where it can't be told in time what is secret, everything is; and it is never told by a state that is
+//! older than the data.
+
+mod filters;
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -19,19 +28,12 @@ use super::{
     Service,
     cpu_pool::Weight,
     request::{Principal, Refusal},
-    write::{
-        secrets::{LEVEL, is_secret_path},
-        validators::Validator,
-    },
+    write::{secrets::LEVEL, validators::Validator},
 };
 use crate::{
     feed::{Before, Event, RecordChange},
     model::{
         access_key::Verb,
-        error::{Invalid, Violation},
-        index::{self, IndexPath},
-        key_set::KeySet,
-        query::{self, ConfigSort, Field},
         record::{Config, Definition, Revision},
         redaction::{RedactedPlaces, redacted},
     },
@@ -82,6 +84,11 @@ pub(super) fn is_shown_whole(principal: &Principal, found: &Collection) -> bool 
         || principal.authorize(Verb::Reveal, Some(found.definition.key.as_str())).is_ok()
 }
 
+/// Whether a state is older than data of a revision, and may lack a mark that was there when they were written.
+fn is_late(state: &State, at: Revision) -> bool {
+    at != Revision::MAX && state.revision() < at
+}
+
 impl Redaction {
     /// Data as they are shown; the places of what is not shown are added to `places`.
     fn data(&self, text: &Arc<str>, places: &mut RedactedPlaces) -> Arc<str> {
@@ -130,6 +137,9 @@ impl Service {
         let may_all = principal.key.is_none() || principal.authorize(Verb::Reveal, Some(definition)).is_ok();
         if may_all || (at != Revision::MAX && crate::sabotage::is("past-not-redacted")) {
             return Ok(Redaction::Nothing);
+        }
+        if is_late(state, at) {
+            return Ok(Redaction::Whole);
         }
         let found = state.definition(definition);
         match found.filter(|found| found.definition.created_revision() <= at) {
@@ -265,12 +275,7 @@ impl Service {
             return (data, RedactedPlaces::default());
         }
         let state = self.applied();
-        let is_late = of.1 != Revision::MAX && state.revision() < of.1;
-        let redaction = if is_late && principal.authorize(Verb::Reveal, Some(of.0)).is_err() {
-            Redaction::Whole
-        } else {
-            self.redaction(principal, &state, of).await.unwrap_or(Redaction::Whole)
-        };
+        let redaction = self.redaction(principal, &state, of).await.unwrap_or(Redaction::Whole);
         let mut places = RedactedPlaces::default();
         if redaction.is_nothing() || data.len() <= INLINE_BYTES_MAX {
             let shown = redaction.data(&data, &mut places);
@@ -285,119 +290,6 @@ impl Service {
         shown.unwrap_or_else(|_| ("null".into(), RedactedPlaces::whole()))
     }
 
-    /// Reads the types that a definition declares for the paths of a query, where that takes its time; the query is quick to
-    /// parse then.
-    ///
-    /// # Errors
-    /// When they were not read in time.
-    pub(super) async fn read_declared(
-        &self,
-        params: &[(String, String)],
-        definition: &Arc<Definition>,
-    ) -> Result<(), Refusal> {
-        if query::is_quick_to_parse(params, definition) {
-            return Ok(());
-        }
-        let definition = Arc::clone(definition);
-        let deadline = Instant::now() + self.inner.options.read_timeout;
-        let read = move |_: &_| drop(index::declared_paths(&definition));
-        self.inner.cpu_pool.run(Weight::Short, deadline, read).await
-    }
-
-    /// Refuses filters and sorts by secret values to who may not see them. A secret place can't be indexed; but the
-    /// first version of this program, which knew no secret places, may have indexed what is one now.
-    ///
-    /// # Errors
-    /// The violation, or that the schema was not compiled in time.
-    pub(super) async fn check_filters(
-        &self,
-        principal: &Principal,
-        found: &Collection,
-        params: &[(String, String)],
-    ) -> Result<(), Refusal> {
-        if is_shown_whole(principal, found) {
-            return Ok(());
-        }
-        let definition = &found.definition;
-        let validator = self.validator(definition).await?;
-        let Some(secrets) = validator.secrets() else { return Ok(()) };
-        self.read_declared(params, definition).await?;
-        if self.names(params, definition, |path| is_secret_path(secrets, path)) {
-            return Err(names_a_secret());
-        }
-        Ok(())
-    }
-
-    /// The same of a list at an earlier revision, whose paths are those that were indexed then: by what is secret then,
-    /// and by what is secret now, of the definition that has the key now.
-    ///
-    /// # Errors
-    /// As for [`Self::check_filters`].
-    pub(super) async fn check_past_filters(
-        &self,
-        principal: &Principal,
-        (then, now): (&Arc<Definition>, Option<&Arc<Definition>>),
-        params: &[(String, String)],
-    ) -> Result<(), Refusal> {
-        if principal.key.is_none() || principal.authorize(Verb::Reveal, Some(then.key.as_str())).is_ok() {
-            return Ok(());
-        }
-        for marked in now.into_iter().chain([then]).filter(|definition| definition.may_have_secrets()) {
-            let validator = self.validator(marked).await?;
-            let Some(secrets) = validator.secrets() else { continue };
-            self.read_declared(params, then).await?;
-            if self.names(params, then, |path| is_secret_path(secrets, path)) {
-                return Err(names_a_secret());
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether a list is filtered or sorted by such a path, or by one that is not known.
-    fn names(
-        &self,
-        params: &[(String, String)],
-        definition: &Definition,
-        is_meant: impl Fn(&IndexPath) -> bool,
-    ) -> bool {
-        // Whoever answers the request refuses one that does not parse.
-        let Ok(query) = query::configs(params, definition, self.limits()) else { return false };
-        let sorted = if let ConfigSort::Slot(slot) = query.sort { Some(Field::Slot(slot)) } else { None };
-        let is_meant = |field: Field| match field {
-            Field::Slot(slot) => path_of(definition, slot).is_none_or(|path| is_meant(&path)),
-            Field::Created | Field::Modified | Field::Key => false,
-        };
-        query.filters.iter().map(|filter| filter.field).chain(sorted).any(is_meant)
-    }
-
-    /// Refuses filters of a list across definitions by values that are secret in one of them.
-    ///
-    /// # Errors
-    /// As for [`Self::check_filters`].
-    pub(super) async fn check_filters_across(
-        &self,
-        principal: &Principal,
-        keys: &KeySet,
-        params: &[(String, String)],
-    ) -> Result<(), Refusal> {
-        let Ok(query) = query::across(params, self.limits()) else { return Ok(()) };
-        if query.is_of_all() {
-            return Ok(());
-        }
-        let state = self.applied();
-        let marked = state.definitions().filter(|found| keys.contains(found.definition.key.as_str()));
-        for found in marked.filter(|found| !is_shown_whole(principal, found)) {
-            let definition = &found.definition;
-            let validator = self.validator(definition).await?;
-            let Some(secrets) = validator.secrets() else { continue };
-            self.read_declared(query.filters(), definition).await?;
-            if self.names(query.filters(), definition, |path| is_secret_path(secrets, path)) {
-                return Err(names_a_secret());
-            }
-        }
-        Ok(())
-    }
-
     /// Whether an event has data that a caller may not be shown.
     pub(super) fn is_to_be_redacted(&self, principal: &Principal, event: &Event) -> bool {
         if principal.key.is_none() {
@@ -405,7 +297,7 @@ impl Service {
         }
         let state = self.applied();
         let is_whole = |definition: &str| {
-            let found = state.definition(definition);
+            let found = state.definition(definition).filter(|_| !is_late(&state, event.revision));
             found.filter(|found| found.definition.created_revision() <= event.revision).map_or_else(
                 || principal.authorize(Verb::Reveal, Some(definition)).is_ok(),
                 |found| is_shown_whole(principal, found),
@@ -466,16 +358,6 @@ impl Service {
         }
         Ok(())
     }
-}
-
-fn names_a_secret() -> Refusal {
-    let msg = "the list is filtered or sorted by a secret value, which this key may not see";
-    Invalid::from(Violation::at(vec!["query".into()], msg)).into()
-}
-
-fn path_of(definition: &Definition, slot: u16) -> Option<IndexPath> {
-    let position = definition.indexing.position(slot)?;
-    Some(IndexPath::stored(definition.indexes.get(position)?, slot))
 }
 
 #[cfg(test)]

@@ -268,7 +268,8 @@ impl Write {
     }
 
     /// The operations of a batch, whether they are carried out or not; of a single write itself.
-    pub(super) fn operations(&self) -> &[Self] {
+    #[must_use]
+    pub fn operations(&self) -> &[Self] {
         if let Self::Batch(operations) | Self::Choice(Choice { operations, .. }) = self {
             operations
         } else {
@@ -280,6 +281,11 @@ impl Write {
     pub(super) fn is_computed(&self) -> bool {
         let of_records = |operation: &Self| matches!(operation.effect(), Effect::Compute | Effect::Read);
         self.operations().iter().any(of_records)
+    }
+
+    /// Whether it changes what every config of a definition must satisfy.
+    pub(super) fn constrains(&self) -> bool {
+        self.operations().iter().any(|operation| operation.effect() == Effect::Constrain)
     }
 
     /// Whether it needs no space on the disk beyond its log entry.
@@ -473,4 +479,17 @@ pub struct MemberView {
     pub version: Option<String>,
     /// The highest feature level that it knows, when it has told this node.
     pub feature_level_max: Option<u32>,
+    /// Its memory and its volume, when it has told this node and still answers.
+    pub resources: Option<Resources>,
+}
+
+/// The memory and the volume of a node. What is not known is absent, and never zero. Sent between nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resources {
+    /// Bytes of the process that are in RAM.
+    pub memory_bytes: Option<u64>,
+    /// Free bytes of the volume of the data directory.
+    pub disk_free_bytes: Option<u64>,
+    /// Free bytes below which the node refuses writes other than deletes.
+    pub disk_reserve_bytes: u64,
 }

@@ -84,8 +84,10 @@ fn options(directory: &Path, limits: Limits) -> Options {
         rescue: Vec::new(),
         audit: audit::Options::off(),
         quotas: Quota::default(),
+        spans: None,
         failed_credentials: 0,
         data_key_file: None,
+        backup_envelope: None,
     }
 }
 

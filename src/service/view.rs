@@ -8,7 +8,9 @@
 //! **Invariant:** `api` can't reach a `State`: what returns one is visible within the service only, which
 //! `tests/tidy/grants.rs` checks as well.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::Instant;
 
 use super::{
     Service,
@@ -27,6 +29,9 @@ use crate::{
     },
     state::{Collection, State},
 };
+
+/// How long a request may take to arrive, or to be answered, until its caller is judged again.
+const JUDGED_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// One definition of a state, with its configs, for a caller who may see it.
 #[derive(Debug)]
@@ -116,6 +121,34 @@ impl Service {
         self.judged(principal)
     }
 
+    /// The principal of a request that began at this time and is read only now: its body may have taken so long that its
+    /// right has ended.
+    ///
+    /// # Errors
+    /// That the key is not good any more, or that this node has lost the cluster and cannot tell.
+    pub fn still(&self, principal: Principal, begin: Instant) -> Result<Principal, Refusal> {
+        if begin.elapsed() < JUDGED_AGAIN_AFTER { Ok(principal) } else { self.renewed(&principal) }
+    }
+
+    /// Refuses the answer to a read that began at this time, where it took so long that the right to it has ended, or
+    /// may have.
+    ///
+    /// # Errors
+    /// The same; and that the key has lost a part of its grants meanwhile: whoever asks again is judged
+    /// by those that are left.
+    pub fn check_still(&self, principal: &Principal, begin: Instant) -> Result<(), Refusal> {
+        if begin.elapsed() < JUDGED_AGAIN_AFTER {
+            return Ok(());
+        }
+        let now = self.renewed(principal)?;
+        let (Some(before), Some(now)) = (&principal.key, &now.key) else { return Ok(()) };
+        if now.grants.covers(&before.grants) {
+            return Ok(());
+        }
+        let text = "the grants of the access key were changed while the request was under way: send it again";
+        Err(Refusal::Unavailable(text.into()))
+    }
+
     /// A principal as it is by the state that this node has applied.
     ///
     /// # Errors
@@ -123,7 +156,9 @@ impl Service {
     pub(super) fn judged(&self, principal: &Principal) -> Result<Principal, Refusal> {
         let state = self.applied();
         if principal.is_root() {
-            return if state.is_root_disabled() { Err(Refusal::KeyEnded) } else { Ok(principal.clone()) };
+            let is_replaced = principal.secret != 0 && !self.inner.access.has_root(principal.secret);
+            let has_ended = state.is_root_disabled() || is_replaced;
+            return if has_ended { Err(Refusal::KeyEnded) } else { Ok(principal.clone()) };
         }
         let key =
             KeyId::parse(&principal.id).and_then(|id| state.access_key(&id)).ok_or(Refusal::KeyEnded)?;

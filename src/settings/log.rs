@@ -1,10 +1,11 @@
-//! What a node tells of itself: what it logs and how, and where its metrics are read.
+//! What a node tells of itself: what it logs and how, where its metrics are read, where its spans go.
 //!
 //! **Invariant:** a filter that a user gives is used as it is, but for libraries that log too much.
 
 use clap::{Args, ValueEnum};
 use tracing::level_filters::LevelFilter;
 
+use super::traces::TraceArgs;
 use crate::service::membership::check_address;
 
 /// Levels of libraries that log too much, unless the filter names them: openraft warns of an unreachable member with
@@ -32,6 +33,9 @@ pub struct LogArgs {
     /// An address where `/metrics` is read without a key, host:port; only whoever may see it may reach it
     #[arg(long, env = "CONCORD_METRICS_ADDR", value_name = "ADDR")]
     pub metrics_addr: Option<String>,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "its fields are the help")]
+    pub traces: TraceArgs,
 }
 
 impl LogArgs {

@@ -49,6 +49,23 @@ fn a_node_without_a_key_or_a_secret_does_not_start() {
 }
 
 #[test]
+fn backups_are_encrypted_and_signed_or_neither() {
+    use crate::store::snapshot::envelope::{new_identity, new_signing_key};
+    let (_, recipient) = new_identity();
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(new_signing_key().unwrap().0.as_bytes()).unwrap();
+    let (recipients, signing) =
+        (["--backup-recipients", &recipient], ["--backup-signing-key-file", file.path().to_str().unwrap()]);
+    assert!(with_secrets(&[]).unwrap().at_rest.backups.is_none());
+    assert!(with_secrets(&["--backup-recipients", ""]).unwrap().at_rest.backups.is_none());
+    assert!(with_secrets(&[recipients, signing].concat()).unwrap().at_rest.backups.is_some());
+    assert!(with_secrets(&recipients).unwrap_err().contains("--backup-signing-key-file"));
+    assert!(with_secrets(&signing).unwrap_err().contains("--backup-recipients"));
+    let none = with_secrets(&[&["--backup-recipients", "somebody"], &signing[..]].concat()).unwrap_err();
+    assert!(none.contains("`somebody`"), "{none}");
+}
+
+#[test]
 fn a_listener_that_others_reach_is_encrypted() {
     let refused = |more: &[&str]| with_secrets(more).unwrap_err();
     assert!(refused(&["--api-addr", "0.0.0.0:1"]).contains("--tls-cert-file"));
@@ -87,6 +104,23 @@ fn secrets_are_read_from_files_and_rotated() {
     assert_eq!(settings.cluster_secrets[0].expose(), SECRET);
     assert!(with_secrets(&["--cluster-secret-file", path]).unwrap_err().contains("both"));
     assert!(settings_of(&["--cluster-secret-file", "/nowhere"]).unwrap_err().contains("/nowhere"));
+}
+
+#[test]
+fn the_keys_of_certificates_are_for_this_user_alone() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let directory = tempfile::tempdir().unwrap();
+    for (certificate_flag, key_flag, more) in [
+        ("--tls-cert-file", "--tls-key-file", &[][..]),
+        ("--peer-cert-file", "--peer-key-file", &["--peer-ca-file", "ca.pem"]),
+    ] {
+        let path = directory.path().join(key_flag);
+        std::fs::write(&path, "a key").unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+        let flags = [&[certificate_flag, "c.pem", key_flag, path.to_str().unwrap()], more].concat();
+        with_secrets(&flags).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640, "{key_flag}");
+    }
 }
 
 #[test]
@@ -133,7 +167,8 @@ fn members_are_parsed() {
 fn libraries_are_quiet_unless_they_are_named() {
     use tracing_subscriber::EnvFilter;
     let shown = |log: &str| {
-        let args = LogArgs { log_format: LogFormat::Text, log: log.into(), metrics_addr: None };
+        let traces = TraceArgs::default();
+        let args = LogArgs { log_format: LogFormat::Text, log: log.into(), metrics_addr: None, traces };
         EnvFilter::try_new(args.filter()).unwrap().to_string()
     };
     for log in ["info", "debug"] {

@@ -7,7 +7,8 @@
 //! a change of them rests on those before.
 //!
 //! **Invariants:** once a key is revoked, nothing is decided in its name. While the root key is disabled, nothing is
-//! decided in its name, and there is a key that may manage keys, but for its expiry.
+//! decided in its name, and there is a key that may manage keys and never expires. One that expires does not count:
+//! nothing would be decided when its time comes, and nobody could manage keys from then on.
 
 use std::{cmp::Ordering, sync::Arc};
 
@@ -27,6 +28,7 @@ pub(super) struct ByKeyId(Arc<AccessKey>);
 impl Item for ByKeyId {
     type SearchKey<'a> = &'a KeyId;
     type Bound = KeyId;
+    type Weight = ();
 
     fn search_key(&self) -> &KeyId {
         &self.0.id
@@ -43,6 +45,8 @@ impl Item for ByKeyId {
     fn compare(a: &KeyId, b: &KeyId) -> Ordering {
         a.cmp(b)
     }
+
+    fn weight(&self) {}
 }
 
 /// The bytes of a key's texts.
@@ -132,7 +136,7 @@ impl State {
             }
             AccessCommand::Change { id, terms, expect } => {
                 let before = self.expect_key(id, *expect)?;
-                self.expect_key_for_keys(Some((id, &terms.grants)), self.root_disabled, at)?;
+                self.expect_key_for_keys(Some((id, &terms.grants, terms.expires_at)), self.root_disabled)?;
                 let KeyTerms { name, grants, quota, expires_at } = terms.clone();
                 let old = (*before).clone();
                 let after = AccessKey { name, grants, quota, expires_at, modified_at: at, revision, ..old };
@@ -140,7 +144,7 @@ impl State {
             }
             AccessCommand::Revoke { id, expect } => {
                 let before = self.expect_key(id, *expect)?;
-                self.expect_key_for_keys(Some((id, &Grants::default())), self.root_disabled, at)?;
+                self.expect_key_for_keys(Some((id, &Grants::default(), None)), self.root_disabled)?;
                 self.put_key(Some(before), None, edits);
             }
             AccessCommand::Rotate { id, sha256, grace_us, expect } => {
@@ -161,7 +165,7 @@ impl State {
                 }
             }
             AccessCommand::DisableRoot => {
-                self.expect_key_for_keys(None, true, at)?;
+                self.expect_key_for_keys(None, true)?;
                 self.root_disabled = true;
             }
             AccessCommand::EnableRoot => self.root_disabled = false,
@@ -210,22 +214,24 @@ impl State {
         }
     }
 
-    /// While the root key is disabled, somebody must be able to manage keys: `changed` counts with other grants.
+    /// While the root key is disabled, somebody must be able to manage keys, now and later: `changed` counts with other
+    /// grants and another expiry.
     fn expect_key_for_keys(
         &self,
-        changed: Option<(&KeyId, &Grants)>,
+        changed: Option<(&KeyId, &Grants, Option<Timestamp>)>,
         root_disabled: bool,
-        at: Timestamp,
     ) -> Result<(), Rejection> {
         if !root_disabled {
             return Ok(());
         }
-        let manages = |key: &Arc<AccessKey>| match changed {
-            Some((id, grants)) if *id == key.id => grants.allows(Verb::Keys, None),
-            Some(_) | None => key.grants.allows(Verb::Keys, None),
+        let manages = |key: &Arc<AccessKey>| {
+            let (grants, expires_at) = match changed {
+                Some((id, grants, expires_at)) if *id == key.id => (grants, expires_at),
+                Some(_) | None => (&key.grants, key.expires_at),
+            };
+            expires_at.is_none() && grants.allows(Verb::Keys, None)
         };
-        let is_left = self.access_keys().any(|key| key.is_valid_at(at) && manages(key));
-        if is_left { Ok(()) } else { Err(Rejection::NoKeyForKeys) }
+        if self.access_keys().any(manages) { Ok(()) } else { Err(Rejection::NoKeyForKeys) }
     }
 
     /// Replaces a key; one of the two may be absent.

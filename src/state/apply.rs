@@ -82,7 +82,7 @@ impl State {
             self.decide_batch(context, (0..).zip(steps), &mut edits)
         } else if let Command::Transaction(transaction) = &proposal.command {
             self.decide_transaction(context, transaction, &mut edits)
-        } else if self.is_stale(revision, proposal.definition_read, &proposal.command) {
+        } else if self.is_stale(self, revision, proposal.definition_read, &proposal.command) {
             None
         } else if let Command::Access(command) = &proposal.command {
             Some(self.decide_access(context, &proposal.by, command, &mut edits))
@@ -118,22 +118,33 @@ impl State {
         (Verdict::Decided(outcome), Some(change))
     }
 
-    /// Whether what the command depends on has changed since: the definition that it was validated against, or the record
-    /// that it was computed from.
-    fn is_stale(&self, revision: Revision, definition_read: Option<Revision>, command: &Command) -> bool {
-        if crate::sabotage::is("stale-check-skipped") {
-            return false;
-        }
-        let mut configs_read = None;
+    /// Whether what the command depends on has changed since: the definition that it was validated against, the record
+    /// that it was computed from, or the configs that the leader has checked. `before` is the state before the entry.
+    fn is_stale(
+        &self,
+        before: &Self,
+        revision: Revision,
+        definition_read: Option<Revision>,
+        command: &Command,
+    ) -> bool {
+        !crate::sabotage::is("stale-check-skipped")
+            && (self.is_read_stale(revision, definition_read, command)
+                || self.is_config_check_stale(before, command))
+    }
+
+    /// Whether the definition or the record that the command was made from has changed since.
+    fn is_read_stale(
+        &self,
+        revision: Revision,
+        definition_read: Option<Revision>,
+        command: &Command,
+    ) -> bool {
         let (definition, record) = match command {
-            Command::SetIndexes { key, expect, .. } => (key, (*expect, None)),
+            Command::SetIndexes { key, expect, .. }
+            | Command::SetSchema { key, expect, .. }
+            | Command::SetUnique { key, expect, .. } => (key, (*expect, None)),
             Command::WriteConfig { definition, key, expect, .. } => (definition, (*expect, Some(key))),
             Command::DeleteConfig { definition, key, expect } => (definition, (*expect, Some(key))),
-            Command::SetSchema { key, expect, configs_read: read, .. }
-            | Command::SetUnique { key, expect, configs_read: read, .. } => {
-                configs_read = *read;
-                (key, (*expect, None))
-            }
             // A step of a build checks itself whether it is the next one.
             Command::CreateDefinition { .. }
             | Command::DeleteDefinition { .. }
@@ -154,7 +165,6 @@ impl State {
         };
         definition_read.is_some_and(|read| own(read) != current)
             || matches!(record.0, Expect::Read(read) if differs(read))
-            || configs_read.is_some_and(|read| found.newest_config() > read)
     }
 
     fn decide(&mut self, context: EntryContext, command: &Command, edits: &mut Vec<Edit>) -> Outcome {

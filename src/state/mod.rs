@@ -142,6 +142,7 @@ struct ById(Arc<RememberedOutcome>);
 impl Item for ById {
     type SearchKey<'a> = &'a [u8; 16];
     type Bound = [u8; 16];
+    type Weight = ();
 
     fn search_key(&self) -> &[u8; 16] {
         &self.0.request.id
@@ -158,6 +159,8 @@ impl Item for ById {
     fn compare(a: &[u8; 16], b: &[u8; 16]) -> Ordering {
         a.cmp(b)
     }
+
+    fn weight(&self) {}
 }
 
 #[derive(Debug, Clone)]
@@ -166,6 +169,7 @@ struct ByAge(Arc<RememberedOutcome>);
 impl Item for ByAge {
     type SearchKey<'a> = Revision;
     type Bound = Revision;
+    type Weight = ();
 
     fn search_key(&self) -> Revision {
         self.0.revision
@@ -182,6 +186,8 @@ impl Item for ByAge {
     fn compare(a: Revision, b: Revision) -> Ordering {
         a.cmp(&b)
     }
+
+    fn weight(&self) {}
 }
 
 /// What one proposal changed: what the store writes and watchers receive.

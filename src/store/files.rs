@@ -29,6 +29,8 @@ pub(super) enum Frame {
     Whole(Vec<u8>, u32),
     /// The file ends here, between two frames.
     End,
+    /// The file ends inside the frame: the rest is not written yet, or was cut off.
+    Cut(&'static str),
     /// Not what was written.
     Damaged(&'static str),
 }
@@ -124,7 +126,7 @@ pub(super) fn write_frame(to: &mut impl Write, bytes: &[u8]) -> io::Result<u32> 
     Ok(check)
 }
 
-/// Reads the next frame. An error is the disk's; damage is [`Frame::Damaged`].
+/// Reads the next frame. An error is the disk's; damage is [`Frame::Damaged`] or [`Frame::Cut`].
 pub(super) fn read_frame(from: &mut impl Read) -> io::Result<Frame> {
     let mut header = Vec::with_capacity(FRAME_HEADER_BYTES);
     from.by_ref().take(FRAME_HEADER_BYTES as u64).read_to_end(&mut header)?;
@@ -132,7 +134,7 @@ pub(super) fn read_frame(from: &mut impl Read) -> io::Result<Frame> {
         return Ok(Frame::End);
     }
     let Some((length, length_check, check)) = split_header(&header) else {
-        return Ok(Frame::Damaged("it ends inside the header of a block"));
+        return Ok(Frame::Cut("it ends inside the header of a block"));
     };
     if crc32c::crc32c(&length) != length_check {
         return Ok(Frame::Damaged("the length of a block is not what was written"));
@@ -141,7 +143,7 @@ pub(super) fn read_frame(from: &mut impl Read) -> io::Result<Frame> {
     let mut bytes = Vec::with_capacity(length.min(FRAME_BYTES_PREALLOCATED));
     from.by_ref().take(length as u64).read_to_end(&mut bytes)?;
     if bytes.len() < length {
-        return Ok(Frame::Damaged("it ends inside a block"));
+        return Ok(Frame::Cut("it ends inside a block"));
     }
     if crc32c::crc32c(&bytes) != check {
         return Ok(Frame::Damaged("a block is not what was written"));
@@ -169,7 +171,7 @@ mod tests {
         );
         assert_eq!(read_frame(&mut &file[..0]).unwrap(), Frame::End);
         for cut in 1..file.len() {
-            assert!(matches!(read_frame(&mut &file[..cut]).unwrap(), Frame::Damaged(_)), "cut at {cut}");
+            assert!(matches!(read_frame(&mut &file[..cut]).unwrap(), Frame::Cut(_)), "cut at {cut}");
         }
         for bit in 0..file.len() * 8 {
             let mut file = file.clone();

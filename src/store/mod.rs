@@ -182,6 +182,8 @@ pub struct SnapshotFile {
     pub revision: Revision,
     /// The length of its content: of the file, if that is not encrypted.
     pub bytes: u64,
+    /// Bytes of its records before they were compressed: what writing it costs, and about what the log of them weighs.
+    pub content_bytes: u64,
     /// The state's digest.
     pub digest: u128,
 }
@@ -386,6 +388,19 @@ impl Store {
         } else {
             Err(StoreError::Damaged(format!("{} holds another state", path.display())))
         }
+    }
+
+    /// The same for a snapshot of this store that is to be sent. One that is damaged is set aside, so that the next is
+    /// built anew. Blocking.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn verify_or_reject(&self, file: &SnapshotFile) -> Result<(), StoreError> {
+        let verified = self.verify(&file.path, &file.position, file.digest).map(drop);
+        if let Err(error @ StoreError::Damaged(_)) = &verified {
+            self.inner.snapshots.reject(file, error)?;
+        }
+        verified
     }
 
     /// The history on this node's disk; see [`Self::wait_for_history`].

@@ -16,7 +16,8 @@ use todc_utils::{
 };
 
 use super::{
-    history::{History, Kind, ListRead, Operation},
+    history::{Chosen, History, Is, Kind, ListRead, Operation, Transaction},
+    stored_keys::accepted_after_the_end,
     workload::group_of,
 };
 
@@ -47,6 +48,7 @@ impl Specification for ConfigSpec {
             let next = match operation.op {
                 Kind::Get => state.clone(),
                 Kind::Create if state.is_none() => written(),
+                Kind::Upsert | Kind::Rollback => written(),
                 Kind::Put | Kind::Patch if fits(state) => written(),
                 Kind::Delete if fits(state) => None,
                 Kind::Create | Kind::Put | Kind::Patch | Kind::Delete => state.clone(),
@@ -65,6 +67,10 @@ impl Specification for ConfigSpec {
             (Kind::Create, 201) => (state.is_none(), written()),
             (Kind::Create, 409) => (state.is_some(), state.clone()),
             (Kind::Put | Kind::Patch, 200) => (fits(state), written()),
+            (Kind::Upsert, 201) => (state.is_none(), written()),
+            (Kind::Upsert, 200) => (state.is_some(), written()),
+            // A batch that was sent again may not know any more which of the two it was.
+            (Kind::Upsert, CREATED_OR_NOT) | (Kind::Rollback, 200) => (true, written()),
             // Its test found another value.
             (Kind::Patch, 409) => (state.as_ref().is_some_and(|(value, _)| !tested(value)), state.clone()),
             (Kind::Delete, 200) => (fits(state), None),
@@ -74,7 +80,16 @@ impl Specification for ConfigSpec {
                     .is_some_and(|(_, revision)| revision.is_none() || *revision != operation.expected);
                 (differs, state.clone())
             }
-            (Kind::Get | Kind::Create | Kind::Put | Kind::Patch | Kind::Delete, _) => (false, state.clone()),
+            (
+                Kind::Get
+                | Kind::Create
+                | Kind::Put
+                | Kind::Upsert
+                | Kind::Patch
+                | Kind::Delete
+                | Kind::Rollback,
+                _,
+            ) => (false, state.clone()),
         }
     }
 }
@@ -82,10 +97,13 @@ impl Specification for ConfigSpec {
 /// The recorded status of an operation whose batch was refused because of another operation.
 pub(crate) const FAILED_DEPENDENCY: u16 = 424;
 
+/// The recorded status of an upsert of a batch whose answer leaves out whether it has created the config.
+pub(crate) const CREATED_OR_NOT: u16 = 202;
+
 /// Whether the operation says nothing of the state: a refusal before a decision or of the request itself, or a read
 /// without an answer.
 fn says_nothing(operation: &Operation) -> bool {
-    matches!(operation.status, 422 | FAILED_DEPENDENCY | 429 | 503 | 507)
+    matches!(operation.status, 401 | 403 | 422 | FAILED_DEPENDENCY | 429 | 503 | 507)
         || (!operation.is_write() && operation.ret == 0)
 }
 
@@ -96,6 +114,27 @@ pub(crate) fn violations(history: &History) -> Vec<String> {
     found.extend(per_key(&operations));
     found.extend(revisions(&operations, &history.list_reads()));
     found.extend(lists(&operations, &history.list_reads()));
+    found.extend(accepted_after_the_end(&operations, &history.ends()));
+    found.extend(transactions(&history.transactions()));
+    found
+}
+
+/// Transactions by their own answers: where all configs that the conditions are about were read, these say which branch
+/// is the right one.
+pub(crate) fn transactions(transactions: &[Transaction]) -> Vec<String> {
+    let mut found = Vec::new();
+    for transaction in transactions {
+        let Some(Chosen { succeeded, found: Some(read), .. }) = &transaction.decided else { continue };
+        let configs: BTreeMap<&String, &Option<(u64, String)>> = transaction.reads.iter().zip(read).collect();
+        let holds = |(key, is): &(String, Is)| {
+            let config = configs.get(key)?;
+            Some(is.holds(config.as_ref().map(|(revision, value)| (*revision, value.as_str()))))
+        };
+        let held: Option<Vec<bool>> = transaction.conditions.iter().map(holds).collect();
+        if held.is_some_and(|held| held.iter().all(|held| *held) != *succeeded) {
+            found.push(format!("what was read chooses the other branch: {transaction:?}"));
+        }
+    }
     found
 }
 
@@ -216,10 +255,24 @@ fn wrongly_shown(
     list: &ListRead,
     writes: Option<&Vec<&Operation>>,
 ) -> Option<String> {
+    let writes = writes.map_or(&[][..], Vec::as_slice);
+    // Several, if one was rolled back to: it is right as soon as one of them is.
+    let of_value = writes.iter().filter(|o| o.value.as_deref() == Some(value));
+    let wrong: Vec<_> = of_value.map(|write| wrongly_shown_of(key, value, list, (write, writes))).collect();
+    match wrong.first() {
+        None => Some(format!("a list shows `{key}` with `{value}`, which nobody wrote")),
+        Some(_) if wrong.iter().any(Option::is_none) => None,
+        Some(first) => first.clone(),
+    }
+}
+
+fn wrongly_shown_of(
+    key: &str,
+    value: &str,
+    list: &ListRead,
+    (write, writes): (&Operation, &[&Operation]),
+) -> Option<String> {
     let at = list.state;
-    let Some(write) = writes.and_then(|all| all.iter().find(|o| o.value.as_deref() == Some(value))) else {
-        return Some(format!("a list shows `{key}` with `{value}`, which nobody wrote"));
-    };
     if write.call > list.ret {
         return Some(format!("a list shows `{key}` with `{value}` before it was written"));
     }
@@ -230,7 +283,7 @@ fn wrongly_shown(
         return Some(format!("a list at revision {at} shows `{key}` as of revision {own}"));
     }
     let own = own?;
-    let newer = writes?.iter().find(|o| {
+    let newer = writes.iter().find(|o| {
         o.ret != 0 && o.status < 300 && o.revision.is_some_and(|revision| own < revision && revision <= at)
     });
     newer.map(|newer| format!("a list at revision {at} shows `{key}` as of {own}, not as of {newer:?}"))
@@ -338,6 +391,69 @@ mod tests {
         {
             let history = [&begin[..], std::slice::from_ref(&patch)].concat();
             assert_eq!(per_key(&history).len(), wrong, "{patch:?}");
+        }
+    }
+
+    #[test]
+    fn an_upsert_that_says_the_wrong_thing_and_a_rollback_that_is_not_seen_are_found() {
+        let upsert = |status, value: &str, revision, call| Operation {
+            status,
+            ..write(Kind::Upsert, value, revision, call, call + 1)
+        };
+        let begin = write(Kind::Create, "a", 5, 1, 2);
+        for (status, wrong) in [(200, 0), (CREATED_OR_NOT, 0), (201, 1)] {
+            let history = [begin.clone(), upsert(status, "b", 7, 3)];
+            assert_eq!(per_key(&history).len(), wrong, "{status}");
+        }
+        assert_eq!(per_key(&[upsert(201, "a", 5, 1)]).len(), 0);
+        assert_eq!(per_key(&[upsert(200, "a", 5, 1)]).len(), 1);
+        let put = write(Kind::Put, "b", 7, 3, 4);
+        let back = Operation { to: Some(5), ..write(Kind::Rollback, "a", 9, 5, 6) };
+        let history = |last| [begin.clone(), put.clone(), back.clone(), last];
+        assert_eq!(per_key(&history(read("a", 9, 7, 8))).len(), 0);
+        assert_eq!(per_key(&history(read("b", 7, 7, 8))).len(), 1);
+        // A list of its revision shows the old value, and one of the revision before does not.
+        let list = |value: &str, state| ListRead {
+            definition: "d".into(),
+            group: None,
+            call: 7,
+            ret: 8,
+            state,
+            found: vec![("k".into(), value.into())],
+        };
+        let writes = [begin, put, back];
+        for (value, state, wrong) in [("a", 9, 0), ("b", 7, 0), ("a", 7, 1), ("b", 9, 1)] {
+            assert_eq!(lists(&writes, &[list(value, state)]).len(), wrong, "{value} at {state}");
+        }
+    }
+
+    #[test]
+    fn a_transaction_that_chose_what_its_reads_do_not_say_is_found() {
+        let of = |is: Is, config: Option<(u64, &str)>, succeeded| {
+            let config = config.map(|(revision, value)| (revision, value.to_owned()));
+            let found = Some(vec![Some((1, "v0".to_owned())), config]);
+            let transaction = Transaction {
+                branches: [1, 2],
+                changes: [true, false],
+                conditions: vec![("d/a".into(), Is::Present), ("d/b".into(), is)],
+                reads: vec!["d/a".into(), "d/b".into()],
+                decided: Some(Chosen { succeeded, revision: 9, found }),
+            };
+            transactions(&[transaction]).len()
+        };
+        let config = Some((7, "v1"));
+        for (is, config, succeeded) in [
+            (Is::Revision(7), config, true),
+            (Is::Revision(8), config, false),
+            (Is::Value("v1".into()), config, true),
+            (Is::Value("v2".into()), config, false),
+            (Is::Value("v2".into()), None, false),
+            (Is::Absent, None, true),
+            (Is::Absent, config, false),
+            (Is::Present, None, false),
+        ] {
+            assert_eq!(of(is.clone(), config, succeeded), 0, "{is:?}");
+            assert_eq!(of(is.clone(), config, !succeeded), 1, "{is:?}");
         }
     }
 

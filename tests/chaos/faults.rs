@@ -34,6 +34,7 @@ pub(crate) enum Fault {
     WrongClock,
     ClockJump,
     SwitchVersion,
+    RotateDataKey,
 }
 
 /// What a kind changes, or needs.
@@ -53,10 +54,12 @@ pub(crate) enum Means {
     Volumes,
     /// A second binary.
     Versions,
+    /// Encrypted data directories.
+    DataKeys,
 }
 
 /// All kinds.
-const ALL: [Fault; 24] = [
+const ALL: [Fault; 25] = [
     Fault::KillLeader,
     Fault::KillAny,
     Fault::KillAll,
@@ -81,6 +84,7 @@ const ALL: [Fault; 24] = [
     Fault::WrongClock,
     Fault::ClockJump,
     Fault::SwitchVersion,
+    Fault::RotateDataKey,
 ];
 
 /// The kinds that may last while another fault is made.
@@ -105,6 +109,7 @@ impl Fault {
             Self::WrongClock | Self::ClockJump => Means::Clock,
             Self::FullFollowers => Means::Volumes,
             Self::SwitchVersion => Means::Versions,
+            Self::RotateDataKey => Means::DataKeys,
             Self::KillLeader
             | Self::KillAny
             | Self::KillAll
@@ -148,6 +153,9 @@ impl Fault {
             Means::Clock => tools.faketime.is_none().then_some("no libfaketime"),
             Means::Volumes => (!tools.volumes).then_some("no volumes of its own (scripts/chaos.sh as root)"),
             Means::Versions => tools.old.is_none().then_some("no CONCORD_OLD_BIN"),
+            Means::DataKeys => {
+                (!tools.encrypted).then_some("the data directories are not encrypted (ENCRYPTED=1)")
+            }
         };
         let (mut kinds, mut skipped) = (Vec::new(), Vec::new());
         let asked =
@@ -202,6 +210,8 @@ pub(crate) struct Record {
     pub(crate) ended: u64,
     /// How often writes went on although both followers had less room than their reserve.
     pub(crate) done_without_room: u64,
+    /// How often every node used a new data key, and the others were taken away.
+    pub(crate) data_keys_removed: u64,
     /// Kinds that could not be made here.
     pub(crate) skipped: Vec<String>,
     /// What a fault itself showed to be wrong.

@@ -7,13 +7,18 @@
 //! | `{"begin":{…}}` | an operation on one key that is sent now |
 //! | `{"end":{…}}` | the same with its answer; a `begin` without an `end` has an unknown outcome |
 //! | `{"list":{…}}`, `{"point_in_time":{…}}` | a read that was answered |
+//! | `{"transaction_begin":{…}}`, `{"transaction_end":{…}}` | a transaction, likewise |
 //! | `{"contradiction":"…"}` | what one client saw to be wrong by itself |
 //! | `{"fault":{"at":ns,"text":"…"}}` | a fault begins or ends |
+//! | `{"key_ended":{"by":…,"end":{"at":ns,"revision":…}}}` | it was acknowledged that a credential may write no more |
 //!
-//! An operation is `{"number":7,"client":3,"key":"def/cfg","op":"get|create|put|patch|delete","value":…,"expected":…,
-//! "tested":…,"batch":…,"call":ns,"return":ns|0,"status":200,"result":…,"revision":…,"state":…}`: `return` 0 is an unknown
-//! outcome; `value` is unique per write; `result` is the value that was read; `revision` is the record's for a decided
-//! write or a read that found something. A batch is an operation on each of its keys, with the batch's number.
+//! An operation is `{"number":7,"client":3,"key":"def/cfg","op":"get|create|put|upsert|patch|delete|rollback","value":…,
+//! "expected":…,"tested":…,"to":…,"batch":…,"by":…,"call":ns,"return":ns|0,"status":200,"result":…,"revision":…,"state":…}`:
+//! `return` 0 is an unknown outcome; `value` is unique per write, but for a rollback, which writes the value of revision
+//! `to` again; `result` is the value that was read; `revision` is the record's for a decided write or a read that found
+//! something. A batch is an operation on each of its keys, with the batch's number. A transaction is a batch for each of
+//! its two branches, an operation for each read, and a line of its own that says what it rests on. `by` is
+//! the access key in whose name it was sent, and which of its texts.
 //!
 //! **Invariant:** an operation is in the file before its request is sent.
 
@@ -37,9 +42,13 @@ pub(crate) enum Kind {
     Get,
     Create,
     Put,
+    /// A put that may create.
+    Upsert,
     /// A merge patch, or a JSON patch that tests the value first.
     Patch,
     Delete,
+    /// The value of an earlier revision again.
+    Rollback,
 }
 
 /// One operation on one key.
@@ -55,8 +64,13 @@ pub(crate) struct Operation {
     pub(crate) expected: Option<u64>,
     /// The value that a JSON patch tests for.
     pub(crate) tested: Option<String>,
+    /// The revision that a rollback names.
+    pub(crate) to: Option<u64>,
     /// The number of the batch that it is a part of.
     pub(crate) batch: Option<u64>,
+    /// In whose name it was sent; none: the root key's.
+    #[serde(default)]
+    pub(crate) by: Option<String>,
     pub(crate) call: u64,
     /// 0: unknown.
     #[serde(rename = "return")]
@@ -79,7 +93,9 @@ impl Operation {
             value: None,
             expected: None,
             tested: None,
+            to: None,
             batch: None,
+            by: None,
             call,
             ret: 0,
             status: 0,
@@ -96,6 +112,59 @@ impl Operation {
     /// Whether it was acknowledged: known, and done.
     pub(crate) fn is_done(&self) -> bool {
         self.ret != 0 && (200..300).contains(&self.status)
+    }
+}
+
+/// What a condition of a transaction says of a config.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Is {
+    Absent,
+    Present,
+    Revision(u64),
+    Value(String),
+}
+
+impl Is {
+    /// Whether it holds of a config with this revision and this value.
+    pub(crate) fn holds(&self, config: Option<(u64, &str)>) -> bool {
+        match (self, config) {
+            (Self::Absent, None) | (Self::Present, Some(_)) => true,
+            (Self::Revision(expected), Some((revision, _))) => *expected == revision,
+            (Self::Value(expected), Some((_, value))) => expected == value,
+            (Self::Absent, Some(_)) | (Self::Present | Self::Revision(_) | Self::Value(_), None) => false,
+        }
+    }
+}
+
+/// A batch that is chosen by conditions, with what its answer says of both.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Transaction {
+    /// The batches of the operations of `then` and of `else`.
+    pub(crate) branches: [u64; 2],
+    /// Whether these change anything.
+    pub(crate) changes: [bool; 2],
+    /// (key, what it must be).
+    pub(crate) conditions: Vec<(String, Is)>,
+    /// The keys that both branches read.
+    pub(crate) reads: Vec<String>,
+    /// What was decided; `None` when it was refused or is unknown.
+    pub(crate) decided: Option<Chosen>,
+}
+
+/// The decision on a transaction.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Chosen {
+    pub(crate) succeeded: bool,
+    pub(crate) revision: u64,
+    /// The revision and the value of each config that was read; `None` where one is not known any more.
+    pub(crate) found: Option<Vec<Option<(u64, String)>>>,
+}
+
+impl Transaction {
+    /// The revision of the state that a decision rests on.
+    pub(crate) fn before(&self, chosen: &Chosen) -> u64 {
+        chosen.revision - u64::from(self.changes[usize::from(!chosen.succeeded)])
     }
 }
 
@@ -123,6 +192,15 @@ pub(crate) struct ListRead {
     pub(crate) found: Vec<(String, String)>,
 }
 
+/// The end of a credential's right to write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct End {
+    /// When it was acknowledged.
+    pub(crate) at: u64,
+    /// The revision of the acknowledgement, where no other credential of the same key goes on.
+    pub(crate) revision: Option<u64>,
+}
+
 /// A line of the file.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -131,8 +209,11 @@ enum Line {
     End(Operation),
     List(ListRead),
     PointInTime(PointInTimeRead),
+    TransactionBegin(Transaction),
+    TransactionEnd(Transaction),
     Contradiction(String),
     Fault { at: u64, text: String },
+    KeyEnded { by: String, end: End },
 }
 
 /// Everything that was recorded.
@@ -146,8 +227,11 @@ pub(crate) struct History {
     operations: Mutex<Vec<Operation>>,
     list_reads: Mutex<Vec<ListRead>>,
     point_in_time_reads: Mutex<Vec<PointInTimeRead>>,
+    /// By the batch of `then`.
+    transactions: Mutex<BTreeMap<u64, Transaction>>,
     /// Contradictions that one client saw by itself, as when a repeated request got another answer.
     contradictions: Mutex<Vec<String>>,
+    ends: Mutex<BTreeMap<String, End>>,
 }
 
 impl History {
@@ -161,7 +245,9 @@ impl History {
             operations: Mutex::default(),
             list_reads: Mutex::default(),
             point_in_time_reads: Mutex::default(),
+            transactions: Mutex::default(),
             contradictions: Mutex::default(),
+            ends: Mutex::default(),
         }
     }
 
@@ -188,8 +274,15 @@ impl History {
             }
             Line::List(list) => locked(&self.list_reads).push(list),
             Line::PointInTime(read) => locked(&self.point_in_time_reads).push(read),
+            Line::TransactionBegin(made) | Line::TransactionEnd(made) => {
+                drop(locked(&self.transactions).insert(made.branches[0], made));
+            }
             Line::Contradiction(text) => locked(&self.contradictions).push(text),
             Line::Fault { .. } => {}
+            // The first end counts.
+            Line::KeyEnded { by, end } => {
+                locked(&self.ends).entry(by).or_insert(end);
+            }
         }
     }
 
@@ -227,9 +320,28 @@ impl History {
         self.keep(Line::PointInTime(read));
     }
 
+    /// Notes a transaction that is about to be sent.
+    pub(crate) fn begin_transaction(&self, transaction: Transaction) {
+        self.keep(Line::TransactionBegin(transaction));
+    }
+
+    /// Notes what became of it.
+    pub(crate) fn record_transaction(&self, transaction: Transaction) {
+        self.keep(Line::TransactionEnd(transaction));
+    }
+
     pub(crate) fn record_fault(&self, text: &str) {
         eprintln!("{:>8.1} s  {text}", self.now() as f64 / 1e9);
         self.keep(Line::Fault { at: self.now(), text: text.to_owned() });
+    }
+
+    /// Notes that a credential may write no more.
+    pub(crate) fn record_end(&self, by: &str, end: End) {
+        self.keep(Line::KeyEnded { by: by.to_owned(), end });
+    }
+
+    pub(crate) fn ends(&self) -> BTreeMap<String, End> {
+        locked(&self.ends).clone()
     }
 
     pub(crate) fn contradict(&self, text: String) {
@@ -248,6 +360,11 @@ impl History {
 
     pub(crate) fn point_in_time_reads(&self) -> Vec<PointInTimeRead> {
         locked(&self.point_in_time_reads).clone()
+    }
+
+    /// All transactions, whatever is known of them.
+    pub(crate) fn transactions(&self) -> Vec<Transaction> {
+        locked(&self.transactions).values().cloned().collect()
     }
 
     pub(crate) fn contradictions(&self) -> Vec<String> {
@@ -288,6 +405,19 @@ mod tests {
             is_gone: false,
             found: Some((2, "v1".into())),
         });
+        let begun = Transaction {
+            branches: [3, 4],
+            changes: [true, false],
+            conditions: vec![("d/k".into(), Is::Revision(7)), ("d/l".into(), Is::Absent)],
+            reads: vec!["d/k".into()],
+            decided: None,
+        };
+        history.begin_transaction(begun.clone());
+        let found = Some(vec![Some((7, "v1".into()))]);
+        let decided = Some(Chosen { succeeded: true, revision: 9, found });
+        let answered = Transaction { branches: [5, 6], decided, ..begun.clone() };
+        history.begin_transaction(Transaction { decided: None, ..answered.clone() });
+        history.record_transaction(answered.clone());
         history.record_fault("KillAll");
         history.contradict("wrong".into());
         // The record is not closed in any way: what is in the file is what a killed process leaves there.
@@ -295,6 +425,7 @@ mod tests {
         assert_eq!(read.operations(), [ended.clone(), flying]);
         assert_eq!(read.point_in_time_reads()[0].found, Some((2, "v1".into())));
         assert_eq!(read.contradictions(), ["wrong"]);
+        assert_eq!(read.transactions(), [begun, answered]);
         let whole = std::fs::read(path).unwrap();
         std::fs::write(path, &whole[..whole.len() - 3]).unwrap();
         assert_eq!(History::read(path).unwrap().operations().len(), 2, "a torn last line is left out");

@@ -6,8 +6,11 @@
 //! | file | what it does |
 //! |---|---|
 //! | `workload`, `requests` | the clients: which operations they choose, how one is sent, sent again, answered |
+//! | `transactions`, `bank` | batches of the clients that rest on what they read; money that is moved by them |
 //! | `expensive` | operations of the clients that cost much: schemas, lists, dry runs |
+//! | `stored_keys` | access keys, in whose names the clients work while they are revoked, rotated, limited |
 //! | `faults`, `nemesis` | the faults: which there are and which nodes each holds; the schedule, and making them |
+//! | `data_keys` | another data key, where the data directories are encrypted |
 //! | `network`, `volumes`, `files`, `tools` | cuts between nodes, full disks, damaged files, the programs that some need |
 //! | `history` | records what the clients did, as it happens |
 //! | `check` | checks that record by itself: linearizability of each key, revisions, lists |
@@ -16,18 +19,22 @@
 //!
 //! **Invariant:** an answer that says nothing of the state proves nothing; every other answer is checked.
 
+mod bank;
 mod bitrot;
 mod check;
+mod data_keys;
 mod expensive;
 mod faults;
 pub(crate) mod files;
 mod history;
 mod nemesis;
-mod network;
+pub(crate) mod network;
 mod power;
 mod requests;
 mod service_history;
+mod stored_keys;
 pub(crate) mod tools;
+mod transactions;
 mod volumes;
 mod workload;
 
@@ -42,18 +49,22 @@ use std::{
 use futures::FutureExt;
 use serde_json::{Value, json};
 
+use concord::model::feature::LEVEL_MAX;
+
 use crate::harness::{
-    Client, Cluster, Node, Options,
+    Client, Cluster, Node, Options, check as check_that, eventually, is_encrypted,
     load::{define, definition},
     number,
     tls::Authority,
     watch::Follower,
 };
+use bank::BANK;
 use faults::{Fault, Record};
 use history::{History, Kind, Operation};
 use nemesis::{Nemesis, RESERVE_BYTES, ROOM};
 use network::Network;
 use service_history::{Answered, ServiceHistory};
+use stored_keys::{KeyAdmin, changes_after_the_end};
 use tools::Tools;
 use volumes::Volume;
 use workload::{DEFINITIONS, Shared, Worker, is_large, read_all};
@@ -80,6 +91,8 @@ struct Plan {
     only: Option<String>,
     /// Some nodes retain little of the history. Drawn from the seed: without it more of the history can be checked.
     retention: bool,
+    /// The data directories are encrypted: with `ENCRYPTED=1`, and for every third seed.
+    encrypted: bool,
 }
 
 impl Plan {
@@ -91,6 +104,7 @@ impl Plan {
             is_long,
             seed,
             retention: seed.is_multiple_of(2),
+            encrypted: is_encrypted() || (is_long && seed.is_multiple_of(3)),
             duration: Duration::from_secs(number("DURATION_S").filter(|_| is_long).unwrap_or(45)),
             history: text("HISTORY"),
             only: text("FAULTS").filter(|_| is_long),
@@ -106,22 +120,27 @@ fn text(name: &str) -> Option<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn promises_hold_under_faults() {
     let plan = Plan::read();
-    let tools = Tools::find(Network::own().is_some(), volumes::possible());
+    let tools = Tools::find(Network::own().is_some(), volumes::possible(), plan.encrypted);
     let (kinds, skipped) = Fault::possible(&tools, plan.only.as_deref());
     assert!(!kinds.is_empty(), "none of the faults that FAULTS names can be made: {skipped:?}");
     eprintln!(
-        "chaos: SEED={} for {} s, {} kinds of faults, retention: {}",
+        "chaos: SEED={} for {} s, {} kinds of faults, retention: {}, encrypted: {}",
         plan.seed,
         plan.duration.as_secs(),
         kinds.len(),
-        plan.retention
+        plan.retention,
+        tools.encrypted
     );
     for kind in &skipped {
         eprintln!("chaos: SKIPPED {kind}");
     }
     let (mut cluster, volumes) = start(&plan, &tools).await;
     let shared = Arc::new(Shared::new(plan.history.as_deref()));
-    for name in DEFINITIONS {
+    if tools.old.is_none() {
+        rise(&cluster).await;
+        shared.transactions.store(true, Ordering::Relaxed);
+    }
+    for name in DEFINITIONS.into_iter().chain([BANK]) {
         let body = json!({"config_definition_key": name, "indexes": ["group"]});
         let post = cluster.client(1).post("/api/v1/config_definition/", &body);
         post.header("idempotency-key", name).insist().await.expect(201);
@@ -180,6 +199,7 @@ async fn start(plan: &Plan, tools: &Tools) -> (Cluster, Vec<Volume>) {
         Some(_) => options.with("CONCORD_FEATURE_LEVEL_MAX", "1"),
         None => options,
     };
+    let options = if tools.encrypted { options.encrypted() } else { options };
     let host = if tools.network { Network::host } else { |_| "127.0.0.1".to_owned() };
     let mut volumes = Vec::new();
     let prepare = |root: &Path, nodes: &mut [Node]| {
@@ -204,15 +224,31 @@ async fn start(plan: &Plan, tools: &Tools) -> (Cluster, Vec<Volume>) {
     (Cluster::start_on_hosts("chaos", &options, host, prepare).await, volumes)
 }
 
+/// Waits until the cluster has the feature level of its nodes, from which on it knows transactions.
+async fn rise(cluster: &Cluster) {
+    for client in cluster.clients() {
+        eventually("the cluster has its feature level", async || {
+            let status = client.status().await?;
+            check_that(status["feature_level"] == LEVEL_MAX, || status.to_string())
+        })
+        .await;
+    }
+}
+
 /// Clients and faults for the duration of the run.
 async fn run_under_faults(plan: &Plan, kinds: &[Fault], mut nemesis: Nemesis<'_>, shared: &Arc<Shared>) {
     let workers: Vec<_> = (0..CLIENTS)
         .map(|id| {
             let (nodes, rng) = (nemesis.cluster.clients(), nemesis.rng.fork());
-            let worker = Worker { id, shared: Arc::clone(shared), nodes, rng };
+            let worker = Worker { id, shared: Arc::clone(shared), nodes, rng, credential: None };
             tokio::spawn(worker.run())
         })
         .collect();
+    // A cluster that holds back for the other version has no access keys.
+    let admin = nemesis.tools.old.is_none().then(|| {
+        let (shared, nodes, rng) = (Arc::clone(shared), nemesis.cluster.clients(), nemesis.rng.fork());
+        tokio::spawn(async move { KeyAdmin { shared: &shared, nodes, rng }.run().await })
+    });
     let count = usize::try_from(plan.duration.as_secs() / PERIOD.as_secs()).expect("a run is short").max(10);
     let count = if plan.is_long { count.max(kinds.len()) } else { count };
     let begin = Instant::now();
@@ -228,6 +264,9 @@ async fn run_under_faults(plan: &Plan, kinds: &[Fault], mut nemesis: Nemesis<'_>
     shared.stop.store(true, Ordering::Relaxed);
     for worker in workers {
         worker.await.expect("no client panics");
+    }
+    if let Some(admin) = admin {
+        admin.await.expect("no client panics");
     }
 }
 
@@ -336,7 +375,10 @@ async fn check_service_history(
     let mut histories = Vec::new();
     for client in &clients {
         match ServiceHistory::read_from(client, &keys).await {
-            Ok(history) => histories.push(history),
+            Ok(history) => {
+                found.extend(changes_after_the_end(&history.newest_by, &shared.history.ends()));
+                histories.push(history);
+            }
             Err(why) => found.push(format!("{}: {why}", client.base)),
         }
     }
@@ -351,10 +393,10 @@ async fn check_service_history(
     }
     let seen = &shared.history;
     let (operations, list_reads) = (seen.operations(), seen.list_reads());
-    let point_in_time_reads = seen.point_in_time_reads();
+    let (point_in_time_reads, transactions) = (seen.point_in_time_reads(), seen.transactions());
     found.extend(service_history::violations(
         history,
-        &Answered { operations, list_reads, point_in_time_reads },
+        &Answered { operations, list_reads, point_in_time_reads, transactions },
     ));
     for events in received {
         found.extend(service_history::watched(history, from, &events));
@@ -408,6 +450,11 @@ fn summary(plan: &Plan, shared: &Shared, record: &Record, violations: &[String])
     acknowledged.sort_unstable();
     let done = |of: &dyn Fn(&Operation) -> bool| operations.iter().filter(|o| o.is_done() && of(o)).count();
     let batches: BTreeSet<u64> = operations.iter().filter(|o| o.is_done()).filter_map(|o| o.batch).collect();
+    let transactions = shared.history.transactions();
+    let chose = |branch: bool| {
+        let chosen = transactions.iter().filter_map(|made| made.decided.as_ref());
+        chosen.filter(|chosen| chosen.succeeded == branch).count()
+    };
     let seconds = |ns: u64| ns as f64 / 1e9;
     let worst = acknowledged.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0);
     let mut recoveries: Vec<f64> = record
@@ -423,10 +470,16 @@ fn summary(plan: &Plan, shared: &Shared, record: &Record, violations: &[String])
         "acknowledged_writes": acknowledged.len(),
         "patches": done(&|o| o.op == Kind::Patch),
         "batches": batches.len(),
+        "transactions": {"sent": transactions.len(), "then": chose(true), "else": chose(false)},
+        "upserts": done(&|o| o.op == Kind::Upsert),
+        "rollbacks": done(&|o| o.op == Kind::Rollback),
+        "transfers": done(&|o| o.op == Kind::Put && o.key.starts_with(BANK)) / 2,
         "schema_changes": shared.schemas.load(Ordering::Relaxed),
         "large_writes": done(&|o| o.is_write() && o.value.as_deref().is_some_and(is_large)),
         "expensive": shared.expensive.counts(),
+        "stored_keys": shared.stored_keys.summary(&shared.history),
         "retention": plan.retention,
+        "data_keys_removed": record.data_keys_removed,
         "point_in_time_reads": shared.history.point_in_time_reads().len(),
         "unknown": operations.iter().filter(|o| o.ret == 0).count(),
         "keys": shared.keys().len(),

@@ -114,6 +114,7 @@ impl Nemesis<'_> {
             Fault::PauseLeader => self.pause(true, lasting).await,
             Fault::PauseAny => self.pause(false, lasting).await,
             Fault::FullDisk => self.full_disk().await,
+            Fault::RotateDataKey => self.rotate_data_key().await,
             Fault::SyncError => self.sync_error().await,
             Fault::KillAny
             | Fault::Isolate
@@ -180,7 +181,9 @@ impl Nemesis<'_> {
                 let sign = if self.rng.bool() { 1 } else { -1 };
                 (self.wrong_clock(id, offset * sign).await, Vec::new())
             }
-            Means::Routes | Means::Processes | Means::Versions => self.cut(fault, id, &others),
+            Means::Routes | Means::Processes | Means::Versions | Means::DataKeys => {
+                self.cut(fault, id, &others)
+            }
         };
         let process = match fault.means() {
             Means::Strace => Some(holds.first().copied().unwrap_or(id)),
@@ -189,7 +192,8 @@ impl Nemesis<'_> {
             | Means::Filters
             | Means::Clock
             | Means::Volumes
-            | Means::Versions => None,
+            | Means::Versions
+            | Means::DataKeys => None,
         };
         self.in_force.push(InForce { fault, process, holds: holds.into_iter().collect(), lasting });
     }
@@ -245,7 +249,7 @@ impl Nemesis<'_> {
     }
 
     /// SIGKILL. It ends what was done to the process, and before: a process can't end while a call of it is delayed.
-    fn kill(&mut self, id: u64) {
+    pub(super) fn kill(&mut self, id: u64) {
         while let Some(place) = self.in_force.iter().position(|fault| fault.process == Some(id)) {
             let ended = self.in_force.remove(place);
             self.finish(ended);
@@ -254,7 +258,7 @@ impl Nemesis<'_> {
     }
 
     /// Starts a node that was ended. It need not get to listen while a fault holds it that may end it.
-    async fn start(&mut self, id: u64) {
+    pub(super) async fn start(&mut self, id: u64) {
         if self.may_end(id) {
             self.cluster.node(id).launch();
         } else {
@@ -368,7 +372,7 @@ impl Nemesis<'_> {
     }
 
     /// The leader that the nodes name, or a random node; one that runs, although a fault in force may have ended others.
-    async fn victim(&mut self, leader: bool) -> u64 {
+    pub(super) async fn victim(&mut self, leader: bool) -> u64 {
         let id = self.leader_or_any(leader).await;
         if self.cluster.node(id).runs() {
             return id;

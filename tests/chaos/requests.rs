@@ -66,9 +66,11 @@ impl Worker {
     /// A decided write that is repeated with its idempotency key must be answered the same.
     async fn compare(&mut self, make: &impl Fn(&Client) -> Call, first: &Answer) {
         let Ok(second) = self.send(make).await else { return };
-        let compared =
-            |answer: &Answer| (answer.status, answer.headers.get("etag").cloned(), batch_of(answer));
-        if compared(first) != compared(&second) && !matches!(second.status, 429 | 503 | 507) {
+        let compared = |answer: &Answer| {
+            let of_transaction = answer.body["data"]["succeeded"].clone();
+            (answer.status, answer.headers.get("etag").cloned(), batch_of(answer), of_transaction)
+        };
+        if compared(first) != compared(&second) && !matches!(second.status, 401 | 403 | 429 | 503 | 507) {
             self.shared
                 .history
                 .contradict(format!("a repeated request got another answer: {first:?} {second:?}"));
@@ -107,7 +109,7 @@ impl Worker {
 }
 
 /// The revision of a batch that was done.
-fn batch_of(answer: &Answer) -> Option<u64> {
+pub(super) fn batch_of(answer: &Answer) -> Option<u64> {
     answer.body["data"]["revision"].as_u64()
 }
 
@@ -133,6 +135,8 @@ pub(super) fn request(node: &Client, operation: &Operation) -> Call {
         Kind::Get => node.get(&path),
         Kind::Create => node.post(&config(of, ""), &json!({"config_key": key, "data": data()})),
         Kind::Put => node.put(&path, &json!({"data": data()})),
+        Kind::Upsert => node.put(&path, &json!({"data": data()})).query(&[("upsert", "true")]),
+        Kind::Rollback => node.post(&format!("{path}/rollback"), &json!({"revision": operation.to})),
         Kind::Patch => {
             let kind = if operation.tested.is_some() { "json-patch" } else { "merge-patch" };
             let call = node.call(Method::PATCH, &path);
@@ -141,20 +145,27 @@ pub(super) fn request(node: &Client, operation: &Operation) -> Call {
         Kind::Delete => node.delete(&path),
     };
     match operation.expected {
+        // Any of a list: no config has the revision of the first definition.
+        Some(expected) if operation.call.is_multiple_of(2) => {
+            call.header("if-match", &format!("\"1\", \"{expected}\""))
+        }
         Some(expected) => call.header("if-match", &format!("\"{expected}\"")),
         None => call,
     }
 }
 
 /// An operation as one of a batch.
-fn step(operation: &Operation) -> Value {
+pub(super) fn step(operation: &Operation) -> Value {
     let (of, key) = operation.key.split_once('/').expect("keys are def/cfg");
     let data = || data(operation.value.as_deref().expect("writes have a value"));
     let (op, more) = match operation.op {
         Kind::Create => ("create_config", json!({"data": data()})),
         Kind::Put => ("put_config", json!({"data": data()})),
+        Kind::Upsert => ("put_config", json!({"data": data(), "upsert": true})),
         Kind::Patch => ("patch_config", json!({"patch": patch(operation)})),
-        Kind::Get | Kind::Delete => ("delete_config", json!({})),
+        Kind::Delete => ("delete_config", json!({})),
+        Kind::Rollback => ("rollback_config", json!({"revision": operation.to})),
+        Kind::Get => ("get_config", json!({})),
     };
     let mut step = json!({"op": op, "config_definition_key": of, "config_key": key});
     let members = step.as_object_mut().expect("it is an object");
@@ -165,7 +176,7 @@ fn step(operation: &Operation) -> Value {
     step
 }
 
-fn header(answer: &Answer, name: &str) -> Option<u64> {
+pub(super) fn header(answer: &Answer, name: &str) -> Option<u64> {
     answer.headers.get(name)?.to_str().ok()?.trim_matches('"').parse().ok()
 }
 

@@ -3,14 +3,15 @@
 //! The history of every config, read from each node at the end of a run, says what existed at every revision. Each
 //! answer that names its revision is compared with it: reads, lists, point-in-time reads. A write is in the history
 //! once when it was acknowledged, at most once when its outcome is unknown, and never when it was refused; a batch is
-//! there as a whole at one revision; a watch received exactly these changes; no config breaks the schema of its time.
+//! there as a whole at one revision; a transaction rests on the state just before it; a watch received exactly these changes; no config breaks the schema of its time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
 use super::{
-    history::{Kind, ListRead, Operation, PointInTimeRead},
+    bank::{self, BANK},
+    history::{Is, Kind, ListRead, Operation, PointInTimeRead, Transaction},
     workload::{DEFINITIONS, group_of, is_odd},
 };
 use crate::harness::{Client, load::definition};
@@ -26,6 +27,8 @@ pub(crate) struct ServiceHistory {
     strict: BTreeMap<String, BTreeMap<u64, bool>>,
     /// The node that was asked retains what came after this revision.
     pub(crate) compaction_revision: u64,
+    /// The newest change of each author, of those that the node retains.
+    pub(crate) newest_by: BTreeMap<String, u64>,
 }
 
 /// All items of a history, newest first, and the compaction revision; the error says what is wrong with it.
@@ -52,6 +55,11 @@ async fn items(client: &Client, path: &str) -> Result<(Vec<Value>, u64), String>
             None => return Ok((items, compacted)),
         }
     }
+}
+
+/// Whether the configs of a definition are in the histories.
+fn is_checked(definition: &str) -> bool {
+    DEFINITIONS.contains(&definition) || definition == BANK
 }
 
 /// Whether a definition's schema forbids odd values.
@@ -87,6 +95,7 @@ impl ServiceHistory {
             for item in items {
                 let revision = item["revision"].as_u64().expect("an item has a revision");
                 history.add(key, revision, value_of(&item["data"]))?;
+                history.note_author(&item, revision);
             }
         }
         for key in DEFINITIONS {
@@ -96,9 +105,15 @@ impl ServiceHistory {
                 let revision = item["revision"].as_u64().expect("an item has a revision");
                 let strict = is_strict(&item["data"]);
                 history.strict.entry(key.to_owned()).or_default().insert(revision, strict);
+                history.note_author(&item, revision);
             }
         }
         Ok(history)
+    }
+
+    fn note_author(&mut self, item: &Value, revision: u64) {
+        let newest = self.newest_by.entry(item["by"].as_str().unwrap_or_default().to_owned()).or_default();
+        *newest = revision.max(*newest);
     }
 
     /// What a follower received of the configs and the schemas.
@@ -108,13 +123,13 @@ impl ServiceHistory {
             for change in changes.as_array().into_iter().flatten() {
                 let text = |name: &str| change[name].as_str().unwrap_or_default();
                 let of = text("config_definition_key");
-                if !DEFINITIONS.contains(&of) {
+                if !is_checked(of) {
                     continue;
                 }
                 if text("type").starts_with("config_") {
                     let key = format!("{of}/{}", text("config_key"));
                     history.configs.entry(key).or_default().insert(*revision, value_of(&change["data"]));
-                } else {
+                } else if of != BANK {
                     history.strict.entry(of.to_owned()).or_default().insert(*revision, is_strict(change));
                 }
             }
@@ -127,6 +142,8 @@ impl ServiceHistory {
         replace_past(&mut self.configs, upto, &past.configs);
         replace_past(&mut self.strict, upto, &past.strict);
         self.compaction_revision = upto;
+        // Nodes that retain more know more authors; they are compared before.
+        self.newest_by.clear();
         self
     }
 
@@ -158,6 +175,7 @@ pub(crate) struct Answered {
     pub(crate) operations: Vec<Operation>,
     pub(crate) list_reads: Vec<ListRead>,
     pub(crate) point_in_time_reads: Vec<PointInTimeRead>,
+    pub(crate) transactions: Vec<Transaction>,
 }
 
 /// All contradictions between the history and the answers, in words.
@@ -165,6 +183,8 @@ pub(crate) fn violations(history: &ServiceHistory, answered: &Answered) -> Vec<S
     let mut found = writes(history, &answered.operations);
     found.extend(deletes(history, &answered.operations));
     found.extend(batches(history, &answered.operations));
+    found.extend(transactions(history, answered));
+    found.extend(bank::violations(&history.configs));
     found.extend(reads(history, answered));
     found.extend(lists(history, &answered.list_reads));
     found.extend(schemas(history));
@@ -179,19 +199,20 @@ fn writes(history: &ServiceHistory, operations: &[Operation]) -> Vec<String> {
             places.entry((key, value)).or_default().push(*revision);
         }
     }
-    let mut found = Vec::new();
+    // Several of one value where a rollback has written it again.
+    let mut of_value: BTreeMap<(&str, &str), Vec<&Operation>> = BTreeMap::new();
     for operation in operations.iter().filter(|o| o.is_write()) {
         let Some(value) = &operation.value else { continue };
-        let at = places.remove(&(&operation.key, value)).unwrap_or_default();
-        let right = if operation.is_done() {
-            at.len() == 1 && operation.revision == Some(at[0])
-        } else if operation.ret == 0 {
-            at.len() <= 1
-        } else {
-            at.is_empty()
-        };
-        if !right {
-            found.push(format!("the history has it at {at:?}: {operation:?}"));
+        of_value.entry((&operation.key, value)).or_default().push(operation);
+    }
+    let mut found = Vec::new();
+    for (of, operations) in of_value {
+        let at = places.remove(&of).unwrap_or_default();
+        let done: Vec<Option<u64>> = operations.iter().filter(|o| o.is_done()).map(|o| o.revision).collect();
+        let unknown = operations.iter().filter(|o| o.ret == 0).count();
+        let is_there = done.iter().all(|own| own.is_some_and(|own| at.contains(&own)));
+        if !is_there || at.len() < done.len() || at.len() > done.len() + unknown {
+            found.push(format!("the history has it at {at:?}: {operations:?}"));
         }
     }
     found.extend(
@@ -229,6 +250,10 @@ fn batches(history: &ServiceHistory, operations: &[Operation]) -> Vec<String> {
         }
     }
     let place = |operation: &Operation| {
+        // The value of a rollback is that of another operation, too.
+        if operation.op == Kind::Rollback {
+            return None;
+        }
         let all = history.configs.get(&operation.key)?;
         let (revision, _) = all.iter().find(|(_, value)| value.is_some() && **value == operation.value)?;
         Some(*revision)
@@ -245,6 +270,63 @@ fn batches(history: &ServiceHistory, operations: &[Operation]) -> Vec<String> {
                 "of batch {number} {count} of {} operations were done at revision {revision}: {members:?}",
                 members.len()
             ));
+        }
+    }
+    found
+}
+
+/// Each transaction rests on the state just before it: there its conditions hold as it says, and there is what it has
+/// read. Of one whose outcome is unknown the branch that is there must be the one that the conditions choose, and one that
+/// was refused is not there.
+fn transactions(history: &ServiceHistory, answered: &Answered) -> Vec<String> {
+    let mut first: BTreeMap<u64, &Operation> = BTreeMap::new();
+    for operation in answered.operations.iter().filter(|o| o.op != Kind::Rollback && o.value.is_some()) {
+        if let Some(batch) = operation.batch {
+            first.entry(batch).or_insert(operation);
+        }
+    }
+    // The revision at which a branch was carried out.
+    let place = |batch: u64| {
+        let operation = first.get(&batch)?;
+        let all = history.configs.get(&operation.key)?;
+        all.iter().find(|(_, value)| value.is_some() && **value == operation.value).map(|(at, _)| *at)
+    };
+    let mut found = Vec::new();
+    for transaction in &answered.transactions {
+        let hold_at = |at: u64| {
+            let holds = |(key, is): &(String, Is)| is.holds(history.at(key, at));
+            transaction.conditions.iter().all(holds)
+        };
+        let places = transaction.branches.map(place);
+        let Some(chosen) = &transaction.decided else {
+            let right = match places {
+                [None, None] => true,
+                [Some(_), Some(_)] => false,
+                [Some(at), None] => hold_at(at - 1),
+                [None, Some(at)] => !hold_at(at - 1),
+            };
+            if !right {
+                found.push(format!("a transaction was done at {places:?} that must not be: {transaction:?}"));
+            }
+            continue;
+        };
+        let before = transaction.before(chosen);
+        if hold_at(before) != chosen.succeeded {
+            found.push(format!("the conditions choose the other branch at {before}: {transaction:?}"));
+        }
+        for (key, read) in transaction.reads.iter().zip(chosen.found.iter().flatten()) {
+            let read = read.as_ref().map(|(revision, value)| (*revision, value.as_str()));
+            if history.at(key, before) != read {
+                found.push(format!(
+                    "at {before} there was {:?} of `{key}`: {transaction:?}",
+                    history.at(key, before)
+                ));
+            }
+        }
+        let own = usize::from(!chosen.succeeded);
+        let is_there = !transaction.changes[own] || places[own] == Some(chosen.revision);
+        if !is_there || places[1 - own].is_some() {
+            found.push(format!("the branches are at {places:?}: {transaction:?}"));
         }
     }
     found
@@ -332,7 +414,7 @@ pub(crate) fn watched(history: &ServiceHistory, from: u64, events: &[(u64, Value
         for change in changes.as_array().into_iter().flatten() {
             let text = |name: &str| change[name].as_str().unwrap_or_default();
             let of = text("config_definition_key");
-            if !DEFINITIONS.contains(&of) || !text("type").starts_with("config_") {
+            if !is_checked(of) || !text("type").starts_with("config_") {
                 continue;
             }
             let key = format!("{of}/{}", text("config_key"));

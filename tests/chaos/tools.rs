@@ -21,17 +21,22 @@ pub(super) struct Tools {
     pub(super) volumes: bool,
     /// The binary of the previous version.
     pub(super) old: Option<PathBuf>,
+    /// The data directories are encrypted.
+    pub(super) encrypted: bool,
 }
 
 impl Tools {
-    pub(super) fn find(network: bool, volumes: bool) -> Self {
+    pub(super) fn find(network: bool, volumes: bool, encrypted: bool) -> Self {
+        let old = std::env::var_os("CONCORD_OLD_BIN").map(PathBuf::from).filter(|path| path.exists());
         Self {
             strace: strace_works(),
             faketime: clock::library(),
             network,
             iptables: network && works("iptables", &["-F", "INPUT"]),
             volumes,
-            old: std::env::var_os("CONCORD_OLD_BIN").map(PathBuf::from).filter(|path| path.exists()),
+            // The other version can't read what is encrypted.
+            encrypted: encrypted && old.is_none(),
+            old,
         }
     }
 }

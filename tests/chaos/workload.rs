@@ -15,9 +15,11 @@ use std::{
 use serde_json::{Value, json};
 
 use super::{
+    bank::Bank,
     expensive::Expensive,
     history::{History, Kind, ListRead, Operation, PointInTimeRead},
     requests::{complete, record_of, request},
+    stored_keys::{Credential, StoredKeys},
 };
 use crate::harness::{Answer, Client, load::definition};
 
@@ -57,6 +59,10 @@ pub(crate) struct Shared {
     /// Accepted changes of the strict schema.
     pub(crate) schemas: AtomicU64,
     pub(crate) expensive: Expensive,
+    /// Whether all nodes know transactions.
+    pub(crate) transactions: AtomicBool,
+    pub(super) bank: Bank,
+    pub(crate) stored_keys: StoredKeys,
 }
 
 impl Shared {
@@ -74,6 +80,9 @@ impl Shared {
             acknowledged: Mutex::default(),
             schemas: AtomicU64::new(0),
             expensive: Expensive::default(),
+            transactions: AtomicBool::new(false),
+            bank: Bank::default(),
+            stored_keys: StoredKeys::default(),
         }
     }
 
@@ -134,6 +143,8 @@ pub(crate) struct Worker {
     pub(crate) shared: Arc<Shared>,
     pub(crate) nodes: Vec<Client>,
     pub(crate) rng: fastrand::Rng,
+    /// In whose name the operation is made; none: the root key's.
+    pub(crate) credential: Option<Credential>,
 }
 
 impl Worker {
@@ -149,20 +160,32 @@ impl Worker {
     }
 
     async fn step(&mut self) {
+        self.credential = self.shared.stored_keys.draw(&mut self.rng);
         let definition = self.rng.usize(..DEFINITIONS.len());
         let guards = [Guard::Nothing, Guard::Revision, Guard::Value];
         let guard = guards[self.rng.usize(..guards.len())];
         if self.rng.u8(..100) == 0 {
             return self.expensive().await;
         }
-        match self.rng.u8(..100) {
+        let draw = self.rng.u8(..100);
+        if draw >= 86 {
+            return self.step_on_all(definition, draw).await;
+        }
+        match draw {
             0..32 => self.on_key(definition, Kind::Get, Guard::Nothing).await,
             32..44 => self.on_key(definition, Kind::Create, Guard::Nothing).await,
+            newer @ 44..56 if self.has_transactions() => self.step_of_level_2(definition, newer - 44).await,
             44..65 => self.on_key(definition, Kind::Put, guard).await,
             65..76 => self.on_key(definition, Kind::Patch, guard).await,
             76..81 => self.on_key(definition, Kind::Delete, Guard::Nothing).await,
-            81..86 => self.batch().await,
-            grouped @ 86..93 => self.read_list(definition, grouped > 88).await,
+            _ => self.batch().await,
+        }
+    }
+
+    /// What is about all configs of a definition.
+    async fn step_on_all(&mut self, definition: usize, draw: u8) {
+        match draw {
+            0..93 => self.read_list(definition, draw > 88).await,
             93..96 => self.read_point_in_time(definition).await,
             96 => self.reindex(definition).await,
             97..99 => self.change_schema().await,
@@ -170,9 +193,26 @@ impl Worker {
         }
     }
 
+    /// What a node of the level before does not know.
+    async fn step_of_level_2(&mut self, definition: usize, draw: u8) {
+        match draw {
+            0..6 => self.transaction().await,
+            6..9 => self.transfer().await,
+            _ => self.on_key(definition, Kind::Upsert, Guard::Nothing).await,
+        }
+    }
+
+    fn has_transactions(&self) -> bool {
+        self.shared.transactions.load(Ordering::Relaxed)
+    }
+
     pub(super) fn node(&mut self) -> Client {
         let place = self.rng.usize(..self.nodes.len());
-        self.nodes[place].clone()
+        let node = self.nodes[place].clone();
+        match &self.credential {
+            Some(credential) => credential.on(node),
+            None => node,
+        }
     }
 
     /// The next key of a slot of a definition, and whether this is its last operation.
@@ -185,10 +225,22 @@ impl Worker {
 
     /// An operation that is about to be sent, with a value of its own when it writes one.
     pub(super) fn operation(&self, key: String, op: Kind, guard: Guard, batch: Option<u64>) -> Operation {
+        let mut operation = self.make(key, op, guard, batch);
+        self.shared.history.begin(&mut operation);
+        operation
+    }
+
+    /// An operation of a batch, which is not recorded yet.
+    pub(super) fn draft(&self, key: String, op: Kind, guard: Guard, batch: u64) -> Operation {
+        self.make(key, op, guard, Some(batch))
+    }
+
+    fn make(&self, key: String, op: Kind, guard: Guard, batch: Option<u64>) -> Operation {
         let seen = self.shared.seen(&key).filter(|_| guard != Guard::Nothing);
+        let by = self.credential.as_ref().map(Credential::name);
         let mut operation =
-            Operation { batch, ..Operation::new(self.id, key, op, self.shared.history.now()) };
-        if matches!(op, Kind::Create | Kind::Put | Kind::Patch) {
+            Operation { batch, by, ..Operation::new(self.id, key, op, self.shared.history.now()) };
+        if matches!(op, Kind::Create | Kind::Put | Kind::Upsert | Kind::Patch) {
             operation.value = Some(format!("v{}", self.shared.number()));
         }
         match (guard, seen) {
@@ -196,7 +248,6 @@ impl Worker {
             (Guard::Value, Some((_, value))) if op == Kind::Patch => operation.tested = Some(value),
             _ => {}
         }
-        self.shared.history.begin(&mut operation);
         operation
     }
 
@@ -209,7 +260,7 @@ impl Worker {
         let mut operation = self.operation(key, op, guard, None);
         let with_key = op != Kind::Get && self.rng.u8(..100) < 40;
         let asked = operation.clone();
-        let remembered = matches!(op, Kind::Create | Kind::Put | Kind::Delete);
+        let remembered = matches!(op, Kind::Create | Kind::Put | Kind::Upsert | Kind::Delete);
         let answer = self.decided(|node| request(node, &asked), with_key, remembered).await;
         if let Some(answer) = answer {
             complete(&mut operation, &answer, self.shared.history.now());
@@ -259,7 +310,7 @@ impl Worker {
             200 => record_of(&answer),
             // Whether it is retained is checked at the end.
             404 | 410 => None,
-            429 | 503 | 504 => return,
+            401 | 403 | 429 | 503 | 504 => return,
             // The revision is applied.
             _ => return self.shared.history.contradict(format!("a point-in-time read: {answer:?}")),
         };

@@ -9,7 +9,7 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Cluster, Node, check, eventually,
+    Cluster, Node, Options, check, eventually,
     load::{Load, config, define, everything, set},
 };
 
@@ -259,4 +259,73 @@ async fn an_encrypted_backup_is_restored_by_whom_it_is_for_and_from_whom_it_must
     })
     .await;
     assert_eq!(everything(&client, "secrets").await.len(), 30);
+}
+
+#[tokio::test]
+async fn what_a_node_hands_out_is_encrypted_and_signed_where_its_settings_say_so() {
+    let made = |kind: &str, out: &Path| shown(&concord(&["keygen", kind, "--out", out.to_str().unwrap()]));
+    let text = |shown: &Value, name: &str| shown[name].as_str().unwrap().to_owned();
+    let mut named = None;
+    let cluster = Cluster::start_prepared("sealing-node", &Options::default(), |root, nodes| {
+        let recipient = text(&made("identity", &root.join("identity")), "recipient");
+        let signer = text(&made("signing", &root.join("signing")), "signer");
+        for node in nodes.iter_mut().skip(1) {
+            let file = root.join("signing").to_str().unwrap().to_owned();
+            node.settings.insert("CONCORD_BACKUP_RECIPIENTS".into(), recipient.clone());
+            node.settings.insert("CONCORD_BACKUP_SIGNING_KEY_FILE".into(), file);
+        }
+        named = Some((recipient, signer));
+    })
+    .await;
+    let (recipient, signer) = named.expect("it was prepared");
+    define(&cluster.client(1), "secrets").await;
+    // More than one piece of what is encrypted at a time.
+    for n in 0..12 {
+        let data = json!({"text": format!("a-telling-value-{n}").repeat(4000)});
+        set(&cluster.client(1), "secrets", &format!("k{n}"), &data).await;
+    }
+    let at = |name: &str| cluster.root().join(name).to_str().unwrap().to_owned();
+    let key = cluster.nodes[0].settings["CONCORD_API_KEY"].clone();
+    let back_up = async |node: usize, more: &[&str]| {
+        let (url, file) = (format!("http://{}", cluster.nodes[node].api_addr()), at("taken"));
+        let plain = ["backup", "--url", &url, "--api-key", &key, "--out", &file];
+        command(plain.iter().chain(more).map(|argument| (*argument).to_owned()).collect()).await
+    };
+    // A node without the settings hands out a backup in clear, as ever, which is refused where a signer is named.
+    let plain = shown(&back_up(0, &[]).await);
+    let refused = back_up(0, &["--signer", &signer]).await;
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+
+    let answer = cluster.client(2).get("/api/v1/cluster/backup").open().await.expect("an answer");
+    let bytes = answer.bytes().await.expect("all of it");
+    assert!(bytes.starts_with(b"CONCBKUP"), "no caller gets it in clear");
+    assert!(!bytes.windows(15).any(|part| part == b"a-telling-value"));
+
+    // It is stored as it comes. Whoever has the identity reads all of it, the others its signature.
+    let (identity, signing) = (at("identity"), at("signing"));
+    assert_eq!(shown(&back_up(1, &["--signer", &signer]).await), json!({"signer": signer}));
+    let read = shown(&back_up(2, &["--identity", &identity, "--signer", &signer]).await);
+    assert_eq!((&read["digest"], &read["signer"]), (&plain["digest"], &json!(signer)));
+    let stranger = text(&made("signing", &cluster.root().join("strange")), "signer");
+    let refused = back_up(1, &["--signer", &stranger]).await;
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("signed by"), "{refused:?}");
+    // Two envelopes, one in the other, would be read by nobody who expects one.
+    let twice = back_up(1, &["--recipient", &recipient, "--signing-key", &signing]).await;
+    assert!(String::from_utf8_lossy(&twice.stderr).contains("encrypts backups itself"), "{twice:?}");
+
+    let (taken, directory) = (at("taken"), at("restored"));
+    let restored = shown(&concord(&[
+        "restore",
+        "--from",
+        &taken,
+        "--data-dir",
+        &directory,
+        "--member",
+        "1=a:1@b:2",
+        "--identity",
+        &identity,
+        "--signer",
+        &signer,
+    ]));
+    assert_eq!(restored["digest"], plain["digest"]);
 }

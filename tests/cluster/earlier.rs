@@ -166,7 +166,9 @@ async fn a_list_at_an_earlier_revision_is_the_one_that_was_taken_then() {
     }
     cluster.node(away).start().await;
     cluster.ready().await;
-    for list in taken.iter().rev().step_by(10) {
+    // A short run asks some of them: each is a page that another node makes.
+    let step = if count > 150 { 1 } else { 10 };
+    for list in taken.iter().rev().step_by(step) {
         list.is_the_same(&cluster.client(away), "after it was given a snapshot").await;
     }
     cluster.kill_all();

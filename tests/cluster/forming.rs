@@ -1,10 +1,11 @@
 //! A cluster's beginning, its status, and what a node says before it belongs to one.
 
+use futures::future::join_all;
 use http::Method;
 use serde_json::json;
 
 use crate::harness::{
-    Cluster, check, eventually,
+    Cluster, Node, check, eventually,
     load::{config, define},
 };
 
@@ -45,6 +46,75 @@ async fn forming_needs_the_key_and_may_be_repeated() {
     let after = first.status().await.unwrap();
     assert_eq!(before["cluster_id"], after["cluster_id"]);
     first.get("/api/v1/config_definition/kept").insist().await.expect(200);
+}
+
+#[tokio::test]
+async fn calls_that_form_the_same_cluster_at_once_both_find_it_formed() {
+    let cluster = Cluster::start_unformed("forming-twice").await;
+    let (first, members) = (cluster.client(1), cluster.members());
+    let form = async || first.post("/api/v1/cluster/init", &members).attempt().await.unwrap();
+    let (one, other) = tokio::join!(form(), form());
+    assert_eq!((one.status / 100, other.status / 100), (2, 2), "{one:?}\n{other:?}");
+    cluster.ready().await;
+}
+
+/// Each node of the cluster is to form it.
+fn tell_to_form(cluster: &mut Cluster) {
+    let named = |node: &Node| format!("{}={}@{}", node.id, node.api_addr(), node.peer_addr());
+    let peers = cluster.nodes.iter().map(named).collect::<Vec<_>>().join(",");
+    for node in &mut cluster.nodes {
+        node.settings.insert("CONCORD_PEERS".into(), peers.clone());
+        node.settings.insert("CONCORD_FORM".into(), "true".into());
+    }
+}
+
+#[tokio::test]
+async fn nodes_that_are_told_to_form_their_cluster_without_hands() {
+    let mut cluster = Cluster::start_unformed("by-themselves").await;
+    cluster.kill_all();
+    tell_to_form(&mut cluster);
+    // The one that forms it comes first, and waits for the last.
+    for id in [1, 2] {
+        cluster.node(id).start().await;
+    }
+    let told = "the cluster is not formed yet: node 3 at";
+    eventually("node 1 waits", async || check(cluster.nodes[0].tail(20).contains(told), || cluster.tails(5)))
+        .await;
+    cluster.node(3).start().await;
+    cluster.ready().await;
+    define(&cluster.client(2), "kept").await;
+    let before = cluster.client(1).status().await.unwrap();
+    assert_eq!(before["members"].as_array().map(Vec::len), Some(3), "{before}");
+    // Nothing is formed a second time.
+    for id in 1..=3 {
+        assert!(cluster.node(id).stop().await.success());
+        cluster.node(id).start().await;
+        cluster.ready().await;
+    }
+    assert_eq!(cluster.client(1).status().await.unwrap()["cluster_id"], before["cluster_id"]);
+    cluster.client(1).get("/api/v1/config_definition/kept").insist().await.expect(200);
+}
+
+#[tokio::test]
+async fn a_member_that_has_lost_its_disk_does_not_begin_again_under_its_id() {
+    let mut cluster = Cluster::start("lost-disk").await;
+    define(&cluster.client(1), "kept").await;
+    let before = cluster.client(2).status().await.unwrap();
+    cluster.kill_all();
+    tell_to_form(&mut cluster);
+    std::fs::remove_dir_all(&cluster.node(1).directory).unwrap();
+    // All at once: node 1 asks while the others read their logs.
+    join_all(cluster.nodes.iter_mut().map(Node::start)).await;
+    cluster.ready_on(&[2, 3]).await;
+    let told = "belongs to a cluster that is formed already";
+    eventually("node 1 is told", async || {
+        check(cluster.nodes[0].tail(20).contains(told), || cluster.tails(5))
+    })
+    .await;
+    cluster.client(1).bare(Method::GET, "/readyz").attempt().await.unwrap().expect(503);
+    assert!(!cluster.nodes[0].directory.join("identity.json").exists());
+    assert_eq!(cluster.client(2).status().await.unwrap()["cluster_id"], before["cluster_id"]);
+    cluster.client(2).get("/api/v1/config_definition/kept").insist().await.expect(200);
 }
 
 #[tokio::test]

@@ -14,11 +14,16 @@ mod indexing;
 mod lease;
 mod members;
 mod monotone;
+mod polls;
 mod rebuild;
 mod refusal;
 mod restart;
+mod revoked;
+mod root_rotated;
 mod schema_change;
 mod snapshot;
+#[cfg(feature = "otlp")]
+mod spans;
 mod strangers;
 mod transactions;
 mod watch;

@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use tokio::task::{JoinHandle, LocalSet, spawn_local};
 
 use crate::harness::{
-    Answer, Client, Cluster, check, eventually,
+    Answer, Call, Client, Cluster, check, eventually,
     load::{config, define, definition, set},
     number,
     pace::Writers,
@@ -59,22 +59,26 @@ struct Counts {
     refused: AtomicU64,
     flips: AtomicU64,
     refused_flips: AtomicU64,
+    batched_flips: AtomicU64,
     looks: AtomicU64,
 }
 
 impl Counts {
     fn new(configs: usize) -> Self {
-        let [written, refused, flips, refused_flips, looks] = std::array::from_fn(|_| AtomicU64::new(0));
-        Self { configs, stop: AtomicBool::new(false), written, refused, flips, refused_flips, looks }
+        let [written, refused, flips, refused_flips, batched_flips, looks] =
+            std::array::from_fn(|_| AtomicU64::new(0));
+        let stop = AtomicBool::new(false);
+        Self { configs, stop, written, refused, flips, refused_flips, batched_flips, looks }
     }
 
     fn goes_on(&self) -> bool {
         !self.stop.load(Ordering::SeqCst)
     }
 
-    fn all(&self) -> [u64; 5] {
-        [&self.written, &self.refused, &self.flips, &self.refused_flips, &self.looks]
-            .map(|count| count.load(Ordering::SeqCst))
+    fn all(&self) -> [u64; 6] {
+        let flips = [&self.flips, &self.refused_flips, &self.batched_flips];
+        let all = [&[&self.written, &self.refused][..], &flips, &[&self.looks]].concat();
+        std::array::from_fn(|place| all[place].load(Ordering::SeqCst))
     }
 }
 
@@ -107,7 +111,18 @@ async fn write(client: Client, place: usize, counts: Arc<Counts>) {
     }
 }
 
-/// Changes the schema to the other one, again and again.
+/// A batch that changes all configs of the writers to `both`, and then the schema: it is never refused for them.
+fn mend_and_flip(client: &Client, kind: &str) -> Call {
+    let mend = |place: usize| {
+        let data = json!({"kind": "both"});
+        json!({"op": "put_config", "config_definition_key": "d", "config_key": format!("w{place}"), "data": data})
+    };
+    let change = json!({"op": "set_schema", "config_definition_key": "d", "json_schema": schema(kind)});
+    let operations: Vec<Value> = (0..WRITERS).map(mend).chain([change]).collect();
+    client.post("/api/v1/batch", &json!({"operations": operations}))
+}
+
+/// Changes the schema to the other one, again and again, alone and in batches.
 async fn flip(client: Client, counts: Arc<Counts>) {
     for turn in 0.. {
         for kind in ["x", "y"] {
@@ -115,13 +130,20 @@ async fn flip(client: Client, counts: Arc<Counts>) {
                 if !counts.goes_on() {
                     return;
                 }
-                let call = client.put(&path(), &json!({"json_schema": schema(kind)}));
+                let is_batch = turn % 2 == 1;
+                let call = if is_batch {
+                    mend_and_flip(&client, kind)
+                } else {
+                    client.put(&path(), &json!({"json_schema": schema(kind)}))
+                };
                 let id = format!("flip-{turn}-{kind}-{attempt}");
                 let answer = call.header("idempotency-key", &id).insist().await;
                 if answer.status == 200 {
-                    counts.flips.fetch_add(1, Ordering::SeqCst);
+                    let count = if is_batch { &counts.batched_flips } else { &counts.flips };
+                    count.fetch_add(1, Ordering::SeqCst);
                     break;
                 }
+                assert!(!is_batch, "{answer:?}");
                 let keys = breaking(&answer);
                 assert!(keys.len() <= WRITERS && keys.iter().all(|key| key.starts_with('w')), "{answer:?}");
                 counts.refused_flips.fetch_add(1, Ordering::SeqCst);
@@ -185,11 +207,13 @@ async fn fill(clients: &[Client], configs: usize) {
     first.header("idempotency-key", "first").insist().await.expect(200);
 }
 
-/// Sees every change in the order of the log: what breaks the schema of its time is seen. Ends with the config `end`.
+/// Sees every change in the order of the log: what breaks the schema of its time is seen, at the end of each revision. Ends
+/// with the config `end`.
 async fn witness(mut watch: Watch) -> u64 {
     let (mut holds, mut odd, mut changes) = ("y".to_owned(), BTreeMap::new(), 0);
     loop {
-        for (revision, change) in changes_of(&watch.data_event().await) {
+        let event = changes_of(&watch.data_event().await);
+        for (_, change) in &event {
             changes += 1;
             let kinds = &change["json_schema"]["properties"]["kind"]["enum"];
             if let Some(kind) = kinds[0].as_str() {
@@ -205,8 +229,9 @@ async fn witness(mut watch: Watch) -> u64 {
             } else {
                 panic!("{change} was not asked for");
             }
-            assert!(odd.values().all(|kind| *kind == holds), "at {revision} {odd:?} break {holds}");
         }
+        let revision = event.first().map(|(revision, _)| revision);
+        assert!(odd.values().all(|kind| *kind == holds), "at {revision:?} {odd:?} break {holds}");
     }
 }
 
@@ -244,8 +269,8 @@ async fn flipping(cluster: &Cluster, configs: usize) {
     eventually("schemas change and configs are written", async || {
         assert!(!tasks.iter().any(JoinHandle::is_finished), "somebody has seen what must not be");
         let all = counts.all();
-        let enough = all.iter().zip([30, 4, 2, 1, 8]).all(|(count, goal)| *count >= goal);
-        check(enough, || format!("written, refused, flips, refused flips, looks: {all:?}"))
+        let enough = all.iter().zip([30, 4, 2, 1, 2, 8]).all(|(count, goal)| *count >= goal);
+        check(enough, || format!("written, refused, flips, refused flips, flips in batches, looks: {all:?}"))
     })
     .await;
     counts.stop.store(true, Ordering::SeqCst);
@@ -255,7 +280,7 @@ async fn flipping(cluster: &Cluster, configs: usize) {
     set(&clients[0], "d", "end", &json!({"kind": "both"})).await;
     let changes = witness.await.expect("a config broke its schema");
     println!(
-        "{changes} changes witnessed; written, refused, flips, refused flips, looks: {:?}",
+        "{changes} changes witnessed; written, refused, flips, refused flips, flips in batches, looks: {:?}",
         counts.all()
     );
     cluster.equal_digests().await;

@@ -1,5 +1,5 @@
-//! A lock, a bank and a queue of jobs, each of transactions alone, by sixteen clients over all nodes while leaders are
-//! killed.
+//! A lock, a bank, a queue of jobs and changes of a schema with all its configs, each of transactions alone, by sixteen
+//! clients over all nodes while leaders are killed.
 //!
 //! Each transaction has an idempotency key, so that one whose answer was lost is sent again until its outcome is known.
 
@@ -20,6 +20,8 @@ const LEADERS_KILLED: usize = 3;
 const ACCOUNTS: u64 = 6;
 const BALANCE: u64 = 100;
 const JOBS: u64 = 120;
+/// Configs whose form changes with their schema.
+const SHAPES: u64 = 5;
 
 /// What the clients of a run share.
 struct Run {
@@ -32,6 +34,29 @@ struct Run {
     /// By job, who has done it.
     done: RefCell<BTreeMap<u64, usize>>,
     transfers: Cell<u64>,
+    /// Changes of the schema that were acknowledged, and writes that the schema of their time has refused.
+    migrations: Cell<u64>,
+    misfits: Cell<u64>,
+}
+
+/// The member that configs of a version have, and no others.
+fn member_of(version: u64) -> &'static str {
+    if version.is_multiple_of(2) { "even" } else { "odd" }
+}
+
+/// What configs of a version must be.
+fn schema_of(version: u64) -> Value {
+    let member = member_of(version);
+    json!({"properties": {member: {"type": "integer"}}, "required": [member], "additionalProperties": false})
+}
+
+fn set_schema(schema: &Value) -> Value {
+    json!({"op": "set_schema", "config_definition_key": "shapes", "json_schema": schema})
+}
+
+fn shape(version: u64, number: u64) -> Value {
+    let data = json!({"data": {member_of(version): number}, "upsert": true});
+    operation("put_config", "shapes", &format!("s{number}"), &data)
 }
 
 fn operation(op: &str, definition: &str, key: &str, more: &Value) -> Value {
@@ -130,11 +155,40 @@ impl Run {
         true
     }
 
+    /// Gives all configs another form, and their definition the schema that asks for it; or one the form of before, which
+    /// must be refused when the schema has changed meanwhile.
+    async fn migrate(&self, client: usize) {
+        let read = [operation("get_config", "version", "of", &json!({}))];
+        let answer = self.send(client, &json!({"operations": read})).await.expect(200);
+        let version = answer.data()["results"][0]["config"]["data"]["n"].as_u64().unwrap();
+        if fastrand::bool() {
+            let answer = self.send(client, &json!({"operations": [shape(version, SHAPES)]})).await;
+            assert!(matches!(answer.status, 200 | 422), "{answer:?}");
+            self.misfits.set(self.misfits.get() + u64::from(answer.status == 422));
+            return;
+        }
+        let is_same = [check("version", "of", &json!({"pointer": "/n", "equals": version}))];
+        let next = version + 1;
+        let all = (0..=SHAPES).map(|number| shape(next, number));
+        let noted = operation("put_config", "version", "of", &json!({"data": {"n": next}}));
+        let then: Vec<Value> = std::iter::once(set_schema(&Value::Null))
+            .chain(all)
+            .chain([set_schema(&schema_of(next)), noted])
+            .collect();
+        if self.choose(client, &is_same, &then).await.0 {
+            self.migrations.set(self.migrations.get() + 1);
+        }
+    }
+
     async fn client(&self, id: usize) {
         while !self.is_over.get() {
-            match id % 3 {
+            match id % 4 {
                 0 => self.lock(id).await,
                 1 => self.transfer(id).await,
+                2 => {
+                    self.migrate(id).await;
+                    sleep(Duration::from_millis(20)).await;
+                }
                 // A job now and then: they last until the last leader was killed.
                 _ if self.job(id).await => sleep(Duration::from_millis(100)).await,
                 _ => sleep(Duration::from_millis(20)).await,
@@ -144,14 +198,29 @@ impl Run {
 }
 
 async fn prepare(node: &Client) {
-    for definition in ["locks", "bank", "jobs", "results"] {
+    for definition in ["locks", "bank", "jobs", "results", "shapes", "version"] {
         define(node, definition).await;
     }
     let account =
         |n| operation("create_config", "bank", &format!("a{n}"), &json!({"data": {"balance": BALANCE}}));
     let job = |n| operation("create_config", "jobs", &format!("j{n}"), &json!({"data": {"state": "open"}}));
-    let operations: Vec<Value> = (0..ACCOUNTS).map(account).chain((0..JOBS).map(job)).collect();
+    let version = operation("create_config", "version", "of", &json!({"data": {"n": 0}}));
+    let shapes = (0..=SHAPES).map(|number| shape(0, number)).chain([set_schema(&schema_of(0)), version]);
+    let operations: Vec<Value> = (0..ACCOUNTS).map(account).chain((0..JOBS).map(job)).chain(shapes).collect();
     node.post("/api/v1/batch", &json!({"operations": operations})).await.expect(200);
+}
+
+/// Each change of the schema was made once, with all its configs.
+async fn shapes_fit(node: &Client, version: u64) {
+    let path = |definition: &str| format!("/api/v1/config_definition/{definition}");
+    let noted = node.get(&format!("{}/config/of", path("version"))).await.expect(200);
+    assert_eq!(noted.data()["data"]["n"], version);
+    let schema = node.get(&format!("{}/schema", path("shapes"))).await.expect(200);
+    assert_eq!(schema.data()["json_schema"], schema_of(version));
+    for number in 0..=SHAPES {
+        let found = node.get(&format!("{}/config/s{number}", path("shapes"))).await.expect(200);
+        assert_eq!(found.data()["data"], json!({member_of(version): number}));
+    }
 }
 
 #[tokio::test]
@@ -166,6 +235,8 @@ async fn a_lock_a_bank_and_a_queue_keep_their_promises_while_leaders_die() {
         tokens: RefCell::default(),
         done: RefCell::default(),
         transfers: Cell::new(0),
+        migrations: Cell::new(0),
+        misfits: Cell::new(0),
     };
     let faults = async {
         for _ in 0..LEADERS_KILLED {
@@ -187,8 +258,11 @@ async fn a_lock_a_bank_and_a_queue_keep_their_promises_while_leaders_die() {
     let (tokens, done) = (run.tokens.take(), run.done.take());
     assert!(tokens.len() > 5 && tokens.is_sorted_by(|one, next| one < next), "{tokens:?}");
     assert!(run.transfers.get() > 5, "{} transfers", run.transfers.get());
+    println!("{} changes of the schema, {} configs did not fit it", run.migrations.get(), run.misfits.get());
+    assert!(run.migrations.get() > 5, "{} changes of the schema", run.migrations.get());
     cluster.equal_digests().await;
     for node in cluster.clients() {
+        shapes_fit(&node, run.migrations.get()).await;
         for (job, client) in &done {
             for definition in ["jobs", "results"] {
                 let path = format!("/api/v1/config_definition/{definition}/config/j{job}");

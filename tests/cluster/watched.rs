@@ -1,9 +1,15 @@
 //! What an operator sees of a cluster in trouble: the log, the status, the audit log, the listener of metrics.
 
-use http::Method;
-use serde_json::Value;
+use std::collections::BTreeSet;
 
-use crate::harness::{Client, Cluster, Options, check, eventually, ports};
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::harness::{
+    Client, Cluster, Options, check, eventually,
+    load::{config, define, set},
+    ports,
+};
 
 /// The lines of a node's log as JSON; what is no JSON was not logged by it.
 fn lines(cluster: &mut Cluster, id: u64) -> Vec<Value> {
@@ -71,6 +77,43 @@ async fn a_leader_says_that_a_follower_is_gone_and_that_it_is_back() {
     assert_eq!(silences.count(), 1, "it is said once");
 }
 
+/// Whether a member's memory and volume are shown, or all of it is unknown.
+fn resources(member: &Value) -> Result<bool, String> {
+    let known = ["memory_bytes", "disk_free_bytes", "disk_reserve_bytes"].map(|name| member[name].as_u64());
+    match known {
+        [Some(1..), Some(1..), Some(_)] => Ok(true),
+        [None, None, None] => Ok(false),
+        _ => Err(member.to_string()),
+    }
+}
+
+#[tokio::test]
+async fn every_node_shows_the_memory_and_the_volume_of_those_that_answer() {
+    let mut cluster = Cluster::start("watched-resources").await;
+    let gone = cluster.leader().await % 3 + 1;
+    let shown = async |cluster: &Cluster, on: &[u64], is_there: bool| {
+        eventually("it is shown", async || {
+            for at in on {
+                for id in 1..=3 {
+                    let known = member(&cluster.client(*at), id).await?;
+                    let expected = is_there || id != gone;
+                    check(resources(&known)? == expected && known["version"].is_string(), || {
+                        known.to_string()
+                    })?;
+                }
+            }
+            Ok(())
+        })
+        .await;
+    };
+    shown(&cluster, &[1, 2, 3], true).await;
+    cluster.node(gone).kill();
+    let rest: Vec<u64> = (1..=3).filter(|id| *id != gone).collect();
+    shown(&cluster, &rest, false).await;
+    cluster.node(gone).start().await;
+    shown(&cluster, &[1, 2, 3], true).await;
+}
+
 #[tokio::test]
 async fn an_election_is_in_the_log_and_in_the_audit_log() {
     let options = Options::default().with("CONCORD_LOG_FORMAT", "json").with("CONCORD_LOG", "info");
@@ -96,6 +139,48 @@ async fn an_election_is_in_the_log_and_in_the_audit_log() {
             let lines = page.data()["results"].as_array().cloned().unwrap_or_default();
             let found = lines.iter().find(|line| line["event"] == event).ok_or_else(|| page.text.clone())?;
             check(id != next || found["term"] == term, || found.to_string())
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_trace_is_in_the_logs_of_all_nodes_that_serve_its_request() {
+    let options = Options::default()
+        .with("CONCORD_LOG_FORMAT", "json")
+        .with("CONCORD_LOG", "info,concord::api=debug,concord::service=debug");
+    let mut cluster = Cluster::start_with("watched-trace", &options).await;
+    let leader = cluster.leader().await;
+    let follower = cluster.client(leader % 3 + 1);
+    define(&follower, "d").await;
+    // Many at once share the calls to the leader; the traces of some of them are known, and one is none.
+    let trace_id = |n: u64| format!("{:032x}", n + 1);
+    let parent = |n: u64| match n % 3 {
+        0 => format!("00-{}-00f067aa0ba902b7-01", trace_id(n)),
+        1 => format!("00-{}-00f067aa0ba902b7", trace_id(n)),
+        _ => String::new(),
+    };
+    let writes = (0..60).map(|n| {
+        let call = follower.put(&config("d", &format!("k{}", n % 7)), &json!({"data": {"n": n}}));
+        async move { call.header("traceparent", &parent(n)).insist().await }
+    });
+    set(&follower, "d", "k0", &json!({})).await;
+    for n in 1..7 {
+        set(&follower, "d", &format!("k{n}"), &json!({})).await;
+    }
+    for written in futures::future::join_all(writes).await {
+        written.expect(200);
+    }
+    for (id, message) in [(leader % 3 + 1, "answered a request"), (leader, "decided a write")] {
+        eventually("each trace is in the log", async || {
+            let lines = lines(&mut cluster, id);
+            let ours = lines
+                .iter()
+                .filter(|line| line["message"].as_str().is_some_and(|text| text.starts_with(message)));
+            let found: BTreeSet<&str> = ours.filter_map(|line| line["span"]["trace_id"].as_str()).collect();
+            let expected: BTreeSet<String> = (0..60).filter(|n| n % 3 == 0).map(trace_id).collect();
+            let is_all = found == expected.iter().map(String::as_str).collect();
+            check(is_all, || format!("node {id}: {found:?}"))
         })
         .await;
     }

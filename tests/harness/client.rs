@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use concord::peer::tls::client::{Roots, config};
+use concord_client::Tls;
 use flate2::read::GzDecoder;
 use http::Method;
 use serde_json::Value;
@@ -80,9 +80,9 @@ impl Client {
     }
 
     fn at(address: Option<IpAddr>, base: &str, key: &str, authority: Option<&Path>) -> Self {
-        let roots = authority.map_or(Roots::None, Roots::File);
+        let tls = Tls { authority: authority.map(Path::to_owned), own: None };
         let http = reqwest::Client::builder()
-            .tls_backend_preconfigured(config(roots, None).expect("the authority is good"))
+            .tls_backend_preconfigured(tls.config(authority.is_some()).expect("the authority is good"))
             .no_proxy()
             .local_address(address)
             .redirect(reqwest::redirect::Policy::none())

@@ -4,6 +4,8 @@ pub(crate) mod answer;
 pub(crate) mod client;
 pub(crate) mod clock;
 pub(crate) mod cluster;
+#[cfg(feature = "otlp")]
+pub(crate) mod collector;
 pub(crate) mod document;
 pub(crate) mod load;
 pub(crate) mod node;

@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// What the command says about the log of a directory: whether it is whole, and the text.
-fn verify(directory: &Path) -> (bool, String) {
+pub(super) fn verify(directory: &Path) -> (bool, String) {
     let output = Command::new(BINARY.as_path()).args(["audit", "verify"]).arg(directory).output();
     let output = output.expect("the binary can be started");
     let text = [output.stdout, output.stderr].concat();
@@ -34,7 +34,7 @@ fn verify(directory: &Path) -> (bool, String) {
 }
 
 /// The lines of a log, without those about the log itself.
-fn lines(directory: &Path) -> Vec<Value> {
+pub(super) fn lines(directory: &Path) -> Vec<Value> {
     let mut files: Vec<PathBuf> = std::fs::read_dir(directory)
         .expect("a directory of an audit log")
         .map(|entry| entry.expect("an entry").path())

@@ -113,6 +113,19 @@ fn logged(log: &Path, text: &str) -> usize {
     std::fs::read_to_string(log).expect("the log can be read").matches(text).count()
 }
 
+const WRONG: &str = "this node's clock is wrong";
+const RIGHT: &str = "this node's clock is right again";
+
+/// Waits until a node has logged so often that its clock is wrong, or right again: it looks about once a second.
+async fn has_logged(cluster: &Cluster, id: u64, text: &str, times: usize) {
+    let log = &cluster.nodes.iter().find(|node| node.id == id).expect("a node").log;
+    eventually(text, async || {
+        let found = logged(log, text);
+        check(found == times, || format!("node {id} has logged it {found} times, not {times}"))
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_clock_that_jumps_by_33_days_deletes_and_forgets_nothing() {
     let cluster = Cluster::start_prepared("clocks", &Options::default(), clock::prepare).await;
@@ -122,23 +135,26 @@ async fn a_clock_that_jumps_by_33_days_deletes_and_forgets_nothing() {
     let good = GoodClient::start(&cluster).await;
     let mut newest = times_are_right(&client, 0.0, "before").await;
     let follower = cluster.followers().await[0];
-    for (id, offset) in [(leader, DAYS_33), (leader, -DAYS_33), (follower, DAYS_33), (follower, -DAYS_33)] {
+    let jumps =
+        [(leader, DAYS_33, 1), (leader, -DAYS_33, 2), (follower, DAYS_33, 1), (follower, -DAYS_33, 2)];
+    for (id, offset, times) in jumps {
         let when = format!("node {id}, {} by {offset} s", if id == leader { "leader" } else { "follower" });
         clock::set(&clock::file(cluster.root(), id), offset);
         every_node_shows(&cluster, &[id]).await;
+        has_logged(&cluster, id, WRONG, times).await;
         newest = times_are_right(&client, newest, &when).await;
         // Time for the checks of what is too old, which are made every second.
         tokio::time::sleep(Duration::from_millis(1500)).await;
         kept.is_kept(&cluster, &when).await;
         clock::set(&clock::file(cluster.root(), id), 0);
         every_node_shows(&cluster, &[]).await;
+        has_logged(&cluster, id, RIGHT, times).await;
         newest = times_are_right(&client, newest, &format!("after {when}")).await;
     }
+    // And no more than that.
     for id in [leader, follower] {
-        let log = cluster.nodes.iter().find(|node| node.id == id).expect("a node").log.clone();
-        for (text, times) in [("this node's clock is wrong", 2), ("this node's clock is right again", 2)] {
-            assert_eq!(logged(&log, text), times, "{text} in the log of node {id}");
-        }
+        has_logged(&cluster, id, WRONG, 2).await;
+        has_logged(&cluster, id, RIGHT, 2).await;
     }
     kept.is_kept(&cluster, "afterwards").await;
     cluster.equal_digests().await;

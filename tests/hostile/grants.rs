@@ -20,12 +20,12 @@ pub(crate) const VERBS: [&str; 8] =
     ["read", "reveal", "write", "define", "backup", "cluster", "keys", "audit"];
 
 /// A request of the matrix.
-struct Case {
-    method: Method,
+pub(super) struct Case {
+    pub(super) method: Method,
     /// As the document has it, without a slash at the end.
-    path: &'static str,
+    pub(super) path: &'static str,
     /// What a key must have the right to. None: a good credential is enough.
-    verbs: &'static [&'static str],
+    pub(super) verbs: &'static [&'static str],
     /// Whether the right is one for definitions.
     is_about_definitions: bool,
     /// Makes the request; what it names does not exist.
@@ -54,7 +54,7 @@ const CONFIG: &str = "/api/v1/config_definition/{}/config/{}";
 /// A definition that does not exist, in the patterns of the right key.
 const OURS: &str = "ours.absent";
 
-fn cases() -> Vec<Case> {
+pub(super) fn cases() -> Vec<Case> {
     let null = || Value::Null;
     let data = || json!({"data": {}});
     // Not valid, which is seen once the right is there.
@@ -162,7 +162,7 @@ impl Case {
     }
 
     /// Calls the route with a credential; an endless answer is not read.
-    async fn call(&self, node: &Client, key: Option<&str>, method: &Method) -> Answer {
+    pub(super) async fn call(&self, node: &Client, key: Option<&str>, method: &Method) -> Answer {
         let mut call = node.bare(method.clone(), &self.target());
         if let Some(key) = key {
             call = call.header("authorization", key);

@@ -11,11 +11,15 @@ use std::{
     process::Command,
 };
 
-use concord::peer::tls::client::{Roots, config};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use concord_client::Tls;
 use http::Method;
 use serde_json::json;
 
-use crate::harness::{Client, Cluster, Node, Options, eventually, tls::Authority};
+use crate::{
+    chaos::files::files_below,
+    harness::{Client, Cluster, Node, Options, eventually, node::BINARY, tls::Authority},
+};
 
 const CLUSTER_SECRET: &str = "cluster-secret-that-no-file-may-hold-47110815";
 const WRONG_KEY: &str = "wrong-key-that-no-file-may-hold-0123456789";
@@ -53,7 +57,7 @@ fn with_files(node: &mut Node, secrets: &Path) {
 
 /// Uses the root key over HTTP/2, whose library logs headers.
 async fn use_http2(node: &Node, key: &str) {
-    let tls = config(Roots::None, None).expect("no file is read");
+    let tls = Tls::default().config(false).expect("no file is read");
     let client = reqwest::Client::builder().tls_backend_preconfigured(tls).http2_prior_knowledge();
     let client = client.build().expect("a client");
     for credential in [key.to_owned(), format!("Bearer {key}"), WRONG_KEY.to_owned()] {
@@ -80,8 +84,9 @@ async fn use_access_key(clients: &[Client]) -> [String; 2] {
             // Refused, and in the audit log.
             owner.get("/api/v1/audit").await.expect(403);
         }
-        // One that was never made.
-        let wrong = format!("{}x", &second[..second.len() - 1]);
+        // One that was never made: its last character is another one, whichever it was.
+        let last = if second.ends_with('x') { 'y' } else { 'x' };
+        let wrong = format!("{}{last}", &second[..second.len() - 1]);
         client.bare(Method::GET, CONFIG).header("authorization", &wrong).await.expect(401);
     }
     [first, second]
@@ -117,7 +122,18 @@ async fn use_field(cluster: &Cluster) {
 /// A line in the middle of a file with a key.
 fn line_of(file: &Path) -> String {
     let text = std::fs::read_to_string(file).expect("it was made");
-    text.lines().find(|line| !line.starts_with('-')).expect("a key has a line").to_owned()
+    text.lines().find(|line| !line.starts_with(['-', '#'])).expect("a key has a line").to_owned()
+}
+
+/// Keys for encrypted backups: the recipient, the file of the signing key, and that of the identity.
+fn backup_keys(directory: &Path) -> (String, PathBuf, PathBuf) {
+    let [signing, identity] = ["signing", "identity"].map(|kind| {
+        let file = directory.join(kind);
+        let output = Command::new(BINARY.as_path()).args(["keygen", kind, "--out"]).arg(&file).output();
+        (output.expect("the binary can be started"), file)
+    });
+    let shown: serde_json::Value = serde_json::from_slice(&identity.0.stdout).expect("JSON");
+    (shown["recipient"].as_str().expect("a text").to_owned(), signing.1, identity.1)
 }
 
 #[tokio::test]
@@ -134,6 +150,13 @@ async fn search(name: &str, options: Options) {
     let log = "trace,openraft=trace,raft_log=trace,chunked_wal=trace,h2=trace,hyper=trace,reqwest=trace";
     let (options, is_encrypted) = (options.with("CONCORD_LOG", log), name == "leaks-encrypted");
     let secrets = tempfile::tempdir().expect("a directory");
+    // With encryption a node hands out no backup in clear either.
+    let sealed = is_encrypted.then(|| backup_keys(secrets.path()));
+    let options = sealed.iter().fold(options, |options, (recipient, signing, _)| {
+        options
+            .with("CONCORD_BACKUP_RECIPIENTS", recipient)
+            .with("CONCORD_BACKUP_SIGNING_KEY_FILE", signing.to_str().expect("a path of ASCII"))
+    });
     let authority = Authority::new(secrets.path(), "authority");
     let (given, own) = (secrets.path().to_owned(), authority.clone());
     let mut cluster = Cluster::start_prepared(name, &options, move |_, nodes| {
@@ -158,6 +181,8 @@ async fn search(name: &str, options: Options) {
     let certificate_keys = files.map(|file| line_of(&file));
     let mut used = vec![root_key.as_str(), CLUSTER_SECRET, WRONG_KEY];
     used.extend(access_keys.iter().chain(&certificate_keys).map(String::as_str));
+    let backup_secrets = sealed.map(|(_, signing, identity)| [signing, identity].map(|file| line_of(&file)));
+    used.extend(backup_secrets.iter().flatten().map(String::as_str));
     cluster.nodes.iter().for_each(|node| look_at_process(node, &used));
     // Snapshots and sled are written at the end.
     for node in &mut cluster.nodes {
@@ -188,11 +213,23 @@ fn look_at_files(cluster: &Cluster, secrets: &[&str], is_encrypted: bool) {
     for secret in secrets {
         assert_eq!(found(secret, cluster.root()), Vec::<PathBuf>::new(), "{secret}");
     }
+    if is_encrypted {
+        // The data key is in the file that it came from, and nowhere else; nor are its bytes.
+        let file = cluster.root().join("data-keys");
+        let text = line_of(&file);
+        assert_eq!(found(&text, cluster.root()), [file], "the data key");
+        let bytes = STANDARD.decode(&text).expect("base64");
+        let holds = |path: &PathBuf| {
+            std::fs::read(path).expect("it can be read").windows(bytes.len()).any(|part| part == bytes)
+        };
+        let holding: Vec<_> = files_below(cluster.root()).into_iter().filter(holds).collect();
+        assert!(holding.is_empty(), "the data key as bytes: {holding:?}");
+    }
     let with_field = found(FIELD, cluster.root());
     assert!(is_encrypted || !with_field.is_empty(), "data are where data belong");
-    // The backup was taken in clear.
+    // Without encryption the backup was taken in clear.
     let is_allowed = |path: &Path| match path.extension().and_then(|end| end.to_str()) {
-        Some("backup") => true,
+        Some("backup") => !is_encrypted,
         Some("txt") => false,
         _ => !is_encrypted && !path.components().any(|part| part.as_os_str() == "audit"),
     };

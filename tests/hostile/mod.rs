@@ -3,6 +3,7 @@
 //! | module | question |
 //! |---|---|
 //! | `audit` | what do full volumes, kills and guessed credentials do to the audit log? |
+//! | `audit_lines` | has every request its line, and is every change of the lines found? |
 //! | `clocks` | do clocks that jump change what is kept? |
 //! | `disks` | do full, slow, hung or failing disks stop the others? |
 //! | `earlier` | what do lists of many different earlier revisions do? |
@@ -27,6 +28,7 @@
 //! build and a bound for it, because a bound in time proves nothing on a busy machine.
 
 mod audit;
+mod audit_lines;
 mod clocks;
 mod disks;
 mod earlier;

@@ -147,6 +147,28 @@ async fn dry_runs_of_expensive_batches_cost_the_leader_nothing_but_their_share()
 }
 
 #[tokio::test]
+async fn a_batch_deletes_no_more_than_the_history_can_hold_in_one_piece() {
+    let cluster = Cluster::start("hostile-delete").await;
+    let client = cluster.client(1);
+    define(&client, "d").await;
+    let text = "x".repeat(1_000_000);
+    for number in 0..34 {
+        set(&client, "d", &format!("k{number}"), &json!({"text": text})).await;
+    }
+    let delete = async |places: std::ops::Range<u64>| {
+        let operation =
+            |n| json!({"op": "delete_config", "config_definition_key": "d", "config_key": format!("k{n}")});
+        let body = json!({"operations": places.map(operation).collect::<Vec<_>>()});
+        client.post("/api/v1/batch", &body).await
+    };
+    let refused = delete(0..34).await.refused(413, "payload_too_large");
+    assert!(refused.text.contains("divide it"), "{refused:?}");
+    delete(0..17).await.expect(200);
+    delete(17..34).await.expect(200);
+    cluster.equal_digests().await;
+}
+
+#[tokio::test]
 async fn expensive_writes_of_one_config_run_beside_the_others() {
     let cluster = Cluster::start_with("hostile-put", &impatient()).await;
     let clients = cluster.clients();

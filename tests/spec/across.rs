@@ -24,6 +24,12 @@ fn names(run: &Run, answer: &Answer) -> Vec<String> {
     both.map(|(definition, config)| format!("{}/{config}", definition.replace(&prefix, ""))).collect()
 }
 
+/// The path of the next page.
+fn next_page(answer: &Answer) -> String {
+    let link = answer.header("link").strip_prefix('<').and_then(|rest| rest.split_once('>'));
+    link.expect("a link").0.to_owned()
+}
+
 /// Three definitions: `a.x` and `a.y`, where `n` is indexed in the first only, and `b`.
 async fn filled(run: &Run) {
     let typed = json!({"properties": {"n": {"type": "integer"}}});
@@ -66,6 +72,33 @@ async fn a_list_has_the_records_of_the_definitions_that_it_names() {
 }
 
 #[tokio::test]
+async fn a_record_shows_its_revision_and_the_parts_that_are_asked_for() {
+    on_leader_and_follower(async |run: Run| {
+        let a = run.define("a", &json!(["fields"]), &Value::Null).await;
+        let b = run.define("b", &json!([]), &Value::Null).await;
+        a.create("k", &json!({"fields": "x", "n": {"m": 1, "o": 2}})).await.expect(201);
+        let created = b.create("k", &json!({"n": {"m": 3}, "p": true})).await.expect(201);
+        let both = run.key("*");
+        let sorted = [("sort_by", "config_definition_key"), ("sort_order", "asc")];
+        let parts = list(&run.node, &[&both], &sorted).query(&[("include", "revision"), ("fields", "n.m")]);
+        let parts = parts.await.expect(200);
+        let results = parts.data()["results"].as_array().unwrap();
+        let data: Vec<&Value> = results.iter().map(|record| &record["data"]).collect();
+        assert_eq!(data, [&json!({"n": {"m": 1}}), &json!({"n": {"m": 3}})], "an index takes no name here");
+        assert_eq!(format!("\"{}\"", results[1]["revision"]), created.tag());
+        let escaped = list(&run.node, &[&both], &sorted).query(&[("$fields", "p"), ("limit", "1")]);
+        let escaped = escaped.await.expect(200);
+        assert_eq!(escaped.data()["results"][0]["data"], json!({}));
+        assert_eq!(escaped.data()["results"][0].get("revision"), None);
+        let next = run.node.get(&next_page(&escaped)).await.expect(200);
+        assert_eq!(next.data()["results"][0]["data"], json!({"p": true}), "the link repeats it");
+        list(&run.node, &[&both], &[("include", "etag")]).await.invalid();
+        list(&run.node, &[&both], &[("fields", "a..b")]).await.invalid();
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_filter_is_read_by_each_definition_that_has_its_index() {
     on_leader_and_follower(async |run: Run| {
         filled(&run).await;
@@ -103,13 +136,7 @@ async fn the_pages_of_a_list_across_definitions_are_of_one_state() {
             let mut answer = list(&run.node, &[&all], query).query(&[("limit", "5")]).await.expect(200);
             let (mut found, revision) = (names(&run, &answer), answer.revision());
             for turn in 0..2 {
-                let link = answer.header("link").to_owned();
-                let next = link
-                    .strip_prefix('<')
-                    .and_then(|rest| rest.split_once('>'))
-                    .expect("a link")
-                    .0
-                    .to_owned();
+                let next = next_page(&answer);
                 let x = run.node.put(
                     &format!("/api/v1/config_definition/{}/config/k{turn}", run.key("a.x")),
                     &json!({"data": {"n": 9}}),

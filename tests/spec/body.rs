@@ -120,7 +120,9 @@ async fn json_and_its_kin_are_taken_and_other_content_types_are_not() {
         run.node.call(Method::POST, &d.configs()).bytes(text("absent").into_bytes()).await.expect(201);
         for kind in ["text/plain", "application/x-www-form-urlencoded", "application/xml"] {
             let answer = run.node.call(Method::POST, &d.configs()).text(kind, &text("never")).await;
-            answer.detail(&[(json!(["body"]), "model_attributes_type")]);
+            let answer = answer.detail(&[(json!(["body"]), "model_attributes_type")]);
+            let msg = answer.body["detail"][0]["msg"].as_str().unwrap_or_default();
+            assert!(msg.contains("`content-type: application/json`"), "{kind}: {msg}");
         }
         d.get("never").await.expect(404);
     })
@@ -161,6 +163,21 @@ async fn deep_nesting_is_refused_and_moderate_nesting_is_not() {
         send(50).await.expect(201);
         for levels in [100, 1000, 200_000] {
             send(levels).await.expect(422);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_patch_makes_nothing_deeper_than_a_body_may_bring() {
+    on_leader_and_follower(async |run: Run| {
+        let d = run.define_open("d").await;
+        d.create("k", &json!({})).await.expect(201);
+        let nested = |levels: usize| (1..levels).fold(json!({}), |inner, _| json!({"a": inner}));
+        for (levels, status) in [(62, 200), (63, 200), (64, 422), (65, 422)] {
+            d.put("k", &nested(levels)).await.expect(status);
+            let merge = run.node.call(Method::PATCH, &d.config("k"));
+            merge.text("application/merge-patch+json", &nested(levels).to_string()).await.expect(status);
         }
     })
     .await;

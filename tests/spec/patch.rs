@@ -71,7 +71,9 @@ async fn what_is_no_patch_is_refused() {
         for kind in ["application/json", "text/plain", "application/patch+json"] {
             let answer = patch(&run.node, &d, "k", kind, &json!({"n": 2})).await;
             assert_eq!(answer.header("accept-patch"), format!("{MERGE}, {JSON}"));
-            answer.detail(&[(json!(["body"]), "model_attributes_type")]);
+            let answer = answer.detail(&[(json!(["body"]), "model_attributes_type")]);
+            let msg = answer.body["detail"][0]["msg"].as_str().unwrap_or_default();
+            assert!(msg.contains(MERGE) && msg.contains(JSON), "{kind}: {msg}");
         }
         patch(&run.node, &d, "k", MERGE, &json!([1]))
             .await
@@ -204,6 +206,37 @@ async fn four_clients_that_test_and_replace_end_at_eighty() {
         };
         tokio::join!(add(a.clone()), add(b), add(c), add(a));
         assert_eq!(d.get("k").await.data()["data"]["n"], json!(80));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_test_that_failed_is_remembered_alone_and_in_a_batch() {
+    on_leader_and_follower(async |run: Run| {
+        let d = run.define_open("d").await;
+        d.create("k", &json!({"n": 1})).await.expect(201);
+        let body = json!([{"op": "add", "path": "/x", "value": 1}, {"op": "test", "path": "/n", "value": 2}]);
+        let operation =
+            json!({"op": "patch_config", "config_definition_key": d.key, "config_key": "k", "patch": body});
+        let calls = [
+            patch(&run.node, &d, "k", JSON, &body),
+            run.node.post("/api/v1/batch", &json!({"operations": [operation]})),
+        ];
+        let mut first = Vec::new();
+        for (call, id) in calls.iter().zip(["alone", "batch"]) {
+            let call = call.clone();
+            let unkeyed = call.clone().await.refused(409, "conflict_error");
+            let keyed = call.header("idempotency-key", &run.key(id)).await.refused(409, "conflict_error");
+            assert_eq!(keyed.body, unkeyed.body, "the log says the same of it");
+            first.push(keyed);
+        }
+        // Now it would hold.
+        d.put("k", &json!({"n": 2})).await.expect(200);
+        for ((call, id), first) in calls.into_iter().zip(["alone", "batch"]).zip(&first) {
+            let again = call.header("idempotency-key", &run.key(id)).await;
+            assert_eq!((again.status, &again.body), (first.status, &first.body));
+        }
+        assert_eq!(d.get("k").await.data()["data"], json!({"n": 2}));
     })
     .await;
 }

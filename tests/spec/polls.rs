@@ -38,6 +38,9 @@ async fn polls_one_after_another_have_every_change_once_on_any_node() {
         let d = run.define_open("d").await;
         let idle = poll(&run.node, &d.key, &[("wait", "0")]).await.expect(304);
         assert_eq!(idle.text, "");
+        let shown = run.node.get("/api/v1/cluster").await.expect(200);
+        let cluster = shown.data()["cluster_id"].as_str().unwrap().to_owned();
+        assert_eq!(idle.header("x-concord-cluster"), cluster);
         let mut from = next_from(&idle);
         let mut seen = Vec::new();
         for (place, node) in run.all().iter().cycle().take(9).enumerate() {
@@ -49,6 +52,7 @@ async fn polls_one_after_another_have_every_change_once_on_any_node() {
             }
             let answer = poll(node, &d.key, &[("from", &from), ("wait", "60")]).await.expect(200);
             seen.extend(brief(&answer));
+            assert_eq!(answer.header("x-concord-cluster"), cluster, "the same on every node");
             from = next_from(&answer);
         }
         let mut expected = Vec::new();

@@ -116,6 +116,8 @@ async fn a_watch_may_begin_with_the_state_and_goes_on_with_later_changes() {
             d.create(key, &json!({"long": long})).await.expect(201);
         }
         let mut watch = open(&run.node, &d.key, &[("initial", "true")]).await;
+        let shown = run.node.get("/api/v1/cluster").await.expect(200);
+        assert_eq!(watch.header("x-concord-cluster"), shown.data()["cluster_id"].as_str().unwrap());
         let (mut parts, mut keys) = (Vec::new(), Vec::new());
         loop {
             let part = watch.data_event().await;

@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::{SRC, Source, Token, assert_none, syntax::named_paths};
 
 /// Methods of the service that ask nobody who calls, and why they need not.
-const FOR_ANYBODY: [(&str, &str); 28] = [
+const FOR_ANYBODY: [(&str, &str); 31] = [
     ("admit_credential", "before there is a principal"),
     ("answer_levels", "calls between nodes: the feature levels"),
     ("audit", "what is recorded; pages of it name a principal"),
@@ -15,6 +15,7 @@ const FOR_ANYBODY: [(&str, &str); 28] = [
     ("consensus", "calls between nodes, and the node's life"),
     ("echo", "what the caller wrote, shown to whom `shown_to` names"),
     ("failed", "the node's life"),
+    ("form_when_possible", "the node's life: what its settings say"),
     ("hand_over", "the node's life"),
     ("keep_certificates", "the node's life"),
     ("known_key", "before there is a principal"),
@@ -29,11 +30,13 @@ const FOR_ANYBODY: [(&str, &str); 28] = [
     ("ready", "a probe: no records"),
     ("reservation", "memory"),
     ("revision", "a number that every answer bears"),
+    ("rollback_write", "in the name of the caller that `begin_rollbacks` was given"),
     ("run_long", "threads"),
     ("set_root_keys", "settings, read again"),
     ("shutdown", "the node's life"),
     ("start", "the node's life"),
     ("stop", "the node's life"),
+    ("traced_request", "what the log and a span say: a method, a route, a trace"),
     ("new", "makes the service"),
 ];
 

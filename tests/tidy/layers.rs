@@ -15,13 +15,15 @@ const BESIDE: [&str; 4] = ["settings", "sabotage", "fuzz_targets", "lib"];
 const APART: [(&str, &str); 3] = [("peer", "state"), ("peer", "feed"), ("peer", "store")];
 
 /// Where a library is used, and nowhere else.
-const LIBRARIES: [(&str, &[&str]); 8] = [
+const LIBRARIES: [(&str, &[&str]); 10] = [
     ("axum", &["src/api/"]),
     ("openraft", &["src/raft/"]),
     ("raft_log", &["src/raft/"]),
     ("sled", &["src/store/"]),
     ("rustls", &["src/peer/"]),
     ("x509_parser", &["src/peer/tls/"]),
+    ("opentelemetry_proto", &["src/service/spans/"]),
+    ("prost", &["src/service/spans/"]),
     ("jsonschema", &["src/model/schema/"]),
     ("clap", &["src/settings.rs", "src/settings/", "src/cli/", "src/main.rs"]),
 ];

@@ -4,7 +4,7 @@
 use super::{SRC, Source, assert_none};
 
 /// Files that spawn tasks of their own: when these end, and what follows from a panic.
-const SPAWNS: [(&str, &str); 16] = [
+const SPAWNS: [(&str, &str); 17] = [
     ("src/api/body.rs", "ends at its time-out; a panic only leaves a rest of a body unread"),
     ("src/api/peer.rs", "ends with its connection, which a panic closes: the leader opens another"),
     ("src/api/peer/refusal_log.rs", "ends after a second; a panic only leaves refusals uncounted"),
@@ -29,6 +29,7 @@ const SPAWNS: [(&str, &str); 16] = [
         "src/service/read/shared_index.rs",
         "ends when no reader waits; a panic refuses them, and the next starts anew",
     ),
+    ("src/service/spans/export.rs", "ends with the node; a panic drops spans, which are counted"),
     (
         "src/service/write/forwarded.rs",
         "ends with the time of its writes, or with the call; a panic cuts the answer off",

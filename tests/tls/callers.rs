@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use concord::peer::tls::client::{Roots, config as client_config};
+use concord_client::Tls;
 use serde_json::json;
 
 use super::{encrypted, raw};
@@ -63,6 +63,47 @@ async fn only_good_versions_and_suites_are_spoken() {
         let (is_good, text) = s_client(node, &ca, arguments);
         assert!(!is_good, "{arguments:?}: {text}");
     }
+}
+
+/// What `sslscan` finds on an address; none where it is not installed.
+async fn scanned(address: String) -> Option<String> {
+    let scan = move || Command::new("sslscan").args(["--no-colour", &address]).output();
+    let output = tokio::task::spawn_blocking(scan).await.expect("it does not panic").ok()?;
+    Some(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[tokio::test]
+async fn a_scanner_finds_good_versions_and_suites_alone() {
+    let (mut cluster, authority) = encrypted("tls-scan", &Options::default()).await;
+    let node = cluster.node(1);
+    let Some(callers) = scanned(node.api_addr()).await else {
+        eprintln!("SKIPPED: `sslscan` is not installed");
+        return;
+    };
+    let nodes = scanned(node.peer_addr()).await.expect("it has run");
+    for (text, version) in [(&callers, "TLSv1.2"), (&callers, "TLSv1.3"), (&nodes, "TLSv1.3")] {
+        let is_spoken = |line: &str| line.starts_with(version) && line.ends_with("enabled");
+        assert!(text.lines().any(is_spoken), "{version}: {text}");
+    }
+    for text in [&callers, &nodes] {
+        for version in ["SSLv2", "SSLv3", "TLSv1.0", "TLSv1.1"] {
+            let is_refused = |line: &str| line.starts_with(version) && line.ends_with("disabled");
+            assert!(text.lines().any(is_refused), "{version}: {text}");
+        }
+        let suites =
+            text.lines().filter(|line| ["Preferred", "Accepted"].iter().any(|word| line.starts_with(word)));
+        for suite in suites {
+            let is_good = ["_GCM_", "-GCM-", "CHACHA20"].iter().any(|word| suite.contains(word));
+            assert!(is_good && !suite.contains(" RSA"), "{suite}");
+        }
+        assert!(!text.contains("renegotiation supported") && !text.contains("Compression enabled"), "{text}");
+    }
+    let count = callers.lines().filter(|line| line.contains(" bits ") && line.contains("GCM")).count();
+    assert!(count >= 4, "the suites of both versions are found: {callers}");
+    // Whom it has scanned goes on.
+    let (is_good, text) = s_client(cluster.node(1), &authority.certificate(), &[]);
+    assert!(is_good, "{text}");
+    cluster.ready().await;
 }
 
 #[tokio::test]
@@ -260,13 +301,12 @@ async fn callers_show_a_certificate_where_it_is_asked_for() {
     let url = format!("https://{}/livez", node.api_addr());
     let ask = async |own: Option<(&Authority, &str)>| {
         let own = own.map(|(authority, to)| authority.certify(7, to, &[]));
-        let paths = own.as_ref().map(|(certificate, key)| (certificate.as_path(), key.as_path()));
-        let tls = client_config(Roots::File(&nodes.certificate()), paths).unwrap();
+        let tls = Tls { authority: Some(nodes.certificate()), own }.config(true).unwrap();
         let http = reqwest::Client::builder().tls_backend_preconfigured(tls).no_proxy().build().unwrap();
         http.get(&url).send().await.map(|answer| answer.status().as_u16())
     };
     let good = callers.certify(7, "good", &[]);
-    let tls = client_config(Roots::File(&nodes.certificate()), Some((&good.0, &good.1))).unwrap();
+    let tls = Tls { authority: Some(nodes.certificate()), own: Some(good) }.config(true).unwrap();
     let http = reqwest::Client::builder().tls_backend_preconfigured(tls).no_proxy().build().unwrap();
     eventually("a caller with a certificate is answered", async || {
         let answer = http.get(&url).send().await.map_err(|error| format!("{error:?}"))?;

@@ -93,6 +93,12 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
+        // A program that counts what it executes (scripts/pgo.sh) writes its counts when it ends well.
+        if std::env::var_os("LLVM_PROFILE_FILE").is_some()
+            && let Err(error) = self.stop()
+        {
+            eprintln!("a node has written no counts: {error}");
+        }
         // It may be gone already; then there is nothing to end.
         let _gone = self.child.kill();
         let _status = self.child.wait();
@@ -165,10 +171,20 @@ impl Cluster {
         data: &Path,
         settings: &[(&str, String)],
     ) -> Result<Self, String> {
-        let addrs = free_addrs(6)?;
-        let (api, peer) = addrs.split_at(3);
+        Self::concord_of(runtime, (binary, data), settings, 3)
+    }
+
+    /// The same of more nodes: three have a vote, the others are replicas.
+    pub(crate) fn concord_of(
+        runtime: &Runtime,
+        (binary, data): (&Path, &Path),
+        settings: &[(&str, String)],
+        count: usize,
+    ) -> Result<Self, String> {
+        let addrs = free_addrs(2 * count)?;
+        let (api, peer) = addrs.split_at(count);
         let mut nodes = Vec::new();
-        for n in 0..3 {
+        for n in 0..count {
             let home = data.join(format!("concord{}", n + 1));
             let mut command = command(binary, &home)?;
             command.arg("serve").env("CONCORD_NODE_ID", (n + 1).to_string());
@@ -191,8 +207,18 @@ impl Cluster {
         if !done.success() {
             return Err(format!("{init:?}: {done}"));
         }
-        for node in &cluster.nodes {
+        for node in &cluster.nodes[..3] {
             cluster.wait(runtime, node, Method::GET, "/readyz")?;
+        }
+        for n in 3..count {
+            let mut add = Command::new(binary);
+            add.args(["member", "add", "--url"]).arg(format!("http://{}", api[0]));
+            add.arg(format!("{}={}@{}", n + 1, api[n], peer[n])).env("CONCORD_API_KEY", KEY);
+            let done = add.stdout(Stdio::null()).status().map_err(|error| format!("{add:?}: {error}"))?;
+            if !done.success() {
+                return Err(format!("{add:?}: {done}"));
+            }
+            cluster.wait(runtime, &cluster.nodes[n], Method::GET, "/readyz")?;
         }
         Ok(cluster)
     }

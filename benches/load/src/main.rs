@@ -12,6 +12,7 @@ mod floor;
 mod http;
 mod load;
 mod long;
+mod replicas;
 mod report;
 mod run;
 mod watch;
@@ -100,6 +101,9 @@ struct Args {
     /// Instead: watchers of one definition that changes, of both systems
     #[arg(long)]
     watch: bool,
+    /// Instead: members without a vote, and what they cost the leader; as many as named, with commas between
+    #[arg(long, value_delimiter = ',')]
+    replicas: Vec<usize>,
     /// Watchers of --watch, over three nodes
     #[arg(long, default_value_t = 1000)]
     watchers: usize,
@@ -349,11 +353,25 @@ fn bench(args: &Args) -> Result<(), String> {
         let measure = || watch::section((concord, etcd, &data.join("watch")), plan);
         json["watch"] = section(args, (", watches", true), measure)?;
     }
+    if !args.replicas.is_empty() {
+        let times = Times {
+            warm: Duration::from_secs(1),
+            measured: Duration::from_millis(args.measured_ms.unwrap_or(5000)),
+        };
+        let plan = replicas::Plan {
+            replicas: args.replicas.clone(),
+            rounds: args.rounds.max(1),
+            times,
+            keys: args.keys(),
+        };
+        let measure = || replicas::section(concord, &data.join("replicas"), &plan);
+        json["replicas"] = section(args, (", replicas", true), measure)?;
+    }
     if args.floor {
         let measure = || floor::section(&data.join("floor"), args.rounds, args.measured_ms);
         json["floor"] = section(args, (", what this machine allows", true), measure)?;
     }
-    if !(args.work || args.big || args.long || args.floor || args.watch) {
+    if !(args.work || args.big || args.long || args.floor || args.watch || !args.replicas.is_empty()) {
         let title = if args.quick { ", quick" } else { "" };
         let is_recorded = args.etcd.is_some() && !args.alone;
         json = section(args, (title, is_recorded), || compare(args))?;

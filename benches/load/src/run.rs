@@ -168,12 +168,27 @@ pub(crate) fn measure(
     (ask, clients, times): (Ask, usize, Times),
     made: &Arc<AtomicUsize>,
 ) -> Result<Seen, String> {
+    let order = leader_first(cluster, leader);
+    let asked = if ask.load.spread() { &order[..] } else { &order[..1] };
+    measure_at(cluster, (&order, asked), speaks, (ask, clients, times), made)
+}
+
+/// The places of the nodes, the leader's first.
+pub(crate) fn leader_first(cluster: &Cluster, leader: usize) -> Vec<usize> {
+    (0..cluster.nodes.len()).map(|n| (leader + n) % cluster.nodes.len()).collect()
+}
+
+/// Measures one point once: by those nodes that are asked, and the processor time in the order of all nodes.
+pub(crate) fn measure_at(
+    cluster: &Cluster,
+    (order, asked): (&[usize], &[usize]),
+    speaks: Speaks,
+    (ask, clients, times): (Ask, usize, Times),
+    made: &Arc<AtomicUsize>,
+) -> Result<Seen, String> {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let threads = cores.min(clients).min(8);
     let ready = Arc::new(Barrier::new(threads + 1));
-    // The leader first, then the others.
-    let order: Vec<usize> = (0..cluster.nodes.len()).map(|n| (leader + n) % cluster.nodes.len()).collect();
-    let asked = if ask.load.spread() { &order[..] } else { &order[..1] };
     let targets: Vec<SocketAddr> = asked.iter().map(|place| cluster.nodes[*place].addr).collect();
     let mut running = Vec::new();
     for thread in 0..threads {

@@ -5,7 +5,7 @@
 
 use super::{
     CHECK_CONFIG, CREATE_CONFIG, CREATE_DEFINITION, DELETE_CONFIG, DELETE_DEFINITION, GET_CONFIG, NAMES,
-    PATCH_CONFIG, PUT_CONFIG, ROLLBACK_CONFIG, SET_INDEXES,
+    PATCH_CONFIG, PUT_CONFIG, ROLLBACK_CONFIG, SET_INDEXES, SET_SCHEMA, SET_UNIQUE,
 };
 use crate::{
     api::{body::Fields, configs, definitions, patch},
@@ -17,7 +17,7 @@ use crate::{
         record::Revision,
         redaction::may_keep,
     },
-    service::{Check, CheckCondition, Write},
+    service::{Check, CheckCondition, Compiled, NewSchema, NewUnique, Write},
 };
 
 /// An operation as it was sent.
@@ -54,6 +54,11 @@ impl Operation {
         }
         let definition = self.fields.string(definitions::KEY);
         let write = match name.as_str() {
+            SET_SCHEMA => self.set_schema(definition),
+            SET_UNIQUE => {
+                let paths = self.fields.strings("paths");
+                Write::SetUnique(NewUnique { key: definition, paths, expect: self.for_change() })
+            }
             CREATE_DEFINITION => {
                 self.for_create();
                 let indexes =
@@ -83,6 +88,21 @@ impl Operation {
             _ => self.parse_config(&name, definition)?,
         };
         Some(Parsed::Write(write))
+    }
+
+    fn set_schema(&mut self, key: String) -> Write {
+        let is_null = self.fields.is_null("json_schema");
+        let schema = if is_null { None } else { Some(Document::new(self.fields.object("json_schema"))) };
+        let format_assertion = self.fields.optional_boolean("format_assertion");
+        let force = self.fields.has("policy") && {
+            let force = self.fields.string("policy") == "force";
+            if !force {
+                self.violation("policy", "`policy` must be `force` or absent");
+            }
+            force
+        };
+        let (expect, compiled) = (self.for_change(), Compiled::default());
+        Write::SetSchema(NewSchema { key, schema, format_assertion, expect, force, compiled })
     }
 
     /// A condition: the operation `check_config`, whose name may be left out.
@@ -150,7 +170,10 @@ impl Operation {
             }
             PUT_CONFIG => {
                 let data = Document::new(self.fields.object("data"));
-                let expect = self.for_put();
+                let may_create = self.fields.optional_boolean("upsert") == Some(true);
+                let is_conditional = self.fields.has("if_match") || self.fields.has("if_none_match");
+                // A condition says more, and wins.
+                let expect = if may_create && !is_conditional { Expect::Any } else { self.for_put() };
                 if self.keeps && expect != Expect::None && may_keep(&data.text) {
                     let patch = Patch { format: PatchFormat::Replace, document: data };
                     Write::PatchConfig { definition, key, patch, expect }

@@ -12,6 +12,7 @@ function pageOf(parts) {
   if (head === undefined) return [() => import("./pages/definitions.js"), "Definitions"];
   if (head === "new") return [() => import("./pages/newdefinition.js"), "New definition"];
   if (head === "watch") return [() => import("./pages/watch.js"), "Changes"];
+  if (head === "together") return [() => import("./pages/together.js"), "Changes to make as one"];
   if (head === "cluster") return [() => import("./pages/cluster.js"), "Cluster"];
   if (head === "keys") return [() => import("./pages/keys.js"), "Keys"];
   if (head === "audit") return [() => import("./pages/audit.js"), "Audit"];
@@ -74,7 +75,7 @@ function App() {
         return;
       }
       if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target) || document.querySelector("dialog[open]")) return;
-      const place = before === "g" && { d: [], w: ["watch"], c: ["cluster"] }[event.key];
+      const place = before === "g" && { d: [], w: ["watch"], c: ["cluster"], t: ["together"] }[event.key];
       before = event.key;
       if (place) go(place);
       else if (event.key === "/") setOpen("palette");

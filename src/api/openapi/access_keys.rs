@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 use utoipa::openapi::{
     ArrayBuilder,
     HttpMethod::{Delete, Get, Patch, Post},
-    ObjectBuilder, Type,
+    ObjectBuilder, RefOr, Schema, Type,
+    schema::OneOfBuilder,
 };
 
 use super::{
@@ -142,6 +143,12 @@ fn quota_schema() -> ObjectBuilder {
         .description(Some("null or absent is no limit of the key's own"))
 }
 
+/// A quota of a request: null is as if it were absent.
+fn quota_or_null() -> RefOr<Schema> {
+    let null = ObjectBuilder::new().schema_type(Type::Null);
+    OneOfBuilder::new().item(reference("Quota")).item(null).description(Some("null for no limits")).into()
+}
+
 /// The bodies of its requests.
 pub(super) fn requests() -> Vec<Named> {
     let verb = text().enum_values(Some(Verb::ALL.map(Verb::name)));
@@ -151,8 +158,7 @@ pub(super) fn requests() -> Vec<Named> {
         vec![("definitions", ArrayBuilder::new().items(pattern).max_items(Some(GRANT_PATTERNS_MAX)).into())],
     );
     let expiry = || time_or_null("RFC 3339; null for never");
-    // A quota may be null, too: it is then as if it were absent.
-    let optional = || vec![("expires_at", expiry().into()), ("quota", reference("Quota"))];
+    let optional = || vec![("expires_at", expiry().into()), ("quota", quota_or_null())];
     let rest: Vec<Field> = vec![("name", name().into()), ("grants", grants_schema().into())];
     let grace = integer(0).maximum(Some(usize::try_from(ROTATION_GRACE_MAX.as_secs()).unwrap_or(usize::MAX)));
     vec![

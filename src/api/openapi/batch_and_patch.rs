@@ -99,6 +99,11 @@ fn batch_operation(limits: &Limits) -> OneOfBuilder {
     let data = || -> Field { ("data", json_object().into()) };
     let indexes = || -> Field { ("indexes", paths(limits).into()) };
     let schema: Field = ("json_schema", schema_or_null().into());
+    let new_schema: Field = ("json_schema", schema_or_null().into());
+    let about = "store it although configs break it";
+    let policy = text().enum_values(Some(["force"])).description(Some(about));
+    let about = "create the config where there is none";
+    let upsert = ObjectBuilder::new().schema_type(Type::Boolean).description(Some(about));
     let restrict: Field = ("mode", text().enum_values(Some(["restrict"])).into());
     let patch = OneOfBuilder::new().item(reference("MergePatch")).item(reference("JsonPatch"));
     let patch: Field = ("patch", patch.into());
@@ -109,9 +114,19 @@ fn batch_operation(limits: &Limits) -> OneOfBuilder {
             vec![indexes(), schema, format_assertion(), creates()],
         ))
         .item(operation(batch::SET_INDEXES, vec![indexes()], vec![matches()]))
+        .item(operation(
+            batch::SET_SCHEMA,
+            vec![new_schema],
+            vec![format_assertion(), ("policy", policy.into()), matches()],
+        ))
+        .item(operation(batch::SET_UNIQUE, vec![("paths", paths(limits).into())], vec![matches()]))
         .item(operation(batch::DELETE_DEFINITION, vec![], vec![restrict, matches()]))
         .item(operation(batch::CREATE_CONFIG, vec![config(), data()], vec![creates()]))
-        .item(operation(batch::PUT_CONFIG, vec![config(), data()], vec![matches(), creates()]))
+        .item(operation(
+            batch::PUT_CONFIG,
+            vec![config(), data()],
+            vec![("upsert", upsert.into()), matches(), creates()],
+        ))
         .item(operation(batch::PATCH_CONFIG, vec![config(), patch], vec![matches()]))
         .item(operation(batch::DELETE_CONFIG, vec![config()], vec![matches()]))
         .item(operation(
@@ -207,11 +222,13 @@ pub(super) fn payloads() -> Vec<Named> {
         .schema_type(Type::Boolean)
         .description(Some("whether all conditions hold, of a batch that has some"));
     let redacted = ArrayBuilder::new().items(text()).description(Some("places of secret values"));
+    let about = "whether it created the record; null of an upsert of which that is not known any more";
+    let created = nullable(Type::Boolean).description(Some(about));
     let result = closed(
         vec![
             ("op", text().enum_values(Some(batch::NAMES)).into()),
             ("config_definition_key", key().into()),
-            ("created", ObjectBuilder::new().schema_type(Type::Boolean).into()),
+            ("created", created.into()),
         ],
         vec![("config_key", key().into()), ("config", read_config().into()), ("redacted", redacted.into())],
     );

@@ -30,6 +30,7 @@ fn view() -> Value {
                 "id": 1, "role": "leader", "api_addr": "10.0.0.1:8101", "peer_addr": "10.0.0.1:8201", "lag": 0,
                 "reachable": true, "last_contact_ms": 0,
                 "version": "0.1.0", "feature_level_max": 2,
+                "memory_bytes": 120000000, "disk_free_bytes": 40000000000_u64, "disk_reserve_bytes": 134217728,
             },
         ],
         "alarms": [
@@ -76,7 +77,7 @@ pub(super) fn operations() -> Vec<Entry> {
             .parameters(READ_PARAMETERS)
             .response(
                 200,
-                "A file for `concord restore`.",
+                "A file for `concord restore`; encrypted and signed where the settings of the node name recipients.",
                 Some(("application/octet-stream", file)),
                 &["Content-Disposition"],
             )
@@ -138,6 +139,11 @@ pub(super) fn payloads() -> Vec<Named> {
     let version = nullable(Type::String).description(Some("null while the member has not told this node"));
     let level_max =
         nullable(Type::Integer).description(Some("the highest feature level that the member knows"));
+    let amount = |about: &str| nullable(Type::Integer).description(Some(about));
+    let memory =
+        amount("bytes of its process in RAM; null while it has not told this node, or no longer answers");
+    let free = amount("free bytes of the volume of its data directory; null as above");
+    let reserve = amount("free bytes below which it refuses writes other than deletes; null as above");
     let level =
         integer(1).description(Some("what all members can work with; it rises when every member knows more"));
     let member = open(
@@ -153,6 +159,9 @@ pub(super) fn payloads() -> Vec<Named> {
             ("last_contact_ms", last_contact.into()),
             ("version", version.into()),
             ("feature_level_max", level_max.into()),
+            ("memory_bytes", memory.into()),
+            ("disk_free_bytes", free.into()),
+            ("disk_reserve_bytes", reserve.into()),
         ],
     );
     let about =

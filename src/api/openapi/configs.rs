@@ -118,7 +118,7 @@ fn of_many() -> [Entry; 2] {
                  in none, it is refused.",
             )
             .parameters(&["page", "limit", "sort_across", "sort_order", "search", "cursor", "filters"])
-            .parameters(&["definition_patterns"])
+            .parameters(&["definition_patterns", "include", "fields"])
             .parameters(READ_PARAMETERS)
             .success(200, "configs found", ("AcrossPage", across), &["Link", REDACTED])
             .refusals(READ_REFUSALS)
@@ -157,7 +157,8 @@ pub(super) fn requests() -> Vec<Named> {
 fn across_record() -> ObjectBuilder {
     let data = json_object().schema_type(SchemaType::from_iter([Type::Object, Type::Null]));
     let keys = [("config_definition_key", reference("Key")), ("config_key", reference("Key"))];
-    closed(keys.into_iter().chain([("data", data.into())]).chain(times()).collect(), Vec::new())
+    let members = keys.into_iter().chain([("data", data.into())]).chain(times()).collect();
+    closed(members, vec![included_revision()])
 }
 
 /// The body that names many configs.

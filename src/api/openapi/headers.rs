@@ -87,6 +87,11 @@ fn all() -> Vec<(&'static str, &'static str, ObjectBuilder)> {
             "The `from` with which the caller goes on: every requested change before it has been returned.",
             number(),
         ),
+        (
+            "X-Concord-Cluster",
+            "The id of the cluster. Where it is another one than before, a revision from before says nothing.",
+            text().pattern(Some("^[0-9a-f-]{36}$")),
+        ),
         ("Accept-Patch", "The media types of patches.", text()),
         ("Allow", "The methods that the path takes.", text()),
         ("Retry-After", "Seconds after which the request may be sent again.", number()),

@@ -27,6 +27,9 @@ const OF_DEFINITION: &str = "/api/v1/config_definition/{config_definition_key}/h
 const OF_CONFIG: &str = "/api/v1/config_definition/{config_definition_key}/config/{config_key}/history";
 const ROLLBACK: &str = "/api/v1/config_definition/{config_definition_key}/config/{config_key}/rollback";
 
+/// The headers of answers to polls.
+const POLL_HEADERS: &[&str] = &["X-Concord-Next-From", "X-Concord-Cluster"];
+
 const WATCH_DESCRIPTION: &str = "Server-sent events, in the order of revisions, each once. `change` has all changes of one \
 revision: `revision`, `at`, `by`, `reason` and `changes`, whose items have a `type` (`config_created`, \
 `config_updated`, `config_deleted`, `config_unmatched`, `definition_created`, `definition_updated`, \
@@ -130,7 +133,7 @@ pub(super) fn operations() -> Vec<Entry> {
                 200,
                 "The stream. It ends with an `error` event, or with the connection.",
                 Some(("text/event-stream", events)),
-                &[],
+                &["X-Concord-Cluster"],
             )
             .refusals(READ_REFUSALS)
             .refusals(&[404, 405, 409, 410, 429]),
@@ -138,8 +141,8 @@ pub(super) fn operations() -> Vec<Entry> {
             .description(POLL_DESCRIPTION)
             .parameters(&["definition", "watched_config", "from", "wait", "prev", "search", "filters"])
             .parameters(READ_PARAMETERS)
-            .success(200, "changes found", ("Changes", example_changes()), &["X-Concord-Next-From"])
-            .response(304, "No change came in time.", None, &["X-Concord-Next-From"])
+            .success(200, "changes found", ("Changes", example_changes()), POLL_HEADERS)
+            .response(304, "No change came in time.", None, POLL_HEADERS)
             .refusals(READ_REFUSALS)
             .refusals(&[404, 405, 409, 410, 429]),
     ]

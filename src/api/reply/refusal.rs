@@ -16,10 +16,13 @@ pub(super) fn violations(refusal: Refusal) -> (Vec<Violation>, Option<LogOnly>) 
     let mut log_only = None;
     let violations = match refusal {
         Refusal::Rejected(Rejection::InBatch { index, rejection }) => {
-            let loc = vec!["operations".into(), LocSegment::Index(index.into())];
+            let mut loc = vec!["operations".into(), LocSegment::Index(index.into())];
+            loc.extend(place_in_operation(&rejection));
             vec![Violation::at(loc, rejection.to_string())]
         }
-        Refusal::Rejected(rejection) => vec![Violation::new(rejection.to_string())],
+        Refusal::Rejected(rejection) => {
+            vec![Violation::at(place_in_operation(&rejection), rejection.to_string())]
+        }
         Refusal::Invalid(Invalid::Violations(violations)) => violations,
         Refusal::Invalid(Invalid::TooLarge(text))
         | Refusal::Unavailable(text)
@@ -52,6 +55,15 @@ pub(super) fn violations(refusal: Refusal) -> (Vec<Violation>, Option<LogOnly>) 
     (violations, log_only)
 }
 
+/// What of a write is rejected, where it is a part of it.
+fn place_in_operation(rejection: &Rejection) -> Vec<LocSegment> {
+    if let Rejection::TestFailed { operation } = rejection {
+        vec!["patch".into(), LocSegment::Index(*operation)]
+    } else {
+        Vec::new()
+    }
+}
+
 /// The status and error type of each refusal.
 pub(super) fn status_and_type(refusal: &Refusal) -> (StatusCode, &'static str) {
     const INVALID: (StatusCode, &str) = (StatusCode::UNPROCESSABLE_ENTITY, "validation_error");
@@ -74,7 +86,9 @@ pub(super) fn status_and_type(refusal: &Refusal) -> (StatusCode, &'static str) {
             Rejection::KeyExists | Rejection::TooManyKeys | Rejection::NoKeyForKeys => {
                 (StatusCode::CONFLICT, "conflict_error")
             }
-            Rejection::NotUnique { .. } => (StatusCode::CONFLICT, "conflict_error"),
+            Rejection::NotUnique { .. } | Rejection::TestFailed { .. } => {
+                (StatusCode::CONFLICT, "conflict_error")
+            }
             // That of the operation, as if it had been requested alone.
             Rejection::InBatch { rejection, .. } => {
                 status_and_type(&Refusal::Rejected((**rejection).clone()))

@@ -38,6 +38,7 @@ fn all() -> Vec<(Refusal, u16, &'static str)> {
         ),
         (Refusal::Invalid(Invalid::TooLargeAt(violation())), 413, "payload_too_large"),
         (Refusal::TestFailed(violation()), 409, "conflict_error"),
+        (rejected(Rejection::TestFailed { operation: 0 }), 409, "conflict_error"),
         (Refusal::Overloaded, 429, "rate_limited"),
         (Refusal::StorageFull("full".into()), 507, "storage_full"),
         (Refusal::Internal("secret".into()), 500, "server_error"),
@@ -67,7 +68,8 @@ async fn each_refusal_has_its_status_and_type() {
     for (refusal, status, kind) in all() {
         let code = Code::of(&refusal);
         assert!(Code::ALL.contains(&(code, kind)), "{code:?} is of {kind}");
-        let is_in_batch = matches!(refusal, Refusal::Rejected(Rejection::InBatch { .. }));
+        let is_of_a_part =
+            matches!(refusal, Refusal::Rejected(Rejection::InBatch { .. } | Rejection::TestFailed { .. }));
         let response = Problem::from(refusal).into_response();
         assert_eq!(response.status(), status, "{kind}");
         let may_retry = response.headers().get(header::RETRY_AFTER).is_some();
@@ -77,7 +79,7 @@ async fn each_refusal_has_its_status_and_type() {
         let errors = body["errors"].as_array().unwrap();
         assert!(errors.iter().all(|error| error["type"] == kind && error["code"] == code.name()), "{body}");
         let placed = errors.iter().any(|error| error.get("loc").is_some());
-        assert_eq!(placed, is_in_batch, "{body}");
+        assert_eq!(placed, is_of_a_part, "{body}");
         assert!(!errors.is_empty() && !errors[0]["msg"].as_str().unwrap().is_empty());
     }
 }

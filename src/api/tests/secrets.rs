@@ -281,3 +281,35 @@ async fn the_events_of_a_watch_are_redacted() {
     assert!(!text.contains("<secret") && text.contains(r##""redacted":["#"]"##), "{text}");
     assert!(watched(&api, &seeing(&api).await, &path, "of the new one").await.contains("<secret"));
 }
+
+#[tokio::test]
+async fn no_filter_finds_configs_of_a_definition_that_is_gone_by_what_was_secret() {
+    let directory = tempfile::tempdir().unwrap();
+    let (api, first) = node_with_secrets(directory.path()).await;
+    let (blind, seeing) = (blind(&api).await, seeing(&api).await);
+    let gone = ask(&api, &blind, Method::DELETE, "/api/v1/config_definition/s", "").await;
+    assert_eq!(gone.0, StatusCode::OK);
+    // The same key, without the mark: what was secret can be indexed now.
+    let again = r#"{"config_definition_key": "s", "indexes": ["pw"]}"#;
+    let (status, headers, text) = ask(&api, &blind, Method::POST, DEFINITIONS, again).await;
+    assert_eq!(status, StatusCode::CREATED, "{text}");
+    let created: u64 = headers["etag"].to_str().unwrap().trim_matches('"').parse().unwrap();
+    let poll = async |principal: &Principal, from: u64, filter: &str| {
+        let path = format!("/api/v1/changes?definition=s&wait=0&from={from}{filter}");
+        let (status, _, text) = ask(&api, principal, Method::GET, &path, "").await;
+        (status, text)
+    };
+    for guess in ["&pw=%3Csecret1%3E", "&pw=%3Csecret9%3E", "&pw[gte]=%3Csecret0"] {
+        let (status, text) = poll(&blind, first, guess).await;
+        assert_eq!(status, StatusCode::GONE, "{guess}: {text}");
+        let path = format!("/api/v1/watch?definition=s&from={first}{guess}");
+        assert_eq!(ask(&api, &blind, Method::GET, &path, "").await.0, StatusCode::GONE, "{guess}");
+        assert_eq!(poll(&blind, created, guess).await.0, StatusCode::OK, "from its creation on");
+    }
+    let (status, text) = poll(&blind, first, "").await;
+    assert!(status == StatusCode::OK && !text.contains("<secret"), "{text}");
+    let (right, wrong) =
+        (poll(&seeing, first, "&pw=%3Csecret1%3E").await, poll(&seeing, first, "&pw=%3Csecret9%3E").await);
+    assert!(right.1.contains("<secret1>") && !wrong.1.contains("<secret"), "{right:?} {wrong:?}");
+    assert_eq!((right.0, wrong.0), (StatusCode::OK, StatusCode::OK));
+}

@@ -93,6 +93,28 @@ pub struct Quota {
     pub lists: Option<u64>,
 }
 
+impl Quota {
+    /// Whether another one allows nothing that this one does not.
+    #[must_use]
+    pub fn covers(&self, other: &Self) -> bool {
+        let members = |quota: &Self| {
+            [
+                quota.requests_per_second,
+                quota.writes_per_second,
+                quota.bytes,
+                quota.records,
+                quota.watches,
+                quota.cursors,
+                quota.lists,
+            ]
+        };
+        let is_within = |(own, other): (Option<u64>, Option<u64>)| {
+            own.is_none_or(|own| other.is_some_and(|other| other <= own))
+        };
+        members(self).into_iter().zip(members(other)).all(is_within)
+    }
+}
+
 /// A text by which the key's owner is known.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeySecret {

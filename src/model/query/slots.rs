@@ -93,10 +93,7 @@ impl<'a> Slots<'a> {
     }
 
     pub(super) fn filter(&mut self, name: &str, text: &str) -> Result<Filter, String> {
-        let (path, operator) = match name.strip_suffix(']').and_then(|inner| inner.rsplit_once('[')) {
-            Some((path, operator)) => (path, operator),
-            None => (name, ""),
-        };
+        let (path, operator) = operator_of(name);
         let field = match path {
             "created_at" => Some((Field::Created, None)),
             "modified_at" => Some((Field::Modified, None)),
@@ -131,6 +128,18 @@ impl Slots<'_> {
         }
         format!("`{}` is not an indexed path", quoted(path))
     }
+}
+
+/// The path and the operator of a filter's name: `a[gte]`. A `[` behind a backslash is part of a member's name.
+fn operator_of(name: &str) -> (&str, &str) {
+    let parts = name.strip_suffix(']').and_then(|inner| inner.rsplit_once('['));
+    parts.filter(|(path, _)| is_unescaped(path)).unwrap_or((name, ""))
+}
+
+/// Whether what follows a text is not behind a backslash that escapes it.
+fn is_unescaped(text: &str) -> bool {
+    let backslashes = text.bytes().rev().take_while(|byte| *byte == b'\\').count();
+    backslashes % 2 == 0
 }
 
 /// A test of values whose entries begin with a prefix.

@@ -56,7 +56,7 @@ pub(super) fn parse(field: Field, declared: Declared, operator: &str, text: &str
         },
         other => {
             return Err(format!(
-                "`{}` is no operator; they are gte, gt, lte, lt, ne, prefix, in, exists",
+                "`{}` is no operator; they are gte, gt, lte, lt, ne, prefix, in, exists, and none for equality",
                 quoted(other)
             ));
         }

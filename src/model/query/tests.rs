@@ -123,3 +123,25 @@ fn repeated_equality_is_any_of_and_sort_fields_are_checked() {
         assert!(ask(&[("sort_by", bad)]).is_err(), "{bad}");
     }
 }
+
+#[test]
+fn a_bracket_behind_a_backslash_is_part_of_a_members_name() {
+    let definition = Definition { schema: None, indexes: vec!["labels.*".into()], ..definition() };
+    let indexing = Indexing::of(&definition.indexes, 2);
+    let definition = Definition { indexing, ..definition };
+    let ask = |name: &str| {
+        configs(&[(name.to_owned(), "7".to_owned())], &definition, &Limits::default())
+            .map(|query| query.filters[0].clone())
+    };
+    let test = |name: &str| ask(name).map(|filter| (filter.within.unwrap().prefix, filter.test));
+    let equal = test(r"labels.\[1]").unwrap();
+    assert_eq!(&*equal.0, b"[1]\xFF");
+    assert!(matches!(equal.1, Test::AnyOf(_)));
+    let range = test(r"labels.\[1][gte]").unwrap();
+    assert_eq!(range.0, equal.0);
+    assert!(matches!(range.1, Test::Ranges(_)));
+    // Two backslashes are one that is part of the name.
+    let range = test(r"labels.a\\[gte]").unwrap();
+    assert_eq!(&*range.0, b"a\\\xFF");
+    assert!(matches!(range.1, Test::Ranges(_)));
+}

@@ -82,7 +82,7 @@ fn a_marker_keeps_the_value_of_its_own_place() {
 fn a_hidden_value_is_restored_where_it_is_secret_and_nowhere_else() {
     let schema = schema();
     let mut hidden = stored();
-    hide(schema.secrets().unwrap(), &mut hidden, stored().to_string().len());
+    hide(schema.secrets().unwrap(), &mut hidden, stored().to_string().len()).unwrap();
     assert!(!hidden.to_string().contains("\"t1\"") && hidden["name"] == "n");
     assert_eq!(kept(hidden.clone(), Some(&stored()), true), Ok(stored()));
     let mut shifted = hidden.clone();
@@ -273,10 +273,23 @@ proptest! {
         prop_assert_eq!(resolve(secrets, &mut back, bytes, stored), Ok(()));
         prop_assert_eq!(back.to_string(), text.clone());
         let mut hidden = data.clone();
-        hide(secrets, &mut hidden, text.len());
+        hide(secrets, &mut hidden, text.len()).unwrap();
         let (bytes, mut cost_left) = (hidden.to_string().len(), usize::MAX);
         let stored = Stored { before: Some(&data), is_hidden: true, cost_left: &mut cost_left };
         prop_assert_eq!(resolve(secrets, &mut hidden, bytes, stored), Ok(()));
         prop_assert_eq!(hidden.to_string(), text);
     }
+}
+
+#[test]
+fn markers_below_long_names_take_bounded_memory() {
+    let schema = json!({"additionalProperties": {"items": {"x-concord-secret": true}}});
+    let schema = Schema::compile(&schema, SchemaRules::of_stored(Formats::Asserted)).unwrap();
+    let secrets = schema.secrets().unwrap();
+    let mut data = json!({ "x".repeat(500_000): vec![json!({"$concord-keep": true}); 1000] });
+    let (bytes, mut cost_left) = (600_000, usize::MAX);
+    let stored = Stored { before: None, is_hidden: false, cost_left: &mut cost_left };
+    assert!(matches!(resolve(secrets, &mut data, bytes, stored), Err(ResolveError::TooCostly(_))));
+    assert!(matches!(hide(secrets, &mut data, bytes), Err(ResolveError::TooCostly(_))));
+    assert!(data.as_object().unwrap().values().all(|list| list[999].is_null()), "nothing is left to see");
 }

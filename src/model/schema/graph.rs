@@ -16,6 +16,7 @@ use crate::model::{
     error::{LocSegment, Violation},
     limits::{LARGE_SCHEMA_CYCLE_REFS_MAX, LARGE_SCHEMA_SUBSCHEMAS, SCHEMA_CYCLE_REFS_MAX, SUBSCHEMAS_MAX},
 };
+pub(super) use keywords::reference_keywords;
 use keywords::{children, references};
 use values::Values;
 pub use values::address;
@@ -174,7 +175,7 @@ impl<'s> Graph<'s> {
                     Err(error) => walk.violation(child, draft.id_keyword(), error.to_string()),
                 }
             }
-            for (keyword, reference) in references(map, draft) {
+            for (keyword, reference) in references(map, draft, is_wide) {
                 let found = match keyword {
                     "$recursiveRef" => resolver.lookup_recursive_ref(),
                     _ => resolver.lookup(reference),
@@ -202,7 +203,11 @@ impl<'s> Graph<'s> {
                     }
                     Ok((None, _)) => walk.violation(value, keyword, outside(reference)),
                     Err(error) => {
-                        walk.violation(value, keyword, format!("`{reference}` leads nowhere: {error}"));
+                        let document = resolver.lookup(document_of(reference));
+                        let is_remote =
+                            document.is_ok_and(|found| walk.values.find(found.contents()).is_none());
+                        let msg = if is_remote { outside(reference) } else { nowhere(reference, &error) };
+                        walk.violation(value, keyword, msg);
                     }
                 }
             }
@@ -448,6 +453,15 @@ fn scope_of(base: &str, scopes: impl Iterator<Item = String>) -> String {
 /// Whether a reference names the meta-schema of a draft.
 fn is_meta_schema(reference: &str) -> bool {
     Draft::from_schema_uri(reference) != Draft::Unknown
+}
+
+/// A reference without its fragment: empty when it is within the document.
+fn document_of(reference: &str) -> &str {
+    reference.split('#').next().unwrap_or_default()
+}
+
+fn nowhere(reference: &str, error: &jsonschema::ReferencingError) -> String {
+    format!("`{reference}` leads nowhere: {error}")
 }
 
 fn outside(reference: &str) -> String {

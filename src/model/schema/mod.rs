@@ -4,6 +4,8 @@
 //!
 //! | file | what it does |
 //! |---|---|
+//! | `encoded` | references whose text is no URI are encoded |
+//! | `formats` | an asserted format is checked in every draft |
 //! | `graph` | the subschemas and references of a document; nothing is fetched |
 //! | `pattern` | patterns match in linear time and bounded memory |
 //! | `references` | where references lead, for other readers of a schema |
@@ -17,7 +19,10 @@
 //! **Invariant:** compiling and checking are pure functions of schema and data, and their time is bounded whatever
 //! either contains.
 
-use std::fmt::{self, Write as _};
+use std::{
+    borrow::Cow,
+    fmt::{self, Write as _},
+};
 
 use jsonschema::{Draft, ValidationError, ValidationOptions, Validator, error::ValidationErrorKind};
 use referencing::SPECIFICATIONS;
@@ -27,8 +32,8 @@ use super::{
     error::{LocSegment, Violation},
     feature::LEVEL_MAX,
     limits::{
-        LISTED_EVALUATIONS_MAX, PATTERN_STEPS_MAX, SECRET_LISTED_STEPS_MAX, VIOLATION_TEXT_BYTES_MAX,
-        VIOLATIONS_MAX,
+        LISTED_BYTES_MAX, LISTED_EVALUATIONS_MAX, LISTED_PATHS_BYTES_MAX, PATTERN_STEPS_MAX,
+        SECRET_LISTED_STEPS_MAX, VIOLATION_TEXT_BYTES_MAX, VIOLATIONS_MAX,
     },
 };
 use cost::Costs;
@@ -39,6 +44,8 @@ use secret::{Place, SecretPlaces};
 pub use stored::{Formats, StoredSchema};
 
 mod cost;
+mod encoded;
+mod formats;
 mod graph;
 mod pattern;
 mod positions;
@@ -93,6 +100,8 @@ impl Schema {
     /// When the document is no valid schema of its draft, refers outside itself, has a pattern that does not
     /// match in linear time, or when a check could cost too much. Each violation has its location, from the schema's root.
     pub fn compile(schema: &Value, rules: SchemaRules) -> Result<Self, Vec<Violation>> {
+        let encoded = if rules.is_wide() { encoded::references(schema) } else { Cow::Borrowed(schema) };
+        let schema = &*encoded;
         let draft = draft_of(schema).map_err(|violation| vec![violation])?;
         let violations = against_meta_schema(schema, draft);
         if !violations.is_empty() {
@@ -158,13 +167,24 @@ impl Schema {
             return Ok(());
         }
         // The validator collects all violations, also those of every branch of a union, before it returns the first.
-        if price > LISTED_EVALUATIONS_MAX {
+        if price > LISTED_EVALUATIONS_MAX || price.saturating_mul(longest_path(data)) > LISTED_PATHS_BYTES_MAX
+        {
             return Err(vec![Violation::new("the data break the schema, and are too large to list where")]);
         }
         let mut steps_left = SECRET_LISTED_STEPS_MAX;
-        let errors = self.validator.iter_errors(data).take(VIOLATIONS_MAX);
-        let mut violations: Vec<Violation> =
-            errors.map(|error| self.violation(&error, data, &mut steps_left)).collect();
+        let mut bytes_left = LISTED_BYTES_MAX;
+        let mut violations = Vec::new();
+        for error in self.validator.iter_errors(data).take(VIOLATIONS_MAX) {
+            let violation = self.violation(&error, data, &mut steps_left);
+            let Some(left) = bytes_left.checked_sub(bytes_of(&violation)) else {
+                if violations.is_empty() {
+                    violations.push(violation);
+                }
+                break;
+            };
+            bytes_left = left;
+            violations.push(violation);
+        }
         if self.secrets.is_some() {
             // Errors within one secret value are all at its place.
             violations.dedup();
@@ -198,6 +218,26 @@ impl Schema {
         }
         Violation::at(loc, msg)
     }
+}
+
+/// The bytes of the longest path to a value.
+fn longest_path(data: &Value) -> u64 {
+    match data {
+        Value::Object(members) => {
+            let path = |(name, member): (&String, &Value)| name.len() as u64 + 1 + longest_path(member);
+            members.iter().map(path).max().unwrap_or(0)
+        }
+        Value::Array(elements) => elements.iter().map(|element| 8 + longest_path(element)).max().unwrap_or(0),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
+    }
+}
+
+fn bytes_of(violation: &Violation) -> usize {
+    let of = |segment: &LocSegment| match segment {
+        LocSegment::Name(name) => name.len(),
+        LocSegment::Index(_) => 8,
+    };
+    violation.loc.iter().map(of).sum::<usize>() + violation.msg.len()
 }
 
 /// Keywords that constrain no data, whatever their values.
@@ -249,6 +289,7 @@ fn build(
         .offline()
         .with_format("regex", is_regex)
         .with_keyword("uniqueItems", unique::keyword);
+    let options = formats::configure(options, draft, formats);
     let options = if refers_to_meta_schema { options.with_registry(&SPECIFICATIONS) } else { options };
     let options = match formats.is_asserted() {
         Some(yes) => options.should_validate_formats(yes),

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::{
     draft_of,
-    graph::{Graph, address},
+    graph::{Graph, address, reference_keywords},
 };
 
 /// The references of a schema.
@@ -21,6 +21,7 @@ use super::{
 pub struct References<'s> {
     root: Option<&'s Value>,
     ignores_siblings: bool,
+    keywords: &'static [&'static str],
     /// The targets by the address of the subschema, for each scope; `None` where every reference is a pointer.
     resolved: Option<BTreeMap<usize, Vec<Vec<&'s Value>>>>,
 }
@@ -39,7 +40,8 @@ impl<'s> References<'s> {
             let all = graph.targets().into_iter();
             all.map(|(of, scopes)| (of, scopes.into_iter().map(values).collect())).collect()
         });
-        Self { root: Some(schema), ignores_siblings: draft < Draft::Draft201909, resolved }
+        let keywords = reference_keywords(draft);
+        Self { root: Some(schema), ignores_siblings: draft < Draft::Draft201909, keywords, resolved }
     }
 
     /// Whether nothing beside a `$ref` counts.
@@ -54,9 +56,7 @@ impl<'s> References<'s> {
         if let Some(resolved) = &self.resolved {
             return resolved.get(&address(part)).cloned().unwrap_or_default();
         }
-        let keywords: &[&str] =
-            if self.ignores_siblings { &["$ref"] } else { &["$ref", "$dynamicRef", "$recursiveRef"] };
-        let texts = keywords.iter().filter_map(|keyword| part.get(keyword)?.as_str());
+        let texts = self.keywords.iter().filter_map(|keyword| part.get(keyword)?.as_str());
         let targets: Vec<_> = texts.filter_map(|text| self.pointed(text)).collect();
         if targets.is_empty() { Vec::new() } else { vec![targets] }
     }

@@ -6,7 +6,6 @@
 //! | certificates and keys as files, and files that are read again when they change | [`files`] |
 //! | which node of which cluster a certificate names | [`name`] |
 //! | the listener for callers | [`callers`] |
-//! | a client that is no node: the command line | [`client`] |
 //! | mutual TLS between nodes: whom a node trusts, who is revoked | [`nodes`], `verify` |
 //! | a connection between nodes whose other end has shown its certificate | [`shown`] |
 //!
@@ -18,7 +17,6 @@
 
 pub mod callers;
 pub mod certificate;
-pub mod client;
 pub mod files;
 pub mod name;
 pub mod nodes;

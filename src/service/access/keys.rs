@@ -74,7 +74,7 @@ impl Service {
         text: ClearText,
         write: AccessWrite,
     ) -> Result<MadeKey, Refusal> {
-        let sha256 = sha256_of(&text);
+        let (sha256, principal) = (sha256_of(&text), caller.principal.clone());
         let mut written = self.write(caller, Write::Access(write)).await?;
         let made = written.applied.revision;
         let state = self.state_at_least(made).await?;
@@ -82,11 +82,14 @@ impl Service {
         let has_made = |key: &&Arc<AccessKey>| key.secrets.iter().any(|secret| secret.made == made);
         let own = state.access_key(text.id()).filter(has_made);
         // The id of another copy of the request is only known by what it made.
-        let key = own.or_else(|| state.access_keys().find(has_made)).ok_or_else(|| {
-            Refusal::Conflict("the key was made, and was revoked or rotated again since".into())
-        })?;
+        let gone = || Refusal::Conflict("the key was made, and was revoked or changed since".into());
+        let key = own.or_else(|| state.access_keys().find(has_made)).ok_or_else(gone)?;
         let is_own =
             key.secrets.iter().any(|secret| secret.made == made && sha256.ct_eq(&secret.sha256).into());
+        // A request that is sent again may find that the key was given more since.
+        if !is_own && !principal.may_see_key(key) {
+            return Err(gone());
+        }
         Ok(MadeKey { key: Arc::clone(key), text: is_own.then_some(text), written })
     }
 
@@ -102,11 +105,14 @@ impl Service {
         expect: Expect,
     ) -> Result<(Arc<AccessKey>, Written), Refusal> {
         self.check_may_manage(&caller.principal).await?;
+        let principal = caller.principal.clone();
         let write = AccessWrite::Change { id: id.clone(), patch, expect };
         let mut written = self.write(caller, Write::Access(write)).await?;
         let state = self.state_at_least(written.applied.revision).await?;
         written.revision = state.revision();
-        let key = state.access_key(&id).ok_or(Rejection::KeyNotFound)?;
+        // A request that is sent again may find that the key was given more since.
+        let key = state.access_key(&id).filter(|key| principal.may_see_key(key));
+        let key = key.ok_or(Rejection::KeyNotFound)?;
         Ok((Arc::clone(key), written))
     }
 

@@ -10,6 +10,9 @@
 //! node that has lost the cluster cannot know whether a key was revoked since, and accepts none after a moment. The root
 //! key goes on working there, to find out what is wrong.
 //!
+//! A root key is a setting of each node. One that was replaced is not accepted any more, and what its owner has open
+//! ends: the principal has a tag of the key that it came with.
+//!
 //! **Invariant:** only digests of keys are stored, and digests are compared in constant time: neither a memory dump nor
 //! the time that an answer takes reveals a key.
 
@@ -73,6 +76,11 @@ impl Access {
         all.iter().fold(Choice::from(0), |found, root| found | given.ct_eq(root)).into()
     }
 
+    /// Whether the root key with this tag is still accepted.
+    pub(super) fn has_root(&self, tag: u64) -> bool {
+        self.roots.load().iter().any(|root| tag_of(root) == tag)
+    }
+
     fn used(&self) -> MutexGuard<'_, Used> {
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -80,6 +88,12 @@ impl Access {
 
 fn digests<'a>(keys: impl IntoIterator<Item = &'a str>) -> Vec<[u8; 32]> {
     keys.into_iter().map(|key| Sha256::digest(key.as_bytes()).into()).collect()
+}
+
+/// What tells a root key from others on this node: a part of its digest, never 0.
+fn tag_of(root: &[u8; 32]) -> u64 {
+    let (head, _) = root.split_first_chunk::<8>().unwrap_or((&[0; 8], &[]));
+    u64::from_be_bytes(*head).max(1)
 }
 
 impl std::fmt::Debug for Access {
@@ -103,14 +117,14 @@ impl Service {
         if self.inner.access.is_root(&given) {
             let is_disabled = self.consensus().is_some_and(|consensus| consensus.state().is_root_disabled());
             if !is_disabled {
-                return Ok(Principal::root());
+                return Ok(Principal::of_root(tag_of(&given)));
             }
             // Boxed, as below: every request would have its space.
             let state = Box::pin(self.confirmed_state()).await?;
             return if state.is_root_disabled() {
                 Err(NotAuthenticated::NotValid)
             } else {
-                Ok(Principal::root())
+                Ok(Principal::of_root(tag_of(&given)))
             };
         }
         let id = ClearText::id_of(credential).ok_or(NotAuthenticated::NotValid)?;
@@ -182,6 +196,16 @@ mod tests {
             assert!(!is_root(wrong));
         }
         assert!(!Access::new([]).is_root(&Sha256::digest(b"").into()));
+    }
+
+    #[test]
+    fn a_root_key_that_was_replaced_is_known_by_its_tag() {
+        let tag = |text: &str| tag_of(&Sha256::digest(text.as_bytes()).into());
+        let access = Access::new(["the first", "the second"]);
+        assert!(access.has_root(tag("the first")) && access.has_root(tag("the second")));
+        access.roots.store(Arc::new(digests(["the second"])));
+        assert!(!access.has_root(tag("the first")) && access.has_root(tag("the second")));
+        assert!(!access.has_root(0) && tag_of(&[0; 32]) != 0);
     }
 
     #[test]

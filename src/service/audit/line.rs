@@ -32,6 +32,8 @@ pub(super) const NO_HASH: [u8; 32] = [0; 32];
 pub struct What {
     /// Its definitions.
     definitions: Vec<Key>,
+    /// Whether there are more of them than a line names.
+    has_more: bool,
     /// Its config.
     config: Option<Key>,
     /// The id in its path: a member, or an access key.
@@ -43,11 +45,17 @@ pub struct What {
 impl What {
     /// Names a definition. What is not a key is not named.
     pub fn add_definition(&mut self, text: &str) {
-        if self.definitions.len() < DEFINITIONS_MAX
-            && let Ok(key) = Key::parse(text)
+        if self.has_more {
+            return;
+        }
+        if let Ok(key) = Key::parse(text)
             && !self.definitions.contains(&key)
         {
-            self.definitions.push(key);
+            if self.definitions.len() < DEFINITIONS_MAX {
+                self.definitions.push(key);
+            } else {
+                self.has_more = true;
+            }
         }
     }
 
@@ -151,6 +159,8 @@ struct Written<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     definitions: Option<&'a [Key]>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    more_definitions: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     config: Option<&'a Key>,
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<&'a Key>,
@@ -201,6 +211,7 @@ impl Head {
             route: decision.route,
             definition: named.first().filter(|_| named.len() == 1),
             definitions: Some(named).filter(|named| named.len() > 1),
+            more_definitions: decision.what.has_more.then_some(true),
             config: decision.what.config.as_ref(),
             id: decision.what.id.as_ref(),
             operations: decision.what.operations,
@@ -271,6 +282,7 @@ impl<'a> Written<'a> {
             route: None,
             definition: None,
             definitions: None,
+            more_definitions: None,
             config: None,
             id: None,
             operations: None,

@@ -158,6 +158,24 @@ async fn a_log_that_can_not_be_written_refuses_writes_in_the_strict_mode_alone()
 }
 
 #[tokio::test]
+async fn lines_that_the_queue_did_not_take_are_counted_while_the_files_are_well() {
+    let directory = tempfile::tempdir().unwrap();
+    let audit = Audit::start(options(directory.path(), Mode::Alarm), 3);
+    // As a full queue leaves it.
+    audit.shared.lost.fetch_add(7, Ordering::Relaxed);
+    assert!(audit.alarm(3).is_some());
+    let begin = Instant::now();
+    while audit.alarm(3).is_some() {
+        assert!(begin.elapsed() < Duration::from_secs(30), "a line says so, and the alarm ends");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    audit.flush().await;
+    assert_eq!(events(directory.path()), ["started", "lost"]);
+    assert!(lines(directory.path())[1].contains(r#""count":7"#));
+    is_whole(directory.path());
+}
+
+#[tokio::test]
 async fn failed_credentials_are_one_line_and_a_count() {
     let directory = tempfile::tempdir().unwrap();
     let audit = Audit::start(options(directory.path(), Mode::Alarm), 3);

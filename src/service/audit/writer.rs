@@ -87,6 +87,10 @@ impl Writer {
             self.keep();
         }
         self.write_due_counts(true);
+        if self.log.is_some() {
+            let result = self.write_losses();
+            self.judge(result);
+        }
         self.sync();
     }
 
@@ -97,6 +101,11 @@ impl Writer {
         }
         if self.synced_at.elapsed() >= TICK {
             self.write_due_counts(false);
+            // Lines that the queue did not take are lost without a failure of the files.
+            if !self.shared.has_failed.load(Ordering::Acquire) {
+                let result = self.write_losses();
+                self.judge(result);
+            }
             self.sync();
         }
     }

@@ -35,6 +35,7 @@ use crate::{
         call::Call,
         client::{CallError, Lane, Peers},
         codec::{decode, encode},
+        trace::{self, TraceParent, with_traces},
     },
     service::{
         request::{Decision, Effect, Target, WriteRequest},
@@ -74,6 +75,7 @@ struct Waiting {
     leader: Member,
     request: Arc<WriteRequest>,
     deadline: Instant,
+    trace: Option<TraceParent>,
     answer: oneshot::Sender<Attempt<Decision>>,
 }
 
@@ -106,7 +108,8 @@ impl Batcher {
             let queue = queues.entry(to).or_default();
             queue.last_number += 1;
             let (number, leader, request) = (queue.last_number, leader.clone(), Arc::clone(request));
-            queue.waiting.push_back(Waiting { number, leader, request, deadline, answer });
+            let trace = trace::at(0);
+            queue.waiting.push_back(Waiting { number, leader, request, deadline, trace, answer });
             self.start_call(peers, to, queue);
             number
         };
@@ -211,20 +214,32 @@ async fn call(peers: &Peers, batch: Vec<Waiting>) {
         batch.iter().map(|waiting| WireRequest::of(&waiting.request, remaining(waiting.deadline))).collect();
     let body = encode(&requests);
     drop(requests);
+    let traces = batch.iter().map(|waiting| waiting.trace).collect();
     let mut answers: Answers = batch.into_iter().map(|waiting| Some(waiting.answer)).collect();
-    let is_older = peers.lacks(leader.id, Call::WritesEach);
-    let mut received = if is_older {
-        receive_all(peers, &leader, (body.clone(), deadline), &mut answers).await
-    } else {
-        receive_each(peers, &leader, (&body, deadline), &mut answers).await
-    };
-    if !is_older && received.as_ref().is_err_and(CallError::is_unknown_call) {
-        received = receive_all(peers, &leader, (body, deadline), &mut answers).await;
-        peers.note_lacking(leader.id, Call::WritesEach);
-    }
-    if let Err(error) = received {
+    let receiving = with_traces(traces, receive(peers, &leader, (body, deadline), &mut answers));
+    if let Err(error) = receiving.await {
         let error = AttemptError::from(error);
         answers.into_iter().flatten().for_each(|answer| reply(answer, Err(error.clone())));
+    }
+}
+
+/// Makes the call that the leader knows.
+async fn receive(
+    peers: &Peers,
+    leader: &Member,
+    (body, deadline): (Bytes, Instant),
+    answers: &mut Answers,
+) -> Result<(), CallError> {
+    if peers.lacks(leader.id, Call::WritesEach) {
+        return receive_all(peers, leader, (body, deadline), answers).await;
+    }
+    match receive_each(peers, leader, (&body, deadline), answers).await {
+        Err(error) if error.is_unknown_call() => {
+            let received = receive_all(peers, leader, (body, deadline), answers).await;
+            peers.note_lacking(leader.id, Call::WritesEach);
+            received
+        }
+        received => received,
     }
 }
 

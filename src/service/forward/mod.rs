@@ -12,7 +12,7 @@
 pub(super) mod batching;
 pub(super) mod wire;
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use tokio::time::{Instant, timeout_at};
 
@@ -27,6 +27,7 @@ use crate::{
         call::Call,
         client::{Lane, Peers},
         codec::{decode, encode},
+        trace,
     },
     raft::Consensus,
 };
@@ -63,13 +64,16 @@ impl Service {
                 send_alone(peers, leader, request, (deadline - for_answer, deadline)).await
             }
         };
-        tokio::select! {
-            attempt = sent => attempt,
-            // A lost leader never answers. A write that may be repeated need not wait for that.
-            () = consensus.leader_changed(), if request.is_repeatable() => Err(AttemptError::Unknown(
-                "the leader changed while the write was in progress".into(),
-            )),
-        }
+        let answered = pin!(async {
+            tokio::select! {
+                attempt = sent => attempt,
+                // A lost leader never answers. A write that may be repeated need not wait for that.
+                () = consensus.leader_changed(), if request.is_repeatable() => Err(AttemptError::Unknown(
+                    "the leader changed while the write was in progress".into(),
+                )),
+            }
+        });
+        self.in_forward_span(trace::at(0), leader, answered).await
     }
 }
 

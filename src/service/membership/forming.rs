@@ -4,14 +4,21 @@
 //! member takes one, and consensus starts and is initialised with all of them. Every step may be repeated: a call
 //! that broke off half-way is sent again, and continues with the cluster id that it finds.
 //!
-//! **Invariant:** a node takes an identity once. A node that has another identity than the requested one answers so
-//! and changes nothing.
+//! A node that is told to (`CONCORD_FORM`) asks itself, again and again until the cluster is formed. It may be a member
+//! that has lost its disk, which must not begin under its old id: it has forgotten whom it voted for and what it
+//! acknowledged. So nothing is written before every other member has said that it has no log; one that is still
+//! reading its log does not say so.
+//!
+//! **Invariants**
+//! 1. A node takes an identity once. A node that has another identity than the requested one answers so and changes
+//!    nothing.
+//! 2. No cluster is formed with a member that belongs to one that is formed already.
 
 use std::{collections::BTreeSet, time::Duration};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep, timeout};
 use uuid::Uuid;
 
 use super::check_address;
@@ -32,8 +39,12 @@ use crate::{
 
 /// How long one member may take to answer, or to write its identity and open an empty directory.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long forming waits for this node's own start, or for another call that forms.
+const OWN_START_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long forming waits for the first read that is confirmed.
 const FIRST_READ_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often a node that is told to form its cluster tries.
+const FORM_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What a member requests of a node that joins. New variants go to the end.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,8 +80,32 @@ impl Service {
         Ok(self.cluster_view())
     }
 
+    /// Forms the cluster of these members as soon as all of them answer, or returns when another node has done it. For
+    /// as long as the node runs: a member may be started, or get its name, at any time.
+    pub async fn form_when_possible(&self, members: &[Member]) {
+        let mut last = None;
+        loop {
+            if let Some(consensus) = self.consensus()
+                && consensus.is_initialized().await
+            {
+                return;
+            }
+            let formed = match check_members(members, self.node_id()) {
+                Ok(()) => self.form(members.to_vec()).await,
+                Err(invalid) => Err(invalid.into()),
+            };
+            let Err(refusal) = formed else { return };
+            if last.as_ref() != Some(&refusal) {
+                tracing::info!("the cluster is not formed yet: {}", reason_of(&refusal));
+                last = Some(refusal);
+            }
+            sleep(FORM_INTERVAL).await;
+        }
+    }
+
     async fn form(&self, members: Vec<Member>) -> Result<(), Refusal> {
-        let Ok(_forming) = self.inner.forming.try_lock() else {
+        // A node that has only begun to answer opens its directory. Nothing is held meanwhile that another waits for.
+        let Ok(_forming) = timeout(OWN_START_TIMEOUT, self.inner.forming.lock()).await else {
             return Err(Refusal::Unavailable("this node is starting, or is being formed already".into()));
         };
         let directory = &self.inner.options.directory;
@@ -87,7 +122,10 @@ impl Service {
             identity.write(directory).map_err(Refusal::Internal)?;
         }
         for member in members.iter().filter(|member| member.id != self.node_id()) {
-            self.request_join(member, &JoinRequest::TakeIdentity { cluster_id, node_id: member.id }).await?;
+            let request = JoinRequest::TakeIdentity { cluster_id, node_id: member.id };
+            if self.request_join(member, &request).await?.initialized {
+                return Err(Refusal::Unavailable("the cluster is being formed by another node".into()));
+            }
         }
         self.start_consensus(identity).await.map_err(|error| Refusal::Internal(error.to_string()))?;
         let consensus = self.consensus_or_refusal()?;
@@ -168,7 +206,7 @@ impl Service {
 
     async fn join(&self, request: JoinRequest) -> JoinResponse {
         let refused = match request {
-            JoinRequest::Identify => None,
+            JoinRequest::Identify => self.still_starting(),
             JoinRequest::TakeIdentity { cluster_id, node_id } => {
                 self.take_identity(cluster_id, node_id).await.err()
             }
@@ -182,6 +220,17 @@ impl Service {
         };
         let cluster_id = self.inner.peers.me.get().map(|me| me.cluster_id);
         JoinResponse { node_id: self.node_id(), cluster_id, initialized, refused }
+    }
+
+    /// Why this node can't say yet whether it has a log, if it can't.
+    fn still_starting(&self) -> Option<String> {
+        // In this order: consensus is set when the log is open, and never unset.
+        match Identity::read(&self.inner.options.directory) {
+            Ok(None) => None,
+            Ok(Some(_)) if self.consensus().is_some() => None,
+            Ok(Some(_)) => Some("it is starting".into()),
+            Err(error) => Some(error),
+        }
     }
 
     async fn take_identity(&self, cluster_id: Uuid, node_id: NodeId) -> Result<(), String> {
@@ -203,6 +252,17 @@ impl Service {
             }
         };
         self.start_consensus(identity).await.map_err(|error| error.to_string())
+    }
+}
+
+/// A refusal as a line of the log.
+fn reason_of(refusal: &Refusal) -> String {
+    if let Refusal::Invalid(Invalid::Violations(violations)) = refusal {
+        violations.iter().map(|violation| violation.msg.as_str()).collect::<Vec<_>>().join("; ")
+    } else if let Refusal::Unavailable(text) | Refusal::Undecided(text) | Refusal::Internal(text) = refusal {
+        text.clone()
+    } else {
+        format!("{refusal:?}")
     }
 }
 

@@ -15,7 +15,7 @@ mod forming;
 mod readiness;
 mod steps;
 
-use super::{ClusterView, MemberView, Principal, Refusal, Service, feature_level::Levels};
+use super::{ClusterView, MemberView, Principal, Refusal, Service, feature_level::Answer};
 use crate::{
     model::{access_key::Verb, feature::LEVEL_MIN},
     peer::{Member, NodeId, identity::Identity},
@@ -101,7 +101,7 @@ impl Service {
 
     fn cluster_view(&self) -> ClusterView {
         let mut view = ClusterView {
-            cluster_id: self.inner.peers.me.get().map(|me| me.cluster_id),
+            cluster_id: self.cluster_id(),
             node_id: self.node_id(),
             leader_id: None,
             term: 0,
@@ -122,10 +122,10 @@ impl Service {
             view.alarms.extend(self.data_key_alarm());
             view.data_key = consensus.store().at_rest().encryption().map(|at| at.data_key.to_string());
             view.feature_level = state.feature_level();
-            let (members, levels) = (status.members.into_iter(), self.member_levels());
+            let (members, told) = (status.members.into_iter(), self.member_answers());
             let shown = |member: MemberStatus| {
-                let levels = levels.get(&member.member.id);
-                member_view(member, status.leader_id, levels)
+                let answer = told.get(&member.member.id);
+                member_view(member, status.leader_id, answer)
             };
             view.members = members.map(shown).collect();
         }
@@ -134,7 +134,7 @@ impl Service {
     }
 }
 
-fn member_view(status: MemberStatus, leader: Option<NodeId>, levels: Option<&Levels>) -> MemberView {
+fn member_view(status: MemberStatus, leader: Option<NodeId>, answer: Option<&Answer>) -> MemberView {
     let MemberStatus { member, voter, lag, contact } = status;
     let role = match (voter, leader == Some(member.id)) {
         (_, true) => "leader",
@@ -142,12 +142,13 @@ fn member_view(status: MemberStatus, leader: Option<NodeId>, levels: Option<&Lev
         (false, false) => "learner",
     };
     let Member { id, api_addr, peer_addr } = member;
-    let version = levels.and_then(|levels| levels.version.clone());
-    let feature_level_max = levels.map(|levels| levels.max);
+    let version = answer.and_then(|answer| answer.levels.version.clone());
+    let feature_level_max = answer.map(|answer| answer.levels.max);
+    let resources = answer.and_then(|answer| answer.resources.clone());
     let contact = contact.map(|contact| {
         (contact.is_reachable, u64::try_from(contact.silent_for.as_millis()).unwrap_or(u64::MAX))
     });
-    MemberView { id, role, api_addr, peer_addr, lag, contact, version, feature_level_max }
+    MemberView { id, role, api_addr, peer_addr, lag, contact, version, feature_level_max, resources }
 }
 
 /// Checks that a text is `host:port`, by which other nodes can call.

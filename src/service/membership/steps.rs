@@ -205,7 +205,8 @@ impl MembershipChange<'_> {
         }
         let asked = self.service.ask_levels(member).await;
         let levels = asked
-            .map_err(|error| AttemptError::Retry(format!("node {id} at {}: {error}", member.peer_addr)))?;
+            .map_err(|error| AttemptError::Retry(format!("node {id} at {}: {error}", member.peer_addr)))?
+            .levels;
         let level = self.consensus.state().feature_level();
         if !levels.include(level) {
             return Err(conflict(format!(

@@ -18,7 +18,7 @@
 mod connections;
 mod family;
 mod histogram;
-mod process;
+pub(super) mod process;
 mod replicated;
 
 pub use connections::{Connections, Open};
@@ -131,6 +131,7 @@ impl Service {
         let in_flight = limits.writes_in_flight.saturating_sub(inner.admission.available_permits());
         let [threads, running, waiting] = inner.cpu_pool.figures();
         let [watches, watches_max] = inner.hub.figures();
+        let [spans_sent, spans_unqueued, spans_refused] = inner.spans.figures();
         let listeners = ["callers", "nodes"].into_iter().zip(&inner.connections);
         let connections = listeners.map(|(name, open)| (label("listener", name), open.count()));
         vec![
@@ -164,6 +165,12 @@ impl Service {
                 "concord_failed_credential_addresses",
                 "Addresses whose failed credentials are counted.",
                 inner.failed_credentials.count(),
+            ),
+            Family::counter("concord_spans_sent", "Spans that the collector has taken.", spans_sent),
+            Family::counters(
+                "concord_spans_dropped",
+                "Spans that were dropped: because too many waited, or because the collector did not take them.",
+                [(label("why", "queue"), spans_unqueued), (label("why", "collector"), spans_refused)],
             ),
         ]
     }

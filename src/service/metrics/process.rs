@@ -51,6 +51,11 @@ pub(super) fn families() -> Vec<Family> {
     ]
 }
 
+/// Bytes of this process that are in RAM.
+pub(in crate::service) fn resident_bytes() -> Option<u64> {
+    kibibytes(&fs::read_to_string("/proc/self/status").ok()?, "VmRSS")
+}
+
 fn maybe(name: &'static str, help: &'static str, value: Option<impl Number>) -> Family {
     Family::gauges(name, help, value.map(|value| (Labels::new(), value)))
 }

@@ -5,13 +5,30 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::{list::ListPage, records::ListRecords};
+use tokio::time::Instant;
+
+use super::{list::ListPage, records::ListRecords, wait_until_applied};
 use crate::{
-    model::key::Key,
+    model::{key::Key, record::Revision},
     service::{Principal, Refusal, Service},
+    state::State,
 };
 
 impl Service {
+    /// The state by which data of a revision are shown: one that has applied it.
+    ///
+    /// # Errors
+    /// When this node has not applied it in time.
+    pub(in crate::service) async fn state_to_show(&self, at: Revision) -> Result<Arc<State>, Refusal> {
+        let state = self.applied();
+        if state.revision() >= at {
+            return Ok(state);
+        }
+        let deadline = Instant::now() + self.inner.options.read_timeout;
+        wait_until_applied(self.consensus_or_refusal()?, at, deadline).await?;
+        Ok(self.applied())
+    }
+
     /// A page as a caller is shown it.
     pub(super) async fn redact_page(
         &self,
@@ -19,7 +36,8 @@ impl Service {
         (definition, params): (&str, &[(String, String)]),
         mut page: ListPage,
     ) -> Result<ListPage, Refusal> {
-        let now = self.applied();
+        // Another node may have sent it, which has applied more.
+        let now = self.state_to_show(page.revision).await?;
         let redaction = self.redaction(principal, &now, (definition, page.revision)).await?;
         let then = match page.then.take() {
             None => None,
@@ -48,8 +66,8 @@ impl Service {
         principal: &Principal,
         mut page: ListPage,
     ) -> Result<ListPage, Refusal> {
+        let state = self.state_to_show(page.revision).await?;
         let ListRecords::Across(records) = &mut page.records else { return Ok(page) };
-        let state = self.applied();
         let mut of_definitions: BTreeMap<Key, Vec<usize>> = BTreeMap::new();
         for (place, record) in records.iter().enumerate() {
             of_definitions.entry(record.definition.clone()).or_default().push(place);

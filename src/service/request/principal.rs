@@ -25,7 +25,8 @@ pub struct Principal {
     /// The key as it was when the request came; `None` for the root key, which may do everything, and for a name from
     /// another node, which may do nothing until the key is found in the state.
     pub key: Option<Arc<AccessKey>>,
-    /// The revision that made the secret of the key that the request brought; 0 for the root key.
+    /// The revision that made the secret of the key that the request brought. For a root key what tells it from others
+    /// (`access`), 0 where it is not known: it came through another node, or the owner is none who calls.
     pub secret: Revision,
 }
 
@@ -34,6 +35,11 @@ impl Principal {
     #[must_use]
     pub fn root() -> Self {
         Self { id: SmolStr::new_static(ROOT), key: None, secret: 0 }
+    }
+
+    /// The owner of one of the root keys that this node accepts.
+    pub(in crate::service) fn of_root(secret: u64) -> Self {
+        Self { secret, ..Self::root() }
     }
 
     /// The owner of a stored key, by the secret that this revision made.

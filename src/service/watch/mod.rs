@@ -163,7 +163,7 @@ impl Service {
         if self.inner.stopping.is_cancelled() {
             return Err(Refusal::Unavailable("this node is stopping".into()));
         }
-        shown::check(self, &principal, (&scope, &request.filters), &state).await?;
+        shown::check(self, &principal, (&scope, &request.filters, request.start), &state).await?;
         let selection = Selection::new(scope, request.filters, &state, self.limits())?;
         let feed = consensus.feed();
         if hub.begin(&feed) {
@@ -277,6 +277,12 @@ impl Watch {
     #[must_use]
     pub fn position(&self) -> Revision {
         self.position
+    }
+
+    /// The id of the cluster that the changes are of.
+    #[must_use]
+    pub fn cluster(&self) -> Option<uuid::Uuid> {
+        self.service.cluster_id()
     }
 
     /// The next notice; waits for it. `None` after the end.

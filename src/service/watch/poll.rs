@@ -31,6 +31,8 @@ pub struct Changes {
     pub events: Vec<PolledEvent>,
     /// Everything that was requested up to (and including) this revision has been returned.
     pub upto: Revision,
+    /// The id of the cluster that they are changes of.
+    pub cluster: Option<uuid::Uuid>,
     /// What the changes hold in memory.
     held: Vec<Reservation>,
 }
@@ -50,7 +52,8 @@ impl Service {
         let mut watch = self.watch(principal, request).await?;
         watch.is_new = false;
         watch.poll_until = Some(until);
-        let mut changes = Changes { events: Vec::new(), upto: watch.position(), held: Vec::new() };
+        let (upto, cluster) = (watch.position(), watch.cluster());
+        let mut changes = Changes { events: Vec::new(), upto, cluster, held: Vec::new() };
         let mut bytes = 0;
         while let Some(notice) = watch.next().await {
             match notice {

@@ -76,19 +76,19 @@ pub(super) fn prepare_access(
     }
     let command = match write {
         AccessWrite::Create { id, terms, sha256 } => {
-            check_given(principal, terms)?;
+            check_given(principal, terms, (true, true))?;
             AccessCommand::Create { id: id.clone(), terms: terms.clone(), sha256: *sha256 }
         }
         AccessWrite::Change { id, patch, expect } => {
             let key = seen(state, principal, id)?;
-            let patch = patch.clone();
+            let (patch, given) = (patch.clone(), (patch.expires_at.is_some(), patch.quota.is_some()));
             let terms = KeyTerms {
                 name: patch.name.unwrap_or_else(|| key.name.clone()),
                 grants: patch.grants.unwrap_or_else(|| key.grants.clone()),
                 quota: patch.quota.unwrap_or(key.quota),
                 expires_at: patch.expires_at.unwrap_or(key.expires_at),
             };
-            check_given(principal, &terms)?;
+            check_given(principal, &terms, given)?;
             AccessCommand::Change { id: id.clone(), terms, expect: expect_of(key, *expect)? }
         }
         AccessWrite::Revoke { id, expect } => {
@@ -127,13 +127,20 @@ fn seen<'a>(state: &'a State, principal: &Principal, id: &KeyId) -> Result<&'a A
     key.ok_or_else(|| Rejection::KeyNotFound.into())
 }
 
-fn check_given(principal: &Principal, terms: &KeyTerms) -> Result<(), Refusal> {
-    match &principal.key {
-        Some(own) if !own.grants.covers(&terms.grants) => {
-            Err(Refusal::Forbidden { verb: Verb::Keys, operation: None })
-        }
-        Some(_) | None => Ok(()),
+/// Refuses what the caller does not have: rights, and where they are given a longer life and a larger quota.
+fn check_given(
+    principal: &Principal,
+    terms: &KeyTerms,
+    (gives_time, gives_quota): (bool, bool),
+) -> Result<(), Refusal> {
+    let Some(own) = &principal.key else { return Ok(()) };
+    let is_longer = gives_time
+        && own.expires_at.is_some_and(|own| terms.expires_at.is_none_or(|expires_at| expires_at > own));
+    let is_larger = gives_quota && !own.quota.covers(&terms.quota);
+    if is_longer || is_larger || !own.grants.covers(&terms.grants) {
+        return Err(Refusal::Forbidden { verb: Verb::Keys, operation: None });
     }
+    Ok(())
 }
 
 /// The precondition that the caller names, or that the key is still the one that was judged.

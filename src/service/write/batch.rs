@@ -8,6 +8,9 @@
 //!
 //! All operations share one budget, and between two of them the work ends when nobody waits for it any more.
 //!
+//! A change of what all configs of a definition must satisfy is prepared here like any other; `config_check` then checks
+//! the configs, with what the operations before it make of them.
+//!
 //! **Invariant:** a refusal names its operation and has the status that the operation alone would have had, on the
 //! state that the operations before it make.
 
@@ -22,29 +25,53 @@ use crate::{
     model::{
         command::{BatchStep, Command, THIS_ENTRY, Transaction},
         error::{Invalid, LocSegment, Rejection, Violation},
-        limits::{Limits, VIOLATIONS_MAX},
+        limits::{BATCH_CONFIG_CHECKS_MAX, Limits, VIOLATIONS_MAX},
     },
     service::request::{Effect, Refusal, Target, Write},
     state::State,
 };
 
+/// The member of a batch that has its operations: locations begin with it.
+pub(super) const OPERATIONS: &str = "operations";
+
 /// Validates what needs no state: the number of operations, and each operation as a single write.
 pub(super) fn check_operations(operations: &[Write], limits: &Limits) -> Result<(), Invalid> {
-    let most = limits.batch_operations;
-    if operations.is_empty() || operations.len() > most {
-        let msg = format!("a batch has 1 to {most} operations, but this one has {}", operations.len());
-        return Err(Violation::at(vec!["operations".into()], msg).into());
-    }
+    check_operation_count(operations.len(), limits)?;
     let mut violations = Vec::new();
+    let constrain = |operation: &&Write| operation.effect() == Effect::Constrain;
+    if operations.len() > BATCH_CONFIG_CHECKS_MAX
+        && operations.iter().filter(constrain).count() > BATCH_CONFIG_CHECKS_MAX
+    {
+        let msg =
+            format!("a batch has at most {BATCH_CONFIG_CHECKS_MAX} changes of schemas and unique paths");
+        violations.push(Violation::at(vec![OPERATIONS.into()], msg));
+    }
     for (place, write) in (0..).zip(operations) {
         match check_intake(write, limits).map_err(|invalid| at_operation(invalid, place)) {
             Ok(()) => {}
-            Err(Invalid::Violations(more)) => violations.extend(more),
+            Err(Invalid::Violations(more)) => extend(&mut violations, more),
             Err(invalid @ (Invalid::TooLarge(_) | Invalid::TooLargeAt(_))) => return Err(invalid),
         }
     }
-    violations.truncate(VIOLATIONS_MAX);
     if violations.is_empty() { Ok(()) } else { Err(Invalid::Violations(violations)) }
+}
+
+/// Adds violations, as many as an answer has.
+fn extend(violations: &mut Vec<Violation>, more: Vec<Violation>) {
+    violations.extend(more.into_iter().take(VIOLATIONS_MAX.saturating_sub(violations.len())));
+}
+
+/// Refuses a number of operations that no batch has, before anything is made of each of them.
+///
+/// # Errors
+/// When there is none, or more than the limit.
+pub fn check_operation_count(count: usize, limits: &Limits) -> Result<(), Invalid> {
+    let most = limits.batch_operations;
+    if count == 0 || count > most {
+        let msg = format!("a batch has 1 to {most} operations, but this one has {count}");
+        return Err(Violation::at(vec![OPERATIONS.into()], msg).into());
+    }
+    Ok(())
 }
 
 /// Makes the command of a batch. The violations of all invalid operations are collected, not of the first only.
@@ -58,6 +85,9 @@ pub(super) fn prepare_batch(
     let mut reads = Reads::default();
     let (succeeded, (first, operations)) = chosen(state, batch, &mut reads, rules)?;
     let is_independent = are_independent(state, operations);
+    if !is_independent {
+        budget.charge_scratch(operations.len())?;
+    }
     let mut scratch = state.clone();
     let mut own_validators = Validators::default();
     let (mut steps, mut violations) = (Vec::with_capacity(operations.len()), Vec::new());
@@ -83,13 +113,12 @@ pub(super) fn prepare_batch(
                 }
                 steps.push((place, step));
             }
-            Err(Refusal::Invalid(Invalid::Violations(more))) => violations.extend(more),
+            Err(Refusal::Invalid(Invalid::Violations(more))) => extend(&mut violations, more),
             // The operations after an invalid one may lack what it would have made.
             Err(refusal) if violations.is_empty() || budget.is_over() => return Err(refusal),
             Err(_) => {}
         }
     }
-    violations.truncate(VIOLATIONS_MAX);
     if !violations.is_empty() {
         return Err(Invalid::Violations(violations).into());
     }
@@ -129,15 +158,35 @@ fn are_independent(state: &State, operations: &[Write]) -> bool {
     })
 }
 
+/// About what the history keeps of the record that an operation replaces.
+fn replaced_bytes(state: &State, write: &Write) -> usize {
+    let Some(found) = state.definition(write.definition()) else { return 0 };
+    match write.target() {
+        Target::Config { key, .. } if write.effect() != Effect::Read => {
+            // What the batch itself has written is there already.
+            let before = found.config(key).filter(|config| config.revision != THIS_ENTRY);
+            before.map_or(0, |config| {
+                let entries = config.entries.iter().map(|entry| entry.value.len()).sum::<usize>();
+                config.data.len() + entries
+            })
+        }
+        // With the schema that stays as it is, where only the indexes change.
+        Target::Definition(_) => found.definition.schema.as_ref().map_or(0, |schema| 2 * schema.len()),
+        Target::Config { .. } | Target::Batch | Target::Keys => 0,
+    }
+}
+
 /// Prepares one operation, and applies it to the scratch state if it has a place there.
 fn step(
     scratch: &mut State,
     (applies_to, write): (Option<u32>, &Write),
     rules: RulesFor<'_>,
 ) -> Result<BatchStep, Refusal> {
+    let replaced = replaced_bytes(scratch, write);
     let PreparedWrite { command, definition_read, precondition } =
         prepare_write(scratch, scratch.definition(write.definition()), write, rules)?;
     precondition?;
+    rules.0.2.charge_replaced(replaced)?;
     if let Some(place) = applies_to {
         scratch.try_step(place, &command)?;
     }
@@ -160,36 +209,38 @@ fn refused(refusal: Refusal, place: u32) -> Refusal {
         Refusal::Invalid(invalid) => at_operation(invalid, place).into(),
         Refusal::TestFailed(violation) => Refusal::TestFailed(violation_at(violation, place)),
         Refusal::Forbidden { verb, .. } => Refusal::Forbidden { verb, operation: Some(place) },
+        Refusal::Conflict(text) => Refusal::ConflictAt(violation_at(Violation::new(text), place)),
+        Refusal::ConflictAt(violation) => Refusal::ConflictAt(violation_at(violation, place)),
+        Refusal::Breaks(count, violations) => Refusal::Breaks(count, all_at(violations, place)),
         Refusal::Unavailable(_)
         | Refusal::Undecided(_)
         | Refusal::Overloaded
         | Refusal::StorageFull(_)
         | Refusal::Internal(_)
-        | Refusal::Conflict(_)
         | Refusal::NoMember(_)
         | Refusal::Expired(_)
         | Refusal::NotThere(_)
         | Refusal::LimitReached(_)
         | Refusal::KeyEnded
-        | Refusal::ConflictAt(_)
         | Refusal::Building(_)
-        | Refusal::CursorExpired(_)
-        | Refusal::Breaks(..) => refusal,
+        | Refusal::CursorExpired(_) => refusal,
     }
 }
 
 fn at_operation(invalid: Invalid, place: u32) -> Invalid {
     match invalid {
-        Invalid::Violations(violations) => Invalid::Violations(
-            violations.into_iter().map(|violation| violation_at(violation, place)).collect(),
-        ),
+        Invalid::Violations(violations) => Invalid::Violations(all_at(violations, place)),
         Invalid::TooLarge(text) => Invalid::TooLargeAt(violation_at(Violation::new(text), place)),
         Invalid::TooLargeAt(violation) => Invalid::TooLargeAt(violation_at(violation, place)),
     }
 }
 
+fn all_at(violations: Vec<Violation>, place: u32) -> Vec<Violation> {
+    violations.into_iter().map(|violation| violation_at(violation, place)).collect()
+}
+
 /// The violation of one operation as a violation of the batch.
 fn violation_at(mut violation: Violation, place: u32) -> Violation {
-    violation.loc.splice(0..0, [LocSegment::from("operations"), LocSegment::Index(place.into())]);
+    violation.loc.splice(0..0, [LocSegment::from(OPERATIONS), LocSegment::Index(place.into())]);
     violation
 }

@@ -18,8 +18,8 @@ use crate::{
     model::{
         error::Invalid,
         limits::{
-            BATCH_DATA_BYTES_MAX, BATCH_EVALUATIONS_MAX, BATCH_PATCH_COST_MAX, ENTRY_BYTES_MAX,
-            PATCH_COST_MAX,
+            BATCH_DATA_BYTES_MAX, BATCH_EVALUATIONS_MAX, BATCH_PATCH_COST_MAX, BATCH_REPLACED_BYTES_MAX,
+            ENTRY_BYTES_MAX, PATCH_COST_MAX,
         },
     },
     service::{
@@ -39,6 +39,8 @@ const INLINE_SCHEMA_BYTES_MAX: usize = 2 << 10;
 const INLINE_PATCH_COST_MAX: usize = 256 << 10;
 /// Operations of a batch that is prepared inline.
 const INLINE_OPERATIONS_MAX: usize = 128;
+/// The same where they depend on each other: each is applied to a copy of the state, which costs as much as its preparation.
+const INLINE_SCRATCH_MAX: usize = 16;
 /// What compiling a byte of a schema counts, in evaluations: about what it takes.
 const EVALUATIONS_PER_SCHEMA_BYTE: u64 = 20;
 
@@ -54,6 +56,8 @@ pub(super) struct Budget {
     indexed_bytes: Cell<usize>,
     /// Bytes that the entry of the log may still take.
     entry_bytes: Cell<usize>,
+    /// Bytes of records that may still be replaced.
+    replaced_bytes: Cell<usize>,
     is_abandoned: Cell<bool>,
     is_over: Cell<bool>,
 }
@@ -90,6 +94,7 @@ impl Budget {
             data_bytes: Cell::new(INLINE_DATA_BYTES_MAX),
             indexed_bytes: Cell::new(INLINE_INDEXED_BYTES_MAX),
             entry_bytes: Cell::new(ENTRY_BYTES_MAX),
+            replaced_bytes: Cell::new(BATCH_REPLACED_BYTES_MAX),
             is_abandoned: Cell::new(false),
             is_over: Cell::new(false),
         }
@@ -155,6 +160,27 @@ impl Budget {
         };
         self.data_bytes.set(data);
         self.indexed_bytes.set(indexed);
+        Ok(())
+    }
+
+    /// Charges the application of so many operations to a scratch state.
+    pub(super) fn charge_scratch(&self, operations: usize) -> Result<(), Refusal> {
+        if self.cancel.is_none() && operations > INLINE_SCRATCH_MAX {
+            return Err(self.exceeded("operations that depend on each other", 0));
+        }
+        Ok(())
+    }
+
+    /// Charges the records that a step of a batch replaces.
+    pub(super) fn charge_replaced(&self, bytes: usize) -> Result<(), Refusal> {
+        let Some(left) = self.replaced_bytes.get().checked_sub(bytes) else {
+            self.is_over.set(true);
+            let text = format!(
+                "the batch replaces or deletes records of more than {BATCH_REPLACED_BYTES_MAX} bytes: divide it"
+            );
+            return Err(Invalid::TooLarge(text).into());
+        };
+        self.replaced_bytes.set(left);
         Ok(())
     }
 
@@ -245,10 +271,11 @@ mod tests {
     #[test]
     fn an_inline_attempt_is_abandoned_when_its_allowance_is_used_up() {
         type Spend = fn(&Budget) -> Result<(), Refusal>;
-        let spend: [Spend; 5] = [
+        let spend: [Spend; 6] = [
             |budget| budget.charge_check(INLINE_EVALUATIONS_MAX + 1),
             |budget| budget.charge_data(INLINE_DATA_BYTES_MAX + 1, 0),
             |budget| budget.charge_data(INLINE_DATA_BYTES_MAX, 5),
+            |budget| budget.charge_scratch(INLINE_SCRATCH_MAX + 1),
             |budget| budget.charge_compilation(r#"{"pattern":"a"}"#),
             |budget| budget.charge_compilation(r##"{"$ref":"#/$defs/a"}"##),
         ];
@@ -260,6 +287,7 @@ mod tests {
         let budget = Budget::inline();
         assert!(budget.charge_check(INLINE_EVALUATIONS_MAX).is_ok());
         assert!(budget.charge_data(1000, 10).is_ok() && budget.charge_compilation("{}").is_ok());
+        assert!(budget.charge_scratch(INLINE_SCRATCH_MAX).is_ok());
         assert!(!budget.is_abandoned());
     }
 
@@ -279,6 +307,7 @@ mod tests {
         assert_eq!(budget.patch_cost(), 1);
         assert!(budget.patch_exceeds().is_some());
         let budget = batch();
+        budget.charge_scratch(INLINE_SCRATCH_MAX + 1).unwrap();
         budget.charge_entry(ENTRY_BYTES_MAX).unwrap();
         assert!(budget.charge_entry(1).is_err());
     }

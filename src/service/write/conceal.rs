@@ -6,7 +6,7 @@
 //!
 //! **Invariant:** the status of a refusal does not depend on who asks.
 
-use super::config_scan::SAME_VALUE;
+use super::{batch::OPERATIONS, config_scan::SAME_VALUE};
 use crate::{
     model::{
         access_key::Verb,
@@ -17,31 +17,56 @@ use crate::{
 
 /// A refusal as the principal may see it.
 pub(super) fn concealed(refusal: Refusal, principal: &Principal, write: &Write) -> Refusal {
-    let may_read = |write: &Write| principal.authorize(Verb::Read, Some(write.definition())).is_ok();
-    if let Refusal::Rejected(Rejection::InBatch { index, rejection }) = &refusal {
-        let place = usize::try_from(*index).unwrap_or(usize::MAX);
-        let is_seen = write.operations().get(place).is_some_and(may_read);
-        let Some(msg) = without_records(rejection).filter(|_| !is_seen) else { return refusal };
-        let loc = vec!["operations".into(), LocSegment::Index((*index).into())];
-        return Refusal::ConflictAt(Violation::at(loc, msg));
-    }
-    if may_read(write) {
+    let loc = operation_of(&refusal);
+    let place = loc.as_ref().and_then(|(_, index)| usize::try_from(*index).ok());
+    // Of a batch that is refused as a whole it is judged whether all may be read.
+    let of = place.and_then(|place| write.operations().get(place)).unwrap_or(write);
+    if principal.authorize(Verb::Read, Some(of.definition())).is_ok() {
         return refusal;
     }
+    let at = |msg: String| {
+        Violation::at(loc.map_or_else(Vec::new, |(name, index)| vec![name, LocSegment::Index(index)]), msg)
+    };
     if let Refusal::Rejected(rejection) = &refusal {
-        let told = without_records(rejection).map(|msg| Refusal::ConflictAt(Violation::new(msg)));
-        return told.unwrap_or(refusal);
+        let alone = if let Rejection::InBatch { rejection, .. } = rejection { rejection } else { rejection };
+        return without_records(alone).map_or(refusal, |msg| Refusal::ConflictAt(at(msg)));
     }
     if let Refusal::Conflict(text) = &refusal
         && text.ends_with(SAME_VALUE)
     {
-        return Refusal::Conflict(format!("a path can't be unique: several configs {SAME_VALUE} there"));
+        return Refusal::Conflict(same_value());
+    }
+    if let Refusal::ConflictAt(violation) = &refusal
+        && violation.msg.ends_with(SAME_VALUE)
+    {
+        return Refusal::ConflictAt(at(same_value()));
     }
     if let Refusal::Breaks(..) = refusal {
         let msg = "configs of the definition do not fit, and the access key has no right to read which";
-        return Invalid::from(Violation::new(msg)).into();
+        return Invalid::from(at(msg.into())).into();
     }
     refusal
+}
+
+fn same_value() -> String {
+    format!("a path can't be unique: several configs {SAME_VALUE} there")
+}
+
+/// The operation of a batch that a refusal is about, as the beginning of its location.
+fn operation_of(refusal: &Refusal) -> Option<(LocSegment, u64)> {
+    let violation = if let Refusal::Rejected(Rejection::InBatch { index, .. }) = refusal {
+        return Some((OPERATIONS.into(), (*index).into()));
+    } else if let Refusal::ConflictAt(violation) = refusal {
+        violation
+    } else if let Refusal::Breaks(_, violations) = refusal {
+        violations.first()?
+    } else {
+        return None;
+    };
+    let [name @ LocSegment::Name(_), LocSegment::Index(index), ..] = violation.loc.as_slice() else {
+        return None;
+    };
+    (*name == OPERATIONS.into()).then(|| (name.clone(), *index))
 }
 
 /// The text of a rejection in place of one that tells of records. All of these are 409.
@@ -107,7 +132,12 @@ mod tests {
             (taken().into(), delete("d")),
             (Rejection::DefinitionNotEmpty(77).into(), delete("d")),
             (in_batch(taken()).into(), batch.clone()),
-            (in_batch(Rejection::DefinitionNotEmpty(77)).into(), batch),
+            (in_batch(Rejection::DefinitionNotEmpty(77)).into(), batch.clone()),
+            (
+                Refusal::Conflict(format!("configs `hidden` and `k` {SAME_VALUE}")).of_operation(1),
+                batch.clone(),
+            ),
+            (Refusal::Breaks(77, vec![Violation::new("config `hidden`")]).of_operation(1), batch),
             (Refusal::Conflict(format!("configs `hidden` and `k` {SAME_VALUE}")), Write::SetUnique(unique)),
             (Refusal::Breaks(77, vec![Violation::new("config `hidden`")]), Write::SetSchema(schema)),
         ];

@@ -4,6 +4,10 @@
 //! It runs in the pool for long work. Its findings are exact at the state of its last pass: a config that was corrected or
 //! deleted since does not count any more.
 //!
+//! In a batch the state is a scratch copy to which the earlier operations are applied. What they wrote has the revision
+//! [`THIS_ENTRY`], is the same in every pass, and so is checked in the first one alone. Who changes these operations
+//! begins another scan.
+//!
 //! **Invariants:** every config of that state has been checked as it is there. A scan ends with the
 //! config that it is at when its request has ended.
 
@@ -12,6 +16,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use super::validators::within;
 use crate::{
     model::{
+        command::THIS_ENTRY,
         error::{LocSegment, Violation},
         key::Key,
         limits::{REPORTED_CONFIGS_MAX, REPORTED_VIOLATIONS_MAX},
@@ -168,7 +173,9 @@ impl Scan {
                 self.find_duplicate(found, pace)?;
             }
             Constraint::Unique(_) | Constraint::Schema(_) | Constraint::Object => {
-                for config in written.take_while(|config| config.revision > since) {
+                // These are the newest.
+                let is_new = |config: &&Arc<Config>| since == 0 || config.revision != THIS_ENTRY;
+                for config in written.take_while(|config| config.revision > since).filter(is_new) {
                     new_configs += 1;
                     pace()?;
                     self.check(found, config);

@@ -20,6 +20,7 @@ use crate::{
     peer::{
         ReceiveError,
         codec::{decode, encode},
+        trace,
     },
     service::{
         Service,
@@ -70,7 +71,8 @@ impl Service {
             open(&body)?
         };
         let remaining = remaining.saturating_sub(received.elapsed());
-        Ok(encode(&WireAnswer::from(self.decide_forwarded(request, remaining).await)))
+        let decided = self.in_decision_span(trace::at(0), self.decide_forwarded(request, remaining)).await;
+        Ok(encode(&WireAnswer::from(decided)))
     }
 
     /// Decides the writes of a forwarding batch, each by itself, and answers when all are decided: older versions know
@@ -126,10 +128,13 @@ impl Service {
         }
         let json_depth = self.limits().json_depth;
         let decide = |(place, request): (u16, WireRequest<'static>)| {
-            let service = self.clone();
+            let (service, trace) = (self.clone(), trace::at(usize::from(place)));
             let decided = async move {
                 match request.open(json_depth) {
-                    Ok((remaining, request)) => service.decide_forwarded(request, remaining).await.into(),
+                    Ok((remaining, request)) => {
+                        let deciding = service.decide_forwarded(request, remaining);
+                        service.in_decision_span(trace, deciding).await.into()
+                    }
                     // It alone is refused; the others of its batch are decided.
                     Err(error) => WireAnswer::Retry(format!("the leader: {error}")),
                 }
@@ -147,7 +152,9 @@ impl Service {
         let _permit = self.inner.admission.try_acquire().map_err(|_| Refusal::Overloaded)?;
         self.check_disk(&request.write)?;
         let time = time_to_decide(remaining).min(self.time_for(&request.write));
-        self.decide(consensus, &Arc::new(request), Instant::now() + time).await
+        let decided = self.decide(consensus, &Arc::new(request), Instant::now() + time).await;
+        tracing::debug!(is_decided = decided.is_ok(), "decided a write that another node has forwarded");
+        decided
     }
 }
 

@@ -12,12 +12,13 @@
 //! | what a preparation may cost, and on which threads it runs | `budget` |
 //! | what a transaction rests on: conditions, checks and reads | `transaction` |
 //! | compiled schemas | `validators` |
+//! | what the upserts of a batch have created | `upsert` |
 //! | in whose name a write is made; changes of the access keys | `access` |
 //! | several writes as one | `batch` |
 //! | what a refusal may say to a caller who may not read | `conceal` |
 //! | a patch, and the content that its answer shows | `patch` |
 //! | the order of writes that are computed from the same record | `record_locks` |
-//! | another schema or other unique paths, which all configs must fit | `redefine`, `config_scan`, `write_barrier` |
+//! | another schema or other unique paths, which all configs must fit | `redefine`, `config_check`, `config_scan`, `write_barrier` |
 //! | the answer without storing anything | `dry_run` |
 //! | how many requests with an idempotency key one access key may make | `keyed_writes` |
 //! | an earlier revision written again | `rollback` |
@@ -30,9 +31,10 @@
 //! that a newer leader has replaced.
 
 pub(super) mod access;
-mod batch;
+pub(super) mod batch;
 mod budget;
 mod conceal;
+mod config_check;
 pub(super) mod config_scan;
 mod dry_run;
 pub(super) mod forwarded;
@@ -41,9 +43,10 @@ mod patch;
 mod prepare;
 pub(super) mod record_locks;
 pub(super) mod redefine;
-mod rollback;
+pub(super) mod rollback;
 pub(super) mod secrets;
 pub(super) mod transaction;
+pub(super) mod upsert;
 pub(super) mod validators;
 pub(super) mod write_barrier;
 
@@ -55,7 +58,7 @@ use super::{
     Service, audit,
     cpu_pool::Cancel,
     origin::key_tag,
-    request::{Caller, Decision, Effect, Refusal, Target, Write, WriteRequest, Written},
+    request::{Caller, Consistency, Decision, Effect, Refusal, Target, Write, WriteRequest, Written},
     retry::{Attempt, AttemptError, Leader, OnUnknown, Retry, confirm_leadership},
 };
 use crate::{
@@ -72,9 +75,9 @@ use crate::{
 use access::{Judged, judge};
 use budget::{Budget, may_be_inline, weight_of};
 use conceal::concealed;
+use config_check::{needs_config_check, set_configs_read};
 use patch::{content_at, lock_set};
 use prepare::{Prepared, check_intake, prepare};
-use redefine::{needs_config_check, set_configs_read};
 
 /// How often a write is prepared because the definition changed in the meantime. Each time another write was decided,
 /// so only a storm of changes to one definition exhausts this.
@@ -96,6 +99,10 @@ impl Service {
         check_intake(&write, self.limits())?;
         self.check_disk(&write)?;
         let consensus = self.consensus_or_refusal()?;
+        if transaction::check_level(&self.applied(), &write).is_err() {
+            // A leader of the level before would not understand it. This node may only be late to know the level.
+            transaction::check_level(&*self.view(Consistency::LINEARIZABLE).await?, &write)?;
+        }
         let deadline = Instant::now() + self.time_for(&write);
         let request = Arc::new(WriteRequest { caller, write });
         let retry = Retry::until(deadline, on_unknown(&request.caller), "no leader took the request in time");
@@ -159,7 +166,6 @@ impl Service {
         if request.caller.dry_run {
             return self.dry_run(consensus, request, deadline).await;
         }
-        self.check_keyed(&request.caller)?;
         let locks = &self.inner.record_locks;
         let is_computed = request.write.is_computed();
         let needed = if is_computed || locks.any_held() { lock_set(&request.write) } else { <_>::default() };
@@ -167,7 +173,8 @@ impl Service {
         let Some(_locks) = locks.acquire(needed, deadline).await else {
             return retry("other writes of this config were decided first, and the time was up");
         };
-        let mut check = None;
+        // One that was decided before is answered, however many its key has made.
+        let (mut check, mut is_counted) = (None, false);
         for _ in 0..PREPARATIONS_MAX {
             let Ok(_admitted) = timeout_at(deadline, self.inner.write_barriers.admit(&request.write)).await
             else {
@@ -181,12 +188,16 @@ impl Service {
             };
             if needs_config_check(&command) {
                 let check = check.get_or_insert_with(|| self.new_config_check(request));
-                match self.check_configs(consensus, check, definition_read, deadline).await? {
+                let made = (&command, definition_read);
+                match self.check_configs(consensus, check, made, deadline).await? {
                     Some(read) => set_configs_read(&mut command, read),
                     None => continue,
                 }
             }
             let content = if is_computed { content_of(&command) } else { None };
+            if !std::mem::replace(&mut is_counted, true) {
+                self.check_keyed(&request.caller)?;
+            }
             if Instant::now() + self.decision_time() >= deadline {
                 // If it were proposed now, its outcome would hardly be known in time.
                 return retry("the time was up before the write was proposed");

@@ -88,7 +88,8 @@ fn document_of(made: Value, limits: &Limits) -> Result<Document, Refusal> {
     if !made.is_object() {
         return Err(in_data("data must be an object".into()).into());
     }
-    let data = Document::checked(made, limits.json_depth).map_err(|error| match error {
+    // The body of a `PUT` has one level around them: what a patch makes could be sent.
+    let data = Document::checked(made, limits.json_depth.saturating_sub(1)).map_err(|error| match error {
         // A pointer can name a member that is not allowed in a body.
         DocumentError::TooDeep(_) | DocumentError::Reserved(_) | DocumentError::Syntax { .. } => {
             in_data(error.to_string())

@@ -34,6 +34,7 @@ use crate::{
         index,
         key::Key,
         limits::Limits,
+        patch::PatchFormat,
         record::Revision,
         schema::{Formats, Schema, SchemaRules, StoredSchema},
         time::Timestamp,
@@ -101,6 +102,10 @@ pub(super) fn check_intake(write: &Write, limits: &Limits) -> Result<(), Invalid
     match write.effect() {
         Effect::Define | Effect::Constrain => check_bytes("schema", write.document(), limits.schema_bytes)?,
         Effect::Store => check_bytes("data", write.document(), limits.data_bytes)?,
+        // Data that keep secret values. A marker may be longer than what it stands for, and not by much.
+        Effect::Compute if is_replacement(write) => {
+            check_bytes("data", write.document(), limits.data_bytes.saturating_mul(2))?;
+        }
         // What a patch makes is bounded when it is made, and stored data was accepted under the limits of its time.
         Effect::Compute
         | Effect::Restore
@@ -112,6 +117,10 @@ pub(super) fn check_intake(write: &Write, limits: &Limits) -> Result<(), Invalid
     let is_in_body = matches!(write, Write::CreateDefinition { .. });
     let loc = if is_in_body { vec!["config_definition_key".into()] } else { Vec::new() };
     Key::parse(write.definition()).map(drop).map_err(|error| Violation::at(loc, error.to_string()).into())
+}
+
+fn is_replacement(write: &Write) -> bool {
+    matches!(write, Write::PatchConfig { patch, .. } if patch.format == PatchFormat::Replace)
 }
 
 pub(super) fn check_bytes(what: &str, document: Option<&Document>, most: usize) -> Result<(), Invalid> {

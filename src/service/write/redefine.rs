@@ -12,12 +12,9 @@
 //! **Invariants:** a refusal because of configs is confirmed at a read index. A dry run and the report on a forced
 //! change are reads of one state.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use tokio::{
-    sync::OwnedRwLockWriteGuard,
-    time::{Instant, timeout_at},
-};
+use tokio::time::Instant;
 
 use super::{
     budget::Budget,
@@ -25,7 +22,6 @@ use super::{
     prepare::{Prepared, PreparedWrite, check_definition_expect, check_intake, rejection_first, rules_for},
     secrets::Secrets,
     validators::within,
-    write_barrier::BarrierHolder,
 };
 use crate::{
     model::{
@@ -37,22 +33,13 @@ use crate::{
         record::{Definition, Revision},
         schema::{Schema, SchemaRules, StoredSchema, accepts_any},
     },
-    raft::Consensus,
     service::{
         Principal, Service,
-        cpu_pool::{Cancel, ScanPlace, Way, Weight},
-        request::{Caller, Consistency, Effect, NewSchema, NewUnique, Refusal, Write, WriteRequest},
-        retry::{Attempt, AttemptError, confirm_leadership},
+        cpu_pool::{Cancel, Way, Weight},
+        request::{Caller, Consistency, NewSchema, NewUnique, Refusal, Write, WriteRequest},
     },
     state::{Collection, State},
 };
-
-/// Configs up to which a change that checks them all has no more time than any other write: they take some 10 ms.
-const ORDINARY_TIME_CONFIGS_MAX: u64 = 10_000;
-/// New configs of a pass up to which the write barrier is raised for the next one: milliseconds of work.
-const BARRIER_CONFIGS_MAX: u64 = 1000;
-/// Passes after which the write barrier is raised in any case.
-const PASSES_MAX: u32 = 6;
 
 /// The result of a schema's dry run.
 #[derive(Debug, Clone)]
@@ -149,155 +136,7 @@ pub(super) fn check_unique_stay_indexed(found: &Definition, indexes: &[String]) 
     })
 }
 
-/// Whether a command needs a check of all configs.
-pub(super) fn needs_config_check(command: &Command) -> bool {
-    match command {
-        Command::SetSchema { configs_read, .. } | Command::SetUnique { configs_read, .. } => {
-            configs_read.is_some()
-        }
-        Command::CreateDefinition { .. }
-        | Command::SetIndexes { .. }
-        | Command::DeleteDefinition { .. }
-        | Command::WriteConfig { .. }
-        | Command::DeleteConfig { .. }
-        | Command::Compact { .. }
-        | Command::RaiseFeatureLevel { .. }
-        | Command::Forget { .. }
-        | Command::Access(_)
-        | Command::BuildIndex { .. }
-        | Command::Batch(_)
-        | Command::Transaction(_) => false,
-    }
-}
-
-/// Enters into a command the revision up to which the configs were checked.
-pub(super) fn set_configs_read(command: &mut Command, read: Revision) {
-    if let Command::SetSchema { configs_read, .. } | Command::SetUnique { configs_read, .. } = command {
-        *configs_read = Some(read);
-    }
-}
-
-/// The check of all configs of a definition, through all preparations of one write.
-#[derive(Debug)]
-pub(super) struct ConfigCheck {
-    request: Arc<WriteRequest>,
-    scan: Option<Box<Scan>>,
-    /// Its place among the scans, from the first pass to the end.
-    place: Option<ScanPlace>,
-    barrier: BarrierHolder,
-    raised: Option<OwnedRwLockWriteGuard<()>>,
-    passes: u32,
-}
-
-/// The result of a pass over the configs of one state.
-enum Pass {
-    /// The definition is not the one that the command was prepared against.
-    Changed,
-    /// All configs satisfy the change. How many were new, and the state's revision.
-    Satisfied(u64, Revision),
-    Violated(Refusal),
-}
-
 impl Service {
-    /// How long a write may take in total.
-    pub(super) fn time_for(&self, write: &Write) -> Duration {
-        let time = self.inner.options.write_timeout;
-        if write.effect() != Effect::Constrain {
-            return time;
-        }
-        let state = self.applied();
-        let configs = state.definition(write.definition()).map_or(0, |found| found.by_key.len());
-        if configs > ORDINARY_TIME_CONFIGS_MAX { time.max(CONFIG_CHECK_TIMEOUT) } else { time }
-    }
-
-    pub(super) fn new_config_check(&self, request: &Arc<WriteRequest>) -> ConfigCheck {
-        ConfigCheck {
-            request: Arc::clone(request),
-            scan: None,
-            place: None,
-            barrier: self.inner.write_barriers.of(request.write.definition()),
-            raised: None,
-            passes: 0,
-        }
-    }
-
-    /// Checks all configs. Returns the revision up to which they satisfy the change, or `None` when the definition has
-    /// changed since `read`. Once it has succeeded, no config of the definition is written through this node.
-    pub(super) async fn check_configs(
-        &self,
-        consensus: &Consensus,
-        check: &mut ConfigCheck,
-        read: Option<Revision>,
-        deadline: Instant,
-    ) -> Attempt<Option<Revision>> {
-        loop {
-            let mut pass = self.pass(check, consensus.state(), read, deadline).await?;
-            if let Pass::Violated(_) = pass {
-                check.raised = None;
-                confirm_leadership(consensus, deadline).await?;
-                pass = self.pass(check, consensus.state(), read, deadline).await?;
-            }
-            let (new_configs, revision) = match pass {
-                Pass::Changed => return Ok(None),
-                Pass::Violated(refusal) => return Err(AttemptError::Refused(refusal)),
-                Pass::Satisfied(new_configs, revision) => (new_configs, revision),
-            };
-            if check.raised.is_some() {
-                return Ok(Some(revision));
-            }
-            check.passes += 1;
-            if new_configs <= BARRIER_CONFIGS_MAX || check.passes >= PASSES_MAX {
-                let raised = timeout_at(deadline, check.barrier.raise()).await;
-                let late = |_| AttemptError::Retry("writes in progress did not end in time".into());
-                check.raised = Some(raised.map_err(late)?);
-            }
-        }
-    }
-
-    /// Checks the configs of one state that are new since the pass before, in the pool for long work.
-    async fn pass(
-        &self,
-        check: &mut ConfigCheck,
-        state: Arc<State>,
-        read: Option<Revision>,
-        deadline: Instant,
-    ) -> Attempt<Pass> {
-        let late = || AttemptError::Retry("the configs could not be checked in time".into());
-        // While the barrier is raised, writes wait for the pass.
-        let is_urgent = check.raised.is_some();
-        let weight = match check.place {
-            None => Weight::Scan,
-            Some(_) if is_urgent => Weight::Urgent,
-            Some(_) => Weight::Resumed,
-        };
-        let mut turn = self.inner.cpu_pool.turn(weight, deadline).await?;
-        let place = check.place.take().unwrap_or_else(|| turn.take_place());
-        let (request, scan) = (Arc::clone(&check.request), check.scan.take());
-        let work = move |cancel: &Cancel, way: &mut Way| {
-            let mut pace = || if is_urgent { check_cancelled(cancel) } else { keep_pace(cancel, way) };
-            let rules = rules_of(&request.write, &state)?;
-            let mut scan = match scan {
-                Some(scan) if scan.rules() == rules => scan,
-                Some(_) | None => Box::new(Scan::of(&request.write, rules)?),
-            };
-            let found = state.definition(request.write.definition());
-            let Some(found) = found.filter(|found| Some(found.definition.revision) == read) else {
-                return Ok(Ok((scan, place, Pass::Changed)));
-            };
-            // The place is returned with the work, however long after its request that ends.
-            Ok(scan.advance(&state, found, &mut pace).and_then(|new_configs| {
-                let satisfied = Pass::Satisfied(new_configs, scan.revision());
-                let pass = scan.refusal(found, cancel)?.map_or(satisfied, Pass::Violated);
-                Ok((scan, place, pass))
-            }))
-        };
-        let scanned: Result<Result<_, Cancelled>, Refusal> =
-            self.inner.cpu_pool.run_in(turn, deadline, work).await?;
-        let (scan, place, pass) = scanned?.map_err(|Cancelled| late())?;
-        (check.scan, check.place) = (Some(scan), Some(place));
-        Ok(pass)
-    }
-
     /// Tries a schema without storing it: validated as by [`Self::write`], with a report in place of a refusal because
     /// of configs. The report names configs, so the caller must have the right to read them.
     ///
@@ -380,14 +219,14 @@ impl Service {
 }
 
 /// How the schema of a write is compiled against a state.
-fn rules_of(write: &Write, state: &State) -> Result<SchemaRules, Refusal> {
+pub(super) fn rules_of(write: &Write, state: &State) -> Result<SchemaRules, Refusal> {
     let asked = if let Write::SetSchema(new) = write { new.format_assertion } else { None };
     let before = state.definition(write.definition()).and_then(|found| found.definition.schema.as_ref());
     rules_for(state.feature_level(), asked, before)
 }
 
 /// Goes on with a scan as long as somebody waits for it, and makes way for other work.
-fn keep_pace(cancel: &Cancel, way: &mut Way) -> Result<(), Cancelled> {
+pub(super) fn keep_pace(cancel: &Cancel, way: &mut Way) -> Result<(), Cancelled> {
     check_cancelled(cancel)?;
     if way.make() { Ok(()) } else { Err(Cancelled) }
 }

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::prepare::decided_before;
 use crate::{
@@ -15,19 +15,48 @@ use crate::{
         access_key::Verb,
         command::Expect,
         document::{self, Document},
-        error::Rejection,
+        error::{Invalid, Rejection},
+        limits::ENTRY_BYTES_MAX,
         record::{Config, Revision},
     },
     service::{
         Service,
-        cpu_pool::Weight,
+        cpu_pool::{Weight, late},
         forward::INLINE_PARSE_BYTES_MAX,
+        memory_budget::{Reservation, Share},
         request::{Caller, Consistency, Principal, Refusal, Rollback, Write, Written},
     },
+    state::State,
 };
 
 /// The depth to which stored data is parsed: it was accepted under whatever limit was set at that time.
 const STORED_JSON_DEPTH_MAX: usize = 127;
+/// Bytes in memory of a text and its values, for each byte of the text: of common data.
+const PARSED_PART: usize = 8;
+
+/// What was looked up for the rollbacks of one batch: together they are of one state and have the time of one read.
+#[derive(Debug)]
+pub struct Rollbacks {
+    caller: Caller,
+    state: Option<Arc<State>>,
+    deadline: Instant,
+    bytes: usize,
+    /// For the texts and their values, until the batch is decided.
+    reservation: Reservation,
+}
+
+impl Rollbacks {
+    /// Counts the data of one more, before it is parsed.
+    fn add(&mut self, bytes: usize) -> Result<(), Refusal> {
+        self.bytes = self.bytes.saturating_add(bytes);
+        if self.bytes > ENTRY_BYTES_MAX {
+            let text =
+                format!("the configs that are rolled back have more than {ENTRY_BYTES_MAX} bytes of data");
+            return Err(Invalid::TooLarge(text).into());
+        }
+        self.reservation.grow(bytes.saturating_mul(PARSED_PART) as u64)
+    }
+}
 
 impl Service {
     /// Writes the data that a config had at a revision; a deleted config is created again. The result has that data.
@@ -62,35 +91,52 @@ impl Service {
         Ok(self.with_data(&principal, definition, written, &config).await)
     }
 
-    /// A rollback as an operation of a batch.
+    /// Begins to look up what the rollbacks of one batch write.
+    #[must_use]
+    pub fn begin_rollbacks(&self, caller: &Caller) -> Rollbacks {
+        Rollbacks {
+            caller: caller.clone(),
+            state: None,
+            deadline: Instant::now() + self.inner.options.read_timeout,
+            bytes: 0,
+            reservation: self.inner.memory_budget.begin(Share::Callers),
+        }
+    }
+
+    /// A rollback as an operation of a batch: `found` is what was looked up for the ones before it.
     ///
     /// # Errors
-    /// As for [`Self::rollback`].
+    /// As for [`Self::rollback`]; when the data of all of them are too many bytes.
     pub async fn rollback_write(
         &self,
-        caller: &Caller,
+        found: &mut Rollbacks,
         (definition, key): (&str, &str),
         to: Revision,
         expect: Expect,
     ) -> Result<Write, Refusal> {
         for verb in [Verb::Write, Verb::Read] {
-            caller.principal.authorize(verb, Some(definition))?;
+            found.caller.principal.authorize(verb, Some(definition))?;
         }
-        let state = self.view(Consistency::LINEARIZABLE).await?;
-        if decided_before(&state, caller).is_some() {
+        let state = match &found.state {
+            Some(state) => Arc::clone(state),
+            None => Arc::clone(found.state.insert(self.view(Consistency::LINEARIZABLE).await?)),
+        };
+        if decided_before(&state, &found.caller).is_some() {
             // The write is not prepared again, and its answer does not show the data.
             let data = Document::new(serde_json::json!({}));
             let (definition, key) = (definition.into(), key.into());
             return Ok(Write::Rollback(Rollback { definition, id: 0, key, data, expect }));
         }
-        let config = self.config_as_of(&state, (definition, key), to, "body").await?;
+        let config = self.config_as_of(&state, (definition, key), to, "body");
+        let config = timeout_at(found.deadline, config).await.map_err(|_| late())??;
+        found.add(config.data.len())?;
         Ok(Write::Rollback(self.rollback_to(&state, (definition, key), &config, expect).await?))
     }
 
     /// The write of what a config was.
     async fn rollback_to(
         &self,
-        state: &crate::state::State,
+        state: &State,
         (definition, key): (&str, &str),
         config: &Config,
         expect: Expect,

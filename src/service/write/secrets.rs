@@ -19,7 +19,7 @@
 use std::sync::Arc;
 
 use serde_json::Value;
-use tokio::time::Instant;
+use tokio::{task::yield_now, time::Instant};
 
 use super::{
     budget::Budget,
@@ -163,7 +163,7 @@ impl<'a> Secrets<'a> {
                 .map_err(|violation| Invalid::Violations(within(name, vec![violation])))?;
         }
         let mut hidden = before.clone();
-        hide(places, &mut hidden, bytes);
+        hide(places, &mut hidden, bytes).map_err(in_data)?;
         Ok(Some(hidden))
     }
 
@@ -228,19 +228,35 @@ impl Service {
         &self,
         definition: &Arc<Definition>,
     ) -> Result<Arc<Validator>, Refusal> {
+        if let Some(known) = self.inner.validators.known(definition) {
+            return Ok(known);
+        }
         let budget = Budget::inline();
         let found = self.inner.validators.of(definition, &budget);
         if !budget.is_abandoned() {
+            // An answer may be of a thousand definitions, and each of them takes up to a millisecond: others have their
+            // turn between them.
+            yield_now().await;
             return found;
         }
         let (service, definition) = (self.clone(), Arc::clone(definition));
-        let work = move |cancel: &Cancel| {
-            // Compiling it is all that this is charged for.
-            let budget = Budget::in_pool(&Write::Batch(Vec::new()), cancel.clone());
-            service.inner.validators.of(&definition, &budget)
-        };
+        let work = move |cancel: &Cancel| service.validator_in_pool(&definition, cancel);
         let deadline = Instant::now() + self.inner.options.read_timeout;
         self.inner.cpu_pool.run(Weight::Short, deadline, work).await?
+    }
+
+    /// The same, for who is on a thread for long work already.
+    ///
+    /// # Errors
+    /// When the result is not needed any more.
+    pub(in crate::service) fn validator_in_pool(
+        &self,
+        definition: &Definition,
+        cancel: &Cancel,
+    ) -> Result<Arc<Validator>, Refusal> {
+        // Compiling it is all that this is charged for.
+        let budget = Budget::in_pool(&Write::Batch(Vec::new()), cancel.clone());
+        self.inner.validators.of(definition, &budget)
     }
 }
 

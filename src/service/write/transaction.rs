@@ -14,6 +14,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use serde_json::Value;
+use tokio::time::{Instant, timeout_at};
 
 use super::{
     Prepared,
@@ -24,8 +25,9 @@ use super::{
 };
 use crate::{
     model::{
-        command::{Applied, Command, ConfigRead, TRANSACTIONS_LEVEL, Transaction},
-        error::{Invalid, Rejection},
+        access_key::Verb,
+        command::{Applied, CONSTRAINT_STEPS_LEVEL, Command, ConfigRead, TRANSACTIONS_LEVEL, Transaction},
+        error::{Invalid, LocSegment, Rejection},
         key::Key,
         limits::TRANSACTION_READ_BYTES_MAX,
         patch::equal,
@@ -34,6 +36,7 @@ use crate::{
     },
     service::{
         Service,
+        memory_budget::{Reservation, Share},
         request::{
             CheckCondition, Decision, Effect, Principal, Refusal, Target, Write, WriteRequest, Written,
         },
@@ -84,11 +87,16 @@ impl Reads {
 
 /// Refuses what a cluster of a lower level does not know.
 pub(super) fn check_level(state: &State, write: &Write) -> Result<(), Refusal> {
-    if state.feature_level() >= TRANSACTIONS_LEVEL || !write.is_transaction() {
+    let level = state.feature_level();
+    let lacks = if level < TRANSACTIONS_LEVEL && write.is_transaction() {
+        "neither conditions nor reads"
+    } else if level < CONSTRAINT_STEPS_LEVEL && write.constrains() {
+        "no changes of schemas and unique paths"
+    } else {
         return Ok(());
-    }
-    let text = "the cluster is at feature level 1, where a batch has neither conditions nor reads; upgrade all members";
-    Err(Refusal::Conflict(text.into()))
+    };
+    let text = format!("the cluster is at feature level 1, where a batch has {lacks}; upgrade all members");
+    Err(Refusal::Conflict(text))
 }
 
 /// Whether all conditions hold. Those after the first that does not are not looked at.
@@ -188,16 +196,33 @@ pub(super) fn remembered(
     let has_no_command = matches!(request.write.effect(), Effect::Batch | Effect::Compute);
     let may_be = request.caller.idempotency_key.is_some() && !request.caller.dry_run;
     let is_known = state.feature_level() >= TRANSACTIONS_LEVEL;
-    if let Refusal::Rejected(rejection) = &refusal
-        && has_no_command
+    if has_no_command
         && may_be
         && is_known
+        && let Some(rejection) = rejection(&refusal)
     {
-        let transaction =
-            Transaction { reads: Vec::new(), chosen: Err(rejection.clone()), steps: Vec::new() };
+        let transaction = Transaction { reads: Vec::new(), chosen: Err(rejection), steps: Vec::new() };
         return Ok(Prepared::Propose { command: Command::Transaction(transaction), definition_read: None });
     }
     Err(refusal)
+}
+
+/// The rejection that a refusal by the state is; `None` for others.
+fn rejection(refusal: &Refusal) -> Option<Rejection> {
+    if let Refusal::Rejected(rejection) = refusal {
+        return Some(rejection.clone());
+    }
+    let Refusal::TestFailed(violation) = refusal else { return None };
+    match &violation.loc[..] {
+        [LocSegment::Name(_), LocSegment::Index(operation)] => {
+            Some(Rejection::TestFailed { operation: *operation })
+        }
+        [_, LocSegment::Index(index), LocSegment::Name(_), LocSegment::Index(operation)] => {
+            let rejection = Box::new(Rejection::TestFailed { operation: *operation });
+            Some(Rejection::InBatch { index: u32::try_from(*index).ok()?, rejection })
+        }
+        _ => None,
+    }
 }
 
 /// A config that a transaction has read.
@@ -212,18 +237,56 @@ pub enum ReadConfig {
 }
 
 impl Service {
-    /// A config as a transaction has read it; the answer to a request that is sent again shows the same as long as the
-    /// history is retained. `changes`: whether the transaction may have changed anything.
-    pub async fn read_in(
+    /// Reserves what the answer to a transaction may take, by the size that the configs have now: once it is decided,
+    /// it can't be refused any more.
+    ///
+    /// # Errors
+    /// When there is no room.
+    pub fn reserve_reads<'a>(
         &self,
         principal: &Principal,
-        keys: (&str, &str),
+        keys: impl Iterator<Item = (&'a str, &'a str)>,
+    ) -> Result<Reservation, Refusal> {
+        let state = self.applied();
+        // The transaction is refused if one of them may not be read.
+        let keys = keys.filter(|(definition, _)| principal.authorize(Verb::Read, Some(definition)).is_ok());
+        let size = |(definition, key): (&str, &str)| {
+            state
+                .definition(definition)
+                .and_then(|found| found.config(key))
+                .map_or(0, |config| config.data.len())
+        };
+        let bytes = keys.map(size).fold(0_usize, usize::saturating_add).min(TRANSACTION_READ_BYTES_MAX);
+        self.inner.memory_budget.reserve(Share::Callers, bytes as u64)
+    }
+
+    /// The configs as a transaction has read them, in the order of their keys; the answer to a request that is sent
+    /// again shows the same as long as the history is retained. All together they have the time of one read; what was
+    /// not found by then is unknown, and the transaction was carried out all the same. `changes`: whether it may have
+    /// changed anything.
+    pub async fn reads_of<'a>(
+        &self,
+        principal: &Principal,
+        keys: impl Iterator<Item = (&'a str, &'a str)>,
         changes: bool,
         written: &Written,
-    ) -> ReadConfig {
+    ) -> Vec<ReadConfig> {
         let revision = written.applied.revision;
         let at = if changes && !written.dry_run { revision.saturating_sub(1) } else { revision };
-        self.read_before(principal, keys, at).await
+        let deadline = Instant::now() + self.inner.options.read_timeout;
+        let mut keys = keys.peekable();
+        if keys.peek().is_some()
+            && let Ok(consensus) = self.consensus_or_refusal()
+        {
+            // A node that does not know the revision in time has not the configs of it either.
+            let _late = timeout_at(deadline, consensus.wait_applied(revision)).await.is_err();
+        }
+        let mut read = Vec::new();
+        for keys in keys {
+            let found = timeout_at(deadline, self.read_before(principal, keys, at)).await;
+            read.push(found.unwrap_or(ReadConfig::Unknown));
+        }
+        read
     }
 
     async fn read_before(

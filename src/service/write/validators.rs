@@ -135,6 +135,11 @@ struct Slot {
 }
 
 impl Validators {
+    /// The validator of a definition, if it is cached.
+    pub(super) fn known(&self, definition: &Definition) -> Option<Arc<Validator>> {
+        self.lock().find((definition.id, definition.revision))
+    }
+
     /// The validator of a definition. Two callers may compile the same one at once; one of the two is cached.
     pub(super) fn of(&self, definition: &Definition, budget: &Budget) -> Result<Arc<Validator>, Refusal> {
         let id = (definition.id, definition.revision);

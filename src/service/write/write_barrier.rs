@@ -4,6 +4,9 @@
 //! step it needs a moment without writes: it raises the definition's barrier, and the writes of its configs wait before
 //! they are prepared.
 //!
+//! A batch may change several definitions in this way and write configs of others. It waits for no barrier before it is
+//! prepared, because it may come to raise some itself; it takes all that it needs together, when it raises them.
+//!
 //! **Invariant:** a barrier only makes sure that the change finishes. Correctness does not depend on it: the log refuses
 //! a change that has not seen the newest config. So a write that was in progress before there was a barrier need not
 //! know of it, and a definition that is not being changed has none: its writes pay for reading one number.
@@ -37,7 +40,7 @@ impl WriteBarriers {
             Effect::Store | Effect::Restore | Effect::Compute | Effect::Read | Effect::Batch => true,
             Effect::Define | Effect::Constrain | Effect::Remove | Effect::Access => false,
         };
-        if !is_subject || self.count.load(Ordering::Relaxed) == 0 {
+        if !is_subject || self.count.load(Ordering::Relaxed) == 0 || write.constrains() {
             return Vec::new();
         }
         // In the order of the definitions, so that there is no deadlock.
@@ -69,6 +72,31 @@ impl WriteBarriers {
     }
 }
 
+/// Barriers that are raised, and others that can't be raised, while it lives.
+#[derive(Debug)]
+pub(super) struct Raised {
+    _raised: Vec<OwnedRwLockWriteGuard<()>>,
+    _admitted: Vec<OwnedRwLockReadGuard<()>>,
+}
+
+/// Raises the barriers of a change: waits until all admitted writes are decided, and admits no other while the result
+/// lives. Where others hold the barriers of other definitions that it writes, it is admitted there at the same time.
+pub(super) async fn raise(holders: &[BarrierHolder], write: &Write) -> Raised {
+    let (mut raised, mut admitted) = (Vec::new(), Vec::new());
+    // In the order of the definitions, as all do who take several: so there is no deadlock.
+    for definition in write.definitions() {
+        if let Some(holder) = holders.iter().find(|holder| holder.definition == definition) {
+            raised.push(holder.raise().await);
+        } else if let Some(holder) = holders.first() {
+            let other = holder.barriers.lock().get(definition).map(|(barrier, _)| Arc::clone(barrier));
+            if let Some(other) = other {
+                admitted.push(other.read_owned().await);
+            }
+        }
+    }
+    Raised { _raised: raised, _admitted: admitted }
+}
+
 /// A change that may raise a barrier; the barrier exists as long as it has holders.
 #[derive(Debug)]
 pub(super) struct BarrierHolder {
@@ -79,7 +107,7 @@ pub(super) struct BarrierHolder {
 
 impl BarrierHolder {
     /// Waits until all admitted writes are decided, and admits no other while the guard lives.
-    pub(super) async fn raise(&self) -> OwnedRwLockWriteGuard<()> {
+    async fn raise(&self) -> OwnedRwLockWriteGuard<()> {
         Arc::clone(&self.barrier).write_owned().await
     }
 }
@@ -102,7 +130,10 @@ mod tests {
     use futures::FutureExt;
 
     use super::*;
-    use crate::model::{command::Expect, document::Document};
+    use crate::{
+        model::{command::Expect, document::Document},
+        service::request::NewUnique,
+    };
 
     fn write(definition: &str) -> Write {
         let data = Document::new(serde_json::json!({}));
@@ -128,5 +159,24 @@ mod tests {
         drop(two);
         assert!(barriers.admit(&write("d")).await.is_empty());
         assert!(barriers.lock().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_batch_waits_for_no_barrier_before_it_takes_all_of_them() {
+        let barriers = Arc::new(WriteBarriers::default());
+        let unique = NewUnique { key: "d".into(), paths: Vec::new(), expect: Expect::Present };
+        let batch = Write::Batch(vec![write("e"), Write::SetUnique(unique), write("f")]);
+        let (own, other) = ([barriers.of("d")], barriers.of("e"));
+        let changing = other.raise().await;
+        assert!(barriers.admit(&batch).await.is_empty());
+        assert!(raise(&own, &batch).now_or_never().is_none(), "`e` is being changed");
+        drop(changing);
+        let raised = raise(&own, &batch).await;
+        assert!(barriers.admit(&write("d")).now_or_never().is_none());
+        assert!(barriers.admit(&write("f")).now_or_never().is_some());
+        assert!(other.raise().now_or_never().is_none(), "the batch writes `e`");
+        drop(raised);
+        assert!(other.raise().now_or_never().is_some());
+        assert!(!barriers.admit(&write("d")).await.is_empty());
     }
 }

@@ -205,6 +205,34 @@ fn the_last_key_that_manages_keys_stays_while_root_is_disabled() {
 }
 
 #[test]
+fn a_key_that_expires_is_not_the_last_that_manages_keys_while_root_is_disabled() {
+    let mut world = World::new(2);
+    let change = |number, expires_at| AccessCommand::Change {
+        id: id(number),
+        terms: terms(&[Verb::Keys], expires_at),
+        expect: Expect::Any,
+    };
+    world.access(create(1, &[Verb::Keys])).unwrap();
+    for end in [1, world.at + 1_000 * SECOND, u64::MAX] {
+        world.access(change(1, Some(end))).unwrap();
+        assert_eq!(world.access(AccessCommand::DisableRoot), Err(Rejection::NoKeyForKeys), "{end}");
+    }
+    world.access(change(1, None)).unwrap();
+    world.access(create(2, &[Verb::Keys])).unwrap();
+    world.access(AccessCommand::DisableRoot).unwrap();
+    let mut by_first = |number, end: Option<u64>| {
+        let key = world.key_use(1);
+        world.apply(Some(key), Command::Access(change(number, end))).0
+    };
+    by_first(2, Some(u64::MAX)).unwrap();
+    for end in [1, u64::MAX] {
+        assert_eq!(by_first(1, Some(end)), Err(Rejection::NoKeyForKeys), "{end}");
+    }
+    by_first(2, None).unwrap();
+    by_first(1, Some(u64::MAX)).unwrap();
+}
+
+#[test]
 fn preconditions_and_limits_of_keys() {
     let mut world = World::new(2);
     let revoke = |number, expect| AccessCommand::Revoke { id: id(number), expect };

@@ -29,12 +29,7 @@ impl State {
         transaction: &Transaction,
         edits: &mut Vec<Edit>,
     ) -> Option<Outcome> {
-        let is_as_read = |read: &ConfigRead| {
-            let found = self.definition(read.definition.as_str());
-            found.and_then(|found| found.config(read.key.as_str())).map(|config| config.revision)
-                == read.revision
-        };
-        if !transaction.reads.iter().all(is_as_read) && !crate::sabotage::is("transaction-reads-unchecked") {
+        if !self.is_as_read(&transaction.reads) && !crate::sabotage::is("transaction-reads-unchecked") {
             return None;
         }
         let succeeded = match &transaction.chosen {
@@ -64,7 +59,7 @@ impl State {
                 break;
             }
             last = context.of_step(index);
-            if next.is_stale(context.revision, *definition_read, command) {
+            if next.is_stale(self, context.revision, *definition_read, command) {
                 return None;
             }
             if let Err(rejection) = next.decide(last, command, &mut step_edits) {
@@ -78,6 +73,23 @@ impl State {
         }
         *self = next;
         Some(Ok(applied(last, false)))
+    }
+
+    /// Whether these configs are as they were read.
+    #[must_use]
+    pub fn is_as_read(&self, reads: &[ConfigRead]) -> bool {
+        reads.iter().all(|read| {
+            let found = self.definition(read.definition.as_str());
+            found.and_then(|found| found.config(read.key.as_str())).map(|config| config.revision)
+                == read.revision
+        })
+    }
+
+    /// Applies a step of a batch to a scratch copy of another state than the one that it was prepared on. `None` when
+    /// what it was made from is not the same in this one; the check of all configs that it may demand is not looked at.
+    pub fn retry_step(&mut self, index: u32, step: &BatchStep) -> Option<Result<(), Rejection>> {
+        let is_stale = self.is_read_stale(THIS_ENTRY, step.definition_read, &step.command);
+        (!is_stale).then(|| self.try_step(index, &step.command))
     }
 
     /// Applies a step of a batch to a scratch copy of the state: the leader validates the later steps against it before it

@@ -5,7 +5,7 @@ mod redefine;
 use super::*;
 use crate::{
     model::{
-        command::IdempotencyKey,
+        command::{BatchStep, ConfigRead, IdempotencyKey, Transaction},
         record::{Entries, Entry},
     },
     state::{BySlot, builder::Builder},
@@ -152,6 +152,34 @@ fn a_command_that_was_computed_from_another_revision_is_stale() {
     assert_eq!(state.apply(5, &read(Some(2))), (Verdict::Stale, None), "it is of revision 3");
     assert!(matches!(state.apply(6, &read(Some(3))), (Verdict::Decided(Ok(_)), Some(_))));
     assert_eq!(state.apply(7, &delete("k", Expect::Read(Some(3)))), (Verdict::Stale, None));
+}
+
+#[test]
+fn a_transaction_that_was_chosen_by_another_state_is_stale_and_changes_nothing() {
+    let mut state = State::new();
+    decide(&mut state, &define("d")).unwrap();
+    decide(&mut state, &write("k", "1", Expect::Any)).unwrap();
+    let chosen_by = |definition: &str, name: &str, revision| {
+        let reads = vec![ConfigRead { definition: key(definition), key: key(name), revision }];
+        let Proposal { command, definition_read, .. } = write("other", "1", Expect::Any);
+        let steps = vec![(0, BatchStep { command, definition_read })];
+        proposal(Command::Transaction(Transaction { reads, chosen: Ok(true), steps }))
+    };
+    let old = [
+        ("d", "k", Some(1), "it is of revision 2"),
+        ("d", "k", None, "there is one"),
+        ("d", "l", Some(2), "there is none"),
+        ("e", "k", Some(2), "there is no such definition"),
+    ];
+    for (definition, name, revision, why) in old {
+        let before = state.digest();
+        let transaction = chosen_by(definition, name, revision);
+        assert_eq!(state.apply(3, &transaction), (Verdict::Stale, None), "{why}");
+        assert_eq!(state.digest(), before);
+    }
+    assert!(decide(&mut state, &chosen_by("d", "l", None)).is_ok());
+    assert!(decide(&mut state, &chosen_by("e", "k", None)).is_ok());
+    assert!(decide(&mut state, &chosen_by("d", "k", Some(2))).is_ok());
 }
 
 #[test]

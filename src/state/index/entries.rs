@@ -4,7 +4,7 @@
 
 use std::{cmp::Ordering, fmt, sync::Arc};
 
-use super::tree::Item;
+use super::tree::{Item, Weight};
 use crate::{
     model::{
         index::InlineBytes,
@@ -12,36 +12,58 @@ use crate::{
         record::{Config, Definition},
         time::Timestamp,
     },
-    state::Collection,
+    state::{Collection, stored::Stored},
 };
 
 /// A record that has a key.
 pub trait Record: Clone + fmt::Debug {
+    /// What is summed up over records of this kind.
+    type Weight: Weight;
     /// The record's key.
     fn key(&self) -> &Key;
+    /// What the record adds to the sum.
+    fn weight(&self) -> Self::Weight;
 }
 
 impl Record for Key {
+    type Weight = ();
+
     fn key(&self) -> &Key {
         self
     }
+
+    fn weight(&self) {}
 }
 
 impl Record for Arc<Config> {
+    type Weight = ();
+
     fn key(&self) -> &Key {
         &self.key
     }
+
+    fn weight(&self) {}
 }
 
 impl Record for Arc<Definition> {
+    type Weight = ();
+
     fn key(&self) -> &Key {
         &self.key
     }
+
+    fn weight(&self) {}
 }
 
 impl Record for Arc<Collection> {
+    type Weight = Stored;
+
     fn key(&self) -> &Key {
         &self.definition.key
+    }
+
+    fn weight(&self) -> Stored {
+        self.stored()
     }
 }
 
@@ -64,6 +86,7 @@ impl<R: Record> ByKey<R> {
 impl<R: Record> Item for ByKey<R> {
     type SearchKey<'a> = &'a str;
     type Bound = Key;
+    type Weight = R::Weight;
 
     fn search_key(&self) -> &str {
         self.key.as_str()
@@ -80,6 +103,10 @@ impl<R: Record> Item for ByKey<R> {
     fn compare(a: &str, b: &str) -> Ordering {
         a.cmp(b)
     }
+
+    fn weight(&self) -> R::Weight {
+        self.record.weight()
+    }
 }
 
 /// An item of an index by time: a record or its key, ordered by time, then by key.
@@ -94,6 +121,7 @@ pub struct ByTime<R> {
 impl<R: Record> Item for ByTime<R> {
     type SearchKey<'a> = (Timestamp, &'a str);
     type Bound = Self;
+    type Weight = ();
 
     fn search_key(&self) -> (Timestamp, &str) {
         (self.at, self.of.key().as_str())
@@ -110,6 +138,8 @@ impl<R: Record> Item for ByTime<R> {
     fn compare(a: (Timestamp, &str), b: (Timestamp, &str)) -> Ordering {
         a.cmp(&b)
     }
+
+    fn weight(&self) {}
 }
 
 /// An item of a secondary index: a config's key, ordered by the value of an index entry, then by key.
@@ -137,6 +167,7 @@ impl BySlot {
 impl Item for BySlot {
     type SearchKey<'a> = (&'a [u8], &'a str);
     type Bound = Self;
+    type Weight = ();
 
     fn search_key(&self) -> (&[u8], &str) {
         (self.value(), self.key.as_str())
@@ -153,4 +184,6 @@ impl Item for BySlot {
     fn compare(a: (&[u8], &str), b: (&[u8], &str)) -> Ordering {
         a.cmp(&b)
     }
+
+    fn weight(&self) {}
 }

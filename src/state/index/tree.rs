@@ -2,25 +2,39 @@
 //!
 //! Each branch stores for every child its greatest item and the number of items below it, so that the rank of a bound
 //! and the item at a position cost one descent from the root: exact totals and deep pages cost the same as the first
-//! page. A clone copies a pointer; a change copies the nodes on its path only where a clone still shares them.
+//! page. Where items have weights, each branch stores their sum below every child, too: what the items up to a bound weigh
+//! costs the same. A clone copies a pointer; a change copies the nodes on its path only where a clone still shares them.
 //! Source: B+trees with subtree counts ("order-statistic trees", Cormen et al., *Introduction to Algorithms*,
 //! chapter 14), with nodes shared as in persistent trees.
 //!
-//! **Invariant:** items ascend strictly; `count` and `max` of a child are those of its node; no node but the root leaf is
+//! **Invariant:** items ascend strictly; `count`, `max` and `weight` of a child are those of its node; no node but the root leaf is
 //! empty.
 
 mod bulk;
+mod iter;
 #[cfg(test)]
 mod tests;
 
 use std::{cmp::Ordering, fmt, sync::Arc};
 
 pub use bulk::Edit;
+pub use iter::{BackIter, Iter};
 
 /// Children of a branch.
 const BRANCH_CHILDREN_MAX: usize = 32;
 /// Spare capacity, in elements, of a copied or split node: it is copied again before it grows far.
 const SPARE_CAPACITY: usize = 4;
+
+/// What is summed up over the items of a [`Tree`]; `()` where nothing is.
+pub trait Weight: Copy + Default + fmt::Debug {
+    /// The sum of both.
+    #[must_use]
+    fn plus(self, other: Self) -> Self;
+}
+
+impl Weight for () {
+    fn plus(self, (): Self) -> Self {}
+}
 
 /// An item of a [`Tree`]: a small value. Its search key should be stored inline, not behind a pointer: a search reads
 /// some twenty items that are in no CPU cache.
@@ -31,6 +45,8 @@ pub trait Item: Clone + fmt::Debug {
     type SearchKey<'a>: Copy;
     /// What a branch stores of a child's greatest item.
     type Bound: Clone + fmt::Debug;
+    /// What is summed up.
+    type Weight: Weight;
     /// The item's search key.
     fn search_key(&self) -> Self::SearchKey<'_>;
     /// The item as a bound.
@@ -39,6 +55,8 @@ pub trait Item: Clone + fmt::Debug {
     fn search_key_of(bound: &Self::Bound) -> Self::SearchKey<'_>;
     /// Compares two search keys.
     fn compare(a: Self::SearchKey<'_>, b: Self::SearchKey<'_>) -> Ordering;
+    /// What the item adds to the sum.
+    fn weight(&self) -> Self::Weight;
 }
 
 /// Unique items in ascending order.
@@ -57,6 +75,7 @@ enum Node<T: Item> {
 struct Child<T: Item> {
     count: u64,
     max: T::Bound,
+    weight: T::Weight,
     node: Arc<Node<T>>,
 }
 
@@ -172,18 +191,7 @@ impl<T: Item> Tree<T> {
 
     /// Changes the item with this search key in place. Its search key must not change.
     pub fn edit<R>(&mut self, key: T::SearchKey<'_>, change: impl FnOnce(&mut T) -> R) -> Option<R> {
-        let mut node = Arc::make_mut(&mut self.root);
-        loop {
-            match node {
-                Node::Leaf(items) => {
-                    return find(items, key).ok().map(|position| change(&mut items[position]));
-                }
-                Node::Branch(children) => {
-                    let position = child_position(children, key);
-                    node = Arc::make_mut(&mut children.get_mut(position)?.node);
-                }
-            }
-        }
+        edit(Arc::make_mut(&mut self.root), key, change)
     }
 
     /// Removes the item with this search key.
@@ -223,6 +231,28 @@ impl<T: Item> Tree<T> {
                     match children.get(position) {
                         Some(child) => node = &child.node,
                         None => return rank,
+                    }
+                }
+            }
+        }
+    }
+
+    /// What the items weigh before the first one whose bound makes `before` false, as [`Tree::rank`] counts them.
+    #[must_use]
+    pub fn weight_before(&self, before: impl Fn(&T::Bound) -> bool) -> T::Weight {
+        let (mut node, mut sum) = (&*self.root, T::Weight::default());
+        loop {
+            match node {
+                Node::Leaf(items) => {
+                    let position = items.partition_point(|item| before(&item.bound()));
+                    return sum.plus(weights(&items[..position]));
+                }
+                Node::Branch(children) => {
+                    let position = children.partition_point(|child| before(&child.max));
+                    sum = children[..position].iter().fold(sum, |sum, child| sum.plus(child.weight));
+                    match children.get(position) {
+                        Some(child) => node = &child.node,
+                        None => return sum,
                     }
                 }
             }
@@ -307,7 +337,7 @@ fn child<T: Item>(node: Node<T>) -> Option<Child<T>> {
 
 fn node_child<T: Item>(node: Arc<Node<T>>) -> Option<Child<T>> {
     let (count, max) = measure(&node)?;
-    Some(Child { count, max, node })
+    Some(Child { count, max, weight: weigh(&node), node })
 }
 
 fn measure<T: Item>(node: &Node<T>) -> Option<(u64, T::Bound)> {
@@ -315,6 +345,36 @@ fn measure<T: Item>(node: &Node<T>) -> Option<(u64, T::Bound)> {
         Node::Leaf(items) => Some((items.len() as u64, items.last()?.bound())),
         Node::Branch(children) => {
             Some((children.iter().map(|child| child.count).sum(), children.last()?.max.clone()))
+        }
+    }
+}
+
+fn weights<T: Item>(items: &[T]) -> T::Weight {
+    items.iter().fold(T::Weight::default(), |sum, item| sum.plus(item.weight()))
+}
+
+fn weigh<T: Item>(node: &Node<T>) -> T::Weight {
+    match node {
+        Node::Leaf(items) => weights(items),
+        Node::Branch(children) => {
+            children.iter().fold(T::Weight::default(), |sum, child| sum.plus(child.weight))
+        }
+    }
+}
+
+fn edit<T: Item, R>(
+    node: &mut Node<T>,
+    key: T::SearchKey<'_>,
+    change: impl FnOnce(&mut T) -> R,
+) -> Option<R> {
+    match node {
+        Node::Leaf(items) => find(items, key).ok().map(|position| change(&mut items[position])),
+        Node::Branch(children) => {
+            let position = child_position(children, key);
+            let below = children.get_mut(position)?;
+            let done = edit(Arc::make_mut(&mut below.node), key, change)?;
+            below.weight = weigh(&below.node);
+            Some(done)
         }
     }
 }
@@ -348,6 +408,7 @@ fn insert<T: Item>(node: &mut Node<T>, item: T) -> (Option<T>, Option<Child<T>>)
             let (old, right) = insert(Arc::make_mut(&mut below.node), item);
             let Some(right) = right else {
                 below.count += u64::from(old.is_none());
+                below.weight = weigh(&below.node);
                 if let Some(max) = grown {
                     below.max = max;
                 }
@@ -363,7 +424,7 @@ fn insert<T: Item>(node: &mut Node<T>, item: T) -> (Option<T>, Option<Child<T>>)
 
 fn refresh<T: Item>(child: &mut Child<T>) {
     if let Some((count, max)) = measure(&child.node) {
-        (child.count, child.max) = (count, max);
+        (child.count, child.max, child.weight) = (count, max, weigh(&child.node));
     }
 }
 
@@ -379,6 +440,7 @@ fn remove<T: Item>(node: &mut Node<T>, key: T::SearchKey<'_>) -> Option<T> {
                 drop(children.remove(position));
                 return Some(old);
             }
+            below.weight = weigh(&below.node);
             if T::compare(T::search_key_of(&below.max), old.search_key()) == Ordering::Equal {
                 refresh(below);
             }
@@ -423,62 +485,4 @@ fn join<T: Item>(children: &mut Vec<Child<T>>, position: usize) {
         }
     }
     refresh(into);
-}
-
-/// Ascending items of a [`Tree`].
-pub struct Iter<'a, T: Item> {
-    above: Vec<std::slice::Iter<'a, Child<T>>>,
-    leaf: std::slice::Iter<'a, T>,
-}
-
-impl<T: Item> fmt::Debug for Iter<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Iter").finish_non_exhaustive()
-    }
-}
-
-impl<'a, T: Item> Iterator for Iter<'a, T> {
-    type Item = &'a T;
-
-    fn next(&mut self) -> Option<&'a T> {
-        loop {
-            if let Some(item) = self.leaf.next() {
-                return Some(item);
-            }
-            match self.above.last_mut()?.next().map(|child| &*child.node) {
-                Some(Node::Leaf(items)) => self.leaf = items.iter(),
-                Some(Node::Branch(children)) => self.above.push(children.iter()),
-                None => drop(self.above.pop()),
-            }
-        }
-    }
-}
-
-/// Descending items of a [`Tree`].
-pub struct BackIter<'a, T: Item> {
-    above: Vec<std::slice::Iter<'a, Child<T>>>,
-    leaf: std::slice::Iter<'a, T>,
-}
-
-impl<T: Item> fmt::Debug for BackIter<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BackIter").finish_non_exhaustive()
-    }
-}
-
-impl<'a, T: Item> Iterator for BackIter<'a, T> {
-    type Item = &'a T;
-
-    fn next(&mut self) -> Option<&'a T> {
-        loop {
-            if let Some(item) = self.leaf.next_back() {
-                return Some(item);
-            }
-            match self.above.last_mut()?.next_back().map(|child| &*child.node) {
-                Some(Node::Leaf(items)) => self.leaf = items.iter(),
-                Some(Node::Branch(children)) => self.above.push(children.iter()),
-                None => drop(self.above.pop()),
-            }
-        }
-    }
 }

@@ -152,6 +152,48 @@ fn definitions_that_several_patterns_name_count_once() {
     assert_eq!((under(&["*"]), under(&["b", "*"]), under(&[])), (many(5), many(5), many(0)));
 }
 
+/// What the definitions of these grants hold, counted record by record.
+fn counted(state: &State, grants: &Grants) -> Stored {
+    let mut counted = Stored::default();
+    for collection in state.definitions() {
+        if grants.allows(Verb::Write, Some(collection.definition.key.as_str())) {
+            counted.records += 1 + collection.by_key.len();
+            counted.bytes +=
+                collection.configs().map(|config| content_bytes(Arc::as_ref(config))).sum::<u64>();
+        }
+    }
+    counted
+}
+
+#[test]
+fn the_counts_are_those_of_many_definitions() {
+    let mut world = World::new(Vec::new(), Quota::default());
+    let patterns: [&[&str]; 6] =
+        [&["d1*"], &["d05*", "d0*", "d051"], &["d100", "d3*"], &["e*"], &["*"], &["d2*", "d1*", "d199"]];
+    for turn in 0..1200_usize {
+        // All of 400 definitions in an order that visits each part of the index, then again.
+        let name = format!("d{:03}", turn * 7919 % 400);
+        let command = match turn / 400 {
+            0 => define(&name),
+            1 => write(&name, "k", 10 + turn % 90),
+            _ if turn % 3 == 0 => write(&name, "k", 10 + turn % 70),
+            _ if turn % 3 == 1 => delete(&name, "k"),
+            _ => Command::DeleteDefinition {
+                key: Key::parse(&name).unwrap(),
+                expect: Expect::Any,
+                restrict: false,
+            },
+        };
+        world.root(command);
+        if turn % 50 == 49 {
+            for patterns in patterns {
+                let grants = Grants(vec![grant(&[Verb::Write], patterns)]);
+                assert_eq!(world.state.stored_under(&grants), counted(&world.state, &grants), "{patterns:?}");
+            }
+        }
+    }
+}
+
 /// The same state from its records.
 fn rebuilt(state: &State) -> State {
     let mut builder = Builder::new();
@@ -183,13 +225,7 @@ proptest! {
         let all = Grants(vec![grant(&[Verb::Write], &["*"])]);
         let built = rebuilt(&world.state);
         for grants in [&all, &world.state.access_key(&world.key.id).unwrap().grants] {
-            let mut counted = Stored::default();
-            for collection in world.state.definitions() {
-                if grants.allows(Verb::Write, Some(collection.definition.key.as_str())) {
-                    counted.records += 1 + collection.by_key.len();
-                    counted.bytes += collection.configs().map(|config| content_bytes(Arc::as_ref(config))).sum::<u64>();
-                }
-            }
+            let counted = counted(&world.state, grants);
             prop_assert_eq!(world.state.stored_under(grants), counted);
             prop_assert_eq!(built.stored_under(grants), counted);
         }

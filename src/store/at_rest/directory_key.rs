@@ -96,7 +96,8 @@ impl Wrapped {
                     Err(error) => problem = Some(format!("{}: {error}", path.display())),
                 },
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-                Err(error) => return Err(format!("{}: {error}", path.display())),
+                // A sector that can't be read is what the copy is for.
+                Err(error) => problem = Some(format!("{}: {error}", path.display())),
             }
         }
         match problem {

@@ -85,6 +85,12 @@ fn one_damaged_copy_costs_nothing_and_two_are_refused() {
     fs::write(at.join("keys.copy"), &whole).unwrap();
     open().unwrap().prepare().unwrap();
     assert_eq!(key_bytes(at), vec![Some(whole.clone()), Some(whole)], "the missing copy is there again");
+    // As a sector that can't be read, it gives no bytes but an error.
+    fs::remove_file(at.join("keys")).unwrap();
+    fs::create_dir(at.join("keys")).unwrap();
+    assert!(open().is_ok(), "the other copy is whole");
+    fs::remove_file(at.join("keys.copy")).unwrap();
+    assert!(open().is_err(), "there may be a key, so none is made");
 }
 
 #[test]

@@ -97,7 +97,7 @@ pub(super) fn copy(from: impl Read, to: File, after: Revision, at_rest: &AtRest)
         let bytes = match frames.next(at_rest, after)? {
             Frame::Whole(bytes, _) => bytes,
             Frame::End => break None,
-            Frame::Damaged(what) => break Some(what),
+            Frame::Cut(what) | Frame::Damaged(what) => break Some(what),
         };
         match SegmentFrame::parse(&bytes) {
             Some(SegmentFrame::Header(at)) if at == after && !begun => begun = true,

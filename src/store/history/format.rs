@@ -218,7 +218,7 @@ pub(crate) fn refuse_newer(path: &Path) -> Result<(), StoreError> {
             }
             Some(_) | None => Ok(()),
         },
-        Frame::End | Frame::Damaged(_) => Ok(()),
+        Frame::End | Frame::Cut(_) | Frame::Damaged(_) => Ok(()),
     }
 }
 

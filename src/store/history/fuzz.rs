@@ -23,7 +23,7 @@ pub(in crate::store) fn scan(bytes: &[u8]) -> bool {
             Some(SegmentFrame::Header(after)) => after,
             _ => 0,
         },
-        Frame::End | Frame::Damaged(_) => 0,
+        Frame::End | Frame::Cut(_) | Frame::Damaged(_) => 0,
     };
     let scan = match scan_from(bytes, after, &AtRest::default()) {
         Ok(scan) => scan,

@@ -15,7 +15,7 @@ use super::{
     format::{SegmentFrame, StoredChange, StoredEdit},
     frames::SegmentFile,
     reader::SegmentReader,
-    segment_index::Subject,
+    segment_index::{Few, Subject, TimeSeek},
     segments::{History, Span, Spans},
 };
 use crate::{
@@ -298,8 +298,10 @@ impl History {
         let mut found = None;
         for span in self.spans().all {
             match self.with_index(span, |index| index.seek_point_at(at))? {
-                Some(point) => found = Some((span, point)),
-                None => break,
+                TimeSeek::Point(point) => found = Some((span, point)),
+                // Of elections and restarts alone.
+                TimeSeek::NoChange => {}
+                TimeSeek::Later => break,
             }
         }
         let Some((span, point)) = found else { return Ok(0) };
@@ -357,7 +359,7 @@ impl<'a> SegmentLookup<'a> {
         let subject = self.subject;
         loop {
             let found = self.history.with_index(self.span, |index| {
-                index.find(subject, after, upto).rev().take(LOOKUP_BATCH).collect::<Vec<_>>()
+                index.find(subject, (after, upto), Few::Newest(LOOKUP_BATCH))
             })?;
             for (_, offset) in &found {
                 let entry = HistoryEntry::of(self.change(*offset)?, subject);
@@ -377,7 +379,7 @@ impl<'a> SegmentLookup<'a> {
         let subject = self.subject;
         loop {
             let found = self.history.with_index(self.span, |index| {
-                index.find(subject, after, upto).take(LOOKUP_BATCH).collect::<Vec<_>>()
+                index.find(subject, (after, upto), Few::Oldest(LOOKUP_BATCH))
             })?;
             for (_, offset) in &found {
                 let change = self.change(*offset)?;
@@ -438,7 +440,7 @@ impl<'a> SegmentLookup<'a> {
     fn change_at(&mut self, revision: Revision) -> Result<StoredChange, HistoryError> {
         let subject = self.subject;
         let found = self.history.with_index(self.span, |index| {
-            index.find(subject, revision.saturating_sub(1), revision).collect::<Vec<_>>()
+            index.find(subject, (revision.saturating_sub(1), revision), Few::Oldest(LOOKUP_BATCH))
         })?;
         // The index finds by a hash: another record's change may be among them.
         for (_, offset) in found {

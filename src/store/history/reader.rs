@@ -1,7 +1,7 @@
 //! Reading a segment frame by frame: its changes for a query, or all of it up to its first damage.
 //!
 //! **Invariant:** no change is returned before its checksum was verified. A sealed segment that ends early is
-//! damaged; the end of an open one may be torn.
+//! damaged; the end of an open one may not be written yet, and a start cuts off what a crash has torn.
 
 use std::{
     fs::File,
@@ -52,9 +52,10 @@ impl SegmentReader {
                 .map_err(io(format!("can't read the history segment after revision {}", self.span.after)))?;
             let (bytes, check) = match frame {
                 Frame::Whole(bytes, check) => (bytes, check),
-                Frame::End | Frame::Damaged(_) if !self.span.sealed => return Ok(None),
+                // What the writer appends may be there in part.
+                Frame::End | Frame::Cut(_) if !self.span.sealed => return Ok(None),
                 Frame::End => return Err(self.damaged("it ends early")),
-                Frame::Damaged(what) => return Err(self.damaged(what)),
+                Frame::Cut(what) | Frame::Damaged(what) => return Err(self.damaged(what)),
             };
             match SegmentFrame::parse(&bytes) {
                 Some(SegmentFrame::Header(after))
@@ -142,7 +143,7 @@ fn scan_frames(frames: &mut Frames<impl Read>, after: Revision, at_rest: &AtRest
         let (bytes, check) = match frames.next(at_rest, after)? {
             Frame::Whole(bytes, check) => (bytes, check),
             Frame::End => return Ok(scan),
-            Frame::Damaged(what) => {
+            Frame::Cut(what) | Frame::Damaged(what) => {
                 scan.damage = Some(what);
                 return Ok(scan);
             }

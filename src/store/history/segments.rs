@@ -301,7 +301,7 @@ pub(super) fn read_seal(file: &mut SegmentFile) -> std::io::Result<Option<Seal>>
             Some(SegmentFrame::Seal(seal)) => Some(seal),
             _ => None,
         },
-        Frame::End | Frame::Damaged(_) => None,
+        Frame::End | Frame::Cut(_) | Frame::Damaged(_) => None,
     })
 }
 
@@ -315,6 +315,6 @@ fn read_index(mut file: SegmentFile, span: Span) -> Result<Index, StoreError> {
             _ => Err(damaged(span, "its index can't be decoded")),
         },
         Frame::End => Err(damaged(span, "its index is missing")),
-        Frame::Damaged(what) => Err(damaged(span, what)),
+        Frame::Cut(what) | Frame::Damaged(what) => Err(damaged(span, what)),
     }
 }

@@ -238,6 +238,8 @@ impl HistoryWriter {
         }
         if scan.sealed {
             if !segment.sealed {
+                // Its process may have ended between the seal and the disk.
+                files::sync_file(&path)?;
                 self.rename_to_sealed(segment)?;
             }
             self.history.add(&Segment { sealed: true, ..segment.clone() }, upto, scan.bytes, None);

@@ -1,7 +1,11 @@
-//! From changes to rows: changes are merged by key to the newest value, and written as rows in bounded steps.
+//! Changes are merged by key to the newest value, and written as rows in bounded steps.
+//!
+//! A merge that takes changes refers to the newest text of each config, which the state refers to as well, and of the
+//! text before only to what its rows are. So while it takes changes it costs memory for each key and none for the text;
+//! once it is being written, the state goes on and the merge alone may keep what it has not written.
 //!
 //! **Invariant:** writing a merge gives the same rows as writing its changes one by one, because every update
-//! knows the record that the trees hold (the first `before`) and the record that they must hold (the last
+//! knows the rows that the trees hold (of the first `before`) and the record that they must hold (the last
 //! `after`). An index row that is the same before and after is not written.
 
 use std::{
@@ -9,7 +13,11 @@ use std::{
     sync::Arc,
 };
 
-use super::{checkpoint::Checkpoint, keys};
+use super::{
+    checkpoint::Checkpoint,
+    keys,
+    rows::{ConfigRows, Rows, rough_bytes},
+};
 use crate::{
     model::{
         access_key::{AccessKey, KeyId},
@@ -19,124 +27,8 @@ use crate::{
     state::{Change, Collection, Edit, RememberedOutcome, State},
 };
 
-/// Bytes of text that weigh as much as one record.
+/// Bytes of text that weigh as much as one record in the queue before the merge.
 const WEIGHT_BYTES: usize = 4 << 10;
-
-/// A tree whose rows are records or index entries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Table {
-    Definitions,
-    Configs,
-    Indexes,
-    Requests,
-    AccessKeys,
-}
-
-/// A row to put, or to remove when it has no value.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Row {
-    pub(super) table: Table,
-    pub(super) key: Vec<u8>,
-    pub(super) value: Option<Vec<u8>>,
-}
-
-/// Rows to put and to remove.
-#[derive(Debug, Default)]
-pub(super) struct Rows {
-    pub(super) list: Vec<Row>,
-    /// Approximate bytes that are added and removed.
-    pub(super) added: u64,
-    pub(super) removed: u64,
-}
-
-impl Rows {
-    fn put(&mut self, table: Table, key: Vec<u8>, value: Vec<u8>) {
-        self.list.push(Row { table, key, value: Some(value) });
-    }
-
-    fn remove(&mut self, table: Table, key: Vec<u8>) {
-        self.list.push(Row { table, key, value: None });
-    }
-
-    pub(super) fn definition(&mut self, before: Option<&Definition>, after: Option<&Definition>) {
-        let Some(id) = after.or(before).map(|record| record.id) else { return };
-        let rough = |record: &Definition| {
-            let paths: usize = record.indexes.iter().chain(&record.unique).map(|path| path.len() + 5).sum();
-            // A slot or two for each path, and the cursor of an index build.
-            record.schema.as_ref().map_or(0, |schema| schema.len()) + paths + 6 * record.indexes.len() + 1024
-        };
-        let mut written = 0;
-        if let Some(after) = after {
-            let bytes = keys::encode(after);
-            self.added += bytes.len() as u64;
-            for (chunk, bytes) in keys::chunks(&bytes) {
-                self.put(Table::Definitions, keys::definition(id, chunk), bytes.to_vec());
-                written = chunk + 1;
-            }
-        }
-        if let Some(before) = before {
-            self.removed += rough(before) as u64;
-            for chunk in written..keys::chunk_count(before, rough(before)) {
-                self.remove(Table::Definitions, keys::definition(id, chunk));
-            }
-        }
-    }
-
-    pub(super) fn config(&mut self, definition: Revision, before: Option<&Config>, after: Option<&Config>) {
-        let Some(key) = after.or(before).map(|record| &record.key) else { return };
-        let mut written = 0;
-        if let Some(after) = after {
-            let bytes = keys::encode(after);
-            for (chunk, bytes) in keys::chunks(&bytes) {
-                self.put(Table::Configs, keys::config(definition, key, chunk), bytes.to_vec());
-                written = chunk + 1;
-            }
-            self.added += rough_bytes(after) as u64;
-        }
-        if let Some(before) = before {
-            for chunk in written..keys::chunk_count(before, rough_bytes(before)) {
-                self.remove(Table::Configs, keys::config(definition, key, chunk));
-            }
-            self.removed += rough_bytes(before) as u64;
-        }
-        self.entries(definition, key, before, after);
-    }
-
-    /// Both lists are sorted: an entry that is in one of them only is put or removed, the others are not
-    /// written.
-    fn entries(&mut self, definition: Revision, key: &Key, before: Option<&Config>, after: Option<&Config>) {
-        let old = before.map_or(&[][..], |record| &record.entries);
-        let new = after.map_or(&[][..], |record| &record.entries);
-        for entry in old.iter().filter(|entry| new.binary_search(entry).is_err()) {
-            self.remove(Table::Indexes, keys::index(definition, entry.slot, &entry.value, key));
-        }
-        for entry in new.iter().filter(|entry| old.binary_search(entry).is_err()) {
-            self.put(Table::Indexes, keys::index(definition, entry.slot, &entry.value, key), Vec::new());
-        }
-    }
-
-    pub(super) fn remember(&mut self, request: &RememberedOutcome) {
-        self.put(Table::Requests, keys::request(request.revision).to_vec(), keys::encode(request));
-    }
-
-    pub(super) fn access_key(&mut self, id: &KeyId, after: Option<&AccessKey>) {
-        match after {
-            Some(after) => self.put(Table::AccessKeys, keys::access_key(id), keys::encode(after)),
-            None => self.remove(Table::AccessKeys, keys::access_key(id)),
-        }
-    }
-
-    pub(super) fn forget(&mut self, revision: Revision) {
-        self.remove(Table::Requests, keys::request(revision).to_vec());
-    }
-}
-
-/// The approximate bytes of a config in all trees; at least its encoded length.
-fn rough_bytes(config: &Config) -> usize {
-    let key = config.key.as_str().len();
-    let entries: usize = config.entries.iter().map(|entry| entry.value.len() * 2 + key + 24).sum();
-    config.data.len() + key + entries + 64
-}
 
 /// One batch of applied changes that is not merged yet: a pending update.
 #[derive(Debug)]
@@ -158,7 +50,7 @@ impl Pending {
     }
 }
 
-/// A record weighs one, and its text by its length, because a merge holds the text in memory.
+/// A record weighs one, and its text by its length, because the queue holds each text, the replaced ones too.
 fn weight(edit: &Edit) -> usize {
     match edit {
         Edit::Config { after, .. } => config_weight(after.as_deref()),
@@ -179,8 +71,8 @@ fn config_weight(after: Option<&Config>) -> usize {
     1 + after.map_or(0, |record| record.data.len()) / WEIGHT_BYTES
 }
 
-/// The record that the trees hold, and the record that they must hold.
-type Update<T> = (Option<Arc<T>>, Option<Arc<T>>);
+/// The rows that the trees hold, and the record that they must hold.
+type Update<Held, T> = (Option<Held>, Option<Arc<T>>);
 
 /// Changes merged by key, which are written in several steps.
 #[derive(Debug)]
@@ -189,14 +81,18 @@ pub(super) struct Merge {
     pub(super) checkpoint: Checkpoint,
     /// Definitions whose rows are all removed before anything is put.
     deleted: VecDeque<Revision>,
-    definitions: BTreeMap<Revision, Update<Definition>>,
-    configs: BTreeMap<(Revision, Key), Update<Config>>,
+    definitions: BTreeMap<Revision, Update<Arc<Definition>, Definition>>,
+    configs: BTreeMap<(Revision, Key), Update<ConfigRows, Config>>,
     requests: BTreeMap<Revision, Option<RememberedOutcome>>,
     access_keys: BTreeMap<KeyId, Option<Arc<AccessKey>>>,
     /// Collections that are written whole, and how many configs of each are written.
     collections: VecDeque<(Arc<Collection>, u64)>,
-    /// The weight of what was added, without what it replaced.
-    weight: usize,
+    /// How many records are to be written; text counts apart.
+    records: usize,
+    /// Bytes of the configs' text that is to be written.
+    text_bytes: usize,
+    /// How many changes of records were added.
+    changes: usize,
 }
 
 /// The next step of a merge.
@@ -220,7 +116,9 @@ impl Merge {
             requests: BTreeMap::new(),
             access_keys: BTreeMap::new(),
             collections: VecDeque::new(),
-            weight: 0,
+            records: 0,
+            text_bytes: 0,
+            changes: 0,
         }
     }
 
@@ -243,9 +141,19 @@ impl Merge {
         self.collections.is_empty()
     }
 
-    /// Its weight; see [`Pending::weight`].
-    pub(super) fn weight(&self) -> usize {
-        self.weight
+    /// How many records it was to write when it was begun to be written.
+    pub(super) fn records(&self) -> usize {
+        self.records
+    }
+
+    /// Bytes of text that it was to write then.
+    pub(super) fn text_bytes(&self) -> usize {
+        self.text_bytes
+    }
+
+    /// How many changes of records it merges.
+    pub(super) fn changes(&self) -> usize {
+        self.changes
     }
 
     /// Adds the next pending update in the order of the log.
@@ -253,6 +161,7 @@ impl Merge {
         let Pending { checkpoint, changes, state } = pending;
         let mut reindexed = BTreeSet::new();
         for edit in changes.iter().flat_map(|change| &change.edits) {
+            self.changes += 1;
             self.add_edit(edit, &mut reindexed);
         }
         for id in reindexed {
@@ -275,12 +184,12 @@ impl Merge {
             Edit::Definition { before: Some(before), after: None } => {
                 self.definitions.remove(&before.id);
                 self.forget_configs(before.id);
-                self.weight += 1;
+                self.records += 1;
                 self.deleted.push_back(before.id);
             }
             Edit::Definition { before, after } => {
                 if let Some(id) = after.as_ref().map(|record| record.id) {
-                    self.weight += weight(edit);
+                    self.records += 1;
                     self.definitions.entry(id).or_insert_with(|| (before.clone(), None)).1 = after.clone();
                 }
             }
@@ -291,7 +200,7 @@ impl Merge {
                 self.add_config(*definition, Some(before), Some(after));
             }
             Edit::Building { before, after } => {
-                self.weight += weight(edit);
+                self.records += 1;
                 let update = self.definitions.entry(after.id);
                 update.or_insert_with(|| (Some(before.clone()), None)).1 = Some(after.clone());
             }
@@ -300,17 +209,17 @@ impl Merge {
             }
             Edit::Deleted { .. } => {}
             Edit::Remember(request) => {
-                self.weight += 1;
+                self.records += 1;
                 self.requests.insert(request.revision, Some(request.clone()));
             }
             Edit::AccessKey { before, after } => {
                 if let Some(any) = after.as_ref().or(before.as_ref()) {
-                    self.weight += 1;
+                    self.records += 1;
                     self.access_keys.insert(any.id.clone(), after.clone());
                 }
             }
             Edit::Forget(request) => {
-                self.weight += 1;
+                self.records += 1;
                 self.requests.insert(request.revision, None);
             }
         }
@@ -318,14 +227,16 @@ impl Merge {
 
     fn add_config(&mut self, id: Revision, before: Option<&Arc<Config>>, after: Option<&Arc<Config>>) {
         let Some(any) = after.or(before) else { return };
-        self.weight += config_weight(after.map(|record| &**record));
+        let text_bytes = |record: Option<&Arc<Config>>| record.map_or(0, |record| record.data.len());
+        self.text_bytes += text_bytes(after);
         match self.configs.entry((id, any.key.clone())) {
             Entry::Vacant(place) => {
-                place.insert((before.cloned(), after.cloned()));
+                self.records += 1;
+                place.insert((before.map(|record| ConfigRows::of(record)), after.cloned()));
             }
             Entry::Occupied(mut place) => {
                 let replaced = std::mem::replace(&mut place.get_mut().1, after.cloned());
-                self.weight -= config_weight(replaced.as_deref());
+                self.text_bytes -= text_bytes(replaced.as_ref());
             }
         }
     }
@@ -361,8 +272,8 @@ impl Merge {
         if let Some((_, (before, after))) = self.definitions.pop_first() {
             rows.definition(before.as_deref(), after.as_deref());
             *budget -= 1;
-        } else if let Some(((definition, _), (before, after))) = self.configs.pop_first() {
-            rows.config(definition, before.as_deref(), after.as_deref());
+        } else if let Some(((definition, key), (before, after))) = self.configs.pop_first() {
+            rows.config(definition, &key, before.as_ref(), after.as_deref());
             // A large record fills a step.
             let bytes = after.map_or(0, |record| rough_bytes(&record));
             *budget = (*budget - 1).saturating_sub(bytes / keys::CHUNK_BYTES);
@@ -382,7 +293,7 @@ impl Merge {
                     ended = false;
                     break;
                 }
-                rows.config(collection.definition.id, None, Some(&config.record));
+                rows.config(collection.definition.id, &config.record.key, None, Some(&config.record));
                 *written += 1;
                 *budget = (*budget - 1).saturating_sub(rough_bytes(&config.record) / keys::CHUNK_BYTES);
             }
@@ -398,7 +309,10 @@ impl Merge {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        super::rows::{Row, Table},
+        *,
+    };
     use crate::{
         model::time::Timestamp,
         store::{Position, history::writer::tests::change},
@@ -421,7 +335,7 @@ mod tests {
     fn a_key_that_changes_often_weighs_one_and_is_put_once() {
         let mut merge = Merge::new(pending(1).checkpoint);
         (1..=50).for_each(|revision| merge.add(pending(revision)));
-        assert_eq!((merge.weight(), merge.checkpoint.revision), (1, 50));
+        assert_eq!((merge.records(), merge.checkpoint.revision), (1, 50));
         let Step::Put(rows) = merge.step(10) else { panic!("there is something to put") };
         let last = change(50);
         let Edit::Config { definition, after: Some(after), .. } = &last.edits[0] else { panic!("a config") };
@@ -434,6 +348,25 @@ mod tests {
         ];
         assert_eq!(rows.list, expected);
         assert!(matches!(merge.step(10), Step::Done));
+    }
+
+    #[test]
+    fn a_merge_refers_to_the_newest_text_alone() {
+        let mut merge = Merge::new(pending(1).checkpoint);
+        let texts: Vec<Arc<Config>> = (2..=50)
+            .map(|revision| {
+                let pending = pending(revision);
+                let Edit::Config { after: Some(after), .. } = &pending.changes[0].edits[0] else {
+                    panic!("a config")
+                };
+                let text = Arc::clone(after);
+                merge.add(pending);
+                text
+            })
+            .collect();
+        let (last, replaced) = texts.split_last().unwrap();
+        assert!(replaced.iter().all(|text| Arc::strong_count(text) == 1));
+        assert_eq!((Arc::strong_count(last), merge.text_bytes()), (2, last.data.len()));
     }
 
     #[test]

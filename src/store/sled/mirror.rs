@@ -2,8 +2,8 @@
 //!
 //! sled lags on purpose: the log makes a write durable, and sled only says where applying starts again after
 //! a restart. So changes are merged to the newest value of each key, and a merge is written when nothing has
-//! been applied for a moment, when it is old, or when it is large: a key that changes ten times meanwhile is
-//! written once. A merge is written row by row, in small steps, between writing its target and its
+//! been applied for a moment, when it is large, when a start would have many changes to apply again, or when it
+//! is old: a key that changes ten times meanwhile is written once. A merge is written row by row, in small steps, between writing its target and its
 //! checkpoint; a crash in between costs a start from the snapshot and the log.
 //!
 //! When even that falls behind, sled is left alone until the load is over and then rebuilt from the newest
@@ -32,11 +32,17 @@ use crate::{
 
 /// A merge is written when nothing was applied for this long: sled of an idle service is complete.
 const MERGE_IDLE_DELAY: Duration = Duration::from_millis(200);
-/// A merge is written at this age. This bounds what a start after a crash applies again, besides reading the
-/// log.
-const MERGE_DELAY_MAX: Duration = Duration::from_secs(5);
-/// A merge is written at this weight: about 16 MB of small records, and a third of a second of work.
+/// A merge is written at this age: a service with little to do is soon complete, too.
+const MERGE_DELAY_MAX: Duration = Duration::from_secs(60);
+/// A merge is written when this many changes were merged into it. This bounds what a start after a crash applies again,
+/// besides reading the log: one to three seconds.
+const MERGE_CHANGES_MAX: usize = 256 << 10;
+/// A merge is written when it has so many records: about 16 MB of small ones, and a third of a second of work.
 const MERGE_RECORDS_MAX: usize = 16 << 10;
+/// A merge is written when it has so much text: as much may be in memory for it alone while it is written. Large, so
+/// that what changes again and again is written to sled a few times a minute and not each time: the log and the
+/// history have each change already.
+const MERGE_TEXT_BYTES_MAX: usize = 128 << 20;
 /// Records of one step: some milliseconds of work. The history is written between two steps, and under load
 /// the thread rests between them.
 const STEP_RECORDS: usize = 64;
@@ -52,6 +58,10 @@ const SIZE_CHECK_STEPS: u32 = 512;
 const REBUILD_IDLE_DELAY: Duration = Duration::from_secs(1);
 /// Longest pause between two attempts after errors.
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(60);
+/// Databases that are left open after an error, each with its cache, before sled is left alone.
+const LEFT_OPEN_MAX: u32 = 4;
+/// How long it is left alone then: a start of the node needs the snapshot and the log meanwhile, which it has.
+const LEFT_ALONE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// When the trees are to be rebuilt.
 #[derive(Debug, Clone, Copy)]
@@ -123,6 +133,8 @@ pub(crate) struct Mirror {
     rebuilds: u64,
     /// Errors since the trees were last rebuilt.
     errors: u32,
+    /// Databases that were not closed because of an error.
+    left_open: u32,
 }
 
 impl Mirror {
@@ -147,6 +159,7 @@ impl Mirror {
             disk_bytes: 0,
             steps: 0,
             errors: 0,
+            left_open: 0,
         }
     }
 
@@ -178,7 +191,7 @@ impl Mirror {
         self.queue_weight += pending.weight();
         self.queue.push_back(pending);
         let merges = [self.merge.as_ref(), self.next_merge.as_ref().map(|(merge, _)| merge)];
-        let merged: usize = merges.into_iter().flatten().map(Merge::weight).sum();
+        let merged: usize = merges.into_iter().flatten().map(Merge::records).sum();
         if self.queue_weight + merged > self.backlog_max {
             tracing::info!("sled is far behind and is rebuilt when the load is over");
             self.rebuilds += 1;
@@ -342,7 +355,9 @@ impl Mirror {
     fn merge_delay(&self, context: StepContext) -> Option<Duration> {
         let (merge, since) = self.next_merge.as_ref().filter(|_| self.trees.is_some())?;
         // Half of the backlog: while one half is written, the other half arrives.
-        let is_large = merge.weight() >= MERGE_RECORDS_MAX.min(self.backlog_max / 2);
+        let is_large = merge.records() >= MERGE_RECORDS_MAX.min(self.backlog_max / 2)
+            || merge.text_bytes() >= MERGE_TEXT_BYTES_MAX
+            || merge.changes() >= MERGE_CHANGES_MAX;
         if context.closing || is_large || !merge.accepts_more() {
             return Some(Duration::ZERO);
         }
@@ -382,12 +397,10 @@ impl Mirror {
     fn discard_trees(&mut self, error: &TreeError) {
         tracing::warn!("sled can't be used and is rebuilt: {error}");
         for trees in [self.trees.take(), self.rebuild.take().map(|(trees, _)| trees)].into_iter().flatten() {
-            if error.panicked {
-                // Dropping it may wait for a lock that the panicked thread still holds.
-                std::mem::forget(trees);
-            } else if let Err(error) = trees.close() {
-                tracing::warn!("sled did not close: {error}");
-            }
+            // Closing it writes what it holds. After an error sled may wait for that for ever, with a lock that all
+            // databases of the process share; a thread that panicked may still have one.
+            std::mem::forget(trees);
+            self.left_open += 1;
         }
         self.discard_pending();
         self.merge_begun = false;
@@ -398,8 +411,10 @@ impl Mirror {
         self.errors += 1;
         self.mirrored = 0;
         let pause = Duration::from_secs(1 << (self.errors - 1).min(6)).min(RETRY_PAUSE_MAX);
+        let pause = if self.left_open > LEFT_OPEN_MAX { LEFT_ALONE } else { pause };
         let retry = RebuildDue::NotBefore(Instant::now() + pause);
-        self.rebuild_due = Some(if self.errors == 1 { RebuildDue::Now } else { retry });
+        let is_first = self.errors == 1 && self.left_open <= LEFT_OPEN_MAX;
+        self.rebuild_due = Some(if is_first { RebuildDue::Now } else { retry });
     }
 }
 

@@ -12,7 +12,8 @@
 //! | where | what it does |
 //! |---|---|
 //! | `mirror` | decides when changes are merged, written or the database is rebuilt |
-//! | `merge` | merges changes by key and turns them into rows |
+//! | `merge` | merges changes by key, and writes them in bounded steps |
+//! | `rows` | the rows of a record that changes |
 //! | `trees` | one sled database and the directory of databases |
 //! | `checkpoint` | what all trees hold together: its place in the log and its digest |
 //! | `sealing` | keys and values of rows in an encrypted directory |
@@ -25,5 +26,6 @@ pub(super) mod checkpoint;
 pub(super) mod keys;
 mod merge;
 pub(super) mod mirror;
+mod rows;
 mod sealing;
 pub(super) mod trees;

@@ -27,7 +27,7 @@ use sled::{Batch, Db, Tree};
 use super::{
     checkpoint::Checkpoint,
     keys,
-    merge::{Row, Rows, Table},
+    rows::{Row, Rows, Table},
     sealing::{Kind, Sealing},
 };
 use crate::{

@@ -8,7 +8,7 @@
 //! It is encrypted to the recipients that the operator names, so that whoever makes backups can't read them. Encryption
 //! alone does not say who made a file: a recipient is public. So it is signed too (Ed25519, over the SHA-512 of what
 //! stands before the signature), and a restore takes only what one of the signers that the operator names has signed.
-//! The signature is compared before anything is decrypted.
+//! The signature is compared before anything is decrypted, and what is decrypted is compared with what was signed.
 //!
 //! **Invariant:** nothing of an encrypted backup is used unless its signature is that of a signer who was named.
 
@@ -18,6 +18,7 @@ use std::{
     io::{self, BufReader, Read, Seek as _, SeekFrom, Write},
     path::Path,
     str::FromStr as _,
+    sync::mpsc,
 };
 
 use age::{
@@ -31,7 +32,8 @@ use zeroize::Zeroizing;
 
 use crate::store::at_rest;
 
-const MAGIC: &[u8; 8] = b"CONCBKUP";
+/// How such a file begins.
+pub(crate) const MAGIC: &[u8; 8] = b"CONCBKUP";
 const FORMAT: u16 = 1;
 const KEY_BYTES: usize = 32;
 const HEAD_BYTES: usize = 8 + 2 + KEY_BYTES;
@@ -118,16 +120,67 @@ impl Envelope {
     /// Begins a backup. The second part is a key that this process alone has, for reading what it wrote.
     pub(crate) fn begin<W: Write>(&self, to: W) -> io::Result<(SealedBackup<W>, Opening)> {
         let once = Identity::generate();
+        let backup = self.begin_for(to, Some(&once.to_public()))?;
+        let signer = SignerKey(self.signer.verifying_key());
+        Ok((backup, Opening { identities: vec![once], signers: vec![signer] }))
+    }
+
+    /// Begins a backup whose bytes are sent on as they are made. Nobody but the recipients can read it.
+    pub(crate) fn begin_stream(&self) -> io::Result<SealedStream> {
+        let (sender, made) = mpsc::channel();
+        Ok(SealedStream { backup: self.begin_for(Made(sender), None)?, made })
+    }
+
+    fn begin_for<W: Write>(&self, to: W, another: Option<&Recipient>) -> io::Result<SealedBackup<W>> {
         let mut signed = Signed { to, hash: Sha512::new() };
         let public = self.signer.verifying_key();
         signed.write_all(&[&MAGIC[..], &FORMAT.to_le_bytes(), &public.to_bytes()].concat())?;
-        let own = once.to_public();
         let recipients =
-            self.recipients.iter().chain([&own]).map(|recipient| recipient as &dyn age::Recipient);
+            self.recipients.iter().chain(another).map(|recipient| recipient as &dyn age::Recipient);
         let encryptor = age::Encryptor::with_recipients(recipients).map_err(io::Error::other)?;
         let to = encryptor.wrap_output(signed)?;
-        let opening = Opening { identities: vec![once], signers: vec![SignerKey(public)] };
-        Ok((SealedBackup { to, signer: self.signer.clone() }, opening))
+        Ok(SealedBackup { to, signer: self.signer.clone() })
+    }
+}
+
+/// A backup whose bytes are taken piece by piece.
+pub(crate) struct SealedStream {
+    backup: SealedBackup<Made>,
+    made: mpsc::Receiver<Vec<u8>>,
+}
+
+impl fmt::Debug for SealedStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SealedStream").finish_non_exhaustive()
+    }
+}
+
+impl SealedStream {
+    /// Adds content; the bytes that follow in the file. They may be none: the cipher gathers 64 KiB.
+    pub(crate) fn push(&mut self, content: &[u8]) -> io::Result<Vec<u8>> {
+        self.backup.write(content)?;
+        Ok(self.made.try_iter().flatten().collect())
+    }
+
+    /// The last bytes, with the signature.
+    pub(crate) fn finish(self) -> io::Result<Vec<u8>> {
+        let Self { backup, made } = self;
+        drop(backup.finish()?);
+        Ok(made.try_iter().flatten().collect())
+    }
+}
+
+/// Hands on what is written to it. The other end is held beside it.
+struct Made(mpsc::Sender<Vec<u8>>);
+
+impl Write for Made {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.send(bytes.to_vec()).map_err(io::Error::other)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -218,6 +271,11 @@ impl Opening {
 
     /// Compares the signature of a file with its bytes and with the signers that were named; returns the signer.
     pub(crate) fn verify(&self, file: &mut File) -> io::Result<SignerKey> {
+        self.verified(file).map(|(signer, _)| signer)
+    }
+
+    /// The same, with what was signed.
+    fn verified(&self, file: &mut File) -> io::Result<(SignerKey, Vec<u8>)> {
         let length = file.seek(SeekFrom::End(0))?;
         let signed = length
             .checked_sub(SIGNATURE_BYTES as u64)
@@ -245,13 +303,14 @@ impl Opening {
         }
         let mut signature = [0; SIGNATURE_BYTES];
         file.read_exact(&mut signature)?;
-        let compared = signer.verify_strict(&message(hash), &Signature::from_bytes(&signature));
+        let message = message(hash);
+        let compared = signer.verify_strict(&message, &Signature::from_bytes(&signature));
         compared.map_err(|_| {
             refused("the backup is not what was signed: it is damaged, or somebody changed it")
         })?;
         let signer = SignerKey(signer);
         if self.signers.is_empty() || self.signers.contains(&signer) {
-            return Ok(signer);
+            return Ok((signer, message));
         }
         Err(refused(format!(
             "the backup was signed by {signer}, and not by one of the signers that were named"
@@ -265,14 +324,37 @@ impl Opening {
                 "the backup is signed: name its signer with --signer or CONCORD_BACKUP_SIGNERS",
             ));
         }
-        self.verify(&mut file)?;
-        let length = file.metadata()?.len() - (HEAD_BYTES + SIGNATURE_BYTES) as u64;
-        file.seek(SeekFrom::Start(HEAD_BYTES as u64))?;
-        let sealed = BufReader::with_capacity(256 << 10, file.take(length));
+        let (_, message) = self.verified(&mut file)?;
+        let length = file.metadata()?.len().checked_sub(SIGNATURE_BYTES as u64);
+        file.rewind()?;
+        let mut verified =
+            Verified { from: file.take(length.unwrap_or_default()), hash: Sha512::new(), message };
+        verified.read_exact(&mut [0; HEAD_BYTES])?;
+        let sealed = BufReader::with_capacity(256 << 10, verified);
         let failed = |error: age::DecryptError| refused(format!("the backup can't be decrypted: {error}"));
         let decryptor = age::Decryptor::new_buffered(sealed).map_err(failed)?;
         let identities = self.identities.iter().map(|identity| identity as &dyn age::Identity);
         Ok(Box::new(decryptor.decrypt(identities).map_err(failed)?))
+    }
+}
+
+/// A file whose signature was verified, as it is read again. The storage of backups need not be trusted, and may show
+/// something else the second time: so its last bytes, without which nothing can be decrypted to its end, are handed out
+/// only when all were those that were signed.
+struct Verified {
+    from: io::Take<File>,
+    hash: Sha512,
+    message: Vec<u8>,
+}
+
+impl Read for Verified {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        let read = self.from.read(to)?;
+        self.hash.update(&to[..read]);
+        if read > 0 && self.from.limit() == 0 && message(self.hash.clone()) != self.message {
+            return Err(refused("the backup has changed while it was read"));
+        }
+        Ok(read)
     }
 }
 
@@ -299,101 +381,4 @@ pub fn new_signing_key() -> Result<(Zeroizing<String>, SignerKey), String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    struct Keys {
-        directory: tempfile::TempDir,
-        recipient: String,
-        signer: SignerKey,
-    }
-
-    impl Keys {
-        fn new() -> Self {
-            let directory = tempfile::tempdir().unwrap();
-            let (identity, recipient) = new_identity();
-            let (signing, signer) = new_signing_key().unwrap();
-            let keys = Self { directory, recipient, signer };
-            std::fs::write(keys.at("identity"), format!("# for reading\n{}\n", *identity)).unwrap();
-            std::fs::write(keys.at("signing"), &*signing).unwrap();
-            keys
-        }
-
-        fn at(&self, name: &str) -> std::path::PathBuf {
-            self.directory.path().join(name)
-        }
-
-        fn write(&self, content: &[u8]) -> Opening {
-            let envelope =
-                Envelope::read(std::slice::from_ref(&self.recipient), &self.at("signing")).unwrap();
-            let (mut backup, own) = envelope.begin(File::create(self.at("backup")).unwrap()).unwrap();
-            for part in content.chunks(1000) {
-                backup.write(part).unwrap();
-            }
-            backup.finish().unwrap();
-            own
-        }
-
-        fn opening(&self) -> Opening {
-            Opening::read(Some(&self.at("identity")), &[self.signer.to_string()]).unwrap()
-        }
-
-        fn read(&self, opening: &Opening) -> io::Result<Vec<u8>> {
-            let mut content = Vec::new();
-            opening.open(File::open(self.at("backup"))?)?.read_to_end(&mut content)?;
-            Ok(content)
-        }
-    }
-
-    #[test]
-    fn a_backup_is_read_by_its_recipient_and_by_its_writer() {
-        let keys = Keys::new();
-        for length in [0, 1, 70_000, 200_000] {
-            let content = vec![7; length];
-            let own = keys.write(&content);
-            assert_eq!(keys.read(&keys.opening()).unwrap(), content);
-            assert_eq!(keys.read(&own).unwrap(), content);
-            let mut file = File::open(keys.at("backup")).unwrap();
-            assert_eq!(Opening::default().verify(&mut file).unwrap(), keys.signer);
-        }
-        let other = Keys::new();
-        let foreign = Opening::read(Some(&other.at("identity")), &[keys.signer.to_string()]).unwrap();
-        assert!(keys.read(&foreign).unwrap_err().to_string().contains("decrypted"));
-        let foreign = Opening::read(Some(&keys.at("identity")), &[other.signer.to_string()]).unwrap();
-        assert!(keys.read(&foreign).unwrap_err().to_string().contains("signed by"));
-        let unnamed = Opening::read(Some(&keys.at("identity")), &[]).unwrap();
-        assert!(keys.read(&unnamed).unwrap_err().to_string().contains("--signer"));
-    }
-
-    #[test]
-    fn every_changed_byte_and_every_cut_is_refused() {
-        let keys = Keys::new();
-        keys.write(b"the content");
-        let (whole, opening) = (std::fs::read(keys.at("backup")).unwrap(), keys.opening());
-        for place in 8..whole.len() {
-            let mut changed = whole.clone();
-            changed[place] ^= 1 << (place % 8);
-            std::fs::write(keys.at("backup"), &changed).unwrap();
-            assert!(keys.read(&opening).is_err(), "byte {place}");
-        }
-        for cut in 8..whole.len() {
-            std::fs::write(keys.at("backup"), &whole[..cut]).unwrap();
-            assert!(keys.read(&opening).is_err(), "cut at {cut}");
-        }
-        std::fs::write(keys.at("backup"), [&whole[..], &[0]].concat()).unwrap();
-        assert!(keys.read(&opening).is_err());
-    }
-
-    #[test]
-    fn what_is_no_key_is_refused_without_its_text() {
-        let keys = Keys::new();
-        assert!(Envelope::read(&["age1nothing".into()], &keys.at("signing")).is_err());
-        std::fs::write(keys.at("signing"), "a-secret-that-is-no-key").unwrap();
-        let error = Envelope::read(std::slice::from_ref(&keys.recipient), &keys.at("signing")).unwrap_err();
-        assert!(!error.contains("a-secret"), "{error}");
-        std::fs::write(keys.at("identity"), "a-secret-that-is-no-key").unwrap();
-        let error = Opening::read(Some(&keys.at("identity")), &[]).unwrap_err();
-        assert!(!error.contains("a-secret"), "{error}");
-        assert!(SignerKey::parse("nothing").is_err());
-    }
-}
+mod tests;

@@ -19,6 +19,7 @@
 //! as a snapshot.
 
 mod content;
+mod header;
 
 use std::{
     fs::File,
@@ -29,13 +30,12 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 pub(super) use self::content::Content;
+pub(crate) use self::header::Header;
 use super::paced::Paced;
 use crate::{
     model::{
         access_key::AccessKey,
-        feature::{LEVEL_MAX, LEVEL_MIN},
-        record::{Config, Definition, Revision},
-        time::Timestamp,
+        record::{Config, Definition},
     },
     state::{RememberedOutcome, State, builder::Builder},
     store::{
@@ -48,86 +48,12 @@ use crate::{
     },
 };
 
-const MAGIC: &[u8; 8] = b"CONCSNAP";
-/// The format of a state of feature level 1.
-const FORMAT_LEVEL_1: u16 = 2;
-/// The format since feature level 2: the header goes on with [`LevelHeader`].
-const FORMAT: u16 = 3;
 const BLOCK: u8 = 1;
 const FOOTER: u8 = 2;
 /// A block exceeds its setting by one record at most; a longer one is damage and must not be allocated.
 const BLOCK_BYTES_MAX: usize = 1 << 30;
 /// No bytes compress to less than a part in so many: one byte of LZ4 repeats at most 255 bytes.
 const COMPRESSION_MAX: usize = 256;
-
-/// The first frame: what the file holds.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Header {
-    format: u16,
-    pub(crate) position: Position,
-    /// The state's revision: at feature level 1 the same as the position's index, and in every state that was written
-    /// before entries could hold several proposals.
-    pub(super) revision: Revision,
-    pub(super) last_at: Timestamp,
-    pub(super) definitions: u64,
-    pub(super) configs: u64,
-    pub(super) requests: u64,
-    pub(super) digest: u128,
-    pub(super) compaction_revision: Revision,
-    #[serde(skip)]
-    pub(super) level: LevelHeader,
-}
-
-/// What follows the header in format 3: what the state has since feature level 2.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct LevelHeader {
-    pub(super) feature_level: u32,
-    pub(super) access_keys: u64,
-    pub(super) root_disabled: bool,
-}
-
-impl Default for LevelHeader {
-    /// That of a state of format 2.
-    fn default() -> Self {
-        Self { feature_level: LEVEL_MIN, access_keys: 0, root_disabled: false }
-    }
-}
-
-impl Header {
-    fn of(state: &State, position: &Position) -> Self {
-        Self {
-            format: if state.feature_level() == LEVEL_MIN { FORMAT_LEVEL_1 } else { FORMAT },
-            position: position.clone(),
-            revision: state.revision(),
-            last_at: state.last_at(),
-            definitions: state.definitions().count() as u64,
-            configs: state.config_count(),
-            requests: state.requests().count() as u64,
-            digest: state.digest(),
-            compaction_revision: state.compaction_revision(),
-            level: LevelHeader {
-                feature_level: state.feature_level(),
-                access_keys: state.access_key_count(),
-                root_disabled: state.is_root_disabled(),
-            },
-        }
-    }
-
-    fn to_bytes(&self) -> Vec<u8> {
-        let expected = "a header is plain data";
-        let bytes = postcard::to_extend(self, MAGIC.to_vec()).expect(expected);
-        if self.format == FORMAT_LEVEL_1 {
-            bytes
-        } else {
-            postcard::to_extend(&self.level, bytes).expect(expected)
-        }
-    }
-
-    fn records(&self) -> u64 {
-        let records = self.definitions.saturating_add(self.configs).saturating_add(self.requests);
-        records.saturating_add(self.level.access_keys)
-    }
-}
 
 /// A record as it is written; [`Record`] is what is read. Both have the same variants in the same order.
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -149,20 +75,23 @@ pub(super) enum Record {
 }
 
 /// The last frame.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Totals {
     blocks: u64,
     records: u64,
     check: u32,
+    /// Bytes of the blocks before they were compressed: not in the frame.
+    content_bytes: u64,
 }
 
 impl Totals {
-    fn block(&mut self, check: u32) {
+    fn block(&mut self, length: u32, check: u32) {
         self.blocks += 1;
+        self.content_bytes += u64::from(length);
         self.check = crc32c::crc32c_append(self.check, &check.to_le_bytes());
     }
 
-    fn to_bytes(&self) -> Vec<u8> {
+    fn to_bytes(self) -> Vec<u8> {
         [&[FOOTER][..], &self.blocks.to_le_bytes(), &self.records.to_le_bytes(), &self.check.to_le_bytes()]
             .concat()
     }
@@ -207,14 +136,15 @@ impl Writer {
         if self.block.len() >= self.block_bytes { self.end_block() } else { Ok(()) }
     }
 
-    /// Ends the file and makes its bytes durable. The caller makes its name durable.
-    pub(super) fn finish(mut self) -> Result<(), StoreError> {
+    /// Ends the file and makes its bytes durable; returns the bytes of its content. The caller makes its name durable.
+    pub(super) fn finish(mut self) -> Result<u64, StoreError> {
         self.end_block()?;
         let footer = self.totals.to_bytes();
         self.frame(&footer)?;
         let failed = format!("can't write {}", self.name);
         let file = self.file.into_inner().map_err(|error| io(failed.clone())(error.into_error()))?;
-        file.finish().and_then(Paced::finish).map_err(io(failed))
+        file.finish().and_then(Paced::finish).map_err(io(failed))?;
+        Ok(self.totals.content_bytes)
     }
 
     fn end_block(&mut self) -> Result<(), StoreError> {
@@ -228,7 +158,7 @@ impl Writer {
         frame.extend_from_slice(&length.to_le_bytes());
         frame.extend_from_slice(&lz4_flex::block::compress(&self.block));
         let check = self.frame(&frame)?;
-        self.totals.block(check);
+        self.totals.block(length, check);
         self.block.clear();
         Ok(())
     }
@@ -263,9 +193,13 @@ impl Reader {
         let mut file = BufReader::with_capacity(256 << 10, content);
         let damaged = |what: &str| StoreError::Damaged(format!("{name} is damaged: {what}"));
         let header = match files::read_frame(&mut file).map_err(read_error(&name))? {
-            Frame::Whole(bytes, _) => header(&bytes, &name)?,
+            Frame::Whole(bytes, _) => Header::from_bytes(&bytes, &name)?,
             Frame::End => return Err(damaged("it is empty")),
-            Frame::Damaged(what) => return Err(damaged(what)),
+            Frame::Cut(what) | Frame::Damaged(what) => {
+                return Err(StoreError::Damaged(format!(
+                    "{name} is damaged, or is no snapshot and no backup: {what}"
+                )));
+            }
         };
         Ok(Self { file, name, header, block: Vec::new(), offset: 0, totals: Totals::default() })
     }
@@ -286,30 +220,39 @@ impl Reader {
     }
 
     /// Reads the rest without decompressing it and compares the checksums.
-    pub(super) fn verify(mut self) -> Result<(), StoreError> {
+    pub(super) fn verify(mut self) -> Result<Header, StoreError> {
         while self.next_block()?.is_some() {}
-        Ok(())
+        Ok(self.into_header())
+    }
+
+    /// The header of a file that was read through.
+    fn into_header(self) -> Header {
+        Header { content_bytes: self.totals.content_bytes, ..self.header }
     }
 
     /// The next block's frame; `None` after the footer, whose checksum over the blocks has been compared.
     fn next_block(&mut self) -> Result<Option<Vec<u8>>, StoreError> {
         match files::read_frame(&mut self.file).map_err(read_error(&self.name))? {
             Frame::Whole(bytes, check) if bytes.first() == Some(&BLOCK) => {
-                self.totals.block(check);
+                self.totals.block(self.block_length(&bytes)?.0, check);
                 Ok(Some(bytes))
             }
             Frame::Whole(bytes, _) => self.footer(&bytes).map(|()| None),
             Frame::End => Err(self.damaged("it ends early")),
-            Frame::Damaged(what) => Err(self.damaged(what)),
+            Frame::Cut(what) | Frame::Damaged(what) => Err(self.damaged(what)),
         }
     }
 
+    /// The length of a frame's block, and the block, compressed.
+    fn block_length<'a>(&self, frame: &'a [u8]) -> Result<(u32, &'a [u8]), StoreError> {
+        let rest = frame.get(1..).and_then(|rest| rest.split_first_chunk::<4>());
+        let (length, compressed) = rest.ok_or_else(|| self.damaged("a block has no length"))?;
+        Ok((u32::from_le_bytes(*length), compressed))
+    }
+
     fn decompress(&mut self, frame: &[u8]) -> Result<(), StoreError> {
-        let (length, compressed) = frame
-            .get(1..)
-            .and_then(|rest| rest.split_first_chunk::<4>())
-            .ok_or_else(|| self.damaged("a block has no length"))?;
-        let length = u32::from_le_bytes(*length) as usize;
+        let (length, compressed) = self.block_length(frame)?;
+        let length = length as usize;
         // What can't be is not allocated: a checksum shows damage, but not who wrote the file.
         if length > BLOCK_BYTES_MAX || length > compressed.len().saturating_mul(COMPRESSION_MAX) {
             return Err(self.damaged("a block is too long"));
@@ -326,7 +269,7 @@ impl Reader {
             .and_then(|rest| rest.first_chunk::<8>())
             .map(|records| u64::from_le_bytes(*records))
             .ok_or_else(|| self.damaged("its footer is too short"))?;
-        let expected = Totals { blocks: self.totals.blocks, records, check: self.totals.check };
+        let expected = Totals { records, ..self.totals };
         if expected.to_bytes() != bytes {
             return Err(self.damaged("its footer counts different blocks"));
         }
@@ -371,28 +314,6 @@ pub(super) fn read_error(name: &str) -> impl FnOnce(std::io::Error) -> StoreErro
     }
 }
 
-/// Decodes the first frame, whose checksum is right.
-fn header(bytes: &[u8], name: &str) -> Result<Header, StoreError> {
-    let damaged = |what: &str| StoreError::Damaged(format!("{name} is damaged: {what}"));
-    let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| damaged("it is not a snapshot"))?;
-    let (format, _) =
-        postcard::take_from_bytes::<u16>(rest).map_err(|_| damaged("its header has no format"))?;
-    if !(FORMAT_LEVEL_1..=FORMAT).contains(&format) {
-        return Err(StoreError::unknown_format(name, format, FORMAT_LEVEL_1..=FORMAT));
-    }
-    let (header, rest) =
-        postcard::take_from_bytes::<Header>(rest).map_err(|_| damaged("its header can't be decoded"))?;
-    if format == FORMAT_LEVEL_1 {
-        return Ok(header);
-    }
-    let level: LevelHeader =
-        postcard::from_bytes(rest).map_err(|_| damaged("its header can't be decoded"))?;
-    if level.feature_level > LEVEL_MAX {
-        return Err(StoreError::unknown_level(name, level.feature_level));
-    }
-    Ok(Header { level, ..header })
-}
-
 /// Writes a state to a file and returns its header. The caller renames the file and makes its name durable.
 pub(in crate::store) fn write(
     path: &Path,
@@ -419,8 +340,7 @@ pub(in crate::store) fn write(
     for key in state.access_keys() {
         writer.record(RecordRef::AccessKey(key))?;
     }
-    writer.finish()?;
-    Ok(header)
+    Ok(Header { content_bytes: writer.finish()?, ..header })
 }
 
 /// The state without its retained requests: the bug that the sabotage build can switch on.
@@ -478,7 +398,7 @@ fn state_of(mut reader: Reader) -> Result<(State, Header), StoreError> {
         };
         added.map_err(|error| reader.damaged(&error.0))?;
     }
-    let header = reader.header.clone();
+    let header = &reader.header;
     builder.compaction_revision(header.compaction_revision);
     builder.feature_level(header.level.feature_level);
     builder.root_disabled(header.level.root_disabled);
@@ -486,7 +406,7 @@ fn state_of(mut reader: Reader) -> Result<(State, Header), StoreError> {
     if state.digest() != header.digest {
         return Err(reader.damaged("its records have another digest than its header"));
     }
-    Ok((state, header))
+    Ok((state, reader.into_header()))
 }
 
 #[cfg(any(test, feature = "fuzzing"))]

@@ -212,10 +212,7 @@ impl RetainedSnapshots {
 
 /// Reads a file through and compares its checksums.
 pub(crate) fn verify(path: &Path, at_rest: &AtRest) -> Result<SnapshotFile, StoreError> {
-    let reader = Reader::open(path, at_rest)?;
-    let header = reader.header.clone();
-    reader.verify()?;
-    describe(path, header)
+    describe(path, Reader::open(path, at_rest)?.verify()?)
 }
 
 /// The same, and compares its place with its name.
@@ -237,8 +234,8 @@ pub(crate) fn decode(path: &Path, at_rest: &AtRest) -> Result<SnapshotFile, Stor
 fn describe(path: &Path, header: Header) -> Result<SnapshotFile, StoreError> {
     let metadata = fs::metadata(path).map_err(io(format!("can't read the size of {}", path.display())))?;
     let bytes = if is_sealed(path)? { stream::content_bytes(metadata.len()) } else { metadata.len() };
-    let Header { position, revision, digest, .. } = header;
-    Ok(SnapshotFile { path: path.into(), position, revision, bytes, digest })
+    let Header { position, revision, digest, content_bytes, .. } = header;
+    Ok(SnapshotFile { path: path.into(), position, revision, bytes, content_bytes, digest })
 }
 
 /// Whether a file is encrypted.

@@ -2,7 +2,7 @@
 
 use super::{
     super::{Loaded, StoreError, at_rest::AtRest, snapshot},
-    fixture::Fixture,
+    fixture::{Fixture, flip},
 };
 
 #[test]
@@ -22,6 +22,20 @@ fn an_invalidated_state_is_removed() {
     assert_eq!((state.revision(), state.config_count()), (0, 0));
     assert!(!fixture.path("distrusted").exists());
     assert_eq!(fixture.store().invalidation_note().as_deref(), Some(&b"why"[..]), "it outlives the state");
+}
+
+#[test]
+fn a_damaged_snapshot_that_is_to_be_sent_is_set_aside_and_built_anew_although_nothing_is_written() {
+    let mut fixture = Fixture::new();
+    fixture.define("d");
+    fixture.write("d", 0..20, "x");
+    let damaged = fixture.snapshot();
+    flip(&damaged.path, usize::try_from(damaged.bytes / 2).unwrap());
+    assert!(matches!(fixture.store().verify_or_reject(&damaged), Err(StoreError::Damaged(_))));
+    assert!(fixture.store().current_snapshot().is_none());
+    let built = fixture.snapshot();
+    assert_eq!(built.position, damaged.position);
+    fixture.store().verify_or_reject(&built).unwrap();
 }
 
 #[test]

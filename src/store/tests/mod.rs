@@ -458,3 +458,16 @@ async fn a_failure_of_the_history_is_reported() {
     assert!(fixture.store().build_snapshot(&fixture.state, &fixture.position()).is_err());
     fixture.close();
 }
+
+#[test]
+fn a_snapshot_weighs_what_its_records_do_before_compression() {
+    let mut fixture = Fixture::new();
+    fixture.define("d");
+    fixture.apply(vec![write("d", "k", &"v".repeat(1 << 20))]);
+    let written = fixture.snapshot();
+    assert!(written.bytes < 1 << 16 && written.content_bytes > 1 << 20, "{written:?}");
+    fixture.close();
+    fixture.open();
+    let verified = fixture.store().current_snapshot().unwrap();
+    assert_eq!((verified.bytes, verified.content_bytes), (written.bytes, written.content_bytes));
+}

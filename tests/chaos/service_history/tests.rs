@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::*;
+use crate::chaos::history::Chosen;
 
 const A: &str = "chaos.a/k";
 const D: &str = "chaos.d/k";
@@ -186,4 +187,99 @@ fn a_follower_that_misses_a_change_or_receives_one_twice_is_found() {
     let [v1, v2] = ["v1", "v2"].map(|text| json!({"value": text}));
     assert_eq!(with_prev([json!(null), json!(null), v1.clone(), v2.clone()]), 0);
     assert_eq!(with_prev([json!(null), json!(null), v2, v1]), 2);
+}
+
+/// `A` is created at 5 and put at 7 with `D`; a transaction whose condition is of `A` and that reads both.
+fn transaction(is: Is, decided: Option<(bool, u64)>, found: &[Option<(u64, &str)>]) -> Transaction {
+    let found = found.iter().map(|found| found.map(|(revision, value)| (revision, value.to_owned())));
+    let found = Some(found.collect());
+    let decided = decided.map(|(succeeded, revision)| Chosen { succeeded, revision, found });
+    let reads = vec![A.into(), D.into()];
+    Transaction { branches: [1, 2], changes: [true, true], conditions: vec![(A.into(), is)], reads, decided }
+}
+
+/// The operations of `then` (batch 1: both changes at 7) and of `else` (batch 2: `v8`, which is nowhere).
+fn of_branches(succeeded: Option<bool>) -> Vec<Operation> {
+    let other = Operation { batch: Some(2), ..write("chaos.b/k", Kind::Upsert, Some("v8"), None) };
+    let mut all = [operations(), vec![other]].concat();
+    for operation in &mut all {
+        let Some(batch) = operation.batch else { continue };
+        match succeeded {
+            None => (operation.ret, operation.status) = (0, 0),
+            Some(succeeded) if succeeded == (batch == 1) => {}
+            Some(_) => operation.status = 424,
+        }
+    }
+    all
+}
+
+fn of_transaction(history: &ServiceHistory, succeeded: Option<bool>, made: Transaction) -> usize {
+    let (operations, transactions) = (of_branches(succeeded), vec![made]);
+    violations(history, &Answered { operations, transactions, ..Answered::default() }).len()
+}
+
+#[test]
+fn a_transaction_that_does_not_rest_on_the_state_before_it_is_found() {
+    let before = [Some((5, "v1")), None];
+    for is in [Is::Revision(5), Is::Value("v1".into()), Is::Present] {
+        let made = transaction(is.clone(), Some((true, 7)), &before);
+        assert_eq!(of_transaction(&right(), Some(true), made), 0, "{is:?}");
+    }
+    for (is, found, count) in [
+        // It held at no time, or only after the change.
+        (Is::Revision(4), before, 1),
+        (Is::Value("v2".into()), before, 1),
+        (Is::Absent, before, 1),
+        // It saw its own change, or another time.
+        (Is::Revision(5), [Some((7, "v2")), None], 1),
+        (Is::Revision(5), [Some((5, "v1")), Some((7, "v3"))], 1),
+        (Is::Revision(5), [None, None], 1),
+        (Is::Revision(5), [Some((7, "v2")), Some((7, "v3"))], 2),
+    ] {
+        let wrong = transaction(is.clone(), Some((true, 7)), &found);
+        assert_eq!(of_transaction(&right(), Some(true), wrong), count, "{is:?} {found:?}");
+    }
+    // Another revision than the one that its changes have.
+    let moved = transaction(Is::Revision(5), Some((true, 6)), &before);
+    assert_eq!(of_transaction(&right(), Some(true), moved), 1);
+}
+
+#[test]
+fn a_branch_that_was_not_chosen_must_not_be_there() {
+    let both = {
+        let mut history = right();
+        history.add("chaos.b/k", 7, Some("v8".into())).unwrap();
+        history
+    };
+    let made = |decided| transaction(Is::Revision(5), decided, &[Some((5, "v1")), None]);
+    assert!(of_transaction(&both, Some(true), made(Some((true, 7)))) >= 1);
+    // Of an unknown outcome one branch may be there, the one that the conditions choose, or none.
+    assert_eq!(of_transaction(&right(), None, made(None)), 0);
+    assert_eq!(of_transaction(&both, None, made(None)), 1);
+    let none = history(&[(A, 5, Some("v1")), (A, 9, None)]);
+    assert_eq!(of_transaction(&none, None, made(None)), 0);
+    let other = history(&[(A, 5, Some("v1")), ("chaos.b/k", 7, Some("v8")), (A, 9, None)]);
+    assert_eq!(of_transaction(&other, None, made(None)), 1, "the conditions hold at 6");
+    assert_eq!(of_transaction(&other, None, transaction(Is::Revision(4), None, &[])), 0);
+    assert_eq!(of_transaction(&right(), None, transaction(Is::Revision(4), None, &[])), 1);
+}
+
+#[test]
+fn a_value_is_there_once_more_for_each_rollback() {
+    let back = |ret, status| Operation {
+        to: Some(5),
+        ret,
+        status,
+        ..write(A, Kind::Rollback, Some("v1"), (ret > 0 && status == 200).then_some(11))
+    };
+    let with = |back: Operation| [operations(), vec![back]].concat();
+    let mut again = right();
+    again.add(A, 11, Some("v1".into())).unwrap();
+    assert_eq!(violation_count(&again, with(back(2, 200))), 0);
+    assert_eq!(violation_count(&again, with(back(0, 0))), 0);
+    assert_eq!(violation_count(&right(), with(back(0, 0))), 0);
+    assert_eq!(violation_count(&again, with(back(2, 424))), 1, "it was refused");
+    assert_eq!(violation_count(&right(), with(back(2, 200))), 1, "it was lost");
+    again.add(A, 12, Some("v1".into())).unwrap();
+    assert_eq!(violation_count(&again, with(back(0, 0))), 1);
 }

@@ -2,13 +2,16 @@
 import { html, useEffect, useState } from "../vendor/preact.js";
 import { lacks, members, say } from "../lib/state.js";
 import { call } from "../lib/api.js";
-import { count } from "../lib/format.js";
+import { bytes, count } from "../lib/format.js";
+import { health } from "../lib/health.js";
 import { Confirm, Field, Loaded, useLoad, useWrite } from "../parts/ui.js";
 import { CopyAs } from "../parts/copyas.js";
 
 const POLL_MS = 1500;
+/** What is measured is asked for less often: it is a long text. */
+const HEALTH_POLL_MS = 5000;
 const KNOWN = ["cluster_id", "node_id", "leader_id", "term", "revision", "digest", "feature_level", "members", "alarms"];
-const MEMBER_KNOWN = ["id", "role", "api_addr", "peer_addr", "lag", "version", "feature_level_max"];
+const MEMBER_KNOWN = ["id", "role", "api_addr", "peer_addr", "lag", "reachable", "last_contact_ms", "version", "feature_level_max", "memory_bytes", "disk_free_bytes", "disk_reserve_bytes"];
 
 export default function Cluster() {
   const view = useLoad(async (signal) => {
@@ -43,17 +46,18 @@ export default function Cluster() {
         <div><dt>Digest</dt><dd><code class="small" title="At equal revisions all nodes have the same">${data.digest}</code></dd></div>
         <div><dt>Cluster id</dt><dd><code class="small">${data.cluster_id ?? "none yet"}</code></dd></div>
         ${Object.entries(data).filter(([name]) => !KNOWN.includes(name)).map(([name, value]) => html`<div><dt>${name.replaceAll("_", " ")}</dt><dd>${typeof value === "object" ? JSON.stringify(value) : String(value)}</dd></div>`)}</dl>
-      <div class="scroll" tabindex="0" role="region" aria-label="Members"><table><thead><tr><th>Node</th><th>Role</th><th>Lag</th><th>Address for callers</th><th>Address for nodes</th><th>Version</th>
+      <${Health} node=${data.node_id} />
+      <h2>Members</h2><div class="scroll" tabindex="0" role="region" aria-label="Members"><table><thead><tr><th>Node</th><th>Role</th><th>Lag</th><th>Reachable</th><th>Memory</th><th>Free on its volume</th><th>Address for callers</th><th>Address for nodes</th><th>Version</th>
         ${extras(data).map((name) => html`<th>${name.replaceAll("_", " ")}</th>`)}<th><span class="unseen">Actions</span></th></tr></thead>
         <tbody>${data.members.map((member) => html`<tr key=${member.id}><td><b>${member.id}</b>${member.id === data.node_id ? html` <span class="tag">this one</span>` : ""}</td>
-          <td><span class=${`role ${member.role}`}>${member.role}</span></td><td>${lag(member, data)}</td>
+          <td><span class=${`role ${member.role}`}>${member.role}</span></td><td>${lag(member, data)}</td><td>${reachable(member, data)}</td><td>${told(member.memory_bytes)}</td><td>${free(member)}</td>
           <td>${member.id === data.node_id ? html`<code>${member.api_addr}</code>` : html`<a href=${`${location.protocol}//${member.api_addr}/ui/#/cluster`} target="_blank" rel="noopener noreferrer"><code>${member.api_addr}</code></a>`}</td>
           <td><code>${member.peer_addr}</code></td><td>${member.version ?? html`<span class="muted">not told</span>`}${member.feature_level_max ? html` <span class="muted small">level ${member.feature_level_max}</span>` : ""}</td>
           ${extras(data).map((name) => html`<td>${String(member[name] ?? "–")}</td>`)}
           <td class="actions">${may ? html`${member.role === "follower" ? html`<button class="quiet" onClick=${() => setDoing({ kind: "lead", member })}>Make leader…</button>` : ""}
             ${member.role === "learner" ? html`<button class="quiet" onClick=${() => setDoing({ kind: "promote", member })}>Give a vote…</button>` : ""}
             <button class="quiet" onClick=${() => setDoing({ kind: "remove", member })}>Remove…</button>` : ""}</td></tr>`)}</tbody></table></div>
-      ${data.leader_id !== null && data.leader_id !== data.node_id ? html`<p class="muted small">How far the others lag is known on the leader: open the console of node ${data.leader_id}.</p>` : ""}
+      ${data.leader_id !== null && data.leader_id !== data.node_id ? html`<p class="muted small">How far the others lag, and whether they answer, is known on the leader: open the console of node ${data.leader_id}.</p>` : ""}
       <h2>Leaders since this page was opened</h2><ol class="plain">${seen.map((item) => html`<li><time>${item.at.slice(11, 19)}Z</time> term ${item.term}: ${item.leader === null ? "no leader" : `node ${item.leader}`}</li>`)}</ol>`}</${Loaded}>
     ${doing ? html`<${Change} ...${doing} voters=${data.members.filter((member) => member.role !== "learner").length} onClose=${() => setDoing(null)} onDone=${() => { setDoing(null); view.reload(); }} />` : ""}`;
 }
@@ -65,6 +69,41 @@ function lag(member, data) {
   return html`<span class="muted">${member.id === data.leader_id ? "leads" : "not known here"}</span>`;
 }
 
+function reachable(member, data) {
+  if (member.id === data.leader_id || member.reachable === null || member.reachable === undefined) return html`<span class="muted">${member.id === data.leader_id ? "leads" : "not known here"}</span>`;
+  const since = member.last_contact_ms === null || member.last_contact_ms === undefined ? "" : html` <span class="muted small">${contact(member.last_contact_ms)}</span>`;
+  return member.reachable ? html`<span class="yes">yes</span>${since}` : html`<span class="no">no</span>${since}`;
+}
+
+const told = (value) => (value === null || value === undefined ? html`<span class="muted">not told</span>` : bytes(value));
+
+/** What is free on a member's volume. Writes stop below its reserve. */
+function free({ disk_free_bytes: left, disk_reserve_bytes: reserve }) {
+  return isLow(left, reserve) ? html`<span class="no">${bytes(left)}</span> <span class="muted small">writes stop below ${bytes(reserve)}</span>` : told(left);
+}
+
+const isLow = (left, reserve) => typeof left === "number" && typeof reserve === "number" && left < 2 * reserve;
+
+const contact = (ms) => (ms < 1000 ? `${ms} ms ago` : `${Math.round(ms / 1000)} s ago`);
+
+/** The disk and the memory of the node that answers, part by part: of the others, the table of the members has the sums. */
+function Health({ node }) {
+  const view = useLoad((signal) => health(signal), []);
+  useEffect(() => {
+    const timer = setTimeout(view.reload, HEALTH_POLL_MS);
+    return () => clearTimeout(timer);
+  }, [view.data, view.error]);
+  const found = view.data;
+  if (!found) return view.data === null ? html`<p class="muted small">This node does not tell its disk and memory to this key.</p>` : "";
+  return html`<section aria-label=${`Disk and memory of node ${node}`}><h2>Disk and memory of node ${node}</h2>
+    <dl class="facts"><div><dt>Memory in use</dt><dd>${size(found.memory)}</dd></div>
+      <div><dt>Reserved by requests</dt><dd>${size(found.inFlight)} of ${size(found.inFlightMax)}</dd></div>
+      <div><dt>Free on its volume</dt><dd>${isLow(found.free, found.reserve) ? html`<span class="no">${size(found.free)}</span>` : size(found.free)} <span class="muted small">writes stop below ${size(found.reserve)}</span></dd></div>
+      ${found.parts.map(([name, value]) => html`<div><dt>Its ${name}</dt><dd>${size(value)}</dd></div>`)}</dl></section>`;
+}
+
+const size = (value) => (value === undefined ? "not told" : bytes(value));
+
 function Change({ kind, member, voters, onClose, onDone }) {
   const [form, setForm] = useState({ id: "", api_addr: "", peer_addr: "" });
   const write = useWrite();
@@ -74,7 +113,7 @@ function Change({ kind, member, voters, onClose, onDone }) {
       text: "The present leader hands over at once; writes wait for some milliseconds." },
     promote: { title: `Give node ${member?.id} a vote?`, action: "Give a vote", done: "It has a vote", method: "POST", path: `/cluster/members/${member?.id}/promote`, body: {}, command: `member promote ${member?.id}`,
       text: `The majority is then ${Math.floor((voters + 1) / 2) + 1} of ${voters + 1}.` },
-    remove: { title: `Remove node ${member?.id}?`, action: "Remove it", done: "It is removed", danger: true, method: "DELETE", path: `/cluster/members/${member?.id}`, command: `member remove ${member?.id}`,
+    remove: { title: `Remove node ${member?.id}?`, action: "Remove it", done: "It is removed", danger: true, method: "DELETE", path: `/cluster/members/${member?.id}`, command: `member remove ${member?.id} --yes`,
       text: `Its id can't be used again. ${member?.role === "learner" ? "" : `The majority is then ${Math.floor((voters - 1) / 2) + 1} of ${voters - 1}.`}` },
     add: { title: "Add a member", action: "Add it", done: "It is added, without a vote yet", method: "POST", path: "/cluster/members", body: { ...form, id: Number(form.id) }, command: `member add ${address}`,
       text: "A running node that belongs to no cluster. It catches up first and gets a vote later." },

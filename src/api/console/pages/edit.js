@@ -6,6 +6,7 @@ import { configPath, definitionPath, dryRun, get } from "../lib/api.js";
 import { JsonError, locate, parse, print, put, same } from "../lib/json.js";
 import { hiddenPlaces, hiddenText, keeping } from "../lib/redacted.js";
 import { initial } from "../lib/schema.js";
+import { collect, collected } from "../lib/together.js";
 import { follow } from "../lib/watch.js";
 import { Crumbs, Field, Loaded, Problem, useDebounced, useLoad, useWrite } from "../parts/ui.js";
 import { CopyAs } from "../parts/copyas.js";
@@ -18,9 +19,14 @@ export default function Edit({ parts: [, name, , config] }) {
   const loaded = useLoad(async (signal) => {
     const schema = (await get(`${definitionPath(name)}/schema`, [], { signal })).exact.get("json_schema");
     const from = config ?? route.value.query.get("from");
-    if (!from) return { schema, data: initial(schema, schema ?? new Map()), etag: null };
+    const key = config ?? route.value.query.get("collected");
+    // What was collected goes on from what was there then: a change of others since is put together with it.
+    const mine = key === null ? undefined : collected(name, key);
+    const proposed = mine?.data;
+    if (!from) return { schema, data: initial(schema, schema ?? new Map()), etag: null, key, proposed };
     const record = await get(configPath(name, from), [], { signal });
     const hidden = hiddenPlaces(record);
+    if (proposed && config) return { schema, data: mine.before, hidden, etag: `"${mine.revision}"`, proposed };
     return { schema, data: keeping(record.exact.get("data"), hidden), hidden, etag: config ? record.etag : null };
   }, [name, config]);
   // What is loaded again, as after a new key, must not take away what was typed.
@@ -33,8 +39,8 @@ export default function Edit({ parts: [, name, , config] }) {
 
 function Editing({ name, config, start }) {
   const [base, setBase] = useState({ data: start.data instanceof Map ? start.data : start.data ?? new Map(), etag: start.etag });
-  const [text, setText] = useState(() => print(base.data));
-  const [key, setKey] = useState(config ?? "");
+  const [text, setText] = useState(() => print(start.proposed ?? base.data));
+  const [key, setKey] = useState(config ?? start.key ?? "");
   const [reason, setReason] = useState("");
   const [dry, setDry] = useState({});
   const [other, setOther] = useState(null);
@@ -105,6 +111,14 @@ function Editing({ name, config, start }) {
       go(["d", name, "c", isNew ? key : config]);
     });
   }
+  /** Keeps the change for later, to be made with others as one. */
+  function add() {
+    collect({ op: isNew ? "create_config" : "put_config", definition: name, key: isNew ? key : config, data: value,
+      before: isNew ? undefined : base.data, revision: isNew ? null : Number(base.etag.replaceAll('"', "")) });
+    unsaved.value = "";
+    say("Added to the changes to make as one");
+    go(["together"]);
+  }
   useEffect(() => { if (write.error?.status === 412) meet(); }, [write.error]);
   useEffect(() => {
     const onKey = (event) => { if ((event.ctrlKey || event.metaKey) && event.key === "s") { event.preventDefault(); save(); } };
@@ -122,6 +136,7 @@ function Editing({ name, config, start }) {
       <${CopyAs} requests=${[{ label: isNew ? "Create it" : "Save it", ...request }, { label: "Try it (dry run)", ...request, query: [["dry_run", "true"]] }]} />
       <button onClick=${() => setText(print(value))} disabled=${Boolean(wrong)}>Tidy</button>
       <a class="button" href=${isNew ? href(["d", name]) : href(["d", name, "c", config])}>Cancel</a>
+      <button disabled=${write.busy || Boolean(wrong) || (isNew ? !key : !dirty)} title="Collects this change, to make several as one" onClick=${add}>Add to the others</button>
       <button class="primary" disabled=${write.busy || Boolean(wrong) || (isNew ? !key : !dirty)} onClick=${save}>${write.busy ? "Saving…" : "Save"}</button></div>
     ${other && !merging && other.revision > Number(base.etag?.replaceAll('"', "")) ? html`<div class="banner warn" role="alert"><strong>${other.deleted ? "Deleted" : "Changed"} by ${other.by ?? "somebody"} while you edit</strong>${Number.isFinite(other.revision) ? ` (revision ${other.revision})` : ""}.
       ${write.error?.unknown ? " It may be your own, whose outcome is unknown." : other.deleted ? " Saving would not bring it back: its history does." : html` <button onClick=${meet}>Put both together</button>`}</div>` : ""}

@@ -1,5 +1,6 @@
 // What is around every page: navigation, the node that answers, what is wrong with it, the theme, short messages.
 import { html } from "../vendor/preact.js";
+import { together } from "../lib/together.js";
 import { href, keepKey, lacks, messages, node, principal, route, setTheme, spoken, theme, trouble, unsaved } from "../lib/state.js";
 
 export function places() {
@@ -8,6 +9,7 @@ export function places() {
     { text: "Changes", parts: ["watch"] },
     { text: "Cluster", parts: ["cluster"], verb: "cluster" },
   ];
+  if (together.value.length) all.push({ text: `To make (${together.value.length})`, parts: ["together"] });
   if (principal.value) all.push({ text: "Keys", parts: ["keys"], verb: "keys" }, { text: "Audit", parts: ["audit"], verb: "audit" });
   return all.filter((place) => !(place.verb && lacks(place.verb)));
 }
@@ -26,7 +28,7 @@ export function Shell({ children, onPalette }) {
       <button class="quiet" title=${`Theme: ${theme.value}`} aria-label=${`Theme: ${theme.value}. Change to ${next[theme.value]}`}
         onClick=${() => setTheme(next[theme.value])}>${{ auto: "◐", light: "☀", dark: "☾" }[theme.value]}</button>
       <span class="who small">${principal.value?.name ?? principal.value?.key_id ?? "root"}</span>
-      <button class="quiet" onClick=${() => { if (!unsaved.value || confirm(`${unsaved.value} Sign out?`)) { unsaved.value = ""; keepKey(""); principal.value = null; location.hash = "#/"; } }}>Sign out</button>
+      <button class="quiet" onClick=${() => { const left = unsaved.value || (together.value.length ? "What was collected is not made yet." : ""); if (!left || confirm(`${left} Sign out?`)) { unsaved.value = ""; together.value = []; keepKey(""); principal.value = null; location.hash = "#/"; } }}>Sign out</button>
     </header>
     ${trouble.value ? html`<div class="trouble" role="status"><span class="spin" aria-hidden="true"></span>
       ${trouble.value.text} Trying again…

@@ -16,13 +16,26 @@ fn ignores_ref_siblings(map: &Map<String, Value>, draft: Draft) -> bool {
     draft < Draft::Draft201909 && map.contains_key("$ref")
 }
 
-/// The references of a subschema. In older drafts the newer keywords are no references.
+/// The keywords that refer to a subschema in a draft.
+pub(in crate::model::schema) fn reference_keywords(draft: Draft) -> &'static [&'static str] {
+    if draft < Draft::Draft201909 {
+        return &["$ref"];
+    }
+    if draft == Draft::Draft201909 { &["$ref", "$recursiveRef"] } else { &["$ref", "$dynamicRef"] }
+}
+
+fn level_1_reference_keywords(draft: Draft) -> &'static [&'static str] {
+    if draft < Draft::Draft201909 { &["$ref"] } else { &["$ref", "$dynamicRef", "$recursiveRef"] }
+}
+
+/// The references of a subschema. The keywords of other drafts are none; without `is_wide`, those of 2019-09 and 2020-12
+/// both are, as in version 0.1.
 pub(super) fn references(
     map: &Map<String, Value>,
     draft: Draft,
+    is_wide: bool,
 ) -> impl Iterator<Item = (&'static str, &str)> {
-    let keywords: &[&str] =
-        if draft < Draft::Draft201909 { &["$ref"] } else { &["$ref", "$dynamicRef", "$recursiveRef"] };
+    let keywords = if is_wide { reference_keywords(draft) } else { level_1_reference_keywords(draft) };
     keywords.iter().filter_map(|keyword| Some((*keyword, map.get(*keyword)?.as_str()?)))
 }
 

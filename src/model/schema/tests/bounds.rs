@@ -95,6 +95,19 @@ fn violations_are_bounded_in_number_and_length() {
 }
 
 #[test]
+fn violations_below_long_names_are_not_collected() {
+    let schema = compiled(&json!({"additionalProperties": {"items": {"type": "string"}}}));
+    let data = |name: usize, elements: usize| json!({ "x".repeat(name): vec![1; elements] });
+    let listed = schema.check(&data(100, 1000)).unwrap_err();
+    assert_eq!(listed.len(), VIOLATIONS_MAX);
+    let hostile = schema.check(&data(600_000, 10_000)).unwrap_err();
+    assert_eq!((hostile.len(), hostile[0].loc.len()), (1, 0), "too large to list");
+    // As many as an answer has room for.
+    let some = schema.check(&data(600_000, 50)).unwrap_err();
+    assert!((1..10).contains(&some.len()), "{}", some.len());
+}
+
+#[test]
 fn patterns_that_the_engine_follows_position_by_position_are_priced_by_their_positions() {
     // Each text would take about a millisecond, a thousand times; the automaton of the combinations is never cached.
     let slow = |text: &str| json!({"items": {"type": "string", "pattern": text}});

@@ -131,3 +131,38 @@ fn a_reference_to_a_meta_schema_is_resolved_without_fetching_it() {
         assert!(Schema::compile(&json!({"$ref": uri}), WIDE).is_err(), "{uri}");
     }
 }
+
+#[test]
+fn references_whose_text_is_no_uri_are_followed() {
+    let schema = wide(&json!({
+        "definitions": {"Page<Item>": {"type": "string"}}, "$defs": {"Größe": {"type": "integer"}},
+        "properties": {"a": {"$ref": "#/definitions/Page<Item>"}, "b": {"$ref": "#/$defs/Größe"}}
+    }));
+    assert!(schema.accepts(&json!({"a": "x", "b": 1})));
+    assert_eq!(places(&schema, &json!({"a": 1, "b": "x"})), ["/a", "/b"]);
+    let nowhere = Schema::compile(&json!({"$ref": "#/$defs/ä"}), WIDE).unwrap_err();
+    assert!(nowhere[0].msg.contains("leads nowhere"), "{nowhere:?}");
+    assert!(Schema::compile(&json!({"$ref": "#/$defs/ä", "$defs": {"ä": {}}}), LEVEL_1).is_err());
+}
+
+#[test]
+fn a_remote_reference_is_called_one_also_with_a_fragment() {
+    for remote in ["http://example.com/x", "http://example.com/x#/a", "x.json#a"] {
+        let violations = Schema::compile(&json!({"properties": {"s": {"$ref": remote}}}), WIDE).unwrap_err();
+        assert!(violations[0].msg.contains("nothing is ever fetched"), "{remote}: {violations:?}");
+    }
+    let local = json!({"$id": "http://example.com/r", "$defs": {"a": {"$id": "a"}}, "$ref": "a#/nowhere"});
+    let violations = Schema::compile(&local, WIDE).unwrap_err();
+    assert!(violations[0].msg.contains("leads nowhere"), "{violations:?}");
+}
+
+#[test]
+fn the_reference_keyword_of_another_draft_is_none() {
+    let draft = |name: &str| format!("https://json-schema.org/draft/{name}/schema");
+    for (name, keyword) in [("2019-09", "$dynamicRef"), ("2020-12", "$recursiveRef")] {
+        let schema = json!({"$schema": draft(name), "properties": {"s": {keyword: "#x"}}});
+        assert!(wide(&schema).accepts(&json!({"s": 1})));
+        // Version 0.1 looks for the anchor, and a recursive reference is to the whole.
+        assert_eq!(Schema::compile(&schema, LEVEL_1).is_err(), keyword == "$dynamicRef", "{name}");
+    }
+}

@@ -237,7 +237,7 @@ async fn a_batch_is_no_larger_than_the_leader_parses_inline() {
         let request = Arc::new(WriteRequest { write, caller: request("k").caller.clone() });
         let (answer, answered) = oneshot::channel();
         let deadline = Instant::now() + TEST_TIMEOUT;
-        (Waiting { number: n, leader: Member::default(), request, deadline, answer }, answered)
+        (Waiting { number: n, leader: Member::default(), request, deadline, trace: None, answer }, answered)
     };
     let (waiting, _answered): (VecDeque<_>, Vec<_>) = (0..40).map(write).unzip();
     batcher.queues().insert(0, Queue { calls: 1, waiting, last_number: 40 });

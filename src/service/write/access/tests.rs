@@ -105,6 +105,33 @@ fn prepared(state: &State, principal: &Principal, write: AccessWrite) -> Result<
 }
 
 #[test]
+fn a_key_gives_no_longer_life_and_no_larger_quota_than_its_own() {
+    let mut manager = key(1);
+    manager.grants = grants(&[(&[Verb::Keys, Verb::Read], "*")]);
+    (manager.expires_at, manager.quota.requests_per_second) = (Some(Timestamp(1000)), Some(5));
+    let state = state(vec![manager.clone()], 2, false);
+    let own = manager.id.clone();
+    let principal = Principal::of_key(Arc::new(manager), 1);
+    let create = |expires_at, requests_per_second| {
+        let quota = Quota { requests_per_second, ..Quota::default() };
+        let terms = KeyTerms { quota, expires_at, ..terms(grants(&[(&[Verb::Read], "d")])) };
+        prepared(&state, &principal, AccessWrite::Create { id: key(9).id, terms, sha256: [0; 32] }).is_ok()
+    };
+    assert!(create(Some(Timestamp(1000)), Some(5)) && create(Some(Timestamp(1)), Some(1)));
+    for (expires_at, requests) in [(None, Some(5)), (Some(Timestamp(1001)), Some(5))] {
+        assert!(!create(expires_at, requests), "a longer life");
+    }
+    assert!(!create(Some(Timestamp(1)), None) && !create(Some(Timestamp(1)), Some(6)), "a larger quota");
+    let change = |patch| {
+        let write = AccessWrite::Change { id: own.clone(), patch, expect: Expect::Present };
+        prepared(&state, &principal, write).is_ok()
+    };
+    assert!(change(KeyPatch { name: Some("m".into()), ..KeyPatch::default() }));
+    assert!(!change(KeyPatch { expires_at: Some(None), ..KeyPatch::default() }));
+    assert!(!change(KeyPatch { quota: Some(Quota::default()), ..KeyPatch::default() }));
+}
+
+#[test]
 fn a_key_gives_and_manages_only_what_it_has() {
     let (mut manager, mut weak, mut strong) = (key(1), key(2), key(3));
     manager.grants = grants(&[(&[Verb::Keys, Verb::Read, Verb::Write], "billing.*")]);

@@ -1,6 +1,7 @@
 //! Changes of the schema and of unique paths: what is stale, what is rejected, and that the configs do not change.
 
 use super::*;
+use crate::model::{command::BatchStep, limits::REINDEX_CONFIGS_MAX};
 
 fn set_schema(text: Option<&str>, configs_read: Option<u64>) -> Proposal {
     let (key, schema, expect) = (key("d"), text.map(Into::into), Expect::Present);
@@ -125,4 +126,64 @@ fn each_element_of_an_array_is_a_value_and_a_missing_member_is_none() {
     assert_eq!(decide(&mut state, &write("c", &["0", "2", "3"])), taken);
     decide(&mut state, &write("c", &["0", "3"])).unwrap();
     decide(&mut state, &write("a", &["1", "2", "4"])).unwrap();
+}
+
+/// The steps of a batch, each with what it has read of its definition.
+fn batch(steps: Vec<(u64, Proposal)>) -> Proposal {
+    let step = |(read, proposal): (u64, Proposal)| BatchStep {
+        definition_read: Some(read),
+        command: proposal.command,
+    };
+    proposal(Command::Batch(steps.into_iter().map(step).collect()))
+}
+
+#[test]
+fn what_a_batch_writes_itself_makes_its_change_of_the_definition_not_stale() {
+    let change = |read| {
+        let own = vec![(1, write("k0", "c", Expect::Present)), (1, write("k2", "d", Expect::Absent))];
+        let changes =
+            vec![(1, set_schema(Some("{}"), Some(read))), (THIS_ENTRY, set_unique(&["n"], Some(read)))];
+        batch([own, changes].concat())
+    };
+    let mut state = filled(&["a", "b"]);
+    let before = state.digest();
+    assert_eq!(verdict(&mut state, &change(2)), Verdict::Stale, "`k1` was written at 3");
+    assert_eq!(state.digest(), before);
+    decide(&mut state, &change(3)).unwrap();
+    let definition = Arc::clone(&state.definition("d").unwrap().definition);
+    assert_eq!((definition.schema.as_deref(), &definition.unique[..]), (Some("{}"), &["n".to_owned()][..]));
+    same(&state, &rebuilt(&state));
+}
+
+#[test]
+fn the_configs_of_a_definition_that_the_batch_creates_are_its_own() {
+    let mut state = filled(&["a", "b"]);
+    let end = Command::DeleteDefinition { key: key("d"), expect: Expect::Present, restrict: false };
+    let again = vec![
+        (1, proposal(end)),
+        (1, define("d")),
+        (THIS_ENTRY, write("k0", "c", Expect::Absent)),
+        (THIS_ENTRY, set_unique(&["n"], Some(0))),
+        (THIS_ENTRY, set_schema(None, Some(0))),
+    ];
+    decide(&mut state, &batch(again)).unwrap();
+    assert_eq!(state.definition("d").unwrap().by_key.len(), 1);
+    same(&state, &rebuilt(&state));
+}
+
+#[test]
+fn a_path_that_the_batch_only_begins_to_index_does_not_become_unique() {
+    let values: Vec<String> = (0..=REINDEX_CONFIGS_MAX).map(|value| value.to_string()).collect();
+    let mut state = filled(&values.iter().map(String::as_str).collect::<Vec<_>>());
+    let indexes = vec!["n".into(), "m".into()];
+    let index = proposal(Command::SetIndexes { key: key("d"), indexes, expect: Expect::Present });
+    let newest = state.revision();
+    let change = batch(vec![(1, index), (THIS_ENTRY, set_unique(&["m"], Some(newest)))]);
+    assert_eq!(verdict(&mut state, &change), Verdict::Stale);
+    // In a state of fewer configs the index is ready within the entry.
+    for value in 0..10 {
+        decide(&mut state, &delete(&format!("k{value}"), Expect::Any)).unwrap();
+    }
+    decide(&mut state, &change).unwrap();
+    same(&state, &rebuilt(&state));
 }

@@ -10,10 +10,21 @@ use super::*;
 #[derive(Debug, Clone, PartialEq)]
 struct Row<T = ()>(u32, T);
 
+/// The sum of the numbers.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Sum(u64);
+
+impl Weight for Sum {
+    fn plus(self, other: Self) -> Self {
+        Self(self.0 + other.0)
+    }
+}
+
 impl<T: Clone + fmt::Debug> Item for Row<T> {
     const LEAF_ITEMS_MAX: usize = 8;
     type SearchKey<'a> = u32;
     type Bound = u32;
+    type Weight = Sum;
 
     fn search_key(&self) -> u32 {
         self.0
@@ -29,6 +40,10 @@ impl<T: Clone + fmt::Debug> Item for Row<T> {
 
     fn compare(a: u32, b: u32) -> Ordering {
         a.cmp(&b)
+    }
+
+    fn weight(&self) -> Sum {
+        Sum(self.0.into())
     }
 }
 
@@ -48,7 +63,9 @@ fn agrees(tree: &Tree<Row>, model: &BTreeSet<u32>) {
         assert_eq!(before, expected);
     }
     for bound in [0, 7, 100, 5000, u32::MAX] {
-        assert_eq!(tree.rank(|n| *n < bound), all.partition_point(|n| *n < bound) as u64);
+        let place = all.partition_point(|n| *n < bound);
+        assert_eq!(tree.rank(|n| *n < bound), place as u64);
+        assert_eq!(tree.weight_before(|n| *n < bound), Sum(all[..place].iter().map(|n| u64::from(*n)).sum()));
     }
 }
 

@@ -28,6 +28,27 @@ pub(crate) fn change(revision: Revision) -> Change {
     }
 }
 
+#[test]
+fn a_time_is_found_behind_a_segment_without_changes() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut writer = open(directory.path());
+    writer.advance(1).unwrap();
+    writer.seal().unwrap();
+    for revision in 2..=3 {
+        writer.write(&change(revision)).unwrap();
+    }
+    writer.seal().unwrap();
+    writer.advance(4).unwrap();
+    writer.seal().unwrap();
+    writer.write(&change(5)).unwrap();
+    writer.flush().unwrap();
+    let history = writer.history();
+    assert_eq!(history.spans().all.len(), 4, "each is a segment");
+    for (at, revision) in [(1, 0), (2, 2), (3, 3), (4, 3), (5, 5), (9, 5)] {
+        assert_eq!(history.last_revision_at(Timestamp(at)).unwrap(), revision, "at {at}");
+    }
+}
+
 fn open(directory: &Path) -> HistoryWriter {
     HistoryWriter::open(directory, 1 << 20, &AtRest::default()).unwrap()
 }
@@ -275,4 +296,25 @@ fn an_open_segment_is_sealed_by_a_compaction_and_removed_by_the_next() {
     assert_eq!(read(&writer, 4).unwrap(), [4]);
     let replaced = AsOf::Value(Some(Arc::new(config("k", 3, "{}"))));
     assert_eq!(writer.history().config_as_of(&subject(), 3, 4).unwrap(), replaced);
+}
+
+#[test]
+fn damage_in_the_open_segment_is_an_error_and_an_end_that_is_not_written_is_none() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut writer = open(directory.path());
+    for revision in 1..=3 {
+        writer.write(&change(revision)).unwrap();
+    }
+    writer.flush().unwrap();
+    let path = format::segments(directory.path()).unwrap().pop().unwrap().path(directory.path());
+    let whole = fs::read(&path).unwrap();
+    // As while the writer hands the last change to the operating system.
+    fs::write(&path, &whole[..whole.len() - 5]).unwrap();
+    assert_eq!(read(&writer, 1).unwrap(), [1, 2]);
+    let mut damaged = whole.clone();
+    damaged[whole.len() / 2] ^= 4;
+    fs::write(&path, damaged).unwrap();
+    assert!(matches!(read(&writer, 1), Err(HistoryError::Failed(_))), "{:?}", read(&writer, 1));
+    fs::write(&path, &whole).unwrap();
+    assert_eq!(read(&writer, 1).unwrap(), [1, 2, 3]);
 }

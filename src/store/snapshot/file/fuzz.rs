@@ -1,6 +1,6 @@
 //! Snapshot files for the fuzzer: put into frames, taken out of them.
 
-use super::{BLOCK, Totals, header};
+use super::{BLOCK, Header, Totals};
 use crate::{
     fuzz_targets::join,
     store::files::{self, Frame},
@@ -12,11 +12,11 @@ pub(in crate::store) fn framed(parts: &[&[u8]]) -> Vec<u8> {
     let (mut bytes, mut totals) = (Vec::new(), Totals::default());
     files::write_frame(&mut bytes, head).expect("memory grows");
     for block in blocks {
-        let length = u32::try_from(block.len()).expect("a part is short").to_le_bytes();
-        let frame = [&[BLOCK][..], &length, &lz4_flex::block::compress(block)].concat();
-        totals.block(files::write_frame(&mut bytes, &frame).expect("memory grows"));
+        let length = u32::try_from(block.len()).expect("a part is short");
+        let frame = [&[BLOCK][..], &length.to_le_bytes(), &lz4_flex::block::compress(block)].concat();
+        totals.block(length, files::write_frame(&mut bytes, &frame).expect("memory grows"));
     }
-    totals.records = header(head, "this file").map_or(0, |header| header.records());
+    totals.records = Header::from_bytes(head, "this file").map_or(0, |header| header.records());
     files::write_frame(&mut bytes, &totals.to_bytes()).expect("memory grows");
     bytes
 }

@@ -2,10 +2,18 @@
 
 use std::{fs, sync::Arc};
 
-use super::*;
+use super::{
+    header::{FORMAT, LevelHeader},
+    *,
+};
 use crate::model::{
-    access_key::tests::key, command::IdempotencyKey, error::Rejection, index::Indexing, key::Key,
-    record::Entry,
+    access_key::tests::key,
+    command::IdempotencyKey,
+    error::Rejection,
+    index::Indexing,
+    key::Key,
+    record::{Entry, Revision},
+    time::Timestamp,
 };
 
 pub(crate) fn definition(id: Revision) -> Definition {
@@ -70,6 +78,7 @@ fn sample(path: &Path, configs: u64) -> Vec<Record> {
         digest: u128::MAX - 5,
         compaction_revision: 3,
         level: LevelHeader { feature_level: 2, access_keys: 1, root_disabled: true },
+        content_bytes: 0,
     };
     let mut writer = Writer::create(path, &header, 100, &AtRest::default()).unwrap();
     for record in &records {
@@ -95,7 +104,7 @@ fn read_all(path: &Path) -> Result<Vec<Record>, StoreError> {
 }
 
 fn verify(path: &Path) -> Result<(), StoreError> {
-    Reader::open(path, &AtRest::default()).and_then(Reader::verify)
+    Reader::open(path, &AtRest::default()).and_then(Reader::verify).map(drop)
 }
 
 #[test]

@@ -1,0 +1,63 @@
+// The operations of a batch or a transaction.
+
+/** @import { JsonObject, Operation } from "./types.js" */
+
+/** @typedef {{ ifRevision?: number | "*" }} If */
+
+/**
+ * @param {string} name
+ * @param {string} definition
+ * @param {JsonObject} [more]
+ * @returns {Operation}
+ */
+function operation(name, definition, more = {}) {
+  return { op: name, config_definition_key: definition, ...more };
+}
+
+/**
+ * The interface takes a revision as a text.
+ * @param {If} when
+ */
+const revisionText = (when) => (when.ifRevision === undefined ? undefined : String(when.ifRevision));
+
+/** Makes operations for `Concord.batch` and `Concord.transaction`. */
+export const op = {
+  /** @param {string} definition @param {{ indexes?: string[], schema?: JsonObject }} [content] */
+  createDefinition: (definition, content = {}) => (
+    operation("create_definition", definition, { indexes: content.indexes ?? [], json_schema: content.schema })),
+
+  /** @param {string} definition @param {string[]} indexes @param {If} [when] */
+  setIndexes: (definition, indexes, when = {}) => operation("set_indexes", definition, { indexes, if_match: revisionText(when) }),
+
+  /** @param {string} definition @param {If & { restrict?: boolean }} [when] */
+  deleteDefinition: (definition, when = {}) => (
+    operation("delete_definition", definition, { mode: when.restrict ? "restrict" : undefined, if_match: revisionText(when) })),
+
+  /** @param {string} definition @param {string} key @param {any} data */
+  create: (definition, key, data) => operation("create_config", definition, { config_key: key, data }),
+
+  /** @param {string} definition @param {string} key @param {any} data @param {If & { ifAbsent?: boolean }} [when] */
+  put: (definition, key, data, when = {}) => (
+    operation("put_config", definition, { config_key: key, data, if_match: revisionText(when), if_none_match: when.ifAbsent ? "*" : undefined })),
+
+  /** An object is a merge patch, a list a JSON Patch. @param {string} definition @param {string} key @param {any} patch @param {If} [when] */
+  patch: (definition, key, patch, when = {}) => operation("patch_config", definition, { config_key: key, patch, if_match: revisionText(when) }),
+
+  /** @param {string} definition @param {string} key @param {If} [when] */
+  delete: (definition, key, when = {}) => operation("delete_config", definition, { config_key: key, if_match: revisionText(when) }),
+
+  /** @param {string} definition @param {string} key @param {number} revision @param {If} [when] */
+  rollback: (definition, key, revision, when = {}) => (
+    operation("rollback_config", definition, { config_key: key, revision, if_match: revisionText(when) })),
+
+  /** What there is before the batch. @param {string} definition @param {string} key */
+  get: (definition, key) => operation("get_config", definition, { config_key: key }),
+
+  /**
+   * A condition: a revision, whether there is none, or a value at a JSON pointer.
+   * @param {string} definition
+   * @param {string} key
+   * @param {{ revision?: number, absent?: boolean, pointer?: string, equals?: any }} condition
+   */
+  check: (definition, key, condition) => operation("check_config", definition, { config_key: key, ...condition }),
+};

@@ -1,0 +1,165 @@
+// The definitions: what configs there may be.
+import { conditions, intent, segment } from "./configs.js";
+import { stringify } from "./json.js";
+import { List } from "./pages.js";
+import { freshness, given, listing } from "./query.js";
+import * as records from "./records.js";
+
+/** @import { ConditionalOptions, Definition, HistoryOptions, JsonObject, ListOptions, ReadOptions, WriteOptions } from "./types.js" */
+/** @import { Transport } from "./transport.js" */
+
+const ROOT = "/config_definition/";
+
+export class Definitions {
+  /** @param {Transport} transport */
+  constructor(transport) {
+    /** @internal */
+    this.transport = transport;
+  }
+
+  /**
+   * @param {ListOptions} [options]
+   * @returns {List<Definition>}
+   */
+  list(options = {}) {
+    const query = [...listing(options), ...given([["include", "revision"], ["revision", options.revision]])];
+    return new List(this.transport, { method: "GET", path: ROOT, query, options }, (found) => records.definition(found));
+  }
+
+  /**
+   * @param {string} key
+   * @param {ReadOptions} [options]
+   */
+  async get(key, options = {}) {
+    const answer = await this.transport.send({ method: "GET", path: ROOT + segment(key), query: freshness(options), options });
+    return records.definition(answer.data, answer.recordRevision);
+  }
+
+  /**
+   * @param {string} key
+   * @param {{ indexes?: string[], schema?: JsonObject | null, formatAssertion?: boolean }} [content]
+   * @param {WriteOptions} [options]
+   * @returns {Promise<{ key: string, revision: number | null }>}
+   */
+  async create(key, content = {}, options = {}) {
+    const body = {
+      config_definition_key: key, indexes: content.indexes ?? [], json_schema: content.schema ?? undefined,
+      format_assertion: content.formatAssertion,
+    };
+    return { key, revision: await this.change("POST", ROOT, body, options) };
+  }
+
+  /**
+   * All indexes from now on.
+   * @param {string} key
+   * @param {string[]} indexes
+   * @param {ConditionalOptions} [options]
+   */
+  async setIndexes(key, indexes, options = {}) {
+    return { key, revision: await this.change("PUT", ROOT + segment(key), { indexes }, options) };
+  }
+
+  /**
+   * The progress of its indexes.
+   * @param {string} key
+   * @param {ReadOptions} [options]
+   * @returns {Promise<{ path: string, state: "ready" | "building", done: number, of: number }[]>}
+   */
+  async indexes(key, options = {}) {
+    return (await this.part(key, "indexes", options)).data.indexes;
+  }
+
+  /**
+   * @param {string} key
+   * @param {ReadOptions} [options]
+   * @returns {Promise<{ schema: JsonObject | null, formatAssertion: boolean | null, revision: number | null }>}
+   */
+  async schema(key, options = {}) {
+    const answer = await this.part(key, "schema", options);
+    return { schema: answer.data.json_schema, formatAssertion: answer.data.format_assertion ?? null, revision: answer.recordRevision };
+  }
+
+  /**
+   * Another schema; null removes it. Refused with the configs that would break, but with `force`. With `dryRun`,
+   * `breaking` tells of them.
+   * @param {string} key
+   * @param {JsonObject | null} schema
+   * @param {ConditionalOptions & { force?: boolean, formatAssertion?: boolean }} [options]
+   * @returns {Promise<{ key: string, revision: number | null, breakingCount: number, breaking: any[] }>}
+   */
+  async setSchema(key, schema, options = {}) {
+    const query = given([["policy", options.force ? "force" : undefined], ["dry_run", options.dryRun || undefined]]);
+    const body = stringify({ json_schema: schema, format_assertion: options.formatAssertion });
+    const answer = await this.transport.send({
+      method: "PUT", path: `${ROOT}${segment(key)}/schema`, query, headers: conditions(options), body, ...intent(options), options,
+    });
+    const { breaking_count: breakingCount = 0, breaking = [] } = answer.data;
+    return { key, revision: answer.recordRevision, breakingCount, breaking };
+  }
+
+  /**
+   * @param {string} key
+   * @param {ReadOptions} [options]
+   * @returns {Promise<string[]>}
+   */
+  async unique(key, options = {}) {
+    return (await this.part(key, "unique", options)).data.paths;
+  }
+
+  /**
+   * All unique paths from now on.
+   * @param {string} key
+   * @param {string[]} paths
+   * @param {ConditionalOptions} [options]
+   */
+  async setUnique(key, paths, options = {}) {
+    return { key, revision: await this.change("PUT", `${ROOT}${segment(key)}/unique`, { paths }, options) };
+  }
+
+  /**
+   * Deletes it **with its configs**; with `restrict` only if it has none.
+   * @param {string} key
+   * @param {ConditionalOptions & { restrict?: boolean }} [options]
+   * @returns {Promise<void>}
+   */
+  async delete(key, options = {}) {
+    const query = given([["mode", options.restrict ? "restrict" : undefined], ["dry_run", options.dryRun || undefined]]);
+    await this.transport.send({ method: "DELETE", path: ROOT + segment(key), query, headers: conditions(options), ...intent(options), options });
+  }
+
+  /**
+   * @param {string} key
+   * @param {HistoryOptions} [options]
+   */
+  history(key, options = {}) {
+    const query = [...given([["limit", options.pageSize ?? 100], ["before", options.before]]), ...freshness(options)];
+    const request = { method: "GET", path: `${ROOT}${segment(key)}/history`, query, options };
+    return new List(this.transport, request, (found) => records.past(found, (data) => (
+      { indexes: /** @type {string[]} */ (data.indexes), schema: /** @type {JsonObject | null} */ (data.json_schema ?? null) })));
+  }
+
+  /**
+   * @internal
+   * @param {string} key
+   * @param {string} name
+   * @param {ReadOptions} options
+   */
+  part(key, name, options) {
+    return this.transport.send({ method: "GET", path: `${ROOT}${segment(key)}/${name}`, query: freshness(options), options });
+  }
+
+  /**
+   * @internal
+   * @param {string} method
+   * @param {string} path
+   * @param {unknown} body
+   * @param {ConditionalOptions} options
+   */
+  async change(method, path, body, options) {
+    const query = given([["dry_run", options.dryRun || undefined]]);
+    const answer = await this.transport.send({
+      method, path, query, headers: conditions(options), body: stringify(body), ...intent(options), options,
+    });
+    return answer.recordRevision;
+  }
+}

@@ -1,0 +1,25 @@
+// A client of Concord.
+//
+//   client       the cluster: definitions, configs, batches, watches, caches
+//   transport    the nodes, and a request with its attempts
+//   errors       why a call has no result: refused, unavailable, or an outcome that nobody knows
+//   pages        lists, page by page
+//   watch        changes, over the loss of any node
+//   cache, view  a copy in memory, and its typed access
+//   stored       the text that it stores
+//   storage      where a cache keeps what it knows; `node.js` has files
+//   json         JSON whose numbers keep their value
+export { op } from "./batch.js";
+export { Cache } from "./cache.js";
+export { Concord } from "./client.js";
+export { Configs } from "./configs.js";
+export { Definitions } from "./definitions.js";
+export {
+  ApiError, ConcordError, ConflictError, DataError, ExpiredError, ForbiddenError, InvalidError, NotFoundError, NotReadyError,
+  PreconditionFailedError, ProtocolError, RateLimitedError, StorageFullError, TooLargeError, UnauthorizedError, UnavailableError,
+  UnknownOutcomeError,
+} from "./errors.js";
+export { ExactNumber, parse as parseJson, stringify as stringifyJson } from "./json.js";
+export { List } from "./pages.js";
+export { memoryStorage, webStorage } from "./storage.js";
+export { View } from "./view.js";

@@ -1,0 +1,138 @@
+// Records as the program sees them, made of what a node answers.
+import { DataError } from "./errors.js";
+
+/** @import { Answer } from "./transport.js" */
+/** @import { Change, Config, Definition, JsonObject, OperationResult, Parse, Past, Source, Written } from "./types.js" */
+
+/**
+ * @param {Answer} answer
+ * @returns {Source}
+ */
+export function liveSource(answer) {
+  return { kind: "live", node: answer.node, revision: answer.stateRevision, ageMs: 0 };
+}
+
+/**
+ * The value that the caller's validator makes of data.
+ * @template T
+ * @param {Parse<T> | undefined} parse
+ * @param {any} data
+ * @param {string} definition
+ * @param {string} key
+ * @returns {T}
+ */
+export function parsed(parse, data, definition, key) {
+  if (!parse || data === null || data === undefined) return data;
+  try {
+    return parse(data);
+  } catch (error) {
+    const told = error instanceof Error ? error.message : String(error);
+    throw new DataError(`the data of ${definition}/${key} are not what the program expects: ${told}`, { cause: error });
+  }
+}
+
+/**
+ * @template T
+ * @param {any} found
+ * @param {string} definition
+ * @param {Source} source
+ * @param {{ parse?: Parse<T>, revision?: number | null, redacted?: string[] }} [more]
+ * @returns {Config<T>}
+ */
+export function config(found, definition, source, { parse, revision, redacted } = {}) {
+  return {
+    definition: found.config_definition_key ?? definition,
+    key: found.config_key,
+    data: parsed(parse, found.data, definition, found.config_key),
+    revision: found.revision ?? revision ?? null,
+    createdAt: found.created_at,
+    modifiedAt: found.modified_at,
+    redacted: redacted ?? [],
+    source,
+  };
+}
+
+/** @param {Answer} answer */
+export function redactedOf(answer) {
+  const text = answer.headers.get("x-concord-redacted");
+  return text === null ? [] : text.split(",").map((place) => decodeURIComponent(place.trim().replace(/^#/, "")));
+}
+
+/**
+ * @param {any} found
+ * @param {number | null} [revision]
+ * @returns {Definition}
+ */
+export function definition(found, revision = null) {
+  return {
+    key: found.config_definition_key,
+    indexes: found.indexes ?? [],
+    schema: found.json_schema ?? null,
+    revision: found.revision ?? revision,
+    createdAt: found.created_at,
+    modifiedAt: found.modified_at,
+  };
+}
+
+/**
+ * @template T
+ * @param {Answer} answer
+ * @param {string} definition
+ * @param {string} key
+ * @param {Parse<T>} [parse]
+ * @returns {Written<T>}
+ */
+export function written(answer, definition, key, parse) {
+  return {
+    definition,
+    key,
+    data: parsed(parse, answer.data, definition, key),
+    revision: answer.recordRevision,
+    created: answer.status === 201,
+  };
+}
+
+/**
+ * @template T
+ * @param {any} found
+ * @param {(data: any) => T} data
+ * @returns {Past<T>}
+ */
+export function past(found, data) {
+  const { revision, operation, at, by, reason } = found;
+  return { revision, operation, at, by, reason, data: found.data === null ? null : data(found.data) };
+}
+
+/**
+ * @param {any} found
+ * @param {Source} source
+ * @returns {OperationResult}
+ */
+export function operationResult(found, source) {
+  /** @type {OperationResult} */
+  const result = {
+    op: found.op, definition: found.config_definition_key, key: found.config_key ?? null, created: found.created ?? false,
+  };
+  if ("config" in found) result.config = found.config && config(found.config, result.definition, source);
+  return result;
+}
+
+/**
+ * @param {any} found
+ * @returns {Change<JsonObject>}
+ */
+export function change(found) {
+  /** @type {Change<JsonObject>} */
+  const made = {
+    type: found.type,
+    definition: found.config_definition_key,
+    key: found.config_key ?? null,
+    data: found.data ?? null,
+    createdAt: found.created_at ?? null,
+    modifiedAt: found.modified_at ?? null,
+  };
+  if ("prev" in found) made.previous = found.prev;
+  if (found.indexes) [made.indexes, made.schema] = [found.indexes, found.json_schema ?? null];
+  if (found.count !== undefined) made.count = found.count;
+  return made;
+}

@@ -1,0 +1,41 @@
+// What a cache stores: one text with everything that it knows.
+import { Moment } from "./clock.js";
+import { ConcordError } from "./errors.js";
+import { parse, stringify } from "./json.js";
+
+/** @import { Cache } from "./cache.js" */
+/** @import { Held } from "./held.js" */
+
+const FORMAT = "concord-cache-1";
+
+/** @param {Cache} cache */
+export function textOf(cache) {
+  return stringify({
+    format: FORMAT,
+    selection: cache.selection,
+    revision: cache.revision,
+    node: cache.node,
+    confirmed_wall_ms: cache.confirmed?.wall ?? null,
+    configs: Object.fromEntries([...cache.configs].map(([definition, configs]) => [definition, Object.fromEntries(configs)])),
+  });
+}
+
+/**
+ * What a text has that a cache of the same selection stored; else an error.
+ * @param {string} text
+ * @param {Cache["selection"]} selection
+ * @returns {{ configs: [string, string, Held][], revision: number | null, node: string | null, confirmed: Moment | null }}
+ */
+export function storedIn(text, selection) {
+  const stored = parse(text);
+  if (stored?.format !== FORMAT || stringify(stored.selection) !== stringify(selection)) {
+    throw new ConcordError("what is stored is of another kind of cache: it is not used");
+  }
+  /** @type {[string, string, Held][]} */
+  const configs = [];
+  for (const [definition, held] of Object.entries(stored.configs)) {
+    for (const [key, one] of Object.entries(held)) configs.push([definition, key, one]);
+  }
+  const confirmed = stored.confirmed_wall_ms === null ? null : Moment.atWall(stored.confirmed_wall_ms);
+  return { configs, revision: stored.revision, node: stored.node, confirmed };
+}

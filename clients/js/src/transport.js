@@ -1,0 +1,373 @@
+// The nodes, and a request with its attempts.
+//
+// Invariants: a write is sent again only if it certainly was not applied, or has an idempotency key, by which the cluster
+// decides all copies as one. Once an attempt may have been applied, the result is success, a verdict of the cluster's log
+// or `UnknownOutcomeError`; it is never reported as a failure.
+import { pause } from "./clock.js";
+import { ApiError, ConcordError, ProtocolError, UnavailableError, UnknownOutcomeError, refusal, violationsOf } from "./errors.js";
+import { parse } from "./json.js";
+import { randomId } from "./random.js";
+
+/** @import { CallOptions, ConcordOptions } from "./types.js" */
+
+/** The first pause between two rounds of attempts; it doubles up to the last. */
+const PAUSE_MIN_MS = 100;
+const PAUSE_MAX_MS = 3000;
+/** Attempts that an error tells of. */
+const TOLD_MAX = 10;
+/** What says that no connection was made, so that nothing was sent. */
+const NOT_SENT = new Set(["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN", "UND_ERR_CONNECT_TIMEOUT", "ERR_INVALID_URL"]);
+/** Refusals that the log retains under an idempotency key: they hold for all copies of a write. */
+const VERDICTS = new Set([
+  "config_exists", "config_not_found", "definition_exists", "definition_not_empty", "precondition_failed", "unique_taken",
+]);
+
+/**
+ * @typedef {object} Request
+ * @property {string} method
+ * @property {string} path Below `/api/v1`, or from the root where it begins with `/api/`.
+ * @property {[string, string][]} [query]
+ * @property {Record<string, string>} [headers]
+ * @property {string} [body]
+ * @property {string} [contentType]
+ * @property {boolean} [isRead] Whether it changes nothing. `GET` does not.
+ * @property {string} [idempotencyKey]
+ * @property {string} [reason]
+ * @property {CallOptions} [options]
+ */
+
+/** The answer of a node. */
+export class Answer {
+  /**
+   * @param {string} url
+   * @param {Response} response
+   * @param {any} body
+   */
+  constructor(url, response, body) {
+    this.url = url;
+    this.status = response.status;
+    this.headers = response.headers;
+    this.body = body;
+  }
+
+  /** @returns {any} */
+  get data() { return this.body?.data; }
+
+  /** The node that answered. */
+  get node() { return this.headers.get("x-concord-node"); }
+
+  /** The id of the cluster, in answers about its changes. */
+  get cluster() { return this.headers.get("x-concord-cluster"); }
+
+  /** The revision of the state that the answer is made from. */
+  get stateRevision() { return integer(this.headers.get("x-concord-revision")); }
+
+  /** The revision of the record. */
+  get recordRevision() { return revisionOf(this.headers); }
+
+  /** The path of the next page. */
+  get next() { return /^<([^>]+)>; rel="next"/.exec(this.headers.get("link") ?? "")?.[1] ?? null; }
+}
+
+/** @param {string | null} text */
+export function integer(text) {
+  return text !== null && /^\d+$/.test(text) ? Number(text) : null;
+}
+
+/** @param {Headers} headers */
+function revisionOf(headers) {
+  return integer(/^"(\d+)"$/.exec(headers.get("etag") ?? "")?.[1] ?? null);
+}
+
+export class Transport {
+  /** @param {ConcordOptions} options */
+  constructor(options) {
+    const urls = (typeof options.urls === "string" ? options.urls.split(",") : options.urls).map((url) => url.trim().replace(/\/+$/, ""));
+    if (urls.length === 0) throw new TypeError("no URL of a node is given");
+    for (const url of urls) {
+      if (!/^https?:\/\/[^/]/.test(url)) throw new TypeError(`\`${url}\` is not the URL of a node: expected http[s]://host:port`);
+    }
+    if (typeof options.key !== "string" && typeof options.key !== "function") throw new TypeError("no access key is given");
+    this.urls = urls;
+    this.key = options.key;
+    this.timeoutMs = options.timeoutMs ?? 30_000;
+    this.attemptTimeoutMs = options.attemptTimeoutMs ?? 5000;
+    this.reason = options.reason;
+    this.fetch = options.fetch ?? ((/** @type {any} */ url, /** @type {any} */ init) => globalThis.fetch(url, init));
+    /** The node that answered last. */
+    this.preferred = 0;
+  }
+
+  /**
+   * Sends a request, again where that is safe, and returns the answer.
+   * @param {Request} request
+   * @returns {Promise<Answer>}
+   */
+  async send(request) {
+    const attempts = new Attempts(this, request);
+    for (;;) {
+      const attempt = await attempts.next();
+      const outcome = await attempts.attempt(attempt, async (response, url) => {
+        if (response.status === 304) return new Answer(url, response, null);
+        const text = await response.text();
+        const body = bodyOf(text);
+        if (response.ok && body?.status === "SUCCESS") return new Answer(url, response, body);
+        return failureOf(response, url, body, text);
+      });
+      if (outcome) return outcome;
+    }
+  }
+
+  /**
+   * The first answer of success to a read, its body still to come. `signal` ends the body, too.
+   * @param {Request} request
+   * @param {AbortSignal} signal
+   * @returns {Promise<{ response: Response, url: string }>}
+   */
+  async stream(request, signal) {
+    const attempts = new Attempts(this, { ...request, isRead: true, options: { ...request.options, signal } });
+    attempts.isStream = true;
+    for (;;) {
+      const attempt = await attempts.next();
+      const outcome = await attempts.attempt(attempt, async (response, url) => {
+        if (response.ok && response.body && /^text\/event-stream/.test(response.headers.get("content-type") ?? "")) return { response, url };
+        const text = await response.text();
+        return failureOf(response, url, bodyOf(text), text);
+      });
+      if (outcome) return outcome;
+    }
+  }
+}
+
+/** @param {string} text */
+function bodyOf(text) {
+  try {
+    return parse(text);
+  } catch (error) {
+    if (error instanceof SyntaxError) return null;
+    throw error;
+  }
+}
+
+/** How an attempt ended that was not answered with success. */
+class Failure {
+  /**
+   * @param {"not sent" | "unclear" | "refused"} kind
+   * @param {string} text
+   * @param {{ refusal?: ApiError, pauseMs?: number }} [more]
+   */
+  constructor(kind, text, more = {}) {
+    this.kind = kind;
+    this.text = text;
+    this.refusal = more.refusal ?? null;
+    this.pauseMs = more.pauseMs ?? 0;
+  }
+}
+
+/**
+ * @param {Response} response
+ * @param {string} url
+ * @param {any} body
+ * @param {string} text
+ */
+function failureOf(response, url, body, text) {
+  const violations = violationsOf(body);
+  // A proxy that answers in place of a node knows nothing of the outcome.
+  if (!violations) return new Failure("unclear", `${url}: ${response.status}, which is no answer of Concord: ${text.slice(0, 200)}`);
+  const [status, headers] = [response.status, response.headers];
+  const error = refusal({
+    status, violations, url, requestId: headers.get("x-request-id"),
+    stateRevision: integer(headers.get("x-concord-revision")), recordRevision: revisionOf(headers),
+  });
+  if ([500, 502, 504].includes(status)) return new Failure("unclear", `${url}: ${error.message}`, { refusal: error });
+  return new Failure("refused", `${url}: ${error.message}`, { refusal: error, pauseMs: 1000 * (integer(headers.get("retry-after")) ?? 0) });
+}
+
+/**
+ * What an error of `fetch` says of what became of the request.
+ * @param {any} error
+ * @param {string} url
+ */
+function failureOfFetch(error, url) {
+  const causes = [error?.cause, ...(error?.cause?.errors ?? [])].filter((one) => one);
+  const wasNotSent = causes.length > 0 && causes.every((one) => NOT_SENT.has(one.code) || one.syscall === "connect" || one.errors);
+  const told = causes.map((one) => one.code ?? one.message).filter((one) => one).join(", ");
+  return new Failure(wasNotSent ? "not sent" : "unclear", `${url}: ${told || error?.message || error}`);
+}
+
+/** The attempts of one request. */
+class Attempts {
+  /**
+   * @param {Transport} transport
+   * @param {Request} request
+   */
+  constructor(transport, request) {
+    this.transport = transport;
+    this.request = request;
+    this.isRead = request.isRead ?? request.method === "GET";
+    this.isStream = false;
+    this.signal = request.options?.signal;
+    this.key = this.isRead ? null : request.idempotencyKey ?? randomId();
+    this.deadline = performance.now() + (request.options?.timeoutMs ?? transport.timeoutMs);
+    this.first = transport.preferred;
+    this.made = 0;
+    this.pauseMs = PAUSE_MIN_MS;
+    this.askedPauseMs = 0;
+    this.wasSent = false;
+    /** Whether an attempt may have been applied. */
+    this.isUnknown = false;
+    /** @type {string[]} */
+    this.told = [];
+    /** @type {ApiError | null} */
+    this.last = null;
+    this.signal?.throwIfAborted();
+  }
+
+  /** The node to ask now, and the time for that. Between two rounds over all nodes there is a pause. */
+  async next() {
+    const nodes = this.transport.urls.length;
+    if (this.made > 0 && this.made % nodes === 0) {
+      const jittered = Math.max(this.pauseMs * (0.5 + Math.random() / 2), this.askedPauseMs);
+      if (performance.now() + jittered >= this.deadline) throw this.givenUp();
+      await this.orAborted(pause(jittered, this.signal));
+      this.pauseMs = Math.min(2 * this.pauseMs, PAUSE_MAX_MS);
+      this.askedPauseMs = 0;
+    }
+    const left = this.deadline - performance.now();
+    if (left <= 0) throw this.givenUp();
+    const round = Math.floor(this.made / nodes);
+    const place = (this.first + this.made) % nodes;
+    this.made += 1;
+    // A node that hangs may not take the time that the others need.
+    const share = nodes > 1 ? Math.min(left, this.transport.attemptTimeoutMs * 2 ** round) : left;
+    return { place, share };
+  }
+
+  /**
+   * Sends a copy. The result, or undefined when there has to be another attempt.
+   * @template R
+   * @param {{ place: number, share: number }} attempt
+   * @param {(response: Response, url: string) => Promise<R | Failure>} read
+   * @returns {Promise<R | undefined>}
+   */
+  async attempt({ place, share }, read) {
+    const { request, transport } = this;
+    const base = transport.urls[place] ?? "";
+    const url = base + target(request);
+    const stop = new AbortController();
+    const abort = () => stop.abort(this.signal?.reason);
+    let isLate = false;
+    const timer = setTimeout(() => {
+      isLate = true;
+      stop.abort();
+    }, share);
+    this.signal?.addEventListener("abort", abort, { once: true });
+    let isOpen = false;
+    try {
+      this.signal?.throwIfAborted();
+      this.wasSent = true;
+      const response = await transport.fetch(url, this.init(stop.signal));
+      const outcome = await read(response, url);
+      if (outcome instanceof Failure) return this.failed(outcome);
+      isOpen = this.isStream;
+      transport.preferred = place;
+      return outcome;
+    } catch (error) {
+      if (error instanceof ConcordError) throw error;
+      if (this.signal?.aborted) throw this.aborted();
+      return this.failed(isLate ? new Failure("unclear", `${url}: no answer in ${Math.round(share)} ms`) : failureOfFetch(error, url));
+    } finally {
+      clearTimeout(timer);
+      // The body of a stream ends with the signal, too.
+      if (!isOpen) this.signal?.removeEventListener("abort", abort);
+    }
+  }
+
+  /**
+   * @param {AbortSignal} signal
+   * @returns {RequestInit}
+   */
+  init(signal) {
+    const { request, transport } = this;
+    const key = typeof transport.key === "function" ? transport.key() : transport.key;
+    /** @type {Record<string, string>} */
+    const headers = { Authorization: `Bearer ${key}`, ...request.headers };
+    if (request.body !== undefined) headers["Content-Type"] = request.contentType ?? "application/json";
+    if (this.key) headers["Idempotency-Key"] = this.key;
+    const reason = this.isRead ? undefined : request.reason ?? transport.reason;
+    if (reason !== undefined) headers["X-Change-Reason"] = headerText(reason);
+    return { method: request.method, headers, body: request.body, signal, redirect: "error", cache: "no-store", credentials: "omit" };
+  }
+
+  /**
+   * Decides what follows from an attempt: another one (undefined), or the end.
+   * @param {Failure} failure
+   * @returns {undefined}
+   */
+  failed(failure) {
+    this.told.push(failure.text);
+    if (this.told.length > TOLD_MAX) this.told.splice(0, 1);
+    this.last = failure.refusal ?? this.last;
+    if (failure.kind === "not sent") return undefined;
+    if (failure.kind === "unclear") {
+      this.isUnknown ||= !this.isRead;
+      return undefined;
+    }
+    const refused = failure.refusal;
+    if (!refused || refused.status === 503 || refused.status === 429) {
+      this.askedPauseMs = Math.max(this.askedPauseMs, failure.pauseMs);
+      return undefined;
+    }
+    if (this.isUnknown && !VERDICTS.has(refused.code)) throw this.unknown(refused);
+    throw refused;
+  }
+
+  givenUp() {
+    if (this.isUnknown) return this.unknown(null);
+    const last = this.last;
+    if (last && [429, 500].includes(last.status)) return last;
+    const told = this.told.at(-1) ?? "the time was up before a node was asked";
+    if (this.isRead && last === null && told.includes("no answer of Concord")) return new ProtocolError(told);
+    return new UnavailableError(told, this.told);
+  }
+
+  /**
+   * @param {ApiError | null} refused
+   * @param {unknown} [cause]
+   */
+  unknown(refused, cause) {
+    const told = this.told.at(-1) ?? "the call was aborted after it was sent";
+    return new UnknownOutcomeError(told, { idempotencyKey: this.key, attempts: this.told, refusal: refused, cause });
+  }
+
+  /** What an aborted call ends with: a write that was sent may be applied. */
+  aborted() {
+    return this.isRead || !this.wasSent ? this.signal?.reason : this.unknown(null, this.signal?.reason);
+  }
+
+  /**
+   * @param {Promise<void>} waiting
+   */
+  async orAborted(waiting) {
+    try {
+      await waiting;
+    } catch (error) {
+      throw this.signal?.aborted && this.isUnknown ? this.unknown(null, error) : error;
+    }
+  }
+}
+
+/** @param {Request} request */
+function target(request) {
+  const path = request.path.startsWith("/api/") ? request.path : `/api/v1${request.path}`;
+  const query = (request.query ?? []).map(([name, value]) => `${encodeURIComponent(name)}=${encodeURIComponent(value)}`).join("&");
+  return query ? `${path}${path.includes("?") ? "&" : "?"}${query}` : path;
+}
+
+/**
+ * A header has bytes and no characters: `fetch` takes each byte of UTF-8 as one character.
+ * @param {string} text
+ */
+function headerText(text) {
+  return Array.from(new TextEncoder().encode(text), (byte) => String.fromCharCode(byte)).join("");
+}

@@ -1,0 +1,204 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import {
+  Concord, ConflictError, InvalidError, NotFoundError, PreconditionFailedError, ProtocolError, RateLimitedError, UnauthorizedError, UnavailableError,
+  UnknownOutcomeError,
+} from "../../src/index.js";
+import { fakeFetch, lostConnection, refused, refusedConnection, silence, success } from "../fake.js";
+
+const URLS = ["http://a:1", "http://b:1", "http://c:1"];
+const RECORD = { config_key: "acme", data: { plan: "pro" }, created_at: "2026-01-01T00:00:00.000000Z", modified_at: "2026-01-01T00:00:00.000000Z" };
+const client = (fetch, more = {}) => new Concord({ urls: URLS, key: "k", fetch, timeoutMs: 2000, ...more });
+
+test("a read goes to the next node when one is not there, and stays where it was answered", async () => {
+  const { fetch, asked } = fakeFetch(({ url }) => (url.host === "a:1" ? refusedConnection() : success(RECORD)));
+  const concord = client(fetch);
+  const found = await concord.configs("limits").get("acme");
+  assert.deepEqual([found.key, found.data, found.revision, found.definition], ["acme", { plan: "pro" }, 7, "limits"]);
+  assert.deepEqual(found.source, { kind: "live", node: "1", revision: 9, ageMs: 0 });
+  await concord.configs("limits").get("acme");
+  assert.deepEqual(asked.map(({ url }) => url.host), ["a:1", "b:1", "b:1"]);
+  assert.equal(asked[0].headers.get("authorization"), "Bearer k");
+  assert.equal(asked[1].url.pathname, "/api/v1/config_definition/limits/config/acme");
+});
+
+test("a write whose connection is lost is sent again with the same idempotency key", async () => {
+  const { fetch, asked } = fakeFetch(({ count }) => (count < 2 ? lostConnection() : success({ plan: "pro" }, { status: 201 })));
+  const written = await client(fetch).configs("limits").create("acme", { plan: "pro" });
+  assert.deepEqual(written, { definition: "limits", key: "acme", data: { plan: "pro" }, revision: 7, created: true });
+  const keys = new Set(asked.map(({ headers }) => headers.get("idempotency-key")));
+  assert.equal(keys.size, 1);
+  assert.match([...keys][0], /^[0-9a-f]{32}$/);
+});
+
+test("a write that may have been applied is unknown, whatever comes after", async () => {
+  const cases = {
+    "nothing but lost connections": () => lostConnection(),
+    "504": () => refused(504, "timeout_error", "outcome_unknown"),
+    "500": () => refused(500, "server_error", "internal_error"),
+    "a lost connection, then 503": ({ count }) => (count === 0 ? lostConnection() : refused(503, "unavailable_error", "unavailable")),
+    "a lost connection, then no connection": ({ count }) => (count === 0 ? lostConnection() : refusedConnection()),
+    "a lost connection, then 403": ({ count }) => (count === 0 ? lostConnection() : refused(403, "forbidden_error", "forbidden")),
+    "a lost connection, then the definition is gone": ({ count }) => (count === 0 ? lostConnection() : refused(404, "not_found_error", "definition_not_found")),
+    "a lost connection, then a failed test": ({ count }) => (count === 0 ? lostConnection() : refused(409, "conflict_error", "patch_test_failed")),
+    "the 502 of a proxy": () => new Response("<html>", { status: 502 }),
+    "the 503 of a proxy": () => new Response("<html>", { status: 503 }),
+    "the 200 of a proxy": () => new Response("<html>", { status: 200 }),
+    silence,
+  };
+  for (const [name, answer] of Object.entries(cases)) {
+    const { fetch } = fakeFetch(answer);
+    const error = await client(fetch, { timeoutMs: 400, attemptTimeoutMs: 50 }).configs("limits").put("acme", {}, { idempotencyKey: "mine" }).catch((thrown) => thrown);
+    assert.ok(error instanceof UnknownOutcomeError, `${name}: ${error}`);
+    assert.equal(error.idempotencyKey, "mine", name);
+    assert.ok(error.attempts.length > 0, name);
+  }
+});
+
+test("a verdict of the log decides a write that was unknown", async () => {
+  for (const [status, type, code, kind] of [
+    [409, "conflict_error", "config_exists", ConflictError], [412, "precondition_failed", "precondition_failed", PreconditionFailedError],
+    [404, "not_found_error", "config_not_found", NotFoundError],
+  ]) {
+    const { fetch } = fakeFetch(({ count }) => (count === 0 ? lostConnection() : refused(status, type, code, {}, { etag: '"12"' })));
+    const error = await client(fetch).configs("limits").put("acme", {}).catch((thrown) => thrown);
+    assert.ok(error instanceof kind, `${error}`);
+    assert.equal(error.code, code);
+    if (status === 412) assert.equal(error.currentRevision, 12);
+  }
+});
+
+test("a write that no node took is unavailable, which is certain", async () => {
+  for (const answer of [() => refusedConnection(), () => refused(503, "unavailable_error", "unavailable")]) {
+    const { fetch, asked } = fakeFetch(answer);
+    await assert.rejects(client(fetch, { timeoutMs: 1500 }).configs("limits").put("acme", {}), UnavailableError);
+    assert.ok(asked.length >= 6, "all nodes are asked again");
+  }
+  const { fetch } = fakeFetch(() => refused(429, "rate_limited", "overloaded"));
+  await assert.rejects(client(fetch, { timeoutMs: 1500 }).configs("limits").put("acme", {}), RateLimitedError);
+});
+
+test("Retry-After is waited for, and not beyond the time", async () => {
+  const { fetch, asked } = fakeFetch(({ count }) => (count < 3 ? refused(503, "unavailable_error", "unavailable", {}, { "retry-after": "1" }) : success(RECORD)));
+  const began = performance.now();
+  await client(fetch, { timeoutMs: 10_000 }).configs("limits").get("acme");
+  assert.ok(performance.now() - began >= 900);
+  assert.equal(asked.length, 4);
+  const slow = fakeFetch(() => refused(503, "unavailable_error", "unavailable", {}, { "retry-after": "60" }));
+  await assert.rejects(client(slow.fetch).configs("limits").get("acme"), UnavailableError);
+  assert.equal(slow.asked.length, 3);
+});
+
+test("a node that hangs takes its share of the time and no more", async () => {
+  const { fetch, asked } = fakeFetch((request) => (request.url.host === "a:1" ? silence(request) : success(RECORD)));
+  await client(fetch, { attemptTimeoutMs: 100, timeoutMs: 20_000 }).configs("limits").get("acme");
+  assert.deepEqual(asked.map(({ url }) => url.host), ["a:1", "b:1"]);
+});
+
+test("refusals have a class, a code, and the places that are wrong", async () => {
+  const body = { detail: [{ loc: ["body", "data"], msg: "missing", type: "missing" }] };
+  const answers = [refused(422, "validation_error", "data_invalid", { loc: ["data", "a/b", 0] }), refused(401, "unauthorized_error", "unauthorized"), new Response(JSON.stringify(body), { status: 422 })];
+  const { fetch } = fakeFetch(({ count }) => answers[count]);
+  const configs = client(fetch).configs("limits");
+  const invalid = await configs.put("acme", {}).catch((thrown) => thrown);
+  assert.ok(invalid instanceof InvalidError);
+  assert.deepEqual([invalid.code, invalid.paths, invalid.status, invalid.requestId], ["data_invalid", ["/data/a~1b/0"], 422, "r1"]);
+  await assert.rejects(configs.get("acme"), UnauthorizedError);
+  const detail = await configs.put("acme", {}).catch((thrown) => thrown);
+  assert.deepEqual([detail.violations[0].type, detail.paths], ["missing", ["/body/data"]]);
+});
+
+test("an aborted read ends with the reason, an aborted write is unknown once it was sent", async () => {
+  const reason = new Error("no longer needed");
+  const { fetch, asked } = fakeFetch(silence);
+  const configs = client(fetch).configs("limits");
+  for (const [call, expected] of [[(signal) => configs.get("a", { signal }), (error) => error === reason], [(signal) => configs.put("a", {}, { signal }), (error) => error instanceof UnknownOutcomeError && error.cause === reason]]) {
+    const stop = new AbortController();
+    const done = call(stop.signal);
+    setTimeout(() => stop.abort(reason), 30);
+    await assert.rejects(done, expected);
+  }
+  const sent = asked.length;
+  await assert.rejects(configs.put("a", {}, { signal: AbortSignal.abort(reason) }), (error) => error === reason);
+  assert.equal(asked.length, sent, "nothing was sent");
+});
+
+test("what is no answer of Concord is said of a read", async () => {
+  const { fetch } = fakeFetch(() => new Response("<html>", { status: 200 }));
+  await assert.rejects(client(fetch, { timeoutMs: 1500 }).configs("limits").get("a"), ProtocolError);
+});
+
+test("headers, parameters and bodies of all kinds of calls", async () => {
+  const { fetch, asked } = fakeFetch(() => success({ plan: "x" }));
+  const configs = client(fetch, { reason: "every day", key: () => "second" }).configs("a b");
+  const last = () => asked.at(-1);
+  await configs.put("k", { n: 1 }, { ifRevision: 5, reason: "größer" });
+  assert.equal(last().url.pathname, "/api/v1/config_definition/a%20b/config/k");
+  assert.equal(last().headers.get("if-match"), '"5"');
+  assert.equal(last().headers.get("authorization"), "Bearer second");
+  assert.equal(Buffer.from(last().headers.get("x-change-reason"), "latin1").toString("utf8"), "größer");
+  assert.equal(last().body, '{"data":{"n":1}}');
+  await configs.put("k", {}, { ifAbsent: true });
+  assert.equal(last().headers.get("if-none-match"), "*");
+  assert.equal(last().headers.get("x-change-reason"), "every day");
+  await configs.upsert("k", {}, { dryRun: true });
+  assert.equal(last().url.search, "?upsert=true&dry_run=true");
+  assert.equal(last().headers.get("idempotency-key"), null, "a dry run is a read");
+  await configs.patch("k", { a: null });
+  assert.equal(last().headers.get("content-type"), "application/merge-patch+json");
+  await configs.jsonPatch("k", [{ op: "remove", path: "/a" }]);
+  assert.equal(last().headers.get("content-type"), "application/json-patch+json");
+  await configs.delete("k", { ifRevision: "*" });
+  assert.deepEqual([last().method, last().headers.get("if-match")], ["DELETE", "*"]);
+  await configs.rollback("k", 3);
+  assert.deepEqual([last().url.pathname, last().body], ["/api/v1/config_definition/a%20b/config/k/rollback", '{"revision":3}']);
+  await configs.get("k", { consistency: "local", maxStalenessMs: 5, minRevision: 6, fields: ["a.b", "c,d"] });
+  assert.equal(decodeURIComponent(last().url.search), "?consistency=local&max_staleness_ms=5&min_revision=6&fields=a.b,c\\,d");
+  assert.throws(() => configs.put("..", {}), TypeError);
+  await assert.rejects(configs.update("k", (data) => data, { idempotencyKey: "x" }), TypeError);
+});
+
+test("filters say what they mean", async () => {
+  const { fetch, asked } = fakeFetch(() => success({ results: [], meta: { total: 0 } }));
+  const filter = { team: ["a", "b"], tier: { gte: 2, lt: 9 }, limit: 4, tags: { in: ["x,y", "z"], exists: true }, gone: null, config_key: { prefix: "p" } };
+  await client(fetch).configs("limits").list({ filter, sortBy: "tier", sortOrder: "asc", search: "s", pageSize: 3 }).all();
+  assert.equal(
+    decodeURIComponent(asked[0].url.search),
+    '?search=s&sort_by=tier&sort_order=asc&limit=3&$include=revision&team=a&team=b&tier[gte]=2&tier[lt]=9&data.limit=4&tags[in]="x,y",z&tags[exists]=true&gone=null&config_key[prefix]=p',
+  );
+});
+
+test("a list follows the links of its pages, also with another node", async () => {
+  const page = (names, next) => success({ results: names.map((name) => ({ ...RECORD, config_key: name, revision: 3 })), meta: { total: 3 } }, next ? { headers: { link: `<${next}>; rel="next"` } } : {});
+  const { fetch, asked } = fakeFetch(({ count }) => [page(["a", "b"], "/api/v1/config_definition/limits/config/?cursor=x"), lostConnection(), page(["c"], null)][count]);
+  const list = client(fetch).configs("limits").list({ pageSize: 2 });
+  const keys = [];
+  for await (const config of list) keys.push(config.key);
+  assert.deepEqual(keys, ["a", "b", "c"]);
+  assert.equal(asked[2].url.search, "?cursor=x");
+});
+
+test("an update reads, changes and writes until nobody else was faster", async () => {
+  let revision = 1;
+  const { fetch, asked } = fakeFetch(({ method, headers }) => {
+    if (method === "GET") return success({ ...RECORD, data: { n: revision } }, { revision });
+    if (revision < 3) {
+      revision += 1;
+      return refused(412, "precondition_failed", "precondition_failed");
+    }
+    assert.equal(headers.get("if-match"), '"3"');
+    return success({ n: 4 }, { revision: 4 });
+  });
+  const written = await client(fetch).configs("limits").update("acme", (data) => ({ n: data.n + 1 }));
+  assert.equal(written.revision, 4);
+  const puts = asked.filter(({ method }) => method === "PUT");
+  assert.deepEqual(puts.map(({ body }) => body), ['{"data":{"n":2}}', '{"data":{"n":3}}', '{"data":{"n":4}}']);
+  assert.equal(new Set(puts.map(({ headers }) => headers.get("idempotency-key"))).size, 3, "each is another write");
+});
+
+test("wrong options are refused at once", () => {
+  for (const options of [{ urls: [], key: "k" }, { urls: "localhost:8101", key: "k" }, { urls: "http://a" }]) {
+    assert.throws(() => new Concord(options), TypeError);
+  }
+  assert.deepEqual(new Concord({ urls: "http://a:1/, http://b:1", key: "k" }).urls, ["http://a:1", "http://b:1"]);
+});

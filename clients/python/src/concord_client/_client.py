@@ -1,0 +1,72 @@
+"""What both clients are made of, whoever sends."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from typing import Any, Optional, Sequence, Tuple, TypeVar
+
+from ._cache import CacheCore
+from ._connect import Nodes, Settings, arguments_of_environment
+from ._flow import Context
+from ._following import Following
+from ._operations import Operations
+from ._requests import Filters
+
+_CACHE_TIMEOUT_S = 3.0
+C = TypeVar("C", bound="ClientBase")
+
+
+class ClientBase:
+    """The settings of a client and the requests that it can make."""
+
+    _settings: Settings
+    _context: Context
+    _operations: Operations
+
+    def _set_up(
+        self,
+        nodes: Nodes,
+        key: Tuple[Optional[str], Optional[str]],
+        tls: Tuple[Optional[str], Optional[str], Optional[str], Optional[ssl.SSLContext]],
+        timeout: float,
+        attempt_timeout: float,
+        connect_timeout: float,
+    ) -> None:
+        self._settings = Settings.of(nodes, key, tls, connect_timeout)
+        self._context = self._new_context(timeout, attempt_timeout)
+        self._operations = Operations(self._context)
+
+    def _new_context(self, timeout: float, attempt_timeout: float) -> Context:
+        context = Context(self._settings.nodes, timeout, attempt_timeout)
+        # Clients that start together do not all ask the same node.
+        context.preferred = int(context.jitter() * len(context.nodes))
+        return context
+
+    def _core_of(
+        self,
+        definitions: Sequence[str],
+        configs: Sequence[str],
+        filters: Optional[Filters],
+        file: Optional[str],
+        poll_s: int,
+        fresh_s: float,
+    ) -> CacheCore:
+        # Which node a cache asks is its own matter, and it wants to know soon that none answers.
+        context = self._new_context(_CACHE_TIMEOUT_S, _CACHE_TIMEOUT_S)
+        following = Following(context, definitions, configs, filters)
+        return CacheCore(following, definitions, configs, filters, file, poll_s, fresh_s)
+
+    @classmethod
+    def from_env(cls: type[C], **arguments: Any) -> C:
+        """A client by the environment: CONCORD_URL, CONCORD_API_KEY or CONCORD_API_KEY_FILE, CONCORD_CA_FILE,
+        CONCORD_CLIENT_CERT_FILE, CONCORD_CLIENT_KEY_FILE."""
+        return cls(**{**arguments_of_environment(os.environ), **arguments})
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {', '.join(self._settings.nodes)}>"
+
+    @property
+    def revision(self) -> int:
+        """The highest revision that any answer has named: a `min_revision` to read one's own writes for less."""
+        return self._context.revision

@@ -1,0 +1,271 @@
+"""What answers hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Dict, Generic, List, Mapping, Optional, Tuple, Type, TypeVar
+
+from ._flow import Answer
+from ._models import from_data
+
+M = TypeVar("M")
+T = TypeVar("T")
+
+
+def time_of(text: str) -> datetime:
+    # `fromisoformat` knows `Z` from Python 3.11 on.
+    return datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith("Z") else text)
+
+
+@dataclass(frozen=True)
+class Config:
+    """A config as a node answered it."""
+
+    definition: str
+    key: str
+    data: Any
+    revision: Optional[int]
+    """The revision of the config, for `if_match`. None in lists across definitions, which don't have it."""
+    created_at: datetime
+    modified_at: datetime
+    node: Optional[str] = None
+    """The URL of the node that answered."""
+    state_revision: Optional[int] = None
+    """The revision of the state that the answer was made from."""
+    redacted: Tuple[str, ...] = ()
+    """The places of secret values that the key may not see; they are None."""
+
+    def to(self, model: Type[M]) -> M:
+        """The data as an instance of a pydantic model or a dataclass. Raises `ModelError` when they don't fit."""
+        return from_data(model, self.data)
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A definition."""
+
+    key: str
+    indexes: Tuple[str, ...]
+    json_schema: Optional[Dict[str, Any]]
+    created_at: datetime
+    modified_at: datetime
+    revision: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a write of one record has done."""
+
+    revision: Optional[int]
+    """The revision that it made. None in a dry run, and after a deletion, which leaves no record."""
+    state_revision: Optional[int]
+    """A revision at which the write is there: a `min_revision` of later reads."""
+    data: Any = None
+    """The content as it is stored."""
+    created: bool = False
+    dry_run: bool = False
+    node: Optional[str] = None
+    warnings: Tuple[str, ...] = ()
+    """Parts of the request that had no effect."""
+
+
+@dataclass(frozen=True)
+class SchemaChange:
+    """What a new schema breaks, or has broken."""
+
+    breaking_count: int
+    breaking: Tuple[Mapping[str, Any], ...]
+    """The first of the configs that do not fit, with their errors."""
+    dry_run: bool
+    revision: Optional[int]
+
+
+@dataclass(frozen=True)
+class IndexProgress:
+    path: str
+    is_ready: bool
+    done: int
+    of: int
+
+
+@dataclass(frozen=True)
+class Page(Generic[T]):
+    """A page of a list."""
+
+    items: Tuple[T, ...]
+    page: int
+    limit: int
+    total: int
+    """How many there are on all pages."""
+    state_revision: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class Past:
+    """A change in a history."""
+
+    revision: int
+    operation: str
+    """`create`, `update` or `delete`."""
+    at: datetime
+    by: str
+    """The id of the key that made it."""
+    reason: Optional[str]
+    data: Any
+    """The content that it left; of a definition its `indexes` and `json_schema`. None for a deletion."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """What happened to one record."""
+
+    type: str
+    """`config_created`, `config_updated`, `config_deleted`, `config_unmatched` (it has left the filter),
+    `definition_created`, `definition_updated`, `definition_deleted`."""
+    definition: str
+    key: Optional[str] = None
+    """The key of the config; None when it is about the definition."""
+    data: Any = None
+    prev: Any = None
+    """The data before, where the watch asked for it."""
+    created_at: Optional[datetime] = None
+    modified_at: Optional[datetime] = None
+    redacted: Tuple[str, ...] = ()
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True)
+class Event:
+    """All that one revision did. Without changes: everything up to the revision has been handed out."""
+
+    revision: int
+    changes: Tuple[Change, ...]
+    at: Optional[datetime] = None
+    by: Optional[str] = None
+    reason: Optional[str] = None
+    node: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class State:
+    """All that there is at a revision: what a watch with `initial=True` begins with, and begins anew with when the
+    changes after its position are no longer retained. It replaces what was handed out before."""
+
+    revision: int
+    definitions: Tuple[Definition, ...]
+    configs: Tuple[Config, ...]
+    node: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class OperationResult:
+    """What one operation of a batch did."""
+
+    op: str
+    definition: str
+    key: Optional[str]
+    created: bool
+    config: Optional[Config] = None
+    """What a `get` read; None when there was no config."""
+
+
+@dataclass(frozen=True)
+class BatchResult:
+    revision: Optional[int]
+    """None in a dry run."""
+    results: Tuple[OperationResult, ...]
+    succeeded: Optional[bool] = None
+    """Whether all conditions of a transaction held."""
+    dry_run: bool = False
+
+
+@dataclass(frozen=True)
+class ManyConfigs:
+    """Configs of one revision."""
+
+    revision: int
+    found: Mapping[Tuple[str, str], Config]
+    missing: Mapping[Tuple[str, str], str]
+    """Why others are not there: `absent` or `forbidden`."""
+
+
+def config(
+    definition: str, record: Mapping[str, Any], answer: Optional[Answer] = None, revision: Optional[int] = None
+) -> Config:
+    redacted = () if answer is None or revision is None else _places(answer.headers.get("x-concord-redacted", ""))
+    listed = record.get("redacted")
+    return Config(
+        record.get("config_definition_key", definition),
+        record["config_key"],
+        record["data"],
+        record.get("revision", revision),
+        time_of(record["created_at"]),
+        time_of(record["modified_at"]),
+        answer.node if answer else None,
+        answer.number("x-concord-revision") if answer else None,
+        tuple(listed) if isinstance(listed, list) else redacted,
+    )
+
+
+def _places(text: str) -> Tuple[str, ...]:
+    return tuple(place.strip() for place in text.split(",") if place.strip())
+
+
+def definition(record: Mapping[str, Any], revision: Optional[int] = None) -> Definition:
+    return Definition(
+        record["config_definition_key"],
+        tuple(record["indexes"]),
+        record.get("json_schema"),
+        time_of(record["created_at"]),
+        time_of(record["modified_at"]),
+        record.get("revision", revision),
+    )
+
+
+def written(answer: Answer) -> Written:
+    warning = answer.headers.get("warning")
+    return Written(
+        answer.number("etag"),
+        answer.number("x-concord-revision"),
+        answer.data,
+        answer.status == 201,
+        answer.headers.get("x-concord-dry-run") == "true",
+        answer.node,
+        (warning,) if warning else (),
+    )
+
+
+def past(record: Mapping[str, Any]) -> Past:
+    at = time_of(record["at"])
+    return Past(record["revision"], record["operation"], at, record["by"], record["reason"], record["data"])
+
+
+def event(record: Mapping[str, Any], node: Optional[str]) -> Event:
+    changes = tuple(_change(item) for item in record["changes"])
+    return Event(record["revision"], changes, time_of(record["at"]), record["by"], record["reason"], node)
+
+
+def _change(record: Mapping[str, Any]) -> Change:
+    created, modified = record.get("created_at"), record.get("modified_at")
+    return Change(
+        record["type"],
+        record["config_definition_key"],
+        record.get("config_key"),
+        record.get("data"),
+        record.get("prev"),
+        time_of(created) if created else None,
+        time_of(modified) if modified else None,
+        tuple(record.get("redacted") or ()),
+        record,
+    )
+
+
+def batch(answer: Answer) -> BatchResult:
+    results: List[OperationResult] = []
+    for item in answer.data["results"]:
+        name, key, read = item["config_definition_key"], item.get("config_key"), item.get("config")
+        found = config(name, read, answer, read.get("revision")) if read else None
+        results.append(OperationResult(item["op"], name, key, item.get("created", False), found))
+    is_dry = answer.headers.get("x-concord-dry-run") == "true"
+    return BatchResult(answer.data["revision"], tuple(results), answer.data.get("succeeded"), is_dry)

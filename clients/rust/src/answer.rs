@@ -1,0 +1,90 @@
+//! What comes back.
+
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+use serde_json::Value;
+
+use crate::Error;
+
+/// An answer of success.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+    pub(crate) url: String,
+}
+
+impl Answer {
+    /// The status.
+    #[must_use]
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// A header, where it is text.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+
+    /// The revision of the record that the answer is about, for `If-Match`.
+    #[must_use]
+    pub fn revision(&self) -> Option<u64> {
+        self.header("etag")?.trim_matches('"').parse().ok()
+    }
+
+    /// The revision of the state that the answer was made from.
+    #[must_use]
+    pub fn state_revision(&self) -> Option<u64> {
+        self.header("x-concord-revision")?.parse().ok()
+    }
+
+    /// The id of the cluster, in answers about its changes.
+    #[must_use]
+    pub fn cluster(&self) -> Option<&str> {
+        self.header("x-concord-cluster")
+    }
+
+    /// The places of secret values that the key may not see.
+    #[must_use]
+    pub fn redacted(&self) -> Option<&str> {
+        self.header("x-concord-redacted")
+    }
+
+    /// The path of the next page.
+    #[must_use]
+    pub fn next_page(&self) -> Option<String> {
+        let link = self.header("link")?;
+        let (target, rest) = link.strip_prefix('<')?.split_once('>')?;
+        rest.contains("rel=\"next\"").then(|| target.to_owned())
+    }
+
+    /// The bytes of the body.
+    #[must_use]
+    pub fn body(&self) -> &Bytes {
+        &self.body
+    }
+
+    /// The whole body as JSON.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub fn json(&self) -> Result<Value, Error> {
+        serde_json::from_slice(&self.body).map_err(|_| self.stranger())
+    }
+
+    /// The `data` of the answer.
+    ///
+    /// # Errors
+    /// When the answer has none, so that it is not of a node.
+    pub fn data(&self) -> Result<Value, Error> {
+        let mut body = self.json()?;
+        let data = body.as_object_mut().and_then(|body| body.shift_remove("data"));
+        data.ok_or_else(|| self.stranger())
+    }
+
+    fn stranger(&self) -> Error {
+        Error::Protocol(format!("{} is not a node of Concord", self.url))
+    }
+}

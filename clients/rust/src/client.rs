@@ -1,0 +1,491 @@
+//! The nodes, and a request with its attempts.
+//!
+//! **Invariant:** a request that is not a read, and has no idempotency key, is sent again only if the attempt before
+//! certainly came to nothing: its connection was refused.
+
+use std::{
+    collections::BTreeMap,
+    error::Error as _,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use http::StatusCode;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use crate::{Answer, Error, Pages, Refusal, Request, Retry, Tls, Watch};
+
+/// The first pause between two rounds of attempts; it doubles up to [`PAUSE_MAX`].
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(3);
+/// How long the connection to a node may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// After which time of silence a stream is dead: two and a half heartbeats of a watch.
+pub(crate) const SILENCE: Duration = Duration::from_secs(25);
+
+/// How a cluster is reached.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The nodes, as in `http://127.0.0.1:8101`.
+    pub urls: Vec<String>,
+    /// The access key.
+    pub key: String,
+    /// Certificates.
+    pub tls: Tls,
+    /// How long a request may take with all its attempts.
+    pub timeout: Duration,
+    /// Is given the command of curl that sends the same as each request.
+    pub trace: Option<fn(&str)>,
+    /// Why changes are made, for their history.
+    pub reason: Option<String>,
+    /// The id of each request, for logs and the audit log; one of its own for each without.
+    pub request_id: Option<String>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            urls: vec!["http://127.0.0.1:8101".into()],
+            key: String::new(),
+            tls: Tls::default(),
+            timeout: Duration::from_secs(30),
+            trace: None,
+            reason: None,
+            request_id: None,
+        }
+    }
+}
+
+/// A client of the nodes of one cluster. Its copies share connections.
+#[derive(Debug, Clone)]
+pub struct Client(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    http: reqwest::Client,
+    urls: Vec<String>,
+    key: http::HeaderValue,
+    timeout: Duration,
+    trace: Option<fn(&str)>,
+    reason: Option<String>,
+    request_id: Option<String>,
+    /// The node that answered last.
+    preferred: AtomicUsize,
+}
+
+/// How an attempt ended, unless it was answered.
+enum Failed {
+    /// It certainly was not applied.
+    NotSent(String),
+    /// It may have been applied.
+    Unclear(String),
+    Refused(Box<Refusal>, Option<Duration>),
+}
+
+impl Client {
+    /// A client. Nothing is sent yet.
+    ///
+    /// # Errors
+    /// When a URL, the key or a file of TLS can't be used.
+    pub fn new(options: Options) -> Result<Self, Error> {
+        let urls: Vec<String> =
+            options.urls.iter().map(|url| url.trim().trim_end_matches('/').into()).collect();
+        let is_url = |url: &String| url.starts_with("https://") || url.starts_with("http://");
+        if let Some(url) = urls.iter().find(|url| !is_url(url)) {
+            let text = format!("`{url}` is not the URL of a node: expected http[s]://host:port");
+            return Err(Error::Usage(text));
+        }
+        if urls.is_empty() {
+            return Err(Error::Usage("no URL of a node is given".into()));
+        }
+        let mut key = http::HeaderValue::from_str(&options.key)
+            .map_err(|_| Error::Usage("the access key holds characters that no key has".into()))?;
+        key.set_sensitive(true);
+        let is_encrypted = urls.iter().any(|url| url.starts_with("https://"));
+        let http = reqwest::Client::builder()
+            .tls_backend_preconfigured(options.tls.config(is_encrypted).map_err(Error::Usage)?)
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .connect_timeout(CONNECT_TIMEOUT)
+            .build()
+            .map_err(|error| Error::Usage(with_causes(&error)))?;
+        for (text, what) in [(&options.request_id, "request id"), (&options.reason, "reason")] {
+            if text.as_ref().is_some_and(|text| http::HeaderValue::from_bytes(text.as_bytes()).is_err()) {
+                return Err(Error::Usage(format!("the {what} holds characters that no header has")));
+            }
+        }
+        let Options { timeout, trace, reason, request_id, .. } = options;
+        let preferred = AtomicUsize::new(0);
+        Ok(Self(Arc::new(Inner { http, urls, key, timeout, trace, reason, request_id, preferred })))
+    }
+
+    /// The URLs of the nodes.
+    #[must_use]
+    pub fn urls(&self) -> &[String] {
+        &self.0.urls
+    }
+
+    /// How long a request may take with all its attempts.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.0.timeout
+    }
+
+    /// The pages of a list.
+    #[must_use]
+    pub fn pages(&self, first: Request) -> Pages {
+        Pages::new(self.clone(), first)
+    }
+
+    /// The changes that a request of `/api/v1/watch` asks for.
+    #[must_use]
+    pub fn watch(&self, request: Request) -> Watch {
+        Watch::new(self.clone(), request)
+    }
+
+    /// Sends a request, again where that is safe, and returns its answer.
+    ///
+    /// # Errors
+    /// As [`Error`] says.
+    pub async fn send(&self, request: Request) -> Result<Answer, Error> {
+        let (response, url) = self.open(request).await?;
+        let (status, headers) = (response.0, response.1);
+        Ok(Answer { status, headers, body: response.2, url })
+    }
+
+    /// Sends a request and passes the bytes of the answer on as they come.
+    ///
+    /// # Errors
+    /// When no node answers, or `write` fails.
+    pub async fn download(
+        &self,
+        request: Request,
+        mut write: impl FnMut(&[u8]) -> std::io::Result<()>,
+    ) -> Result<(), Error> {
+        let deadline = Instant::now() + request.timeout.unwrap_or(self.0.timeout);
+        let (mut response, url) = self.stream(&request, deadline).await?;
+        let cut = |error: reqwest::Error| Error::Unavailable(format!("{url}: {}", with_causes(&error)));
+        let late = |_| Error::Unavailable(format!("{url}: the time is up"));
+        while let Some(chunk) =
+            tokio::time::timeout_at(deadline, response.chunk()).await.map_err(late)?.map_err(cut)?
+        {
+            write(&chunk).map_err(|error| Error::Usage(format!("the file can't be written: {error}")))?;
+        }
+        Ok(())
+    }
+
+    /// The first answer of success to a read, its body still to come.
+    pub(crate) async fn stream(
+        &self,
+        request: &Request,
+        deadline: Instant,
+    ) -> Result<(reqwest::Response, String), Error> {
+        let mut attempts = Attempts::new(self, request, deadline);
+        loop {
+            let (base, left) = attempts.next().await?;
+            let id = self.request_id();
+            let url = format!("{base}{}", request.target());
+            match self.begin(request, &url, left, (&id, None)).await {
+                Ok(response) if response.status().is_success() => {
+                    attempts.remember();
+                    return Ok((response, url));
+                }
+                Ok(response) => attempts.failed(refused(&url, response, id, (request, deadline)).await)?,
+                Err(failed) => attempts.failed(failed)?,
+            }
+        }
+    }
+
+    async fn open(
+        &self,
+        request: Request,
+    ) -> Result<((StatusCode, http::HeaderMap, bytes::Bytes), String), Error> {
+        let deadline = Instant::now() + request.timeout.unwrap_or(self.0.timeout);
+        let key = self.idempotency_key(&request);
+        let mut attempts = Attempts::new(self, &request, deadline);
+        attempts.has_key = key.is_some();
+        loop {
+            let (base, left) = attempts.next().await?;
+            let id = self.request_id();
+            let url = format!("{base}{}", request.target());
+            let response = match self.begin(&request, &url, left, (&id, key.as_deref())).await {
+                Ok(response) => response,
+                Err(failed) => {
+                    attempts.failed(failed)?;
+                    continue;
+                }
+            };
+            if !response.status().is_success() && response.status() != StatusCode::NOT_MODIFIED {
+                attempts.failed(refused(&url, response, id, (&request, deadline)).await)?;
+                continue;
+            }
+            let (status, headers) = (response.status(), response.headers().clone());
+            let left = deadline.saturating_duration_since(Instant::now());
+            match tokio::time::timeout(left, response.bytes()).await {
+                Ok(Ok(body)) => {
+                    attempts.remember();
+                    return Ok(((status, headers, body), url));
+                }
+                Ok(Err(error)) => {
+                    attempts.failed(Failed::Unclear(format!("{url}: {}", with_causes(&error))))?;
+                }
+                Err(_) => attempts.failed(Failed::Unclear(format!("{url}: the time is up")))?,
+            }
+        }
+    }
+
+    fn request_id(&self) -> String {
+        self.0.request_id.clone().unwrap_or_else(|| Uuid::now_v7().to_string())
+    }
+
+    /// The idempotency key of a write that may be sent again.
+    fn idempotency_key(&self, request: &Request) -> Option<String> {
+        if request.is_read() || request.retry == Retry::OtherNode {
+            return request.idempotency_key.clone();
+        }
+        Some(request.idempotency_key.clone().unwrap_or_else(|| Uuid::now_v7().to_string()))
+    }
+
+    /// Sends a request once and waits for the head of the answer.
+    async fn begin(
+        &self,
+        request: &Request,
+        url: &str,
+        left: Duration,
+        (id, idempotency_key): (&str, Option<&str>),
+    ) -> Result<reqwest::Response, Failed> {
+        let mut built = self.0.http.request(request.method.clone(), url);
+        built = built.header("authorization", self.0.key.clone()).header("x-request-id", id);
+        for (name, value) in &request.headers {
+            built = built.header(*name, value);
+        }
+        if let Some(key) = idempotency_key {
+            built = built.header("idempotency-key", key);
+        }
+        if let Some(reason) = self.0.reason.as_ref().filter(|_| !request.is_read()) {
+            built = built.header("x-change-reason", reason);
+        }
+        if let Some((content_type, body)) = &request.body {
+            built = built.header("content-type", *content_type).body(body.clone());
+        }
+        match tokio::time::timeout(left, built.send()).await {
+            Ok(Ok(response)) => Ok(response),
+            Ok(Err(error)) if error.is_connect() || error.is_builder() => {
+                Err(Failed::NotSent(format!("{} can't be reached: {}", base_of(url), innermost(&error))))
+            }
+            Ok(Err(error)) => Err(Failed::Unclear(format!("{url}: {}", with_causes(&error)))),
+            Err(_) => Err(Failed::Unclear(format!("{url}: no answer in time"))),
+        }
+    }
+}
+
+/// The refusal of a node, with the pause that it asks for.
+async fn refused(
+    url: &str,
+    response: reqwest::Response,
+    id: String,
+    (request, deadline): (&Request, Instant),
+) -> Failed {
+    let status = response.status();
+    let pause = response.headers().get("retry-after").and_then(|value| value.to_str().ok());
+    let pause = pause.and_then(|text| text.parse().ok()).map(Duration::from_secs);
+    let text = match tokio::time::timeout_at(deadline, response.text()).await {
+        Ok(Ok(text)) => text,
+        Ok(Err(error)) => return Failed::Unclear(format!("{url}: {}", with_causes(&error))),
+        Err(_) => return Failed::Unclear(format!("{url}: the time is up")),
+    };
+    let refusal = Box::new(Refusal::new(url, status, id, &text));
+    // A proxy that lost the node knows nothing of the outcome, and may answer 503 in its own words.
+    let is_of_node = refusal.body["errors"].as_array().is_some_and(|errors| !errors.is_empty());
+    let is_unknown = match status.as_u16() {
+        500 | 502 | 504 => true,
+        503 => !request.is_read() && !is_of_node,
+        _ => false,
+    };
+    if is_unknown { Failed::Unclear(refusal.to_string()) } else { Failed::Refused(refusal, pause) }
+}
+
+/// Whether the log has decided a refusal for all copies of a write, and remembers it under their idempotency key. What
+/// is said of the request itself, of a right, or of an index that is being built says nothing of another copy.
+fn is_verdict(refusal: &Refusal, request: &Request) -> bool {
+    const CODES: [&str; 6] = [
+        "config_exists",
+        "config_not_found",
+        "definition_exists",
+        "definition_not_empty",
+        "precondition_failed",
+        "unique_taken",
+    ];
+    let code = refusal.items.first().map_or("", |item| &item.code);
+    let is_computed = request.method == http::Method::PATCH || request.target().starts_with("/api/v1/batch");
+    CODES.contains(&code) || (code == "definition_not_found" && is_computed)
+}
+
+/// The attempts of one request.
+struct Attempts<'a> {
+    inner: &'a Inner,
+    request: &'a Request,
+    deadline: Instant,
+    has_key: bool,
+    /// How many there were.
+    made: usize,
+    first: usize,
+    pause: Duration,
+    asked_pause: Duration,
+    /// How the last attempt at each node ended, by its place.
+    last: BTreeMap<usize, String>,
+    /// Why an attempt may have been applied.
+    unknown: Option<String>,
+}
+
+impl<'a> Attempts<'a> {
+    fn new(client: &'a Client, request: &'a Request, deadline: Instant) -> Self {
+        let inner = &*client.0;
+        let first = inner.preferred.load(Ordering::Relaxed);
+        if let Some(trace) = inner.trace {
+            trace(&request.as_curl(&inner.urls[first % inner.urls.len()]));
+        }
+        Self {
+            inner,
+            request,
+            deadline,
+            has_key: false,
+            made: 0,
+            first,
+            pause: PAUSE_MIN,
+            asked_pause: Duration::ZERO,
+            last: BTreeMap::new(),
+            unknown: None,
+        }
+    }
+
+    /// The node to ask now, and the time for that. Between two rounds over all nodes there is a pause.
+    async fn next(&mut self) -> Result<(&'a str, Duration), Error> {
+        let nodes = self.inner.urls.len();
+        if self.made > 0 && self.made.is_multiple_of(nodes) {
+            if self.request.retry == Retry::OtherNode {
+                return Err(self.given_up());
+            }
+            let jitter = self.pause.mul_f64(0.5 + fastrand::f64() / 2.0);
+            let pause = jitter.max(self.asked_pause);
+            if Instant::now() + pause >= self.deadline {
+                return Err(self.given_up());
+            }
+            tokio::time::sleep(pause).await;
+            self.pause = (self.pause * 2).min(PAUSE_MAX);
+        }
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(self.given_up());
+        }
+        let place = (self.first + self.made) % nodes;
+        self.made += 1;
+        // A node that hangs may not take the time that the others need.
+        let may_go_on = (self.request.is_read() || self.has_key) && nodes > 1;
+        let share = if may_go_on { (left / 2).max(Duration::from_secs(1)).min(left) } else { left };
+        Ok((&self.inner.urls[place], share))
+    }
+
+    fn remember(&self) {
+        let place = self.first + self.made.saturating_sub(1);
+        self.inner.preferred.store(place % self.inner.urls.len(), Ordering::Relaxed);
+    }
+
+    fn given_up(&self) -> Error {
+        match &self.unknown {
+            Some(text) => Error::Unknown(text.clone()),
+            None => Error::Unavailable(self.reasons()),
+        }
+    }
+
+    /// What each node said at last, or why it said nothing.
+    fn reasons(&self) -> String {
+        let reasons: Vec<&str> = self.last.values().map(String::as_str).collect();
+        match (reasons.as_slice(), self.inner.urls.len()) {
+            ([], _) => "the time is up".into(),
+            ([one], 1) => (*one).into(),
+            (all, nodes) if all.len() == nodes => {
+                format!("none of {nodes} nodes could do it: {}", all.join("; "))
+            }
+            (some, nodes) => format!("{} of {nodes} nodes were asked: {}", some.len(), some.join("; ")),
+        }
+    }
+
+    /// Remembers how the last attempt ended.
+    fn note(&mut self, text: String) {
+        let place = (self.first + self.made.saturating_sub(1)) % self.inner.urls.len();
+        self.last.insert(place, text);
+    }
+
+    /// Decides what follows from an attempt: another one, or the end.
+    fn failed(&mut self, failed: Failed) -> Result<(), Error> {
+        let is_read = self.request.is_read();
+        match failed {
+            Failed::NotSent(text) => {
+                self.note(text);
+                Ok(())
+            }
+            Failed::Unclear(text) => {
+                self.note(text.clone());
+                if is_read {
+                    return Ok(());
+                }
+                self.unknown = Some(text);
+                // Without a key another copy would be another write.
+                if self.has_key { Ok(()) } else { Err(self.given_up()) }
+            }
+            Failed::Refused(refusal, pause) => {
+                let status = refusal.status;
+                self.note(refusal.to_string());
+                let is_momentary =
+                    matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS);
+                if is_momentary && self.request.retry == Retry::UntilTimeout {
+                    self.asked_pause = pause.unwrap_or_default();
+                    return Ok(());
+                }
+                // Only a verdict of the log says what became of the copy whose outcome is not known.
+                match &self.unknown {
+                    Some(text) if !is_verdict(&refusal, self.request) => {
+                        Err(Error::Unknown(format!("{text}; then {refusal}")))
+                    }
+                    _ => Err(Error::Refused(refusal)),
+                }
+            }
+        }
+    }
+}
+
+/// The node of a URL.
+fn base_of(url: &str) -> &str {
+    let path = url.find("://").and_then(|scheme| url[scheme + 3..].find('/').map(|at| scheme + 3 + at));
+    path.map_or(url, |path| &url[..path])
+}
+
+/// The innermost cause of an error: that of a connection that was not made says all.
+fn innermost(error: &reqwest::Error) -> String {
+    let (mut text, mut cause) = (error.to_string(), error.source());
+    while let Some(error) = cause {
+        text = error.to_string();
+        cause = error.source();
+    }
+    text
+}
+
+/// An error with its causes, which its own text omits.
+pub(crate) fn with_causes(error: &reqwest::Error) -> String {
+    // The URL stands before it.
+    let mut texts = vec![error.to_string().split(" for url (").next().unwrap_or_default().to_owned()];
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        texts.push(error.to_string());
+        cause = error.source();
+    }
+    texts.dedup();
+    texts.join(": ")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,150 @@
+//! What a client does with each kind of answer, against listeners that answer as they are told.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::TcpListener,
+    sync::{Arc, Mutex},
+};
+
+use http::Method;
+
+use super::*;
+
+/// A listener that gives one answer after the other, each on a connection of its own, and notes the requests. An empty
+/// answer closes the connection without a byte.
+fn listener(answers: &'static [&'static str]) -> (String, Arc<Mutex<Vec<String>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let notes = seen.clone();
+    std::thread::spawn(move || {
+        for answer in answers {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = Vec::new();
+            let mut buffer = [0; 4096];
+            while !request.windows(4).any(|four| four == b"\r\n\r\n") {
+                let count = stream.read(&mut buffer).unwrap();
+                request.extend_from_slice(&buffer[..count]);
+            }
+            notes.lock().unwrap().push(String::from_utf8_lossy(&request).into_owned());
+            let (status, body) = answer.split_once(' ').unwrap_or(("", ""));
+            if !status.is_empty() {
+                let length = body.len();
+                let head =
+                    format!("HTTP/1.1 {status} X\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n");
+                stream.write_all(format!("{head}{body}").as_bytes()).unwrap();
+            }
+        }
+    });
+    (url, seen)
+}
+
+fn client(urls: &[&str]) -> Client {
+    let urls = urls.iter().map(|url| (*url).to_owned()).collect();
+    let timeout = Duration::from_secs(10);
+    Client::new(Options { urls, key: "k".into(), timeout, ..Options::default() }).unwrap()
+}
+
+/// The URL of a port on which nothing listens.
+fn nobody() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    format!("http://{}", listener.local_addr().unwrap())
+}
+
+fn idempotency_key(request: &str) -> Option<&str> {
+    request.lines().find_map(|line| line.strip_prefix("idempotency-key: "))
+}
+
+const NO_LEADER: &str = r#"503 {"errors": [{"msg": "there is no leader"}]}"#;
+const OK: &str = r#"200 {"status":"SUCCESS","message":"","data":{"a":7.0}}"#;
+
+fn write() -> Request {
+    Request::new(Method::PUT, "/x").body("application/json", "{}")
+}
+
+#[tokio::test]
+async fn a_request_goes_to_the_next_node_when_one_is_gone() {
+    let (url, seen) = listener(&[OK, OK]);
+    let client = client(&[&nobody(), &url]);
+    let answer = client.send(Request::get("/a")).await.unwrap();
+    assert_eq!(answer.data().unwrap().to_string(), r#"{"a":7.0}"#);
+    assert!(seen.lock().unwrap()[0].contains("authorization: k\r\n"));
+    // The node that answered is asked first from now on.
+    assert_eq!(client.0.preferred.load(Ordering::Relaxed), 1);
+    client.send(write().retry(Retry::OtherNode)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_write_that_is_sent_again_keeps_its_idempotency_key() {
+    let (url, seen) = listener(&["", NO_LEADER, "503 {}", OK]);
+    client(&[&url]).send(write()).await.unwrap();
+    let seen = seen.lock().unwrap();
+    let keys: Vec<_> = seen.iter().map(|request| idempotency_key(request).unwrap()).collect();
+    assert_eq!(keys.len(), 4);
+    assert!(keys.iter().all(|key| *key == keys[0]), "{keys:?}");
+}
+
+#[tokio::test]
+async fn a_write_without_a_key_is_unknown_after_a_lost_answer() {
+    let (url, seen) = listener(&["", OK]);
+    let error = client(&[&url]).send(write().retry(Retry::OtherNode)).await.unwrap_err();
+    assert!(matches!(error, Error::Unknown(_)), "{error}");
+    assert_eq!(seen.lock().unwrap().len(), 1);
+    let (url, _) = listener(&[r#"504 {"errors":[{"msg":"late"}]}"#]);
+    let error = client(&[&url]).send(write().retry(Retry::OtherNode)).await.unwrap_err();
+    assert!(matches!(error, Error::Unknown(_)), "{error}");
+}
+
+#[tokio::test]
+async fn an_unknown_outcome_is_not_ended_by_a_refusal_that_the_log_did_not_make() {
+    const EXISTS: &str = r#"409 {"errors": [{"code": "config_exists", "msg": "m"}]}"#;
+    const BUILDING: &str = r#"409 {"errors": [{"code": "index_building", "msg": "m"}]}"#;
+    let refusals: [(&'static [&'static str], bool); 7] = [
+        (&["504 {}", "422 {}"], true),
+        (&["504 {}", "401 {}"], true),
+        (&["504 {}", "409 {}"], true),
+        (&["504 {}", EXISTS], false),
+        (&["504 {}", BUILDING], true),
+        (&["503 {}", "422 {}"], true),
+        (&[NO_LEADER, "422 {}"], false),
+    ];
+    for (answers, is_unknown) in refusals {
+        let (url, _) = listener(answers);
+        let error = client(&[&url]).send(write()).await.unwrap_err();
+        assert_eq!(matches!(error, Error::Unknown(_)), is_unknown, "{answers:?}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_cluster_that_can_not_be_reached_is_unavailable() {
+    let error = client(&[&nobody()]).send(write().timeout(Duration::from_millis(300))).await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable(_)), "{error}");
+    let error = client(&[&nobody()]).send(write().retry(Retry::OtherNode)).await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable(_)), "{error}");
+    // Each node is named, with the reason of its own.
+    let (url, _) = listener(&[NO_LEADER; 50]);
+    let gone = nobody();
+    let error = client(&[&gone, &url]).send(write().timeout(Duration::from_millis(300))).await.unwrap_err();
+    let text = error.to_string();
+    assert!(matches!(error, Error::Unavailable(_)), "{text}");
+    assert!(text.starts_with(&format!("none of 2 nodes could do it: {gone} can't be reached: ")), "{text}");
+    assert!(text.contains("there is no leader"), "{text}");
+}
+
+#[tokio::test]
+async fn an_answer_that_is_not_of_a_node_is_told_from_a_refusal() {
+    let (url, _) = listener(&["200 hello"]);
+    let answer = client(&[&url]).send(Request::get("/")).await.unwrap();
+    assert!(matches!(answer.data(), Err(Error::Protocol(_))));
+}
+
+#[test]
+fn only_urls_of_http_are_accepted() {
+    for wrong in ["127.0.0.1:8101", "ftp://a", ""] {
+        let urls = vec![wrong.to_owned()];
+        assert!(
+            matches!(Client::new(Options { urls, ..Options::default() }), Err(Error::Usage(_))),
+            "{wrong}"
+        );
+    }
+}

@@ -1,0 +1,161 @@
+//! Why a request has no answer.
+//!
+//! **Invariant:** [`Error::Unavailable`] and [`Error::Refused`] say that a write was not applied. A write that may have
+//! been applied is [`Error::Unknown`].
+
+use std::fmt;
+
+use http::StatusCode;
+use serde_json::Value;
+
+/// One of the reasons of a refusal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Item {
+    /// The stable code, as in `config_exists`; empty where the node gives none.
+    pub code: String,
+    /// What is wrong.
+    pub msg: String,
+    /// Where in the request it is wrong; empty where the reason is about all of it.
+    pub loc: Vec<Value>,
+}
+
+impl fmt::Display for Item {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.loc.is_empty() {
+            return f.write_str(&self.msg);
+        }
+        for part in &self.loc {
+            match part.as_str() {
+                Some(name) => write!(f, "/{}", name.replace('~', "~0").replace('/', "~1"))?,
+                None => write!(f, "/{part}")?,
+            }
+        }
+        write!(f, ": {}", self.msg)
+    }
+}
+
+/// What a node answered instead of success.
+#[derive(Debug, Clone)]
+pub struct Refusal {
+    /// The status.
+    pub status: StatusCode,
+    /// The reasons; never empty.
+    pub items: Vec<Item>,
+    /// The URL that was asked.
+    pub url: String,
+    /// The id of the request, for the log of the node.
+    pub request_id: String,
+    /// The body of the answer, where it is JSON.
+    pub body: Value,
+}
+
+impl Refusal {
+    pub(crate) fn new(url: &str, status: StatusCode, request_id: String, text: &str) -> Self {
+        let body: Value = serde_json::from_str(text).unwrap_or_default();
+        let listed = body.get("errors").or_else(|| body.get("detail")).and_then(Value::as_array);
+        let mut items: Vec<Item> = listed.into_iter().flatten().filter_map(item).collect();
+        if items.is_empty() {
+            let msg =
+                if text.is_empty() { "no reason was given".into() } else { text.chars().take(500).collect() };
+            items.push(Item { code: String::new(), msg, loc: Vec::new() });
+        }
+        Self { status, items, url: url.into(), request_id, body }
+    }
+
+    /// What a client says itself of nodes that are now those of another cluster, or of one that was restored to an
+    /// earlier state: there is nothing to go on from, as where changes are no longer kept.
+    pub(crate) fn other_cluster(url: &str) -> Self {
+        let msg = "the nodes are of another cluster than before, or of an earlier state of it: begin anew";
+        let item = Item { code: "cluster_changed".into(), msg: msg.into(), loc: Vec::new() };
+        let (status, body) = (StatusCode::GONE, Value::Null);
+        Self { status, items: vec![item], url: url.into(), request_id: String::new(), body }
+    }
+}
+
+fn item(error: &Value) -> Option<Item> {
+    let text = |name| error.get(name).and_then(Value::as_str);
+    let loc = error.get("loc").and_then(Value::as_array).cloned().unwrap_or_default();
+    Some(Item { code: text("code").unwrap_or_default().into(), msg: text("msg")?.into(), loc })
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} answers {}", self.url, self.status)?;
+        for (place, item) in self.items.iter().enumerate() {
+            write!(f, "{} {item}", if place == 0 { ":" } else { ";" })?;
+        }
+        Ok(())
+    }
+}
+
+/// Why a request has no answer.
+#[derive(Debug)]
+pub enum Error {
+    /// The options or the request can't be used; nothing was sent.
+    Usage(String),
+    /// A node refused the request; nothing was changed.
+    Refused(Box<Refusal>),
+    /// No node could serve the request in time; nothing was changed.
+    Unavailable(String),
+    /// A write that may or may not have been applied.
+    Unknown(String),
+    /// The answer is none of a node of Concord.
+    Protocol(String),
+}
+
+impl Error {
+    /// The status of a refusal.
+    #[must_use]
+    pub fn status(&self) -> Option<StatusCode> {
+        match self {
+            Self::Refused(refusal) => Some(refusal.status),
+            Self::Usage(_) | Self::Unavailable(_) | Self::Unknown(_) | Self::Protocol(_) => None,
+        }
+    }
+
+    /// Whether what was asked for does not exist.
+    #[must_use]
+    pub fn is_not_found(&self) -> bool {
+        self.status() == Some(StatusCode::NOT_FOUND)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(refusal) => refusal.fmt(f),
+            Self::Unknown(text) => {
+                write!(f, "the outcome is unknown, the write may have been applied: {text}")
+            }
+            Self::Usage(text) | Self::Unavailable(text) | Self::Protocol(text) => f.write_str(text),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_names_the_place_of_each_reason() {
+        let text = r#"{"status": "FAILURE", "errors": [
+            {"type": "validation_error", "code": "data_invalid", "msg": "bad", "loc": ["members", 0, "a/b"]},
+            {"type": "validation_error", "msg": "worse"}]}"#;
+        let refusal = Refusal::new("http://a:1/x", StatusCode::UNPROCESSABLE_ENTITY, "r".into(), text);
+        assert_eq!(
+            refusal.to_string(),
+            "http://a:1/x answers 422 Unprocessable Entity: /members/0/a~1b: bad; worse"
+        );
+        assert_eq!(refusal.items[0].code, "data_invalid");
+    }
+
+    #[test]
+    fn a_refusal_without_a_known_body_shows_the_body() {
+        let shown = |text| Refusal::new("u", StatusCode::BAD_GATEWAY, String::new(), text).to_string();
+        assert_eq!(shown("a proxy"), "u answers 502 Bad Gateway: a proxy");
+        assert_eq!(shown(r#"{"detail": [{"msg": "no"}]}"#), "u answers 502 Bad Gateway: no");
+        assert_eq!(shown(""), "u answers 502 Bad Gateway: no reason was given");
+    }
+}

@@ -1,0 +1,64 @@
+//! The pages of a list, all of one state.
+//!
+//! **Invariant:** each page is the one that the page before names in `Link`, so nothing is skipped and nothing appears
+//! twice, whatever is written meanwhile.
+
+use serde_json::Value;
+
+use crate::{Client, Error, Request};
+
+/// The pages of a list.
+#[derive(Debug)]
+pub struct Pages {
+    client: Client,
+    next: Option<Request>,
+    total: Option<u64>,
+    revision: Option<u64>,
+}
+
+impl Pages {
+    pub(crate) fn new(client: Client, first: Request) -> Self {
+        Self { client, next: Some(first), total: None, revision: None }
+    }
+
+    /// The records of the next page; `None` after the last one.
+    ///
+    /// # Errors
+    /// When a page can't be read; 410 when the state that the pages are of is no longer held.
+    pub async fn next(&mut self) -> Result<Option<Vec<Value>>, Error> {
+        let Some(request) = self.next.take() else { return Ok(None) };
+        let answer = self.client.send(request).await?;
+        self.next = answer.next_page().map(Request::get);
+        self.revision = self.revision.or(answer.state_revision());
+        let mut data = answer.data()?;
+        self.total = data["meta"]["total"].as_u64().or(self.total);
+        let Value::Array(results) = data["results"].take() else {
+            return Err(Error::Protocol("the answer is no list".into()));
+        };
+        Ok(Some(results))
+    }
+
+    /// How many records all pages have together, once a page was read.
+    #[must_use]
+    pub fn total(&self) -> Option<u64> {
+        self.total
+    }
+
+    /// The revision of the state that the first page is of.
+    #[must_use]
+    pub fn revision(&self) -> Option<u64> {
+        self.revision
+    }
+
+    /// All records of all pages that are left.
+    ///
+    /// # Errors
+    /// When a page can't be read.
+    pub async fn all(mut self) -> Result<Vec<Value>, Error> {
+        let mut all = Vec::new();
+        while let Some(page) = self.next().await? {
+            all.extend(page);
+        }
+        Ok(all)
+    }
+}

@@ -1,0 +1,142 @@
+//! One config: typed, conditional, read-modify-write.
+//!
+//! **Invariants:** an update is stored only over the data that it was made from; where somebody was faster, it is made
+//! anew from what they stored, so no update is lost. A write whose outcome is unknown ends as [`Error::Unknown`], and is
+//! never made a second time on top of itself.
+
+use http::{Method, StatusCode};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+
+use crate::{Answer, Client, Error, Request, segment};
+
+/// How often an update is made anew because somebody else was faster.
+const UPDATES_MAX: usize = 100;
+
+/// The path of a config.
+pub(crate) fn config_path(definition: &str, key: &str) -> String {
+    format!("/api/v1/config_definition/{}/config/{}", segment(definition), segment(key))
+}
+
+/// A value, and what `If-Match` needs to change it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found<T> {
+    /// What the config says.
+    pub value: T,
+    /// The revision of its last change.
+    pub revision: u64,
+}
+
+/// One config of the cluster.
+#[derive(Debug, Clone)]
+pub struct Record {
+    client: Client,
+    definition: String,
+    key: String,
+}
+
+impl Client {
+    /// A config, whether it exists or not. Nothing is sent yet.
+    #[must_use]
+    pub fn config(&self, definition: impl Into<String>, key: impl Into<String>) -> Record {
+        Record { client: self.clone(), definition: definition.into(), key: key.into() }
+    }
+}
+
+impl Record {
+    /// What it says now, by a linearizable read; `None` if it does not exist.
+    ///
+    /// # Errors
+    /// When it can't be read, or the type does not admit it.
+    pub async fn get<T: DeserializeOwned>(&self) -> Result<Option<Found<T>>, Error> {
+        match self.client.send(Request::get(self.path())).await {
+            Ok(answer) => {
+                let value = self.admit(answer.data()?["data"].take())?;
+                Ok(Some(Found { value, revision: revision(&answer)? }))
+            }
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Creates it, and returns its revision; 409 if it exists.
+    ///
+    /// # Errors
+    /// As [`Client::send`].
+    pub async fn create(&self, value: &impl Serialize) -> Result<u64, Error> {
+        let path = format!("/api/v1/config_definition/{}/config/", segment(&self.definition));
+        let body = json!({"config_key": self.key, "data": to_json(value)?});
+        let answer = self.client.send(Request::new(Method::POST, path).json(&body)).await?;
+        revision(&answer)
+    }
+
+    /// Replaces it, whatever it says now, and returns its revision; 404 if it does not exist.
+    ///
+    /// # Errors
+    /// As [`Client::send`].
+    pub async fn replace(&self, value: &impl Serialize) -> Result<u64, Error> {
+        revision(&self.client.send(self.put(value)?).await?)
+    }
+
+    /// Replaces it if it still has this revision, and returns the new one; 412 if it has another.
+    ///
+    /// # Errors
+    /// As [`Client::send`].
+    pub async fn replace_if(&self, known: u64, value: &impl Serialize) -> Result<u64, Error> {
+        revision(&self.client.send(self.put(value)?.if_match(known)).await?)
+    }
+
+    /// Deletes it if it still has this revision; 412 if it has another.
+    ///
+    /// # Errors
+    /// As [`Client::send`].
+    pub async fn delete_if(&self, known: u64) -> Result<(), Error> {
+        self.client.send(Request::new(Method::DELETE, self.path()).if_match(known)).await.map(drop)
+    }
+
+    /// Changes it from what it says now, again where somebody else was faster, and returns what was stored.
+    ///
+    /// # Errors
+    /// As [`Client::send`]; 404 if it does not exist.
+    pub async fn update<T>(&self, mut change: impl FnMut(&mut T)) -> Result<Found<T>, Error>
+    where
+        T: Serialize + DeserializeOwned,
+    {
+        let mut refused = None;
+        for _ in 0..UPDATES_MAX {
+            let answer = self.client.send(Request::get(self.path())).await?;
+            let mut value: T = self.admit(answer.data()?["data"].take())?;
+            change(&mut value);
+            match self.replace_if(revision(&answer)?, &value).await {
+                Ok(revision) => return Ok(Found { value, revision }),
+                Err(error) if error.status() == Some(StatusCode::PRECONDITION_FAILED) => {
+                    refused = Some(error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(refused.unwrap_or_else(|| Error::Unavailable("others always were faster".into())))
+    }
+
+    fn path(&self) -> String {
+        config_path(&self.definition, &self.key)
+    }
+
+    fn put(&self, value: &impl Serialize) -> Result<Request, Error> {
+        Ok(Request::new(Method::PUT, self.path()).json(&json!({"data": to_json(value)?})))
+    }
+
+    fn admit<T: DeserializeOwned>(&self, data: Value) -> Result<T, Error> {
+        let not_admitted = |error| Error::Protocol(format!("{}/{}: {error}", self.definition, self.key));
+        serde_json::from_value(data).map_err(not_admitted)
+    }
+}
+
+fn to_json(value: &impl Serialize) -> Result<Value, Error> {
+    serde_json::to_value(value).map_err(|error| Error::Usage(format!("the value is no JSON: {error}")))
+}
+
+fn revision(answer: &Answer) -> Result<u64, Error> {
+    let missing = || Error::Protocol("the answer has no entity tag".into());
+    answer.revision().ok_or_else(missing)
+}

@@ -1,0 +1,288 @@
+//! One file that is kept: rendered, written, and its command run.
+//!
+//! That a command is due is noted in the data directory before the file is written, and the note goes when the command
+//! has succeeded. So an agent that ends in between runs it at its next start, and one that finds the file as it should
+//! be runs nothing.
+//!
+//! **Invariants:** an error leaves the file as it was. The last-known-good file is at least as new as every file that is
+//! written, so that a start without the cluster never takes one back.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use concord_client::{Cache, Config};
+use serde_json::{Map, Value};
+use sha2::{Digest as _, Sha256};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::{
+    Agent, command,
+    settings::{Content, FileSettings, WhenAbsent},
+};
+
+/// The first pause before a command that failed is run again; it doubles up to [`PAUSE_MAX`].
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+/// How many pauses of quiet a file whose configs change all the time waits at most.
+const DEBOUNCES_MAX: u32 = 10;
+
+/// What a look at a file came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Looked {
+    Same,
+    Changed,
+}
+
+/// A file, and how it is doing.
+#[derive(Debug)]
+pub(super) struct Upkeep<'a> {
+    agent: &'a Agent,
+    file: &'a FileSettings,
+    /// The note that its command is due.
+    due: PathBuf,
+    /// What the file was rendered from last.
+    seen: Option<(u64, u64)>,
+    /// How often its command has failed since it last succeeded or was given up.
+    failures: u32,
+    retry_at: Option<Instant>,
+}
+
+impl<'a> Upkeep<'a> {
+    pub(super) fn new(agent: &'a Agent, file: &'a FileSettings) -> Self {
+        let name = Sha256::digest(file.path.as_os_str().as_encoded_bytes());
+        let name: String = name.iter().map(|byte| format!("{byte:02x}")).collect();
+        let due = agent.settings.data_dir.join("due").join(name);
+        Self { agent, file, due, seen: None, failures: 0, retry_at: None }
+    }
+
+    /// Keeps the file until the agent stops.
+    pub(super) async fn follow(mut self) {
+        let mut changes = self.agent.cache.subscribe();
+        while !self.agent.stopping.is_cancelled() {
+            if let Err(error) = self.look().await {
+                tracing::error!(file = %self.file.path.display(), "the file stays as it was: {error}");
+            }
+            let wake = self.attend().await;
+            tokio::select! {
+                () = self.agent.stopping.cancelled() => {}
+                () = sleep(wake) => {}
+                _ = changes.next() => self.debounce(&mut changes).await,
+            }
+        }
+    }
+
+    /// Runs the command if it is due, and not in a pause after a failure. Returns when to look again.
+    async fn attend(&mut self) -> Duration {
+        let now = Instant::now();
+        if let Some(at) = self.retry_at.filter(|at| *at > now) {
+            return at - now;
+        }
+        if !self.due.exists() {
+            return PAUSE_MAX;
+        }
+        self.retry_at = None;
+        if self.run().await.is_ok() {
+            self.failures = 0;
+        } else if self.failures >= self.file.retries {
+            tracing::error!(file = %self.file.path.display(), "the command is given up until the next change");
+            self.failures = 0;
+            self.settle();
+        } else {
+            let pause = (PAUSE_MIN * 2_u32.saturating_pow(self.failures.min(10))).min(PAUSE_MAX);
+            self.failures += 1;
+            self.retry_at = Some(Instant::now() + pause);
+            return pause;
+        }
+        PAUSE_MAX
+    }
+
+    /// Writes the file once and runs its command if it changed.
+    pub(super) async fn once(mut self) -> Result<(), String> {
+        self.look().await?;
+        if self.due.exists() { self.run().await } else { Ok(()) }
+    }
+
+    /// Waits until the configs have not changed for a while. Confirmations that nothing has changed don't count.
+    async fn debounce(&self, changes: &mut concord_client::Changes) {
+        let end = Instant::now() + self.file.debounce * DEBOUNCES_MAX;
+        let mut before = self.version();
+        if self.seen.is_none() || self.seen == Some(before) {
+            return;
+        }
+        let mut quiet = Instant::now() + self.file.debounce;
+        while Instant::now() < quiet.min(end) && !self.agent.stopping.is_cancelled() {
+            let left = quiet.min(end).saturating_duration_since(Instant::now());
+            // Either way the configs are looked at.
+            let _ = timeout(left, changes.next()).await;
+            let now = self.version();
+            if now != before {
+                (before, quiet) = (now, Instant::now() + self.file.debounce);
+            }
+        }
+    }
+
+    fn version(&self) -> (u64, u64) {
+        let status = self.agent.cache.status();
+        (status.changes, status.listings)
+    }
+
+    /// Renders the file if the configs have changed since the last time, and writes it if its bytes are others.
+    async fn look(&mut self) -> Result<(), String> {
+        let version = self.version();
+        if self.seen == Some(version) {
+            return Ok(());
+        }
+        // No node has answered, and there was no file.
+        let Ok((configs, _)) = self.agent.cache.all() else { return Ok(()) };
+        // What can't be rendered is told once, and tried again when the configs have changed; what can't be written is
+        // tried again.
+        self.seen = Some(version);
+        let looked = match self.render(&configs) {
+            Ok(text) => {
+                let written = match text {
+                    Some(text) => self.write(text).await,
+                    None => self.absent().await,
+                };
+                if written.is_err() {
+                    self.seen = None;
+                }
+                written
+            }
+            Err(error) => Err(error),
+        };
+        self.agent.metrics.rendered(&self.file.path, looked.is_ok());
+        if looked? == Looked::Changed {
+            tracing::info!(file = %self.file.path.display(), "written");
+            self.agent.metrics.written(&self.file.path);
+        }
+        Ok(())
+    }
+
+    /// The text of the file; `None` when its config does not exist.
+    fn render(&self, configs: &[std::sync::Arc<Config>]) -> Result<Option<String>, String> {
+        match &self.file.content {
+            Content::Config(definition, key, format) => {
+                let found = configs.iter().find(|one| one.definition == *definition && one.key == *key);
+                found.map(|config| format.write(&config.data)).transpose()
+            }
+            Content::Definition(definition, format) => {
+                let of = configs.iter().filter(|one| one.definition == *definition);
+                let data: Map<String, Value> = of.map(|one| (one.key.clone(), one.data.clone())).collect();
+                format.write(&data.into()).map(Some)
+            }
+            Content::Template(template) => {
+                let mut all: Map<String, Value> = Map::new();
+                for config in configs {
+                    let of = all.entry(&config.definition).or_insert_with(|| Map::new().into());
+                    of[&config.key] = config.data.clone();
+                }
+                template.render(&all.into()).map(Some)
+            }
+        }
+    }
+
+    async fn write(&self, text: String) -> Result<Looked, String> {
+        let target = self.file.target.clone();
+        let bytes = text.into_bytes();
+        let (target, bytes, has) = blocking(move || {
+            let has = target.has(&bytes)?;
+            Ok((target, bytes, has))
+        })
+        .await?;
+        if has {
+            blocking(move || target.mend()).await?;
+            return Ok(Looked::Same);
+        }
+        let work = move || {
+            let done = target.write(&bytes);
+            // It may have failed behind the change.
+            let is_changed = done.is_ok() || target.has(&bytes).unwrap_or(true);
+            Ok((done, is_changed))
+        };
+        self.change(work).await
+    }
+
+    /// Changes the file. The command is not due for one that stays as it was.
+    async fn change(
+        &self,
+        work: impl FnOnce() -> Result<(Result<(), String>, bool), String> + Send + 'static,
+    ) -> Result<Looked, String> {
+        let was_due = self.due.exists();
+        self.prepare().await?;
+        let (done, is_changed) = blocking(work).await?;
+        if !is_changed && !was_due && self.due.exists() {
+            self.settle();
+        }
+        done.map(|()| Looked::Changed)
+    }
+
+    async fn absent(&self) -> Result<Looked, String> {
+        let exists = self.file.path.exists();
+        if self.file.when_absent == WhenAbsent::Keep {
+            let kept = if exists { "; the file stays as it was" } else { "" };
+            tracing::warn!(file = %self.file.path.display(), "its config does not exist{kept}");
+            return Ok(Looked::Same);
+        }
+        if !exists {
+            return Ok(Looked::Same);
+        }
+        let (target, path) = (self.file.target.clone(), self.file.path.clone());
+        let work = move || {
+            let done = target.remove().map(drop);
+            Ok((done, !path.exists()))
+        };
+        self.change(work).await
+    }
+
+    /// What must be durable before the file changes: the configs that it is made from, and that its command is due.
+    async fn prepare(&self) -> Result<(), String> {
+        let cache: &Cache = &self.agent.cache;
+        cache.save().await.map_err(|error| format!("the last-known-good file can't be written: {error}"))?;
+        if self.file.command.is_empty() {
+            return Ok(());
+        }
+        let (due, path) = (self.due.clone(), self.file.path.clone());
+        blocking(move || note(&due, &path)).await
+    }
+
+    /// Runs the command. The note that it is due goes when it has succeeded.
+    async fn run(&self) -> Result<(), String> {
+        let begin = Instant::now();
+        let done =
+            command::run(&self.file.command, &self.file.path, self.file.timeout, &self.agent.stopping).await;
+        let (file, duration_ms) = (self.file.path.display(), begin.elapsed().as_millis());
+        self.agent.metrics.ran(&self.file.path, done.is_ok());
+        match &done {
+            Ok(()) => {
+                tracing::info!(%file, duration_ms, "its command succeeded");
+                self.settle();
+            }
+            Err(error) => tracing::error!(%file, duration_ms, "its command failed: {error}"),
+        }
+        done
+    }
+
+    fn settle(&self) {
+        if let Err(error) = fs::remove_file(&self.due) {
+            tracing::warn!(file = %self.file.path.display(), "the note of its command stays: {error}");
+        }
+    }
+}
+
+fn note(due: &Path, path: &Path) -> Result<(), String> {
+    let folder = due.parent().unwrap_or(Path::new("."));
+    let written =
+        fs::create_dir_all(folder).and_then(|()| fs::write(due, path.as_os_str().as_encoded_bytes()));
+    written
+        .and_then(|()| fs::File::open(folder)?.sync_all())
+        .map_err(|error| format!("{}: {error}", due.display()))
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, String> + Send + 'static,
+) -> Result<T, String> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| error.to_string())?
+}

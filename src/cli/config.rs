@@ -1,0 +1,72 @@
+//! `concord config`: the commands on configs.
+
+use clap::{Args, Subcommand};
+
+use super::{
+    apply::{self, ApplyArgs},
+    config_read::{self, GetArgs, HistoryArgs},
+    config_write::{self, CreateArgs, DeleteArgs, PatchArgs, PutArgs, RollbackArgs, ValidateArgs},
+    connection::{Failure, NodeArgs, TryArgs},
+    edit::{self, EditArgs},
+    follow::{self, WatchArgs},
+    history_diff::{self, ConfigDiffArgs},
+};
+
+/// A cluster and one of its configs.
+#[derive(Debug, Args)]
+pub(super) struct Target {
+    #[command(flatten)]
+    pub(super) node: NodeArgs,
+    #[command(flatten)]
+    pub(super) tries: TryArgs,
+    /// The key of the definition
+    pub(super) definition: String,
+    /// The key of the config
+    pub(super) key: String,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum ConfigCommand {
+    /// Show configs
+    Get(GetArgs),
+    /// Create a config
+    Create(CreateArgs),
+    /// Create or change definitions and configs, as files have them
+    Apply(ApplyArgs),
+    /// Compare a config at two revisions, or files with the cluster; the exit code is 1 when they differ
+    Diff(ConfigDiffArgs),
+    /// Change a config in an editor
+    Edit(EditArgs),
+    /// Replace the data of a config
+    Put(PutArgs),
+    /// Change a part of a config
+    Patch(PatchArgs),
+    /// Delete a config
+    Delete(DeleteArgs),
+    /// Show the changes of a config, newest first
+    History(HistoryArgs),
+    /// Bring back what a config was at a revision, as a new change
+    Rollback(RollbackArgs),
+    /// Check data without storing them; the exit code is 5 when they are invalid
+    Validate(ValidateArgs),
+    /// Show changes as they happen
+    Watch(WatchArgs),
+}
+
+/// Runs a command.
+pub(super) fn run(command: ConfigCommand) -> Result<(), Failure> {
+    match command {
+        ConfigCommand::Get(args) => config_read::get(&args),
+        ConfigCommand::Create(args) => config_write::create(&args),
+        ConfigCommand::Apply(args) => apply::apply(&args),
+        ConfigCommand::Diff(args) => history_diff::run(args),
+        ConfigCommand::Edit(args) => edit::run(&args),
+        ConfigCommand::Put(args) => config_write::put(&args),
+        ConfigCommand::Patch(args) => config_write::patch(&args),
+        ConfigCommand::Delete(args) => config_write::delete(&args),
+        ConfigCommand::History(args) => config_read::history(&args),
+        ConfigCommand::Rollback(args) => config_write::rollback(&args),
+        ConfigCommand::Validate(args) => config_write::validate(&args),
+        ConfigCommand::Watch(args) => follow::run(&args),
+    }
+}

@@ -1,0 +1,320 @@
+//! `concord config get` and `history`.
+
+use clap::Args;
+use concord_client::{Client, Request};
+use serde_json::{Value, json};
+
+use super::{
+    config::Target,
+    connection::{Failure, FreshnessArgs, NodeArgs, TryArgs, with_cluster},
+    current::{config_path, definition_path},
+    output::{Columns, Format, Table, cell, print_columns, print_value},
+};
+
+/// The most indexed fields that are columns of a table.
+const FIELDS_MAX: usize = 6;
+
+#[derive(Debug, Args)]
+pub(super) struct GetArgs {
+    #[command(flatten)]
+    node: NodeArgs,
+    #[command(flatten)]
+    tries: TryArgs,
+    /// The key of the definition; the beginning of keys and `*` lists the configs of all definitions whose keys begin so
+    definition: String,
+    /// The key of one config; without it all are listed
+    key: Option<String>,
+    /// As it was at this revision
+    #[arg(long, value_name = "REVISION")]
+    revision: Option<u64>,
+    /// Only configs for which this holds, as in `plan=pro`, `quota.requests[gte]=500` or `labels.team=search`; repeat
+    /// for more
+    #[arg(long = "filter", value_name = "FILTER", conflicts_with = "key")]
+    filters: Vec<String>,
+    /// Only configs whose key contains this text
+    #[arg(long, value_name = "TEXT", conflicts_with = "key")]
+    search: Option<String>,
+    /// The order: `config_key`, `created_at`, `modified_at` or an indexed path
+    #[arg(long, default_value = "config_key", value_name = "PATH", conflicts_with = "key")]
+    sort_by: String,
+    /// From the greatest to the least
+    #[arg(long, conflicts_with = "key")]
+    descending: bool,
+    /// At most so many
+    #[arg(long, value_name = "N", conflicts_with = "key")]
+    limit: Option<usize>,
+    #[command(flatten)]
+    freshness: FreshnessArgs,
+    /// The same as `--consistency local`
+    #[arg(long, conflicts_with = "consistency")]
+    local: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct HistoryArgs {
+    #[command(flatten)]
+    target: Target,
+    #[command(flatten)]
+    freshness: FreshnessArgs,
+    /// At most so many changes
+    #[arg(long, default_value_t = 20, value_name = "N")]
+    limit: usize,
+}
+
+/// The two sides of a filter: its path with the operator, and its value.
+pub(super) fn pair(filter: &str) -> Result<(&str, &str), Failure> {
+    let wrong = || {
+        let text = format!("`{filter}` is no filter: expected PATH=VALUE or PATH[OPERATOR]=VALUE");
+        Failure::Usage(text)
+    };
+    filter.split_once('=').filter(|(path, _)| !path.is_empty()).ok_or_else(wrong)
+}
+
+/// Runs `config get`.
+pub(super) fn get(args: &GetArgs) -> Result<(), Failure> {
+    let format = args.node.format.or_table();
+    with_cluster(&args.node, &args.tries, async |client| {
+        if args.definition.contains('*') {
+            return across(&client, args, &format).await;
+        }
+        let indexes = if format.is_table() { args.indexes(&client).await? } else { Indexes::default() };
+        match &args.key {
+            Some(key) => one(&client, args, key, (&format, &indexes.columns)).await,
+            None => list(&client, args, (&format, &indexes)).await,
+        }
+    })
+}
+
+/// What a definition indexes.
+#[derive(Debug, Default)]
+struct Indexes {
+    /// The fields that are columns of a table.
+    columns: Vec<String>,
+    /// Whether a parameter of the list has the name of an indexed path.
+    has_revision: bool,
+}
+
+impl GetArgs {
+    fn read(&self, path: String) -> Request {
+        let request = self.freshness.on(Request::get(path));
+        if self.local { FreshnessArgs::local().on(request) } else { request }
+    }
+
+    async fn indexes(&self, client: &Client) -> Result<Indexes, Failure> {
+        let definition = client.send(self.read(definition_path(&self.definition))).await?.data()?;
+        let indexes: Vec<String> = definition["indexes"].as_array().into_iter().flatten().map(cell).collect();
+        let has_revision = indexes.iter().any(|path| path == "revision");
+        Ok(Indexes { columns: indexes.into_iter().take(FIELDS_MAX).collect(), has_revision })
+    }
+
+    /// The first page of a list.
+    fn first(&self, path: String) -> Result<Request, Failure> {
+        let order = if self.descending { "desc" } else { "asc" };
+        let mut first = self
+            .read(path)
+            .query("limit", self.limit.unwrap_or(1000).clamp(1, 1000))
+            .query("sort_by", &self.sort_by)
+            .query("sort_order", order);
+        for filter in &self.filters {
+            let (path, value) = pair(filter)?;
+            first = first.query(path, value);
+        }
+        if let Some(search) = &self.search {
+            first = first.query("search", search);
+        }
+        Ok(first)
+    }
+
+    /// All records of a list, or as many as are asked for, as data that can be printed.
+    async fn records(&self, client: &Client, first: Request) -> Result<Value, Failure> {
+        let (mut pages, mut results) = (client.pages(first), Vec::new());
+        let most = self.limit.unwrap_or(usize::MAX);
+        while results.len() < most
+            && let Some(page) = pages.next().await?
+        {
+            results.extend(page);
+        }
+        results.truncate(most);
+        Ok(json!({ "results": results, "meta": { "total": pages.total() } }))
+    }
+}
+
+async fn one(
+    client: &Client,
+    args: &GetArgs,
+    key: &str,
+    (format, fields): (&Format, &[String]),
+) -> Result<(), Failure> {
+    let mut request = args.read(config_path(&args.definition, key));
+    if let Some(revision) = args.revision {
+        request = request.query("revision", revision);
+    }
+    let answer = client.send(request).await?;
+    let data = answer.data()?;
+    let table = Table::new("config_key", &["KEY", "REVISION", "MODIFIED"], &["CREATED", "DATA"]);
+    let mut table = table.with_columns(1, fields);
+    let revision = args.revision.or(answer.revision()).map(|revision| revision.to_string());
+    table.row(&row(&data, fields, revision));
+    print_value(format, &data, &table)
+}
+
+async fn list(
+    client: &Client,
+    args: &GetArgs,
+    (format, indexes): (&Format, &Indexes),
+) -> Result<(), Failure> {
+    let mut first = args.first(format!("{}/config/", definition_path(&args.definition)))?;
+    if let Some(revision) = args.revision {
+        // Where a field has this name it is a filter.
+        first = first.query(if indexes.has_revision { "$revision" } else { "revision" }, revision);
+    }
+    let data = args.records(client, first).await?;
+    let fields = &indexes.columns;
+    let table = Table::new("config_key", &["KEY", "MODIFIED"], &["CREATED", "DATA"]);
+    let mut table = table.with_columns(1, fields);
+    for config in data["results"].as_array().into_iter().flatten() {
+        table.row(&row(config, fields, None));
+    }
+    print_value(format, &data, &table)
+}
+
+/// The configs of several definitions.
+async fn across(client: &Client, args: &GetArgs, format: &Format) -> Result<(), Failure> {
+    const COLUMNS: Columns = Columns {
+        name: "config_key",
+        narrow: &[
+            ("DEFINITION", "/config_definition_key"),
+            ("KEY", "/config_key"),
+            ("MODIFIED", "/modified_at"),
+        ],
+        wide: &[("CREATED", "/created_at"), ("DATA", "/data")],
+    };
+    if args.key.is_some() || args.revision.is_some() {
+        let text = "the configs of several definitions can't be read with a key nor at a revision";
+        return Err(Failure::Usage(text.into()));
+    }
+    let first = args.first("/api/v1/config".into())?.query("definition", &args.definition);
+    print_columns(format, &args.records(client, first).await?, &COLUMNS)
+}
+
+/// The cells of a config.
+fn row(config: &Value, fields: &[String], revision: Option<String>) -> Vec<String> {
+    let mut cells = vec![cell(&config["config_key"])];
+    cells.extend(fields.iter().map(|path| at(&config["data"], path)));
+    cells.extend(revision);
+    cells.extend(["modified_at", "created_at", "data"].map(|name| cell(&config[name])));
+    cells
+}
+
+/// The value at an indexed path; of a path with `*` or `[]` all values that it selects, with commas between them.
+fn at(data: &Value, path: &str) -> String {
+    let mut found = vec![data];
+    for name in segments(path) {
+        let (name, is_list) = match name.strip_suffix("[]") {
+            Some(name) => (name.to_owned(), true),
+            None => (name, false),
+        };
+        found = found.into_iter().flat_map(|value| inside(value, &name)).collect();
+        if is_list {
+            found = found.into_iter().filter_map(Value::as_array).flatten().collect();
+        }
+    }
+    found.into_iter().map(cell).collect::<Vec<_>>().join(",")
+}
+
+/// The members of a value with this name, or all of them.
+fn inside<'a>(value: &'a Value, name: &str) -> Vec<&'a Value> {
+    match value.as_object() {
+        Some(object) if name == "*" => object.values().collect(),
+        Some(object) => object.get(&name.replace("\\*", "*").replace("\\[", "[")).into_iter().collect(),
+        None => Vec::new(),
+    }
+}
+
+/// The names of a path. A dot and a backslash in a name stand behind a backslash; so do `*` and `[`, which stay so here.
+fn segments(path: &str) -> Vec<String> {
+    let (mut segments, mut last) = (Vec::new(), String::new());
+    let mut characters = path.chars();
+    while let Some(character) = characters.next() {
+        match (character, character == '\\') {
+            ('.', _) => segments.push(std::mem::take(&mut last)),
+            (_, true) => match characters.next() {
+                Some(marked @ ('*' | '[')) => last.extend(['\\', marked]),
+                Some(other) => last.push(other),
+                None => last.push('\\'),
+            },
+            (other, false) => last.push(other),
+        }
+    }
+    segments.push(last);
+    segments
+}
+
+/// Runs `config history`.
+pub(super) fn history(args: &HistoryArgs) -> Result<(), Failure> {
+    let Target { node, tries, definition, key } = &args.target;
+    with_cluster(node, tries, async |client| {
+        let first = args.freshness.on(history_of(&config_path(definition, key), args.limit));
+        print_history(&client, first, args.limit, &node.format.or_table()).await
+    })
+}
+
+/// Asks for the changes of the record at a path.
+pub(super) fn history_of(path: &str, limit: usize) -> Request {
+    Request::get(format!("{path}/history")).query("limit", limit.clamp(1, 1000))
+}
+
+/// Prints the changes of a record, newest first.
+pub(super) async fn print_history(
+    client: &Client,
+    first: Request,
+    limit: usize,
+    format: &Format,
+) -> Result<(), Failure> {
+    const COLUMNS: Columns = Columns {
+        name: "revision",
+        narrow: &[
+            ("REVISION", "/revision"),
+            ("OPERATION", "/operation"),
+            ("AT", "/at"),
+            ("BY", "/by"),
+            ("REASON", "/reason"),
+        ],
+        wide: &[("DATA", "/data")],
+    };
+    let (mut pages, mut results) = (client.pages(first), Vec::new());
+    while results.len() < limit
+        && let Some(page) = pages.next().await?
+    {
+        results.extend(page);
+    }
+    results.truncate(limit);
+    print_columns(format, &json!({ "results": results }), &COLUMNS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_leads_to_a_cell() {
+        let data = json!({"a": {"b.c": 7}, "d": [1], "e": null});
+        let cells = ["a.b\\.c", "a", "d", "e", "x.y"].map(|path| at(&data, path));
+        assert_eq!(cells, ["7", r#"{"b.c":7}"#, "[1]", "", ""]);
+    }
+
+    #[test]
+    fn a_pattern_leads_to_all_that_it_selects() {
+        let data =
+            json!({"labels": {"team": "pay", "a.b": 1}, "items": [{"n": "x"}, {"n": "y"}, 7], "*": "star"});
+        let cells = ["labels.*", "items[].n", "items[]", "labels[].x", "\\*", "labels.a\\.b"];
+        let cells = cells.map(|path| at(&data, path));
+        assert_eq!(cells, ["pay,1", "x,y", r#"{"n":"x"},{"n":"y"},7"#, "", "star", "1"]);
+    }
+
+    #[test]
+    fn a_filter_has_a_path_and_a_value() {
+        assert_eq!(pair("a[gte]=b=c").unwrap(), ("a[gte]", "b=c"));
+        assert!(pair("a").is_err() && pair("=a").is_err());
+    }
+}

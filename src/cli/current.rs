@@ -1,0 +1,246 @@
+//! What the cluster has, as the plan of an apply and an export need it: records with their revisions.
+//!
+//! Configs come from the state that a watch begins with, because it has the revision of each and is of one state. A few
+//! configs are read one by one.
+//!
+//! **Invariant:** a place that the key may not see holds the marker that keeps its value (`{"$concord-keep": true}`),
+//! never `null`: a file that is written back changes no secret.
+
+use std::collections::BTreeMap;
+
+use concord_client::{Client, Error, EventKind, Request, segment};
+use serde_json::{Value, json};
+
+use super::{connection::Failure, manifest::Definition};
+
+/// Most definitions that one watch names.
+const DEFINITIONS_OF_A_WATCH: usize = 64;
+/// How often a definition is read again that is changed while it is read.
+const ATTEMPTS: usize = 10;
+
+/// A record, and the revision of its last change.
+#[derive(Debug, Clone)]
+pub(super) struct Versioned<T> {
+    pub(super) revision: u64,
+    pub(super) value: T,
+}
+
+/// The path of a definition.
+pub(super) fn definition_path(definition: &str) -> String {
+    format!("/api/v1/config_definition/{}", segment(definition))
+}
+
+/// The path of a config.
+pub(super) fn config_path(definition: &str, key: &str) -> String {
+    format!("{}/config/{}", definition_path(definition), segment(key))
+}
+
+/// A definition with its parts, all of one revision; `None` when there is none.
+pub(super) async fn definition(client: &Client, key: &str) -> Result<Option<Versioned<Definition>>, Failure> {
+    let path = definition_path(key);
+    for _ in 0..ATTEMPTS {
+        let found = match client.send(Request::get(&path)).await {
+            Err(error) if error.is_not_found() => return Ok(None),
+            found => found?,
+        };
+        let parts = async |part: &str| client.send(Request::get(format!("{path}/{part}"))).await;
+        let (schema, unique) = match (parts("schema").await, parts("unique").await) {
+            (Ok(schema), Ok(unique)) => (schema, unique),
+            // It was deleted meanwhile.
+            (Err(error), _) | (_, Err(error)) if error.is_not_found() => continue,
+            (Err(error), _) | (_, Err(error)) => return Err(error.into()),
+        };
+        let Some(revision) = found.revision() else {
+            return Err(Error::Protocol(format!("{path} has no revision")).into());
+        };
+        if schema.revision() != Some(revision) || unique.revision() != Some(revision) {
+            continue;
+        }
+        let (found, mut schema, unique) = (found.data()?, schema.data()?, unique.data()?);
+        let value = Definition {
+            indexes: texts(&found["indexes"]),
+            unique: texts(&unique["paths"]),
+            format_assertion: schema["format_assertion"].as_bool(),
+            schema: Some(schema["json_schema"].take()).filter(|schema| !schema.is_null()),
+        };
+        return Ok(Some(Versioned { revision, value }));
+    }
+    Err(Failure::Failed(format!("definition {key} is being changed again and again: try again later")))
+}
+
+/// The texts of a list.
+pub(super) fn texts(value: &Value) -> Vec<String> {
+    value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+/// A config; `None` when there is none.
+pub(super) async fn config(
+    client: &Client,
+    definition: &str,
+    key: &str,
+) -> Result<Option<Versioned<Value>>, Failure> {
+    let answer = match client.send(Request::get(config_path(definition, key))).await {
+        Err(error) if error.is_not_found() => return Ok(None),
+        answer => answer?,
+    };
+    let redacted: Vec<String> =
+        answer.redacted().into_iter().flat_map(|places| places.split(", ")).map(str::to_owned).collect();
+    let revision = answer.revision().ok_or_else(|| Error::Protocol("the config has no revision".into()))?;
+    let mut value = answer.data()?["data"].take();
+    keep_redacted(&mut value, redacted.iter().map(String::as_str))
+        .map_err(|error| format!("config {definition}/{key}: {error}"))?;
+    Ok(Some(Versioned { revision, value }))
+}
+
+/// What is told of the configs of definitions.
+pub(super) enum ListedConfig<'a> {
+    /// A config, with the key of its definition and its own.
+    Config(&'a str, &'a str, Versioned<Value>),
+    /// The configs of these definitions are told anew, as they are by now; of all, where none is named.
+    Again(&'a [String]),
+}
+
+/// All configs of these definitions, told to `each` as they come. With no definition, of all that the key may read.
+/// Returns the revision of the state.
+pub(super) async fn configs(
+    client: &Client,
+    definitions: &[String],
+    mut each: impl FnMut(ListedConfig<'_>) -> Result<(), Failure>,
+) -> Result<u64, Failure> {
+    let mut revision = 0;
+    let chunks: Vec<&[String]> =
+        if definitions.is_empty() { vec![&[]] } else { definitions.chunks(DEFINITIONS_OF_A_WATCH).collect() };
+    for chunk in chunks {
+        let mut request = Request::get("/api/v1/watch").query("initial", "true");
+        for definition in chunk {
+            request = request.query("definition", definition);
+        }
+        let mut watch = client.watch(request);
+        loop {
+            let event = watch.next().await?;
+            match event.kind {
+                EventKind::Restarted => {
+                    each(ListedConfig::Again(chunk))?;
+                    continue;
+                }
+                EventKind::Heartbeat | EventKind::Change => continue,
+                EventKind::State => {}
+            }
+            for config in event.data["configs"].as_array().into_iter().flatten() {
+                let (definition, key, found) = of_state(config)?;
+                each(ListedConfig::Config(&definition, &key, found))?;
+            }
+            if event.data["complete"] == true {
+                revision = event.data["revision"].as_u64().unwrap_or(revision).max(revision);
+                break;
+            }
+        }
+    }
+    Ok(revision)
+}
+
+fn of_state(config: &Value) -> Result<(String, String, Versioned<Value>), Failure> {
+    let text = |name: &str| config[name].as_str().map(str::to_owned);
+    let (Some(definition), Some(key), Some(revision)) =
+        (text("config_definition_key"), text("config_key"), config["revision"].as_u64())
+    else {
+        return Err(Error::Protocol("an event has a config without a key".into()).into());
+    };
+    let mut value = config["data"].clone();
+    let redacted = config["redacted"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    keep_redacted(&mut value, redacted).map_err(|error| format!("config {definition}/{key}: {error}"))?;
+    Ok((definition, key, Versioned { revision, value }))
+}
+
+/// The configs with these keys, or all of their definitions where those are needed or many.
+pub(super) async fn some_or_all(
+    client: &Client,
+    keys: &[&(String, String)],
+    definitions: &[String],
+    all: bool,
+) -> Result<BTreeMap<(String, String), Versioned<Value>>, Failure> {
+    const READ_ONE_BY_ONE_MAX: usize = 64;
+    let mut found = BTreeMap::new();
+    if all || keys.len() > READ_ONE_BY_ONE_MAX {
+        configs(client, definitions, |told| {
+            match told {
+                ListedConfig::Config(definition, key, config) => {
+                    found.insert((definition.to_owned(), key.to_owned()), config);
+                }
+                ListedConfig::Again([]) => found.clear(),
+                ListedConfig::Again(definitions) => {
+                    found.retain(|(definition, _), _| !definitions.contains(definition));
+                }
+            }
+            Ok(())
+        })
+        .await?;
+        return Ok(found);
+    }
+    for (definition, key) in keys {
+        if let Some(config) = config(client, definition, key).await? {
+            found.insert((definition.clone(), key.clone()), config);
+        }
+    }
+    Ok(found)
+}
+
+/// How many configs a definition has.
+pub(super) async fn count(client: &Client, key: &str) -> Result<usize, Failure> {
+    let list = Request::get(format!("{}/config/", definition_path(key))).query("limit", 1);
+    match client.send(list).await {
+        Ok(answer) => {
+            let total = answer.data()?["meta"]["total"].as_u64().unwrap_or(0);
+            Ok(usize::try_from(total).unwrap_or(usize::MAX))
+        }
+        // It was deleted meanwhile.
+        Err(error) if error.is_not_found() => Ok(0),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The keys of all definitions that the key may read.
+pub(super) async fn definition_keys(client: &Client) -> Result<Vec<String>, Failure> {
+    let first = Request::get("/api/v1/config_definition/")
+        .query("limit", 1000)
+        .query("sort_by", "config_definition_key")
+        .query("sort_order", "asc");
+    let all = client.pages(first).all().await?;
+    Ok(all.iter().filter_map(|found| found["config_definition_key"].as_str()).map(str::to_owned).collect())
+}
+
+/// Puts the marker that keeps a value at each place that was redacted.
+pub(super) fn keep_redacted<'a>(
+    data: &mut Value,
+    places: impl Iterator<Item = &'a str>,
+) -> Result<(), String> {
+    for place in places {
+        let pointer = place
+            .strip_prefix('#')
+            .and_then(|pointer| percent_encoding::percent_decode_str(pointer).decode_utf8().ok());
+        let found = pointer.and_then(|pointer| data.pointer_mut(&pointer));
+        let Some(found) = found else {
+            return Err("it has more secret places than are named: use a key with the right `reveal`".into());
+        };
+        *found = json!({ "$concord-keep": true });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_redacted_place_is_kept_and_never_null() {
+        let mut data = json!({"password": null, "a b": [{"token": null}], "none": null});
+        keep_redacted(&mut data, ["#/password", "#/a%20b/0/token"].into_iter()).unwrap();
+        let keep = json!({"$concord-keep": true});
+        assert_eq!(data, json!({"password": keep, "a b": [{"token": keep}], "none": null}));
+        for wrong in ["...", "#/absent"] {
+            assert!(keep_redacted(&mut data, [wrong].into_iter()).is_err(), "{wrong}");
+        }
+        keep_redacted(&mut data, ["#"].into_iter()).unwrap();
+        assert_eq!(data, keep);
+    }
+}

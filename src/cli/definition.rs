@@ -1,0 +1,361 @@
+//! `concord definition`: the commands on definitions.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use concord_client::{Client, Request};
+use http::Method;
+use serde_json::{Value, json};
+
+use super::{
+    apply::{self, ApplyArgs, DiffArgs},
+    config_read::{history_of, print_history},
+    connection::{Failure, FreshnessArgs, NodeArgs, TryArgs, with_cluster},
+    current::definition_path,
+    document, explain,
+    follow::differences,
+    interrupt::{self, Doing},
+    manifest::{self, FileArgs, Manifests},
+    output::{Columns, Format, Table, cell, confirm, counted, note, print_columns, print_done, print_value},
+    reindex::{self, ReindexArgs},
+};
+
+const LIST: &str = "/api/v1/config_definition/";
+
+#[derive(Debug, Subcommand)]
+pub(super) enum DefinitionCommand {
+    /// Show definitions
+    Get(GetArgs),
+    /// Create a definition
+    Create(CreateArgs),
+    /// Create or change definitions and configs, as files have them
+    Apply(ApplyArgs),
+    /// Show what `apply` would change; the exit code is 1 when there is something
+    Diff(DiffArgs),
+    /// Check whether all configs fit a schema; the exit code is 1 when one does not
+    Check(CheckArgs),
+    /// Delete a definition with its configs
+    Delete(DeleteArgs),
+    /// Explain a definition, or a field of its configs, from its schema
+    Explain(explain::ExplainArgs),
+    /// Show the changes of a definition, newest first
+    History(HistoryArgs),
+    /// Change the indexed paths of a definition, and wait until its indexes are built
+    Reindex(ReindexArgs),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct GetArgs {
+    #[command(flatten)]
+    node: NodeArgs,
+    #[command(flatten)]
+    tries: TryArgs,
+    /// The key of one definition; without it all are listed
+    key: Option<String>,
+    /// Only definitions whose key contains this text
+    #[arg(long, value_name = "TEXT", conflicts_with = "key")]
+    search: Option<String>,
+    /// As they were at this revision
+    #[arg(long, value_name = "REVISION", conflicts_with = "key")]
+    revision: Option<u64>,
+    #[command(flatten)]
+    freshness: FreshnessArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct CreateArgs {
+    #[command(flatten)]
+    node: NodeArgs,
+    #[command(flatten)]
+    tries: TryArgs,
+    /// Its key; or a file that has it (-f)
+    #[arg(required_unless_present = "files")]
+    key: Option<String>,
+    /// A path of its configs to index; repeat for more
+    #[arg(long = "index", value_name = "PATH", conflicts_with = "files")]
+    indexes: Vec<String>,
+    /// A file with the JSON schema of its configs, as JSON or YAML
+    #[arg(long, value_name = "FILE", conflicts_with = "files")]
+    schema: Option<PathBuf>,
+    /// A file of definitions, or `-` for the standard input; repeat for more
+    #[arg(short, long = "file", value_name = "PATH")]
+    files: Vec<PathBuf>,
+    /// Check and answer, and store nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct CheckArgs {
+    #[command(flatten)]
+    node: NodeArgs,
+    #[command(flatten)]
+    tries: TryArgs,
+    /// The key of the definition
+    key: String,
+    /// A file with the schema, or with the definition that has it; `-` for the standard input
+    #[arg(short, long, value_name = "PATH")]
+    file: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct HistoryArgs {
+    #[command(flatten)]
+    node: NodeArgs,
+    #[command(flatten)]
+    tries: TryArgs,
+    /// The key of the definition
+    key: String,
+    /// At most so many changes
+    #[arg(long, default_value_t = 20, value_name = "N")]
+    limit: usize,
+    #[command(flatten)]
+    freshness: FreshnessArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct DeleteArgs {
+    #[command(flatten)]
+    node: NodeArgs,
+    #[command(flatten)]
+    tries: TryArgs,
+    /// The key of the definition
+    key: String,
+    /// Only if it has no configs
+    #[arg(long)]
+    restrict: bool,
+    /// Only if this is its revision
+    #[arg(long, value_name = "REVISION")]
+    if_match: Option<u64>,
+    /// Do not ask
+    #[arg(short, long)]
+    yes: bool,
+}
+
+/// Runs a command.
+pub(super) fn run(command: DefinitionCommand) -> Result<(), Failure> {
+    match command {
+        DefinitionCommand::Get(args) => get(&args),
+        DefinitionCommand::Create(args) => create(&args),
+        DefinitionCommand::Apply(args) => apply::apply(&args),
+        DefinitionCommand::Diff(args) => apply::diff(&args),
+        DefinitionCommand::Check(args) => check(&args),
+        DefinitionCommand::Delete(args) => delete(&args),
+        DefinitionCommand::Explain(args) => explain::run(&args),
+        DefinitionCommand::History(args) => history(&args),
+        DefinitionCommand::Reindex(args) => reindex::run(&args),
+    }
+}
+
+/// Runs `definition get`.
+pub(super) fn get(args: &GetArgs) -> Result<(), Failure> {
+    let format = &args.node.format.or_table();
+    with_cluster(&args.node, &args.tries, async |client| {
+        let mut table = Table::new(
+            "config_definition_key",
+            &["KEY", "CONFIGS", "INDEXES", "REVISION", "MODIFIED"],
+            &["CREATED"],
+        );
+        let has_table = format.is_table();
+        if let Some(key) = &args.key {
+            let request = args.freshness.on(Request::get(definition_path(key)));
+            let data = client.send(request).await?.data()?;
+            if has_table {
+                add_row(&client, &args.freshness, &mut table, &data).await?;
+            }
+            return print_value(format, &data, &table);
+        }
+        let mut first = args.freshness.on(Request::get(LIST)).query("limit", 1000);
+        first = first.query("sort_by", "config_definition_key").query("sort_order", "asc");
+        if let Some(search) = &args.search {
+            first = first.query("search", search);
+        }
+        if let Some(revision) = args.revision {
+            return print_past(&client, first.query("revision", revision), format).await;
+        }
+        let results = client.pages(first).all().await?;
+        if has_table {
+            for definition in &results {
+                add_row(&client, &args.freshness, &mut table, definition).await?;
+            }
+        }
+        let total = results.len();
+        print_value(format, &json!({ "results": results, "meta": { "total": total } }), &table)
+    })
+}
+
+/// Definitions as they were; how many configs they had then is not told.
+async fn print_past(client: &Client, first: Request, format: &Format) -> Result<(), Failure> {
+    const COLUMNS: Columns = Columns {
+        name: "config_definition_key",
+        narrow: &[("KEY", "/config_definition_key"), ("INDEXES", "/indexes"), ("MODIFIED", "/modified_at")],
+        wide: &[("CREATED", "/created_at")],
+    };
+    let results = client.pages(first).all().await?;
+    let total = results.len();
+    print_columns(format, &json!({ "results": results, "meta": { "total": total } }), &COLUMNS)
+}
+
+/// A row of the table: a list has neither the revision of a definition nor the number of its configs.
+async fn add_row(
+    client: &Client,
+    freshness: &FreshnessArgs,
+    table: &mut Table,
+    definition: &Value,
+) -> Result<(), Failure> {
+    let text = |name: &str| definition[name].as_str().unwrap_or_default();
+    let key = text("config_definition_key");
+    let path = definition_path(key);
+    let revision = match client.send(freshness.on(Request::get(&path))).await {
+        Ok(found) => found.revision(),
+        // It was deleted behind the list.
+        Err(error) if error.is_not_found() => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    let list = freshness.on(Request::get(format!("{path}/config/"))).query("limit", 1);
+    let configs = client.send(list).await;
+    let configs = configs.and_then(|answer| answer.data()).map(|data| data["meta"]["total"].to_string());
+    let configs = match configs {
+        Ok(count) => count,
+        Err(error) if error.is_not_found() => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    let indexes: Vec<&str> =
+        definition["indexes"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let revision = revision.map(|revision| revision.to_string()).unwrap_or_default();
+    table.row(&[key, &configs, &indexes.join(","), &revision, text("modified_at"), text("created_at")]);
+    Ok(())
+}
+
+fn create(args: &CreateArgs) -> Result<(), Failure> {
+    let bodies: Vec<(String, Value)> = match (&args.key, args.files.is_empty()) {
+        (None, _) => {
+            let read = Manifests::read(&FileArgs::new(args.files.clone(), false))?;
+            if !read.configs.is_empty() {
+                return Err(Failure::Usage("the files hold configs, too: use `concord apply`".into()));
+            }
+            if read.definitions.values().any(|definition| !definition.unique.is_empty()) {
+                return Err(Failure::Usage("the files name unique paths: use `concord apply`".into()));
+            }
+            read.definitions.iter().map(|(key, definition)| (key.clone(), definition.to_json(key))).collect()
+        }
+        (Some(key), true) => {
+            let mut body = json!({ "config_definition_key": key, "indexes": args.indexes });
+            if let Some(path) = &args.schema {
+                body["json_schema"] = one_value(path)?;
+            }
+            vec![(key.clone(), body)]
+        }
+        (Some(_), false) => {
+            return Err(Failure::Usage("give a key, or a file (-f) that has it, not both".into()));
+        }
+    };
+    with_cluster(&args.node, &args.tries, async |client| {
+        let (mut texts, mut created) = (Vec::new(), Vec::new());
+        for (key, body) in &bodies {
+            let request = Request::new(Method::POST, LIST).json(body).dry_run(args.dry_run);
+            if !args.dry_run {
+                interrupt::now(Doing::Writing);
+            }
+            let answer = client.send(request).await?;
+            let revision = answer.revision().map(|revision| format!("  revision {revision}"));
+            let what = if args.dry_run { "would be created" } else { "created" };
+            texts.push(format!("{} {what}{}", manifest::name(key, ""), revision.unwrap_or_default()));
+            created.push(answer.data()?);
+        }
+        let format = args.node.format.or_table();
+        print_done(&format, &created.into(), "config_definition_key", texts.join("\n"))
+    })
+}
+
+/// The one value that a file has.
+pub(super) fn one_value(path: &Path) -> Result<Value, Failure> {
+    let mut read = document::read_file(path)?;
+    match (read.pop(), read.is_empty()) {
+        (Some(document), true) => Ok(document.value),
+        (None, _) => Err(Failure::Invalid(format!("{}: it holds nothing", path.display()))),
+        (Some(_), false) => {
+            Err(Failure::Invalid(format!("{}: it holds more than one value", path.display())))
+        }
+    }
+}
+
+fn check(args: &CheckArgs) -> Result<(), Failure> {
+    let value = one_value(&args.file)?;
+    // A definition as files have it, or a schema alone.
+    let body = if let Some(key) = value.get("config_definition_key") {
+        if key.as_str() != Some(&args.key) {
+            let text = format!("the file is about the definition {}, and not {}", cell(key), args.key);
+            return Err(Failure::Usage(text));
+        }
+        let schema = value.get("json_schema").cloned().unwrap_or_default();
+        let mut body = json!({ "json_schema": schema });
+        if let Some(asserted) = value.get("format_assertion") {
+            body["format_assertion"] = asserted.clone();
+        }
+        body
+    } else {
+        json!({ "json_schema": value })
+    };
+    let path = format!("{}/schema", definition_path(&args.key));
+    with_cluster(&args.node, &args.tries, async |client| {
+        let now = client.send(Request::get(&path)).await?.data()?["json_schema"].take();
+        let narrowed = differences(&now, &body["json_schema"]);
+        let request = Request::new(Method::PUT, &path).json(&body).dry_run(true);
+        let report = client.send(request).await?.data()?;
+        let mut table = Table::new("config_key", &["CONFIG", "PLACE", "REASON"], &[]);
+        for config in report["breaking"].as_array().into_iter().flatten() {
+            for error in config["errors"].as_array().into_iter().flatten() {
+                let place: Vec<String> = error["loc"].as_array().into_iter().flatten().map(cell).collect();
+                let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+                table.row(&[
+                    text(&config["config_key"]),
+                    format!("/{}", place.join("/")),
+                    text(&error["msg"]),
+                ]);
+            }
+        }
+        let count = report["breaking_count"].as_u64().unwrap_or(0);
+        let format = args.node.format.or_table();
+        if format.is_table() {
+            narrowed.iter().for_each(|text| note(format_args!("the schema changes: {text}")));
+        }
+        if count > 0 || !format.is_table() {
+            print_value(&format, &report, &table)?;
+        }
+        let checked = counted(report["checked"].as_u64().unwrap_or_default(), "config");
+        note(format_args!("{checked} checked, {count} {} not fit", if count == 1 { "does" } else { "do" }));
+        if count == 0 { Ok(()) } else { Err(Failure::Difference) }
+    })
+}
+
+fn history(args: &HistoryArgs) -> Result<(), Failure> {
+    with_cluster(&args.node, &args.tries, async |client| {
+        let first = args.freshness.on(history_of(&definition_path(&args.key), args.limit));
+        print_history(&client, first, args.limit, &args.node.format.or_table()).await
+    })
+}
+
+fn delete(args: &DeleteArgs) -> Result<(), Failure> {
+    let path = definition_path(&args.key);
+    with_cluster(&args.node, &args.tries, async |client| {
+        let list = Request::get(format!("{path}/config/")).query("limit", 1);
+        let total = client.send(list).await?.data()?["meta"]["total"].as_u64();
+        let configs = match total {
+            Some(0) => ", which has no configs,".into(),
+            Some(total) => format!(" and its {}", counted(total, "config")),
+            None => " and its configs".into(),
+        };
+        let what = format!("definition {}{configs} will be deleted", args.key);
+        confirm(&what, args.yes)?;
+        let mut request = Request::new(Method::DELETE, &path);
+        if args.restrict {
+            request = request.query("mode", "restrict");
+        }
+        request = args.if_match.into_iter().fold(request, Request::if_match);
+        interrupt::now(Doing::Writing);
+        let data = client.send(request).await?.data()?;
+        let text = format!("definition {} deleted", args.key);
+        print_done(&args.node.format.or_table(), &data, "config_definition_key", text)
+    })
+}

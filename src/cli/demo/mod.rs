@@ -1,0 +1,278 @@
+//! `concord demo`: a cluster to try. Three nodes are child processes, with sample data and a context.
+//!
+//! | where is | file |
+//! |---|---|
+//! | the nodes: their ports, their processes, their end | `nodes` |
+//! | the sample data | `sample` |
+//!
+//! **Invariants:** no node outlives the demo: each asks the kernel for its end when its parent ends, so also a demo that
+//! is killed leaves no process. Without `--keep` nothing stays behind, neither data nor context. The key is made anew for
+//! each demo, and is in no argument of a process.
+
+mod nodes;
+mod sample;
+
+use std::{
+    fs,
+    os::unix::fs::DirBuilderExt as _,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use clap::Args;
+use concord_client::{Client, Options, Request, Retry, Tls};
+use http::Method;
+use serde_json::{Value, json};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    time::{Instant, sleep},
+};
+
+use super::{
+    apply::execute,
+    connection::{Failure, run_async},
+    context::{Context, Contexts},
+    output::{line, say},
+    plan::Plan,
+};
+use nodes::{Nodes, Settings};
+
+/// The name of the context.
+const CONTEXT: &str = "demo";
+/// How long the start of the cluster may take.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// How often the nodes are asked who leads.
+const POLL_PAUSE: Duration = Duration::from_millis(300);
+/// The pause between two attempts while the cluster starts.
+const START_PAUSE: Duration = Duration::from_millis(50);
+
+#[derive(Debug, Args)]
+pub(super) struct DemoArgs {
+    /// Keep the data in this directory, and go on with them when the demo is started there again
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
+    /// Load no sample data
+    #[arg(long)]
+    no_sample: bool,
+    /// Let callers and nodes speak TLS, with certificates that are made for this demo
+    #[arg(long)]
+    tls: bool,
+    /// The port of the first node; the others have the ports 10 and 20 above it, or the next ones that are free
+    #[arg(long, default_value_t = 7400, value_parser = clap::value_parser!(u16).range(1024..=65_000), value_name = "PORT")]
+    port: u16,
+}
+
+/// Ends this process when its parent ends.
+pub(super) fn end_with_parent() -> Result<(), Failure> {
+    let asked = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+    asked.map_err(|error| Failure::Failed(format!("the end of the parent can't be followed: {error}")))
+}
+
+/// Runs the command.
+pub(super) fn run(args: &DemoArgs) -> Result<(), Failure> {
+    let folder = args.keep.clone().unwrap_or_else(|| {
+        std::env::temp_dir().join(format!("concord-demo-{}", uuid::Uuid::new_v4().simple()))
+    });
+    // The nodes and the context name it from other directories.
+    let folder = std::path::absolute(&folder).unwrap_or(folder);
+    let failed = |error: std::io::Error| Failure::Failed(format!("{}: {error}", folder.display()));
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(failed)?;
+    let done = run_async(async {
+        // Signals are taken from here on, so that the end is orderly from the first process on.
+        let failed = |error: std::io::Error| Failure::Failed(format!("signals can't be received: {error}"));
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+        let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+        let mut hangup = signal(SignalKind::hangup()).map_err(failed)?;
+        let mut demo = Demo::default();
+        let result = tokio::select! {
+            result = demo.run(args, &folder) => result,
+            _ = interrupt.recv() => Ok(()),
+            _ = terminate.recv() => Ok(()),
+            _ = hangup.recv() => Ok(()),
+        };
+        demo.end(args.keep.is_some()).await;
+        result
+    });
+    if args.keep.is_none() {
+        fs::remove_dir_all(&folder).map_err(failed)?;
+        say("the demo is over, its data are deleted");
+    } else {
+        say(format_args!("the demo is over, its data are in {}", folder.display()));
+    }
+    done
+}
+
+/// What has to be ended.
+#[derive(Debug, Default)]
+struct Demo {
+    nodes: Option<Nodes>,
+    /// The context of the demo, and the one that was in use before.
+    context: Option<(Context, Option<String>)>,
+}
+
+impl Demo {
+    async fn run(&mut self, args: &DemoArgs, folder: &Path) -> Result<(), Failure> {
+        let begin = Instant::now();
+        let settings = Settings::find_or_make(folder, args.port, args.tls)?;
+        let authority = settings.authority(folder);
+        let options = Options {
+            urls: settings.urls(),
+            key: settings.key.clone(),
+            tls: Tls { authority: authority.clone(), own: None },
+            ..Options::default()
+        };
+        let nodes = self.nodes.insert(Nodes::start(folder, &settings)?);
+        let client = Client::new(Options {
+            timeout: START_TIMEOUT,
+            reason: Some("sample data of the demo".into()),
+            ..options.clone()
+        })?;
+        form(&client, nodes, &settings).await?;
+        wait_until_ready(&options, nodes).await?;
+        let seconds = begin.elapsed().as_secs_f64();
+        let (mut definitions, mut configs) = (0, 0);
+        if !args.no_sample && !settings.is_loaded {
+            let wanted = sample::manifests();
+            (definitions, configs) = (wanted.definitions.len(), wanted.configs.len());
+            let plan = Plan::new(&client, &wanted, false).await?;
+            execute(&client, plan, true).await?;
+            settings.remember_loaded(folder)?;
+        }
+        self.save_context(&settings, authority.as_deref());
+        let status = client.send(Request::get("/api/v1/cluster")).await?.data()?;
+        line(format_args!(
+            "3 nodes up in {seconds:.1} s · leader node {} (term {}) · {definitions} definitions, {configs} configs loaded",
+            status["leader_id"], status["term"],
+        ))?;
+        self.greet(&settings, authority.as_deref(), args.keep.is_some())?;
+        self.watch_elections(&options, &status).await
+    }
+
+    /// Says where everything is, and what to try.
+    fn greet(&self, settings: &Settings, authority: Option<&Path>, is_kept: bool) -> Result<(), Failure> {
+        let url = &settings.urls()[0];
+        let saved =
+            if self.context.is_some() { "saved as context \"demo\"" } else { "not saved as a context" };
+        line(format_args!("console  {url}/ui      interface  {url}/docs"))?;
+        line(format_args!("key      {}  (of this demo only; {saved})", settings.key))?;
+        // As it was called itself: the program may not be on the path.
+        let program = std::env::args().next().unwrap_or_else(|| "concord".into());
+        line(format_args!("try      {program} get def"))?;
+        line(format_args!("         {program} explain service-limits.owner"))?;
+        line(format_args!("         {program} config watch service-limits"))?;
+        let trust = authority.map(|file| format!("--cacert {} ", file.display())).unwrap_or_default();
+        let (key, list) = (&settings.key, "/api/v1/config_definition/");
+        line(format_args!("         curl -s {trust}-H \"Authorization: {key}\" {url}{list}"))?;
+        let end = if is_kept { "stops everything; the data stay" } else { "stops and deletes everything" };
+        let tls = if authority.is_some() { "an authority of its own" } else { "no TLS" };
+        line(format_args!("Loopback only, {tls}: not for production. Ctrl-C {end}."))
+    }
+
+    /// Makes the demo the context that is in use. A user without a home has no contexts, and still a demo.
+    fn save_context(&mut self, settings: &Settings, authority: Option<&Path>) {
+        let context = Context {
+            urls: settings.urls(),
+            api_key: Some(settings.key.clone()),
+            api_key_file: None,
+            ca_file: authority.map(Path::to_owned),
+        };
+        let mut before = None;
+        let saved = Contexts::change(|contexts| {
+            before = contexts.current.replace(CONTEXT.into()).filter(|name| name != CONTEXT);
+            contexts.contexts.insert(CONTEXT.into(), context.clone());
+            Ok(())
+        });
+        match saved {
+            Ok(()) => self.context = Some((context, before)),
+            Err(error) => say(format_args!("the context is not saved: {}", error.into_text())),
+        }
+    }
+
+    /// Prints a line for each election and each node that ends; never returns by itself while a node runs.
+    async fn watch_elections(&mut self, options: &Options, status: &Value) -> Result<(), Failure> {
+        let mut known = (status["leader_id"].clone(), status["term"].as_u64());
+        let mut clients = Vec::new();
+        for url in &options.urls {
+            clients.push(Client::new(Options { urls: vec![url.clone()], ..options.clone() })?);
+        }
+        let Some(nodes) = &mut self.nodes else { return Ok(()) };
+        loop {
+            sleep(POLL_PAUSE).await;
+            for text in nodes.ended()? {
+                line(text)?;
+            }
+            if !nodes.any_runs() {
+                return Err(Failure::Failed("no node runs any more".into()));
+            }
+            for client in &clients {
+                let request =
+                    Request::get("/api/v1/cluster").retry(Retry::OtherNode).timeout(Duration::from_secs(1));
+                // A node that was killed or hangs says nothing.
+                let Ok(answer) = client.send(request).await else { continue };
+                let status = answer.data()?;
+                let seen = (status["leader_id"].clone(), status["term"].as_u64());
+                if !seen.0.is_null() && seen.1 >= known.1 && seen != known {
+                    let process = nodes.process(&seen.0);
+                    line(format_args!("leader node {} (term {}){process}", seen.0, seen.1.unwrap_or(0)))?;
+                    known = seen;
+                }
+            }
+        }
+    }
+
+    /// Ends the nodes and takes the context back, as far as it is still the demo's.
+    async fn end(&mut self, is_kept: bool) {
+        if let Some((own, before)) = self.context.take() {
+            let taken = Contexts::change(|contexts| {
+                let is_ours =
+                    contexts.contexts.get(CONTEXT).is_some_and(|found| found.api_key == own.api_key);
+                if is_ours && !is_kept {
+                    contexts.contexts.remove(CONTEXT);
+                }
+                if is_ours && contexts.current.as_deref() == Some(CONTEXT) {
+                    contexts.current = before;
+                }
+                Ok(())
+            });
+            if let Err(error) = taken {
+                say(format_args!("the context `{CONTEXT}` stays: {}", error.into_text()));
+            }
+        }
+        if let Some(mut nodes) = self.nodes.take() {
+            nodes.end(is_kept).await;
+        }
+    }
+}
+
+/// Forms the cluster, as soon as the nodes listen. A cluster that is formed stays as it is.
+async fn form(client: &Client, nodes: &mut Nodes, settings: &Settings) -> Result<(), Failure> {
+    let body = json!({ "members": settings.members() });
+    let deadline = Instant::now() + START_TIMEOUT;
+    loop {
+        let request = Request::new(Method::POST, "/api/v1/cluster/init").json(&body);
+        let request = request.retry(Retry::OtherNode).timeout(START_TIMEOUT);
+        let Err(error) = client.send(request).await else { return Ok(()) };
+        nodes.all_run()?;
+        if Instant::now() >= deadline {
+            return Err(error.into());
+        }
+        sleep(START_PAUSE).await;
+    }
+}
+
+async fn wait_until_ready(options: &Options, nodes: &mut Nodes) -> Result<(), Failure> {
+    let deadline = Instant::now() + START_TIMEOUT;
+    for url in &options.urls {
+        let client = Client::new(Options { urls: vec![url.clone()], ..options.clone() })?;
+        loop {
+            let request = Request::get("/readyz").retry(Retry::OtherNode).timeout(Duration::from_secs(2));
+            let Err(error) = client.send(request).await else { break };
+            nodes.all_run()?;
+            if Instant::now() >= deadline {
+                return Err(error.into());
+            }
+            sleep(START_PAUSE).await;
+        }
+    }
+    Ok(())
+}

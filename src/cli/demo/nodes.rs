@@ -1,0 +1,288 @@
+//! The nodes of a demo: their ports, their processes, their end.
+
+use std::{
+    fs::{self, File},
+    io,
+    net::{Ipv4Addr, TcpListener},
+    os::unix::{fs::OpenOptionsExt as _, process::CommandExt as _},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use crate::cli::{cert, connection::Failure};
+
+const NODES: u16 = 3;
+/// How far the ports of two nodes are apart.
+const PORT_STEP: u16 = 10;
+/// How long a node may take to end in order.
+const END_TIMEOUT: Duration = Duration::from_secs(20);
+const END_PAUSE: Duration = Duration::from_millis(20);
+
+/// What the nodes of a demo are started with; in a file beside their data, for the next start.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Settings {
+    pub(super) key: String,
+    secret: String,
+    /// For callers and for other nodes.
+    ports: Vec<(u16, u16)>,
+    /// Whether callers and nodes speak TLS, with certificates below the folder.
+    #[serde(default)]
+    has_tls: bool,
+    /// Whether the sample data were loaded.
+    pub(super) is_loaded: bool,
+}
+
+impl Settings {
+    fn file(folder: &Path) -> PathBuf {
+        folder.join("demo.json")
+    }
+
+    /// The folder of the certificates.
+    fn certificates(folder: &Path) -> PathBuf {
+        folder.join("tls")
+    }
+
+    /// The authority that callers trust, where the nodes speak TLS.
+    pub(super) fn authority(&self, folder: &Path) -> Option<PathBuf> {
+        self.has_tls.then(|| Self::certificates(folder).join("ca.pem"))
+    }
+
+    /// Those of the demo that the folder has, or new ones.
+    pub(super) fn find_or_make(folder: &Path, port: u16, has_tls: bool) -> Result<Self, Failure> {
+        let file = Self::file(folder);
+        match fs::read(&file) {
+            Ok(bytes) => {
+                let read: Self = serde_json::from_slice(&bytes)
+                    .map_err(|error| Failure::Usage(format!("{}: {error}", file.display())))?;
+                if has_tls && !read.has_tls {
+                    let text = format!("the demo in {} was made without --tls", folder.display());
+                    return Err(Failure::Usage(text));
+                }
+                return Ok(read);
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(Failure::Failed(format!("{}: {error}", file.display()))),
+        }
+        let random = || format!("{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple());
+        let ports = free_ports(port)?;
+        let key = format!("demo_{}", random());
+        let made = Self { key, secret: random(), ports, has_tls, is_loaded: false };
+        if has_tls {
+            made.certify(folder)?;
+        }
+        made.write(folder)?;
+        Ok(made)
+    }
+
+    /// Makes an authority and the certificates of the nodes.
+    fn certify(&self, folder: &Path) -> Result<(), Failure> {
+        let folder = Self::certificates(folder);
+        // An earlier start that was killed may have left some of them.
+        match fs::remove_dir_all(&folder) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(Failure::Failed(format!("{}: {error}", folder.display())));
+            }
+            _ => {}
+        }
+        cert::make_for(&folder, "demo", self.ports.len(), &["127.0.0.1", "localhost"])?;
+        Ok(())
+    }
+
+    fn write(&self, folder: &Path) -> Result<(), Failure> {
+        let failed = |error: io::Error| Failure::Failed(format!("{}: {error}", folder.display()));
+        let new = folder.join("demo.json.new");
+        let text = json!(self).to_string();
+        let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&new);
+        file.and_then(|mut file| io::Write::write_all(&mut file, text.as_bytes())).map_err(failed)?;
+        fs::rename(new, Self::file(folder)).map_err(failed)
+    }
+
+    /// Notes that the sample data were loaded.
+    pub(super) fn remember_loaded(&self, folder: &Path) -> Result<(), Failure> {
+        Self { is_loaded: true, ..self.clone() }.write(folder)
+    }
+
+    pub(super) fn urls(&self) -> Vec<String> {
+        let scheme = if self.has_tls { "https" } else { "http" };
+        self.ports.iter().map(|(port, _)| format!("{scheme}://127.0.0.1:{port}")).collect()
+    }
+
+    /// The nodes as a body of a request names them.
+    pub(super) fn members(&self) -> Vec<Value> {
+        let member = |(id, (api, peer)): (u64, &(u16, u16))| json!({ "id": id, "api_addr": format!("127.0.0.1:{api}"), "peer_addr": format!("127.0.0.1:{peer}") });
+        (1..).zip(&self.ports).map(member).collect()
+    }
+}
+
+/// Two ports for each node, each the first one that is free from its place on.
+fn free_ports(first: u16) -> Result<Vec<(u16, u16)>, Failure> {
+    // They are held until all are found, so that no two are the same.
+    let mut held = Vec::new();
+    let mut take = |from: u16| {
+        for port in from..=u16::MAX {
+            if let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
+                held.push(listener);
+                return Ok(port);
+            }
+        }
+        Err(Failure::Failed(format!("no port from {from} on is free")))
+    };
+    let mut ports = Vec::new();
+    for node in 0..NODES {
+        let own = first.saturating_add(node * PORT_STEP);
+        let api = take(own)?;
+        ports.push((api, take(own.saturating_add(1).max(api.saturating_add(1)))?));
+    }
+    Ok(ports)
+}
+
+/// The processes. Those that still run when this is dropped are killed.
+#[derive(Debug)]
+pub(super) struct Nodes {
+    /// By the ids from 1 on; `None` after the end.
+    children: Vec<Option<Child>>,
+    folder: PathBuf,
+}
+
+impl Nodes {
+    /// Starts the processes and returns at once.
+    pub(super) fn start(folder: &Path, settings: &Settings) -> Result<Self, Failure> {
+        let mut nodes = Self { children: Vec::new(), folder: folder.to_owned() };
+        for (id, ports) in (1..).zip(&settings.ports) {
+            let failed = |error: io::Error| Failure::Failed(format!("node {id} can't be started: {error}"));
+            let child = nodes.command(id, *ports, settings).and_then(|mut command| command.spawn());
+            nodes.children.push(Some(child.map_err(failed)?));
+        }
+        Ok(nodes)
+    }
+
+    fn command(&self, id: usize, (api, peer): (u16, u16), settings: &Settings) -> io::Result<Command> {
+        let log = File::options().create(true).append(true).mode(0o600).open(self.log(id))?;
+        let mut command = Command::new(std::env::current_exe()?);
+        // No setting of the user's may reach a node of the demo.
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("CONCORD_") {
+                command.env_remove(name);
+            }
+        }
+        command
+            .arg("demo-node")
+            .env("CONCORD_NODE_ID", id.to_string())
+            .env("CONCORD_DATA_DIR", self.folder.join(format!("node{id}")))
+            .env("CONCORD_API_ADDR", format!("127.0.0.1:{api}"))
+            .env("CONCORD_PEER_ADDR", format!("127.0.0.1:{peer}"))
+            .env("CONCORD_API_KEY", &settings.key)
+            .env("CONCORD_CLUSTER_SECRET", &settings.secret)
+            // Ctrl-C of the terminal is for the demo, which then ends its nodes.
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log);
+        if settings.has_tls {
+            let file = |name: String| Settings::certificates(&self.folder).join(name);
+            let (certificate, key) = (file(format!("node-{id}.pem")), file(format!("node-{id}.key")));
+            command
+                .env("CONCORD_TLS_CERT_FILE", &certificate)
+                .env("CONCORD_TLS_KEY_FILE", &key)
+                .env("CONCORD_PEER_CERT_FILE", certificate)
+                .env("CONCORD_PEER_KEY_FILE", key)
+                .env("CONCORD_PEER_CA_FILE", file("ca.pem".into()));
+        }
+        Ok(command)
+    }
+
+    fn log(&self, id: usize) -> PathBuf {
+        self.folder.join(format!("node{id}.log"))
+    }
+
+    /// What to say of each node that ended since it was asked last.
+    pub(super) fn ended(&mut self) -> Result<Vec<String>, Failure> {
+        let mut texts = Vec::new();
+        for (place, slot) in self.children.iter_mut().enumerate() {
+            let Some(child) = slot else { continue };
+            let status = child.try_wait().map_err(|error| format!("node {}: {error}", place + 1))?;
+            if let Some(status) = status {
+                *slot = None;
+                texts.push(format!("node {} ended: {status}", place + 1));
+            }
+        }
+        Ok(texts)
+    }
+
+    /// That no node ended.
+    ///
+    /// # Errors
+    /// With what it said last.
+    pub(super) fn all_run(&mut self) -> Result<(), Failure> {
+        let ended = self.ended()?;
+        let Some(first) = ended.first() else { return Ok(()) };
+        let place = self.children.iter().position(Option::is_none).unwrap_or(0);
+        let log = fs::read_to_string(self.log(place + 1)).unwrap_or_default();
+        let last = log.lines().next_back().unwrap_or("it said nothing");
+        Err(Failure::Failed(format!("{first}: {last}")))
+    }
+
+    pub(super) fn any_runs(&self) -> bool {
+        self.children.iter().any(Option::is_some)
+    }
+
+    /// The process of a node, as it stands behind its name.
+    pub(super) fn process(&self, id: &Value) -> String {
+        let place = id.as_u64().and_then(|id| usize::try_from(id).ok()).and_then(|id| id.checked_sub(1));
+        let child = place.and_then(|place| self.children.get(place)?.as_ref());
+        child.map(|child| format!(", process {}", child.id())).unwrap_or_default()
+    }
+
+    /// Ends all processes: in order where their data are kept, at once where they are deleted.
+    pub(super) async fn end(&mut self, in_order: bool) {
+        if in_order {
+            for child in self.children.iter().flatten() {
+                let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+                // A process that has ended needs no signal.
+                let _ = pid.map(|pid| kill_process(pid, Signal::TERM));
+            }
+            let deadline = Instant::now() + END_TIMEOUT;
+            while Instant::now() < deadline && self.ended().is_ok() && self.any_runs() {
+                sleep(END_PAUSE).await;
+            }
+        }
+        self.kill();
+    }
+
+    fn kill(&mut self) {
+        for child in self.children.iter_mut().flatten() {
+            // A process that has ended can't be killed, and is waited for all the same.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        self.children.clear();
+    }
+}
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_that_is_busy_is_passed_over() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let busy = listener.local_addr().unwrap().port().min(60_000);
+        let ports = free_ports(busy).unwrap();
+        let all: std::collections::BTreeSet<u16> =
+            ports.iter().flat_map(|(api, peer)| [*api, *peer]).collect();
+        assert_eq!((ports.len(), all.len()), (3, 6));
+        assert!(!all.contains(&listener.local_addr().unwrap().port()));
+    }
+}

@@ -1,0 +1,351 @@
+//! Files that people write: JSON with comments, and YAML with one document or several.
+//!
+//! What is read is data of JSON. The readers are strict, because a typing error must not become a setting: duplicate
+//! members, numbers that JSON does not have (`007`, `0x1F`, `.5`, `.inf`), tags and aliases are refused with their place.
+//! A plain word is a text; only `null`, `true` and `false` (and `~`) are not.
+//!
+//! **Invariant:** a number has the digits that the file has.
+
+use std::{
+    fs,
+    io::{self, Read as _},
+    path::Path,
+};
+
+use jsonc_parser::{CollectOptions, ParseOptions, ast};
+use saphyr_parser::{Event, Parser, ScalarStyle, Span};
+use serde_json::{Map, Number, Value};
+
+use super::connection::Failure;
+
+/// Deepest nesting that is read; the interface takes 64 levels of data, and a manifest adds a few.
+const DEPTH_MAX: usize = 128;
+
+/// A value and where it stands.
+#[derive(Debug, Clone)]
+pub(super) struct Document {
+    pub(super) value: Value,
+    /// The line at which it begins, from 1.
+    pub(super) line: usize,
+}
+
+/// Whether two values are written alike: with the same digits, and with their members in the same order.
+pub(super) fn is_same(one: &Value, other: &Value) -> bool {
+    let (one, other) = (one.to_string(), other.to_string());
+    one == other
+}
+
+/// The documents of a file; `-` is the standard input.
+///
+/// # Errors
+/// With the file and the place in it.
+pub(super) fn read_file(path: &Path) -> Result<Vec<Document>, Failure> {
+    let failed = |error: io::Error| {
+        if error.kind() == io::ErrorKind::InvalidData {
+            Failure::Invalid(format!("{}: it is no text in UTF-8", path.display()))
+        } else {
+            Failure::Usage(format!("{}: {error}", path.display()))
+        }
+    };
+    let mut text = String::new();
+    if path == Path::new("-") {
+        io::stdin().read_to_string(&mut text).map_err(failed)?;
+    } else {
+        text = fs::read_to_string(path).map_err(failed)?;
+    }
+    read(&text, path).map_err(|error| Failure::Invalid(format!("{}{error}", path.display())))
+}
+
+/// The documents of a text: JSON where the name of its file says so or it begins as JSON does, or else YAML.
+fn read(text: &str, path: &Path) -> Result<Vec<Document>, String> {
+    let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+    let is_json = match extension {
+        "json" | "jsonc" => true,
+        "yaml" | "yml" => false,
+        _ => text.trim_start().starts_with(['{', '[', '/']),
+    };
+    if is_json {
+        return read_json(text).map(|value| vec![Document { value, line: 1 }]);
+    }
+    read_yaml(text)
+}
+
+/// One value of JSON, with comments and trailing commas.
+///
+/// # Errors
+/// With the place, as `:LINE:COLUMN: text`.
+pub(super) fn read_json(text: &str) -> Result<Value, String> {
+    let place = |at: usize| {
+        let before = text.get(..at).unwrap_or(text);
+        let line = before.matches('\n').count() + 1;
+        let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+        format!(":{line}:{column}")
+    };
+    if nesting(text) > DEPTH_MAX {
+        return Err(format!(": nested deeper than {DEPTH_MAX} levels"));
+    }
+    let options = ParseOptions {
+        allow_comments: true,
+        allow_trailing_commas: true,
+        allow_loose_object_property_names: false,
+        allow_missing_commas: false,
+        allow_single_quoted_strings: false,
+        allow_hexadecimal_numbers: false,
+        allow_unary_plus_numbers: false,
+        allow_bare_decimal_point_numbers: false,
+        allow_non_finite_numbers: false,
+        allow_extended_string_escapes: false,
+    };
+    let parsed = jsonc_parser::parse_to_ast(text, &CollectOptions::default(), &options)
+        .map_err(|error| format!("{}: {}", place(error.range().start), error.kind()))?;
+    let value = parsed.value.ok_or(":1:1: there is no value")?;
+    of_json(value).map_err(|(at, error)| format!("{}: {error}", place(at)))
+}
+
+/// How deep brackets are nested, those in texts apart.
+fn nesting(text: &str) -> usize {
+    let (mut depth, mut deepest, mut is_text, mut is_escaped) = (0_usize, 0, false, false);
+    for byte in text.bytes() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if is_text => is_escaped = true,
+            b'"' => is_text = !is_text,
+            b'{' | b'[' if !is_text => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b'}' | b']' if !is_text => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
+}
+
+fn of_json(value: ast::Value<'_>) -> Result<Value, (usize, String)> {
+    Ok(match value {
+        ast::Value::NullKeyword(_) => Value::Null,
+        ast::Value::BooleanLit(literal) => literal.value.into(),
+        ast::Value::StringLit(literal) => literal.value.into_owned().into(),
+        ast::Value::NumberLit(literal) => {
+            let number = number(literal.value);
+            number
+                .ok_or_else(|| (literal.range.start, format!("`{}` is no number of JSON", literal.value)))?
+                .into()
+        }
+        ast::Value::Array(array) => {
+            array.elements.into_iter().map(of_json).collect::<Result<Vec<_>, _>>()?.into()
+        }
+        ast::Value::Object(object) => {
+            let mut members = Map::new();
+            for property in object.properties {
+                let at = property.range.start;
+                let name = property.name.into_string();
+                if members.contains_key(&name) {
+                    return Err((at, format!("the member `{name}` occurs twice")));
+                }
+                members.insert(name, of_json(property.value)?);
+            }
+            members.into()
+        }
+    })
+}
+
+/// A number as JSON writes it.
+fn number(text: &str) -> Option<Number> {
+    let is_number = text.starts_with(|first: char| first == '-' || first.is_ascii_digit());
+    if is_number { serde_json::from_str(text).ok() } else { None }
+}
+
+/// The documents of a YAML text.
+///
+/// # Errors
+/// With the place, as `:LINE:COLUMN: text`.
+pub(super) fn read_yaml(text: &str) -> Result<Vec<Document>, String> {
+    let mut builder = Builder::default();
+    for event in Parser::new_from_str(text) {
+        let (event, span) = event.map_err(|error| {
+            format!(":{}:{}: {}", error.marker().line(), error.marker().col() + 1, error.info())
+        })?;
+        builder
+            .take(event, span)
+            .map_err(|error| format!(":{}:{}: {error}", span.start.line(), span.start.col() + 1))?;
+    }
+    Ok(builder.documents)
+}
+
+/// What is being read at one level.
+enum Open {
+    List(Vec<Value>),
+    Members(Map<String, Value>, Option<String>),
+}
+
+/// Puts the events of the parser together.
+#[derive(Default)]
+struct Builder {
+    documents: Vec<Document>,
+    open: Vec<Open>,
+    line: usize,
+}
+
+impl Builder {
+    fn take(&mut self, event: Event<'_>, span: Span) -> Result<(), String> {
+        if self.open.len() > DEPTH_MAX {
+            return Err(format!("nested deeper than {DEPTH_MAX} levels"));
+        }
+        if self.open.is_empty() {
+            self.line = span.start.line();
+        }
+        match event {
+            Event::Nothing
+            | Event::StreamStart
+            | Event::StreamEnd
+            | Event::DocumentStart(_)
+            | Event::DocumentEnd => Ok(()),
+            Event::Alias(_) => Err("aliases are not read: write the value out".into()),
+            Event::SequenceStart(_, None) => self.begin(Open::List(Vec::new())),
+            Event::MappingStart(_, None) => self.begin(Open::Members(Map::new(), None)),
+            Event::Scalar(_, _, _, Some(_))
+            | Event::SequenceStart(_, Some(_))
+            | Event::MappingStart(_, Some(_)) => Err("tags are not read".into()),
+            Event::Scalar(text, style, _, None) => {
+                if let Some(Open::Members(members, name @ None)) = self.open.last_mut() {
+                    if members.contains_key(text.as_ref()) {
+                        return Err(format!("the member `{text}` occurs twice"));
+                    }
+                    *name = Some(text.into_owned());
+                    return Ok(());
+                }
+                let value =
+                    if style == ScalarStyle::Plain { plain(&text)? } else { text.into_owned().into() };
+                self.add(value)
+            }
+            Event::SequenceEnd | Event::MappingEnd => match self.open.pop() {
+                Some(Open::List(list)) => self.add(list.into()),
+                Some(Open::Members(members, _)) => self.add(members.into()),
+                None => Err("an end without a beginning".into()),
+            },
+        }
+    }
+
+    fn begin(&mut self, open: Open) -> Result<(), String> {
+        if matches!(self.open.last(), Some(Open::Members(_, None))) {
+            return Err("the name of a member must be a text".into());
+        }
+        self.open.push(open);
+        Ok(())
+    }
+
+    fn add(&mut self, value: Value) -> Result<(), String> {
+        match self.open.last_mut() {
+            None => {
+                let line = self.line;
+                self.documents.push(Document { value, line });
+            }
+            Some(Open::List(list)) => list.push(value),
+            Some(Open::Members(members, name)) => {
+                let name = name.take().ok_or("the name of a member must be a text")?;
+                members.insert(name, value);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A plain scalar.
+fn plain(text: &str) -> Result<Value, String> {
+    match text {
+        "" | "~" | "null" | "Null" | "NULL" => return Ok(Value::Null),
+        "true" | "True" | "TRUE" => return Ok(true.into()),
+        "false" | "False" | "FALSE" => return Ok(false.into()),
+        _ => {}
+    }
+    if let Some(number) = number(text) {
+        return Ok(number.into());
+    }
+    if is_other_number(text) {
+        return Err(format!("`{text}` is no number of JSON: put it in quotes if it is a text"));
+    }
+    Ok(text.into())
+}
+
+/// Whether YAML takes a text for a number that JSON does not have.
+fn is_other_number(text: &str) -> bool {
+    let bare = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let lower = bare.to_ascii_lowercase();
+    if matches!(lower.as_str(), ".inf" | ".nan") {
+        return true;
+    }
+    let radix = |prefix: &str, radix: u32| {
+        let digits = bare.strip_prefix(prefix);
+        digits.is_some_and(|digits| !digits.is_empty() && digits.chars().all(|digit| digit.is_digit(radix)))
+    };
+    let has_digits = bare.starts_with(|first: char| first.is_ascii_digit() || first == '.');
+    radix("0x", 16) || radix("0o", 8) || (has_digits && bare.parse::<f64>().is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn json_may_have_comments_and_keeps_its_numbers() {
+        let value =
+            read_json("// why\n{\"a\": 7.0, /* x */ \"b\": [123456789012345678901234567890,],}").unwrap();
+        assert_eq!(value.to_string(), r#"{"a":7.0,"b":[123456789012345678901234567890]}"#);
+    }
+
+    #[test]
+    fn json_is_read_strictly_with_the_place() {
+        assert_eq!(read_json("{\n \"a\": 1,\n \"a\": 2}").unwrap_err(), ":3:2: the member `a` occurs twice");
+        for wrong in [
+            "{a: 1}",
+            "{'a': 1}",
+            "{\"a\": 0x1}",
+            "{\"a\": +1}",
+            "{\"a\": .5}",
+            "{\"a\" 1}",
+            "",
+            "1 2",
+            "[NaN]",
+            "[01]",
+        ] {
+            assert!(read_json(wrong).is_err(), "{wrong}");
+        }
+        assert!(read_json(&"[".repeat(100_000)).unwrap_err().contains("deeper"));
+    }
+
+    #[test]
+    fn yaml_is_read_as_data_of_json() {
+        let text = "# c\na: 1\nb: [yes, 'x', ~, true]\nc:\n  d: 7.0\n---\n- |\n  two\n  lines\n- 1.0.0\n- 2026-11-22\n";
+        let read = read_yaml(text).unwrap();
+        assert_eq!(
+            read[0].value,
+            json!({"a": 1, "b": ["yes", "x", null, true], "c": {"d": read[0].value["c"]["d"]}})
+        );
+        assert_eq!(read[0].value["c"]["d"].to_string(), "7.0");
+        assert_eq!((read[0].line, read[1].line), (2, 7));
+        assert_eq!(read[1].value, json!(["two\nlines\n", "1.0.0", "2026-11-22"]));
+    }
+
+    #[test]
+    fn yaml_is_read_strictly_with_the_place() {
+        assert_eq!(read_yaml("a: 1\nb: 2\na: 3\n").unwrap_err(), ":3:1: the member `a` occurs twice");
+        for wrong in [
+            "a: 007",
+            "a: 0x1F",
+            "a: .5",
+            "a: .inf",
+            "a: +1",
+            "a: &x 1\nb: *x",
+            "a: !!str 1",
+            "[1]: 2",
+            "a: [1",
+            "a: 5.",
+        ] {
+            assert!(read_yaml(wrong).is_err(), "{wrong}");
+        }
+        assert!(read_yaml(&"[".repeat(1000)).is_err());
+    }
+}

@@ -1,0 +1,313 @@
+//! Why a command failed: what it says of that, what to do next, and its exit code.
+//!
+//! **Invariant:** an outcome that nobody knows is never called a failure of the write, and has the code of a cluster that
+//! could not answer.
+
+use std::io::Write as _;
+
+use concord_client::{Error, Refusal};
+use http::StatusCode;
+use percent_encoding::percent_decode_str;
+
+/// Why a command failed.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The command line or a setting is wrong.
+    Usage(String),
+    /// The command could not be carried out.
+    Failed(String),
+    /// The command could not be carried out, and the reason is logged.
+    Logged,
+    /// A request failed.
+    Client(Error),
+    /// The command did its work, and the answer is no: there is a difference.
+    Difference,
+    /// A command whose answer may be no could give none.
+    NoAnswer(String),
+    /// There is no such thing.
+    Missing(String),
+    /// Data are not as they must be; the reasons.
+    Invalid(String),
+    /// A part was done; what was not.
+    Partial(String),
+    /// A signal has ended the work; what is left of it, and the exit code.
+    Interrupted(String, u8),
+    /// Nobody reads the output any more, as behind `head`: there is nothing left to do.
+    Closed,
+}
+
+impl From<String> for Failure {
+    fn from(text: String) -> Self {
+        Self::Failed(text)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Client(error)
+    }
+}
+
+impl Failure {
+    /// The exit code: docs/reference/command-line.md lists them.
+    pub(super) fn code(&self) -> u8 {
+        match self {
+            Self::Closed => 0,
+            Self::Failed(_) | Self::Logged | Self::Difference => 1,
+            Self::Usage(_) | Self::Client(Error::Usage(_)) => super::EXIT_USAGE,
+            Self::Missing(_) => 3,
+            Self::Invalid(_) => 5,
+            Self::Partial(_) => 8,
+            Self::NoAnswer(_) => 9,
+            Self::Interrupted(_, code) => *code,
+            Self::Client(Error::Refused(refusal)) => match refusal.status {
+                StatusCode::NOT_FOUND | StatusCode::GONE => 3,
+                StatusCode::CONFLICT | StatusCode::PRECONDITION_FAILED => 4,
+                StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => 6,
+                status if status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS => 5,
+                _ => 7,
+            },
+            Self::Client(Error::Unavailable(_) | Error::Unknown(_) | Error::Protocol(_)) => 7,
+        }
+    }
+
+    /// Says what went wrong, and what to do next.
+    pub(super) fn report(&self) {
+        if let Some(text) = self.text() {
+            // A failure to print has nowhere to be reported.
+            let _ = write!(std::io::stderr(), "{text}");
+        }
+    }
+
+    /// What went wrong, without a hint: a part of another text.
+    pub(super) fn into_text(self) -> String {
+        if let Self::Usage(text)
+        | Self::Failed(text)
+        | Self::Invalid(text)
+        | Self::Partial(text)
+        | Self::NoAnswer(text)
+        | Self::Interrupted(text, _)
+        | Self::Missing(text) = self
+        {
+            text
+        } else {
+            self.text().unwrap_or_default()
+        }
+    }
+
+    /// The failure of a command whose code 1 says that there is a difference: any other failure has another code. Where
+    /// nobody reads the output any more, the code still tells whether there `is_different` anything.
+    pub(super) fn of_comparison(self, is_different: bool) -> Self {
+        if let Self::Failed(text) = self {
+            Self::NoAnswer(text)
+        } else if is_different && matches!(self, Self::Closed) {
+            Self::Difference
+        } else {
+            self
+        }
+    }
+
+    fn text(&self) -> Option<String> {
+        let (text, hint) = match self {
+            Self::Logged | Self::Difference | Self::Closed => return None,
+            Self::Interrupted(text, _) => (format!("interrupted: {text}"), None),
+            Self::Usage(text)
+            | Self::Failed(text)
+            | Self::Invalid(text)
+            | Self::Partial(text)
+            | Self::NoAnswer(text)
+            | Self::Missing(text) => (text.clone(), None),
+            Self::Client(Error::Refused(refusal)) => (refused(refusal), hint_of_refusal(refusal)),
+            Self::Client(error) => (error.to_string(), hint(error).map(str::to_owned)),
+        };
+        let hint = hint.map(|hint| format!("hint: {hint}\n")).unwrap_or_default();
+        Some(format!("concord: {text}\n{hint}"))
+    }
+}
+
+/// What a node refuses, and why; a reason for each line where there are several.
+fn refused(refusal: &Refusal) -> String {
+    let (node, _) = parts(&refusal.url);
+    let from = format!("({} from {node})", refusal.status.as_u16());
+    let named = |text: String| match (named(refusal), text.ends_with("does not exist")) {
+        (Some(name), true) => match revision(refusal) {
+            Some(revision) => format!("{text} at revision {revision}: {name}"),
+            None => format!("{text}: {name}"),
+        },
+        (_, _) => text,
+    };
+    match refusal.items.as_slice() {
+        [one] => format!("{} {from}", named(one.to_string())),
+        all => {
+            let lines = all.iter().map(|item| format!("\n  {item}"));
+            format!("{} reasons {from}:{}", all.len(), lines.collect::<String>())
+        }
+    }
+}
+
+/// The node of a URL, and its path without the parameters.
+fn parts(url: &str) -> (&str, &str) {
+    let begin = url.find("://").map_or(0, |at| at + 3);
+    let (node, path) = url.split_at(url[begin..].find('/').map_or(url.len(), |at| begin + at));
+    (node, path.split('?').next().unwrap_or(path))
+}
+
+/// The definition and the config that a request was about, as its path has them.
+fn named(refusal: &Refusal) -> Option<String> {
+    let (_, path) = parts(&refusal.url);
+    let rest = path.strip_prefix("/api/v1/config_definition/")?;
+    let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
+    let mut segments = rest.split('/').filter(|segment| !segment.is_empty());
+    let definition = decoded(segments.next()?);
+    let is_config =
+        refusal.items.iter().any(|item| item.code == "config_not_found" || item.code == "not_there");
+    match (is_config, segments.next(), segments.next()) {
+        (true, Some("config"), Some(key)) => Some(format!("{definition}/{}", decoded(key))),
+        _ => Some(definition),
+    }
+}
+
+/// The revision of the past that a request was about.
+fn revision(refusal: &Refusal) -> Option<&str> {
+    let (_, query) = refusal.url.split_once('?')?;
+    query.split('&').find_map(|parameter| parameter.strip_prefix("revision="))
+}
+
+fn hint_of_refusal(refusal: &Refusal) -> Option<String> {
+    let code = refusal.items.first().map_or("", |item| item.code.as_str());
+    let is_index = refusal.items.iter().any(|item| item.msg.ends_with("is not an indexed path"));
+    let definition = named(refusal)
+        .map_or_else(|| "DEF".into(), |name| name.split('/').next().unwrap_or_default().to_owned());
+    let name = || named(refusal).unwrap_or_default().replacen('/', " ", 1);
+    let text = match (code, refusal.status) {
+        // Anything else than a node gives no reason in the form of one.
+        ("", StatusCode::NOT_FOUND) => {
+            "is the URL the address of a node for its callers, and not that for the other nodes?".into()
+        }
+        ("path_not_found", _) => "is the URL that of a node, as in http://127.0.0.1:8101?".into(),
+        ("definition_not_found", _) if revision(refusal).is_some() => {
+            format!("`concord definition history {definition}` shows since when it exists")
+        }
+        ("not_there", _) => format!("`concord config history {}` shows since when it exists", name()),
+        ("definition_not_found", _) => "`concord definition get` lists what there is".into(),
+        ("config_not_found", _) => format!(
+            "`concord config get {definition}` lists what there is, `concord config create {definition} KEY` makes one"
+        ),
+        ("definition_exists", _) => "`concord apply -f FILE` changes one that exists".into(),
+        ("config_exists", _) => format!("`concord config put {definition} KEY` replaces one that exists"),
+        ("index_building", _) => format!("`concord definition reindex {definition}` waits until it is built"),
+        (_, _) if is_index => format!(
+            "`concord definition get {definition}` shows its indexed paths, `concord definition reindex {definition} --add PATH` adds one"
+        ),
+        (_, StatusCode::UNAUTHORIZED) => {
+            "set CONCORD_API_KEY or CONCORD_API_KEY_FILE, or choose a context: `concord context use NAME`"
+                .into()
+        }
+        (_, StatusCode::FORBIDDEN) => "`concord whoami` shows what the key may do".into(),
+        (_, StatusCode::PRECONDITION_FAILED) => "somebody changed it meanwhile: read it again".into(),
+        (_, StatusCode::GONE) => "so old a revision is no longer kept: begin with the present state".into(),
+        (_, StatusCode::SERVICE_UNAVAILABLE) => {
+            "nothing was changed; `concord cluster status` shows the members".into()
+        }
+        (_, StatusCode::TOO_MANY_REQUESTS) => {
+            "nothing was changed; wait a moment, or send less at once".into()
+        }
+        (_, StatusCode::INTERNAL_SERVER_ERROR) => {
+            format!("the log of that node says more of request {}", refusal.request_id)
+        }
+        _ => return None,
+    };
+    Some(text)
+}
+
+fn hint(error: &Error) -> Option<&'static str> {
+    /// Texts of connections that failed, and what to do about them.
+    const CAUSES: [(&str, &str); 5] = [
+        (
+            "UnknownIssuer",
+            "nothing was sent: name the authority of the nodes with --cacert FILE or CONCORD_CA_FILE",
+        ),
+        (
+            "not valid for name",
+            "nothing was sent: `concord cert show` shows for which names a certificate is good",
+        ),
+        ("CertificateRequired", "the node asks for a certificate: --cert FILE and --key FILE"),
+        ("InvalidContentType", "the node speaks no TLS there: is the URL one of http?"),
+        ("invalid HTTP version parsed", "does the node speak TLS there? Then its URL begins with https"),
+    ];
+    match error {
+        Error::Unavailable(text) | Error::Unknown(text)
+            if CAUSES.iter().any(|(cause, _)| text.contains(cause)) =>
+        {
+            CAUSES.iter().find(|(cause, _)| text.contains(cause)).map(|(_, hint)| *hint)
+        }
+        Error::Unavailable(_) => {
+            Some("nothing was changed; is the URL right? `concord probe live` tells which nodes answer")
+        }
+        Error::Unknown(_) => Some("look whether it was applied before you try again"),
+        Error::Refused(_) | Error::Usage(_) | Error::Protocol(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use concord_client::Item;
+    use serde_json::Value;
+
+    use super::*;
+
+    fn refusal(status: u16, path: &str, items: &[(&str, &str)]) -> Failure {
+        let items =
+            items.iter().map(|(code, msg)| Item { code: (*code).into(), msg: (*msg).into(), loc: vec![] });
+        let status = StatusCode::from_u16(status).unwrap();
+        let (url, request_id) = (format!("http://n:1{path}"), "r".into());
+        Failure::Client(Error::Refused(Box::new(Refusal {
+            status,
+            items: items.collect(),
+            url,
+            request_id,
+            body: Value::Null,
+        })))
+    }
+
+    #[test]
+    fn a_refusal_names_what_it_is_about_and_what_to_do() {
+        let text = |failure: &Failure| failure.text().unwrap();
+        let path = "/api/v1/config_definition/d/config/a%20b?limit=1";
+        let missing = refusal(404, path, &[("config_not_found", "config does not exist")]);
+        assert_eq!(
+            text(&missing),
+            "concord: config does not exist: d/a b (404 from http://n:1)\nhint: `concord config get d` lists what there is, `concord config create d KEY` makes one\n"
+        );
+        let missing = refusal(404, path, &[("definition_not_found", "definition does not exist")]);
+        assert!(
+            text(&missing).starts_with("concord: definition does not exist: d (404 "),
+            "{}",
+            text(&missing)
+        );
+        let past = format!("{path}&revision=3");
+        let missing = refusal(404, &past, &[("definition_not_found", "definition does not exist")]);
+        assert_eq!(
+            text(&missing),
+            "concord: definition does not exist at revision 3: d (404 from http://n:1)\nhint: `concord definition history d` shows since when it exists\n"
+        );
+        let missing = refusal(404, &past, &[("not_there", "the config did not exist at revision 3")]);
+        assert!(text(&missing).contains("`concord config history d a b`"), "{}", text(&missing));
+        let elsewhere = refusal(404, path, &[("", "no reason was given")]);
+        assert!(text(&elsewhere).contains("for its callers"), "{}", text(&elsewhere));
+        let misshapen = refusal(422, path, &[("", "input should be a valid object")]);
+        assert!(!text(&misshapen).contains("hint"), "{}", text(&misshapen));
+        let invalid = refusal(422, path, &[("data_invalid", "one"), ("data_invalid", "two")]);
+        assert_eq!(text(&invalid), "concord: 2 reasons (422 from http://n:1):\n  one\n  two\n");
+        let index = refusal(422, path, &[("query_invalid", "`x` is not an indexed path")]);
+        assert!(text(&index).contains("reindex d --add PATH"), "{}", text(&index));
+        assert_eq!((missing.code(), invalid.code(), refusal(429, path, &[("x", "y")]).code()), (3, 5, 7));
+    }
+
+    #[test]
+    fn an_unknown_outcome_is_not_called_unchanged() {
+        let text = Failure::Client(Error::Unknown("the time is up".into())).text().unwrap();
+        assert!(text.contains("may have been applied") && !text.contains("nothing was changed"), "{text}");
+        assert_eq!(Failure::Difference.text(), None);
+    }
+}

@@ -1,0 +1,166 @@
+//! `concord config diff`: a config at two revisions, or files and the cluster.
+//!
+//! **Invariant:** the exit code is 1 exactly when there is a difference.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use concord_client::{Client, Request};
+use serde_json::{Value, json};
+use similar::TextDiff;
+
+use super::{
+    apply::{self, DiffArgs},
+    connection::{Failure, NodeArgs, TryArgs, with_cluster},
+    current::config_path,
+    document,
+    manifest::FileArgs,
+    output::{print_done, text},
+    yaml_writer,
+};
+
+#[derive(Debug, Args)]
+pub(super) struct ConfigDiffArgs {
+    #[command(flatten)]
+    node: NodeArgs,
+    #[command(flatten)]
+    tries: TryArgs,
+    /// The key of the definition
+    #[arg(required_unless_present = "files", conflicts_with = "files", requires = "key")]
+    definition: Option<String>,
+    /// The key of the config
+    key: Option<String>,
+    /// The revision to begin with; by default the one before the last change
+    #[arg(long, value_name = "REVISION", conflicts_with = "files")]
+    from: Option<u64>,
+    /// The revision to end with; by default the present state
+    #[arg(long, value_name = "REVISION", conflicts_with = "files")]
+    to: Option<u64>,
+    /// Instead of revisions: a file of definitions and configs, a folder of such files, or `-` for the standard input
+    #[arg(short, long = "file", value_name = "PATH")]
+    files: Vec<PathBuf>,
+    /// Also read the folders in folders
+    #[arg(short = 'R', long, requires = "files")]
+    recursive: bool,
+    /// Show the configs, too, that `apply --prune` would delete
+    #[arg(long, requires = "files")]
+    prune: bool,
+}
+
+/// Runs the command.
+pub(super) fn run(args: ConfigDiffArgs) -> Result<(), Failure> {
+    let ConfigDiffArgs { node, tries, definition, key, from, to, files, recursive, prune } = args;
+    let (Some(definition), Some(key)) = (definition, key) else {
+        let files = FileArgs::new(files, recursive);
+        return apply::diff(&DiffArgs { node, tries, files, prune });
+    };
+    let compared = with_cluster(&node, &tries, async |client| {
+        let path = config_path(&definition, &key);
+        let (before, after) = sides(&client, &path, from, to).await?;
+        let is_different = !before.is_same(&after);
+        let name = format!("{definition}/{key}");
+        let format = node.format.or_table();
+        let shown = if format.is_table() {
+            text(&unified(&name, &before, &after))
+        } else {
+            let data = json!({
+                "config_definition_key": definition, "config_key": key,
+                "from": before.to_json(), "to": after.to_json(),
+            });
+            print_done(&format, &data, "config_key", "")
+        };
+        shown.map_err(|failure| failure.of_comparison(is_different))?;
+        if is_different { Err(Failure::Difference) } else { Ok(()) }
+    });
+    compared.map_err(|failure| failure.of_comparison(false))
+}
+
+/// A config at a revision.
+struct Side {
+    revision: u64,
+    /// `None` where there was none.
+    data: Option<Value>,
+}
+
+impl Side {
+    fn to_json(&self) -> Value {
+        json!({ "revision": self.revision, "data": self.data })
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        match (&self.data, &other.data) {
+            (Some(one), Some(other)) => document::is_same(one, other),
+            (one, other) => one.is_none() && other.is_none(),
+        }
+    }
+}
+
+/// The two states that are compared.
+async fn sides(
+    client: &Client,
+    path: &str,
+    from: Option<u64>,
+    to: Option<u64>,
+) -> Result<(Side, Side), Failure> {
+    let mut history = Request::get(format!("{path}/history")).query("limit", 2);
+    if let Some(to) = to {
+        history = history.query("before", to.saturating_add(1));
+    }
+    let answer = client.send(history).await?;
+    let now = to.or(answer.state_revision()).unwrap_or_default();
+    let changes = answer.data()?["results"].take();
+    let before_last = || {
+        let first = &changes[1]["revision"];
+        // What was before the first change is nothing.
+        first.as_u64().or_else(|| changes[0]["revision"].as_u64().and_then(|last| last.checked_sub(1)))
+    };
+    let Some(from) = from.or_else(before_last) else {
+        return Err(Failure::Invalid("this config has no changes up to that revision".into()));
+    };
+    let before = at(client, path, from).await?;
+    let after = at(client, path, now).await?;
+    if before.data.is_none() && after.data.is_none() {
+        // The refusal itself says what is missing.
+        client.send(Request::get(path)).await?;
+    }
+    Ok((before, after))
+}
+
+async fn at(client: &Client, path: &str, revision: u64) -> Result<Side, Failure> {
+    let data = match client.send(Request::get(path).query("revision", revision)).await {
+        Ok(answer) => Some(answer.data()?["data"].take()),
+        Err(error) if error.is_not_found() => None,
+        Err(error) => return Err(error.into()),
+    };
+    Ok(Side { revision, data })
+}
+
+/// The lines that differ, as a unified diff of YAML.
+fn unified(name: &str, before: &Side, after: &Side) -> String {
+    let written = |side: &Side| side.data.as_ref().map(yaml_writer::write).unwrap_or_default();
+    let head = |side: &Side| match &side.data {
+        Some(_) => format!("{name}@{}", side.revision),
+        None => "/dev/null".into(),
+    };
+    let (old, new) = (written(before), written(after));
+    let diff = TextDiff::from_lines(&old, &new);
+    diff.unified_diff().context_radius(3).header(&head(before), &head(after)).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_names_its_revisions_and_what_was_absent() {
+        let side = |revision, data| Side { revision, data };
+        let (one, other) = (side(7, Some(json!({"a": 1, "b": 2}))), side(9, Some(json!({"a": 1, "b": 3}))));
+        assert_eq!(
+            unified("d/k", &one, &other),
+            "--- d/k@7\n+++ d/k@9\n@@ -1,2 +1,2 @@\n a: 1\n-b: 2\n+b: 3\n"
+        );
+        assert!(unified("d/k", &side(6, None), &one).starts_with("--- /dev/null\n+++ d/k@7\n"));
+        assert!(!one.is_same(&other) && one.is_same(&side(8, one.data.clone())));
+        assert!(!one.is_same(&side(6, None)) && side(5, None).is_same(&side(6, None)));
+    }
+}

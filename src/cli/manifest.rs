@@ -1,0 +1,294 @@
+//! Definitions and configs in files: the members that the interface has, and no others.
+//!
+//! A definition is `config_definition_key`, `indexes`, `json_schema`, `unique` and `format_assertion`; a config is
+//! `config_definition_key`, `config_key` and `data`. What the service adds to a record (`created_at`, `modified_at`,
+//! `revision`) may stand there and says nothing.
+//!
+//! **Invariant:** a member that is not known is refused: a typing error must not be taken for an absent setting.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use clap::Args;
+use serde_json::{Map, Value, json};
+
+use super::{connection::Failure, document};
+
+const DEFINITION_KEY: &str = "config_definition_key";
+const CONFIG_KEY: &str = "config_key";
+/// What the service adds to a record.
+const ADDED: [&str; 3] = ["created_at", "modified_at", "revision"];
+/// The names of files that are read in a folder.
+const EXTENSIONS: [&str; 4] = ["json", "jsonc", "yaml", "yml"];
+
+/// Where manifests are read.
+#[derive(Debug, Clone, Args)]
+pub(super) struct FileArgs {
+    /// A file of definitions and configs, a folder of such files, or `-` for the standard input; repeat for more
+    #[arg(short, long = "file", required = true, value_name = "PATH")]
+    files: Vec<PathBuf>,
+    /// Also read the folders in folders
+    #[arg(short = 'R', long)]
+    recursive: bool,
+}
+
+impl FileArgs {
+    /// All files below a folder.
+    pub(super) fn folder(path: &Path) -> Self {
+        Self { files: vec![path.to_owned()], recursive: true }
+    }
+
+    /// These files and folders.
+    pub(super) fn new(files: Vec<PathBuf>, recursive: bool) -> Self {
+        Self { files, recursive }
+    }
+}
+
+/// A definition as it shall be.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Definition {
+    pub(super) indexes: Vec<String>,
+    pub(super) schema: Option<Value>,
+    pub(super) unique: Vec<String>,
+    /// Whether formats are asserted; `None` where the file leaves that as it is.
+    pub(super) format_assertion: Option<bool>,
+}
+
+impl Definition {
+    /// As a file has it, its members always in the same order.
+    pub(super) fn to_json(&self, key: &str) -> Value {
+        let mut object = json!({ DEFINITION_KEY: key, "indexes": self.indexes });
+        if let Some(schema) = &self.schema {
+            object["json_schema"] = schema.clone();
+        }
+        if !self.unique.is_empty() {
+            object["unique"] = json!(self.unique);
+        }
+        if let Some(asserted) = self.format_assertion {
+            object["format_assertion"] = asserted.into();
+        }
+        object
+    }
+}
+
+/// A config as a file has it.
+pub(super) fn config_json(definition: &str, key: &str, data: &Value) -> Value {
+    json!({ DEFINITION_KEY: definition, CONFIG_KEY: key, "data": data })
+}
+
+/// All that was read.
+#[derive(Debug, Default)]
+pub(super) struct Manifests {
+    pub(super) definitions: BTreeMap<String, Definition>,
+    /// By definition and key.
+    pub(super) configs: BTreeMap<(String, String), Value>,
+    /// Where each of them stands, by definition and key; a definition has an empty second key.
+    places: BTreeMap<(String, String), String>,
+}
+
+impl Manifests {
+    /// Reads files and folders.
+    pub(super) fn read(args: &FileArgs) -> Result<Self, Failure> {
+        let mut files = Vec::new();
+        for path in &args.files {
+            if path.is_dir() {
+                collect(path, args.recursive, &mut files).map_err(Failure::Usage)?;
+            } else {
+                files.push(path.clone());
+            }
+        }
+        let mut all = Self::default();
+        for path in &files {
+            for document in document::read_file(path)? {
+                let place = format!("{}:{}", path.display(), document.line);
+                let items = match document.value {
+                    // An empty document, as a comment alone is one.
+                    Value::Null => Vec::new(),
+                    Value::Array(items) => items,
+                    one @ (Value::Object(_) | Value::String(_) | Value::Bool(_) | Value::Number(_)) => {
+                        vec![one]
+                    }
+                };
+                for item in items {
+                    all.add(item, &place).map_err(Failure::Invalid)?;
+                }
+            }
+        }
+        if all.definitions.is_empty() && all.configs.is_empty() {
+            return Err(Failure::Usage(nothing_in(args)));
+        }
+        Ok(all)
+    }
+
+    fn add(&mut self, value: Value, place: &str) -> Result<(), String> {
+        let Value::Object(object) = value else {
+            return Err(format!("{place}: expected an object that is a definition or a config"));
+        };
+        let mut fields = Fields { object, place };
+        let definition = fields.text(DEFINITION_KEY)?;
+        let id = if fields.object.contains_key(CONFIG_KEY) {
+            let key = fields.text(CONFIG_KEY)?;
+            let data = fields.object.shift_remove("data").ok_or(format!("{place}: `data` is missing"))?;
+            fields.finish()?;
+            self.configs.insert((definition.clone(), key.clone()), data);
+            (definition, key)
+        } else {
+            let read = Definition {
+                indexes: fields.texts("indexes")?,
+                schema: fields.object.shift_remove("json_schema").filter(|schema| !schema.is_null()),
+                unique: fields.texts("unique")?,
+                format_assertion: fields.boolean("format_assertion")?,
+            };
+            fields.finish()?;
+            self.definitions.insert(definition.clone(), read);
+            (definition, String::new())
+        };
+        match self.places.insert(id.clone(), place.to_owned()) {
+            None => Ok(()),
+            Some(other) => Err(format!("{place}: {} stands at {other}, too", name(&id.0, &id.1))),
+        }
+    }
+
+    /// Where something was read.
+    pub(super) fn place(&self, definition: &str, key: &str) -> Option<&str> {
+        self.places.get(&(definition.to_owned(), key.to_owned())).map(String::as_str)
+    }
+
+    /// The keys of all definitions that are named.
+    pub(super) fn named(&self) -> Vec<String> {
+        let mut named: Vec<String> = self.definitions.keys().cloned().collect();
+        named.extend(self.configs.keys().map(|(definition, _)| definition.clone()));
+        named.sort();
+        named.dedup();
+        named
+    }
+}
+
+/// How messages name a definition, which has no second key, or a config.
+pub(super) fn name(definition: &str, key: &str) -> String {
+    if key.is_empty() { format!("definition {definition}") } else { format!("config {definition}/{key}") }
+}
+
+/// What is said of files without any definition and config.
+fn nothing_in(args: &FileArgs) -> String {
+    let named: Vec<String> = args.files.iter().map(|path| path.display().to_string()).collect();
+    let text = format!("there is no definition and no config in {}", named.join(", "));
+    if args.files.iter().any(|path| path.is_dir()) && !args.recursive {
+        format!(
+            "{text}\nhint: of a folder, files that end with {} are read; with -R also those in its folders",
+            EXTENSIONS.map(|end| format!(".{end}")).join(", ")
+        )
+    } else {
+        text
+    }
+}
+
+/// The files below a folder, in the order of their names.
+fn collect(folder: &Path, recursive: bool, files: &mut Vec<PathBuf>) -> Result<(), String> {
+    let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
+    let entries = fs::read_dir(folder).map_err(failed)?;
+    let mut paths = entries
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(failed)?;
+    paths.sort();
+    for path in paths {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if name.starts_with('.') {
+            continue;
+        }
+        if path.is_dir() {
+            if recursive {
+                collect(&path, recursive, files)?;
+            }
+        } else if path.extension().is_some_and(|found| EXTENSIONS.iter().any(|known| found == *known)) {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+/// The members of an object that is read.
+struct Fields<'a> {
+    object: Map<String, Value>,
+    place: &'a str,
+}
+
+impl Fields<'_> {
+    fn text(&mut self, name: &str) -> Result<String, String> {
+        match self.object.shift_remove(name) {
+            Some(Value::String(text)) if !text.is_empty() => Ok(text),
+            Some(_) => Err(format!("{}: `{name}` must be a text", self.place)),
+            None => Err(format!("{}: `{name}` is missing", self.place)),
+        }
+    }
+
+    fn texts(&mut self, name: &str) -> Result<Vec<String>, String> {
+        let wrong = || format!("{}: `{name}` must be a list of texts", self.place);
+        match self.object.shift_remove(name) {
+            None | Some(Value::Null) => Ok(Vec::new()),
+            Some(Value::Array(items)) => {
+                items.into_iter().map(|item| item.as_str().map(str::to_owned).ok_or_else(wrong)).collect()
+            }
+            Some(_) => Err(wrong()),
+        }
+    }
+
+    fn boolean(&mut self, name: &str) -> Result<Option<bool>, String> {
+        match self.object.shift_remove(name) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::Bool(value)) => Ok(Some(value)),
+            Some(_) => Err(format!("{}: `{name}` must be true or false", self.place)),
+        }
+    }
+
+    fn finish(&self) -> Result<(), String> {
+        let unknown: Vec<&str> =
+            self.object.keys().map(String::as_str).filter(|name| !ADDED.contains(name)).collect();
+        if unknown.is_empty() {
+            return Ok(());
+        }
+        Err(format!("{}: unknown members: {}", self.place, unknown.join(", ")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(value: Value) -> Result<Manifests, String> {
+        let mut all = Manifests::default();
+        all.add(value, "f:1")?;
+        Ok(all)
+    }
+
+    #[test]
+    fn a_definition_and_a_config_are_read_and_written_alike() {
+        let value = json!({"config_definition_key": "d", "indexes": ["a"], "json_schema": {"type": "object"},
+            "unique": ["a"], "format_assertion": false});
+        let all = read(value.clone()).unwrap();
+        assert_eq!(all.definitions["d"].to_json("d").to_string(), value.to_string());
+        let value = json!({"config_definition_key": "d", "config_key": "k", "data": {"a": 1}, "revision": 7});
+        let all = read(value).unwrap();
+        assert_eq!(all.configs[&("d".into(), "k".into())], json!({"a": 1}));
+    }
+
+    #[test]
+    fn what_is_not_known_or_occurs_twice_is_refused() {
+        for (value, expected) in [
+            (json!({"config_definition_key": "d", "index": []}), "f:1: unknown members: index"),
+            (json!({"config_definition_key": "d", "config_key": "k"}), "f:1: `data` is missing"),
+            (json!({"config_key": "k", "data": {}}), "f:1: `config_definition_key` is missing"),
+            (json!({"config_definition_key": "d", "indexes": "a"}), "f:1: `indexes` must be a list of texts"),
+            (json!([]), "f:1: expected an object that is a definition or a config"),
+        ] {
+            assert_eq!(read(value).unwrap_err(), expected);
+        }
+        let mut all = read(json!({"config_definition_key": "d"})).unwrap();
+        let again = all.add(json!({"config_definition_key": "d"}), "g:2").unwrap_err();
+        assert_eq!(again, "g:2: definition d stands at f:1, too");
+    }
+}

@@ -1,0 +1,165 @@
+//! The members of a cluster: forming it, adding, promoting, replacing and removing them, and the leadership.
+
+use clap::{Args, Subcommand};
+use http::Method;
+use serde_json::{Value, json};
+
+use super::{
+    connection::{Failure, NodeArgs, ask, run_with_client},
+    output::{Columns, confirm, print_columns, print_value},
+};
+use crate::{
+    peer::{Member, NodeId},
+    settings::parse_member,
+};
+
+const CLUSTER: &str = "/api/v1/cluster";
+const COLUMNS: Columns = Columns {
+    name: "id",
+    narrow: &[
+        ("NODE", "/id"),
+        ("ROLE", "/role"),
+        ("REACHABLE", "/reachable"),
+        ("LAG", "/lag"),
+        ("VERSION", "/version"),
+        ("ADDRESS", "/api_addr"),
+    ],
+    wide: &[
+        ("PEER", "/peer_addr"),
+        ("LAST CONTACT MS", "/last_contact_ms"),
+        ("MEMORY BYTES", "/memory_bytes"),
+        ("DISK FREE BYTES", "/disk_free_bytes"),
+    ],
+};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum MemberCommand {
+    /// Add a running node that belongs to no cluster, as a learner without a vote
+    Add {
+        #[command(flatten)]
+        node: NodeArgs,
+        /// The new member, as in `4=node4:8100@node4:8200`; its id must be greater than all ids used before
+        #[arg(value_parser = parse_member, value_name = "ID=API@PEER")]
+        member: Member,
+    },
+    /// Make a learner a voter
+    Promote {
+        #[command(flatten)]
+        node: NodeArgs,
+        /// The id of the member
+        id: NodeId,
+    },
+    /// Replace a member, which may be down, with a new node
+    Replace {
+        #[command(flatten)]
+        node: NodeArgs,
+        /// The id of the member to replace
+        id: NodeId,
+        /// The new member
+        #[arg(value_parser = parse_member, value_name = "ID=API@PEER")]
+        member: Member,
+    },
+    /// Remove a member from the cluster for good
+    Remove {
+        #[command(flatten)]
+        node: NodeArgs,
+        /// The id of the member
+        id: NodeId,
+        /// Do not ask
+        #[arg(short, long)]
+        yes: bool,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(super) struct TransferArgs {
+    #[command(flatten)]
+    node: NodeArgs,
+    /// The id of the member that becomes the leader
+    #[arg(long, value_name = "ID")]
+    to: NodeId,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct InitArgs {
+    #[command(flatten)]
+    node: NodeArgs,
+    /// A member of the new cluster, as in `1=node1:8100@node1:8200`; repeat for each, the contacted node included
+    #[arg(long = "member", required = true, value_parser = parse_member, value_name = "ID=API@PEER")]
+    members: Vec<Member>,
+}
+
+/// Sends a request about the cluster and prints it as it is then.
+fn call(node: &NodeArgs, method: Method, path: &str, body: Option<&Value>) -> Result<(), Failure> {
+    run_with_client(node, async |client| {
+        let data = ask(&client, method, path, body).await?;
+        let format = node.format.or_json();
+        if format.is_for_records() {
+            return print_columns(&format, &data["members"], &COLUMNS);
+        }
+        print_value(&format, &data, &COLUMNS.empty())
+    })
+}
+
+/// Shows the cluster as one node knows it.
+pub(super) fn status(node: &NodeArgs) -> Result<(), Failure> {
+    call(node, Method::GET, CLUSTER, None)
+}
+
+/// Forms a cluster.
+pub(super) fn init(args: &InitArgs) -> Result<(), Failure> {
+    let members: Vec<Value> = args.members.iter().map(member_json).collect();
+    let body = json!({ "members": members });
+    call(&args.node, Method::POST, &format!("{CLUSTER}/init"), Some(&body))
+}
+
+/// Moves leadership.
+pub(super) fn transfer(args: &TransferArgs) -> Result<(), Failure> {
+    let body = json!({ "id": args.to });
+    call(&args.node, Method::POST, &format!("{CLUSTER}/leader"), Some(&body))
+}
+
+/// Runs a command.
+pub(super) fn run(command: MemberCommand) -> Result<(), Failure> {
+    let members = format!("{CLUSTER}/members");
+    match command {
+        MemberCommand::Add { node, member } => {
+            call(&node, Method::POST, &members, Some(&member_json(&member)))
+        }
+        MemberCommand::Promote { node, id } => {
+            call(&node, Method::POST, &format!("{members}/{id}/promote"), None)
+        }
+        MemberCommand::Replace { node, id, member } => {
+            call(&node, Method::POST, &format!("{members}/{id}/replace"), Some(&member_json(&member)))
+        }
+        MemberCommand::Remove { node, id, yes } => {
+            let text = format!("node {id} will be removed, and no node can have its id again");
+            confirm(&text, yes)?;
+            call(&node, Method::DELETE, &format!("{members}/{id}"), None)
+        }
+    }
+}
+
+fn member_json(member: &Member) -> Value {
+    json!({ "id": member.id, "api_addr": member.api_addr, "peer_addr": member.peer_addr })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: InitArgs,
+    }
+
+    #[test]
+    fn init_reads_its_members() {
+        let line = ["init", "--member", "1=a:1@b:2", "--member", "2=c:3@d:4"];
+        let init = Line::try_parse_from(line).unwrap().args;
+        assert_eq!(member_json(&init.members[1]), json!({ "id": 2, "api_addr": "c:3", "peer_addr": "d:4" }));
+    }
+}

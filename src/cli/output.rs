@@ -1,0 +1,323 @@
+//! What a command prints, in the format that is asked for.
+//!
+//! **Invariants:** data go to the standard output and messages to the standard error. JSON is what the interface
+//! answers, in its order and with its digits. Text that comes from data reaches a table without control characters, so
+//! that it can't act on a terminal.
+
+use std::{
+    fmt::Display,
+    io::{self, IsTerminal as _, Write as _},
+    str::FromStr,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use clap::Args;
+use serde_json::Value;
+
+use super::{connection::Failure, jsonpath::JsonPath, yaml_writer};
+
+/// A format of output.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Format {
+    Table,
+    Wide,
+    Json,
+    Jsonl,
+    Yaml,
+    Name,
+    Path(JsonPath),
+}
+
+impl FromStr for Format {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Ok(match text {
+            "table" => Self::Table,
+            "wide" => Self::Wide,
+            "json" => Self::Json,
+            "jsonl" => Self::Jsonl,
+            "yaml" => Self::Yaml,
+            "name" => Self::Name,
+            _ => match text.strip_prefix("jsonpath=") {
+                Some(path) => Self::Path(path.parse()?),
+                None => return Err("expected table, wide, json, jsonl, yaml, name or jsonpath=PATH".into()),
+            },
+        })
+    }
+}
+
+/// How to print.
+#[derive(Debug, Clone, Default, Args)]
+pub(super) struct OutputArgs {
+    /// How to print: table, wide, json, jsonl, yaml, name, jsonpath=PATH (as in jsonpath={.data.limit})
+    #[arg(short, long, value_name = "FORMAT")]
+    output: Option<Format>,
+}
+
+impl OutputArgs {
+    /// What is asked for, or a table.
+    pub(super) fn or_table(&self) -> Format {
+        self.or(Format::Table)
+    }
+
+    /// What is asked for, or JSON.
+    pub(super) fn or_json(&self) -> Format {
+        self.or(Format::Json)
+    }
+
+    /// What is asked for, or this.
+    pub(super) fn or(&self, other: Format) -> Format {
+        self.output.clone().unwrap_or(other)
+    }
+}
+
+impl Format {
+    /// Whether it is for people: what a command says in words stands in place of data then.
+    pub(super) fn is_table(&self) -> bool {
+        matches!(self, Self::Table | Self::Wide)
+    }
+
+    /// Whether it has a line for each record: of data with members that are records, these are printed.
+    pub(super) fn is_for_records(&self) -> bool {
+        matches!(self, Self::Table | Self::Wide | Self::Jsonl | Self::Name)
+    }
+}
+
+/// The columns of records: the heading of each, and the pointer to its value.
+#[derive(Debug)]
+pub(super) struct Columns {
+    /// The member that `-o name` prints.
+    pub(super) name: &'static str,
+    pub(super) narrow: &'static [(&'static str, &'static str)],
+    /// Those that `wide` has, too.
+    pub(super) wide: &'static [(&'static str, &'static str)],
+}
+
+impl Columns {
+    /// A table without rows, where data are printed in a format that has none.
+    pub(super) fn empty(&self) -> Table {
+        self.table(&[])
+    }
+
+    fn table(&self, records: &[&Value]) -> Table {
+        let heads = |columns: &[(&'static str, &'static str)]| -> Vec<&'static str> {
+            columns.iter().map(|(head, _)| *head).collect()
+        };
+        let mut table = Table::new(self.name, &heads(self.narrow), &heads(self.wide));
+        for record in records {
+            let columns = self.narrow.iter().chain(self.wide);
+            let shown = |value: &Value| match value.as_bool() {
+                Some(true) => "yes".to_owned(),
+                Some(false) => "no".to_owned(),
+                None => cell(value),
+            };
+            let cells: Vec<String> =
+                columns.map(|(_, pointer)| record.pointer(pointer).map(shown).unwrap_or_default()).collect();
+            table.row(&cells);
+        }
+        table
+    }
+}
+
+/// The records of data: of a list its elements, or else the data themselves.
+fn records(data: &Value) -> Vec<&Value> {
+    match (data, data.get("results").and_then(Value::as_array)) {
+        (_, Some(results)) => results.iter().collect(),
+        (Value::Array(records), None) => records.iter().collect(),
+        (one, None) => vec![one],
+    }
+}
+
+/// Prints data whose columns are known beforehand.
+pub(super) fn print_columns(format: &Format, data: &Value, columns: &Columns) -> Result<(), Failure> {
+    print_value(format, data, &columns.table(&records(data)))
+}
+
+/// Prints what was done: in words, or the data of the answer where those are asked for.
+pub(super) fn print_done(
+    format: &Format,
+    data: &Value,
+    name: &'static str,
+    text: impl Display,
+) -> Result<(), Failure> {
+    if format.is_table() { line(text) } else { print_value(format, data, &Table::new(name, &[], &[])) }
+}
+
+/// The rows of a table, and the name of the member that `-o name` prints.
+#[derive(Debug)]
+pub(super) struct Table {
+    name: &'static str,
+    head: Vec<String>,
+    /// How many columns are shown unless `wide` is asked for.
+    narrow: usize,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table with columns, and with more of them when it is wide.
+    pub(super) fn new(name: &'static str, head: &[&str], wide: &[&str]) -> Self {
+        let all = head.iter().chain(wide).map(|text| (*text).to_owned()).collect();
+        Self { name, head: all, narrow: head.len(), rows: Vec::new() }
+    }
+
+    /// With columns whose names are known only now, behind the first ones.
+    pub(super) fn with_columns(mut self, place: usize, names: &[String]) -> Self {
+        for (number, name) in names.iter().enumerate() {
+            self.head.insert(place + number, name.to_uppercase());
+        }
+        self.narrow += names.len();
+        self
+    }
+
+    /// Adds a row, with a cell for every column.
+    pub(super) fn row(&mut self, cells: &[impl Display]) {
+        self.rows.push(cells.iter().map(|cell| printable(&cell.to_string())).collect());
+    }
+
+    fn render(&self, is_wide: bool) -> String {
+        let columns = if is_wide { self.head.len() } else { self.narrow };
+        let mut table = comfy_table::Table::new();
+        table.load_style(comfy_table::presets::NOTHING);
+        table.set_header(self.head.iter().take(columns));
+        for row in &self.rows {
+            table.add_row(row.iter().take(columns));
+        }
+        for (place, column) in table.column_iter_mut().enumerate() {
+            column.set_padding((if place == 0 { 0 } else { 2 }, 0));
+        }
+        let lines = table.to_string();
+        let lines: Vec<&str> = lines.lines().map(str::trim_end).collect();
+        lines.join("\n")
+    }
+}
+
+/// A text without control characters.
+pub(super) fn printable(text: &str) -> String {
+    text.chars().map(|character| if character.is_control() { '\u{fffd}' } else { character }).collect()
+}
+
+/// A value in a cell: text as it is, anything else as JSON.
+pub(super) fn cell(value: &Value) -> String {
+    match value.as_str() {
+        Some(text) => text.to_owned(),
+        None if value.is_null() => String::new(),
+        None => value.to_string(),
+    }
+}
+
+/// Prints data: the records of a list one by one where the format has a line for each.
+pub(super) fn print_value(format: &Format, data: &Value, table: &Table) -> Result<(), Failure> {
+    let records = records(data);
+    // Many lines are one write.
+    let lines = |lines: Vec<String>| text(&lines.iter().map(|line| format!("{line}\n")).collect::<String>());
+    match format {
+        Format::Table => line(table.render(false)),
+        Format::Wide => line(table.render(true)),
+        Format::Json => line(format!("{data:#}")),
+        Format::Jsonl => lines(records.iter().map(ToString::to_string).collect()),
+        Format::Yaml => text(&yaml_writer::write(data)),
+        Format::Name => lines(records.iter().map(|record| cell(&record[table.name])).collect()),
+        Format::Path(path) => lines(path.find(data).into_iter().map(cell).collect()),
+    }
+}
+
+/// Prints a line.
+pub(super) fn line(text_of_line: impl Display) -> Result<(), Failure> {
+    text(&format!("{text_of_line}\n"))
+}
+
+/// Prints a text. A reader that closes the pipe early, as `head` does, has read all that it wants: the command ends.
+pub(super) fn text(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            Failure::Closed
+        } else {
+            Failure::Failed(format!("standard output: {error}"))
+        }
+    })
+}
+
+/// Says something that is no data.
+pub(super) fn say(text: impl Display) {
+    // A failure to print has nowhere to be reported.
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// Whether notes and progress are left out.
+static IS_QUIET: AtomicBool = AtomicBool::new(false);
+
+/// Leaves notes and progress out from now on.
+pub(super) fn be_quiet() {
+    IS_QUIET.store(true, Ordering::Relaxed);
+}
+
+/// Whether notes and progress are left out.
+pub(super) fn is_quiet() -> bool {
+    IS_QUIET.load(Ordering::Relaxed)
+}
+
+/// Says what came of a command, unless it is to be quiet.
+pub(super) fn note(text: impl Display) {
+    if !is_quiet() {
+        say(text);
+    }
+}
+
+/// How many there are of something that has a plain plural.
+pub(super) fn counted(number: u64, noun: &str) -> String {
+    if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
+}
+
+/// Asks whether something is to be destroyed, unless the command line says so.
+///
+/// # Errors
+/// When the answer is no, or there is nobody to ask.
+pub(super) fn confirm(what: &str, yes: bool) -> Result<(), Failure> {
+    if yes {
+        return Ok(());
+    }
+    if !io::stdin().is_terminal() {
+        return Err(Failure::Usage(format!("{what}: confirm it with --yes")));
+    }
+    let mut answer = String::new();
+    let asked = write!(io::stderr(), "{what}. Go on? [y/N] ");
+    asked.and_then(|()| io::stdin().read_line(&mut answer)).map_err(|error| error.to_string())?;
+    if matches!(answer.trim(), "y" | "Y" | "yes") {
+        Ok(())
+    } else {
+        Err(Failure::Failed("nothing was done".into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_has_its_columns_and_no_control_characters() {
+        let mut table = Table::new("key", &["KEY", "AT"], &["DATA"]).with_columns(1, &["plan".into()]);
+        table.row(&["a", "free", "now", "{}"]);
+        table.row(&["longer", "p\u{1b}[2J", "", ""]);
+        assert_eq!(table.render(false), "KEY     PLAN   AT\na       free   now\nlonger  p\u{fffd}[2J");
+        assert!(table.render(true).starts_with("KEY     PLAN   AT   DATA\n"));
+    }
+
+    #[test]
+    fn columns_take_their_cells_from_records() {
+        let columns =
+            Columns { name: "id", narrow: &[("ID", "/id"), ("AT", "/on/at")], wide: &[("REST", "/rest")] };
+        let data = serde_json::json!({"results": [{"id": 7, "on": {"at": "now"}, "rest": [1]}, {"id": 8}]});
+        let table = columns.table(&records(&data));
+        assert_eq!(table.render(true), "ID  AT   REST\n7   now  [1]\n8");
+        assert_eq!(records(&data["results"][0]).len(), 1);
+    }
+
+    #[test]
+    fn formats_are_read() {
+        assert_eq!("yaml".parse(), Ok(Format::Yaml));
+        assert!(matches!("jsonpath={.a}".parse(), Ok(Format::Path(_))));
+        assert!("xml".parse::<Format>().is_err() && "jsonpath=}".parse::<Format>().is_err());
+    }
+}

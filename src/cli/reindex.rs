@@ -1,0 +1,167 @@
+//! `concord definition reindex`: other indexed paths, and how far their indexes are.
+//!
+//! A change of the paths answers at once, and many configs are indexed in the background. This command waits for that.
+//! An index that is ready needs no building anew: it is a part of the state, and every change of a config changes it.
+//!
+//! **Invariant:** the paths are changed only if nobody has changed the definition since they were read.
+
+use std::time::Duration;
+
+use clap::Args;
+use concord_client::{Client, Request};
+use http::Method;
+use serde_json::{Value, json};
+
+use super::{
+    connection::{Failure, NodeArgs, TryArgs, with_cluster},
+    current::{definition_path, texts},
+    interrupt::{self, Doing},
+    output::{Columns, note, print_columns},
+    progress::Progress,
+};
+
+/// How often a build is looked at.
+const PAUSE: Duration = Duration::from_millis(300);
+const COLUMNS: Columns = Columns {
+    name: "path",
+    narrow: &[("PATH", "/path"), ("STATE", "/state"), ("INDEXED", "/done"), ("CONFIGS", "/of")],
+    wide: &[],
+};
+
+#[derive(Debug, Args)]
+pub(super) struct ReindexArgs {
+    #[command(flatten)]
+    node: NodeArgs,
+    #[command(flatten)]
+    tries: TryArgs,
+    /// The key of the definition
+    key: String,
+    /// A path that is indexed from now on; repeat for more. Those that are not named are no longer. Without any path
+    /// nothing is changed, and the command waits for what is being built
+    #[arg(long = "index", value_name = "PATH", conflicts_with_all = ["added", "removed"])]
+    indexes: Vec<String>,
+    /// A path to index beside those that are; repeat for more
+    #[arg(long = "add", value_name = "PATH")]
+    added: Vec<String>,
+    /// A path to index no longer; repeat for more
+    #[arg(long = "remove", value_name = "PATH")]
+    removed: Vec<String>,
+    /// Only if this is its revision
+    #[arg(long, value_name = "REVISION")]
+    if_match: Option<u64>,
+    /// Check and answer, and store nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Do not wait until the indexes are built
+    #[arg(long)]
+    no_wait: bool,
+}
+
+impl ReindexArgs {
+    /// The paths from now on; `None` where they stay as they are.
+    fn wanted(&self, now: &[String]) -> Result<Option<Vec<String>>, Failure> {
+        if !self.indexes.is_empty() {
+            return Ok(Some(self.indexes.clone()));
+        }
+        if self.added.is_empty() && self.removed.is_empty() {
+            return Ok(None);
+        }
+        if let Some(absent) = self.removed.iter().find(|path| !now.contains(path)) {
+            let text =
+                format!("`{absent}` is not indexed in {}; its paths are: {}", self.key, now.join(", "));
+            return Err(Failure::Invalid(text));
+        }
+        let kept = now.iter().filter(|path| !self.removed.contains(path));
+        let added = self.added.iter().filter(|path| !now.contains(path));
+        Ok(Some(kept.chain(added).cloned().collect()))
+    }
+}
+
+/// Runs the command.
+pub(super) fn run(args: &ReindexArgs) -> Result<(), Failure> {
+    let path = definition_path(&args.key);
+    with_cluster(&args.node, &args.tries, async |client| {
+        let found = client.send(Request::get(&path)).await?;
+        let now = texts(&found.data()?["indexes"]);
+        let wanted = args.wanted(&now)?.filter(|wanted| *wanted != now);
+        if let Some(wanted) = wanted {
+            let request = Request::new(Method::PUT, &path).json(&json!({ "indexes": wanted }));
+            let request = args.if_match.or(found.revision()).into_iter().fold(request, Request::if_match);
+            if !args.dry_run {
+                interrupt::now(Doing::Writing);
+            }
+            let answer = client.send(request.dry_run(args.dry_run)).await?;
+            interrupt::now(Doing::Reading);
+            if args.dry_run {
+                note(format_args!("definition {} would be indexed by {}", args.key, wanted.join(", ")));
+                return Ok(());
+            }
+            let revision = answer.revision().map(|revision| format!("  revision {revision}"));
+            note(format_args!("definition {} changed{}", args.key, revision.unwrap_or_default()));
+        }
+        let data = if args.no_wait { read(&client, &path).await? } else { wait(&client, &path).await? };
+        print_columns(&args.node.format.or_table(), &data["indexes"], &COLUMNS)
+    })
+}
+
+async fn read(client: &Client, path: &str) -> Result<Value, Failure> {
+    Ok(client.send(Request::get(format!("{path}/indexes"))).await?.data()?)
+}
+
+/// Waits until every index is ready. The time is that of the build, which nobody knows beforehand.
+async fn wait(client: &Client, path: &str) -> Result<Value, Failure> {
+    let mut progress = None;
+    loop {
+        let data = read(client, path).await?;
+        let Some((done, of)) = left(&data["indexes"]) else { return Ok(data) };
+        let progress = progress.get_or_insert_with(|| {
+            let total = usize::try_from(of).unwrap_or(usize::MAX);
+            Progress::with_rest(total, "configs", "the cluster goes on without this command")
+        });
+        progress.set(done, of);
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// How far the indexes are that are being built: the one that is behind all others.
+fn left(indexes: &Value) -> Option<(u64, u64)> {
+    let building = indexes.as_array().into_iter().flatten().filter(|index| index["state"] != "ready");
+    building.map(|index| (index["done"].as_u64().unwrap_or(0), index["of"].as_u64().unwrap_or(0))).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: ReindexArgs,
+    }
+
+    fn wanted(more: &[&str]) -> Option<Vec<String>> {
+        let args = Line::try_parse_from([&["reindex", "d"], more].concat()).unwrap().args;
+        args.wanted(&["a".to_owned(), "b".to_owned()]).ok().flatten()
+    }
+
+    #[test]
+    fn paths_are_named_anew_or_one_by_one() {
+        let texts = |texts: &[&str]| Some(texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>());
+        assert_eq!(wanted(&[]), None);
+        assert_eq!(wanted(&["--index", "c"]), texts(&["c"]));
+        assert_eq!(wanted(&["--add", "c", "--add", "a", "--remove", "b"]), texts(&["a", "c"]));
+        assert_eq!(wanted(&["--remove", "x"]), None, "that is an error");
+    }
+
+    #[test]
+    fn the_index_that_is_behind_all_others_counts() {
+        let index = |state: &str, done: u64| json!({"path": "p", "state": state, "done": done, "of": 9});
+        assert_eq!(
+            left(&json!([index("ready", 9), index("building", 5), index("building", 3)])),
+            Some((3, 9))
+        );
+        assert_eq!(left(&json!([index("ready", 9)])), None);
+    }
+}

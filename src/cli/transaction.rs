@@ -1,0 +1,157 @@
+//! `concord transaction`: several operations as one, from a file.
+//!
+//! **Invariant:** the exit code is 0 only if the operations of `operations` or `then` were done; 1 if a condition did not
+//! hold, so that those of `else` were.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use concord_client::Request;
+use http::Method;
+use serde_json::{Value, json};
+
+use super::{
+    apply::explain,
+    connection::{Failure, NodeArgs, TryArgs, with_cluster},
+    definition::one_value,
+    interrupt::{self, Doing},
+    output::{Columns, note, print_columns, print_value},
+};
+
+/// What the body may have.
+const MEMBERS: [&str; 4] = ["operations", "if", "then", "else"];
+const COLUMNS: Columns = Columns {
+    name: "config_key",
+    narrow: &[
+        ("OPERATION", "/op"),
+        ("DEFINITION", "/config_definition_key"),
+        ("KEY", "/config_key"),
+        ("CREATED", "/created"),
+        ("FOUND", "/config/data"),
+    ],
+    wide: &[("REVISION", "/config/revision")],
+};
+
+/// A file as the command takes it.
+const FILE_EXAMPLE: &str = "A file that moves a config on if it is where it is expected, in YAML:
+
+  if:
+    - {config_definition_key: jobs, config_key: j1, pointer: /state, equals: open}
+  then:
+    - op: patch_config
+      config_definition_key: jobs
+      config_key: j1
+      patch: {state: done}";
+
+#[derive(Debug, Args)]
+#[command(after_help = FILE_EXAMPLE)]
+pub(super) struct TransactionArgs {
+    #[command(flatten)]
+    node: NodeArgs,
+    #[command(flatten)]
+    tries: TryArgs,
+    /// A file with `operations`, or with `if`, `then` and `else`, as JSON or YAML; `-` for the standard input. A list
+    /// alone is `operations`
+    #[arg(short, long, value_name = "PATH")]
+    file: PathBuf,
+    /// Check and answer, and store nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// A name for what is done: sent again with the same name and the same operations it is done once. Without one the
+    /// command makes a name for its own attempts
+    #[arg(long, value_name = "NAME")]
+    idempotency_key: Option<String>,
+}
+
+/// Runs the command.
+pub(super) fn run(args: &TransactionArgs) -> Result<(), Failure> {
+    let body = body(one_value(&args.file)?)
+        .map_err(|text| Failure::Invalid(format!("{}: {text}", args.file.display())))?;
+    let format = args.node.format.or_table();
+    with_cluster(&args.node, &args.tries, async |client| {
+        let mut request = Request::new(Method::POST, "/api/v1/batch").json(&body).dry_run(args.dry_run);
+        if let Some(key) = &args.idempotency_key {
+            request = request.idempotency_key(key);
+        }
+        if !args.dry_run {
+            interrupt::now(Doing::Writing);
+        }
+        let operations: Vec<&Value> = body["operations"].as_array().into_iter().flatten().collect();
+        let data = client.send(request).await.map_err(|error| explain(error, &operations))?.data()?;
+        interrupt::now(Doing::Reading);
+        if format.is_for_records() {
+            print_columns(&format, &data["results"], &COLUMNS)?;
+        } else {
+            print_value(&format, &data, &COLUMNS.empty())?;
+        }
+        note(told(&data, args.dry_run));
+        if data["succeeded"] == false { Err(Failure::Difference) } else { Ok(()) }
+    })
+}
+
+/// The body of a batch from what a file has.
+fn body(value: Value) -> Result<Value, String> {
+    let value = if value.is_array() { json!({ "operations": value }) } else { value };
+    let Value::Object(members) = &value else {
+        return Err("expected a list of operations, or an object".into());
+    };
+    if let Some(unknown) = members.keys().find(|name| !MEMBERS.contains(&name.as_str())) {
+        return Err(format!("unknown member `{unknown}`: expected {}", MEMBERS.join(", ")));
+    }
+    let has = |name: &str| members.contains_key(name);
+    match (has("operations"), has("if"), has("then") || has("else")) {
+        (true, false, false) | (false, true, _) => Ok(value),
+        (true, ..) => Err("`operations` stands alone, without `if`, `then` and `else`".into()),
+        (false, false, _) => Err("`operations` is missing, or `if`".into()),
+    }
+}
+
+/// What became of it, in words.
+fn told(data: &Value, is_dry_run: bool) -> String {
+    let held = match data["succeeded"].as_bool() {
+        None => "",
+        Some(true) => "all conditions hold: ",
+        Some(false) => "a condition does not hold: ",
+    };
+    let what = match (data["succeeded"].as_bool(), is_dry_run) {
+        (Some(false), false) => "the operations of `else` were done",
+        (Some(false), true) => "the operations of `else` would be done",
+        (_, true) => "the operations would be done",
+        (_, false) => "the operations were done",
+    };
+    let revision = data["revision"].as_u64().map(|revision| format!("  revision {revision}"));
+    format!("{held}{what}{}", revision.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_holds_operations_or_conditions() {
+        assert_eq!(body(json!([{"op": "x"}])), Ok(json!({"operations": [{"op": "x"}]})));
+        for good in [json!({"operations": []}), json!({"if": [], "then": []}), json!({"if": [], "else": []})]
+        {
+            assert_eq!(body(good.clone()), Ok(good));
+        }
+        for wrong in [
+            json!(7),
+            json!({}),
+            json!({"then": []}),
+            json!({"operations": [], "then": []}),
+            json!({"operations": [], "if": []}),
+            json!({"if": [], "than": []}),
+        ] {
+            assert!(body(wrong.clone()).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_became_of_it_is_said() {
+        assert_eq!(told(&json!({"revision": 7}), false), "the operations were done  revision 7");
+        let text = told(&json!({"succeeded": false, "revision": 7}), false);
+        assert_eq!(text, "a condition does not hold: the operations of `else` were done  revision 7");
+        let text = told(&json!({"succeeded": true, "revision": null}), true);
+        assert_eq!(text, "all conditions hold: the operations would be done");
+    }
+}

@@ -1,0 +1,274 @@
+//! `export` and `import`: all definitions and configs as files, a folder for each definition.
+//!
+//! A definition is `DIR/KEY/definition.json`, its configs are `DIR/KEY/config/CONFIG.json`. Equal data give equal bytes,
+//! so that Git shows what differs and nothing else. A file that has what it shall have is not written, and an import
+//! leaves alone what is there already: begun again after an interruption, both go on with what is left.
+//!
+//! **Invariant:** a file is complete, or absent: it is written under another name first.
+
+use std::{
+    collections::BTreeSet,
+    fs::{self, File},
+    io::{self, Write as _},
+    path::{Path, PathBuf},
+};
+
+use clap::Args;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+
+use super::{
+    apply::execute,
+    connection::{Failure, NodeArgs, TryArgs, with_cluster},
+    current::{self, ListedConfig},
+    manifest::{FileArgs, Manifests, config_json},
+    output::{note, print_done},
+    plan::Plan,
+    progress::Progress,
+};
+
+/// Longest key that is the name of its file; the name of a file has at most 255 bytes.
+const NAME_BYTES_MAX: usize = 200;
+
+#[derive(Debug, Args)]
+pub(super) struct ExportArgs {
+    #[command(flatten)]
+    node: NodeArgs,
+    #[command(flatten)]
+    tries: TryArgs,
+    /// The folder to write to; it may have an earlier export
+    #[arg(long, value_name = "DIR")]
+    dir: PathBuf,
+    /// Only this definition; repeat for more
+    #[arg(long = "definition", value_name = "KEY")]
+    definitions: Vec<String>,
+    /// Remove the files of records that an earlier export wrote and that are no more
+    #[arg(long)]
+    prune: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ImportArgs {
+    #[command(flatten)]
+    node: NodeArgs,
+    #[command(flatten)]
+    tries: TryArgs,
+    /// The folder of an export
+    #[arg(long, value_name = "DIR")]
+    dir: PathBuf,
+}
+
+/// Runs `export`.
+pub(super) fn export(args: &ExportArgs) -> Result<(), Failure> {
+    with_cluster(&args.node, &args.tries, async |client| {
+        let keys = if args.definitions.is_empty() {
+            current::definition_keys(&client).await?
+        } else {
+            args.definitions.clone()
+        };
+        let mut files = Files::new(args.dir.clone());
+        let (mut exported, mut total) = (Vec::new(), 0);
+        for key in keys {
+            // One that is deleted meanwhile is none of the export.
+            let Some(found) = current::definition(&client, &key).await? else {
+                if args.definitions.contains(&key) {
+                    return Err(Failure::Missing(format!("there is no definition {key}")));
+                }
+                continue;
+            };
+            files.write(&definition_file(&key), &found.value.to_json(&key))?;
+            total += current::count(&client, &key).await?;
+            exported.push(key);
+        }
+        let progress = Progress::new(total, "configs");
+        if !exported.is_empty() {
+            current::configs(&client, &exported, |told| match told {
+                ListedConfig::Config(definition, key, config) => {
+                    progress.add(1);
+                    files.write(&config_file(definition, key), &config_json(definition, key, &config.value))
+                }
+                ListedConfig::Again(definitions) => {
+                    files.forget(definitions);
+                    Ok(())
+                }
+            })
+            .await?;
+        }
+        drop(progress);
+        let others =
+            if args.definitions.is_empty() { files.others()? } else { files.others_of(&exported)? };
+        if args.prune {
+            files.remove(&others)?;
+        }
+        let removed = others.len();
+        let Files { written, same, .. } = files;
+        let what = if args.prune { "removed" } else { "of records that are no more (--prune removes them)" };
+        let text = format!("{written} files written, {same} as they were, {removed} {what}");
+        let data = json!({ "dir": args.dir, "written": written, "unchanged": same, "obsolete": removed, "pruned": args.prune });
+        summary(&args.node, &data, &text)
+    })
+}
+
+/// Runs `import`.
+pub(super) fn import(args: &ImportArgs) -> Result<(), Failure> {
+    let wanted = Manifests::read(&FileArgs::folder(&args.dir))?;
+    with_cluster(&args.node, &args.tries, async |client| {
+        let plan = Plan::new(&client, &wanted, false).await?;
+        let plan = execute(&client, plan, true).await?;
+        let (changed, unchanged) = (plan.changes.len(), plan.unchanged);
+        let data = json!({ "dir": args.dir, "changed": changed, "unchanged": unchanged });
+        summary(&args.node, &data, &format!("{changed} changed, {unchanged} as they were"))
+    })
+}
+
+/// What was done: words, which are a message, or data.
+fn summary(node: &NodeArgs, data: &Value, text: &str) -> Result<(), Failure> {
+    let format = node.format.or_table();
+    if format.is_table() {
+        note(text);
+        return Ok(());
+    }
+    print_done(&format, data, "dir", "")
+}
+
+fn definition_file(key: &str) -> PathBuf {
+    Path::new(&file_name(key)).join("definition.json")
+}
+
+fn config_file(definition: &str, key: &str) -> PathBuf {
+    let name = format!("{}.json", file_name(key));
+    config_folder(definition).join(name)
+}
+
+fn config_folder(definition: &str) -> PathBuf {
+    Path::new(&file_name(definition)).join("config")
+}
+
+/// The name of the file of a key. The characters of keys are all good in names of files; a long key is cut, and a digest
+/// tells it from others that begin alike.
+fn file_name(key: &str) -> String {
+    match key.get(..NAME_BYTES_MAX) {
+        Some(begin) if key.len() > NAME_BYTES_MAX => {
+            let digest = Sha256::digest(key.as_bytes());
+            let hex: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+            format!("{begin}~{hex}")
+        }
+        _ => key.to_owned(),
+    }
+}
+
+/// The files of an export.
+struct Files {
+    folder: PathBuf,
+    /// Those of the records that there are.
+    kept: BTreeSet<PathBuf>,
+    /// Those that are counted.
+    seen: BTreeSet<PathBuf>,
+    written: usize,
+    same: usize,
+}
+
+impl Files {
+    fn new(folder: PathBuf) -> Self {
+        Self { folder, kept: BTreeSet::new(), seen: BTreeSet::new(), written: 0, same: 0 }
+    }
+
+    /// Forgets the configs of definitions: those that are still there come again.
+    fn forget(&mut self, definitions: &[String]) {
+        let of: Vec<PathBuf> = definitions.iter().map(|key| config_folder(key)).collect();
+        self.kept.retain(|name| !of.iter().any(|folder| name.starts_with(folder)));
+    }
+
+    fn write(&mut self, name: &Path, value: &Value) -> Result<(), Failure> {
+        let path = self.folder.join(name);
+        let failed = |error: io::Error| Failure::Failed(format!("{}: {error}", path.display()));
+        let text = format!("{value:#}\n");
+        // A record that was told twice is one file.
+        let is_new = self.seen.insert(name.to_owned());
+        self.kept.insert(name.to_owned());
+        if fs::read(&path).is_ok_and(|bytes| bytes == text.as_bytes()) {
+            self.same += usize::from(is_new);
+            return Ok(());
+        }
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder).map_err(failed)?;
+        }
+        let new = path.with_extension("json.new");
+        let mut file = File::create(&new).map_err(failed)?;
+        file.write_all(text.as_bytes()).and_then(|()| fs::rename(&new, &path)).map_err(failed)?;
+        self.written += usize::from(is_new);
+        Ok(())
+    }
+
+    /// The files of definitions and configs that no record has.
+    fn others(&self) -> Result<Vec<PathBuf>, Failure> {
+        let mut others = Vec::new();
+        for folder in self.entries(Path::new(""))? {
+            let definition = folder.join("definition.json");
+            if !self.folder.join(&definition).is_file() {
+                continue;
+            }
+            others.extend(self.others_in(&folder.join("config"))?);
+            if !self.kept.contains(&definition) {
+                others.push(definition);
+            }
+        }
+        Ok(others)
+    }
+
+    /// Those of the configs of these definitions.
+    fn others_of(&self, definitions: &[String]) -> Result<Vec<PathBuf>, Failure> {
+        let mut others = Vec::new();
+        for definition in definitions {
+            others.extend(self.others_in(&config_folder(definition))?);
+        }
+        Ok(others)
+    }
+
+    fn others_in(&self, folder: &Path) -> Result<Vec<PathBuf>, Failure> {
+        let is_other = |name: &PathBuf| {
+            name.extension().is_some_and(|extension| extension == "json") && !self.kept.contains(name)
+        };
+        Ok(self.entries(folder)?.into_iter().filter(is_other).collect())
+    }
+
+    /// The names in a folder below the export's; none where it is not there.
+    fn entries(&self, inside: &Path) -> Result<Vec<PathBuf>, Failure> {
+        let folder = self.folder.join(inside);
+        let Ok(entries) = fs::read_dir(&folder) else { return Ok(Vec::new()) };
+        let name = |entry: io::Result<fs::DirEntry>| entry.map(|entry| inside.join(entry.file_name()));
+        let names: io::Result<Vec<PathBuf>> = entries.map(name).collect();
+        names.map_err(|error| Failure::Failed(format!("{}: {error}", folder.display())))
+    }
+
+    /// Removes files, and the folders of definitions that have none left.
+    fn remove(&self, names: &[PathBuf]) -> Result<(), Failure> {
+        for name in names {
+            let path = self.folder.join(name);
+            fs::remove_file(&path)
+                .map_err(|error| Failure::Failed(format!("{}: {error}", path.display())))?;
+            if name.ends_with("definition.json")
+                && let Some(folder) = path.parent()
+            {
+                // What somebody else has put there stays.
+                let _ = fs::remove_dir(folder.join("config"));
+                let _ = fs::remove_dir(folder);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_keys_have_names_of_their_own() {
+        let long = "k".repeat(255);
+        let other = format!("{}x", "k".repeat(254));
+        assert_eq!(file_name("a.b~-_"), "a.b~-_");
+        assert_eq!(file_name(&"k".repeat(200)), "k".repeat(200));
+        assert!(file_name(&long).len() < 240 && file_name(&long) != file_name(&other));
+    }
+}

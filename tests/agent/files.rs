@@ -1,0 +1,148 @@
+//! Files and commands.
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use serde_json::json;
+
+use super::{Agent, define, put};
+use crate::harness::{Cluster, check, eventually};
+
+const FILES: &str = r#"files:
+  - {path: limits.json, definition: limits, config: acme}
+  - {path: limits.env, definition: limits, config: acme, format: env, mode: "0640"}
+  - {path: all.yaml, definition: limits, format: yaml}
+  - path: nginx.conf
+    template: nginx.conf.j2
+    debounce_ms: 100
+    command: [sh, -c, 'cat "$CONCORD_AGENT_FILE" >> ran.txt']
+"#;
+
+const TEMPLATE: &str =
+    "{% for key, data in configs.limits|items %}limit {{ key }} {{ data.requests }};\n{% endfor %}";
+
+#[tokio::test]
+async fn files_are_as_the_configs_say_and_commands_run_when_they_changed() {
+    let mut cluster = Cluster::start("agent-files").await;
+    define(&cluster).await;
+    put(&cluster, 1, "acme", &json!({"requests": 10})).await;
+    let mut agent = Agent::new(&cluster, FILES);
+    agent.write("nginx.conf.j2", TEMPLATE);
+    agent.start();
+    agent.has("limits.json", "{\n  \"requests\": 10\n}\n").await;
+    agent.has("limits.env", "REQUESTS='10'\n").await;
+    agent.has("all.yaml", "acme:\n  requests: 10\n").await;
+    agent.has("nginx.conf", "limit acme 10;\n").await;
+    agent.has("ran.txt", "limit acme 10;\n").await;
+    let mode = |name| std::fs::metadata(agent.path(name)).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode("limits.json"), mode("limits.env")), (0o600, 0o640));
+
+    // A change is written, and its command sees it; a write of equal data runs nothing.
+    put(&cluster, 2, "acme", &json!({"requests": 10})).await;
+    put(&cluster, 2, "bravo", &json!({"requests": 7.0})).await;
+    agent.has("ran.txt", "limit acme 10;\nlimit acme 10;\nlimit bravo 7.0;\n").await;
+    agent.has("all.yaml", "acme:\n  requests: 10\nbravo:\n  requests: 7.0\n").await;
+
+    // The leader dies, and the file follows all the same.
+    let leader = cluster.leader().await;
+    cluster.node(leader).kill();
+    let other = if leader == 1 { 2 } else { 1 };
+    put(&cluster, other, "bravo", &json!({"requests": 8})).await;
+    agent.has("nginx.conf", "limit acme 10;\nlimit bravo 8;\n").await;
+
+    // A restart finds everything as it should be, and runs nothing.
+    let ran = agent.read("ran.txt");
+    eventually("the command has run", async || {
+        check(agent.read("ran.txt").ends_with("limit bravo 8;\n"), || agent.read("ran.txt"))
+    })
+    .await;
+    assert!(agent.read("ran.txt").starts_with(&ran));
+    let ran = agent.read("ran.txt");
+    agent.nothing_due().await;
+    agent.stop().await;
+    agent.write("log.txt", "");
+    agent.start();
+    agent.logs("the configs are fresh").await;
+    put(&cluster, other, "acme", &json!({"requests": 11})).await;
+    agent.has("limits.env", "REQUESTS='11'\n").await;
+    eventually("the command has run once more", async || {
+        let text = agent.read("ran.txt");
+        check(text == format!("{ran}limit acme 11;\nlimit bravo 8;\n"), || text.clone())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_can_not_be_rendered_leaves_the_file_and_is_told() {
+    let cluster = Cluster::start("agent-wrong").await;
+    define(&cluster).await;
+    put(&cluster, 1, "acme", &json!({"requests": 10})).await;
+    let settings = r#"files:
+  - {path: out.txt, template_text: "{{ configs.limits.acme.requests }}", debounce_ms: 50}
+  - {path: gone.json, definition: limits, config: later, when_absent: remove}
+"#;
+    let mut agent = Agent::new(&cluster, settings);
+    agent.write("gone.json", "old");
+    agent.start();
+    agent.has("out.txt", "10").await;
+    eventually("a file whose config is absent is removed", async || {
+        check(!agent.path("gone.json").exists(), || "it is there".into())
+    })
+    .await;
+    put(&cluster, 1, "acme", &json!({"typo": 1})).await;
+    agent.logs("the file stays as it was").await;
+    assert_eq!(agent.read("out.txt"), "10");
+    let (status, _, health) = agent.get("/healthz").await.unwrap();
+    assert_eq!((status, &health["ok"]), (503, &json!(false)), "{health}");
+    assert!(health["files_failing"][0].as_str().unwrap().ends_with("out.txt"), "{health}");
+    put(&cluster, 1, "acme", &json!({"requests": 12})).await;
+    agent.has("out.txt", "12").await;
+    eventually("it is well again", async || {
+        let (status, _, health) = agent.get("/healthz").await?;
+        check(status == 200, || health.to_string())
+    })
+    .await;
+    let (_, _, metrics) = agent.get("/metrics").await.unwrap();
+    let metrics = metrics.as_str().unwrap();
+    for expected in ["concord_agent_fresh 1", "concord_agent_configs 1", "out.txt\"} 2"] {
+        assert!(metrics.contains(expected), "{expected}: {metrics}");
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_can_not_be_written_is_tried_again_and_its_command_waits_for_it() {
+    let cluster = Cluster::start("agent-no-folder").await;
+    define(&cluster).await;
+    put(&cluster, 1, "acme", &json!({"n": 1})).await;
+    let settings = "files:\n  - {path: below/out.json, definition: limits, config: acme, command: [sh, -c, 'echo x >> ran']}\n";
+    let mut agent = Agent::new(&cluster, settings);
+    agent.start();
+    agent.logs("the file stays as it was").await;
+    agent.nothing_due().await;
+    std::fs::create_dir(agent.path("below")).unwrap();
+    agent.has("below/out.json", "{\n  \"n\": 1\n}\n").await;
+    eventually("the command has run", async || check(agent.read("ran") == "x\n", || agent.read("ran"))).await;
+}
+
+#[tokio::test]
+async fn a_command_that_fails_is_run_again_and_one_that_hangs_is_ended() {
+    let cluster = Cluster::start("agent-commands").await;
+    define(&cluster).await;
+    put(&cluster, 1, "acme", &json!({"n": 1})).await;
+    // Fails the first time, hangs the second time, succeeds the third time.
+    let settings = r#"files:
+  - path: out.json
+    definition: limits
+    config: acme
+    timeout_s: 1
+    debounce_ms: 50
+    command: [sh, -c, 'echo x >> tries.txt; case $(wc -l < tries.txt) in 1) exit 9;; 2) sleep 1000;; esac; echo done > done.txt']
+"#;
+    let mut agent = Agent::new(&cluster, settings);
+    agent.start();
+    agent.has("done.txt", "done\n").await;
+    assert_eq!(agent.read("tries.txt"), "x\nx\nx\n");
+    let log = agent.read("log.txt");
+    assert!(log.contains("exit status: 9") && log.contains("took longer than 1 s"), "{log}");
+    agent.nothing_due().await;
+    agent.stop().await;
+}

@@ -1,0 +1,211 @@
+//! Each command in each output format.
+
+use std::collections::BTreeSet;
+
+use saphyr_parser::Parser;
+use serde_json::Value;
+
+use super::{LIMITS, User, revision};
+use crate::harness::Cluster;
+
+const FORMATS: [&str; 7] = ["table", "wide", "json", "jsonl", "yaml", "name", "jsonpath={.}"];
+
+/// Commands that print no data, or that another test runs to their end.
+const OTHERS: [&str; 14] = [
+    "agent",
+    "cluster-add",
+    "cluster-init",
+    "cluster-promote",
+    "cluster-remove",
+    "cluster-replace",
+    "cluster-transfer-leader",
+    "completions",
+    "demo",
+    "man",
+    "member",
+    "recover-root",
+    "serve",
+    "transfer",
+];
+/// Groups, and commands that are another name of one that is here.
+const GROUPS: [&str; 20] = [
+    "audit",
+    "cert",
+    "cluster",
+    "config",
+    "context",
+    "definition",
+    "get",
+    "help",
+    "key",
+    "config-apply",
+    "definition-apply",
+    "definition-diff",
+    "definition-explain",
+    "get-config",
+    "get-definition",
+    "member-add",
+    "member-promote",
+    "member-remove",
+    "member-replace",
+    "init",
+];
+
+/// The commands, their name as that of their manual page, and what each one may return. `FORMAT` in an argument is a
+/// text of its own for each format, so that nothing is made twice.
+const COMMANDS: [(&str, &[&str], i32); 46] = [
+    ("apply", &["apply", "-f", "limits.yaml"], 0),
+    ("audit-export", &["audit", "export", "--url", "URL"], 0),
+    ("audit-tail", &["audit", "tail", "--url", "URL"], 0),
+    ("audit-verify", &["audit", "verify", "AUDIT"], 0),
+    ("backup", &["backup", "--out", "FORMAT.backup"], 0),
+    ("bench", &["bench", "--seconds", "1", "--clients", "2", "--configs", "10"], 0),
+    ("cert-ca", &["cert", "ca", "--out", "ca-FORMAT"], 0),
+    ("cert-node", &["cert", "node", "7", "--ca", "ca", "--out", "node-FORMAT"], 0),
+    ("cert-show", &["cert", "show", "ca/ca.pem"], 0),
+    ("cluster-status", &["cluster", "status"], 0),
+    ("cluster-watch", &["cluster", "watch", "--count", "1"], 0),
+    ("config-create", &["config", "create", "limits", "new", "--data", r#"{"plan": "pro"}"#, "--dry-run"], 0),
+    ("config-diff", &["config", "diff", "limits", "acme"], 1),
+    ("config-edit", &["config", "edit", "limits", "acme"], 0),
+    ("config-get", &["config", "get", "limits"], 0),
+    ("config-history", &["config", "history", "limits", "acme"], 0),
+    ("config-patch", &["config", "patch", "limits", "acme", "--data", r#"{"n": 1}"#], 0),
+    ("config-put", &["config", "put", "limits", "FORMAT", "--upsert", "--data", r#"{"plan": "pro"}"#], 0),
+    ("config-delete", &["config", "delete", "limits", "FORMAT", "--yes"], 0),
+    ("config-rollback", &["config", "rollback", "limits", "initech", "--to", "REVISION"], 0),
+    ("config-validate", &["config", "validate", "limits", "--data", r#"{"plan": "pro"}"#], 0),
+    ("config-watch", &["config", "watch", "limits", "--from", "REVISION", "--count", "1"], 0),
+    ("context-list", &["context", "list"], 0),
+    ("definition-check", &["definition", "check", "limits", "-f", "tighter.yaml"], 1),
+    ("definition-create", &["definition", "create", "d.FORMAT"], 0),
+    ("definition-delete", &["definition", "delete", "d.FORMAT", "--yes"], 0),
+    ("definition-get", &["definition", "get"], 0),
+    ("definition-history", &["definition", "history", "limits"], 0),
+    ("definition-reindex", &["definition", "reindex", "limits"], 0),
+    ("diff", &["diff", "-f", "other.yaml"], 1),
+    ("explain", &["explain", "limits.plan"], 0),
+    ("export", &["export", "--dir", "files"], 0),
+    ("import", &["import", "--dir", "files"], 0),
+    ("key-change", &["key", "change", "KEY", "--name", "FORMAT"], 0),
+    ("key-create", &["key", "create", "--name", "FORMAT", "--grant", "read:*"], 0),
+    ("key-get", &["key", "get", "KEY"], 0),
+    ("key-list", &["key", "list"], 0),
+    ("key-rotate", &["key", "rotate", "KEY", "--grace-s", "60"], 0),
+    ("keygen", &["keygen", "signing", "--out", "signing.FORMAT"], 0),
+    ("openapi", &["openapi"], 0),
+    ("probe", &["probe", "ready"], 0),
+    (
+        "restore",
+        &["restore", "--from", "one.backup", "--data-dir", "data.FORMAT", "--member", "1=a:1@b:2"],
+        0,
+    ),
+    ("status", &["status"], 0),
+    ("transaction", &["transaction", "-f", "read.yaml"], 0),
+    ("verify", &["verify", "one.backup"], 0),
+    ("version", &["version"], 0),
+];
+
+/// What does not fit a place of a table above: what it needs, or what it leaves.
+const LAST: [(&str, &[&str], i32); 2] =
+    [("key-revoke", &["key", "revoke", "KEY", "--yes"], 0), ("whoami", &["whoami"], 0)];
+
+fn filled(argument: &str, format: &str, values: &[(&str, String)]) -> String {
+    let short = format.split('=').next().unwrap_or(format);
+    let mut text = argument.replace("FORMAT", short);
+    for (name, value) in values {
+        text = text.replace(name, value);
+    }
+    text
+}
+
+/// What each format promises of the output.
+fn check(format: &str, out: &str) -> Result<(), String> {
+    let is_json =
+        |text: &str| serde_json::from_str::<Value>(text).map(drop).map_err(|error| error.to_string());
+    // A stream has a document for each record.
+    let documents = |text: &str| {
+        let mut all = serde_json::Deserializer::from_str(text).into_iter::<Value>();
+        all.try_for_each(|one| one.map(drop).map_err(|error| error.to_string()))
+    };
+    match format {
+        "json" | "jsonpath={.}" if out.trim().is_empty() => Err("nothing is printed".into()),
+        "json" => documents(out),
+        "jsonl" => out.lines().try_for_each(is_json),
+        "jsonpath={.}" => out.lines().next().map_or(Ok(()), |line| {
+            // The whole is one line of JSON, or a text.
+            if line.starts_with(['{', '[']) { is_json(line) } else { Ok(()) }
+        }),
+        "yaml" => {
+            Parser::new_from_str(out).try_for_each(|event| event.map(drop).map_err(|error| error.to_string()))
+        }
+        "name" => match out.lines().any(|line| line.contains(['{', '['])) {
+            true => Err("a name is no record".into()),
+            false => Ok(()),
+        },
+        _ => Ok(()),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_command_prints_each_format() {
+    let cluster = Cluster::start("cli-formats").await;
+    let user = User::of(&cluster).with("EDITOR", "true");
+    let file = user.write("limits.yaml", LIMITS);
+    user.ok(&["apply", "-f", &file]).await;
+    crate::harness::eventually("the cluster is at level 2", async || {
+        let level = user.ok(&["status", "-o", "jsonpath={.feature_level}"]).await;
+        crate::harness::check(level == "2\n", || level)
+    })
+    .await;
+    user.write("other.yaml", &LIMITS.replace("1000", "2000"));
+    user.write(
+        "tighter.yaml",
+        "properties: {plan: {const: pro}, quota: {properties: {requests: {type: integer}}}}",
+    );
+    user.write("read.yaml", "- {op: get_config, config_definition_key: limits, config_key: acme}\n");
+    let changed = revision(&user.ok(&["config", "patch", "limits", "initech", "--data", "{}"]).await);
+    user.ok(&["config", "patch", "limits", "acme", "--data", r#"{"n": 0}"#]).await;
+    user.ok(&["cert", "ca", "--out", "ca"]).await;
+    user.ok(&["backup", "--out", "one.backup"]).await;
+    let key = user.json(&["key", "create", "--name", "x", "--grant", "read:*"]).await["key_id"].clone();
+    // Each node has an audit log of its own.
+    let url = format!("http://{}", cluster.nodes[0].api_addr());
+    let audit = user.write("audit.jsonl", &user.ok(&["audit", "export", "--url", &url]).await);
+    let key = key.as_str().unwrap().to_owned();
+    let values = [("REVISION", changed), ("KEY", key), ("AUDIT", audit), ("URL", url)];
+    for (name, arguments, code) in COMMANDS.iter().chain(&LAST) {
+        for format in FORMATS {
+            // A key is revoked once.
+            if *name == "key-revoke" && format != "wide" {
+                continue;
+            }
+            let mut line: Vec<String> =
+                arguments.iter().map(|argument| filled(argument, format, &values)).collect();
+            line.extend(["-o".to_owned(), format.to_owned()]);
+            let words: Vec<&str> = line.iter().map(String::as_str).collect();
+            let done = user.run(&words).await;
+            assert_eq!(done.code, *code, "{words:?}: {done:?}");
+            check(format, &done.out).unwrap_or_else(|error| panic!("{words:?}: {error}: {}", done.out));
+        }
+    }
+}
+
+#[tokio::test]
+async fn no_command_is_left_out() {
+    let home = crate::harness::fresh_directory("cli-all");
+    let user = User::new(home.path());
+    user.ok(&["man", "--dir", "pages"]).await;
+    let pages = std::fs::read_dir(home.path().join("pages")).unwrap();
+    let names = pages.map(|page| page.unwrap().file_name().into_string().unwrap());
+    let names = names.filter_map(|name| Some(name.strip_prefix("concord-")?.strip_suffix(".1")?.to_owned()));
+    // What prints nothing: contexts that are set.
+    let silent = ["context-set", "context-use", "context-delete"];
+    let known: BTreeSet<&str> = COMMANDS.iter().chain(&LAST).map(|(name, ..)| *name).collect();
+    let known: BTreeSet<&str> = known.into_iter().chain(OTHERS).chain(GROUPS).chain(silent).collect();
+    let real: BTreeSet<String> = names.filter(|name| !name.contains("help")).collect();
+    let missing: Vec<&String> = real.iter().filter(|name| !known.contains(name.as_str())).collect();
+    assert!(missing.is_empty(), "{missing:?} are in no list of this file");
+    let gone: Vec<&&str> = known.iter().filter(|name| **name != "help" && !real.contains(**name)).collect();
+    assert!(gone.is_empty(), "{gone:?} are no commands any more");
+}

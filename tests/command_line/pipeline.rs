@@ -1,0 +1,230 @@
+//! Files and the cluster: `apply`, `diff`, `export`, `import`.
+
+use std::{collections::BTreeMap, path::Path, process::Stdio};
+
+use serde_json::json;
+
+use super::{LIMITS, User};
+use crate::harness::{Cluster, Options};
+
+/// The files below a folder with their bytes.
+fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    let mut pending = vec![folder.to_owned()];
+    while let Some(next) = pending.pop() {
+        for entry in std::fs::read_dir(&next).unwrap_or_else(|error| panic!("{}: {error}", next.display())) {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                pending.push(path);
+            } else {
+                let name = path.strip_prefix(folder).unwrap().to_str().unwrap().to_owned();
+                found.insert(name, std::fs::read(&path).unwrap());
+            }
+        }
+    }
+    found
+}
+
+#[tokio::test]
+async fn an_apply_is_one_batch_and_a_difference_is_an_exit_code() {
+    let cluster = Cluster::start("cli-apply").await;
+    let user = User::of(&cluster);
+    let file = user.write("limits.yaml", LIMITS);
+    let diff = user.run(&["diff", "-f", &file]).await;
+    assert_eq!(diff.code, 1, "{diff:?}");
+    assert!(diff.out.contains("+++ file/config limits/acme\n"), "{diff:?}");
+    // Nobody reads the output: there is a difference all the same.
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut unread =
+        user.command(&["diff", "-f", &file]).stdout(writer).stdin(Stdio::null()).spawn().unwrap();
+    let unread = tokio::task::spawn_blocking(move || unread.wait().unwrap()).await.unwrap();
+    assert_eq!(unread.code(), Some(1));
+    // 1 says that there is a difference; what could not be compared or shown says another thing.
+    let absent = user.run(&["diff", "-f", "no-such-file.yaml"]).await;
+    assert!(absent.code == 2 && absent.err.contains("no-such-file.yaml"), "{absent:?}");
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut unwritten =
+        user.command(&["diff", "-f", &file]).stdout(full).stdin(Stdio::null()).spawn().unwrap();
+    let unwritten = tokio::task::spawn_blocking(move || unwritten.wait().unwrap()).await.unwrap();
+    assert_eq!(unwritten.code(), Some(9));
+    let none = user.run(&["export", "--dir", "exported", "--definition", "no-such-definition"]).await;
+    assert!(none.code == 3 && none.err.contains("no-such-definition"), "{none:?}");
+    assert_eq!(user.run(&["context", "use", "no-such-context"]).await.code, 3);
+    assert_eq!(user.run(&["context", "delete", "no-such-context"]).await.code, 3);
+    let tried = user.run(&["apply", "-f", &file, "--dry-run"]).await;
+    assert!(tried.code == 0 && tried.out.contains("config limits/acme would be created\n"), "{tried:?}");
+    assert_eq!(user.run(&["definition", "get", "limits"]).await.code, 3, "nothing is stored");
+    user.ok(&["apply", "-f", &file]).await;
+    let again = user.run(&["apply", "-f", &file]).await;
+    assert_eq!((again.out.as_str(), again.err.as_str()), ("", "0 changed, 3 unchanged\n"));
+    assert_eq!(user.run(&["diff", "-f", &file]).await.code, 0);
+    // All changes of an apply have one revision.
+    let of = async |key: &str| {
+        user.json(&["config", "history", "limits", key]).await["results"][0]["revision"].clone()
+    };
+    assert_eq!(of("acme").await, of("initech").await);
+
+    // One that can't be stored: nothing of the apply is, and the record is named.
+    let wrong = LIMITS.replace("plan: free", "plan: gold").replace("1000", "2000");
+    let refused = user.run_with(&["apply", "-f", "-"], &wrong).await;
+    assert_eq!(refused.code, 5, "{refused:?}");
+    assert!(refused.err.contains("config limits/initech /data/plan: "), "{refused:?}");
+    assert_eq!(user.json(&["config", "get", "limits", "acme"]).await["data"]["quota"]["requests"], 1000);
+
+    // A typing error is no setting.
+    for (text, expected) in [
+        ("config_definition_key: x\nindex: [a]\n", "unknown members: index"),
+        ("config_definition_key: x\nconfig_definition_key: y\n", ":2:1: the member"),
+        ("config_definition_key: limits\nconfig_key: k\ndata: {plan: 007}\n", "no number of JSON"),
+    ] {
+        let refused = user.run_with(&["apply", "-f", "-"], text).await;
+        assert!(refused.code == 5 && refused.err.contains(expected), "{refused:?}");
+    }
+
+    // What is changed behind the back of an apply is not overwritten: its writes are conditional.
+    let other = user.write(
+        "other/limits.yaml",
+        &LIMITS.replace("[plan, quota.requests]", "[plan]").replace("initech", "umbrella"),
+    );
+    let folder = Path::new(&other).parent().unwrap().to_str().unwrap().to_owned();
+    let unsure = user.run(&["apply", "-f", &folder, "--prune"]).await;
+    assert!(unsure.code == 2 && unsure.err.contains("to be deleted: config limits/initech"), "{unsure:?}");
+    let pruned = user.ok(&["apply", "-f", &folder, "--prune", "--yes"]).await;
+    assert!(
+        pruned.contains("config limits/initech deleted\n") && pruned.contains("definition limits changed\n"),
+        "{pruned}"
+    );
+    assert_eq!(user.ok(&["config", "get", "limits", "-o", "name"]).await, "acme\numbrella\n");
+    assert_eq!(user.json(&["definition", "get", "limits"]).await["indexes"], json!(["plan"]));
+}
+
+#[tokio::test]
+async fn a_schema_and_the_configs_that_change_with_it_are_one_batch() {
+    let cluster = Cluster::start("cli-schema").await;
+    let user = User::of(&cluster);
+    let file = user.write("limits.yaml", LIMITS);
+    user.ok(&["apply", "-f", &file]).await;
+    // `initech` would be left behind.
+    let (definition, configs) = LIMITS.split_once("---").unwrap();
+    let (acme, initech) = configs.split_once("---").unwrap();
+    let tighter = definition.replace("[free, pro]", "[pro]");
+    for flags in [&["apply", "-f", "-"][..], &["apply", "-f", "-", "--dry-run"]] {
+        let refused = user.run_with(flags, &format!("{tighter}---{acme}")).await;
+        assert!(refused.code == 5 && refused.err.contains("initech"), "{refused:?}");
+    }
+    let revision = async || user.json(&["definition", "get", "limits"]).await;
+    let before = revision().await;
+    // With it, neither the old schema fits what is stored afterwards nor the new one what was stored before.
+    let both = format!("{tighter}---{acme}---{}", initech.replace("plan: free", "plan: pro"));
+    let tried = user.run_with(&["apply", "-f", "-", "--dry-run"], &both).await;
+    assert_eq!((tried.code, revision().await), (0, before), "{tried:?}");
+    let done = user.run_with(&["apply", "-f", "-"], &both).await;
+    assert_eq!(done.code, 0, "{done:?}");
+    let history = user.json(&["definition", "history", "limits"]).await;
+    let of_config = user.json(&["config", "history", "limits", "initech"]).await;
+    assert_eq!(
+        history["results"][0]["revision"], of_config["results"][0]["revision"],
+        "one revision for both"
+    );
+    let wider = LIMITS.replace("[free, pro]", "[free, pro, gold]").replace("plan: free", "plan: gold");
+    let wider = wider.replace("json_schema:", "unique: [quota.requests]\njson_schema:");
+    let done = user.run_with(&["apply", "-f", "-"], &wider).await;
+    assert_eq!(done.code, 0, "{done:?}");
+    assert_eq!(user.json(&["config", "get", "limits", "initech"]).await["data"]["plan"], "gold");
+    let again = user.run_with(&["diff", "-f", "-"], &wider).await;
+    assert_eq!(again.code, 0, "{again:?}");
+}
+
+#[tokio::test]
+async fn a_unique_value_goes_from_one_config_to_another_in_one_apply() {
+    let cluster = Cluster::start("cli-rename").await;
+    let user = User::of(&cluster);
+    let of = |key: &str| {
+        format!(
+            "config_definition_key: d\nindexes: [name]\nunique: [name]\n---\nconfig_definition_key: d\nconfig_key: {key}\ndata: {{name: one}}\n"
+        )
+    };
+    assert_eq!(user.run_with(&["apply", "-f", "-"], &of("zulu")).await.code, 0);
+    let renamed = user.run_with(&["apply", "-f", "-", "--prune", "--yes"], &of("alpha")).await;
+    assert_eq!(renamed.code, 0, "{renamed:?}");
+    assert_eq!(user.ok(&["config", "get", "d", "-o", "name"]).await, "alpha\n");
+
+    // A definition that is gone is gone from the files, if that is asked for.
+    user.ok(&["export", "--dir", "files"]).await;
+    let note = cluster.root().join("files/d/README");
+    std::fs::write(&note, "mine").unwrap();
+    user.ok(&["definition", "create", "e"]).await;
+    user.ok(&["definition", "delete", "d", "--yes"]).await;
+    let told = user.run(&["export", "--dir", "files"]).await;
+    assert!(told.err.contains("1 files written, 0 as they were, 2 of records that are no more"), "{told:?}");
+    let pruned = user.run(&["export", "--dir", "files", "--prune"]).await;
+    assert!(pruned.err.contains("0 files written, 1 as they were, 2 removed"), "{pruned:?}");
+    let left = files(&cluster.root().join("files"));
+    assert_eq!(left.keys().collect::<Vec<_>>(), ["d/README", "e/definition.json"]);
+}
+
+#[tokio::test]
+async fn an_export_is_applied_and_exported_again_byte_for_byte() {
+    let (from, to) = Cluster::start_two("cli-export", &Options::default()).await;
+    let (source, target) = (User::of(&from), User::of(&to));
+    let mut text = LIMITS.replace("json_schema:", "unique: [quota.requests]\njson_schema:");
+    for n in 0..1200 {
+        let data = format!(
+            r#"{{"plan": "free", "n": {n}, "big": 123456789012345678901234567890, "z": {n}.0, "a": "é\n\u0000"}}"#
+        );
+        text.push_str(&format!("---\nconfig_definition_key: limits\nconfig_key: k{n}\ndata: {data}\n"));
+    }
+    let long = "k".repeat(255);
+    text.push_str(&format!("---\nconfig_definition_key: {long}\n---\nconfig_definition_key: {long}\nconfig_key: {long}\ndata: {{}}\n"));
+    let refused = source.run_with(&["apply", "-f", "-"], &text).await;
+    assert!(refused.code == 2 && refused.err.contains("--split"), "{refused:?}");
+    let applied = source.run_with(&["apply", "-f", "-", "--split"], &text).await;
+    assert_eq!(applied.code, 0, "{}", applied.err);
+
+    source.ok(&["export", "--dir", "one"]).await;
+    let one = files(&from.root().join("one"));
+    assert_eq!(one.len(), 2 + 1202 + 1);
+    let folder = from.root().join("one");
+    target.ok(&["apply", "-f", folder.to_str().unwrap(), "-R", "--prune", "--yes", "--split"]).await;
+    target.ok(&["export", "--dir", "two"]).await;
+    let two = files(&to.root().join("two"));
+    assert_eq!(one.keys().collect::<Vec<_>>(), two.keys().collect::<Vec<_>>());
+    assert!(one == two, "the bytes of every file are the same");
+
+    // An import that begins again does what is left; an export writes only what differs.
+    target.ok(&["config", "delete", "limits", "k7", "--yes"]).await;
+    let imported = target.run(&["import", "--dir", folder.to_str().unwrap()]).await;
+    assert_eq!((imported.code, imported.err.as_str()), (0, "1 changed, 1204 as they were\n"));
+    target.ok(&["config", "delete", "limits", "k8", "--yes"]).await;
+    let exported = target.run(&["export", "--dir", "two", "--prune"]).await;
+    assert_eq!(exported.err, "0 files written, 1204 as they were, 1 removed\n");
+}
+
+#[tokio::test]
+async fn a_secret_is_kept_by_an_export_of_a_key_that_may_not_see_it() {
+    let cluster = Cluster::start("cli-secret").await;
+    let root = User::of(&cluster);
+    let text = r#"config_definition_key: db
+json_schema: {properties: {password: {type: string, x-concord-secret: true}, port: {type: integer}}}
+---
+config_definition_key: db
+config_key: main
+data: {password: hunter2, port: 5432}
+"#;
+    assert_eq!(root.run_with(&["apply", "-f", "-"], text).await.code, 0);
+    let key = root.ok(&["key", "create", "--name", "ci", "--grant", "read,write,define:*"]).await;
+    let key: serde_json::Value = serde_json::from_str(&key).unwrap();
+    let user = root.clone().with("CONCORD_API_KEY", key["api_key"].as_str().unwrap());
+    user.ok(&["export", "--dir", "files"]).await;
+    let path = cluster.root().join("files/db/config/main.json");
+    let exported = std::fs::read_to_string(&path).unwrap();
+    assert!(exported.contains("$concord-keep") && !exported.contains("hunter2"), "{exported}");
+    let folder = cluster.root().join("files");
+    let folder = folder.to_str().unwrap();
+    assert_eq!(user.run(&["diff", "-f", folder, "-R"]).await.code, 0);
+    std::fs::write(&path, exported.replace("5432", "5433")).unwrap();
+    user.ok(&["apply", "-f", folder, "-R"]).await;
+    let data = root.json(&["config", "get", "db", "main"]).await["data"].clone();
+    assert_eq!(data, json!({"password": "hunter2", "port": 5433}));
+}
