@@ -3,9 +3,9 @@
 #
 #   scripts/level1.sh        debug/concord-level-1 in cargo's target directory, from tests/fixtures/level-1/source.tar.gz
 #
-# It needs no network and no history: the archive holds the sources of version 0.1.0. It shares the target directory
-# with the tests, so that of all crates only concord itself is compiled again; its manifest names the dependencies of
-# the tests as its own for that reason.
+# It needs no history: the archive holds the sources of version 0.1.0. It shares the target directory with the tests, so
+# that of all crates only concord itself and those that are in vendor/ now are compiled again; its manifest names the
+# dependencies of the tests as its own for that reason. What is in vendor/ now is fetched on a new machine.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 archive=$PWD/tests/fixtures/level-1/source.tar.gz
@@ -25,6 +25,6 @@ if [[ $(cat "$target/level-1/sum" 2> /dev/null) != "$sum" ]]; then
     echo "$sum" > "$target/level-1/sum"
 fi
 # Its own lines are of no use: without debug information it is built and linked in half the time.
-CARGO_TARGET_DIR=$target cargo build --quiet --offline --locked --config profile.dev.debug=false \
+CARGO_TARGET_DIR=$target cargo build --quiet --locked --config profile.dev.debug=false \
     --manifest-path "$source/Cargo.toml" --bin concord-level-1 >&2
 echo "$binary"
