@@ -97,12 +97,19 @@ static ROUTES: [Route; 30] = [
     route("/api/v1/cluster/members/{id}/replace", Verb::Cluster, Verb::Cluster),
 ];
 
+/// The place of [`CONFIG`] among them.
+const OF_CONFIG: usize = 6;
+
 fn is_parameter(segment: &str) -> bool {
     segment.starts_with('{')
 }
 
 /// The route of a path, with or without a slash at its end.
 fn find(path: &str) -> Option<&'static Route> {
+    // That of most requests: the way through the table takes longer than finding the config.
+    if super::is_config(path) {
+        return Some(&ROUTES[OF_CONFIG]);
+    }
     let path = path.strip_suffix('/').unwrap_or(path);
     ROUTES.iter().find(|route| {
         let (mut template, mut given) = (route.path.split('/'), path.split('/'));
@@ -276,16 +283,25 @@ impl Pending {
         }
     }
 
-    /// Makes the line of a request, if it gets one. In the strict mode the answer to a write waits until its line is
+    /// Whether a request gets no line, now that its answer is known, as most reads do.
+    pub(super) fn gets_no_line(&self, response: &Response) -> bool {
+        let is_denied = || {
+            matches!(response.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
+                || response.extensions().get::<PartlyDenied>().is_some()
+        };
+        match &self.kind {
+            Kind::OnDenial => !is_denied(),
+            Kind::ReadOf(targets) => !is_denied() && !self.is_recorded(targets),
+            Kind::Read | Kind::Write(_) => false,
+        }
+    }
+
+    /// Makes the line of a request that [gets one](Self::gets_no_line). In the strict mode the answer to a write waits until its line is
     /// durable, and says that the outcome is unknown when it is not.
     pub(super) async fn end(mut self, response: Response) -> Response {
         let status = response.status();
-        let is_denied = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
-            || response.extensions().get::<PartlyDenied>().is_some();
         self.is_done = true;
         match &self.kind {
-            Kind::OnDenial if !is_denied => response,
-            Kind::ReadOf(targets) if !is_denied && !self.is_recorded(targets) => response,
             Kind::OnDenial | Kind::Read | Kind::ReadOf(_) => {
                 self.service.audit().record(self.decision(Some(&response)));
                 response

@@ -242,6 +242,7 @@ impl Api {
                 };
                 let recorded = match pending {
                     None => answered,
+                    Some(pending) if pending.gets_no_line(&answered) => answered,
                     Some(pending) => Box::pin(pending.end(answered)).await,
                 };
                 (is_granted, recorded)
@@ -289,13 +290,10 @@ impl Api {
         pending: Option<&Pending>,
         admitted: Option<Admitted>,
     ) -> Response {
-        let origin = if let Access::Granted(principal) = &access { Origin::of(principal) } else { None };
-        let answer = self.weighed_answer(access, request, pending);
-        let answered = match origin {
-            None => answer.await,
-            // Boxed: every request would have its space twice.
-            Some(origin) => origin.serve(Box::pin(answer)).await,
-        };
+        if let Access::Granted(principal) = &access {
+            Origin::note(principal);
+        }
+        let answered = self.weighed_answer(access, request, pending).await;
         match admitted {
             None => answered,
             Some(admitted) => admitted.end(answered),

@@ -10,6 +10,7 @@
 //! count together, and nothing else.
 
 use std::{
+    cell::Cell,
     net::{IpAddr, Ipv4Addr},
     sync::{
         Arc,
@@ -66,25 +67,26 @@ impl CallerAddress {
 }
 
 tokio::task_local! {
-    static ORIGIN: (Origin, Option<CallerAddress>);
+    /// The origin is known better once the request's stored key is. Another scope for that would cost each such request a
+    /// box, or all requests the space.
+    static ORIGIN: (Cell<Origin>, Option<CallerAddress>);
 }
 
 impl Origin {
     /// That of the request that this task serves.
     pub(super) fn current() -> Self {
-        ORIGIN.try_with(|(origin, _)| *origin).unwrap_or(Self::Own)
+        ORIGIN.try_with(|(origin, _)| origin.get()).unwrap_or(Self::Own)
     }
 
-    /// That of the request that this task serves once its stored key is known; `None` for the root key, whose requests
-    /// come from their addresses.
-    #[must_use]
-    pub fn of(principal: &Principal) -> Option<Self> {
-        let tag = key_tag(principal)?;
+    /// Says whose request this task serves, now that it is known. Requests of the root key come from their addresses.
+    pub fn note(principal: &Principal) {
+        let Some(tag) = key_tag(principal) else { return };
         let address = match Self::current() {
             Self::Address(address) | Self::Key(_, address) => address,
             Self::Own | Self::Node(_) => Ipv4Addr::UNSPECIFIED.into(),
         };
-        Some(Self::Key(tag, address))
+        // Without a scope the request has come over no connection, and is this node's own.
+        drop(ORIGIN.try_with(|(origin, _)| origin.set(Self::Key(tag, address))));
     }
 
     /// The stored key that it is.
@@ -98,7 +100,7 @@ impl Origin {
     /// Serves a request that comes from here.
     pub fn serve<F: Future>(self, request: F) -> impl Future<Output = F::Output> {
         // A caller that is known better is where it was.
-        ORIGIN.scope((self, CallerAddress::with_current(Clone::clone)), request)
+        ORIGIN.scope((Cell::new(self), CallerAddress::with_current(Clone::clone)), request)
     }
 }
 
@@ -116,7 +118,7 @@ impl CallerAddress {
 
     /// Serves a request that comes from here.
     pub fn serve<F: Future>(self, request: F) -> impl Future<Output = F::Output> {
-        ORIGIN.scope((Origin::Address(self.group), Some(self)), request)
+        ORIGIN.scope((Cell::new(Origin::Address(self.group)), Some(self)), request)
     }
 }
 
@@ -134,14 +136,17 @@ mod tests {
     async fn a_stored_key_is_told_apart_at_its_address() {
         let address = |last| IpAddr::from([127, 0, 0, last]);
         let stored = Principal::named("abcdefghijkl", 1);
-        assert_eq!(Origin::of(&Principal::root()), None);
-        assert_eq!(key_tag(&Principal::cluster()), None);
-        let at = |last| {
-            Origin::Address(address(last)).serve(async { Origin::of(&Principal::named("abcdefghijkl", 1)) })
+        let known = |principal: Principal| async move {
+            Origin::note(&principal);
+            Origin::current()
         };
-        assert_eq!(at(1).await, Some(Origin::Key(*b"abcdefghijkl", address(1))));
+        assert_eq!(Origin::Node(1).serve(known(Principal::root())).await, Origin::Node(1));
+        assert_eq!(key_tag(&Principal::cluster()), None);
+        let at = |last| Origin::Address(address(last)).serve(known(stored.clone()));
+        assert_eq!(at(1).await, Origin::Key(*b"abcdefghijkl", address(1)));
         assert_ne!(at(1).await, at(2).await);
-        let again = Origin::Key(*b"abcdefghijkl", address(3)).serve(async { Origin::of(&stored) });
-        assert_eq!(again.await, Some(Origin::Key(*b"abcdefghijkl", address(3))));
+        let again = Origin::Key(*b"abcdefghijkl", address(3)).serve(known(stored.clone()));
+        assert_eq!(again.await, Origin::Key(*b"abcdefghijkl", address(3)));
+        assert_eq!(known(stored).await, Origin::Own);
     }
 }

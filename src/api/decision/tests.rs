@@ -46,6 +46,7 @@ fn every_route_of_the_router_is_known_and_no_other() {
     for route in &ROUTES {
         assert_eq!(route_of(&format!("{}/", route.path)), Some(route.path));
     }
+    assert_eq!(ROUTES[OF_CONFIG].path, CONFIG);
     assert_eq!((route_of("/api/v1/nothing"), route_of("/api/v1"), route_of("/")), (None, None, None));
 }
 

@@ -270,6 +270,8 @@ pub fn accepts_any(schema: &Value) -> bool {
     *schema == Value::Bool(true) || schema.as_object().is_some_and(is_unconstrained)
 }
 
+/// The types of JSON Schema, for a reader.
+const TYPES: &str = "`array`, `boolean`, `integer`, `null`, `number`, `object`, `string`";
 /// What follows the text of a violated format.
 const FORMAT_HINT: &str =
     " (`format` is asserted; `\"format_assertion\": false` beside `json_schema` switches that off)";
@@ -333,7 +335,21 @@ fn against_meta_schema(schema: &Value, draft: Draft) -> Vec<Violation> {
     if meta.is_valid(schema) {
         return Vec::new();
     }
-    meta.iter_errors(schema).take(VIOLATIONS_MAX).map(|error| violation_of(&error, schema)).collect()
+    meta.iter_errors(schema).take(VIOLATIONS_MAX).map(|error| violation_of_schema(&error, schema)).collect()
+}
+
+/// The meta-schema's error as a violation. A misspelt `type` is the most frequent one, and its reader knows nothing of the
+/// alternatives that the meta-schema has for it.
+fn violation_of_schema(error: &ValidationError<'_>, schema: &Value) -> Violation {
+    let violation = violation_of(error, schema);
+    let is_type = violation.loc.last() == Some(&LocSegment::Name("type".into()));
+    match error.kind() {
+        ValidationErrorKind::AnyOf { .. } if is_type => Violation::at(
+            violation.loc,
+            shortened(&format_args!("`type` is {TYPES}, or a list of these, and not {}", error.instance())),
+        ),
+        _ => violation,
+    }
 }
 
 /// The validator's error as a violation.

@@ -33,6 +33,23 @@ fn places(schema: &Schema, data: &Value) -> Vec<String> {
 }
 
 #[test]
+fn a_type_that_is_none_is_named_beside_those_that_are() {
+    let types =
+        "`type` is `array`, `boolean`, `integer`, `null`, `number`, `object`, `string`, or a list of these";
+    for draft in ["http://json-schema.org/draft-07/schema#", "https://json-schema.org/draft/2020-12/schema"] {
+        let schema = |inner: Value| json!({"$schema": draft, "properties": {"type": inner}});
+        let (place, text) = refused(&schema(json!({"type": "objct"})));
+        assert_eq!((place.as_str(), text), ("/properties/type/type", format!("{types}, and not \"objct\"")));
+        let (_, text) = refused(&schema(json!({"type": ["string", "nul"]})));
+        assert_eq!(text, format!("{types}, and not [\"string\",\"nul\"]"));
+        // A schema of a member that is named so, and no type.
+        let (place, text) = refused(&schema(json!("objct")));
+        assert_eq!(place, "/properties/type");
+        assert!(!text.contains("a list of these"), "{text}");
+    }
+}
+
+#[test]
 fn every_draft_is_known_and_the_default_is_the_newest() {
     for (dialect, good, bad) in [
         (
