@@ -86,7 +86,7 @@ impl Origin {
             Self::Own | Self::Node(_) => Ipv4Addr::UNSPECIFIED.into(),
         };
         // Without a scope the request has come over no connection, and is this node's own.
-        drop(ORIGIN.try_with(|(origin, _)| origin.set(Self::Key(tag, address))));
+        let _ = ORIGIN.try_with(|(origin, _)| origin.set(Self::Key(tag, address)));
     }
 
     /// The stored key that it is.

@@ -343,13 +343,11 @@ fn against_meta_schema(schema: &Value, draft: Draft) -> Vec<Violation> {
 fn violation_of_schema(error: &ValidationError<'_>, schema: &Value) -> Violation {
     let violation = violation_of(error, schema);
     let is_type = violation.loc.last() == Some(&LocSegment::Name("type".into()));
-    match error.kind() {
-        ValidationErrorKind::AnyOf { .. } if is_type => Violation::at(
-            violation.loc,
-            shortened(&format_args!("`type` is {TYPES}, or a list of these, and not {}", error.instance())),
-        ),
-        _ => violation,
+    if !is_type || !matches!(error.kind(), ValidationErrorKind::AnyOf { .. }) {
+        return violation;
     }
+    let text = format_args!("`type` is {TYPES}, or a list of these, and not {}", error.instance());
+    Violation::at(violation.loc, shortened(&text))
 }
 
 /// The validator's error as a violation.
