@@ -172,7 +172,7 @@ pub(super) async fn show(
     Extension(times): Extension<Arc<RequestTimes>>,
     request: ReadRequest,
 ) -> Result<Reply, Problem> {
-    Ok(page(&times, service.metrics(&request.principal).await?))
+    Ok(page(&times, service.metrics(&request.principal)?))
 }
 
 /// What answers the requests of the listener of metrics. It asks for no key: its address decides who reaches it.
@@ -187,20 +187,20 @@ impl MetricsListener {
         Self { service, times }
     }
 
-    async fn respond(&self, method: &Method, path: &str) -> Response {
+    fn respond(&self, method: &Method, path: &str) -> Response {
         if path != PATH {
             return (StatusCode::NOT_FOUND, "metrics are at /metrics\n").into_response();
         }
         if method != Method::GET && method != Method::HEAD {
             return StatusCode::METHOD_NOT_ALLOWED.into_response();
         }
-        page(&self.times, self.service.open_metrics().await).into_response()
+        page(&self.times, self.service.open_metrics()).into_response()
     }
 }
 
 impl Answerer for MetricsListener {
     async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Response {
-        self.respond(request.method(), request.uri().path()).await
+        self.respond(request.method(), request.uri().path())
     }
 }
 

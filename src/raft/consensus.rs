@@ -186,7 +186,7 @@ impl Consensus {
                 Err(ReadError::NotLeader(not_leader(self.inner.id, &forward)))
             }
             Err(RaftError::APIError(LinearizableReadError::QuorumNotEnough(error))) => {
-                Err(ReadError::NoQuorum(error.to_string()))
+                Err(ReadError::NoQuorum(no_majority(&error.got)))
             }
             Err(RaftError::Fatal(fatal)) => Err(ReadError::NoQuorum(fatal.to_string())),
         }
@@ -354,5 +354,22 @@ impl Consensus {
 
     pub(super) fn metrics(&self) -> Metrics {
         self.inner.raft.metrics().borrow_watched().clone()
+    }
+}
+
+/// What is said when a leader heard of these voters only, itself among them.
+fn no_majority(answered: &BTreeSet<NodeId>) -> String {
+    let ids: Vec<String> = answered.iter().map(ToString::to_string).collect();
+    format!("no majority of the voters has answered the leader; those that have: {}", ids.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_answered_is_said_without_addresses() {
+        let text = no_majority(&BTreeSet::from([1, 3]));
+        assert_eq!(text, "no majority of the voters has answered the leader; those that have: 1, 3");
     }
 }

@@ -76,7 +76,7 @@ pub struct RaftFigures {
 
 impl Consensus {
     /// The figures.
-    pub async fn raft_figures(&self) -> RaftFigures {
+    pub fn raft_figures(&self) -> RaftFigures {
         let (metrics, status) = (self.metrics(), self.status());
         let counts = &self.inner.context.counts;
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -106,7 +106,7 @@ impl Consensus {
                 ("received", read(&counts.snapshots_received)),
                 ("failed", read(&counts.snapshots_failed)),
             ],
-            log: self.inner.log.figures().await,
+            log: self.inner.log.figures(),
         }
     }
 }

@@ -223,11 +223,13 @@ pub enum Confirmation {
 pub struct ReadIndex(pub(crate) LogIndex);
 
 /// Why a linearizable read can't be confirmed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
     /// This node does not lead. Holds the leader, if another one is known.
+    #[error("no leader is known")]
     NotLeader(Option<NodeId>),
     /// No majority has answered in time.
+    #[error("{0}")]
     NoQuorum(String),
 }
 

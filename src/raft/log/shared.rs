@@ -106,6 +106,8 @@ pub(super) struct Shared {
     pub(super) recent: RwLock<RecentEntries>,
     pub(super) writes: Arc<Progress>,
     pub(super) reads: Arc<Progress>,
+    /// Bytes of raft-log's cache and of the files when they were asked for last. Locked for that alone.
+    pub(super) last_seen: Mutex<(u64, u64)>,
 }
 
 impl Shared {
@@ -117,6 +119,7 @@ impl Shared {
             recent: RwLock::new(RecentEntries::after(next)),
             writes: Arc::default(),
             reads: Arc::default(),
+            last_seen: Mutex::default(),
         }
     }
 

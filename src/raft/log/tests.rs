@@ -39,6 +39,17 @@ fn open(directory: &Path) -> (Log, Arc<RecordingListener>) {
     )
 }
 
+#[test]
+fn figures_wait_for_no_change_that_waits_for_the_disk() {
+    let directory = tempfile::tempdir().unwrap();
+    let (log, _) = open(directory.path());
+    let before = log.figures();
+    assert!(before.disk_bytes > 0, "{before:?}");
+    let change = log.shared.opened.lock().unwrap();
+    assert_eq!(log.figures().disk_bytes, before.disk_bytes, "what was seen last");
+    drop(change);
+}
+
 fn id(term: u64, index: u64) -> LogId {
     WireLogId { index, term, node: 1 }.into()
 }

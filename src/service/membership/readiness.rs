@@ -53,7 +53,7 @@ impl Service {
             let confirmed = timeout(READINESS_TIMEOUT, self.confirm(consensus)).await;
             let why = match &confirmed {
                 Ok(Ok(())) => String::new(),
-                Ok(Err(error)) => format!("{error:?}"),
+                Ok(Err(error)) => error.to_string(),
                 Err(_) => "the leader did not answer in time".into(),
             };
             let ready = self.ready();

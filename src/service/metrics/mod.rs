@@ -43,13 +43,13 @@ impl Service {
     ///
     /// # Errors
     /// When the principal may not see it.
-    pub async fn metrics(&self, principal: &Principal) -> Result<Vec<Family>, Refusal> {
+    pub fn metrics(&self, principal: &Principal) -> Result<Vec<Family>, Refusal> {
         principal.authorize(Verb::Cluster, None)?;
-        Ok(self.open_metrics().await)
+        Ok(self.open_metrics())
     }
 
     /// The same for the listener of metrics, whose address the operator chooses instead of a key.
-    pub async fn open_metrics(&self) -> Vec<Family> {
+    pub fn open_metrics(&self) -> Vec<Family> {
         let mut families = vec![Family::gauges(
             "concord_build_info",
             "The version of the program; always 1.",
@@ -58,7 +58,7 @@ impl Service {
         families.extend(self.of_node());
         families.extend(self.of_requests());
         families.extend(self.of_memory());
-        families.extend(self.of_consensus().await);
+        families.extend(self.of_consensus());
         families.extend(self.of_store());
         families.extend(self.of_state());
         families.extend(process::families());

@@ -22,11 +22,8 @@ fn members<T>(figures: &RaftFigures, of: impl Fn(&MemberFigures) -> Option<T>) -
 
 impl Service {
     /// Consensus and its log. Before this node has an identity, each metric is there without a sample.
-    pub(super) async fn of_consensus(&self) -> Vec<Family> {
-        let figures = match self.consensus() {
-            Some(consensus) => Some(consensus.raft_figures().await),
-            None => None,
-        };
+    pub(super) fn of_consensus(&self) -> Vec<Family> {
+        let figures = self.consensus().map(Consensus::raft_figures);
         let mut families = self.of_leadership(figures.as_ref());
         families.extend(of_members(figures.as_ref()));
         families.extend(of_log(figures.as_ref()));

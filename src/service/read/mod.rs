@@ -154,8 +154,7 @@ impl Service {
         let confirm = async |deadline| {
             let reason = match timeout_at(deadline, self.confirm_once(by, consensus)).await {
                 Ok(Ok(())) => return Ok(()),
-                Ok(Err(ReadError::NotLeader(_))) => "no leader is known".into(),
-                Ok(Err(ReadError::NoQuorum(text))) => text,
+                Ok(Err(error)) => error.to_string(),
                 Err(_) => "this node has not caught up with the leader".into(),
             };
             Err(AttemptError::Retry(reason))
