@@ -285,6 +285,10 @@ pub const READY_STALENESS_MAX: Duration = Duration::from_secs(2);
 /// Bytes of applied changes that wait for the history on a node's disk. Above, writes are refused: a disk that does
 /// not keep up must not fill the memory. A second of the highest load. Fixed.
 pub const WAITING_CHANGES_BYTES_MAX: u64 = 128 << 20;
+/// The same where a node is asked for no writes, as a follower that no majority needs: above, it applies no further
+/// entries until its disk has caught up. More than the other bound, which refuses in time what this one would only delay.
+/// Fixed.
+pub const APPLIED_CHANGES_BYTES_MAX: u64 = 2 * WAITING_CHANGES_BYTES_MAX;
 
 /// How long a state is retained unused: long enough for a person who reads a page and for a job that processes one. Fixed.
 pub const CURSOR_IDLE_MAX: Duration = Duration::from_secs(5 * 60);

@@ -333,6 +333,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
     {
         let mut batches = entries.ready_chunks(APPLY_BATCH_ENTRIES_MAX);
         while let Some(batch) = batches.next().await {
+            self.store.wait_for_room().await;
             let batch = batch.into_iter().collect::<io::Result<Vec<_>>>()?;
             let mut entries = batch.into_iter();
             while entries.len() > 0 {

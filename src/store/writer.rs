@@ -25,7 +25,7 @@ use super::{
     },
 };
 use crate::{
-    model::record::Revision,
+    model::{limits::APPLIED_CHANGES_BYTES_MAX, record::Revision},
     state::{Change, Edit, State},
 };
 
@@ -50,7 +50,9 @@ pub(super) struct Shared {
     done: Condvar,
     failed: tokio::sync::watch::Sender<Option<String>>,
     /// Bytes of the changes that the history does not have yet.
-    waiting_bytes: AtomicU64,
+    pub(super) waiting_bytes: AtomicU64,
+    /// Notified when they became fewer.
+    pub(super) drained: tokio::sync::Notify,
 }
 
 /// The thread's work, and how far it is.
@@ -108,8 +110,9 @@ struct Round {
 }
 
 impl Store {
-    /// Enqueues what was applied. Never blocks. The service bounds what waits for the history, by
-    /// [`Self::waiting_bytes`]; what waits for sled is bounded here.
+    /// Enqueues what was applied. Never blocks. What waits for the history is bounded by who
+    /// calls it ([`Self::wait_for_room`]) and, earlier, by the service ([`Self::waiting_bytes`]); what waits for sled is
+    /// bounded here.
     pub fn enqueue(&self, batch: Batch) {
         let Batch { state, position, changes } = batch;
         let checkpoint = Checkpoint::of(&state, &position);
@@ -148,6 +151,19 @@ impl Store {
     #[must_use]
     pub fn waiting_bytes(&self) -> u64 {
         self.inner.shared.waiting_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Waits while more changes wait for the history than [`APPLIED_CHANGES_BYTES_MAX`]. Applying waits for this before it
+    /// enqueues: entries that are not applied are on the disk, and what is applied is in memory until it is there, too.
+    pub async fn wait_for_room(&self) {
+        loop {
+            // Before the look: it is notified of what happens in between.
+            let drained = self.inner.shared.drained.notified();
+            if self.waiting_bytes() <= APPLIED_CHANGES_BYTES_MAX {
+                return;
+            }
+            drained.await;
+        }
     }
 
     /// How far everything is.
@@ -206,6 +222,7 @@ impl Shared {
             done: Condvar::new(),
             failed: tokio::sync::watch::Sender::new(None),
             waiting_bytes: AtomicU64::new(0),
+            drained: tokio::sync::Notify::new(),
         }
     }
 
@@ -285,6 +302,9 @@ impl Shared {
         drop(queue);
         drop(items);
         self.done.notify_all();
+        // Nothing more is enqueued.
+        self.waiting_bytes.store(0, Ordering::Relaxed);
+        self.drained.notify_waiters();
         if let Some(text) = failure {
             tracing::error!("the store can't go on: {text}");
             self.failed.send_replace(Some(text));
@@ -336,6 +356,7 @@ impl Worker<'_> {
             self.process(round)?;
             // Whoever adds holds the queue's lock, as this thread did when it read the sum.
             self.shared.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            self.shared.drained.notify_waiters();
             if closing || (sync_to > self.history_synced() && self.history.applied() >= sync_to) {
                 self.history.seal()?;
                 self.synced();

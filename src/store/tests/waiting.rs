@@ -1,6 +1,7 @@
 //! What waits for the history's disk: it is counted, and it holds up nobody else.
 
 use super::{super::*, fixture::Fixture};
+use crate::model::limits::APPLIED_CHANGES_BYTES_MAX;
 
 #[test]
 fn what_waits_for_the_history_is_counted_until_it_is_there() {
@@ -18,6 +19,21 @@ fn what_waits_for_the_history_is_counted_until_it_is_there() {
         assert!(std::time::Instant::now() < end, "{} bytes wait", fixture.store().waiting_bytes());
         std::thread::yield_now();
     }
+}
+
+#[tokio::test]
+async fn applying_waits_while_too_much_waits_for_the_history() {
+    let fixture = Fixture::new();
+    let store = fixture.store();
+    let shared = &store.inner.shared;
+    shared.waiting_bytes.store(APPLIED_CHANGES_BYTES_MAX, Ordering::Relaxed);
+    store.wait_for_room().await;
+    shared.waiting_bytes.fetch_add(1, Ordering::Relaxed);
+    let mut waiting = Box::pin(store.wait_for_room());
+    assert!(futures::poll!(&mut waiting).is_pending());
+    shared.waiting_bytes.store(0, Ordering::Relaxed);
+    shared.drained.notify_waiters();
+    waiting.await;
 }
 
 #[test]
