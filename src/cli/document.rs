@@ -58,6 +58,8 @@ pub(super) fn read_file(path: &Path) -> Result<Vec<Document>, Failure> {
 
 /// The documents of a text: JSON where the name of its file says so or it begins as JSON does, or else YAML.
 fn read(text: &str, path: &Path) -> Result<Vec<Document>, String> {
+    // Some editors and shells begin a text with a byte order mark, which is no part of it.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
     let is_json = match extension {
         "json" | "jsonc" => true,
@@ -294,6 +296,16 @@ mod tests {
         let value =
             read_json("// why\n{\"a\": 7.0, /* x */ \"b\": [123456789012345678901234567890,],}").unwrap();
         assert_eq!(value.to_string(), r#"{"a":7.0,"b":[123456789012345678901234567890]}"#);
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_no_part_of_a_text() {
+        for (text, name) in
+            [("{\"a\": 1} // why", "f.json"), ("{\"a\": 1} // why", "-"), ("a: 1\n", "f.yaml")]
+        {
+            let read = read(&format!("\u{feff}{text}"), Path::new(name)).unwrap();
+            assert_eq!((read.len(), &read[0].value), (1, &json!({"a": 1})), "{name}");
+        }
     }
 
     #[test]

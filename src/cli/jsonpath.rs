@@ -41,7 +41,8 @@ impl FromStr for JsonPath {
                         let step = if number == "*" {
                             Step::All
                         } else {
-                            Step::Element(number.parse().map_err(|_| wrong())?)
+                            let is_plain = number.bytes().all(|byte| byte.is_ascii_digit());
+                            Step::Element(number.parse().ok().filter(|_| is_plain).ok_or_else(wrong)?)
                         };
                         (step, after)
                     }
@@ -53,7 +54,8 @@ impl FromStr for JsonPath {
             let name = rest.strip_prefix('.').ok_or_else(wrong)?;
             let end = name.find(['.', '[']).unwrap_or(name.len());
             let (name, after) = name.split_at(end);
-            if name.contains(['{', '}', ']', '\''])
+            // Elsewhere `a\.b` is one name; here it is ['a.b'], and must not be taken for two.
+            if name.contains(['{', '}', ']', '\'', '\\'])
                 || (name.is_empty() && !(after.is_empty() && steps.is_empty()))
             {
                 return Err(wrong());
@@ -115,7 +117,7 @@ mod tests {
 
     #[test]
     fn what_is_no_path_is_refused() {
-        for wrong in ["a", "{.a", "[x]", "..a", ".a..b", "['a]", ".a]", "[-1]"] {
+        for wrong in ["a", "{.a", "[x]", "..a", ".a..b", "['a]", ".a]", "[-1]", "[+1]", r".a\.b"] {
             assert!(wrong.parse::<JsonPath>().is_err(), "{wrong}");
         }
     }

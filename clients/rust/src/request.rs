@@ -13,8 +13,14 @@ const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'
 const QUERY: &AsciiSet = &SEGMENT.remove(b'*').remove(b',').remove(b':');
 
 /// A part of a path, as a key.
+///
+/// `.` and `..` are no keys, but what reads a URL takes them, `%2E` too, for the way to another path: a config of the key
+/// `..` would be its definition. They are encoded twice, so that the node gets and refuses a key.
 #[must_use]
 pub fn segment(text: &str) -> String {
+    if matches!(text, "." | "..") {
+        return text.replace('.', "%252E");
+    }
     utf8_percent_encode(text, SEGMENT).to_string()
 }
 
@@ -166,6 +172,18 @@ mod tests {
         assert_eq!(target, "/a?x%5Bgte%5D=1&s=a%20b%26c");
         assert_eq!(Request::get("/a?b=1").query("c", 2).target(), "/a?b=1&c=2");
         assert_eq!(segment("a/b.~-_"), "a%2Fb.~-_");
+    }
+
+    #[test]
+    fn a_key_of_dots_leads_to_no_other_path() {
+        for (key, expected) in
+            [(".", "%252E"), ("..", "%252E%252E"), ("...", "..."), ("%2e%2E", "%252e%252E")]
+        {
+            let path = format!("/d/config/{}", segment(key));
+            assert_eq!(path, format!("/d/config/{expected}"));
+            assert_eq!(reqwest::Url::parse(&format!("http://n{path}")).unwrap().path(), path);
+        }
+        assert_eq!((segment("a."), segment("..a")), ("a.".into(), "..a".into()));
     }
 
     #[test]

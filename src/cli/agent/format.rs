@@ -113,6 +113,9 @@ fn env_of(
     for (name, value) in members {
         let upper = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' };
         let name: String = format!("{prefix}{name}").chars().map(upper).collect();
+        if name.is_empty() {
+            return Err("a variable needs a name, and this one is empty".into());
+        }
         if name.starts_with(|first: char| first.is_ascii_digit()) {
             return Err(format!("`{name}` is no name of a variable: it begins with a digit"));
         }
@@ -170,6 +173,7 @@ mod tests {
             (Format::Env, r#"{"a": "x\ny"}"#, "one line"),
             (Format::Env, r#"{"a-b": 1, "a_b": 2}"#, "two places"),
             (Format::Env, r#"{"1a": 1}"#, "begins with a digit"),
+            (Format::Env, r#"{"": 1}"#, "needs a name"),
         ] {
             let error = format.write(&data(text)).unwrap_err();
             assert!(error.contains(expected), "{text}: {error}");
