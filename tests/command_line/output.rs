@@ -143,3 +143,24 @@ async fn each_failure_has_its_exit_code() {
     }
     assert_eq!(names, 1, "one line for one batch");
 }
+
+#[tokio::test]
+async fn a_key_of_dots_is_refused_and_leads_to_nothing_else() {
+    let cluster = Cluster::start("cli-dots").await;
+    let user = User::of(&cluster);
+    let file = user.write("limits.yaml", LIMITS);
+    user.ok(&["apply", "-f", &file]).await;
+    for key in [".", ".."] {
+        for command in [
+            &["config", "get", "limits", key][..],
+            &["config", "delete", "limits", key, "--yes"],
+            &["config", "history", "limits", key],
+            &["config", "put", "limits", key, "--data", "{}"],
+            &["definition", "delete", key, "--yes"],
+        ] {
+            let done = user.run(command).await;
+            assert_eq!(done.code, 5, "{command:?}: {done:?}");
+        }
+    }
+    assert_eq!(user.json(&["config", "get", "limits", "acme"]).await["data"]["plan"], "pro");
+}
