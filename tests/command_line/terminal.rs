@@ -28,7 +28,9 @@ impl Terminal {
         // A terminal without a size draws no bar.
         let words: Vec<String> = arguments.iter().map(|word| format!("'{word}'")).collect();
         let program = crate::harness::node::BINARY.display();
-        let line = format!("stty cols 120 rows 40; exec '{program}' {}", words.join(" "));
+        // A test run in the background of a script inherits an ignored SIGINT, which a terminal's programs don't have.
+        let line =
+            format!("stty cols 120 rows 40; exec env --default-signal=INT '{program}' {}", words.join(" "));
         let mut command = user.command(&[]);
         let mut script = std::process::Command::new("script");
         script.args(["-q", "-e", "-f", "-c", &line, "/dev/null"]).current_dir(&user.home).env_clear();
