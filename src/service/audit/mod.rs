@@ -39,6 +39,7 @@ use std::{
         atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc::{Receiver, SyncSender, TrySendError, sync_channel},
     },
+    time::Duration,
 };
 
 use tokio::sync::{Semaphore, oneshot};
@@ -68,6 +69,8 @@ pub const DIRECTORY: &str = "audit";
 const QUEUE_MAX: usize = 32_768;
 /// Pages of the log that are read at once: each reads some megabytes of files.
 const READS_MAX: usize = 2;
+/// How long a page waits for the lines before it.
+const WRITTEN_WITHIN: Duration = Duration::from_secs(1);
 
 /// What becomes of a request whose line can't be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -241,13 +244,14 @@ impl Audit {
 
     fn send(&self, message: Message) {
         let Some(queue) = &self.queue else { return };
+        let lines = u64::from(message.is_line());
         match queue.try_send(message) {
             Ok(()) => {}
             Err(TrySendError::Full(_)) => {
-                self.shared.lost.fetch_add(1, Ordering::Relaxed);
+                self.shared.lost.fetch_add(lines, Ordering::Relaxed);
             }
             Err(TrySendError::Disconnected(_)) => {
-                self.shared.lost.fetch_add(1, Ordering::Relaxed);
+                self.shared.lost.fetch_add(lines, Ordering::Relaxed);
                 self.shared.fail(Some("the thread of the audit log has ended".into()));
             }
         }
@@ -255,10 +259,15 @@ impl Audit {
 
     /// Waits until what was recorded so far is on the disk.
     pub(super) async fn flush(&self) {
-        let (flushed, is_flushed) = oneshot::channel();
-        self.send(Message::Flush(flushed));
-        // An error says that there is no log, or that it has failed: nothing more can be flushed.
-        drop(is_flushed.await);
+        self.until(Message::Flush).await;
+    }
+
+    /// Waits for the thread's answer.
+    async fn until(&self, question: impl FnOnce(oneshot::Sender<()>) -> Message) {
+        let (done, is_done) = oneshot::channel();
+        self.send(question(done));
+        // An error says that there is no log, or that it has failed: nothing more can be waited for.
+        drop(is_done.await);
     }
 
     /// Whether lines can't be written now, and how many are lost that no line says so of yet.
@@ -297,6 +306,8 @@ impl Service {
         let busy =
             |_| Refusal::LimitReached("this node reads as many pages of its audit log as it may".into());
         let _permit = audit.reads.try_acquire().map_err(busy)?;
+        // Who was answered finds the line of it, unless the disk hangs.
+        drop(tokio::time::timeout(WRITTEN_WITHIN, audit.until(Message::Written)).await);
         let directory = audit.options.directory.clone();
         run_blocking(move || page::read(&directory, &query)).await?.map_err(Refusal::Internal)
     }

@@ -1,6 +1,9 @@
 //! The thread that owns the files of the audit log: it takes what waits, writes it at once, and waits for the disk once
 //! for all of it.
 //!
+//! Where no request waits for its line, the thread lets lines gather before it takes them: a thread that is woken for
+//! each line, and a write of each, cost as much as making it.
+//!
 //! After a failure it tries again each second. What could not be written meanwhile is counted, and the first line
 //! afterwards says how much it was.
 //!
@@ -13,6 +16,7 @@ use std::{
         atomic::Ordering,
         mpsc::{Receiver, RecvTimeoutError},
     },
+    thread,
     time::{Duration, Instant},
 };
 
@@ -27,6 +31,8 @@ use crate::{model::time::Timestamp, peer::NodeId, service::now};
 
 /// Messages that are taken at once: some 100 kB of lines.
 const GROUP_MAX: usize = 256;
+/// How long lines gather that no request waits for. A process that is killed loses them.
+const GATHERING: Duration = Duration::from_millis(10);
 /// How often it looks for what is due, and tries again after a failure; how long lines may be only in the memory of
 /// the kernel where nobody waits for the disk.
 const TICK: Duration = Duration::from_secs(1);
@@ -38,8 +44,17 @@ pub(super) enum Message {
     Line { decision: Box<Decision>, durable: Option<oneshot::Sender<bool>> },
     /// To write the line of an event.
     Event(Event, Timestamp),
+    /// To say when all before is in the files.
+    Written(oneshot::Sender<()>),
     /// To say when all before is on the disk.
     Flush(oneshot::Sender<()>),
+}
+
+impl Message {
+    /// Whether it is something to write.
+    pub(super) fn is_line(&self) -> bool {
+        matches!(self, Self::Line { .. } | Self::Event(..))
+    }
 }
 
 /// The thread's own.
@@ -76,13 +91,19 @@ impl Writer {
 
     /// Writes until nobody can ask any more.
     pub(super) fn run(mut self, inbox: &Receiver<Message>) {
+        let mut is_behind = false;
         loop {
             let first = match inbox.recv_timeout(TICK) {
                 Ok(first) => Some(first),
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => break,
             };
+            // Nobody who hands a line over has to wake the thread meanwhile.
+            if !is_behind && matches!(&first, Some(Message::Line { durable: None, .. })) {
+                thread::sleep(GATHERING);
+            }
             let group: Vec<Message> = first.into_iter().chain(inbox.try_iter().take(GROUP_MAX)).collect();
+            is_behind = group.len() > GROUP_MAX;
             self.write(group);
             self.keep();
         }
@@ -183,14 +204,14 @@ impl Writer {
         }
         let must_sync = group.iter().any(|message| match message {
             Message::Line { durable, .. } => durable.is_some(),
-            Message::Event(..) => false,
+            Message::Event(..) | Message::Written(_) => false,
             Message::Flush(_) => true,
         });
         if result.is_ok() && must_sync {
             result = self.sync_files();
         }
         let is_written = result.is_ok();
-        let lines = group.iter().filter(|message| !matches!(message, Message::Flush(_))).count() as u64;
+        let lines = group.iter().filter(|message| message.is_line()).count() as u64;
         if !is_written {
             self.shared.lost.fetch_add(lines, Ordering::Relaxed);
         }
@@ -202,7 +223,7 @@ impl Writer {
             match message {
                 Message::Line { durable, .. } => drop(durable.map(|durable| durable.send(is_written))),
                 Message::Event(..) => {}
-                Message::Flush(flushed) => drop(flushed.send(())),
+                Message::Written(done) | Message::Flush(done) => drop(done.send(())),
             }
         }
     }
@@ -215,7 +236,7 @@ impl Writer {
             match message {
                 Message::Line { decision, .. } => head.write(&mut self.buffer, self.node, decision),
                 Message::Event(event, at) => head.write_event(&mut self.buffer, self.node, *at, event),
-                Message::Flush(_) => {}
+                Message::Written(_) | Message::Flush(_) => {}
             }
         }
         if self.buffer.is_empty() {
