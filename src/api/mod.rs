@@ -4,6 +4,7 @@
 //! |---|---|
 //! | a route; what is around every request; the standard headers | `mod` (this file) |
 //! | accepting connections, their timeouts, the graceful shutdown | `server` |
+//! | futures that are not copied | `boxed` |
 //! | authentication of a request | `access` |
 //! | parsing of keys, query, headers and consistency; idempotency keys | `extract` |
 //! | content codings: compressed answers, encoded bodies | `coding` |
@@ -59,6 +60,7 @@ mod across;
 mod audit;
 mod batch;
 mod body;
+mod boxed;
 mod cluster;
 mod coding;
 mod condition;
@@ -118,6 +120,7 @@ use crate::{
     service::{Origin, Principal, Service, audit::observe, memory_budget::Share, metrics::Connections},
 };
 use access::{Access, Reader};
+use boxed::boxed;
 use coding::Coding;
 use cors::CorsOrigins;
 use decision::Pending;
@@ -174,7 +177,7 @@ impl Answerer for Api {
             (status, id.cloned())
         };
         // Boxed: as most requests belong to no trace, they need not have its space.
-        Box::pin(traced.run(self.handle(request), answered)).await
+        boxed(|| traced.run(self.handle(request), answered)).await
     }
 }
 
@@ -212,7 +215,7 @@ impl Api {
             let id = request_id(headers);
             self.with_standard_headers(id, false, cors::preflight())
         } else {
-            Box::pin(self.answered(request)).await
+            boxed(|| self.answered(request)).await
         };
         cors::open(&mut response, origin);
         response
@@ -243,7 +246,7 @@ impl Api {
                 let recorded = match pending {
                     None => answered,
                     Some(pending) if pending.gets_no_line(&answered) => answered,
-                    Some(pending) => Box::pin(pending.end(answered)).await,
+                    Some(pending) => boxed(|| pending.end(answered)).await,
                 };
                 (is_granted, recorded)
             }
@@ -341,9 +344,10 @@ impl Api {
         if let Some(Err(refusal)) = is_write.then(|| self.service.audit().admit_write()) {
             return Problem::from(refusal).into_response();
         }
-        let answered = AssertUnwindSafe(observe(targets, self.route(access, request))).catch_unwind();
         // Boxed: as above, and this is no read.
-        Box::pin(answered).await.unwrap_or_else(reply::panicked)
+        let answered =
+            boxed(|| AssertUnwindSafe(observe(targets, self.route(access, request))).catch_unwind());
+        answered.await.unwrap_or_else(reply::panicked)
     }
 
     /// Calls the handler of a request.
@@ -354,9 +358,8 @@ impl Api {
                 configs::get_one(&self.service, &request).await.into_response()
             }
             (Access::Granted(principal), &Method::PUT) if is_config(request.uri().path()) => {
-                // Boxed: its space is many times that of a get, and hyper moves the space of the larger one for each
-                // request.
-                Box::pin(self.put_config(principal, request)).await.into_response()
+                // Boxed: its space is many times that of a get, which would have it, too.
+                boxed(|| self.put_config(principal, request)).await.into_response()
             }
             (access, _) => self.route_by_table(access, request).await,
         }

@@ -44,6 +44,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 use super::{
     body::parsed_bytes,
+    boxed::boxed,
     server::{Answerer, CallerConnection, ShownNode},
 };
 use crate::{
@@ -225,7 +226,7 @@ async fn handle(State(listener): State<Listener>, request: Request<Body>) -> Res
                 ));
             }
             // The place that the biggest of these calls takes is not part of every connection's.
-            let answered = Box::pin(traced(&head.headers, answer(&service, call, body))).await?;
+            let answered = boxed(|| traced(&head.headers, answer(&service, call, body))).await?;
             drop(reservation);
             Ok(answered.into_response())
         }

@@ -51,6 +51,7 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 use tracing::{debug, error, warn};
 
+use super::boxed::boxed;
 use crate::{
     model::limits::{
         HANDSHAKE_TIMEOUT, HEAD_BYTES_MAX, HTTP2_CONNECTION_WINDOW_BYTES, HTTP2_STREAMS_MAX,
@@ -272,15 +273,16 @@ impl<A: Answerer> Server<A> {
                 request.extensions_mut().insert(ShownNode(node));
             }
             let is_http2 = request.version() == Version::HTTP_2;
-            let answerer = answerer.clone();
-            caller.clone().serve(async move {
+            let (answerer, caller) = (answerer.clone(), caller.clone());
+            let answered = async move || {
                 let answer = if has_plain_framing(request.headers()) {
                     answerer.answer(request).await
                 } else {
                     (StatusCode::BAD_REQUEST, [(CONNECTION, "close")]).into_response()
                 };
                 Ok::<_, Infallible>(answer.map(|body| AnswerBody::new(body, in_flight, is_http2)))
-            })
+            };
+            boxed(|| caller.serve(answered()))
         });
         // Boxed: as part of the task it would take its space twice, once to be moved in and once to be awaited.
         let mut served = Box::pin(self.builder.serve_connection_with_upgrades(socket, service));
