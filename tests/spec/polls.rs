@@ -33,6 +33,23 @@ fn brief(answer: &Answer) -> Vec<String> {
 }
 
 #[tokio::test]
+async fn a_poll_that_does_not_wait_has_what_was_acknowledged_before() {
+    on_leader_and_follower(async |run: Run| {
+        let d = run.define_open("d").await;
+        let mut from = next_from(&poll(&run.node, &d.key, &[("wait", "0")]).await.expect(304));
+        for number in 0..100 {
+            let put = run.others[number % 2].put(&d.config("k"), &json!({"data": {"n": number}}));
+            let put = put.query(&[("upsert", "true")]).insist().await;
+            assert!(matches!(put.status, 200 | 201), "{put:?}");
+            let answer = poll(&run.node, &d.key, &[("from", &from), ("wait", "0")]).await;
+            assert_eq!(answer.status, 200, "{number}: after {put:?}: {answer:?}");
+            from = next_from(&answer);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn polls_one_after_another_have_every_change_once_on_any_node() {
     on_leader_and_follower(async |run: Run| {
         let d = run.define_open("d").await;

@@ -192,6 +192,17 @@ impl Hub {
         }
     }
 
+    /// Records all that the feed has. [`Self::follow`] does so by itself a moment after each change.
+    pub(super) fn catch_up(&self, feed: &Feed) {
+        loop {
+            let (woken, has_more) = self.record_next(feed);
+            woken.iter().for_each(|watch| watch.notify_one());
+            if !has_more {
+                return;
+            }
+        }
+    }
+
     /// Registers a watch for topics.
     pub(super) fn register(self: &Arc<Self>, topics: Vec<Topic>) -> Registration {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);

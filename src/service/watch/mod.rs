@@ -134,6 +134,8 @@ pub struct Watch {
     last_notice: Instant,
     /// When a poll ends; a stream does not.
     poll_until: Option<Instant>,
+    /// The revision of the state that it began at.
+    begun_at: Revision,
     is_new: bool,
     /// The caller accepts this node's state, however old.
     is_local: bool,
@@ -179,6 +181,8 @@ impl Service {
             hub.confirm(requested_at);
         }
         let registration = hub.register(selection.scope().topics());
+        // What was acknowledged before the request is there at the first look, which may be the only one.
+        hub.catch_up(&feed);
         let position = match request.start {
             WatchStart::Now | WatchStart::InitialState => state.revision(),
             WatchStart::After(revision) if revision > state.revision() => {
@@ -212,6 +216,7 @@ impl Service {
             replay: None,
             last_notice: Instant::now(),
             poll_until: None,
+            begun_at: state.revision(),
             is_new: true,
             is_local,
             has_ended: false,

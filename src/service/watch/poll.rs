@@ -85,10 +85,11 @@ impl Service {
 }
 
 impl Watch {
-    /// Whether it is time for a notice although nothing came. A poll reads the history on for a while, so that each of
-    /// them gets on.
+    /// Whether it is time for a notice although nothing came. A poll reads on for a while: the history, so that each of
+    /// them gets on, and what was acknowledged before it.
     pub(super) fn is_due(&self, due: Instant) -> bool {
-        let is_reading = self.poll_until.is_some() && self.replay.is_some();
+        let is_behind = self.replay.is_some() || self.position < self.begun_at;
+        let is_reading = self.poll_until.is_some() && is_behind;
         let due = if is_reading { due + CATCH_UP_MAX } else { due };
         Instant::now() >= due
     }
