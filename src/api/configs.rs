@@ -15,7 +15,7 @@ use super::{
     extract::{ReadRequest, WriteRequest, both, check_key},
     json::Object,
     reply::{Problem, Reply},
-    shape::{Shape, without_shape},
+    shape::{Shape, TAKEN, without_shape},
 };
 use crate::{
     model::{
@@ -47,13 +47,37 @@ pub(super) async fn create(State(service): State<Service>, request: WriteRequest
     Ok(Reply::created("config created", &shown, &location).redacted(Some(&redacted)).for_write(&written))
 }
 
+/// How often a list is made whose parameters mean something else by the time that it is there.
+const LIST_TRIES: usize = 4;
+
 /// Lists the configs of a definition.
 pub(super) async fn list(State(service): State<Service>, request: ReadRequest) -> Result<Reply, Problem> {
+    // What this node has applied before may lack the newest indexes. The list does not, nor does what is applied then.
+    let mut filters = filters_named(&service, &request);
+    for _ in 1..LIST_TRIES {
+        let answer = list_by(&service, &request, &filters).await;
+        let now = filters_named(&service, &request);
+        if now == filters {
+            return answer;
+        }
+        filters = now;
+    }
+    list_by(&service, &request, &filters).await
+}
+
+/// The parameters that are filters, since the definition has indexes of their names. Looked at only where one is given.
+fn filters_named(service: &Service, request: &ReadRequest) -> Vec<&'static str> {
+    let is_filter = |name: &&str| {
+        request.params.get(name).is_some()
+            && service.has_index_named(&request.principal, &request.definition(), name)
+    };
+    TAKEN.into_iter().filter(is_filter).collect()
+}
+
+async fn list_by(service: &Service, request: &ReadRequest, filters: &[&str]) -> Result<Reply, Problem> {
     let definition = request.definition();
-    // Looked at only where a parameter might be a filter instead.
-    let is_filter = |name: &str| service.has_index_named(&request.principal, &definition, name);
-    let past_is_filter = request.params.get(cursor::REVISION).is_some() && is_filter(cursor::REVISION);
-    let past = PastRevision::of(&request.params, past_is_filter);
+    let is_filter = |name: &str| filters.contains(&name);
+    let past = PastRevision::of(&request.params, is_filter(cursor::REVISION));
     let page = query::configs_shape(&request.params.0, service.limits());
     let (consistency, (past, (shape, page))) =
         request.params.with_consistency(both(past, both(Shape::of(&request.params, is_filter), page)))?;
@@ -61,7 +85,7 @@ pub(super) async fn list(State(service): State<Service>, request: ReadRequest) -
     check_key(&definition, definitions::KEY)?;
     let params = without_shape(&request.params, is_filter);
     let scope = ListScope::Configs(definition.clone().into_owned());
-    cursor::list(&service, &request, (scope, params), (past, shape, page), source).await
+    cursor::list(service, request, (scope, params), (past, shape, page), source).await
 }
 
 pub(super) fn page(

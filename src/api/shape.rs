@@ -22,7 +22,7 @@ const FIELDS: &str = "fields";
 const NAMES: [(&str, &str); 3] =
     [(INCLUDE, "$include"), (FIELDS, "$fields"), (pretty::PRETTY, pretty::ESCAPED)];
 /// The names of parameters that an index may take from a list.
-const TAKEN: [&str; 5] = [INCLUDE, FIELDS, "revision", pretty::PRETTY, "upsert"];
+pub(super) const TAKEN: [&str; 5] = [INCLUDE, FIELDS, "revision", pretty::PRETTY, "upsert"];
 
 /// The parts of records that an answer has.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

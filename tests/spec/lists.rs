@@ -1,9 +1,9 @@
 //! Both lists: defaults, page and limit, search, totals, deep pages. Sorting by fields is `sorting`'s.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{DEFINITIONS, Defined, Run, on_leader_and_follower};
-use crate::harness::Call;
+use crate::harness::{Call, Client};
 
 /// Both lists of a run: the definitions that its search finds, and a definition's configs.
 async fn lists(run: &Run) -> (Defined, [Box<dyn Fn(&[(&str, &str)]) -> Call>; 2]) {
@@ -195,6 +195,26 @@ async fn pages_cut_a_long_list_without_gap_or_repetition() {
                 seen.reverse();
             }
             assert_eq!(seen, expected, "{sort_by} {order}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_parameter_is_a_filter_from_the_moment_that_an_index_has_its_name() {
+    on_leader_and_follower(async |run: Run| {
+        let d = run.define("d", &json!(["n"]), &Value::Null).await;
+        d.fill(&[("a", json!({"n": 1, "revision": 7, "fields": "x"})), ("b", json!({"n": 2}))]).await;
+        let first = d.get("b").await.tag().trim_matches('"').to_owned();
+        let set = async |node: &Client, indexes: &Value| {
+            node.put(&d.path(), &json!({"indexes": indexes})).insist().await.expect(200);
+        };
+        for number in 0..30 {
+            let other = &run.others[number % 2];
+            set(other, &json!(["n", "revision", "fields"])).await;
+            assert_eq!(d.found(&[("revision", "7"), ("fields", "x")]).await, ["a"], "{number}");
+            set(other, &json!(["n"])).await;
+            assert_eq!(d.found(&[("revision", &first)]).await, ["a", "b"], "{number}");
         }
     })
     .await;
