@@ -121,6 +121,10 @@ async fn a_path_without_a_declared_type_takes_a_json_scalar_or_else_a_string() {
         assert_eq!(d.found(&[("v", "hello")]).await, ["text"]);
         assert_eq!(d.found(&[("v[exists]", "false")]).await, ["missing"]);
         assert_eq!(d.found(&[("v[exists]", "true")]).await, ["int", "null", "text", "true"]);
+        for text in ["{}", "[]", "[1]"] {
+            d.list(&[("v[gte]", text)]).await.invalid();
+            assert_eq!(d.found(&[("v", text)]).await, NONE);
+        }
     })
     .await;
 }

@@ -112,6 +112,9 @@ fn values(field: Field, kinds: Kinds, among: Kinds, text: &str) -> Result<Vec<By
     }
     let json = document::parse(text.as_bytes(), TEXT_DEPTH_MAX).ok();
     let parsed = json.as_ref().filter(|value| among.has(Kind::of(value))).map(index::encode);
+    if kinds == Kinds::ALL && json.is_some() && parsed.is_none() {
+        return Err("arrays and objects have no order".into());
+    }
     // In a union, a text in quotes is that string alone.
     let is_exact = kinds == Kinds::ALL || json.as_ref().is_some_and(Value::is_string);
     let as_string = among.has(Kind::String) && !(is_exact && parsed.is_some());
