@@ -10,6 +10,8 @@
 
 mod operation;
 
+use std::collections::BTreeMap;
+
 use axum::extract::State;
 use serde_json::Value;
 
@@ -26,13 +28,13 @@ use super::{
 use crate::{
     model::{
         command::Expect,
-        error::{Invalid, LocSegment, Violation},
+        error::{Invalid, LocSegment, Rejection, Violation},
         limits::Limits,
         patch::{Patch, PatchFormat},
     },
     service::{
-        Check, Choice, NewSchema, NewUnique, ReadConfig, Refusal, Rollback, Rollbacks, Service, Upsert,
-        Write, check_operation_count, upserts,
+        Check, CheckCondition, Choice, NewSchema, NewUnique, ReadConfig, Refusal, Rollback, Rollbacks,
+        Service, Upsert, Write, check_operation_count, upserts,
     },
 };
 use operation::{Operation, Parsed};
@@ -109,6 +111,7 @@ enum Outlined {
         key: String,
     },
     Upserted {
+        op: &'static str,
         definition: String,
         key: String,
         upsert: Upsert,
@@ -128,7 +131,7 @@ impl Outlined {
     fn upserted(&self) -> Option<(&str, &str, Upsert)> {
         match self {
             Self::Known(_) | Self::Read { .. } => None,
-            Self::Upserted { definition, key, upsert } => Some((definition, key, *upsert)),
+            Self::Upserted { definition, key, upsert, .. } => Some((definition, key, *upsert)),
         }
     }
 }
@@ -145,7 +148,9 @@ pub(super) async fn run(State(service): State<Service>, request: WriteRequest) -
     let placed = move |refusal| Problem::InBatch(refusal, parts);
     // It holds what the writes take in memory until they are decided.
     let mut rollbacks = service.begin_rollbacks(&request.caller);
-    let operations = with_data(&service, &mut rollbacks, operations).await.map_err(placed)?;
+    let from = parts.map(|parts| parts.conditions);
+    let (operations, mut rolled_back) =
+        with_data(&service, &mut rollbacks, operations, from).await.map_err(placed)?;
     let takes = |operation: &Write| {
         if let Write::CreateDefinition { indexes, .. } | Write::SetIndexes { indexes, .. } = operation {
             takes_parameter(indexes)
@@ -169,7 +174,8 @@ pub(super) async fn run(State(service): State<Service>, request: WriteRequest) -
     // Whichever list is carried out.
     let _held = service
         .reserve_reads(&request.caller.principal, outlined.iter().flatten().filter_map(Outlined::read))?;
-    let written = service.write(request.caller, write).await.map_err(placed)?;
+    let written = service.write(request.caller, write).await;
+    let written = written.map_err(|refusal| placed(rolled_back.refusal(refusal)))?;
     let succeeded = parts.is_none() || written.applied.created;
     let branch = usize::from(!succeeded);
     let done = &outlined[branch];
@@ -182,8 +188,8 @@ pub(super) async fn run(State(service): State<Service>, request: WriteRequest) -
         Outlined::Read { definition, key } => {
             read_result((definition, key), &reads.next().unwrap_or(ReadConfig::Unknown))
         }
-        Outlined::Upserted { definition, key, .. } => {
-            let result = Object::new().unescaped("op", PUT_CONFIG).value(definitions::KEY, definition);
+        Outlined::Upserted { op, definition, key, .. } => {
+            let result = Object::new().unescaped("op", op).value(definitions::KEY, definition);
             result.value(configs::KEY, key).value("created", &created.next().flatten()).finish()
         }
     };
@@ -198,32 +204,76 @@ pub(super) async fn run(State(service): State<Service>, request: WriteRequest) -
     Ok(if takes_parameter { reply.warning(TAKES_PARAMETER) } else { reply })
 }
 
-/// The operations as writes: what a rollback writes is taken from the history.
+/// The rollbacks of a transaction by their places, and why they can't be done. They are refused only if their list is
+/// chosen.
+#[derive(Default)]
+struct TransactionRollbacks(BTreeMap<u32, Option<Refusal>>);
+
+impl TransactionRollbacks {
+    /// The refusal of a transaction: that of a rollback where the check was refused that stands for it.
+    fn refusal(&mut self, refusal: Refusal) -> Refusal {
+        let Refusal::Rejected(Rejection::InBatch { index, rejection }) = &refusal else { return refusal };
+        let (index, is_check) = (*index, matches!(**rejection, Rejection::CheckFailed { .. }));
+        match self.0.remove(&index).filter(|_| is_check) {
+            None => refusal,
+            Some(Some(refusal)) => refusal.of_operation(index),
+            // It was decided before, and nothing is looked up for what is sent again.
+            Some(None) => Refusal::NotThere("there was nothing to go back to".into()).of_operation(index),
+        }
+    }
+}
+
+/// The check that stands for a rollback that can't be done: it holds for no config.
+fn stand_in(definition: String, key: String) -> Write {
+    Write::Check(Check { definition, key, condition: CheckCondition::Revision(0) })
+}
+
+/// The operations as writes: what a rollback writes is taken from the history. Those from a place on are of lists of
+/// which one is chosen.
 async fn with_data(
     service: &Service,
     found: &mut Rollbacks,
     operations: Vec<Parsed>,
-) -> Result<Vec<Write>, Refusal> {
-    let mut writes = Vec::with_capacity(operations.len());
+    from: Option<usize>,
+) -> Result<(Vec<Write>, TransactionRollbacks), Refusal> {
+    let (mut writes, mut rollbacks) = (Vec::with_capacity(operations.len()), BTreeMap::new());
     for (place, operation) in (0..).zip(operations) {
+        let is_choice = from.is_some_and(|from| writes.len() >= from);
         writes.push(match operation {
             Parsed::Write(write) => write,
             Parsed::Rollback { definition, key, to, expect } => {
                 let write = service.rollback_write(found, (&definition, &key), to, expect).await;
-                write.map_err(|refusal| refusal.of_operation(place))?
+                let (write, refused) = match write {
+                    Ok(write) => (write, None),
+                    Err(refusal) if is_choice && refusal.is_of_the_past() => {
+                        (stand_in(definition, key), Some(refusal))
+                    }
+                    Err(refusal) => return Err(refusal.of_operation(place)),
+                };
+                rollbacks.insert(place, refused);
+                write
             }
         });
     }
-    Ok(writes)
+    Ok((writes, TransactionRollbacks(rollbacks)))
 }
 
 /// What the answer says of the operations that are carried out.
 fn outline_all(operations: &[Write]) -> Vec<Outlined> {
     let upserts = upserts(operations);
     let outlined = |(place, write): (usize, &Write)| match (upserts.get(&place), write) {
-        (Some(upsert), Write::WriteConfig { definition, key, .. }) => {
-            Outlined::Upserted { definition: definition.clone(), key: key.clone(), upsert: *upsert }
-        }
+        (Some(upsert), Write::WriteConfig { definition, key, .. }) => Outlined::Upserted {
+            op: PUT_CONFIG,
+            definition: definition.clone(),
+            key: key.clone(),
+            upsert: *upsert,
+        },
+        (Some(upsert), Write::Rollback(Rollback { definition, key, .. })) => Outlined::Upserted {
+            op: ROLLBACK_CONFIG,
+            definition: definition.clone(),
+            key: key.clone(),
+            upsert: *upsert,
+        },
         (Some(_) | None, _) => outline(write),
     };
     operations.iter().enumerate().map(outlined).collect()
@@ -256,8 +306,8 @@ fn outline(write: &Write) -> Outlined {
         Write::DeleteConfig { definition, key, .. } => {
             (begin(DELETE_CONFIG, definition).value(configs::KEY, key), false)
         }
-        Write::Rollback(Rollback { definition, key, .. }) => {
-            (begin(ROLLBACK_CONFIG, definition).value(configs::KEY, key), false)
+        Write::Rollback(Rollback { definition, key, expect, .. }) => {
+            (begin(ROLLBACK_CONFIG, definition).value(configs::KEY, key), *expect == Expect::None)
         }
         Write::Check(Check { definition, key, .. }) => {
             (begin(CHECK_CONFIG, definition).value(configs::KEY, key), false)

@@ -177,6 +177,7 @@ impl Code {
             Refusal::LimitReached(_) => Self::LimitReached,
             Refusal::Building(_) => Self::IndexBuilding,
             Refusal::CursorExpired(_) => Self::CursorExpired,
+            Refusal::OfOperation(_, refusal) => Self::of(refusal),
         }
     }
 

@@ -380,6 +380,8 @@ pub enum Refusal {
     Building(String),
     /// The state of a cursor is no longer there. Never sent, likewise.
     CursorExpired(String),
+    /// That of an operation of a batch, from 0. Never sent, likewise.
+    OfOperation(u32, Box<Self>),
 }
 
 impl From<Rejection> for Refusal {

@@ -188,6 +188,60 @@ async fn a_config_is_rolled_back_with_other_changes() {
 }
 
 #[tokio::test]
+async fn a_rollback_to_nothing_refuses_where_its_list_is_chosen_and_nowhere_else() {
+    on_leader_and_follower(async |run: Run| {
+        let d = run.define_open("d").await;
+        d.fill(&[("a", json!({"n": 1}))]).await;
+        let before = of_record(&d.get("a").await);
+        let back = |definition: &str, key: &str, to: u64| {
+            operation("rollback_config", definition, key, &json!({"revision": to}))
+        };
+        let impossible = [
+            back(&d.key, "none", before),
+            back("no-such-definition", "none", before),
+            back(&d.key, "a", u64::MAX >> 12),
+        ];
+        for (number, back) in impossible.iter().enumerate() {
+            let create = operation("create_config", &d.key, &format!("k{number}"), &json!({"data": {}}));
+            let there = check(&d.key, "a", &json!({"absent": false}));
+            let body = json!({"if": [there], "then": [create], "else": [back]});
+            assert_eq!(send(&run.node, &body).await.expect(200).data()["succeeded"], true);
+            let body = json!({"if": [there], "then": [create, back], "else": []});
+            let alone = send(&run.node, &json!({"operations": [back]})).await;
+            let chosen = send(&run.node, &body).await;
+            assert_eq!(chosen.status, 409, "the first that is refused is named: {chosen:?}");
+            let absent = check(&d.key, "a", &json!({"absent": true}));
+            let body = json!({"if": [absent], "then": [create], "else": [back]});
+            let id = format!("{}-{number}", d.key);
+            let refused = send(&run.node, &body).header("idempotency-key", &id).await.expect(alone.status);
+            assert_eq!(refused.body["errors"][0]["code"], alone.body["errors"][0]["code"]);
+            assert_eq!(locs(&refused)[0][0], "else", "{refused:?}");
+            assert_eq!((&locs(&alone)[0][0], &locs(&alone)[0][1]), (&json!("operations"), &json!(0)));
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_rollback_in_a_batch_says_whether_it_created_and_which_one_had_nothing_to_go_back_to() {
+    on_leader_and_follower(async |run: Run| {
+        let d = run.define_open("d").await;
+        d.fill(&[("a", json!({"n": 1})), ("b", json!({"n": 1}))]).await;
+        let there = of_record(&d.get("b").await);
+        d.remove("a").await.expect(200);
+        let back = |key: &str| operation("rollback_config", &d.key, key, &json!({"revision": there}));
+        let answer = send(&run.node, &json!({"operations": [back("a"), back("b")]})).await.expect(200);
+        let created: Vec<&Value> =
+            answer.data()["results"].as_array().unwrap().iter().map(|result| &result["created"]).collect();
+        assert_eq!(created, [true, false]);
+        let twice = json!({"operations": [back("a"), back("none")]});
+        let refused = send(&run.node, &twice).await.refused(404, "not_found_error");
+        assert_eq!(locs(&refused), [json!(["operations", 1])]);
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_unique_value_is_passed_on_within_a_batch() {
     on_leader_and_follower(async |run: Run| {
         let d = run.define("d", &json!(["email"]), &json!({"properties": {"email": {"type": "string"}}})).await;

@@ -45,6 +45,14 @@ pub(super) fn violations(refusal: Refusal) -> (Vec<Violation>, Option<LogOnly>) 
             let msg = format!("the access key has no right to `{verb}` here");
             vec![Violation::at(loc.unwrap_or_default(), msg)]
         }
+        Refusal::OfOperation(index, refusal) => {
+            let (mut all, logged) = violations(*refusal);
+            for violation in &mut all {
+                violation.loc.splice(0..0, ["operations".into(), LocSegment::Index(index.into())]);
+            }
+            log_only = logged;
+            all
+        }
         Refusal::KeyEnded => vec![Violation::new(NOT_VALID)],
         Refusal::Overloaded => vec![Violation::new("this node is at its limit of concurrent requests")],
         Refusal::Internal(text) => {
@@ -109,6 +117,7 @@ pub(super) fn status_and_type(refusal: &Refusal) -> (StatusCode, &'static str) {
         Refusal::NoMember(_) | Refusal::NotThere(_) => (StatusCode::NOT_FOUND, "not_found_error"),
         Refusal::Expired(_) | Refusal::CursorExpired(_) => (StatusCode::GONE, "expired_error"),
         Refusal::Breaks(..) => INVALID,
+        Refusal::OfOperation(_, refusal) => status_and_type(refusal),
         Refusal::Forbidden { .. } => (StatusCode::FORBIDDEN, "forbidden_error"),
         Refusal::KeyEnded => UNAUTHORIZED,
     }

@@ -199,6 +199,18 @@ impl Refusal {
     pub fn of_operation(self, place: u32) -> Self {
         refused(self, place)
     }
+
+    /// Whether a rollback is refused since there is nothing to go back to.
+    #[must_use]
+    pub fn is_of_the_past(&self) -> bool {
+        matches!(
+            self,
+            Self::Expired(_)
+                | Self::NotThere(_)
+                | Self::Invalid(Invalid::Violations(_))
+                | Self::Rejected(Rejection::DefinitionNotFound)
+        )
+    }
 }
 
 fn refused(refusal: Refusal, place: u32) -> Refusal {
@@ -212,14 +224,14 @@ fn refused(refusal: Refusal, place: u32) -> Refusal {
         Refusal::Conflict(text) => Refusal::ConflictAt(violation_at(Violation::new(text), place)),
         Refusal::ConflictAt(violation) => Refusal::ConflictAt(violation_at(violation, place)),
         Refusal::Breaks(count, violations) => Refusal::Breaks(count, all_at(violations, place)),
+        Refusal::Expired(_) | Refusal::NotThere(_) => Refusal::OfOperation(place, Box::new(refusal)),
         Refusal::Unavailable(_)
         | Refusal::Undecided(_)
         | Refusal::Overloaded
         | Refusal::StorageFull(_)
         | Refusal::Internal(_)
         | Refusal::NoMember(_)
-        | Refusal::Expired(_)
-        | Refusal::NotThere(_)
+        | Refusal::OfOperation(..)
         | Refusal::LimitReached(_)
         | Refusal::KeyEnded
         | Refusal::Building(_)

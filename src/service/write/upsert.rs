@@ -1,4 +1,4 @@
-//! Which upserts of a batch have created their config: the log's answer to a batch says only that all was done.
+//! Which upserts and rollbacks of a batch have created their config: the log's answer to a batch says only that all was done.
 //!
 //! A create stores one time twice, and every write after it another one of the last change. So the record that the batch
 //! wrote tells, if no other operation of the batch is of the same config, and history has it when it was written again
@@ -15,7 +15,7 @@ use crate::{
     model::{access_key::Verb, command::Expect, record::Config},
     service::{
         Service,
-        request::{Effect, Principal, Target, Write, Written},
+        request::{Effect, Principal, Rollback, Target, Write, Written},
     },
 };
 
@@ -77,7 +77,11 @@ pub fn upserts(operations: &[Write]) -> BTreeMap<usize, Upsert> {
 
 /// Whether an operation creates a config or replaces it, as it finds it.
 fn is_upsert(operation: &Write) -> bool {
-    matches!(operation, Write::WriteConfig { expect: Expect::Any, .. })
+    matches!(
+        operation,
+        Write::WriteConfig { expect: Expect::Any, .. }
+            | Write::Rollback(Rollback { expect: Expect::Any, .. })
+    )
 }
 
 impl Service {
