@@ -284,10 +284,7 @@ pub(super) fn holds_of_values(found: &[&Value], kinds: &[&str], operator: &str, 
     let ordered = |accepted: &[Ordering]| {
         let values = readings(text, kinds).into_iter();
         let is_ordered = |value: &Value| !value.is_array() && !value.is_object();
-        let mut values: Vec<Value> = values.filter(is_ordered).collect();
-        if values.is_empty() && kinds.is_empty() {
-            values.push(text.into());
-        }
+        let values: Vec<Value> = values.filter(is_ordered).collect();
         let accepts =
             |one: &Value, value: &Value| order(one, value).is_some_and(|order| accepted.contains(&order));
         let any = elements.iter().any(|one| values.iter().any(|value| accepts(one, value)));
