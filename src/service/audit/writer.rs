@@ -98,8 +98,10 @@ impl Writer {
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => break,
             };
-            // Nobody who hands a line over has to wake the thread meanwhile.
-            if !is_behind && matches!(&first, Some(Message::Line { durable: None, .. })) {
+            // Nobody who hands a line over has to wake the thread meanwhile. In the strict mode the next line may be one
+            // that is waited for.
+            let is_awaited = is_behind || self.options.mode == Mode::Strict;
+            if !is_awaited && matches!(&first, Some(Message::Line { .. })) {
                 thread::sleep(GATHERING);
             }
             let group: Vec<Message> = first.into_iter().chain(inbox.try_iter().take(GROUP_MAX)).collect();
