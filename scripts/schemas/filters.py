@@ -140,6 +140,8 @@ class Path:
         except (ValueError, RecursionError):
             value = MISSING
         found = [value] if value is not MISSING and kind(value) in kinds else []
+        if self.kinds == ALL and value is not MISSING and not found:
+            raise Refused
         is_that_alone = found and (isinstance(value, str) or self.kinds == ALL)
         if "string" in kinds and not is_that_alone:
             found.append(text)
