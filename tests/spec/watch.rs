@@ -77,6 +77,37 @@ async fn every_change_comes_once_in_order_with_what_was_written() {
     .await;
 }
 
+/// More watches than are woken at each change: most changes wait for company.
+#[tokio::test]
+async fn many_watches_of_one_definition_see_each_change_once_and_in_order() {
+    const WATCHES: usize = 60;
+    const CHANGES: usize = 40;
+    on_leader_and_follower(async |run: Run| {
+        let (d, other) = (run.define_open("d").await, run.define_open("other").await);
+        let key = run.key("d");
+        let mut watches = Vec::new();
+        for _ in 0..WATCHES {
+            watches.push(open(&run.node, &key, &[]).await);
+        }
+        let mut beside = open(&run.node, &run.key("other"), &[]).await;
+        for n in 0..CHANGES {
+            d.create(&format!("k{n:02}"), &json!({"n": n})).await.expect(201);
+        }
+        other.create("k", &json!({})).await.expect(201);
+        assert_eq!(brief(&changes_of(&beside.data_event().await)), ["config_created k"]);
+        let expected: Vec<_> = (0..CHANGES).map(|n| format!("config_created k{n:02}")).collect();
+        for watch in &mut watches {
+            let mut changes = Vec::new();
+            while changes.len() < CHANGES {
+                changes.extend(changes_of(&watch.data_event().await));
+            }
+            assert_eq!(brief(&changes), expected);
+            assert!(changes.is_sorted_by(|one, two| one.0 < two.0), "{changes:?}");
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_watch_resumes_at_any_node_after_the_last_event_seen() {
     on_leader_and_follower(async |run: Run| {

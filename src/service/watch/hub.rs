@@ -1,18 +1,12 @@
 //! Wakes the watches of a change.
 //!
-//! A *topic* is what a watch waits for: everything, a definition with its configs, a definition alone, or a config.
-//! One task follows the feed. For each event it records the revision in the topics that the event touches, and wakes
-//! their watches. So the cost of a change is a few look-ups, whatever the number of watches on other topics, and a
-//! woken watch finds its changes listed, without a search.
+//! One task follows the feed. For each event it records the revision in the [topics](super::topics) that the event
+//! touches, and wakes their watches. So the cost of a change is a few look-ups, whatever the number of watches on other
+//! topics, and a woken watch finds its changes listed, without a search.
 //!
-//! A topic lists its last few revisions only. A watch further behind reads the whole feed, and before its beginning
-//! the history: the lists are a shortcut and never the source of truth.
-//!
-//! **Invariants:** a topic lists every one of its changes after its `complete_after` and up to (and including)
-//! `recorded_upto`; a watch is woken after its change can be read.
+//! **Invariant:** a watch is woken after its change can be read.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -22,37 +16,25 @@ use std::{
 
 use tokio::{
     sync::{Notify, Semaphore, watch},
-    time::Instant,
+    time::{Instant, sleep_until},
 };
 
-use super::rights::Rights;
+use super::{
+    rights::Rights,
+    topics::{Topic, Topics},
+};
 use crate::{
-    feed::{Event, EventPage, EventPageMax, Feed, RecordChange},
-    model::{key::Key, limits::WATCH_REPLAYS_MAX, record::Revision},
+    feed::{Event, EventPage, EventPageMax, Feed},
+    model::{limits::WATCH_REPLAYS_MAX, record::Revision},
     service::Principal,
 };
 
-/// Revisions that a topic lists: as many events as one read returns.
-const TOPIC_REVISIONS_MAX: usize = READ_MAX.events;
 /// What a watch reads at once, and so the most that a slow caller holds in memory.
 pub(super) const READ_MAX: EventPageMax = EventPageMax { events: 256, bytes: 256 << 10 };
 /// What the task records at once, under the lock.
 const RECORD_MAX: EventPageMax = EventPageMax { events: 1024, bytes: usize::MAX };
 /// Watches that are woken before other tasks run: thousands woken at once would delay every write.
 const WAKE_BATCH: usize = 32;
-
-/// What a watch waits for.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Topic {
-    /// Everything.
-    All,
-    /// A definition with all its configs.
-    Definition(Key),
-    /// A definition without its configs.
-    DefinitionAlone(Key),
-    /// A config of a definition.
-    Config(Key, Key),
-}
 
 /// The watches of a node.
 #[derive(Debug)]
@@ -69,22 +51,6 @@ pub struct Hub {
     pub(super) permits: Arc<Semaphore>,
     /// One permit for each watch that reads the history.
     pub(super) history_readers: Semaphore,
-}
-
-#[derive(Debug, Default)]
-struct Topics {
-    by_topic: BTreeMap<Topic, TopicState>,
-    /// Every change up to (and including) this revision has been recorded.
-    recorded_upto: Revision,
-}
-
-/// A topic that at least one watch waits for.
-#[derive(Debug)]
-struct TopicState {
-    revisions: VecDeque<Revision>,
-    /// Changes up to (and including) this revision may be missing in `revisions`.
-    complete_after: Revision,
-    watches: BTreeMap<u64, Arc<Notify>>,
 }
 
 /// A watch's registration for its topics. Dropping it ends it.
@@ -153,7 +119,7 @@ impl Hub {
     pub(super) fn begin(&self, feed: &Feed) -> bool {
         let is_first = !self.is_running.swap(true, Ordering::Relaxed);
         if is_first {
-            self.topics().recorded_upto = feed.applied_revision();
+            self.topics().begin(feed.applied_revision());
         }
         is_first
     }
@@ -164,7 +130,12 @@ impl Hub {
         feed: Arc<Feed>,
         mut revisions: watch::Receiver<Revision>,
     ) -> Result<(), String> {
-        while revisions.changed().await.is_ok() {
+        loop {
+            let due = self.topics().next_wake();
+            tokio::select! {
+                changed = revisions.changed() => if changed.is_err() { return Ok(()) },
+                () = at(due) => {}
+            }
             loop {
                 let (woken, has_more) = self.record_next(&feed);
                 for batch in woken.chunks(WAKE_BATCH) {
@@ -176,16 +147,17 @@ impl Hub {
                 }
             }
         }
-        Ok(())
     }
 
     /// Records the next events of the feed; returns the watches to wake, and whether there may be more events.
     fn record_next(&self, feed: &Feed) -> (Vec<Arc<Notify>>, bool) {
-        let mut topics = self.topics();
-        match feed.after(topics.recorded_upto, RECORD_MAX) {
+        let (mut topics, now) = (self.topics(), Instant::now());
+        let mut woken = topics.take_due(now);
+        match feed.after(topics.recorded_upto(), RECORD_MAX) {
             Some(piece) => {
                 let has_more = piece.events.len() == RECORD_MAX.events;
-                (topics.record(&piece, feed.compaction_revision()), has_more)
+                woken.extend(topics.record(&piece, feed.compaction_revision(), now));
+                (woken, has_more)
             }
             // The feed has dropped events that were not recorded: every watch reads for itself.
             None => (topics.reset(feed.compaction_revision()), true),
@@ -207,109 +179,8 @@ impl Hub {
     pub(super) fn register(self: &Arc<Self>, topics: Vec<Topic>) -> Registration {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let notify = Arc::new(Notify::new());
-        let mut all = self.topics();
-        let complete_after = all.recorded_upto;
-        for topic in &topics {
-            let entry = all.by_topic.entry(topic.clone());
-            let state = entry.or_insert_with(|| TopicState::new(complete_after));
-            state.watches.insert(id, Arc::clone(&notify));
-        }
-        drop(all);
+        self.topics().add(&topics, id, &notify);
         Registration { hub: Arc::clone(self), id, topics, notify }
-    }
-}
-
-impl Topics {
-    /// Records which topics a piece of the feed touches; returns their watches.
-    fn record(&mut self, piece: &EventPage, compaction_revision: Revision) -> Vec<Arc<Notify>> {
-        self.recorded_upto = self.recorded_upto.max(piece.upto);
-        if self.by_topic.is_empty() {
-            return Vec::new();
-        }
-        let mut touched = BTreeSet::new();
-        for event in &piece.events {
-            let topics = event.items.iter().flat_map(topics_of);
-            for topic in std::iter::once(Topic::All).chain(topics) {
-                let Some(state) = self.by_topic.get_mut(&topic) else { continue };
-                if state.revisions.back() != Some(&event.revision) {
-                    state.revisions.push_back(event.revision);
-                    state.trim(compaction_revision);
-                    touched.insert(topic);
-                }
-            }
-        }
-        watches(touched.iter().filter_map(|topic| self.by_topic.get(topic)))
-    }
-
-    /// Changes up to (and including) `compaction_revision` were not recorded; returns all watches.
-    fn reset(&mut self, compaction_revision: Revision) -> Vec<Arc<Notify>> {
-        self.recorded_upto = self.recorded_upto.max(compaction_revision);
-        for state in self.by_topic.values_mut() {
-            state.revisions.clear();
-            state.complete_after = state.complete_after.max(compaction_revision);
-        }
-        watches(self.by_topic.values())
-    }
-
-    /// The first revisions after a position that touch any of the topics, and whether they are all of them up to
-    /// `recorded_upto`; `None` when the lists do not reach back to the position.
-    fn revisions(
-        &mut self,
-        topics: &[Topic],
-        position: Revision,
-        compaction_revision: Revision,
-    ) -> Option<(Vec<Revision>, bool)> {
-        let mut revisions = Vec::new();
-        for topic in topics {
-            let state = self.by_topic.get_mut(topic)?;
-            state.trim(compaction_revision);
-            if state.complete_after > position {
-                return None;
-            }
-            let from = state.revisions.partition_point(|revision| *revision <= position);
-            revisions.extend(state.revisions.range(from..));
-        }
-        revisions.sort_unstable();
-        revisions.dedup();
-        let is_all = revisions.len() <= READ_MAX.events;
-        revisions.truncate(READ_MAX.events);
-        Some((revisions, is_all))
-    }
-}
-
-/// The watches of some topics, each once.
-fn watches<'a>(topics: impl Iterator<Item = &'a TopicState>) -> Vec<Arc<Notify>> {
-    let by_id: BTreeMap<u64, &Arc<Notify>> =
-        topics.flat_map(|topic| &topic.watches).map(|(id, watch)| (*id, watch)).collect();
-    by_id.into_values().cloned().collect()
-}
-
-/// The topics of an item, apart from [`Topic::All`].
-fn topics_of(item: &RecordChange) -> [Topic; 2] {
-    match item {
-        RecordChange::Definition { key, .. } => {
-            [Topic::Definition(key.clone()), Topic::DefinitionAlone(key.clone())]
-        }
-        RecordChange::Config { definition, key, .. } => {
-            [Topic::Definition(definition.clone()), Topic::Config(definition.clone(), key.clone())]
-        }
-    }
-}
-
-impl TopicState {
-    fn new(complete_after: Revision) -> Self {
-        Self { revisions: VecDeque::new(), complete_after, watches: BTreeMap::new() }
-    }
-
-    /// Removes revisions that the feed no longer has, and the oldest ones over the limit.
-    fn trim(&mut self, compaction_revision: Revision) {
-        while self
-            .revisions
-            .front()
-            .is_some_and(|first| *first <= compaction_revision || self.revisions.len() > TOPIC_REVISIONS_MAX)
-        {
-            self.complete_after = self.revisions.pop_front().unwrap_or(self.complete_after);
-        }
     }
 }
 
@@ -321,7 +192,7 @@ impl Registration {
             let compaction_revision = feed.compaction_revision();
             let mut topics = self.hub.topics();
             let listed = topics.revisions(&self.topics, position, compaction_revision);
-            let recorded_upto = topics.recorded_upto.max(position);
+            let recorded_upto = topics.recorded_upto().max(position);
             drop(topics);
             if let Some((revisions, is_all)) = listed {
                 let events = feed.pick(&revisions, READ_MAX.bytes)?;
@@ -336,15 +207,15 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        let mut all = self.hub.topics();
-        for topic in &self.topics {
-            if let Some(state) = all.by_topic.get_mut(topic) {
-                state.watches.remove(&self.id);
-                if state.watches.is_empty() {
-                    all.by_topic.remove(topic);
-                }
-            }
-        }
+        self.hub.topics().remove(&self.topics, self.id);
+    }
+}
+
+/// Waits for a moment, or without end.
+async fn at(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => sleep_until(moment).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -352,8 +223,11 @@ impl Drop for Registration {
 mod tests {
     use futures::FutureExt;
 
-    use super::*;
-    use crate::feed::tests::{event, key};
+    use super::{super::topics::TOPIC_REVISIONS_MAX, *};
+    use crate::{
+        feed::tests::{event, key},
+        model::record::Revision,
+    };
 
     fn register(hub: &Arc<Hub>, definition: &str) -> Registration {
         hub.register(vec![Topic::Definition(key(definition))])
@@ -405,7 +279,7 @@ mod tests {
         assert!(is_woken(&config) && !is_woken(&two));
         assert_eq!(read(&config, &feed, 1), (vec![5], 5));
         drop((one, two, all, config));
-        assert!(hub.topics().by_topic.is_empty());
+        assert!(hub.topics().listed().is_empty());
     }
 
     #[test]
@@ -425,8 +299,7 @@ mod tests {
         let many: Vec<_> =
             (1..=TOPIC_REVISIONS_MAX as u64 + 50).map(|r| event(r, "one", "a", "{}")).collect();
         publish(&hub, &feed, &many);
-        let listed = hub.topics().by_topic.values().next().unwrap().revisions.len();
-        assert_eq!(listed, TOPIC_REVISIONS_MAX);
+        assert_eq!(hub.topics().listed(), [TOPIC_REVISIONS_MAX]);
         let (first, upto) = read(&one, &feed, 0);
         assert_eq!((first.len(), upto), (READ_MAX.events, READ_MAX.events as u64), "from the feed");
         assert_eq!(read(&one, &feed, 300), ((301..=306).collect(), 306), "from the list");

@@ -7,7 +7,7 @@
 //! | question | file |
 //! |---|---|
 //! | When does a watch read, what does it return, when does it end? | this one |
-//! | Which watches are woken by a change? | `hub` |
+//! | Which watches are woken by a change, and when? | `hub`, `topics` |
 //! | Which keys is a watch for, and may its caller read them? | `scope` |
 //! | Which part of a change does a watch return? | `filter` |
 //! | How are older changes read from the history? | `replay` |
@@ -28,6 +28,7 @@ mod replay;
 mod rights;
 mod scope;
 mod shown;
+mod topics;
 
 use std::{
     collections::VecDeque,

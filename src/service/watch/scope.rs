@@ -10,7 +10,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{hub::Topic, invalid};
+use super::{invalid, topics::Topic};
 use crate::{
     feed::RecordChange,
     model::{
