@@ -40,7 +40,12 @@ const COLUMNS: Columns = Columns {
         ("BYTES", "/bytes"),
         ("DIGEST", "/digest"),
     ],
-    wide: &[("REQUESTS", "/requests"), ("SIGNER", "/signer"), ("CLUSTER", "/cluster_id")],
+    wide: &[
+        ("KEYS", "/access_keys"),
+        ("REQUESTS", "/requests"),
+        ("SIGNER", "/signer"),
+        ("CLUSTER", "/cluster_id"),
+    ],
 };
 
 #[derive(Debug, Args)]
@@ -277,6 +282,7 @@ fn summary_json(summary: &Summary) -> Value {
         "revision": summary.revision,
         "definitions": summary.definitions,
         "configs": summary.configs,
+        "access_keys": summary.access_keys,
         "requests": summary.requests,
         "digest": format!("{:032x}", digest::shown_digest(summary.feature_level, summary.digest)),
         "bytes": summary.bytes,

@@ -34,6 +34,8 @@ pub struct Summary {
     pub definitions: u64,
     /// Its configs.
     pub configs: u64,
+    /// Its access keys.
+    pub access_keys: u64,
     /// Its retained outcomes of requests, for requests that are sent again.
     pub requests: u64,
     /// The digest of its state.
@@ -47,13 +49,23 @@ pub struct Summary {
 }
 
 impl Summary {
-    fn of(header: Header, path: &Path) -> Result<Self, StoreError> {
+    fn of(state: &State, header: Header, path: &Path) -> Result<Self, StoreError> {
         let metadata =
             fs::metadata(path).map_err(io(format!("can't read the size of {}", path.display())))?;
         let Header { position, revision, definitions, configs, requests, digest, level, .. } = header;
         let feature_level = level.feature_level;
-        let bytes = metadata.len();
-        Ok(Self { revision, definitions, configs, requests, digest, feature_level, bytes, position })
+        let (access_keys, bytes) = (state.access_keys().count() as u64, metadata.len());
+        Ok(Self {
+            revision,
+            definitions,
+            configs,
+            access_keys,
+            requests,
+            digest,
+            feature_level,
+            bytes,
+            position,
+        })
     }
 }
 
@@ -118,8 +130,8 @@ impl Input {
 /// # Errors
 /// When it is damaged, can't be decrypted or was signed by nobody who was named; when the disk fails.
 pub fn inspect(input: &Input) -> Result<Summary, StoreError> {
-    let (_, header) = input.read()?;
-    Summary::of(header, &input.path)
+    let (state, header) = input.read()?;
+    Summary::of(&state, header, &input.path)
 }
 
 /// Writes the state of a backup as the first snapshot of the store in `directory`, at another place in the log. Its
