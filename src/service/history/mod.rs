@@ -253,8 +253,9 @@ impl Service {
     pub(in crate::service) fn check_revision(state: &State, at: Revision, part: &str) -> Result<(), Refusal> {
         let now = state.revision();
         if at > now {
-            let text =
-                format!("the state is at revision {now}, not yet at {at}; `min_revision` waits for one");
+            // Only reads can wait.
+            let hint = if part == "query" { "; `min_revision` waits for one" } else { "" };
+            let text = format!("the state is at revision {now}, not yet at {at}{hint}");
             return Err(Invalid::from(Violation::at(vec![part.into(), "revision".into()], text)).into());
         }
         if at < state.compaction_revision() {
