@@ -9,7 +9,7 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Cluster, Node, Options, check, eventually,
+    Client, Cluster, Node, Options, check, eventually,
     load::{Load, config, define, everything, set},
 };
 
@@ -176,6 +176,12 @@ async fn a_damaged_backup_is_found() {
     assert!(unread.status.success() && unread.stderr.is_empty(), "nobody reads the result: {unread:?}");
 }
 
+/// Makes an access key, which a backup holds.
+async fn make_key(client: &Client) {
+    let key = json!({"name": "reader", "grants": [{"verbs": ["read"], "definitions": ["*"]}]});
+    client.post("/api/v1/api_key/", &key).await.expect(201);
+}
+
 #[tokio::test]
 async fn an_encrypted_backup_is_restored_by_whom_it_is_for_and_from_whom_it_must_be() {
     let cluster = Cluster::start("sealed-backup").await;
@@ -184,8 +190,7 @@ async fn an_encrypted_backup_is_restored_by_whom_it_is_for_and_from_whom_it_must
         let data = json!({"text": format!("a-telling-value-{n}").repeat(10)});
         set(&cluster.client(1), "secrets", &format!("k{n}"), &data).await;
     }
-    let key = json!({"name": "reader", "grants": [{"verbs": ["read"], "definitions": ["*"]}]});
-    cluster.client(1).post("/api/v1/api_key/", &key).await.expect(201);
+    make_key(&cluster.client(1)).await;
     let at = |name: &str| cluster.root().join(name).to_str().unwrap().to_owned();
     let made = |kind: &str, name: &str| shown(&concord(&["keygen", kind, "--out", &at(name)]));
     let recipient = made("identity", "identity")["recipient"].as_str().unwrap().to_owned();
