@@ -13,6 +13,8 @@ import { randomId } from "./random.js";
 /** The first pause between two rounds of attempts; it doubles up to the last. */
 const PAUSE_MIN_MS = 100;
 const PAUSE_MAX_MS = 3000;
+/** No attempt after the first is begun with less time: it would end before an answer, and the outcome would be unknown for it. */
+const ATTEMPT_MIN_MS = 20;
 /** Attempts that an error tells of. */
 const TOLD_MAX = 10;
 /** What says that no connection was made, so that nothing was sent. */
@@ -228,13 +230,13 @@ class Attempts {
     const nodes = this.transport.urls.length;
     if (this.made > 0 && this.made % nodes === 0) {
       const jittered = Math.max(this.pauseMs * (0.5 + Math.random() / 2), this.askedPauseMs);
-      if (performance.now() + jittered >= this.deadline) throw this.givenUp();
+      if (performance.now() + jittered + ATTEMPT_MIN_MS >= this.deadline) throw this.givenUp();
       await this.orAborted(pause(jittered, this.signal));
       this.pauseMs = Math.min(2 * this.pauseMs, PAUSE_MAX_MS);
       this.askedPauseMs = 0;
     }
     const left = this.deadline - performance.now();
-    if (left <= 0) throw this.givenUp();
+    if (left <= 0 || (this.made > 0 && left < ATTEMPT_MIN_MS)) throw this.givenUp();
     const round = Math.floor(this.made / nodes);
     const place = (this.first + this.made) % nodes;
     this.made += 1;

@@ -19,6 +19,9 @@ use uuid::Uuid;
 
 use crate::{Answer, Error, Pages, Refusal, Request, Retry, Tls, Watch};
 
+/// No attempt after the first is begun with less time: it would end before an answer, and the outcome would be unknown
+/// for it.
+const ATTEMPT_MIN: Duration = Duration::from_millis(20);
 /// The first pause between two rounds of attempts; it doubles up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(3);
@@ -371,14 +374,14 @@ impl<'a> Attempts<'a> {
             }
             let jitter = self.pause.mul_f64(0.5 + fastrand::f64() / 2.0);
             let pause = jitter.max(self.asked_pause);
-            if Instant::now() + pause >= self.deadline {
+            if Instant::now() + pause + ATTEMPT_MIN >= self.deadline {
                 return Err(self.given_up());
             }
             tokio::time::sleep(pause).await;
             self.pause = (self.pause * 2).min(PAUSE_MAX);
         }
         let left = self.deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+        if left.is_zero() || (self.made > 0 && left < ATTEMPT_MIN) {
             return Err(self.given_up());
         }
         let place = (self.first + self.made) % nodes;

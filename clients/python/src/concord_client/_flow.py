@@ -27,6 +27,8 @@ A cluster remembers what it decided for at least 45 seconds, and a node works on
 """
 _PAUSE_FIRST_S, _PAUSE_MAX_S = 0.05, 2.0
 _ATTEMPTS_TOLD = 8
+# No attempt after the first is begun with less time: it would end before an answer, and the outcome would be unknown.
+_ATTEMPT_MIN_S = 0.02
 
 
 class Sink(Protocol):
@@ -191,11 +193,11 @@ class _Attempts:
             self.has_paused = True
             pause_s = max(self.pause_s * (0.5 + context.jitter() / 2), self.asked_s)
             self.pause_s, self.asked_s = min(self.pause_s * 2, _PAUSE_MAX_S), 0.0
-            if context.clock() + pause_s >= self.deadline:
+            if context.clock() + pause_s + _ATTEMPT_MIN_S >= self.deadline:
                 raise self.given_up()
             return "", 0.0, pause_s
         left_s = self.deadline - context.clock()
-        if left_s <= 0:
+        if left_s <= 0 or (self.made and left_s < _ATTEMPT_MIN_S):
             raise self.given_up()
         self.has_paused = False
         node = context.nodes[(self.first + self.made) % count]
