@@ -197,7 +197,12 @@ impl NodeArgs {
     pub(super) fn require_one_node(&self) -> Result<(), Failure> {
         let urls = self.options(&TryArgs::default())?.urls;
         if urls.len() > 1 {
-            let text = "each node has an audit log of its own: name one with --url, of";
+            // With --url alone the key of a context is not sent.
+            let current =
+                if self.has_key() { None } else { Contexts::read().map_err(Failure::Usage)?.current };
+            let named = self.context.clone().filter(|name| !name.is_empty() && !self.has_key()).or(current);
+            let with = named.map(|name| format!("--context {name} ")).unwrap_or_default();
+            let text = format!("each node has an audit log of its own: name one with {with}--url, of");
             return Err(Failure::Usage(format!("{text} {}", urls.join(", "))));
         }
         Ok(())

@@ -205,7 +205,7 @@ fn hint_of_refusal(refusal: &Refusal) -> Option<String> {
         }
         (_, StatusCode::FORBIDDEN) => "`concord whoami` shows what the key may do".into(),
         (_, StatusCode::PRECONDITION_FAILED) => "somebody changed it meanwhile: read it again".into(),
-        (_, StatusCode::GONE) => "so old a revision is no longer kept: begin with the present state".into(),
+        (_, StatusCode::GONE) => "leave the revision out to begin with the present state".into(),
         (_, StatusCode::SERVICE_UNAVAILABLE) => {
             "nothing was changed; `concord cluster status` shows the members".into()
         }

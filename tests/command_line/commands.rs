@@ -210,6 +210,8 @@ async fn operators_commands_say_why_they_failed_by_their_exit_code() {
     let url = format!("http://{}", cluster.node(1).api_addr());
     assert_eq!(stranger.run(&["audit", "tail", "--url", &url]).await.code, 6);
     assert_eq!(user.run(&["audit", "tail"]).await.code, 2, "each node has a log of its own");
+    let ahead = user.run(&["config", "watch", "--from", "999999"]).await;
+    assert!(ahead.code == 3 && ahead.err.contains("hint: leave the revision out"), "{ahead:?}");
     let nowhere = user.clone().with("CONCORD_URL", "http://127.0.0.1:9");
     let gone = nowhere.run(&["whoami"]).await;
     assert!(gone.code == 7 && gone.err.contains("http://127.0.0.1:9 can't be reached: "), "{gone:?}");

@@ -146,6 +146,15 @@ async fn a_mistake_is_answered_with_what_to_do() {
     let unnamed = home.run(&["def", "get", "--url", &url]).await;
     assert!(unnamed.code == 2 && unnamed.err.contains("`--context here`"), "{unnamed:?}");
     home.ok(&["def", "get", "--url", &url, "--context", "here"]).await;
+    // So is the way to the audit log of one node of several.
+    let other = format!("http://{}", cluster.node(1).api_addr());
+    let both = ["context", "set", "all", "--url", &url, "--url", &other];
+    home.run_with(&both, &format!("{key}\n")).await;
+    home.ok(&["context", "use", "all"]).await;
+    let several = home.run(&["audit", "tail"]).await;
+    let hint = format!("name one with --context all --url, of {url}, {other}");
+    assert!(several.code == 2 && several.err.contains(&hint), "{several:?}");
+    home.ok(&["audit", "tail", "--context", "all", "--url", &url]).await;
 }
 
 #[tokio::test]
