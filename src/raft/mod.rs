@@ -48,6 +48,7 @@ mod figures;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzz;
 mod group;
+mod joining;
 mod leadership;
 mod log;
 mod machine;
@@ -70,6 +71,7 @@ use serde::{Deserialize, Serialize};
 
 pub use contact::Contact;
 pub use figures::{MemberFigures, RaftFigures};
+pub(crate) use joining::let_others_join;
 pub use leadership::Leadership;
 pub use log::figures::LogFigures;
 pub(crate) use supervisor::end_process_later;
