@@ -8,7 +8,8 @@
 //! Few callers never wait, and hand their entries over themselves: the log and the members work on one entry while the
 //! next one comes. With more, one group is under way at a time and everything else waits for the next: with two groups,
 //! no more writes were decided in a second, and each cost as much again. Before a group leaves, the writes whose tasks
-//! are ready to run join it (`joining.rs`). What gathers meanwhile is carried by a task, because its callers may leave: the others of the group need its verdicts all the same.
+//! are ready to run join it (`joining.rs`). What gathers meanwhile is carried by a task, because its callers may leave:
+//! the others of the group need its verdicts all the same.
 //!
 //! What waits is bounded by the admission of requests: each waiting write belongs to a request that is still there, and
 //! is removed when its caller leaves.
