@@ -10,6 +10,7 @@
 //! |---|---|
 //! | what the service calls: write, read index, status, shutdown | `consensus` |
 //! | many small writes as one entry | `group` |
+//! | who still joins what is about to leave | `joining` |
 //! | how a node opens log and store and starts openraft | `start` |
 //! | openraft's log storage: append, vote, truncate, purge | `log`; its records' bytes in `codec` |
 //! | openraft's state machine: applying entries, publishing the state | `machine` |
