@@ -7,12 +7,15 @@
 //! idempotency key, the revision of the definition that the data were validated against. Replicated enums grow only
 //! at the end; `tests/format.rs` pins their bytes.
 
+mod size;
+
 use std::{fmt, sync::Arc};
 
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{
     access_key::{Grants, KeyId, KeyUse, Quota},
+    encoding,
     error::Rejection,
     feature::{LEVEL_MAX, LEVEL_MIN},
     flat::decode_without,
@@ -79,6 +82,7 @@ pub enum Command {
         /// The config.
         key: Key,
         /// The JSON text of the data.
+        #[serde(deserialize_with = "encoding::shared_text")]
         data: Arc<str>,
         /// Its index entries, computed with the definition that [`Proposal::definition_read`] names.
         entries: Entries,
@@ -382,6 +386,9 @@ pub enum Verdict {
     Stale,
 }
 
+/// Room for what a proposal has beside its command.
+const PROPOSAL_HEAD_BYTES: usize = 96;
+
 impl Proposal {
     /// The bytes that an entry of the log holds, which has this proposal alone. The first is the feature level that a node must know to apply it, so that
     /// a node which does not know it finds out without decoding the rest.
@@ -390,10 +397,10 @@ impl Proposal {
         // A greater byte is not the level of a proposal (`entry.rs`).
         let level =
             u8::try_from(self.feature_level()).map_or(LEVEL_BYTE_MAX, |level| level.min(LEVEL_BYTE_MAX));
-        let expected = "a proposal is plain data and memory grows";
-        let bytes = postcard::to_extend(self, vec![level]).expect(expected);
+        let room = PROPOSAL_HEAD_BYTES + self.command.rough_bytes();
+        let bytes = encoding::append(encoding::begun_with(level, room), self);
         match &self.key {
-            Some(key) => postcard::to_extend(key, bytes).expect(expected),
+            Some(key) => encoding::append(bytes, key),
             None => bytes,
         }
     }

@@ -14,6 +14,7 @@
 //! | [`access_key`] | access keys: what each may do, and how it is written down |
 //! | [`command`] | what is proposed, what the log decides |
 //! | [`entry`] | the bytes of a log entry: one proposal, or several |
+//! | `encoding` | the encoding of what is stored or sent between nodes |
 //! | `flat` | decoding of types that contain themselves, to a depth of one |
 //! | [`feature`] | feature levels: what versions of this program have in common |
 //! | [`error`] | rejections of the log, violations of a request |
@@ -25,6 +26,7 @@
 pub mod access_key;
 pub mod command;
 pub mod document;
+pub(crate) mod encoding;
 pub mod entry;
 pub mod error;
 pub mod feature;

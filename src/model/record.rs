@@ -8,6 +8,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{
+    encoding,
     index::{Indexing, InlineBytes},
     key::Key,
     schema::{StoredSchema, secret::MARK},
@@ -73,6 +74,7 @@ pub struct Config {
     /// Its key, unique in its definition.
     pub key: Key,
     /// The JSON text of its data.
+    #[serde(deserialize_with = "encoding::shared_text")]
     pub data: Arc<str>,
     /// Its entries in the definition's indexes.
     pub entries: Entries,

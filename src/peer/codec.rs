@@ -6,13 +6,14 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::ReceiveError;
+use crate::model::encoding;
 
 /// The version of the encoding.
 const VERSION: u8 = 1;
 
 /// Encodes a body or a response.
 pub(crate) fn encode<T: Serialize>(value: &T) -> Bytes {
-    postcard::to_extend(value, vec![VERSION]).expect("bodies are plain data and memory grows").into()
+    encoding::append(vec![VERSION], value).into()
 }
 
 /// Decodes what [`encode`] has encoded.

@@ -7,8 +7,9 @@
 //!
 //! Few callers never wait, and hand their entries over themselves: the log and the members work on one entry while the
 //! next one comes. With more, one group is under way at a time and everything else waits for the next: with two groups,
-//! no more writes were decided in a second, and each cost as much again. What gathers meanwhile is carried by
-//! a task, because its callers may leave: the others of the group need its verdicts all the same.
+//! no more writes were decided in a second, and each cost as much again. Before a group leaves, the writes whose tasks
+//! are ready to run join it (`joining.rs`). What gathers meanwhile is carried by a task, because its callers may leave:
+//! the others of the group need its verdicts all the same.
 //!
 //! What waits is bounded by the admission of requests: each waiting write belongs to a request that is still there, and
 //! is removed when its caller leaves.
@@ -28,7 +29,7 @@ use std::{
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
-use super::WriteError;
+use super::{WriteError, joining::let_others_join};
 use crate::model::{
     command::Verdict,
     entry::{self, GROUP_BYTES_MAX, GROUP_PROPOSALS_MAX, length_in_group},
@@ -53,6 +54,10 @@ pub(super) struct WriteGroups {
 /// Entries of one write each that may be under way before others wait. With one, four callers had 0.85 of the rate that
 /// they had with entries of their own.
 const ALONE_MAX: usize = 4;
+
+/// Passes over the ready tasks in which nobody joins, after which a group leaves. The callers of the group before are
+/// answered in the first, and send again.
+const JOINING_PATIENCE: u32 = 3;
 
 impl Default for WriteGroups {
     fn default() -> Self {
@@ -260,7 +265,9 @@ struct GroupTask {
 
 impl GroupTask {
     async fn run<P: Proposer>(self, proposer: P) {
-        while let Some(group) = self.groups.next_group(self.turn) {
+        loop {
+            let_others_join(JOINING_PATIENCE, || self.groups.queue().waiting.len()).await;
+            let Some(group) = self.groups.next_group(self.turn) else { return };
             group.hand_over(&proposer).await;
         }
     }

@@ -10,6 +10,7 @@
 //! |---|---|
 //! | what the service calls: write, read index, status, shutdown | `consensus` |
 //! | many small writes as one entry | `group` |
+//! | who still joins what is about to leave | `joining` |
 //! | how a node opens log and store and starts openraft | `start` |
 //! | openraft's log storage: append, vote, truncate, purge | `log`; its records' bytes in `codec` |
 //! | openraft's state machine: applying entries, publishing the state | `machine` |
@@ -48,6 +49,7 @@ mod figures;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzz;
 mod group;
+mod joining;
 mod leadership;
 mod log;
 mod machine;
@@ -70,6 +72,7 @@ use serde::{Deserialize, Serialize};
 
 pub use contact::Contact;
 pub use figures::{MemberFigures, RaftFigures};
+pub(crate) use joining::let_others_join;
 pub use leadership::Leadership;
 pub use log::figures::LogFigures;
 pub(crate) use supervisor::end_process_later;

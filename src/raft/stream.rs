@@ -162,7 +162,7 @@ where
             self.frames = Some(open.await?);
         }
         let frames = self.frames.as_mut().ok_or_else(|| unreachable("the connection has failed"))?;
-        let body = wire::to_bytes(&WireAppendRequest::from(request));
+        let body = wire::append_request(request);
         let timeout = (self.timeout_of)(request.entries.len(), body.len());
         let deadline = Instant::now() + timeout;
         if self.in_flight.is_empty() {

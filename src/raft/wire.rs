@@ -21,7 +21,10 @@ use openraft::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::types::{EncodedProposal, Entry, LeaderId, LogId, Membership, StoredMembership, TypeConfig, Vote};
-use crate::peer::{Member, NodeId, ReceiveError};
+use crate::{
+    model::encoding,
+    peer::{Member, NodeId, ReceiveError},
+};
 
 /// The id of a log entry. Ordered by index before term: within one log an index has one entry, and a snapshot of an
 /// older term may end at a higher index than the uncommitted tail of a newer term.
@@ -80,6 +83,11 @@ pub(super) enum WirePayload {
     Proposal(Bytes),
     Membership(WireMembership),
 }
+
+/// Room for what a request has beside its entries.
+const REQUEST_HEAD_BYTES: usize = 96;
+/// Room for what an entry has beside its proposals.
+const ENTRY_HEAD_BYTES: usize = 40;
 
 /// Entries from the leader; a heartbeat has none.
 #[derive(Debug, Serialize, Deserialize)]
@@ -144,7 +152,17 @@ pub(super) struct SnapshotHeader {
 
 /// The encoding of a value.
 pub(super) fn to_bytes<T: Serialize>(value: &T) -> Vec<u8> {
-    postcard::to_extend(value, Vec::new()).expect("wire types are plain data and memory grows")
+    encoding::append(Vec::new(), value)
+}
+
+/// The encoding of a request with entries, in one allocation: they are most of what a leader encodes.
+pub(super) fn append_request(request: &AppendEntriesRequest<TypeConfig>) -> Vec<u8> {
+    let room = |entry: &Entry| {
+        let proposals = if let EntryPayload::Normal(data) = &entry.payload { data.0.len() } else { 0 };
+        ENTRY_HEAD_BYTES + proposals
+    };
+    let room = REQUEST_HEAD_BYTES + request.entries.iter().map(room).sum::<usize>();
+    encoding::append(Vec::with_capacity(room), &WireAppendRequest::from(request))
 }
 
 /// Decodes a value that takes up all of the bytes.

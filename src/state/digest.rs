@@ -16,6 +16,7 @@ use xxhash_rust::xxh3::xxh3_128;
 use super::{Collection, RememberedOutcome, State};
 use crate::model::{
     access_key::AccessKey,
+    encoding,
     feature::LEVEL_MIN,
     record::{Config, Definition, Revision},
 };
@@ -42,8 +43,7 @@ thread_local! {
 
 fn hash(row: &Row<'_>) -> u128 {
     BUFFER.with_borrow_mut(|buffer| {
-        let bytes = postcard::to_extend(row, std::mem::take(buffer));
-        *buffer = bytes.expect("a record is plain data and memory grows");
+        *buffer = encoding::append(std::mem::take(buffer), row);
         let hash = xxh3_128(buffer);
         buffer.clear();
         buffer.shrink_to(BUFFER_BYTES_MAX);

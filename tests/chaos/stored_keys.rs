@@ -217,12 +217,18 @@ impl KeyAdmin<'_> {
         let path = format!("{KEYS}{}", key.id);
         // An unknown outcome is asked for again: 404 says that it was revoked.
         let wanted: &[u16] = if method == Method::DELETE { &[200, 404] } else { &[200] };
-        let Some(answer) = self.insist((method, &path), body, wanted).await else { return };
-        let end = End { at: self.shared.history.now(), revision: Some(answer.revision()) };
-        for generation in 0..=key.generation {
-            self.shared.history.record_end(&name(&key.id, generation), end);
+        if self.insist((method, &path), body, wanted).await.is_none() {
+            return;
         }
-        self.shared.history.record_fault(&format!("key {} {what} at revision {}", key.id, answer.revision()));
+        let at = self.shared.history.now();
+        // The answer has the revision of the state of the node that gave it, which may not have applied the end. A
+        // linearizable read is of a state that has.
+        let read = self.insist((Method::GET, KEYS), &Value::Null, &[200]).await;
+        let revision = read.map(|read| read.revision());
+        for generation in 0..=key.generation {
+            self.shared.history.record_end(&name(&key.id, generation), End { at, revision });
+        }
+        self.shared.history.record_fault(&format!("key {} {what} before revision {revision:?}", key.id));
         self.keys().retire(&key.id, key.generation);
         self.keys().count(what);
     }

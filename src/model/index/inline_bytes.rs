@@ -2,9 +2,11 @@
 //!
 //! An index with inline values compares them without following pointers, and copies a node without touching a reference
 //! count for each value; a config with inline values is decoded, copied and freed without a call of the allocator for
-//! each. Longer bytes are shared between a config and the indexes.
+//! each. Longer bytes are shared between a config and the indexes. Inline bytes are compared by words: an index compares
+//! some thirty pairs for each change, and a call for each took a third of the time of changing it.
 //!
-//! **Invariant:** equal bytes have one representation: bytes that fit inline are never on the heap.
+//! **Invariants:** equal bytes have one representation: bytes that fit inline are never on the heap. What follows them
+//! there is zero, so the order of the whole arrays, and of the lengths where those are equal, is the order of the bytes.
 
 use std::{cmp::Ordering, fmt, ops::Deref, sync::Arc};
 
@@ -74,9 +76,32 @@ impl PartialOrd for InlineBytes {
 }
 
 impl Ord for InlineBytes {
+    #[inline]
     fn cmp(&self, other: &Self) -> Ordering {
+        if let (Repr::Inline { len, bytes }, Repr::Inline { len: other_len, bytes: other_bytes }) =
+            (&self.0, &other.0)
+        {
+            let by_word = |from| word(bytes, from).cmp(&word(other_bytes, from));
+            let by_last = || by_word(INLINE_BYTES_MAX - WORD_BYTES);
+            return by_word(0)
+                .then_with(|| by_word(WORD_BYTES))
+                .then_with(by_last)
+                .then_with(|| len.cmp(other_len));
+        }
         (**self).cmp(&**other)
     }
+}
+
+const WORD_BYTES: usize = 8;
+/// The first two words and the last one have all bytes.
+const _: () = assert!(INLINE_BYTES_MAX <= 3 * WORD_BYTES);
+
+/// The word at a place. The order of words is that of their bytes.
+#[inline]
+fn word(bytes: &[u8; INLINE_BYTES_MAX], from: usize) -> u64 {
+    let mut word = [0; WORD_BYTES];
+    word.copy_from_slice(&bytes[from..from + WORD_BYTES]);
+    u64::from_be_bytes(word)
 }
 
 impl Serialize for InlineBytes {
@@ -112,6 +137,8 @@ impl fmt::Debug for InlineBytes {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -120,6 +147,20 @@ mod tests {
         for pair in ascending.windows(2) {
             let [a, b] = [pair[0], pair[1]].map(InlineBytes::from);
             assert!(a < b && a == a.clone() && a != b, "{a:?} {b:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_order_is_that_of_the_bytes(
+            a in proptest::collection::vec(prop_oneof![Just(0_u8), Just(1), any::<u8>()], 0..26),
+            b in proptest::collection::vec(prop_oneof![Just(0_u8), Just(1), any::<u8>()], 0..26),
+            common in 0..26_usize,
+        ) {
+            // The first of them begins as the second, so that what is compared last decides, too.
+            let a: Vec<u8> = b.iter().take(common).chain(&a).copied().collect();
+            let order = InlineBytes::from(&*a).cmp(&InlineBytes::from(&*b));
+            prop_assert_eq!(order, a.cmp(&b));
         }
     }
 

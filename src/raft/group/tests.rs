@@ -174,6 +174,21 @@ async fn what_arrives_meanwhile_leaves_together_and_each_has_its_own_verdict() {
 }
 
 #[tokio::test]
+async fn writes_that_are_ready_join_the_group_that_leaves() {
+    let test = Test::new();
+    let (first, others) = test.begun(0..1).await;
+    test.permit(1);
+    answer(first).await.unwrap();
+    // The task of the group is ready before theirs.
+    let ready: Vec<_> = (1..5).map(|number| test.write(number)).collect();
+    test.permit(1);
+    for write in others.into_iter().chain(ready) {
+        answer(write).await.unwrap();
+    }
+    assert_eq!(test.entries(), [vec![1000], (0..5).collect()]);
+}
+
+#[tokio::test]
 async fn few_callers_never_wait_and_more_share_entries() {
     let test = Test { groups: Arc::default(), ..Test::new() };
     let few: Vec<_> = (0..ALONE_MAX as u64).map(|number| test.write(number)).collect();

@@ -2,7 +2,8 @@
 //!
 //! A call costs about as much as the decision that it asks for. So only a few calls of a node are in progress at once,
 //! and the writes that arrive meanwhile share the next one. A single write is sent at once and alone; of many, each
-//! costs a fraction of a call. A write that is large, or may take long, has a call of its own.
+//! costs a fraction of a call. Before a call is made, the writes whose tasks are ready to run join it. A write that is
+//! large, or may take long, has a call of its own.
 //!
 //! **Invariants**
 //! 1. A write is sent in one call at most. One that is still queued here was certainly not sent.
@@ -37,6 +38,7 @@ use crate::{
         codec::{decode, encode},
         trace::{self, TraceParent, with_traces},
     },
+    raft::let_others_join,
     service::{
         request::{Decision, Effect, Target, WriteRequest},
         retry::{Attempt, AttemptError},
@@ -46,6 +48,8 @@ use crate::{
 /// Calls to one leader in progress at once: while it decides their writes, those of the next one gather. With four, the
 /// throughput of 64 callers on three nodes was a tenth lower; with eight, that of 256 callers too.
 const CALLS_MAX: usize = 2;
+/// Passes over the ready tasks in which nobody joins, after which a call leaves.
+const JOINING_PATIENCE: u32 = 3;
 /// How long a call counts among [`CALLS_MAX`]. One that takes longer has a long way to the leader, or one of its writes
 /// waits there for a lock.
 const COUNTED_CALL_TIME: Duration = Duration::from_millis(20);
@@ -93,6 +97,11 @@ impl Batcher {
         self.queues().values().map(|queue| queue.waiting.len()).sum()
     }
 
+    /// Writes that wait for a call to this leader.
+    fn waiting_for(&self, to: NodeId) -> usize {
+        self.queues().get(&to).map_or(0, |queue| queue.waiting.len())
+    }
+
     /// Sends a write in the next call.
     pub(super) async fn send(
         self: &Arc<Self>,
@@ -134,7 +143,9 @@ impl Batcher {
     /// Makes one call after another as long as writes wait.
     async fn run_calls(self: Arc<Self>, peers: Arc<Peers>, to: NodeId) {
         let mut place = Place { batcher: &self, to, is_held: true };
-        while let Some(batch) = self.next_batch(to) {
+        loop {
+            let_others_join(JOINING_PATIENCE, || self.waiting_for(to)).await;
+            let Some(batch) = self.next_batch(to) else { return };
             let mut call = pin!(call(&peers, batch));
             if timeout(COUNTED_CALL_TIME, &mut call).await.is_err() {
                 place.is_held = false;

@@ -10,7 +10,10 @@
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde::{Deserialize, Serialize};
 
-use crate::{model::record::Revision, peer::NodeId};
+use crate::{
+    model::{encoding, record::Revision},
+    peer::NodeId,
+};
 
 /// The version of the format: the first byte of every cursor.
 const FORMAT_VERSION: u8 = 1;
@@ -35,8 +38,7 @@ impl Cursor {
     /// The text that a caller sends back.
     #[must_use]
     pub fn text(&self) -> String {
-        let mut bytes =
-            postcard::to_extend(self, vec![FORMAT_VERSION]).expect("a cursor is plain data and memory grows");
+        let mut bytes = encoding::append(vec![FORMAT_VERSION], self);
         let sum = crc32c::crc32c(&bytes).to_be_bytes();
         bytes.extend(sum);
         URL_SAFE_NO_PAD.encode(bytes)

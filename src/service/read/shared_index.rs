@@ -14,12 +14,16 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use tokio::{sync::watch, task::yield_now};
+use tokio::sync::watch;
 
-use crate::raft::{ReadError, ReadIndex};
+use crate::raft::{ReadError, ReadIndex, let_others_join};
 
 /// The outcome of a request; `None` until there is one.
 type Outcome = Option<Result<ReadIndex, ReadError>>;
+
+/// Passes over the ready tasks in which nobody joins, after which a request is sent. With one reader a third pass cost
+/// it 3 % more processor time; with 64 it brought nothing.
+const JOINING_PATIENCE: u32 = 2;
 
 /// The requests for a read index of one node.
 #[derive(Debug, Default)]
@@ -82,11 +86,15 @@ impl Sender {
         R: Future<Output = Result<ReadIndex, ReadError>> + Send + 'static,
     {
         loop {
-            // The runtime runs a task that yields after those that are ready: they join before the request is sent.
-            yield_now().await;
+            let_others_join(JOINING_PATIENCE, || self.joined()).await;
             let Some(request) = self.next() else { return };
             request.send_replace(Some(fetch().await));
         }
+    }
+
+    /// How many have joined the next request.
+    fn joined(&self) -> usize {
+        self.0.lock().waiting.as_ref().map_or(0, watch::Sender::receiver_count)
     }
 
     /// The request to send now. Readers that arrive from now on join the one after it.
@@ -113,7 +121,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use futures::future::BoxFuture;
-    use tokio::sync::Semaphore;
+    use tokio::{sync::Semaphore, task::yield_now};
 
     use super::*;
 

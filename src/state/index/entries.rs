@@ -165,23 +165,24 @@ impl BySlot {
 }
 
 impl Item for BySlot {
-    type SearchKey<'a> = (&'a [u8], &'a str);
+    type SearchKey<'a> = (&'a InlineBytes, &'a str);
     type Bound = Self;
     type Weight = ();
 
-    fn search_key(&self) -> (&[u8], &str) {
-        (self.value(), self.key.as_str())
+    fn search_key(&self) -> (&InlineBytes, &str) {
+        (&self.value, self.key.as_str())
     }
 
     fn bound(&self) -> Self {
         self.clone()
     }
 
-    fn search_key_of(bound: &Self) -> (&[u8], &str) {
+    fn search_key_of(bound: &Self) -> (&InlineBytes, &str) {
         bound.search_key()
     }
 
-    fn compare(a: (&[u8], &str), b: (&[u8], &str)) -> Ordering {
+    #[inline]
+    fn compare(a: (&InlineBytes, &str), b: (&InlineBytes, &str)) -> Ordering {
         a.cmp(&b)
     }
 

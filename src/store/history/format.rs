@@ -32,6 +32,7 @@ use serde::{Deserialize, Serialize};
 use super::{frames, segment_index::Index};
 use crate::{
     model::{
+        encoding,
         key::Key,
         record::{Config, Definition, Revision},
         time::Timestamp,
@@ -336,13 +337,18 @@ pub(super) struct Encoder<W> {
     key: Option<FileKey>,
     totals: Totals,
     pub(super) bytes: u64,
+    /// The frame that is being encoded; kept for the next one.
+    buffer: Vec<u8>,
 }
+
+/// Bytes of the buffer that is kept for the next frame: more than most changes have.
+const BUFFER_BYTES_MAX: usize = 64 << 10;
 
 impl<W: Write> Encoder<W> {
     /// Begins a segment after a revision: an encrypted one if the directory is.
     pub(super) fn new(to: W, after: Revision, at_rest: &AtRest) -> std::io::Result<Self> {
         let id = at_rest.seals().then(at_rest::random_id).transpose()?;
-        let mut encoder = Self { to, key: None, totals: Totals::default(), bytes: 0 };
+        let mut encoder = Self { to, key: None, totals: Totals::default(), bytes: 0, buffer: Vec::new() };
         encoder.frame(&SegmentHead { after, id }.to_bytes(), after)?;
         encoder.key = id.and_then(|id| frames::segment_key(at_rest, after, &id));
         Ok(encoder)
@@ -350,13 +356,18 @@ impl<W: Write> Encoder<W> {
 
     /// Continues a segment that was scanned, with its key.
     pub(super) fn resume(to: W, key: Option<FileKey>, totals: Totals, bytes: u64) -> Self {
-        Self { to, key, totals, bytes }
+        Self { to, key, totals, bytes, buffer: Vec::new() }
     }
 
     pub(super) fn change(&mut self, change: &StoredChange) -> std::io::Result<()> {
-        let bytes =
-            postcard::to_extend(change, vec![CHANGE]).expect("a change is plain data and memory grows");
-        self.frame(&bytes, change.revision)
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.push(CHANGE);
+        let mut buffer = encoding::append(buffer, change);
+        let written = self.frame(&buffer, change.revision);
+        buffer.clear();
+        buffer.shrink_to(BUFFER_BYTES_MAX);
+        self.buffer = buffer;
+        written
     }
 
     /// Raises the applied mark: the entries up to and including this one changed nothing more.
@@ -372,7 +383,7 @@ impl<W: Write> Encoder<W> {
     /// Ends the segment with its index and its seal.
     pub(super) fn seal(mut self, index: &Index) -> std::io::Result<W> {
         let index_at = self.bytes;
-        let index = postcard::to_extend(index, vec![INDEX]).expect("an index is plain data and memory grows");
+        let index = encoding::append(vec![INDEX], index);
         self.frame(&index, self.totals.upto)?;
         let seal = Seal { totals: self.totals, index_at };
         frames::write(&mut self.to, self.key.as_ref(), self.bytes, &seal.to_bytes())?;

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::trees::TreeError;
 use crate::{
     model::{
+        encoding,
         feature::{LEVEL_MAX, LEVEL_MIN},
         record::Revision,
         time::Timestamp,
@@ -64,12 +65,10 @@ impl Checkpoint {
     }
 
     pub(super) fn to_bytes(&self) -> Vec<u8> {
-        let expected = "a checkpoint is plain data and memory grows";
         if self.level == Level::default() {
-            return postcard::to_extend(self, vec![FORMAT_LEVEL_1]).expect(expected);
+            return encoding::append(vec![FORMAT_LEVEL_1], self);
         }
-        let bytes = postcard::to_extend(self, vec![FORMAT]).expect(expected);
-        postcard::to_extend(&self.level, bytes).expect(expected)
+        encoding::append(encoding::append(vec![FORMAT], self), &self.level)
     }
 
     pub(super) fn from_bytes(bytes: &[u8]) -> Result<Self, TreeError> {

@@ -21,7 +21,7 @@
 use serde::{Serialize, de::DeserializeOwned};
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::model::{access_key::KeyId, key::Key, record::Revision};
+use crate::model::{access_key::KeyId, encoding, key::Key, record::Revision};
 
 /// The names of the trees.
 pub(super) const TREES: [&str; 6] = ["definitions", "configs", "indexes", "requests", "access_keys", "meta"];
@@ -99,7 +99,7 @@ pub(super) fn split(row: &[u8]) -> Option<(Revision, &[u8], u16)> {
 
 /// A record's stored bytes.
 pub(crate) fn encode<T: Serialize>(record: &T) -> Vec<u8> {
-    postcard::to_extend(record, vec![RECORD_FORMAT]).expect("a record is plain data and memory grows")
+    encoding::append(vec![RECORD_FORMAT], record)
 }
 
 /// Decodes the bytes of [`encode`]; `None` when they are invalid.

@@ -9,9 +9,11 @@
 //! `after`). An index row that is the same before and after is not written.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque, btree_map::Entry},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
 };
+
+use indexmap::{IndexMap, map::Entry};
 
 use super::{
     checkpoint::Checkpoint,
@@ -82,7 +84,10 @@ pub(super) struct Merge {
     /// Definitions whose rows are all removed before anything is put.
     deleted: VecDeque<Revision>,
     definitions: BTreeMap<Revision, Update<Arc<Definition>, Definition>>,
-    configs: BTreeMap<(Revision, Key), Update<ConfigRows, Config>>,
+    /// Found by hash, since each change looks its config up, and sorted once they are written: `is_sorted`.
+    configs: IndexMap<(Revision, Key), Update<ConfigRows, Config>>,
+    /// Whether `configs` descend.
+    is_sorted: bool,
     requests: BTreeMap<Revision, Option<RememberedOutcome>>,
     access_keys: BTreeMap<KeyId, Option<Arc<AccessKey>>>,
     /// Collections that are written whole, and how many configs of each are written.
@@ -112,7 +117,8 @@ impl Merge {
             checkpoint,
             deleted: VecDeque::new(),
             definitions: BTreeMap::new(),
-            configs: BTreeMap::new(),
+            configs: IndexMap::new(),
+            is_sorted: false,
             requests: BTreeMap::new(),
             access_keys: BTreeMap::new(),
             collections: VecDeque::new(),
@@ -229,6 +235,7 @@ impl Merge {
         let Some(any) = after.or(before) else { return };
         let text_bytes = |record: Option<&Arc<Config>>| record.map_or(0, |record| record.data.len());
         self.text_bytes += text_bytes(after);
+        self.is_sorted = false;
         match self.configs.entry((id, any.key.clone())) {
             Entry::Vacant(place) => {
                 self.records += 1;
@@ -256,6 +263,9 @@ impl Merge {
         if let Some(id) = self.deleted.front() {
             return Step::DeleteDefinition(*id);
         }
+        if !std::mem::replace(&mut self.is_sorted, true) {
+            self.configs.sort_unstable_by(|a, _, b, _| b.cmp(a));
+        }
         let mut rows = Rows::default();
         let mut budget = limit;
         while budget > 0 && self.put(&mut rows, &mut budget) {}
@@ -272,7 +282,7 @@ impl Merge {
         if let Some((_, (before, after))) = self.definitions.pop_first() {
             rows.definition(before.as_deref(), after.as_deref());
             *budget -= 1;
-        } else if let Some(((definition, key), (before, after))) = self.configs.pop_first() {
+        } else if let Some(((definition, key), (before, after))) = self.configs.pop() {
             rows.config(definition, &key, before.as_ref(), after.as_deref());
             // A large record fills a step.
             let bytes = after.map_or(0, |record| rough_bytes(&record));

@@ -35,6 +35,7 @@ use super::paced::Paced;
 use crate::{
     model::{
         access_key::AccessKey,
+        encoding,
         record::{Config, Definition},
     },
     state::{RememberedOutcome, State, builder::Builder},
@@ -131,7 +132,7 @@ impl Writer {
 
     pub(super) fn record(&mut self, record: RecordRef<'_>) -> Result<(), StoreError> {
         let block = std::mem::take(&mut self.block);
-        self.block = postcard::to_extend(&record, block).expect("a record is plain data and memory grows");
+        self.block = encoding::append(block, &record);
         self.totals.records += 1;
         if self.block.len() >= self.block_bytes { self.end_block() } else { Ok(()) }
     }

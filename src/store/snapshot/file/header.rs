@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     model::{
+        encoding,
         feature::{LEVEL_MAX, LEVEL_MIN},
         record::Revision,
         time::Timestamp,
@@ -78,13 +79,8 @@ impl Header {
     }
 
     pub(super) fn to_bytes(&self) -> Vec<u8> {
-        let expected = "a header is plain data";
-        let bytes = postcard::to_extend(self, MAGIC.to_vec()).expect(expected);
-        if self.format == FORMAT_LEVEL_1 {
-            bytes
-        } else {
-            postcard::to_extend(&self.level, bytes).expect(expected)
-        }
+        let bytes = encoding::append(MAGIC.to_vec(), self);
+        if self.format == FORMAT_LEVEL_1 { bytes } else { encoding::append(bytes, &self.level) }
     }
 
     /// Decodes the first frame, whose checksum is right.
