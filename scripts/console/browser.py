@@ -163,8 +163,10 @@ class Console:
         self.page.keyboard.press("Control+a")
         self.page.keyboard.insert_text(text)
 
-    def text_of_editor(self):
-        return self.page.evaluate("document.querySelector('.editor-host').shadowRoot.querySelector('.cm-content').innerText")
+    def editor_shows(self, *texts):
+        """Waits: the editor follows what is set elsewhere on the page after the browser has painted that."""
+        for text in texts:
+            expect(self.page.locator(".editor-host .cm-content")).to_contain_text(text)
 
     def look(self, name):
         """Both themes: no violation of the rules, and a screenshot."""
