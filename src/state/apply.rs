@@ -16,8 +16,8 @@ pub(super) mod tests;
 use std::sync::Arc;
 
 use super::{
-    ByKey, ByTime, Change, Collection, Edit, RememberedOutcome, State, digest, replaced::config_bytes,
-    stored::content_bytes,
+    ByKey, ByTime, Change, Collection, Edit, RememberedOutcome, Source, State, digest,
+    replaced::config_bytes, stored::content_bytes,
 };
 use crate::model::{
     command::{Applied, Command, Expect, Outcome, Proposal, THIS_ENTRY, Verdict},
@@ -390,10 +390,8 @@ impl Collection {
             self.count_repeated(after, |count| *count += 1);
             self.by_key.insert(ByKey::new(Arc::clone(after)));
         }
-        // Each write of a definition with unique paths reads its indexes: deferring their updates would cost more than it
-        // saves, so it counts as empty.
-        let configs = if self.definition.unique.is_empty() { self.by_key.len() } else { 0 };
-        self.deferred.edit(&self.definition.indexing, configs, before, after);
+        let source = Source { definition: &self.definition, configs: &self.by_key, repeated: &self.repeated };
+        self.deferred.edit(source, before, after);
     }
 
     /// Calls `count` for each entry that is not the first of its slot; entries of dropped paths are not counted.

@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
-    ByKey, BySlot, ByTime, Collection, Indexes, RememberedOutcome, State, digest,
+    ByKey, Collection, Indexes, RememberedOutcome, State, digest,
     feature::FeatureLevel,
     index::{deferred::DeferredIndexes, tree::Tree},
     replaced::{config_bytes, definition_bytes},
@@ -137,24 +137,13 @@ impl Builder {
 
 impl Collection {
     /// A collection of configs that ascend by key.
-    pub(super) fn from_configs(definition: Arc<Definition>, mut configs: Vec<Arc<Config>>) -> Self {
+    pub(super) fn from_configs(definition: Arc<Definition>, configs: Vec<Arc<Config>>) -> Self {
         let sum = configs
             .iter()
             .fold(0u128, |sum, config| sum.wrapping_add(digest::of_config(definition.id, config)));
         let by_key = Tree::from_sorted(configs.iter().map(|config| ByKey::new(Arc::clone(config))));
-        let slots = &definition.indexing.slots;
-        let by_slot = slots.iter().map(|slot| slot_index(&configs, *slot)).collect();
-        let repeated = vec![0; slots.len()];
-        // A stable sort: configs of one time stay in the order of their keys.
-        configs.sort_by_key(|config| config.created_at);
-        let by_created = Tree::from_sorted(
-            configs.iter().map(|config| ByTime { at: config.created_at, of: config.key.clone() }),
-        );
-        configs.sort_by(|a, b| (a.modified_at, &a.key).cmp(&(b.modified_at, &b.key)));
-        let by_modified = Tree::from_sorted(
-            configs.iter().map(|config| ByTime { at: config.modified_at, of: config.key.clone() }),
-        );
-        let deferred = DeferredIndexes::new(Indexes { by_created, by_modified, by_slot });
+        let repeated = vec![0; definition.indexing.slots.len()];
+        let deferred = DeferredIndexes::new(Indexes::of(&definition.indexing, configs.iter()));
         let bytes = configs.iter().map(|config| config_bytes(config)).fold(0, u64::saturating_add);
         let bytes = bytes.saturating_add(definition_bytes(&definition));
         let content = configs.iter().map(|config| content_bytes(config)).sum();
@@ -165,14 +154,4 @@ impl Collection {
         }
         collection
     }
-}
-
-fn slot_index(configs: &[Arc<Config>], slot: u16) -> Tree<BySlot> {
-    let mut items: Vec<BySlot> = Vec::with_capacity(configs.len());
-    for config in configs {
-        let entries = config.entries.iter().filter(|entry| entry.slot == slot);
-        items.extend(entries.map(|entry| BySlot::new(&entry.value, &config.key)));
-    }
-    items.sort_unstable_by(|a, b| (a.value(), &a.key).cmp(&(b.value(), &b.key)));
-    Tree::from_sorted(items.into_iter())
 }

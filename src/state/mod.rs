@@ -54,12 +54,12 @@ use access::ByKeyId;
 use feature::FeatureLevel;
 use index::{
     backfill::Reindexed,
-    deferred::DeferredIndexes,
+    deferred::{DeferredIndexes, Source},
     tree::{Item, Tree},
 };
 pub use index::{
-    deferred::Indexes,
     entries::{ByKey, BySlot, ByTime, Record},
+    indexes::Indexes,
 };
 
 /// Everything that the cluster has agreed on, at one revision.
@@ -421,11 +421,15 @@ impl Collection {
         self.definition.indexing.position(slot)
     }
 
-    /// The indexes by time and by value. The first call after writes applies the pending updates, which takes at most 1
-    /// or 2 ms.
+    /// The indexes by time and by value. The first call after writes applies the pending updates or builds the indexes,
+    /// which takes at most 4 ms.
     #[must_use]
     pub fn indexes(&self) -> &Indexes {
-        self.deferred.indexes(&self.definition.indexing)
+        self.deferred.indexes(Source {
+            definition: &self.definition,
+            configs: &self.by_key,
+            repeated: &self.repeated,
+        })
     }
 
     /// The index of a slot.

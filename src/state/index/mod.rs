@@ -4,7 +4,8 @@
 //! |---|---|
 //! | [`tree`] | the counted copy-on-write B+tree of every index |
 //! | `entries` | the items of the trees |
-//! | `deferred` | the indexes by time and by value, whose updates are applied in batches |
+//! | [`indexes`] | the indexes by time and by value: made of the configs, or edited |
+//! | `deferred` | their updates, applied in batches |
 //! | [`backfill`] | changed indexed paths, and the index build that follows |
 //! | `unique` | unique paths: whether another config has a value |
 //!
@@ -13,5 +14,6 @@
 pub mod backfill;
 pub(in crate::state) mod deferred;
 pub(in crate::state) mod entries;
+pub mod indexes;
 pub mod tree;
 mod unique;

@@ -4,10 +4,14 @@ use fastrand::Rng;
 
 use super::*;
 use crate::{
-    model::command::{Command, Expect},
+    model::{
+        command::{Command, Expect},
+        key::Key,
+    },
     state::{
         State,
         apply::tests::{decide, define, delete, proposal, rebuilt, same, write},
+        builder::Builder,
     },
 };
 
@@ -31,19 +35,41 @@ fn any_change(state: &mut State, random: &mut Rng) {
     }
 }
 
+fn deferred(state: &State) -> &DeferredIndexes {
+    &state.definition("d").unwrap().deferred
+}
+
 fn pending(state: &State) -> u64 {
-    state.definition("d").unwrap().deferred.pending.len()
+    deferred(state).pending.len()
+}
+
+fn read(state: &State) -> u64 {
+    state.definition("d").unwrap().indexes().by_modified.len()
+}
+
+/// Changes that nobody reads, until the collection has given its indexes up.
+fn without_indexes() -> State {
+    let mut state = filled();
+    let mut writes = 0;
+    while deferred(&state).base.is_some() {
+        decide(&mut state, &write(&format!("k{}", writes % CONFIGS), "7", Expect::Any)).unwrap();
+        writes += 1;
+    }
+    assert!(writes <= CONFIGS / CONFIGS_PER_PENDING + 1, "{writes} writes");
+    state
 }
 
 #[test]
 fn every_snapshot_shows_all_updates_whoever_reads_first() {
     let mut random = Rng::with_seed(11);
     let mut state = filled();
-    let (mut snapshots, mut most) = (Vec::new(), 0);
-    for _ in 0..1500 {
+    let (mut snapshots, mut most, mut unread) = (Vec::new(), 0, 0);
+    for round in 0..3000 {
         any_change(&mut state, &mut random);
         most = most.max(pending(&state));
-        match random.u8(..12) {
+        unread += u32::from(deferred(&state).base.is_none());
+        // Phases of many reads and of few.
+        match random.u8(..if round % 300 < 150 { 12 } else { 120 }) {
             // Kept, and read later: newer snapshots may be read first.
             0 => snapshots.push(state.clone()),
             1 => same(&state, &rebuilt(&state)),
@@ -64,19 +90,91 @@ fn every_snapshot_shows_all_updates_whoever_reads_first() {
         same(&snapshot, &rebuilt(&snapshot));
     }
     assert!(most > 10 && most <= (CONFIGS + 20) / CONFIGS_PER_PENDING, "{most} pending at most");
+    assert!((100..2900).contains(&unread), "without indexes {unread} times");
+}
+
+#[test]
+fn what_nobody_reads_is_not_kept() {
+    let mut state = without_indexes();
+    for n in 0..CONFIGS {
+        decide(&mut state, &write(&format!("k{n}"), "8", Expect::Any)).unwrap();
+        assert!(deferred(&state).base.is_none() && pending(&state) == 0);
+    }
+    // A snapshot that is read after the state went on: the updates from then on are recorded, for the next reader.
+    let old = state.clone();
+    decide(&mut state, &write("k1", "9", Expect::Any)).unwrap();
+    assert_eq!((read(&old), pending(&state)), (CONFIGS, 0));
+    decide(&mut state, &write("k2", "10", Expect::Any)).unwrap();
+    assert!(deferred(&state).base.is_none() && deferred(&state).latest_computed().is_none());
+    assert_eq!((read(&state.clone()), pending(&state)), (CONFIGS, 1));
+    decide(&mut state, &write("k3", "11", Expect::Any)).unwrap();
+    let (up_to, _) = deferred(&state).latest_computed().unwrap();
+    assert_eq!(deferred(&state).pending_after(up_to).count(), 1);
+    same(&old, &rebuilt(&old));
+    same(&state, &rebuilt(&state));
+}
+
+#[test]
+fn what_is_read_between_writes_is_edited_and_not_built_anew() {
+    let mut state = without_indexes();
+    for n in 0..CONFIGS {
+        read(&state.clone());
+        decide(&mut state, &write(&format!("k{n}"), "8", Expect::Any)).unwrap();
+        // The indexes of the reader before, and this write.
+        let (up_to, _) = deferred(&state).latest_computed().unwrap();
+        assert_eq!(deferred(&state).pending_after(up_to).count(), 1);
+        assert!(deferred(&state).base.is_some() && pending(&state) < CONFIGS / CONFIGS_PER_PENDING);
+    }
+    same(&state, &rebuilt(&state));
+}
+
+#[test]
+fn a_large_collection_keeps_its_indexes() {
+    let configs = READER_ENTRIES_MAX / 3 + 1;
+    let one = filled();
+    let one = one.definition("d").unwrap();
+    let mut builder = Builder::new();
+    builder.definition((*one.definition).clone()).unwrap();
+    for n in 0..configs {
+        let config =
+            Config { key: Key::parse(&format!("k{n:06}")).unwrap(), ..(**one.config("k1").unwrap()).clone() };
+        builder.config(one.definition.id, config).unwrap();
+    }
+    builder.feature_level(filled().feature_level());
+    let mut state = builder.finish(1000, one.definition.created_at).unwrap();
+    for n in 0..PENDING_MAX + 10 {
+        decide(&mut state, &write(&format!("k{n:06}"), "8", Expect::Any)).unwrap();
+        assert!(deferred(&state).base.is_some() && pending(&state) < PENDING_MAX);
+    }
+    assert_eq!(pending(&state), 10);
+    same(&state, &rebuilt(&state));
+    // Made small enough, it gives them up; grown again, it builds them at once.
+    for n in 0..PENDING_MAX {
+        decide(&mut state, &delete(&format!("k{n:06}"), Expect::Any)).unwrap();
+    }
+    assert!(deferred(&state).base.is_none());
+    for n in 0..PENDING_MAX {
+        decide(&mut state, &write(&format!("k{n:06}"), "8", Expect::Any)).unwrap();
+    }
+    read(&state.clone());
+    for n in 0..PENDING_MAX + 1 {
+        decide(&mut state, &write(&format!("k{n:06}"), "9", Expect::Any)).unwrap();
+    }
+    assert!(deferred(&state).base.is_some());
+    same(&state, &rebuilt(&state));
 }
 
 #[test]
 fn the_result_of_one_snapshot_serves_the_next() {
     let mut state = filled();
+    read(&state.clone());
     decide(&mut state, &write("k1", "1000", Expect::Any)).unwrap();
     let snapshot = state.clone();
     decide(&mut state, &write("k2", "1001", Expect::Any)).unwrap();
     // Read after the state changed, as readers do.
     assert_eq!(snapshot.definition("d").unwrap().indexes().by_modified.len(), CONFIGS);
-    let deferred = &state.definition("d").unwrap().deferred;
-    let (up_to, _) = deferred.latest_computed().unwrap();
-    assert_eq!(deferred.pending.from(deferred.pending.rank(|number| *number <= up_to)).count(), 1);
+    let (up_to, _) = deferred(&state).latest_computed().unwrap();
+    assert_eq!(deferred(&state).pending_after(up_to).count(), 1);
     same(&state, &rebuilt(&state));
 }
 
@@ -88,6 +186,7 @@ fn pending_updates_are_bounded_in_bytes_and_a_small_or_unique_collection_has_non
         decide(&mut state, &write(&format!("k{n}"), &large, Expect::Any)).unwrap();
         assert!(n < 3 || pending(&state) <= 3, "{} pending", pending(&state));
     }
+    read(&state.clone());
     decide(&mut state, &write("k1", "1", Expect::Any)).unwrap();
     assert!(pending(&state) > 0);
     let key = Key::parse("d").unwrap();
