@@ -100,6 +100,14 @@ pub struct ConfigQuery {
     pub filters: Vec<Filter>,
 }
 
+impl ConfigQuery {
+    /// Whether it is about the configs in the order of their keys, which no other index has to be read for.
+    #[must_use]
+    pub fn is_by_key_alone(&self) -> bool {
+        self.sort == ConfigSort::Key && self.filters.is_empty()
+    }
+}
+
 /// One condition on a config.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filter {

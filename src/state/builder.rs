@@ -143,7 +143,7 @@ impl Collection {
             .fold(0u128, |sum, config| sum.wrapping_add(digest::of_config(definition.id, config)));
         let by_key = Tree::from_sorted(configs.iter().map(|config| ByKey::new(Arc::clone(config))));
         let repeated = vec![0; definition.indexing.slots.len()];
-        let deferred = DeferredIndexes::new(Indexes::of(&definition.indexing, configs.iter()));
+        let deferred = DeferredIndexes::new(Indexes::of(&definition.indexing, &by_key));
         let bytes = configs.iter().map(|config| config_bytes(config)).fold(0, u64::saturating_add);
         let bytes = bytes.saturating_add(definition_bytes(&definition));
         let content = configs.iter().map(|config| content_bytes(config)).sum();

@@ -252,8 +252,10 @@ impl Service {
         deadline: Instant,
     ) -> Result<Listed, ListError> {
         if list.is_short() && list.is_quick_to_parse(state) {
-            let query = Query::new(state, (list, keys), self.limits())?.at(wanted);
-            if let Some(listed) = query.run_if_short(self.limits()) {
+            let query = Query::new(state, (list, keys), self.limits())?;
+            if query.has_indexes()
+                && let Some(listed) = query.at(wanted).run_if_short(self.limits())
+            {
                 return listed;
             }
         }

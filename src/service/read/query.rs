@@ -63,6 +63,18 @@ impl<'a> Query<'a> {
         }
     }
 
+    /// Whether the indexes that it reads are there: to build those of one definition takes some milliseconds.
+    pub(super) fn has_indexes(&self) -> bool {
+        match self {
+            Self::Definitions(..) => true,
+            Self::Configs(collection, query) => query.is_by_key_alone() || collection.has_indexes(),
+            Self::Across(state, keys, _) => {
+                state.definitions_in(keys) <= SHORT_LIST_DEFINITIONS
+                    && state.collections_in(keys).all(|collection| collection.has_indexes())
+            }
+        }
+    }
+
     /// The same for the wanted page.
     pub(super) fn at(mut self, wanted: Wanted) -> Self {
         let is_walk = match &self {

@@ -120,8 +120,7 @@ pub(in crate::state) struct Source<'a> {
 
 impl Source<'_> {
     fn build(self) -> Arc<Indexes> {
-        let configs = self.configs.from(0).map(|config| &config.record);
-        Arc::new(Indexes::of(&self.definition.indexing, configs))
+        Arc::new(Indexes::of(&self.definition.indexing, self.configs))
     }
 
     /// Each write of a definition with unique paths reads its indexes: deferring their updates would cost more than it
@@ -163,6 +162,11 @@ impl DeferredIndexes {
             }
             current
         })
+    }
+
+    /// Whether the indexes, or indexes that lack pending updates only, are there.
+    pub(in crate::state) fn is_built(&self) -> bool {
+        self.base.is_some() || self.current.get().is_some() || self.latest_computed().is_some()
     }
 
     /// Records a change of a config; one of the two may be absent. The source has the change already.

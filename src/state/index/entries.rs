@@ -157,6 +157,12 @@ impl BySlot {
         Self { value: value.clone(), key: key.clone() }
     }
 
+    /// The order of the values alone.
+    #[must_use]
+    pub(super) fn compare_values(&self, other: &Self) -> Ordering {
+        self.value.cmp(&other.value)
+    }
+
     /// The value, encoded.
     #[must_use]
     pub fn value(&self) -> &[u8] {

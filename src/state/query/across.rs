@@ -92,7 +92,7 @@ impl State {
     }
 
     /// The definitions whose keys are in a set, ascending by key.
-    fn collections_in(&self, keys: &KeySet) -> impl Iterator<Item = &Arc<Collection>> {
+    pub fn collections_in(&self, keys: &KeySet) -> impl Iterator<Item = &Arc<Collection>> {
         let places = match keys.ranges() {
             Some(ranges) => self.places(ranges),
             None => std::iter::once(0..self.by_key.len()).collect(),

@@ -99,15 +99,18 @@ fn what_nobody_reads_is_not_kept() {
     for n in 0..CONFIGS {
         decide(&mut state, &write(&format!("k{n}"), "8", Expect::Any)).unwrap();
         assert!(deferred(&state).base.is_none() && pending(&state) == 0);
+        assert!(!state.definition("d").unwrap().has_indexes());
     }
     // A snapshot that is read after the state went on: the updates from then on are recorded, for the next reader.
     let old = state.clone();
     decide(&mut state, &write("k1", "9", Expect::Any)).unwrap();
     assert_eq!((read(&old), pending(&state)), (CONFIGS, 0));
+    assert!(old.definition("d").unwrap().has_indexes() && !state.definition("d").unwrap().has_indexes());
     decide(&mut state, &write("k2", "10", Expect::Any)).unwrap();
     assert!(deferred(&state).base.is_none() && deferred(&state).latest_computed().is_none());
     assert_eq!((read(&state.clone()), pending(&state)), (CONFIGS, 1));
     decide(&mut state, &write("k3", "11", Expect::Any)).unwrap();
+    assert!(state.definition("d").unwrap().has_indexes());
     let (up_to, _) = deferred(&state).latest_computed().unwrap();
     assert_eq!(deferred(&state).pending_after(up_to).count(), 1);
     same(&old, &rebuilt(&old));
