@@ -438,6 +438,11 @@ impl Collection {
         self.deferred.is_built()
     }
 
+    /// Builds the indexes, for those who read them next.
+    pub fn build_indexes(&self) {
+        let _built = self.indexes();
+    }
+
     /// The index of a slot.
     fn index(&self, slot: u16) -> Option<&Tree<BySlot>> {
         let position = self.slot_position(slot)?;

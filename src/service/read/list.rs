@@ -47,7 +47,7 @@ use crate::{
         memory_budget::{Reservation, Share},
         view::visible,
     },
-    state::State,
+    state::{Collection, State},
 };
 
 /// Parameters that do not decide which records a list has: the place in it, and how fresh its first page must be.
@@ -252,10 +252,9 @@ impl Service {
         deadline: Instant,
     ) -> Result<Listed, ListError> {
         if list.is_short() && list.is_quick_to_parse(state) {
-            let query = Query::new(state, (list, keys), self.limits())?;
-            if query.has_indexes()
-                && let Some(listed) = query.at(wanted).run_if_short(self.limits())
-            {
+            self.build_indexes(state, (list, keys), deadline).await?;
+            let query = Query::new(state, (list, keys), self.limits())?.at(wanted);
+            if let Some(listed) = query.run_if_short(self.limits()) {
                 return listed;
             }
         }
@@ -266,6 +265,27 @@ impl Service {
             query.run(&limits, &|| cancel.is_over()).unwrap_or_else(|| Err(late().into()))
         };
         self.inner.cpu_pool.run(Weight::List, deadline, work).await?
+    }
+
+    /// Builds the indexes that a short list reads, where they are not there. It takes some milliseconds, once for all
+    /// lists that want them, and counts as no long list.
+    async fn build_indexes(
+        &self,
+        state: &Arc<State>,
+        (list, keys): (&ListRequest, &KeySet),
+        deadline: Instant,
+    ) -> Result<(), ListError> {
+        if Query::new(state, (list, keys), self.limits())?.without_indexes().next().is_none() {
+            return Ok(());
+        }
+        let (state, list, keys, limits) =
+            (Arc::clone(state), list.clone(), keys.clone(), self.limits().clone());
+        let work = move |cancel: &Cancel| {
+            let query = Query::new(&state, (&list, &keys), &limits)?;
+            query.without_indexes().take_while(|_| !cancel.is_over()).for_each(Collection::build_indexes);
+            Ok(())
+        };
+        self.inner.cpu_pool.run(Weight::Short, deadline, work).await?
     }
 
     async fn page_of_cursor(

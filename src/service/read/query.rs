@@ -63,16 +63,19 @@ impl<'a> Query<'a> {
         }
     }
 
-    /// Whether the indexes that it reads are there: to build those of one definition takes some milliseconds.
-    pub(super) fn has_indexes(&self) -> bool {
-        match self {
-            Self::Definitions(..) => true,
-            Self::Configs(collection, query) => query.is_by_key_alone() || collection.has_indexes(),
-            Self::Across(state, keys, _) => {
-                state.definitions_in(keys) <= SHORT_LIST_DEFINITIONS
-                    && state.collections_in(keys).all(|collection| collection.has_indexes())
+    /// The definitions whose indexes it reads, if it is short, and which do not have them.
+    pub(super) fn without_indexes(&self) -> impl Iterator<Item = &'a Collection> {
+        let (one, all) = match self {
+            Self::Definitions(..) => (None, None),
+            Self::Configs(collection, query) => {
+                (Some(*collection).filter(|_| !query.is_by_key_alone()), None)
             }
-        }
+            Self::Across(state, keys, _) => {
+                let is_short = state.definitions_in(keys) <= SHORT_LIST_DEFINITIONS;
+                (None, is_short.then(|| state.collections_in(keys).map(|collection| &**collection)))
+            }
+        };
+        one.into_iter().chain(all.into_iter().flatten()).filter(|collection| !collection.has_indexes())
     }
 
     /// The same for the wanted page.

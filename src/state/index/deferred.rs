@@ -157,9 +157,10 @@ impl DeferredIndexes {
             };
             let number = self.last_number();
             let mut latest = self.latest();
-            if latest.as_ref().is_none_or(|(newest, _)| *newest < number) {
-                *latest = Some((number, Arc::clone(&current)));
-            }
+            let is_newest = latest.as_ref().is_none_or(|(newest, _)| *newest < number);
+            let older = if is_newest { latest.replace((number, Arc::clone(&current))) } else { None };
+            drop(latest);
+            drop(older);
             current
         })
     }
@@ -249,7 +250,8 @@ impl DeferredIndexes {
         if !self.pending.is_empty() {
             (self.pending, self.pending_bytes) = (Tree::new(), 0);
         }
-        *self.latest() = None;
+        let latest = self.latest().take();
+        drop(latest);
     }
 
     fn latest(&self) -> MutexGuard<'_, Option<Computed>> {
