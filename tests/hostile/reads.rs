@@ -141,6 +141,25 @@ async fn lists_that_test_every_config_hurt_nobody() {
 }
 
 #[tokio::test]
+async fn many_lists_at_once_of_what_nobody_has_listed_are_all_answered() {
+    const CONFIGS: usize = 2_000;
+    let cluster = Cluster::start("hostile-unlisted").await;
+    let clients = cluster.clients();
+    define_indexed(&clients[0], "big", &json!(["a", "b"])).await;
+    fill(&clients[0], "big", CONFIGS, |n| json!({"a": CONFIGS - n, "b": n % 2})).await;
+    for client in &clients {
+        let lists = (0..200).map(async |n: usize| {
+            let path = format!("{}/config/?b={}&sort_by=a&sort_order=asc&limit=1", definition("big"), n % 2);
+            let answer = client.get(&path).attempt().await.expect("an answer");
+            assert_eq!((answer.status, answer.total()), (200, CONFIGS as u64 / 2), "{answer:?}");
+            answer.data()["results"][0]["data"]["a"].as_u64().expect("a config")
+        });
+        let first = join_all(lists).await;
+        assert!(first.iter().enumerate().all(|(n, a)| *a == 2 - n as u64 % 2), "{first:?}");
+    }
+}
+
+#[tokio::test]
 async fn lists_of_one_address_do_not_keep_the_pool_from_another() {
     const CONFIGS: usize = 10_000;
     let cluster = Cluster::start("hostile-turns").await;
