@@ -27,8 +27,8 @@ pub struct Indexes {
 }
 
 impl Indexes {
-    /// The indexes of configs, in about 0.1 ms for each 1,000 entries. Most of it is to reach the
-    /// configs: each is read once. A stable sort keeps those of one time or value in the order of their keys.
+    /// The indexes of configs, in about 0.15 ms for each 1,000 entries. Each config is read once, since many are in no
+    /// CPU cache. A stable sort keeps those of one time or value in the order of their keys.
     pub(in crate::state) fn of(indexing: &Indexing, configs: &Tree<ByKey<Arc<Config>>>) -> Self {
         let count = usize::try_from(configs.len()).unwrap_or_default();
         let (mut by_created, mut by_modified) = (Vec::with_capacity(count), Vec::with_capacity(count));
