@@ -36,7 +36,7 @@ impl Indexes {
         for config in configs.from(0).map(|item| &item.record) {
             by_created.push(ByTime { at: config.created_at, of: config.key.clone() });
             by_modified.push(ByTime { at: config.modified_at, of: config.key.clone() });
-            for entry in config.entries.iter() {
+            for entry in &*config.entries {
                 // Entries of dropped paths are in no index.
                 let position = indexing.position(entry.slot);
                 let items = position.and_then(|position| by_slot.get_mut(position));
