@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Concord beside etcd on this machine: three fresh nodes of each, data on the same disk, real fsyncs, loaded in turns.
 #
-#   scripts/bench.sh           every load, about half an hour, and more than 50 GB of disk
+#   scripts/bench.sh           every load, about half an hour, and more than 45 GB of disk
 #   scripts/bench.sh --quick   the most significant loads, less than 5 minutes once the programs are built
 #   --record                   adds the tables to benches/RESULTS.md as its first sections
 #   --json FILE                writes the rows as JSON

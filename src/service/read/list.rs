@@ -252,9 +252,12 @@ impl Service {
         deadline: Instant,
     ) -> Result<Listed, ListError> {
         if list.is_short() && list.is_quick_to_parse(state) {
-            self.build_indexes(state, (list, keys), deadline).await?;
-            let query = Query::new(state, (list, keys), self.limits())?.at(wanted);
-            if let Some(listed) = query.run_if_short(self.limits()) {
+            let query = Query::new(state, (list, keys), self.limits())?;
+            let unindexed: Vec<_> = query.without_indexes().cloned().collect();
+            if !unindexed.is_empty() {
+                self.build_indexes(unindexed, deadline).await?;
+            }
+            if let Some(listed) = query.at(wanted).run_if_short(self.limits()) {
                 return listed;
             }
         }
@@ -267,25 +270,13 @@ impl Service {
         self.inner.cpu_pool.run(Weight::List, deadline, work).await?
     }
 
-    /// Builds the indexes that a short list reads, where they are not there. It takes some milliseconds, once for all
-    /// lists that want them, and counts as no long list.
-    async fn build_indexes(
-        &self,
-        state: &Arc<State>,
-        (list, keys): (&ListRequest, &KeySet),
-        deadline: Instant,
-    ) -> Result<(), ListError> {
-        if Query::new(state, (list, keys), self.limits())?.without_indexes().next().is_none() {
-            return Ok(());
-        }
-        let (state, list, keys, limits) =
-            (Arc::clone(state), list.clone(), keys.clone(), self.limits().clone());
+    /// Builds the indexes that a short list reads and that are not there. It takes some milliseconds for each definition,
+    /// once for all lists that want them, and counts as no long list.
+    async fn build_indexes(&self, of: Vec<Arc<Collection>>, deadline: Instant) -> Result<(), Refusal> {
         let work = move |cancel: &Cancel| {
-            let query = Query::new(&state, (&list, &keys), &limits)?;
-            query.without_indexes().take_while(|_| !cancel.is_over()).for_each(Collection::build_indexes);
-            Ok(())
+            of.iter().take_while(|_| !cancel.is_over()).for_each(|collection| collection.build_indexes());
         };
-        self.inner.cpu_pool.run(Weight::Short, deadline, work).await?
+        self.inner.cpu_pool.run(Weight::Short, deadline, work).await
     }
 
     async fn page_of_cursor(

@@ -32,7 +32,7 @@ const SHORT_LIST_DEFINITIONS: u64 = 64;
 /// The query of a list, for one state.
 pub(super) enum Query<'a> {
     Definitions(&'a State, &'a KeySet, DefinitionQuery),
-    Configs(&'a Collection, ConfigQuery),
+    Configs(&'a Arc<Collection>, ConfigQuery),
     Across(&'a State, &'a KeySet, AcrossQuery),
 }
 
@@ -64,7 +64,7 @@ impl<'a> Query<'a> {
     }
 
     /// The definitions whose indexes it reads, if it is short, and which do not have them.
-    pub(super) fn without_indexes(&self) -> impl Iterator<Item = &'a Collection> {
+    pub(super) fn without_indexes(&self) -> impl Iterator<Item = &'a Arc<Collection>> {
         let (one, all) = match self {
             Self::Definitions(..) => (None, None),
             Self::Configs(collection, query) => {
@@ -72,7 +72,7 @@ impl<'a> Query<'a> {
             }
             Self::Across(state, keys, _) => {
                 let is_short = state.definitions_in(keys) <= SHORT_LIST_DEFINITIONS;
-                (None, is_short.then(|| state.collections_in(keys).map(|collection| &**collection)))
+                (None, is_short.then(|| state.collections_in(keys)))
             }
         };
         one.into_iter().chain(all.into_iter().flatten()).filter(|collection| !collection.has_indexes())

@@ -7,8 +7,8 @@
 //!
 //! When enough updates are pending and nobody has read, a small collection gives its indexes up: who lists next builds
 //! them from the configs, which takes half as long again as to apply the updates, and writes that nobody lists pay
-//! nothing. From then on updates are recorded again. In a large collection `apply` applies the updates itself: each node is then
-//! copied once for many writes.
+//! nothing. From then on updates are recorded again. In a large collection `apply` applies the updates itself: each node
+//! is then copied once for many writes.
 //!
 //! # Shared memory
 //! Clones of one collection share the last result that any of them computed, behind a [`Mutex`] that is held for the
