@@ -8,7 +8,7 @@
 //! Few callers never wait, and hand their entries over themselves: the log and the members work on one entry while the
 //! next one comes. With more, one group is under way at a time and everything else waits for the next: with two groups,
 //! no more writes were decided in a second, and each cost as much again. Before a group leaves, the writes whose tasks
-//! are ready to run join it (`joining.rs`). What gathers meanwhile is carried by a task, because its callers may leave:
+//! are ready to run join it, and those of callers who come back (`joining.rs`). What gathers meanwhile is carried by a task, because its callers may leave:
 //! the others of the group need its verdicts all the same.
 //!
 //! What waits is bounded by the admission of requests: each waiting write belongs to a request that is still there, and
@@ -27,9 +27,12 @@ use std::{
 };
 
 use bytes::Bytes;
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, time::Instant};
 
-use super::{WriteError, joining::let_others_join};
+use super::{
+    WriteError,
+    joining::{Arrivals, Departure, Joining},
+};
 use crate::model::{
     command::Verdict,
     entry::{self, GROUP_BYTES_MAX, GROUP_PROPOSALS_MAX, length_in_group},
@@ -48,6 +51,7 @@ pub(super) trait Proposer: Clone + Send + Sync + 'static {
 #[derive(Debug)]
 pub(super) struct WriteGroups {
     queue: Mutex<Queue>,
+    arrivals: Arrivals,
     alone_max: usize,
 }
 
@@ -61,7 +65,7 @@ const JOINING_PATIENCE: u32 = 3;
 
 impl Default for WriteGroups {
     fn default() -> Self {
-        Self { queue: Mutex::default(), alone_max: ALONE_MAX }
+        Self { queue: Mutex::default(), arrivals: Arrivals::default(), alone_max: ALONE_MAX }
     }
 }
 
@@ -130,6 +134,7 @@ impl WriteGroups {
         let arrival = queue.last_arrival;
         let (answer, answered) = oneshot::channel();
         queue.waiting.insert(arrival, Waiting { proposal, answer });
+        self.arrivals.joined(queue.waiting.len());
         Entered::Waits { place: Place { groups: self, arrival, is_left: false }, answered }
     }
 
@@ -179,6 +184,11 @@ impl WriteGroups {
             std::mem::take(&mut queue.waiting)
         };
         send_back(waiting);
+    }
+
+    /// How many wait for the next group.
+    fn waiting(&self) -> usize {
+        self.queue().waiting.len()
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
@@ -265,10 +275,14 @@ struct GroupTask {
 
 impl GroupTask {
     async fn run<P: Proposer>(self, proposer: P) {
+        let mut joining = Joining::with_patience(JOINING_PATIENCE);
         loop {
-            let_others_join(JOINING_PATIENCE, || self.groups.queue().waiting.len()).await;
+            joining.gather(&self.groups.arrivals, || self.groups.waiting()).await;
             let Some(group) = self.groups.next_group(self.turn) else { return };
+            let (members, is_full, left) = (group.proposals.len(), self.groups.waiting() > 0, Instant::now());
             group.hand_over(&proposer).await;
+            let departure = Departure { members, is_full, under_way: left.elapsed() };
+            joining.answered(departure, self.groups.waiting());
         }
     }
 }

@@ -72,7 +72,7 @@ use serde::{Deserialize, Serialize};
 
 pub use contact::Contact;
 pub use figures::{MemberFigures, RaftFigures};
-pub(crate) use joining::let_others_join;
+pub(crate) use joining::{Arrivals, Departure, Joining, let_others_join};
 pub use leadership::Leadership;
 pub use log::figures::LogFigures;
 pub(crate) use supervisor::end_process_later;

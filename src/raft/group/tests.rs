@@ -75,7 +75,7 @@ impl Test {
     fn new() -> Self {
         let (entries, failure) = (Mutex::default(), Mutex::default());
         let decisions = Decisions { entries, permitted: Semaphore::new(0), failure };
-        let groups = WriteGroups { queue: Mutex::default(), alone_max: 1 };
+        let groups = WriteGroups { alone_max: 1, ..WriteGroups::default() };
         Self { groups: Arc::new(groups), leader: Leader(Arc::new(decisions)) }
     }
 
@@ -186,6 +186,33 @@ async fn writes_that_are_ready_join_the_group_that_leaves() {
         answer(write).await.unwrap();
     }
     assert_eq!(test.entries(), [vec![1000], (0..5).collect()]);
+}
+
+#[tokio::test]
+async fn callers_who_write_again_and_again_are_each_answered() {
+    const CALLERS: u64 = 20;
+    let test = Test::new();
+    test.permit(10_000);
+    let callers: Vec<_> = (0..CALLERS)
+        .map(|caller| {
+            let (groups, leader) = (Arc::clone(&test.groups), test.leader.clone());
+            tokio::spawn(async move {
+                for number in 0..50 {
+                    // The way of an answer to its caller, and of the next request.
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                    let number = number * CALLERS + caller;
+                    let written = groups.write(&leader, proposal(number, 0).to_bytes()).await;
+                    assert_eq!(written, Ok(verdict(&proposal(number, 0))));
+                }
+            })
+        })
+        .collect();
+    for caller in callers {
+        timeout(DEADLINE, caller).await.expect("each write is answered").unwrap();
+    }
+    let writes: usize = test.entries().iter().map(Vec::len).sum();
+    assert_eq!(writes as u64, CALLERS * 50);
+    test.until(|| test.is_idle()).await;
 }
 
 #[tokio::test]

@@ -2,8 +2,8 @@
 //!
 //! A call costs about as much as the decision that it asks for. So only a few calls of a node are in progress at once,
 //! and the writes that arrive meanwhile share the next one. A single write is sent at once and alone; of many, each
-//! costs a fraction of a call. Before a call is made, the writes whose tasks are ready to run join it. A write that is
-//! large, or may take long, has a call of its own.
+//! costs a fraction of a call. Before a call is made, the writes whose tasks are ready to run join it, and those of the
+//! callers who were just answered (`raft/joining.rs`). A write that is large, or may take long, has a call of its own.
 //!
 //! **Invariants**
 //! 1. A write is sent in one call at most. One that is still queued here was certainly not sent.
@@ -38,15 +38,16 @@ use crate::{
         codec::{decode, encode},
         trace::{self, TraceParent, with_traces},
     },
-    raft::let_others_join,
+    raft::{Arrivals, Departure, Joining},
     service::{
         request::{Decision, Effect, Target, WriteRequest},
         retry::{Attempt, AttemptError},
     },
 };
 
-/// Calls to one leader in progress at once: while it decides their writes, those of the next one gather. With four, the
-/// throughput of 64 callers on three nodes was a tenth lower; with eight, that of 256 callers too.
+/// Calls to one leader in progress at once, while few writes come: with one, the second of two callers would wait for
+/// the first. With four, the throughput of 64 callers on three nodes was a tenth lower; with eight, that of 256 callers
+/// too. Callers who come back share one call, and with two they would fall into two halves that take turns.
 const CALLS_MAX: usize = 2;
 /// Passes over the ready tasks in which nobody joins, after which a call leaves.
 const JOINING_PATIENCE: u32 = 3;
@@ -68,6 +69,10 @@ pub(in crate::service) struct Batcher {
 struct Queue {
     /// Calls in progress that count.
     calls: usize,
+    /// Whether so many callers come back that one call at a time is for all of them.
+    is_shared: bool,
+    /// Where the waiting writes are counted for the call that waits for them.
+    arrivals: Arc<Arrivals>,
     waiting: VecDeque<Waiting>,
     /// The number of the write that was queued last.
     last_number: u64,
@@ -119,6 +124,7 @@ impl Batcher {
             let (number, leader, request) = (queue.last_number, leader.clone(), Arc::clone(request));
             let trace = trace::at(0);
             queue.waiting.push_back(Waiting { number, leader, request, deadline, trace, answer });
+            queue.arrivals.joined(queue.waiting.len());
             self.start_call(peers, to, queue);
             number
         };
@@ -134,7 +140,7 @@ impl Batcher {
 
     /// Starts a call if a write waits and another call may be in progress.
     fn start_call(self: &Arc<Self>, peers: &Arc<Peers>, to: NodeId, queue: &mut Queue) {
-        if queue.calls < CALLS_MAX && !queue.waiting.is_empty() {
+        if queue.calls < queue.calls_max() && !queue.waiting.is_empty() {
             queue.calls += 1;
             tokio::spawn(Arc::clone(self).run_calls(Arc::clone(peers), to));
         }
@@ -143,9 +149,12 @@ impl Batcher {
     /// Makes one call after another as long as writes wait.
     async fn run_calls(self: Arc<Self>, peers: Arc<Peers>, to: NodeId) {
         let mut place = Place { batcher: &self, to, is_held: true };
+        let arrivals = Arc::clone(&self.queues().entry(to).or_default().arrivals);
+        let mut joining = Joining::with_patience(JOINING_PATIENCE);
         loop {
-            let_others_join(JOINING_PATIENCE, || self.waiting_for(to)).await;
-            let Some(batch) = self.next_batch(to) else { return };
+            joining.gather(&arrivals, || self.waiting_for(to)).await;
+            let Some((batch, is_full)) = self.next_batch(to) else { return };
+            let (members, left) = (batch.len(), Instant::now());
             let mut call = pin!(call(&peers, batch));
             if timeout(COUNTED_CALL_TIME, &mut call).await.is_err() {
                 place.is_held = false;
@@ -157,13 +166,24 @@ impl Batcher {
                 }
                 return call.await;
             }
+            let mut queues = self.queues();
+            let queue = queues.entry(to).or_default();
+            let departure = Departure { members, is_full, under_way: left.elapsed() };
+            joining.answered(departure, queue.waiting.len());
+            queue.is_shared = joining.expects_many();
         }
     }
 
-    /// The writes of the next call. When none waits, the call does not count any more.
-    fn next_batch(&self, to: NodeId) -> Option<Vec<Waiting>> {
+    /// The writes of the next call, and whether others have to wait for the one after it. When none waits, the call does
+    /// not count any more.
+    fn next_batch(&self, to: NodeId) -> Option<(Vec<Waiting>, bool)> {
         let mut queues = self.queues();
         let queue = queues.entry(to).or_default();
+        if queue.calls > queue.calls_max() {
+            // Another call takes what waits.
+            queue.calls -= 1;
+            return None;
+        }
         let (mut batch, mut bytes): (Vec<Waiting>, usize) = (Vec::new(), 0);
         // The leader parses them on the threads that serve requests: no more than it would parse there of one write.
         while batch.len() < BATCH_WRITES_MAX && bytes + BATCHED_WRITE_BYTES_MAX <= INLINE_PARSE_BYTES_MAX {
@@ -180,7 +200,7 @@ impl Batcher {
             queue.calls -= 1;
             return None;
         }
-        Some(batch)
+        Some((batch, !queue.waiting.is_empty()))
     }
 
     /// Takes a write that was not sent out of the queue; whether it was there.
@@ -196,6 +216,13 @@ impl Batcher {
     fn queues(&self) -> MutexGuard<'_, BTreeMap<NodeId, Queue>> {
         // Nothing panics while it is held, except for lack of memory.
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Queue {
+    /// How many calls may be in progress.
+    fn calls_max(&self) -> usize {
+        if self.is_shared { 1 } else { CALLS_MAX }
     }
 }
 
