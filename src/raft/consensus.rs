@@ -164,7 +164,7 @@ impl Consensus {
         if shares_entry && level >= GROUP_LEVEL {
             self.inner.groups.write(&proposer, bytes).await
         } else {
-            group::propose_alone(&proposer, bytes).await
+            Box::pin(group::propose_alone(&proposer, bytes)).await
         }
     }
 

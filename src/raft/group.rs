@@ -8,8 +8,8 @@
 //! Few callers never wait, and hand their entries over themselves: the log and the members work on one entry while the
 //! next one comes. With more, one group is under way at a time and everything else waits for the next: with two groups,
 //! no more writes were decided in a second, and each cost as much again. Before a group leaves, the writes whose tasks
-//! are ready to run join it, and those of callers who come back (`joining.rs`). What gathers meanwhile is carried by a task, because its callers may leave:
-//! the others of the group need its verdicts all the same.
+//! are ready to run join it, and those of callers who come back (`joining.rs`). What gathers meanwhile is carried by a
+//! task, because its callers may leave: the others of the group need its verdicts all the same.
 //!
 //! What waits is bounded by the admission of requests: each waiting write belongs to a request that is still there, and
 //! is removed when its caller leaves.
@@ -112,7 +112,8 @@ impl WriteGroups {
             Entered::Goes { proposal, resets } => {
                 // Its end starts the next group, also when this caller leaves before.
                 let _under_way = AloneUnderWay { groups: self, proposer, resets };
-                propose_alone(proposer, proposal).await
+                // In a box: those who wait need not have its space.
+                Box::pin(propose_alone(proposer, proposal)).await
             }
             Entered::Waits { mut place, answered } => {
                 let written = answered.await;

@@ -61,7 +61,7 @@ impl Service {
             if may_batch(request) {
                 batcher.send(peers, leader, request, deadline).await
             } else {
-                send_alone(peers, leader, request, (deadline - for_answer, deadline)).await
+                Box::pin(send_alone(peers, leader, request, (deadline - for_answer, deadline))).await
             }
         };
         let answered = pin!(async {

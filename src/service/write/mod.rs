@@ -29,6 +29,9 @@
 //! repeated only with an idempotency key, by which the log decides both as one. A refusal that no log entry decided
 //! rests on a read, so it is confirmed at a read index before it is answered: no caller is refused because of a state
 //! that a newer leader has replaced.
+//!
+//! What few writes come to is awaited in a box: the future of a write has the space of all that it awaits in place, and
+//! is made, moved and freed for each write.
 
 pub(super) mod access;
 pub(super) mod batch;
@@ -101,7 +104,7 @@ impl Service {
         let consensus = self.consensus_or_refusal()?;
         if transaction::check_level(&self.applied(), &write).is_err() {
             // A leader of the level before would not understand it. This node may only be late to know the level.
-            transaction::check_level(&*self.view(Consistency::LINEARIZABLE).await?, &write)?;
+            transaction::check_level(&*Box::pin(self.view(Consistency::LINEARIZABLE)).await?, &write)?;
         }
         let deadline = Instant::now() + self.time_for(&write);
         let request = Arc::new(WriteRequest { caller, write });
@@ -122,7 +125,7 @@ impl Service {
             && let Target::Config { definition, key } = request.write.target()
         {
             // The record was written again since: the retained history has the content that this request gave it.
-            let earlier = self.config_written_at(definition, key, applied.revision).await;
+            let earlier = Box::pin(self.config_written_at(definition, key, applied.revision)).await;
             content = earlier.ok().map(|config| Arc::clone(&config.data));
         }
         Ok(self.shown(&request, Written::new(applied, state.revision(), false, content)).await)
@@ -133,7 +136,7 @@ impl Service {
         if let Some(content) = written.content.take() {
             let (principal, definition) = (&request.caller.principal, request.write.definition());
             let of = (definition, written.applied.revision);
-            let (content, redacted) = self.shown_data(principal, of, content).await;
+            let (content, redacted) = Box::pin(self.shown_data(principal, of, content)).await;
             (written.content, written.redacted) = (Some(content), redacted);
         }
         written
@@ -164,7 +167,7 @@ impl Service {
         deadline: Instant,
     ) -> Attempt<Decision> {
         if request.caller.dry_run {
-            return self.dry_run(consensus, request, deadline).await;
+            return Box::pin(self.dry_run(consensus, request, deadline)).await;
         }
         let locks = &self.inner.record_locks;
         let is_computed = request.write.is_computed();
@@ -189,7 +192,7 @@ impl Service {
             if needs_config_check(&command) {
                 let check = check.get_or_insert_with(|| self.new_config_check(request));
                 let made = (&command, definition_read);
-                match self.check_configs(consensus, check, made, deadline).await? {
+                match Box::pin(self.check_configs(consensus, check, made, deadline)).await? {
                     Some(read) => set_configs_read(&mut command, read),
                     None => continue,
                 }
@@ -256,7 +259,7 @@ impl Service {
             first @ (Ok((Prepared::Read(_), _)) | Err(_)) => first,
             Ok(prepared) => return Ok(prepared),
         };
-        confirm_leadership(consensus, deadline).await?;
+        Box::pin(confirm_leadership(consensus, deadline)).await?;
         let state = consensus.state();
         let confirmed = if state.revision() == revision {
             // It is the state that the first answer rests on: preparing again would only cost as much again.
@@ -300,7 +303,7 @@ impl Service {
             let rules = (&service.inner.validators, service.limits(), &budget);
             prepare(&state, found, &request, &principal, rules)
         };
-        let prepared = self.inner.cpu_pool.run(weight, deadline, work).await?;
+        let prepared = Box::pin(self.inner.cpu_pool.run(weight, deadline, work)).await?;
         prepared.map(|prepared| (prepared, key))
     }
 }
