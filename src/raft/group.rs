@@ -276,7 +276,7 @@ struct GroupTask {
 
 impl GroupTask {
     async fn run<P: Proposer>(self, proposer: P) {
-        let mut joining = Joining::with_patience(JOINING_PATIENCE);
+        let mut joining = Joining::new(JOINING_PATIENCE, GROUP_PROPOSALS_MAX);
         loop {
             joining.gather(&self.groups.arrivals, || self.groups.waiting()).await;
             let Some(group) = self.groups.next_group(self.turn) else { return };

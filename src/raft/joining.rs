@@ -64,7 +64,10 @@ pub(crate) struct Joining {
     /// Passes over the ready tasks in which nobody joins, after which a departure leaves: a request takes some passes
     /// from its socket to where it joins.
     patience: u32,
-    /// How many were there when the last departure was answered: its members, and those who joined meanwhile.
+    /// Most members of a departure.
+    members_max: usize,
+    /// How many were there when the last departure was answered: its members, and those who joined meanwhile. Not more
+    /// than leave at once.
     returning: usize,
     /// How long the last departure was under way.
     under_way: Duration,
@@ -87,8 +90,8 @@ pub(crate) struct Departure {
 }
 
 impl Joining {
-    pub(crate) fn with_patience(patience: u32) -> Self {
-        Self { patience, ..Self::default() }
+    pub(crate) fn new(patience: u32, members_max: usize) -> Self {
+        Self { patience, members_max, ..Self::default() }
     }
 
     /// Lets others join what leaves next. `joined` is how many have; it takes the lock under which they join.
@@ -101,7 +104,7 @@ impl Joining {
     pub(crate) fn answered(&mut self, departure: Departure, waiting: usize) {
         let Departure { members, is_full, under_way } = departure;
         self.under_way = under_way;
-        self.returning = if is_full { members } else { members + waiting };
+        self.returning = if is_full { members } else { self.members_max.min(members + waiting) };
         // Of callers who come back, nearly all were in it.
         if std::mem::take(&mut self.has_waited) && !is_full {
             self.judge(waiting <= members / 4);
@@ -207,7 +210,7 @@ mod tests {
 
     #[test]
     fn callers_who_come_back_leave_together() {
-        let mut joining = Joining::with_patience(1);
+        let mut joining = Joining::new(1, 100);
         // Two parts that take turns become one, and stay one.
         assert_eq!(next(&mut joining, 10, 10), Some(20));
         for _ in 0..100 {
@@ -222,7 +225,7 @@ mod tests {
 
     #[test]
     fn the_longer_callers_stay_away_the_fewer_departures_wait_for_them() {
-        let (mut joining, mut waits) = (Joining::with_patience(1), Vec::new());
+        let (mut joining, mut waits) = (Joining::new(1, 100), Vec::new());
         for turn in 0..190 {
             if next(&mut joining, 40, 0).is_some() {
                 waits.push(turn);
@@ -234,7 +237,7 @@ mod tests {
 
     #[test]
     fn callers_who_arrive_all_the_time_are_hardly_waited_for() {
-        let (mut joining, mut waits) = (Joining::with_patience(1), 0);
+        let (mut joining, mut waits) = (Joining::new(1, 100), 0);
         for _ in 0..190 {
             if next(&mut joining, 40, 20).is_some() {
                 waits += 1;
@@ -246,18 +249,20 @@ mod tests {
 
     #[test]
     fn few_callers_are_not_waited_for_and_not_more_than_leave_at_once() {
-        let mut joining = Joining::with_patience(1);
+        let mut joining = Joining::new(1, 100);
         assert_eq!(next(&mut joining, RETURNING_MIN - 1, 0), None);
         assert!(!joining.expects_many());
         let under_way = Duration::from_micros(300);
-        joining.answered(Departure { members: 100, is_full: true, under_way }, 150);
+        joining.answered(Departure { members: 70, is_full: true, under_way }, 150);
+        assert_eq!(joining.wait(), Some((70, 2 * under_way)), "more bytes than leave at once");
+        joining.answered(Departure { members: 90, is_full: false, under_way }, 80);
         assert_eq!(joining.wait(), Some((100, 2 * under_way)));
     }
 
     #[tokio::test]
     async fn a_wait_ends_when_all_have_come_or_when_its_time_is_up() {
         let (arrivals, joined) = (Arc::<Arrivals>::default(), Arc::<AtomicUsize>::default());
-        let mut joining = Joining::with_patience(1);
+        let mut joining = Joining::new(1, 100);
         let departure = Departure { members: 20, is_full: false, under_way: Duration::from_secs(1) };
         joining.answered(departure, 0);
         let others = {

@@ -150,7 +150,7 @@ impl Batcher {
     async fn run_calls(self: Arc<Self>, peers: Arc<Peers>, to: NodeId) {
         let mut place = Place { batcher: &self, to, is_held: true };
         let arrivals = Arc::clone(&self.queues().entry(to).or_default().arrivals);
-        let mut joining = Joining::with_patience(JOINING_PATIENCE);
+        let mut joining = Joining::new(JOINING_PATIENCE, BATCH_WRITES_MAX);
         loop {
             joining.gather(&arrivals, || self.waiting_for(to)).await;
             let Some((batch, is_full)) = self.next_batch(to) else { return };
