@@ -29,7 +29,7 @@ const PASSES_MAX: u32 = 8;
 /// Longest wait for those who come back, but for the millisecond by which a timer may be late.
 const WAIT_MAX: Duration = Duration::from_millis(4);
 
-/// Fewer are not waited for: with so few each departure is under way for less time than the wait would take.
+/// Fewer are not waited for: so few have little to share.
 const RETURNING_MIN: usize = 8;
 
 /// Most departures that don't wait because waiting brought nobody. They double from one such wait to the next.
