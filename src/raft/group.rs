@@ -171,7 +171,9 @@ impl WriteGroups {
             queue.turn = None;
             return None;
         }
-        Some(Group { proposals, answers, is_handed_over: false })
+        // Judged here: others join as soon as the lock is free.
+        let is_full = !queue.waiting.is_empty();
+        Some(Group { proposals, answers, is_full, is_handed_over: false })
     }
 
     /// Ends a turn that has not ended by itself; whoever waits is sent back.
@@ -280,7 +282,7 @@ impl GroupTask {
         loop {
             joining.gather(&self.groups.arrivals, || self.groups.waiting()).await;
             let Some(group) = self.groups.next_group(self.turn) else { return };
-            let (members, is_full, left) = (group.proposals.len(), self.groups.waiting() > 0, Instant::now());
+            let (members, is_full, left) = (group.proposals.len(), group.is_full, Instant::now());
             group.hand_over(&proposer).await;
             let departure = Departure { members, is_full, under_way: left.elapsed() };
             joining.answered(departure, self.groups.waiting());
@@ -301,6 +303,8 @@ struct Group {
     proposals: Vec<Vec<u8>>,
     /// The callers of `proposals`, in the same order.
     answers: Vec<oneshot::Sender<Written>>,
+    /// Whether others had to stay behind.
+    is_full: bool,
     is_handed_over: bool,
 }
 

@@ -215,6 +215,46 @@ async fn callers_who_write_again_and_again_are_each_answered() {
     test.until(|| test.is_idle()).await;
 }
 
+/// The sizes of the entries of ten callers who were in a group, and write again one after the other.
+async fn entries_of_callers_who_come_back() -> Vec<usize> {
+    let test = Test::new();
+    let (first, others) = test.begun(0..10).await;
+    test.permit(1);
+    answer(first).await.unwrap();
+    test.has_entries(2).await;
+    // The wait is at most twice as long as this group is under way, so it takes a while.
+    tokio::time::sleep(Duration::from_millis(3)).await;
+    test.permit(1);
+    for write in others {
+        answer(write).await.unwrap();
+    }
+    let mut again = Vec::new();
+    for number in 10..20 {
+        again.push(test.write(number));
+        // More passes over the ready tasks than any departure yields for.
+        for _ in 0..20 {
+            tokio::task::yield_now().await;
+        }
+    }
+    test.permit(100);
+    for write in again {
+        answer(write).await.unwrap();
+    }
+    test.entries().iter().map(Vec::len).collect()
+}
+
+#[tokio::test]
+async fn the_next_group_waits_for_the_callers_of_the_one_before() {
+    let mut sizes = Vec::new();
+    let wait = async {
+        // The wait is bounded by time, which may be up on a busy machine.
+        while sizes != [1, 10, 10] {
+            sizes = entries_of_callers_who_come_back().await;
+        }
+    };
+    assert!(timeout(DEADLINE, wait).await.is_ok(), "{sizes:?}");
+}
+
 #[tokio::test]
 async fn few_callers_never_wait_and_more_share_entries() {
     let test = Test { groups: Arc::default(), ..Test::new() };
