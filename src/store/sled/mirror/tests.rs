@@ -68,7 +68,7 @@ fn enqueue(mirror: &mut Mirror, index: LogIndex) {
 }
 
 fn position(mirror: &Mirror) -> Option<Checkpoint> {
-    mirror.trees.as_ref().unwrap().checkpoint().unwrap()
+    mirror.trees.open().unwrap().checkpoint().unwrap()
 }
 
 #[test]
