@@ -266,8 +266,9 @@ async fn a_batch_is_no_larger_than_the_leader_parses_inline() {
     };
     let (waiting, _answered): (VecDeque<_>, Vec<_>) = (0..40).map(write).unzip();
     batcher.queues().insert(0, Queue { calls: 1, waiting, last_number: 40, ..Queue::default() });
-    let calls: Vec<usize> =
-        std::iter::from_fn(|| batcher.next_batch(0, BATCH_WRITES_MAX)).map(|(batch, _)| batch.len()).collect();
+    let calls: Vec<usize> = std::iter::from_fn(|| batcher.next_batch(0, BATCH_WRITES_MAX))
+        .map(|(batch, _)| batch.len())
+        .collect();
     let most = INLINE_PARSE_BYTES_MAX / BATCHED_WRITE_BYTES_MAX;
     assert_eq!(calls, [most, most, 40 - 2 * most]);
 }
