@@ -113,7 +113,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            sled_cache_bytes: 16 << 20,
+            sled_cache_bytes: 4 << 20,
             segment_bytes: 64 << 20,
             block_bytes: 64 << 10,
             mirror_backlog_records: 65_536,

@@ -343,8 +343,9 @@ impl Worker<'_> {
     fn run(mut self) -> Result<(), StoreError> {
         // New trees start from the loaded state: the log holds that, and may not yet hold what arrives next.
         let log_durable = self.shared.log_durable();
-        let mut progress =
+        let progress =
             self.mirror.step(StepContext { log_durable, applied_at: self.applied_at, closing: false });
+        let mut progress = self.or_close_sled(progress);
         loop {
             let round = self.wait(progress);
             let closing = round.ending == Ending::Close;
@@ -367,6 +368,9 @@ impl Worker<'_> {
             }
             let begun = Instant::now();
             progress = self.mirror.step(StepContext { log_durable, applied_at: self.applied_at, closing });
+            if !closing {
+                progress = self.or_close_sled(progress);
+            }
             let is_loaded = !closing && self.applied_at.elapsed() < LOAD_WINDOW;
             self.rest = if is_loaded { begun.elapsed().min(REST_MAX) } else { Duration::ZERO };
             self.publish();
@@ -374,6 +378,14 @@ impl Worker<'_> {
                 self.mirror.close();
                 return Ok(());
             }
+        }
+    }
+
+    /// Closes sled if it was not used for long, and wakes the thread for that otherwise.
+    fn or_close_sled(&mut self, progress: Progress) -> Progress {
+        match self.mirror.close_unused(Instant::now()) {
+            Some(left) => progress.within(left),
+            None => progress,
         }
     }
 

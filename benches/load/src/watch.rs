@@ -280,26 +280,32 @@ fn watch(
     })
 }
 
+/// When the changes were sent whose values are whole in these bytes: every one, since those that are delivered together
+/// have waited for different times.
+fn times_sent(bytes: &[u8]) -> impl Iterator<Item = Duration> {
+    let starts = bytes.windows(5).enumerate().filter(|(_, part)| *part == b"sent-").map(|(at, _)| at + 5);
+    let digits = starts.filter_map(|start| std::str::from_utf8(bytes.get(start..start + 20)?).ok());
+    digits.filter_map(|digits| digits.parse().ok()).map(Duration::from_nanos)
+}
+
 struct Watcher {
     shared: Arc<Shared>,
     measures: Option<Arc<Mutex<Histogram<u64>>>>,
 }
 
 impl Watcher {
-    fn received(&self, changes: u64, bytes: &[u8]) {
+    /// So many changes have come; the values of those that are whole are somewhere in `parts`.
+    fn received<'a>(&self, changes: u64, parts: impl Iterator<Item = &'a [u8]>) {
         if !self.shared.counting.load(Relaxed) {
             return;
         }
         self.shared.delivered.fetch_add(changes, Relaxed);
         let Some(latencies) = &self.measures else { return };
-        let sent =
-            bytes.windows(5).rposition(|part| part == b"sent-").and_then(|at| bytes.get(at + 5..at + 25));
-        let sent =
-            sent.and_then(|digits| std::str::from_utf8(digits).ok()).and_then(|digits| digits.parse().ok());
-        if let Some(sent) = sent {
-            let took = self.shared.begin.elapsed().saturating_sub(Duration::from_nanos(sent));
-            let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-            latencies.lock().unwrap_or_else(PoisonError::into_inner).saturating_record(took);
+        let now = self.shared.begin.elapsed();
+        let mut latencies = latencies.lock().unwrap_or_else(PoisonError::into_inner);
+        for sent in parts.flat_map(times_sent) {
+            let took = u64::try_from(now.saturating_sub(sent).as_nanos()).unwrap_or(u64::MAX);
+            latencies.saturating_record(took);
         }
     }
 
@@ -313,8 +319,7 @@ impl Watcher {
                 continue;
             }
             let events = message.events();
-            let last = events.last().and_then(|event| event.kv()).map_or(&b""[..], |kv| kv.value());
-            self.received(events.len() as u64, last);
+            self.received(events.len() as u64, events.iter().filter_map(|event| event.kv()).map(|kv| kv.value()));
         }
         Ok(())
     }
@@ -334,7 +339,7 @@ impl Watcher {
                 events += u64::from(is_line && after_line);
                 after_line = is_line && !after_line;
             }
-            self.received(events, bytes);
+            self.received(events, std::iter::once(&**bytes));
         }
         Ok(())
     }

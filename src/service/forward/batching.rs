@@ -31,6 +31,7 @@ use super::{
     wire::{WireAnswer, WireRequest, take_part},
 };
 use crate::{
+    model::feature::LEVEL_MIN,
     peer::{
         Member, NodeId,
         call::Call,
@@ -54,8 +55,10 @@ const JOINING_PATIENCE: u32 = 3;
 /// How long a call counts among [`CALLS_MAX`]. One that takes longer has a long way to the leader, or one of its writes
 /// waits there for a lock.
 const COUNTED_CALL_TIME: Duration = Duration::from_millis(20);
-/// Writes of one call.
-pub(in crate::service) const BATCH_WRITES_MAX: usize = 64;
+/// Most writes of one call.
+pub(in crate::service) const BATCH_WRITES_MAX: usize = 256;
+/// The same while a member may be of version 0.1.0, which refuses more.
+const BATCH_WRITES_MAX_BEFORE: usize = 64;
 /// Bytes of data of a write that may share a call.
 const BATCHED_WRITE_BYTES_MAX: usize = 4 << 10;
 
@@ -94,6 +97,11 @@ pub(super) fn may_batch(request: &WriteRequest) -> bool {
     let is_ordinary =
         matches!((write.target(), write.effect()), (Target::Config { .. }, Effect::Store | Effect::Remove));
     is_ordinary && !request.caller.dry_run && write.document_bytes() <= BATCHED_WRITE_BYTES_MAX
+}
+
+/// Most writes of one call, as all members understand it.
+fn writes_max(peers: &Peers) -> usize {
+    if peers.feature_level() > LEVEL_MIN { BATCH_WRITES_MAX } else { BATCH_WRITES_MAX_BEFORE }
 }
 
 impl Batcher {
@@ -150,10 +158,11 @@ impl Batcher {
     async fn run_calls(self: Arc<Self>, peers: Arc<Peers>, to: NodeId) {
         let mut place = Place { batcher: &self, to, is_held: true };
         let arrivals = Arc::clone(&self.queues().entry(to).or_default().arrivals);
-        let mut joining = Joining::new(JOINING_PATIENCE, BATCH_WRITES_MAX);
+        let writes_max = writes_max(&peers);
+        let mut joining = Joining::new(JOINING_PATIENCE, writes_max);
         loop {
             joining.gather(&arrivals, || self.waiting_for(to)).await;
-            let Some((batch, is_full)) = self.next_batch(to) else { return };
+            let Some((batch, is_full)) = self.next_batch(to, writes_max) else { return };
             let (members, left) = (batch.len(), Instant::now());
             let mut call = pin!(call(&peers, batch));
             if timeout(COUNTED_CALL_TIME, &mut call).await.is_err() {
@@ -176,7 +185,7 @@ impl Batcher {
 
     /// The writes of the next call, and whether others have to wait for the one after it. When none waits, the call does
     /// not count any more.
-    fn next_batch(&self, to: NodeId) -> Option<(Vec<Waiting>, bool)> {
+    fn next_batch(&self, to: NodeId, writes_max: usize) -> Option<(Vec<Waiting>, bool)> {
         let mut queues = self.queues();
         let queue = queues.entry(to).or_default();
         if queue.calls > queue.calls_max() {
@@ -186,7 +195,7 @@ impl Batcher {
         }
         let (mut batch, mut bytes): (Vec<Waiting>, usize) = (Vec::new(), 0);
         // The leader parses them on the threads that serve requests: no more than it would parse there of one write.
-        while batch.len() < BATCH_WRITES_MAX && bytes + BATCHED_WRITE_BYTES_MAX <= INLINE_PARSE_BYTES_MAX {
+        while batch.len() < writes_max && bytes + BATCHED_WRITE_BYTES_MAX <= INLINE_PARSE_BYTES_MAX {
             // A member's address may have changed since.
             let has_leader = |next: &Waiting| batch.first().is_none_or(|first| first.leader == next.leader);
             let Some(next) = queue.waiting.pop_front_if(|next| has_leader(next)) else { break };

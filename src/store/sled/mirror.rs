@@ -21,6 +21,7 @@ use std::{
 
 use super::{
     checkpoint::Checkpoint,
+    current::Current,
     merge::{Merge, Pending, Step},
     trees::{DatabaseDir, TreeError, Trees},
 };
@@ -84,6 +85,17 @@ pub(crate) enum Progress {
     Wait(Duration),
 }
 
+impl Progress {
+    /// The same, where something else is to be done within this time.
+    pub(crate) fn within(self, time: Duration) -> Self {
+        match self {
+            Self::Worked => Self::Worked,
+            Self::Idle => Self::Wait(time),
+            Self::Wait(other) => Self::Wait(other.min(time)),
+        }
+    }
+}
+
 /// What the thread knows when it makes a step.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StepContext {
@@ -111,7 +123,7 @@ pub(crate) struct MirrorStart {
 pub(crate) struct Mirror {
     databases: DatabaseDir,
     backlog_max: usize,
-    trees: Option<Trees>,
+    trees: Current,
     newest: (State, Position),
     /// Updates that are not merged yet: the log does not hold them durably, or `next_merge` is closed.
     queue: VecDeque<Pending>,
@@ -147,7 +159,7 @@ impl Mirror {
             mirrored: trees.as_ref().map_or(0, |_| newest.0.revision()),
             rebuild_due: trees.is_none().then_some(RebuildDue::Now),
             rebuilds: u64::from(existed && trees.is_none()),
-            trees,
+            trees: Current::of(trees),
             newest,
             queue: VecDeque::new(),
             queue_weight: 0,
@@ -227,7 +239,8 @@ impl Mirror {
     pub(crate) fn close(mut self) {
         let ended = match self.trees.take() {
             Some(trees) => trees.sync().and_then(|()| trees.close()),
-            None => Ok(()),
+            // Whatever was closed before has long been handed to the operating system.
+            None => self.databases.sync(),
         };
         let ended = ended.and_then(|()| self.rebuild.take().map_or(Ok(()), |(trees, _)| trees.close()));
         if let Err(error) = ended {
@@ -240,11 +253,23 @@ impl Mirror {
 
     /// Closes sled as it is.
     pub(crate) fn abandon(self) {
-        for trees in [self.trees, self.rebuild.map(|(trees, _)| trees)].into_iter().flatten() {
+        let Self { mut trees, rebuild, .. } = self;
+        for trees in [trees.take(), rebuild.map(|(trees, _)| trees)].into_iter().flatten() {
             if let Err(error) = trees.close() {
                 tracing::warn!("sled did not close: {error}");
             }
         }
+    }
+
+    /// Closes sled if it was not used for long, seen at `now`; returns how long that will take otherwise.
+    pub(crate) fn close_unused(&mut self, now: Instant) -> Option<Duration> {
+        if self.merge.is_some() {
+            return None;
+        }
+        self.trees.close_unused(now).unwrap_or_else(|error| {
+            self.discard_trees(&error);
+            Some(Duration::ZERO)
+        })
     }
 
     fn try_step(&mut self, context: StepContext) -> Result<Progress, TreeError> {
@@ -303,7 +328,7 @@ impl Mirror {
                 trees.commit(&merge.checkpoint)?;
                 self.databases.make_current(trees)?;
                 self.mirrored = merge.checkpoint.revision;
-                self.trees = self.rebuild.take().map(|(trees, _)| trees);
+                self.trees = Current::of(self.rebuild.take().map(|(trees, _)| trees));
                 self.errors = 0;
                 self.steps = SIZE_CHECK_STEPS;
                 self.check_size(true)?;
@@ -313,7 +338,8 @@ impl Mirror {
     }
 
     fn merge_step(&mut self, closing: bool) -> Result<(), TreeError> {
-        let (Some(trees), Some(merge)) = (&self.trees, &mut self.merge) else { return Ok(()) };
+        let Some(merge) = &mut self.merge else { return Ok(()) };
+        let Some(trees) = self.trees.to_write(&self.databases)? else { return Ok(()) };
         if !self.merge_begun {
             trees.begin_merge(merge.checkpoint.position.index)?;
             self.merge_begun = true;
@@ -353,7 +379,7 @@ impl Mirror {
 
     /// How long until the next merge is to be written; `None` when there is none.
     fn merge_delay(&self, context: StepContext) -> Option<Duration> {
-        let (merge, since) = self.next_merge.as_ref().filter(|_| self.trees.is_some())?;
+        let (merge, since) = self.next_merge.as_ref().filter(|_| self.trees.exists())?;
         // Half of the backlog: while one half is written, the other half arrives.
         let is_large = merge.records() >= MERGE_RECORDS_MAX.min(self.backlog_max / 2)
             || merge.text_bytes() >= MERGE_TEXT_BYTES_MAX
@@ -377,7 +403,7 @@ impl Mirror {
     /// only the size is wanted.
     fn check_size(&mut self, only_measure: bool) -> Result<(), TreeError> {
         self.steps += 1;
-        let trees = self.trees.as_ref().filter(|_| self.steps > SIZE_CHECK_STEPS);
+        let trees = self.trees.open().filter(|_| self.steps > SIZE_CHECK_STEPS);
         let Some(trees) = trees else { return Ok(()) };
         self.steps = 0;
         self.disk_bytes = trees.size()?;

@@ -15,6 +15,7 @@
 //! | `merge` | merges changes by key, and writes them in bounded steps |
 //! | `rows` | the rows of a record that changes |
 //! | `trees` | one sled database and the directory of databases |
+//! | `current` | the current database, which is closed while nothing is written |
 //! | `checkpoint` | what all trees hold together: its place in the log and its digest |
 //! | `sealing` | keys and values of rows in an encrypted directory |
 //! | `keys` | the layout of keys and rows |
@@ -23,6 +24,7 @@
 //! was interrupted and its records have the digest of its checkpoint. An error of sled never stops the node.
 
 pub(super) mod checkpoint;
+mod current;
 pub(super) mod keys;
 mod merge;
 pub(super) mod mirror;

@@ -465,6 +465,11 @@ impl DatabaseDir {
         self.remove_others(&trees.name())
     }
 
+    /// Fsyncs what closed databases have handed to the operating system.
+    pub(super) fn sync(&self) -> Result<(), TreeError> {
+        sync_all(&self.directory).map_err(failed)
+    }
+
     /// Removes all databases.
     pub(crate) fn remove_all(&self) -> Result<(), TreeError> {
         files::remove(&self.directory.join("CURRENT")).map_err(failed)?;

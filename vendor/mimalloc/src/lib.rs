@@ -42,6 +42,18 @@ use ffi::*;
 /// ```
 pub struct MiMalloc;
 
+extern "C" {
+    fn mi_collect(force: bool);
+}
+
+impl MiMalloc {
+    /// Gives memory back to the system that was free for mimalloc's purge delay. mimalloc does so by itself when
+    /// something is freed, so a program that has become idle keeps what it freed last.
+    pub fn collect() {
+        unsafe { mi_collect(false) }
+    }
+}
+
 /// Whether every block of `size` bytes has this alignment: mimalloc aligns blocks from 16 bytes on to 16 (its
 /// `MI_MAX_ALIGN_SIZE`), and smaller ones to 8.
 #[inline]

@@ -122,6 +122,24 @@ impl Leader {
 }
 
 #[tokio::test]
+async fn a_call_has_more_writes_once_no_member_is_older() {
+    let (leader, member) = Leader::start().await;
+    let (batcher, peers) = (Arc::new(Batcher::default()), peers());
+    peers.set_feature_level(LEVEL_MIN + 1);
+    leader.may_answer.add_permits(1000);
+    let deadline = Instant::now() + TEST_TIMEOUT;
+    let sends = (0..2 * BATCH_WRITES_MAX).map(|n| {
+        let (batcher, peers, member) = (Arc::clone(&batcher), Arc::clone(&peers), member.clone());
+        async move { batcher.send(&peers, &member, &Arc::new(request(&n.to_string())), deadline).await }
+    });
+    join_all(sends).await;
+    let calls = leader.calls.lock().unwrap().clone();
+    assert_eq!(calls.iter().sum::<usize>(), 2 * BATCH_WRITES_MAX, "each is sent once");
+    assert!(calls.iter().all(|writes| *writes <= BATCH_WRITES_MAX), "{calls:?}");
+    assert!(calls.iter().any(|writes| *writes > BATCH_WRITES_MAX_BEFORE), "{calls:?}");
+}
+
+#[tokio::test]
 async fn many_writes_share_few_calls_and_each_gets_its_own_answer() {
     let (leader, member) = Leader::start().await;
     let (batcher, peers) = (Arc::new(Batcher::default()), peers());
@@ -136,7 +154,7 @@ async fn many_writes_share_few_calls_and_each_gets_its_own_answer() {
     }
     let calls = leader.calls.lock().unwrap().clone();
     assert_eq!(calls.iter().sum::<usize>(), 300, "each is sent once");
-    assert!(calls.len() <= 12 && calls.iter().all(|writes| *writes <= BATCH_WRITES_MAX), "{calls:?}");
+    assert!(calls.len() <= 12 && calls.iter().all(|writes| *writes <= BATCH_WRITES_MAX_BEFORE), "{calls:?}");
     // The tasks that make calls end once nobody joins.
     let counts = || batcher.queues().get(&1).map(|queue| (queue.calls, queue.waiting.len()));
     let ended = async {
@@ -248,8 +266,9 @@ async fn a_batch_is_no_larger_than_the_leader_parses_inline() {
     };
     let (waiting, _answered): (VecDeque<_>, Vec<_>) = (0..40).map(write).unzip();
     batcher.queues().insert(0, Queue { calls: 1, waiting, last_number: 40, ..Queue::default() });
-    let calls: Vec<usize> =
-        std::iter::from_fn(|| batcher.next_batch(0)).map(|(batch, _)| batch.len()).collect();
+    let calls: Vec<usize> = std::iter::from_fn(|| batcher.next_batch(0, BATCH_WRITES_MAX))
+        .map(|(batch, _)| batch.len())
+        .collect();
     let most = INLINE_PARSE_BYTES_MAX / BATCHED_WRITE_BYTES_MAX;
     assert_eq!(calls, [most, most, 40 - 2 * most]);
 }

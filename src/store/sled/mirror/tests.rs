@@ -68,7 +68,7 @@ fn enqueue(mirror: &mut Mirror, index: LogIndex) {
 }
 
 fn position(mirror: &Mirror) -> Option<Checkpoint> {
-    mirror.trees.as_ref().unwrap().checkpoint().unwrap()
+    mirror.trees.open().unwrap().checkpoint().unwrap()
 }
 
 #[test]
@@ -84,6 +84,45 @@ fn updates_are_merged_when_idle_and_only_as_far_as_the_log_is_durable() {
     assert_eq!((mirror.mirrored(), position(&mirror)), (revision(4), Some(checkpoint(4))));
     assert_eq!(work(&mut mirror, StepContext { closing: true, ..loaded(5) }), Progress::Idle);
     assert_eq!((mirror.mirrored(), position(&mirror)), (revision(5), Some(checkpoint(5))));
+    mirror.close();
+}
+
+#[test]
+fn sled_is_closed_while_nothing_is_written_and_opened_for_the_next_merge() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut mirror = start(directory.path(), 1000);
+    let databases = mirror.databases.clone();
+    let later = Duration::from_secs(60);
+    for index in 1..=3 {
+        let left = mirror.close_unused(Instant::now()).unwrap();
+        assert!(!left.is_zero() && left < later, "{left:?}");
+        assert_eq!(mirror.close_unused(Instant::now() + later), None);
+        // Nobody holds it any more, and it is whole.
+        let closed = databases.current().unwrap().unwrap();
+        assert_eq!(closed.checkpoint().unwrap().unwrap().position, checkpoint(index - 1).position);
+        closed.close().unwrap();
+        enqueue(&mut mirror, index);
+        assert_eq!(work(&mut mirror, idle(index)), Progress::Idle);
+        assert_eq!((mirror.mirrored(), position(&mirror)), (revision(index), Some(checkpoint(index))));
+    }
+    assert_eq!(mirror.close_unused(Instant::now() + later), None);
+    mirror.close();
+    let closed = databases.current().unwrap().unwrap();
+    assert_eq!((closed.checkpoint().unwrap(), closed.merge_target().unwrap()), (Some(checkpoint(3)), None));
+    closed.close().unwrap();
+}
+
+#[test]
+fn sled_that_is_gone_when_it_is_opened_again_is_rebuilt() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut mirror = start(directory.path(), 1000);
+    assert_eq!(mirror.close_unused(Instant::now() + Duration::from_secs(60)), None);
+    mirror.databases.remove_all().unwrap();
+    enqueue(&mut mirror, 1);
+    mirror.set_newest(State::new(), checkpoint(1).position);
+    assert_eq!(work(&mut mirror, idle(1)), Progress::Idle);
+    assert_eq!((mirror.rebuilds(), mirror.errors), (1, 0));
+    assert_eq!(position(&mirror).unwrap().position, checkpoint(1).position);
     mirror.close();
 }
 
