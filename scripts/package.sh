@@ -21,11 +21,10 @@ done
 export SWAGGER_UI_OVERWRITE_FOLDER="$unused"
 # Laid out by what was counted under load (scripts/pgo.sh), where that was done.
 host=$(rustc -vV | sed -n 's/^host: //p') counts=$PWD/target/pgo/concord.profdata
-if [[ ${PGO:-1} == 1 && -s $counts ]]; then
-    export RUSTFLAGS="-Cprofile-use=$counts ${RUSTFLAGS:-}"
-fi
+flags=${RUSTFLAGS:-}
+if [[ ${PGO:-1} == 1 && -s $counts ]]; then flags="-Cprofile-use=$counts $flags"; fi
 # The build of its own keeps the symbols, and is not the one that `cargo build --profile dist` strips.
-CARGO_PROFILE_DIST_STRIP=none cargo build --profile dist --locked --bin concord --target "$host" --target-dir "$out/build"
+RUSTFLAGS=$flags CARGO_PROFILE_DIST_STRIP=none cargo build --profile dist --locked --bin concord --target "$host" --target-dir "$out/build"
 built=$out/build/$host/dist/concord
 objcopy --only-keep-debug "$built" "$out/concord.debug"
 objcopy --strip-all "$built" "$out/concord"

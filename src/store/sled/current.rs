@@ -4,7 +4,8 @@
 //! million configs of two indexes that is more than 100 MB, and a merge needs it for a second. To open it took 55 ms with
 //! 300,000 configs and to close it 30, so it is left open for a multiple of that.
 //!
-//! **Invariant:** it is closed only between two merges. What it holds then was handed to the operating system.
+//! **Invariant:** it is closed only while no merge is being written. What it holds then was handed to the operating
+//! system.
 
 use std::time::{Duration, Instant};
 
