@@ -319,7 +319,10 @@ impl Watcher {
                 continue;
             }
             let events = message.events();
-            self.received(events.len() as u64, events.iter().filter_map(|event| event.kv()).map(|kv| kv.value()));
+            self.received(
+                events.len() as u64,
+                events.iter().filter_map(|event| event.kv()).map(|kv| kv.value()),
+            );
         }
         Ok(())
     }
