@@ -26,7 +26,7 @@ pub(super) enum Current {
     Closed,
     /// It is open.
     Open {
-        trees: Trees,
+        trees: Box<Trees>,
         used_at: Instant,
         /// How long it took to open it.
         opening: Duration,
@@ -39,7 +39,7 @@ impl Current {
     }
 
     fn opened(trees: Trees, opening: Duration) -> Self {
-        Self::Open { trees, used_at: Instant::now(), opening }
+        Self::Open { trees: Box::new(trees), used_at: Instant::now(), opening }
     }
 
     pub(super) fn exists(&self) -> bool {
@@ -50,7 +50,7 @@ impl Current {
     ///
     /// # Errors
     /// When it can't be opened; it does not exist any more then.
-    pub(super) fn to_write(&mut self, databases: &DatabaseDir) -> Result<Option<&Trees>, TreeError> {
+    pub(super) fn writable(&mut self, databases: &DatabaseDir) -> Result<Option<&Trees>, TreeError> {
         if matches!(self, Self::Closed) {
             *self = Self::None;
             let begun = Instant::now();
@@ -77,7 +77,7 @@ impl Current {
     /// Takes the database away; returns it if it is open.
     pub(super) fn take(&mut self) -> Option<Trees> {
         match std::mem::take(self) {
-            Self::Open { trees, .. } => Some(trees),
+            Self::Open { trees, .. } => Some(*trees),
             Self::None | Self::Closed => None,
         }
     }

@@ -339,7 +339,7 @@ impl Mirror {
 
     fn merge_step(&mut self, closing: bool) -> Result<(), TreeError> {
         let Some(merge) = &mut self.merge else { return Ok(()) };
-        let Some(trees) = self.trees.to_write(&self.databases)? else { return Ok(()) };
+        let Some(trees) = self.trees.writable(&self.databases)? else { return Ok(()) };
         if !self.merge_begun {
             trees.begin_merge(merge.checkpoint.position.index)?;
             self.merge_begun = true;
