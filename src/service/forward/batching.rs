@@ -158,9 +158,11 @@ impl Batcher {
     async fn run_calls(self: Arc<Self>, peers: Arc<Peers>, to: NodeId) {
         let mut place = Place { batcher: &self, to, is_held: true };
         let arrivals = Arc::clone(&self.queues().entry(to).or_default().arrivals);
-        let writes_max = writes_max(&peers);
-        let mut joining = Joining::new(JOINING_PATIENCE, writes_max);
+        let mut joining = Joining::new(JOINING_PATIENCE, BATCH_WRITES_MAX);
         loop {
+            // The level may rise while writes come all the time.
+            let writes_max = writes_max(&peers);
+            joining.set_members_max(writes_max);
             joining.gather(&arrivals, || self.waiting_for(to)).await;
             let Some((batch, is_full)) = self.next_batch(to, writes_max) else { return };
             let (members, left) = (batch.len(), Instant::now());

@@ -82,6 +82,18 @@ impl Current {
         }
     }
 
+    /// Makes what the database holds durable and closes it.
+    ///
+    /// # Errors
+    /// When sled or the disk fails.
+    pub(super) fn close_durably(&mut self, databases: &DatabaseDir) -> Result<(), TreeError> {
+        match std::mem::take(self) {
+            Self::None => Ok(()),
+            Self::Closed => databases.sync(),
+            Self::Open { trees, .. } => trees.sync().and_then(|()| trees.close()),
+        }
+    }
+
     /// Closes the database if it was not used for long, seen at `now`; returns when it would be, if it is open after
     /// that.
     ///

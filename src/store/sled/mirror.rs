@@ -237,11 +237,7 @@ impl Mirror {
 
     /// Makes everything durable and closes sled.
     pub(crate) fn close(mut self) {
-        let ended = match self.trees.take() {
-            Some(trees) => trees.sync().and_then(|()| trees.close()),
-            // Whatever was closed before has long been handed to the operating system.
-            None => self.databases.sync(),
-        };
+        let ended = self.trees.close_durably(&self.databases);
         let ended = ended.and_then(|()| self.rebuild.take().map_or(Ok(()), |(trees, _)| trees.close()));
         if let Err(error) = ended {
             tracing::warn!("sled is rebuilt at the next start: {error}");
