@@ -1,12 +1,16 @@
 #!/usr/bin/env bash
 # The binary that is distributed: scripts/package.sh
 #
+# Where scripts/pgo.sh has counted, the program is laid out by what it executes under load (LLVM BOLT, from the system's
+# package bolt-19), which takes 3 minutes; BOLT=0 does without, and PGO=0 without any counts.
+#
 # Builds the profile `dist` and writes target/package/concord, without symbols, and target/package/concord.debug, which
 # holds them. gdb, addr2line and perf find the second by the name that the first has of it, if both are in one directory.
 # target/package/concord.cdx.json is the bill of materials.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/tools.sh
+. scripts/training.sh
 
 command -v objcopy > /dev/null || { echo "package.sh: there is no objcopy: install binutils" >&2; exit 1; }
 out=target/package
@@ -19,13 +23,40 @@ for name in swagger-ui.js swagger-ui-es-bundle.js swagger-ui-es-bundle-core.js; 
     : > "$unused/$name"
 done
 export SWAGGER_UI_OVERWRITE_FOLDER="$unused"
-# Laid out by what was counted under load (scripts/pgo.sh), where that was done.
+# Compiled by what was counted under load (scripts/pgo.sh), where that was done.
 host=$(rustc -vV | sed -n 's/^host: //p') counts=$PWD/target/pgo/concord.profdata
 flags=${RUSTFLAGS:-}
-if [[ ${PGO:-1} == 1 && -s $counts ]]; then flags="-Cprofile-use=$counts $flags"; fi
+[[ ${PGO:-1} == 1 && -s $counts ]] || counts=
+# With the relocations that `lay_out` needs.
+if [[ $counts ]]; then flags="-Cprofile-use=$counts -Clink-arg=-Wl,--emit-relocs $flags"; fi
 # The build of its own keeps the symbols, and is not the one that `cargo build --profile dist` strips.
 RUSTFLAGS=$flags CARGO_PROFILE_DIST_STRIP=none cargo build --profile dist --locked --bin concord --target "$host" --target-dir "$out/build"
 built=$out/build/$host/dist/concord
+
+# The order of the finished code, block by block, is by what is counted in that very code: what is executed together
+# lies together, and what is not is apart. The compiler's own counts are of the code before most optimisations.
+lay_out() {
+    local from=$1 to=$2 counted=$PWD/$out/layout
+    rm -rf "$counted"
+    mkdir -p "$counted"
+    llvm-bolt-19 "$from" -instrument --instrumentation-file="$counted/counts" --instrumentation-file-append-pid \
+        -o "$counted/concord" > "$counted/log" || return
+    train "$counted/concord" "$counted/data" > "$counted/loads" || return
+    merge-fdata-19 "$counted"/counts.*.fdata > "$counted/merged" 2>> "$counted/log" || return
+    # What it can't carry over from the debugging information, it says for each item.
+    llvm-bolt-19 "$from" -data="$counted/merged" -o "$to" -reorder-blocks=ext-tsp -reorder-functions=cdsort \
+        -split-functions -split-all-cold -split-eh -use-gnu-stack -update-debug-sections >> "$counted/log" 2>&1 || return
+    rm -rf "$counted"
+}
+if [[ $counts ]]; then
+    if [[ ${BOLT:-1} == 1 ]] && install_deb llvm-bolt-19 bolt-19; then
+        lay_out "$built" "$built.laid-out" || {
+            echo "package.sh: the code was not laid out: $out/layout/log" >&2
+            exit 1
+        }
+        built=$built.laid-out
+    else echo "package.sh: SKIPPED the layout by counts: there is no llvm-bolt-19" >&2; fi
+fi
 objcopy --only-keep-debug "$built" "$out/concord.debug"
 objcopy --strip-all "$built" "$out/concord"
 (cd "$out" && objcopy --add-gnu-debuglink=concord.debug concord)

@@ -8,26 +8,20 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/tools.sh
+. scripts/training.sh
 
 profdata=$(compgen -G "$(rustc --print sysroot)/lib/rustlib/*/bin/llvm-profdata" | head -n 1) || {
     echo "pgo.sh: there is no llvm-profdata: rustup component add llvm-tools" >&2
     exit 1
 }
-install_deb setpriv util-linux
-install_deb protoc protobuf-compiler
 out=$PWD/target/pgo host=$(rustc -vV | sed -n 's/^host: //p')
 mkdir -p "$out"
-rm -rf "$out/counts" "$out/data"
-cargo build --release --locked --manifest-path benches/load/Cargo.toml --target-dir target/load
+rm -rf "$out/counts"
 # With a target of its own the flags are not those of build scripts and macros. What is counted is placed before the
 # optimisations across crates, which this program does without: it is built in a third of the time.
 CARGO_PROFILE_DIST_LTO=off CARGO_PROFILE_DIST_CODEGEN_UNITS=16 RUSTFLAGS="-Cprofile-generate=$out/counts" cargo build --profile dist --locked --bin concord --target "$host" \
     --target-dir "$out/build"
-loads=create,update-indexed,update-indexed-spread,update-plain,get-leader,get-spread,get-local,list-indexed,mixed
-LLVM_PROFILE_FILE="$out/counts/%p.profraw" target/load/release/concord-bench --alone --rounds 1 --measured-ms 2000 \
-    --concord "$out/build/$host/dist/concord" --data "$out/data" \
-    --loads "$loads,mixed-day,transaction-100" --bytes 300 --clients 1,64,256
-rm -rf "$out/data"
+LLVM_PROFILE_FILE="$out/counts/%p.profraw" train "$out/build/$host/dist/concord" "$out/data"
 "$profdata" merge --output "$out/concord.profdata" "$out"/counts/*.profraw
 rm -rf "$out/counts"
 ls -lh "$out/concord.profdata"

@@ -4,6 +4,10 @@
 //! is reported at once. Shutdown has the reverse order: the node stops being ready, transfers leadership, completes
 //! the callers' requests, then the peers', and closes log and store.
 //!
+//! Callers and consensus have threads of their own, each group a runtime. However much callers ask, no task of theirs is
+//! before one of consensus in a queue. Consensus has one thread: what an entry wakes on its way, openraft, the
+//! connections to the other members, applying, is woken on that thread, where it costs nothing, instead of on another.
+//!
 //! **Invariants**
 //! 1. One process at a time uses a data directory.
 //! 2. A node that can't go on ends with exit code 1 and the reason; it never goes on in part.
@@ -25,6 +29,7 @@ use std::{
 
 use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit};
 use tokio::{
+    runtime::{Handle, Runtime},
     signal::unix::{Signal, SignalKind, signal},
     time::{sleep, timeout},
 };
@@ -51,6 +56,8 @@ use listener::{Listener, MetricsServer, Servers};
 
 /// The file that is locked while a process uses the directory.
 const LOCK_FILE: &str = "lock";
+/// Threads of consensus. What would occupy one for long runs elsewhere (`raft/machine.rs`, `spawn_blocking`).
+const CONSENSUS_THREADS: usize = 1;
 /// How often free memory is given back to the system.
 const GIVE_BACK_INTERVAL: Duration = Duration::from_secs(5);
 /// How often the file with the root keys is read.
@@ -86,15 +93,18 @@ pub fn run(settings: Settings) -> Result<(), String> {
     minimize_timer_slack();
     give_free_memory_back()?;
     let open_files_max = raise_open_files_limit();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(settings.worker_threads)
-        .thread_name("concord")
-        .enable_all()
-        .build()
-        .map_err(|error| format!("no runtime: {error}"))?;
-    let result = runtime.block_on(serve(settings, open_files_max));
-    runtime.shutdown_timeout(FAILED_SHUTDOWN_TIMEOUT);
+    let callers = runtime("concord", settings.worker_threads)?;
+    let consensus = runtime("raft", CONSENSUS_THREADS)?;
+    let result = callers.block_on(serve(settings, open_files_max, consensus.handle()));
+    callers.shutdown_timeout(FAILED_SHUTDOWN_TIMEOUT);
+    consensus.shutdown_timeout(FAILED_SHUTDOWN_TIMEOUT);
     result
+}
+
+fn runtime(thread_name: &str, threads: usize) -> Result<Runtime, String> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let built = builder.worker_threads(threads).thread_name(thread_name).enable_all().build();
+    built.map_err(|error| format!("no runtime: {error}"))
 }
 
 /// Keeps the memory and the environment of the process, which hold data and secrets, from other processes of its account,
@@ -147,14 +157,18 @@ fn connections_max(open_files_max: usize) -> (usize, usize) {
     (share(3), share(1))
 }
 
-async fn serve(mut settings: Settings, open_files_max: usize) -> Result<(), String> {
+async fn serve(mut settings: Settings, open_files_max: usize, consensus: &Handle) -> Result<(), String> {
     let signals = ShutdownSignals::listen()?;
     let tls = Tls::open(&settings)?;
-    let api = Listener::bind(&settings.api_addr).await?;
-    let peer = Listener::bind(&settings.peer_addr).await?;
-    let metrics = Listener::bind_if(settings.metrics_addr.as_deref()).await?;
+    let callers = Handle::current();
+    let api = Listener::bind(&settings.api_addr, &callers).await?;
+    let peer = Listener::bind(&settings.peer_addr, consensus).await?;
+    let metrics = match &settings.metrics_addr {
+        Some(address) => Some(Listener::bind(address, &callers).await?),
+        None => None,
+    };
     let (api_max, peer_max) = connections_max(open_files_max);
-    let service = make_service(&settings, &tls, peer_max / PEER_CALLS_PART);
+    let service = make_service(&settings, &tls, (peer_max / PEER_CALLS_PART, consensus));
     let first_keys = digest_of(&settings.api_keys);
     settings.forget_secrets();
     let (for_callers, for_nodes) = tls.transports();
@@ -163,7 +177,7 @@ async fn serve(mut settings: Settings, open_files_max: usize) -> Result<(), Stri
     let metrics = MetricsServer::serve(metrics, answerer.metrics_listener(), metrics_options);
     let api = api.serve(answerer, (for_callers, options(&settings, api_max, ShareOf::All)));
     let peer_options = (for_nodes, options(&settings, peer_max, ShareOf::Unknown));
-    let peer = peer.serve(PeerListener::new(service.clone()), peer_options);
+    let peer = peer.serve(PeerListener::new(service.clone(), callers), peer_options);
     let mut servers = Servers { api, peer, metrics };
     let (node, directory) = (settings.node_id, settings.data_dir.display());
     tracing::info!(node, api = settings.api_addr, peer = settings.peer_addr, %directory, "listening");
@@ -311,7 +325,7 @@ impl Tls {
     }
 }
 
-fn make_service(settings: &Settings, tls: &Tls, lone_calls_max: usize) -> Service {
+fn make_service(settings: &Settings, tls: &Tls, (lone_calls_max, consensus): (usize, &Handle)) -> Service {
     let secrets = settings.cluster_secrets.iter().map(|secret| secret.expose().into()).collect();
     let options = Options {
         node_id: settings.node_id,
@@ -320,6 +334,7 @@ fn make_service(settings: &Settings, tls: &Tls, lone_calls_max: usize) -> Servic
         write_timeout: settings.write_timeout,
         read_timeout: settings.read_timeout,
         watch_heartbeat: settings.watch_heartbeat,
+        consensus_runtime: Some(consensus.clone()),
         timers: settings.timers.clone(),
         store: store::Options::default(),
         snapshot_log_bytes: settings.snapshot_log_bytes,

@@ -47,6 +47,7 @@ impl Node {
             write_timeout: Duration::from_secs(10),
             read_timeout: Duration::from_secs(10),
             watch_heartbeat: Duration::from_secs(10),
+            consensus_runtime: None,
             timers: Timers::default(),
             store: store::Options::default(),
             snapshot_log_bytes: 64 << 20,

@@ -15,12 +15,15 @@
 //!
 //! What is refused is logged by `refusal_log`.
 //!
+//! The listener is served where consensus runs, so that the log's entries and heartbeats have no other thread to wake. What
+//! the service answers is work of callers, and is done on their threads.
+//!
 //! **Invariants:** the headers are checked before a byte of the body is kept. A 4xx means that nothing was done, by
 //! which the caller distinguishes *not applied* from *unknown*; every later failure is a 5xx.
 
 mod refusal_log;
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{convert::Infallible, panic::resume_unwind, sync::Arc, time::Duration};
 
 use axum::{
     Router,
@@ -38,13 +41,12 @@ use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _, future};
 use hyper::{body::Incoming, upgrade::Upgraded};
 use hyper_util::rt::TokioIo;
-use tokio::time::timeout;
-use tokio_util::io::ReaderStream;
+use tokio::{runtime::Handle, time::timeout};
+use tokio_util::{io::ReaderStream, task::AbortOnDropHandle};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use super::{
     body::parsed_bytes,
-    boxed::boxed,
     server::{Answerer, CallerConnection, ShownNode},
 };
 use crate::{
@@ -92,11 +94,12 @@ pub struct PeerListener {
 }
 
 impl PeerListener {
-    /// The listener of a service.
+    /// The listener of a service. What the service answers is done on the threads of `callers`.
     #[must_use]
-    pub fn new(service: Service) -> Self {
+    pub fn new(service: Service, callers: Handle) -> Self {
         let (refusals, connections) = (Arc::<RefusalLog>::default(), service.node_connections());
-        Self { routes: routes(service, Arc::clone(&refusals)), refusals, connections }
+        let listener = Listener { service, refusals: Arc::clone(&refusals), callers };
+        Self { routes: routes(listener), refusals, connections }
     }
 }
 
@@ -117,12 +120,12 @@ impl Answerer for PeerListener {
     }
 }
 
-fn routes(service: Service, refusals: Arc<RefusalLog>) -> Router {
+fn routes(listener: Listener) -> Router {
     Router::new()
         .route(&format!("{PATH_PREFIX}{{name}}"), post(handle))
         .layer(CatchPanicLayer::new())
         .layer(map_response(name_level))
-        .with_state(Listener { service, refusals })
+        .with_state(listener)
 }
 
 /// What the handlers of calls share.
@@ -130,6 +133,27 @@ fn routes(service: Service, refusals: Arc<RefusalLog>) -> Router {
 struct Listener {
     service: Service,
     refusals: Arc<RefusalLog>,
+    /// The threads that serve callers.
+    callers: Handle,
+}
+
+impl Listener {
+    /// Serves a call in the name of the node that sends it, as part of the traces that it names, on the threads of
+    /// callers. It ends with the call.
+    async fn serve<T: Send + 'static>(
+        &self,
+        headers: &HeaderMap,
+        served: impl Future<Output = Result<T, ReceiveError>> + Send + 'static,
+    ) -> Result<T, ReceiveError> {
+        let served = with_traces(received(headers), sender(headers).serve(served));
+        match AbortOnDropHandle::new(self.callers.spawn(served)).await {
+            Ok(answered) => answered,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => resume_unwind(panic),
+                Err(error) => Err(ReceiveError::Failed(error.to_string())),
+            },
+        }
+    }
 }
 
 /// The refusal of a call, which only nodes read.
@@ -159,39 +183,38 @@ async fn name_level(mut response: Response) -> Response {
 }
 
 async fn handle(State(listener): State<Listener>, request: Request<Body>) -> Result<Response, CallRefusal> {
-    let Listener { service, refusals } = listener;
+    let Listener { service, refusals, .. } = &listener;
     let name = request.uri().path().strip_prefix(PATH_PREFIX).unwrap_or_default();
     let call = Call::from_name(name);
     let shown = request.extensions().get().map(|ShownNode(node)| *node);
-    let Admitted { from, digest } = admit(&service, &refusals, call, (request.headers(), shown))?;
+    let Admitted { from, digest } = admit(service, refusals, call, (request.headers(), shown))?;
     CallerConnection::mark_known(request.extensions());
     let call = call.ok_or_else(|| ReceiveError::Unknown(name.to_owned()))?;
     let (head, body) = request.into_parts();
     match call {
         Call::Stream => {
-            let consensus = consensus(&service)?.clone();
+            let consensus = consensus(service)?.clone();
             let from = known(from)?;
             let serve = async move |connection| consensus.serve_stream(from, connection).await;
             upgrade(call, Request::from_parts(head, body), serve)
         }
         Call::Heartbeats | Call::ReadIndexes => {
-            let consensus = consensus(&service)?.clone();
+            let (service, consensus) = (service.clone(), consensus(service)?.clone());
             let from = known(from)?;
             let serve = move |connection| serve_frames(service, consensus, (from, call), connection);
             upgrade(call, Request::from_parts(head, body), serve)
         }
-        Call::Snapshot => receive_snapshot(consensus(&service)?, known(from)?, (&head.headers, body)).await,
-        Call::FetchSnapshot => send_snapshot(consensus(&service)?).await,
+        Call::Snapshot => receive_snapshot(consensus(service)?, known(from)?, (&head.headers, body)).await,
+        Call::FetchSnapshot => send_snapshot(consensus(service)?).await,
         Call::Vote | Call::PreVote | Call::Append | Call::Transfer | Call::Digests => {
-            Ok(consensus(&service)?
-                .receive(known(from)?, call, read_body(body).await?)
-                .await?
-                .into_response())
+            Ok(consensus(service)?.receive(known(from)?, call, read_body(body).await?).await?.into_response())
         }
         Call::WritesEach => {
-            let (mut reservation, body) = reserve_and_read(&service, call, (&head.headers, body)).await?;
+            let (mut reservation, body) = reserve_and_read(service, call, (&head.headers, body)).await?;
             reservation.grow(parsed_bytes(&body)).map_err(too_many)?;
-            let Parts { first, others } = traced(&head.headers, service.answer_writes_each(body)).await?;
+            let service = service.clone();
+            let answered = async move { service.answer_writes_each(body).await };
+            let Parts { first, others } = listener.serve(&head.headers, answered).await?;
             Ok(match others {
                 None => first.into_response(),
                 Some(others) => {
@@ -215,7 +238,7 @@ async fn handle(State(listener): State<Listener>, request: Request<Body>) -> Res
         | Call::Change
         | Call::History
         | Call::Page => {
-            let (mut reservation, body) = reserve_and_read(&service, call, (&head.headers, body)).await?;
+            let (mut reservation, body) = reserve_and_read(service, call, (&head.headers, body)).await?;
             if matches!(call, Call::Write | Call::Writes) {
                 reservation.grow(parsed_bytes(&body)).map_err(too_many)?;
             }
@@ -225,17 +248,13 @@ async fn handle(State(listener): State<Listener>, request: Request<Body>) -> Res
                     "the body is not the one that was sent".into(),
                 ));
             }
-            // The place that the biggest of these calls takes is not part of every connection's.
-            let answered = boxed(|| traced(&head.headers, answer(&service, call, body))).await?;
+            let service = service.clone();
+            let answered = async move { answer(&service, call, body).await };
+            let answered = listener.serve(&head.headers, answered).await?;
             drop(reservation);
             Ok(answered.into_response())
         }
     }
-}
-
-/// Serves a call in the name of the node that sends it, as part of the traces that it names.
-async fn traced<T>(headers: &HeaderMap, served: impl Future<Output = T>) -> T {
-    with_traces(received(headers), sender(headers).serve(served)).await
 }
 
 /// Passes a call to the service.

@@ -4,7 +4,7 @@
 
 use std::{io, time::Duration};
 
-use tokio::{net::TcpListener, task::JoinHandle, time::timeout};
+use tokio::{net::TcpListener, runtime::Handle, task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::FAILED_SHUTDOWN_TIMEOUT;
@@ -15,7 +15,11 @@ use crate::api::{
 };
 
 /// A bound listener.
-pub(super) struct Listener(TcpListener);
+pub(super) struct Listener {
+    listener: TcpListener,
+    /// Where its connections are served.
+    runtime: Handle,
+}
 
 /// A server that accepts connections of a listener.
 pub(super) struct Server {
@@ -24,26 +28,24 @@ pub(super) struct Server {
 }
 
 impl Listener {
-    pub(super) async fn bind(address: &str) -> Result<Self, String> {
-        let bound = TcpListener::bind(address).await;
-        bound.map(Self).map_err(|error| {
+    /// Listens on an address. Its connections are served where `runtime` runs.
+    pub(super) async fn bind(address: &str, runtime: &Handle) -> Result<Self, String> {
+        let asked = address.to_owned();
+        // A socket belongs to the runtime in which it is made.
+        let bound = runtime.spawn(async move { TcpListener::bind(asked).await }).await;
+        let bound = bound.unwrap_or_else(|error| Err(io::Error::other(error)));
+        bound.map(|listener| Self { listener, runtime: runtime.clone() }).map_err(|error| {
             let in_use = error.kind() == io::ErrorKind::AddrInUse;
             let why = if in_use { "address in use".into() } else { error.to_string() };
             format!("cannot listen on {address}: {why}")
         })
     }
 
-    pub(super) async fn bind_if(address: Option<&str>) -> Result<Option<Self>, String> {
-        match address {
-            Some(address) => Self::bind(address).await.map(Some),
-            None => Ok(None),
-        }
-    }
-
     pub(super) fn serve(self, answerer: impl Answerer, options: (Transport, ServeOptions)) -> Server {
         let stop = CancellationToken::new();
         let stopped = stop.clone().cancelled_owned();
-        Server { task: tokio::spawn(api::serve(self.0, answerer, options, stopped)), stop }
+        let served = api::serve(self.listener, answerer, options, stopped);
+        Server { task: self.runtime.spawn(served), stop }
     }
 }
 
@@ -128,7 +130,7 @@ mod tests {
     async fn a_port_in_use_is_reported() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let Err(error) = Listener::bind(&address).await else { panic!("bound twice") };
+        let Err(error) = Listener::bind(&address, &Handle::current()).await else { panic!("bound twice") };
         assert_eq!(error, format!("cannot listen on {address}: address in use"));
     }
 }

@@ -6,7 +6,8 @@
 //! response before the state that holds its write can be read.
 //!
 //! **Invariants**
-//! 1. Applying never waits for a disk: openraft's core stops when 1024 entries are waiting to be applied.
+//! 1. Applying never waits for a disk: openraft's core stops when 1024 entries are waiting to be applied. Nor does it keep
+//!    the core from its thread for long.
 //! 2. Every responder gets a response. Entries without a proposal advance the revision and are announced too:
 //!    otherwise the first read of a new term would never return.
 //! 3. A panic while applying is a failure of the node, not of an entry: the node stops, and nothing of the batch is
@@ -32,7 +33,11 @@ use openraft::{
     EntryPayload, RaftSnapshotBuilder,
     storage::{ApplyResponder, EntryResponder, RaftStateMachine},
 };
-use tokio::sync::watch;
+use tokio::{
+    runtime::{Handle, RuntimeFlavor},
+    sync::watch,
+    task::block_in_place,
+};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
@@ -60,6 +65,9 @@ use crate::{
 const APPLY_BATCH_ENTRIES_MAX: usize = 256;
 /// With so many proposals an apply batch ends at the end of the entry: some 100 µs of work, and that of an entry more.
 const APPLY_BATCH_PROPOSALS_MAX: usize = 256;
+/// Entries of more bytes, which take some milliseconds to apply, are applied while another thread goes on with the other
+/// tasks of consensus.
+const INLINE_APPLY_BYTES_MAX: usize = 256 << 10;
 
 /// The membership as of an entry. States share it until the next membership entry.
 #[derive(Debug)]
@@ -286,6 +294,23 @@ impl Machine {
         Ok(())
     }
 
+    /// Applies entries, batch after batch.
+    fn apply_all(&mut self, entries: Vec<EntryResponder<TypeConfig>>) -> io::Result<()> {
+        let mut entries = entries.into_iter();
+        while entries.len() > 0 {
+            // After a panic the working state may be inconsistent, but it is not published and the node ends.
+            let result = catch_unwind(AssertUnwindSafe(|| self.apply_batch(&mut entries)));
+            match result {
+                Ok(Ok(())) => {}
+                Ok(Err(why)) => return Err(self.fail(why)),
+                Err(panic) => {
+                    return Err(self.fail(format!("panicked while applying: {}", panic_message(&*panic))));
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn set_membership(&mut self, stored: StoredMembership, greatest_id: NodeId) {
         self.membership = Arc::new(AppliedMembership::new(stored, greatest_id));
         self.peers.set_members(self.membership.agreed());
@@ -335,18 +360,16 @@ impl RaftStateMachine<TypeConfig> for Machine {
         while let Some(batch) = batches.next().await {
             self.store.wait_for_room().await;
             let batch = batch.into_iter().collect::<io::Result<Vec<_>>>()?;
-            let mut entries = batch.into_iter();
-            while entries.len() > 0 {
-                // After a panic the working state may be inconsistent, but it is not published and the node ends.
-                let result = catch_unwind(AssertUnwindSafe(|| self.apply_batch(&mut entries)));
-                match result {
-                    Ok(Ok(())) => {}
-                    Ok(Err(why)) => return Err(self.fail(why)),
-                    Err(panic) => {
-                        return Err(self.fail(format!("panicked while applying: {}", panic_message(&*panic))));
-                    }
-                }
-            }
+            let bytes = batch.iter().map(|(entry, _)| payload_bytes(entry)).fold(0, usize::saturating_add);
+            let apply = || self.apply_all(batch);
+            // Heartbeats don't wait for it. A runtime of one thread, as in a test, has no other to go on with.
+            let is_long = bytes > INLINE_APPLY_BYTES_MAX
+                && Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread;
+            if is_long {
+                block_in_place(apply)?
+            } else {
+                apply()?
+            };
         }
         Ok(())
     }
@@ -416,6 +439,10 @@ pub(super) fn snapshot_of(file: SnapshotFile) -> io::Result<Snapshot> {
         .and_then(StateMetadata::into_raft)
         .map_err(io::Error::other)?;
     Ok(Snapshot { meta: SnapshotMeta { last_log_id, last_membership }, snapshot: file })
+}
+
+fn payload_bytes(entry: &Entry) -> usize {
+    if let EntryPayload::Normal(data) = &entry.payload { data.0.len() } else { 0 }
 }
 
 fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {

@@ -69,6 +69,7 @@ mod wire;
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
+use tokio::runtime::Handle;
 
 pub use contact::Contact;
 pub use figures::{MemberFigures, RaftFigures};
@@ -168,6 +169,8 @@ pub struct Start {
     /// Members to fetch a snapshot from when this node has no whole state: the settings' list, with or without this
     /// node. May be empty: the members that the log names are asked too.
     pub rescue: Vec<Member>,
+    /// Where consensus runs: openraft with its tasks, and the connections to the other members that they open.
+    pub runtime: Handle,
 }
 
 /// Why [`Consensus::start`] failed.

@@ -77,7 +77,7 @@ impl Consensus {
     /// See [`StartError`].
     pub async fn start(start: Start) -> Result<Self, StartError> {
         let Start { me, directory, mut store, data_key_file, peers, timers, .. } = start;
-        let Start { snapshot_log_bytes, log_stall_timeout, rescue, .. } = start;
+        let Start { snapshot_log_bytes, log_stall_timeout, rescue, runtime, .. } = start;
         if peers.me.get_or_init(|| me.clone()) != &me {
             return Err(StartError::Refused("the client for peer calls has another identity".into()));
         }
@@ -127,7 +127,8 @@ impl Consensus {
             // its vote another one could lead while the first still answers by its lease.
             sleep(Duration::from_millis(timers.election_max_ms)).await;
         }
-        Parts { id: me.node_id, store, log, machine, timers, snapshot_log_bytes }.start(peers).await
+        let parts = Parts { id: me.node_id, store, log, machine, timers, snapshot_log_bytes };
+        runtime.spawn(parts.start(peers)).await.map_err(failed)?
     }
 }
 

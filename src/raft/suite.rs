@@ -9,6 +9,7 @@ use openraft::{
     testing::log::{StoreBuilder, Suite},
 };
 use tempfile::TempDir;
+use tokio::runtime::Handle;
 
 use super::{
     Confirmation, Consensus, ReadIndex, Start, StartError, Timers, WriteError,
@@ -89,6 +90,7 @@ async fn start(directory: &Path) -> Result<Consensus, StartError> {
         log_stall_timeout: Duration::from_secs(60),
         rescue: Vec::new(),
         data_key_file: None,
+        runtime: Handle::current(),
     })
     .await
 }

@@ -1,9 +1,8 @@
 //! Runs work that takes longer than about a millisecond on threads of its own, as many at once as there are processors.
 //!
-//! A schema check, a dry run of a batch or a list without an index may take seconds. On the runtime's workers it would
-//! delay the heartbeats and elections of Raft, which share them; on threads without a bound it would take the processor
-//! from them. The threads here have a lower priority than the workers, so what competes for a processor loses to Raft.
-//! Whose turn it is `fair_queue` decides.
+//! A schema check, a dry run of a batch or a list without an index may take seconds. On the threads that serve callers it
+//! would delay all others; on threads without a bound it would take the processor from them, and from Raft. The threads
+//! here have a lower priority than both, so what competes for a processor loses. Whose turn it is `fair_queue` decides.
 //!
 //! **Invariants:** at most as many pieces of work run at once as there are processors, and a caller waits for its turn and for its
 //! result until its deadline at most. Work whose caller is gone sees it in its [`Cancel`], and holds its thread until

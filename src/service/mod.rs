@@ -81,6 +81,7 @@ use std::{
 };
 
 use tokio::{
+    runtime::Handle,
     sync::{Semaphore, SetOnce},
     time::Instant,
 };
@@ -141,6 +142,8 @@ pub struct Options {
     pub read_timeout: Duration,
     /// How long a watch stays silent before it is sent a heartbeat.
     pub watch_heartbeat: Duration,
+    /// Where consensus runs; where it is started if there is no such runtime.
+    pub consensus_runtime: Option<Handle>,
     /// Raft's timers.
     pub timers: Timers,
     /// The store's settings.

@@ -76,6 +76,7 @@ fn options(directory: &Path, limits: Limits) -> Options {
         write_timeout: Duration::from_secs(1),
         read_timeout: Duration::from_secs(1),
         watch_heartbeat: Duration::from_secs(1),
+        consensus_runtime: None,
         timers: Timers { heartbeat_ms: 200, election_min_ms: 600, election_max_ms: 900, lease_reads: false },
         store: store::Options::default(),
         snapshot_log_bytes: 1,

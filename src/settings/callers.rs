@@ -15,7 +15,7 @@ pub struct CallerArgs {
     /// for all; by default none
     #[arg(long, env = "CONCORD_CORS_ORIGINS", value_delimiter = ',', value_name = "LIST")]
     pub cors_origins: Vec<String>,
-    /// Threads that serve requests; by default one per core, at least 2
+    /// Threads that serve requests; by default one for each core but the one that Raft uses, at least 1
     #[arg(long, env = "CONCORD_WORKER_THREADS", value_name = "N")]
     pub worker_threads: Option<usize>,
 }
@@ -42,8 +42,8 @@ impl CallerArgs {
     /// # Errors
     /// When there are none, or too many.
     pub(super) fn worker_threads(&self) -> Result<usize, String> {
-        let cores = std::thread::available_parallelism().map_or(2, usize::from);
-        let threads = self.worker_threads.unwrap_or_else(|| cores.max(2));
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = self.worker_threads.unwrap_or_else(|| cores.saturating_sub(1).max(1));
         if (1..=1024).contains(&threads) {
             Ok(threads)
         } else {

@@ -4,9 +4,12 @@
 use super::{SRC, Source, assert_none};
 
 /// Files that spawn tasks of their own: when these end, and what follows from a panic.
-const SPAWNS: [(&str, &str); 17] = [
+const SPAWNS: [(&str, &str); 18] = [
     ("src/api/body.rs", "ends at its time-out; a panic only leaves a rest of a body unread"),
-    ("src/api/peer.rs", "ends with its connection, which a panic closes: the leader opens another"),
+    (
+        "src/api/peer.rs",
+        "ends with its connection, which a panic closes: the leader opens another; or with its call",
+    ),
     ("src/api/peer/refusal_log.rs", "ends after a second; a panic only leaves refusals uncounted"),
     ("src/api/server/answer.rs", "ends with its stream, which a panic resets"),
     ("src/node/listener.rs", "a listener's task: its end is the node's end"),
@@ -15,6 +18,7 @@ const SPAWNS: [(&str, &str); 17] = [
         "src/raft/group.rs",
         "ends when no write waits; a panic sends back what waits and answers the rest as unknown",
     ),
+    ("src/raft/start.rs", "the start of consensus awaits it"),
     ("src/raft/supervisor.rs", "the supervised tasks"),
     ("src/service/backup.rs", "ends with the backup or at its time-out; a panic ends the answer early"),
     ("src/service/forward/batching.rs", "ends when no write waits; a panic answers its writes as unknown"),
@@ -41,7 +45,7 @@ fn spawns(source: &Source) -> bool {
     source.tokens.windows(3).any(|three| {
         let names: Vec<&str> = three.iter().map(|token| token.text.as_str()).collect();
         let is_tested = tested.iter().any(|lines| lines.contains(&three[0].line));
-        !is_tested && names == ["tokio", "::", "spawn"]
+        !is_tested && matches!(names[..], ["tokio", "::", "spawn"] | ["runtime" | "callers", ".", "spawn"])
     })
 }
 
@@ -61,6 +65,7 @@ fn only_listed_files_spawn_tasks_of_their_own() {
 fn a_spawned_task_is_found() {
     let source = |text| Source::new("src/raft/x.rs", text);
     assert!(spawns(&source("fn f() {\n    drop(tokio::spawn(async {}));\n}")));
+    assert!(spawns(&source("fn f() { runtime.spawn(async {}) }")));
     assert!(!spawns(&source(
         "fn f() { pool.spawn(1) }\n#[cfg(test)]\nmod tests {\n fn g() { tokio::spawn(x); }\n}"
     )));

@@ -25,12 +25,16 @@ fn node() -> Service {
     service
 }
 
+fn listener(service: Service) -> Listener {
+    Listener { service, refusals: Arc::default(), callers: Handle::current() }
+}
+
 async fn call(name: &str, headers: &[(&str, &str)], body: Body) -> StatusCode {
     let mut request = Request::post(format!("{PATH_PREFIX}{name}"));
     for (header, value) in headers {
         request = request.header(*header, *value);
     }
-    routes(node(), Arc::default()).oneshot(request.body(body).unwrap()).await.unwrap().status()
+    routes(listener(node())).oneshot(request.body(body).unwrap()).await.unwrap().status()
 }
 
 #[tokio::test]
@@ -66,8 +70,7 @@ async fn forwarded_writes_are_refused_beyond_the_memory_for_calls() {
             "writes" => Body::from_stream(chunks.chain(futures::stream::pending())),
             _ => Body::from_stream(chunks),
         };
-        let answer =
-            routes(service.clone(), Arc::default()).oneshot(request.body(body).unwrap()).await.unwrap();
+        let answer = routes(listener(service.clone())).oneshot(request.body(body).unwrap()).await.unwrap();
         assert_eq!(answer.status(), StatusCode::TOO_MANY_REQUESTS, "{name}");
         assert_eq!(left.load(Ordering::SeqCst), 0, "{name}");
     }
@@ -87,4 +90,31 @@ async fn a_node_without_consensus_refuses_its_calls() {
     );
     assert_eq!(call("write", &headers, Body::from("?")).await, StatusCode::BAD_REQUEST);
     assert_eq!(call("join", &headers[..1], Body::from("?")).await, StatusCode::BAD_REQUEST);
+}
+
+#[test]
+fn calls_of_the_service_are_served_on_the_threads_of_callers() {
+    let callers =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).thread_name("callers").build();
+    let (callers, own) =
+        (callers.unwrap(), tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap());
+    let listener = Listener { callers: callers.handle().clone(), ..own.block_on(async { listener(node()) }) };
+    let headers = HeaderMap::new();
+    let served = async { Ok(std::thread::current().name().map(str::to_owned)) };
+    assert_eq!(own.block_on(listener.serve(&headers, served)).unwrap().as_deref(), Some("callers"));
+
+    // As on the listener's own threads: a panic is this call's, and what nobody waits for any more ends.
+    let panics = std::panic::AssertUnwindSafe(|| {
+        own.block_on(listener.serve(&headers, async { if true { panic!("a defect") } else { Ok(()) } }))
+    });
+    assert!(std::panic::catch_unwind(panics).is_err());
+    let (held, mut ended) = tokio::sync::oneshot::channel::<()>();
+    own.block_on(async {
+        let served = listener.serve(&headers, async move {
+            let _held = held;
+            std::future::pending::<Result<(), ReceiveError>>().await
+        });
+        assert!(timeout(Duration::from_millis(10), served).await.is_err());
+        assert!(timeout(Duration::from_secs(10), &mut ended).await.unwrap().is_err());
+    });
 }

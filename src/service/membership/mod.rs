@@ -15,6 +15,8 @@ mod forming;
 mod readiness;
 mod steps;
 
+use tokio::runtime::Handle;
+
 use super::{ClusterView, MemberView, Principal, Refusal, Service, feature_level::Answer};
 use crate::{
     model::{access_key::Verb, feature::LEVEL_MIN},
@@ -73,6 +75,7 @@ impl Service {
             log_stall_timeout: options.log_stall_timeout,
             rescue: options.rescue.clone(),
             data_key_file: options.data_key_file.clone(),
+            runtime: options.consensus_runtime.clone().unwrap_or_else(Handle::current),
         })
         .await?;
         if self.inner.consensus.set(consensus.clone()).is_ok() {
