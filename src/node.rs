@@ -171,7 +171,7 @@ async fn serve(mut settings: Settings, open_files_max: usize, consensus: &Handle
     let service = make_service(&settings, &tls, (peer_max / PEER_CALLS_PART, consensus));
     let first_keys = digest_of(&settings.api_keys);
     settings.forget_secrets();
-    let (for_callers, for_nodes) = tls.transports();
+    let (for_callers, for_nodes) = tls.transports(&callers);
     let answerer = Api::new(service.clone()).with_origins(settings.cors_origins.clone());
     let metrics_options = options(&settings, METRICS_CONNECTIONS, ShareOf::All);
     let metrics = MetricsServer::serve(metrics, answerer.metrics_listener(), metrics_options);
@@ -317,11 +317,11 @@ impl Tls {
         })
     }
 
-    /// How both listeners take connections.
-    fn transports(&self) -> (Transport, Transport) {
+    /// How both listeners take connections. `threads` are those of callers.
+    fn transports(&self, threads: &Handle) -> (Transport, Transport) {
         let callers = self.callers.clone().map_or(Transport::Plain, Transport::Callers);
-        let nodes = self.nodes.clone().map_or(Transport::Plain, Transport::Nodes);
-        (callers, nodes)
+        let of_nodes = |tls| Transport::Nodes(tls, threads.clone());
+        (callers, self.nodes.clone().map_or(Transport::Plain, of_nodes))
     }
 }
 

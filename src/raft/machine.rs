@@ -365,11 +365,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
             // Heartbeats don't wait for it. A runtime of one thread, as in a test, has no other to go on with.
             let is_long = bytes > INLINE_APPLY_BYTES_MAX
                 && Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread;
-            if is_long {
-                block_in_place(apply)?
-            } else {
-                apply()?
-            };
+            if is_long { block_in_place(apply) } else { apply() }?;
         }
         Ok(())
     }

@@ -4,7 +4,7 @@
 use super::{SRC, Source, assert_none};
 
 /// Files that spawn tasks of their own: when these end, and what follows from a panic.
-const SPAWNS: [(&str, &str); 18] = [
+const SPAWNS: [(&str, &str); 19] = [
     ("src/api/body.rs", "ends at its time-out; a panic only leaves a rest of a body unread"),
     (
         "src/api/peer.rs",
@@ -12,6 +12,7 @@ const SPAWNS: [(&str, &str); 18] = [
     ),
     ("src/api/peer/refusal_log.rs", "ends after a second; a panic only leaves refusals uncounted"),
     ("src/api/server/answer.rs", "ends with its stream, which a panic resets"),
+    ("src/api/server/wire.rs", "ends with its handshake or its connection; a panic refuses the connection"),
     ("src/node/listener.rs", "a listener's task: its end is the node's end"),
     ("src/raft/consensus.rs", "a seeded bug only"),
     (

@@ -16,8 +16,10 @@ use std::{
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
+    runtime::Handle,
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::socket::Socket;
 use crate::peer::{
@@ -39,8 +41,9 @@ pub enum Transport {
     Plain,
     /// Over TLS.
     Callers(Arc<CallerTls>),
-    /// Over mutual TLS between nodes.
-    Nodes(Arc<NodeTls>),
+    /// Over mutual TLS between nodes. Handshakes, which strangers may begin in any number, are made where callers are
+    /// served: the connections themselves are where consensus runs.
+    Nodes(Arc<NodeTls>, Handle),
 }
 
 /// In a request's extensions: the node that the certificate of its connection names.
@@ -65,11 +68,13 @@ impl Transport {
                 let stream = TlsAcceptor::from(tls.config()).accept(socket(stream)).await?;
                 Ok((Wire::Tls(Box::new(stream)), None))
             }
-            Self::Nodes(tls) => {
+            Self::Nodes(tls, callers) => {
                 if tls.mode() == Mode::Migrate && !begins_with_handshake(&stream).await? {
                     return Ok((Wire::Plain(socket(stream)), None));
                 }
-                let stream = TlsAcceptor::from(tls.server()).accept(socket(stream)).await?;
+                let handshake = TlsAcceptor::from(tls.server()).accept(socket(stream));
+                let stream =
+                    AbortOnDropHandle::new(callers.spawn(handshake)).await.map_err(io::Error::other)??;
                 let shown = Shown::calling(Arc::clone(tls), stream.get_ref().1.peer_certificates());
                 let shown = shown.map_err(io::Error::other)?;
                 let node = shown.caller();
