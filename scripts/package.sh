@@ -39,23 +39,24 @@ lay_out() {
     local from=$1 to=$2 counted=$PWD/$out/layout
     rm -rf "$counted"
     mkdir -p "$counted"
-    llvm-bolt-19 "$from" -instrument --instrumentation-file="$counted/counts" --instrumentation-file-append-pid \
+    "$bolt/llvm-bolt" "$from" -instrument --instrumentation-file="$counted/counts" --instrumentation-file-append-pid \
         -o "$counted/concord" > "$counted/log" || return
     train "$counted/concord" "$counted/data" > "$counted/loads" || return
-    merge-fdata-19 "$counted"/counts.*.fdata > "$counted/merged" 2>> "$counted/log" || return
+    "$bolt/merge-fdata" "$counted"/counts.*.fdata > "$counted/merged" 2>> "$counted/log" || return
     # What it can't carry over from the debugging information, it says for each item.
-    llvm-bolt-19 "$from" -data="$counted/merged" -o "$to" -reorder-blocks=ext-tsp -reorder-functions=cdsort \
+    "$bolt/llvm-bolt" "$from" -data="$counted/merged" -o "$to" -reorder-blocks=ext-tsp -reorder-functions=cdsort \
         -split-functions -split-all-cold -split-eh -use-gnu-stack -update-debug-sections >> "$counted/log" 2>&1 || return
     rm -rf "$counted"
 }
+bolt=/usr/lib/llvm-19/bin # not by its name in /usr/bin, from where it does not find its library
 if [[ $counts ]]; then
-    if [[ ${BOLT:-1} == 1 ]] && install_deb llvm-bolt-19 bolt-19; then
+    if [[ ${BOLT:-1} == 1 ]] && install_deb "$bolt/llvm-bolt" bolt-19; then
         lay_out "$built" "$built.laid-out" || {
             echo "package.sh: the code was not laid out: $out/layout/log" >&2
             exit 1
         }
         built=$built.laid-out
-    else echo "package.sh: SKIPPED the layout by counts: there is no llvm-bolt-19" >&2; fi
+    else echo "package.sh: SKIPPED the layout by counts: there is no bolt-19" >&2; fi
 fi
 objcopy --only-keep-debug "$built" "$out/concord.debug"
 objcopy --strip-all "$built" "$out/concord"
