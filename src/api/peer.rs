@@ -16,7 +16,7 @@
 //! What is refused is logged by `refusal_log`.
 //!
 //! The listener is served where consensus runs, so that the log's entries and heartbeats have no other thread to wake. What
-//! the service answers is work of callers, and is done on their threads.
+//! the service answers is work of callers, and is read and done on their threads.
 //!
 //! **Invariants:** the headers are checked before a byte of the body is kept. A 4xx means that nothing was done, by
 //! which the caller distinguishes *not applied* from *unknown*; every later failure is a 5xx.
@@ -138,25 +138,23 @@ struct Listener {
 }
 
 impl Listener {
-    /// Serves a call in the name of the node that sends it, as part of the traces that it names, on the threads of
-    /// callers. It ends with the call.
-    async fn serve<T: Send + 'static>(
+    /// Serves a call on the threads of callers. It ends with the call.
+    async fn on_callers_threads<T: Send + 'static>(
         &self,
-        headers: &HeaderMap,
-        served: impl Future<Output = Result<T, ReceiveError>> + Send + 'static,
-    ) -> Result<T, ReceiveError> {
-        let served = with_traces(received(headers), sender(headers).serve(served));
+        served: impl Future<Output = Result<T, CallRefusal>> + Send + 'static,
+    ) -> Result<T, CallRefusal> {
         match AbortOnDropHandle::new(self.callers.spawn(served)).await {
             Ok(answered) => answered,
             Err(error) => match error.try_into_panic() {
                 Ok(panic) => resume_unwind(panic),
-                Err(error) => Err(ReceiveError::Failed(error.to_string())),
+                Err(error) => Err(ReceiveError::Failed(error.to_string()).into()),
             },
         }
     }
 }
 
 /// The refusal of a call, which only nodes read.
+#[derive(Debug)]
 struct CallRefusal(StatusCode, String);
 
 impl IntoResponse for CallRefusal {
@@ -209,26 +207,8 @@ async fn handle(State(listener): State<Listener>, request: Request<Body>) -> Res
         Call::Vote | Call::PreVote | Call::Append | Call::Transfer | Call::Digests => {
             Ok(consensus(service)?.receive(known(from)?, call, read_body(body).await?).await?.into_response())
         }
-        Call::WritesEach => {
-            let (mut reservation, body) = reserve_and_read(service, call, (&head.headers, body)).await?;
-            reservation.grow(parsed_bytes(&body)).map_err(too_many)?;
-            let service = service.clone();
-            let answered = async move { service.answer_writes_each(body).await };
-            let Parts { first, others } = listener.serve(&head.headers, answered).await?;
-            Ok(match others {
-                None => first.into_response(),
-                Some(others) => {
-                    let first = futures::stream::iter([first]);
-                    // The writes that are not decided yet hold what the call has brought.
-                    let parts = first.chain(others).map(move |part| {
-                        let _held: &Reservation = &reservation;
-                        Ok::<_, Infallible>(part)
-                    });
-                    Body::from_stream(parts).into_response()
-                }
-            })
-        }
-        Call::ReadIndex
+        Call::WritesEach
+        | Call::ReadIndex
         | Call::Clock
         | Call::Room
         | Call::Join
@@ -238,23 +218,42 @@ async fn handle(State(listener): State<Listener>, request: Request<Body>) -> Res
         | Call::Change
         | Call::History
         | Call::Page => {
-            let (mut reservation, body) = reserve_and_read(service, call, (&head.headers, body)).await?;
-            if matches!(call, Call::Write | Call::Writes) {
-                reservation.grow(parsed_bytes(&body)).map_err(too_many)?;
-            }
-            if digest.is_some_and(|digest| digest != body_digest(&body)) {
-                return Err(CallRefusal(
-                    StatusCode::UNAUTHORIZED,
-                    "the body is not the one that was sent".into(),
-                ));
-            }
-            let service = service.clone();
-            let answered = async move { answer(&service, call, body).await };
-            let answered = listener.serve(&head.headers, answered).await?;
-            drop(reservation);
-            Ok(answered.into_response())
+            let (service, origin, traces) = (service.clone(), sender(&head.headers), received(&head.headers));
+            let served = serve_call(service, (call, digest), (head.headers, body));
+            listener.on_callers_threads(with_traces(traces, origin.serve(served))).await
         }
     }
+}
+
+/// Reads a call of the service and answers it.
+async fn serve_call(
+    service: Service,
+    (call, digest): (Call, Option<BodyDigest>),
+    (headers, body): (HeaderMap, Body),
+) -> Result<Response, CallRefusal> {
+    let (mut reservation, body) = reserve_and_read(&service, call, (&headers, body)).await?;
+    if matches!(call, Call::Write | Call::Writes | Call::WritesEach) {
+        reservation.grow(parsed_bytes(&body)).map_err(too_many)?;
+    }
+    if digest.is_some_and(|digest| digest != body_digest(&body)) {
+        return Err(CallRefusal(StatusCode::UNAUTHORIZED, "the body is not the one that was sent".into()));
+    }
+    if call != Call::WritesEach {
+        return Ok(answer(&service, call, body).await?.into_response());
+    }
+    let Parts { first, others } = service.answer_writes_each(body).await?;
+    Ok(match others {
+        None => first.into_response(),
+        Some(others) => {
+            let first = futures::stream::iter([first]);
+            // The writes that are not decided yet hold what the call has brought.
+            let parts = first.chain(others).map(move |part| {
+                let _held: &Reservation = &reservation;
+                Ok::<_, Infallible>(part)
+            });
+            Body::from_stream(parts).into_response()
+        }
+    })
 }
 
 /// Passes a call to the service.

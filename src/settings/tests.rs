@@ -35,7 +35,8 @@ fn the_defaults_are_the_documented_ones() {
     assert_eq!(settings.write_timeout, Duration::from_secs(10));
     assert_eq!(settings.header_timeout, Duration::from_secs(10));
     assert_eq!(settings.api_addr, "127.0.0.1:8101");
-    assert!(settings.worker_threads >= 1);
+    let cores = std::thread::available_parallelism().unwrap().get();
+    assert_eq!(settings.worker_threads, (cores - 1).max(1), "Raft has one core");
 }
 
 #[test]

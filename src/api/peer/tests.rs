@@ -99,20 +99,19 @@ fn calls_of_the_service_are_served_on_the_threads_of_callers() {
     let (callers, own) =
         (callers.unwrap(), tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap());
     let listener = Listener { callers: callers.handle().clone(), ..own.block_on(async { listener(node()) }) };
-    let headers = HeaderMap::new();
     let served = async { Ok(std::thread::current().name().map(str::to_owned)) };
-    assert_eq!(own.block_on(listener.serve(&headers, served)).unwrap().as_deref(), Some("callers"));
+    assert_eq!(own.block_on(listener.on_callers_threads(served)).unwrap().as_deref(), Some("callers"));
 
     // As on the listener's own threads: a panic is this call's, and what nobody waits for any more ends.
     let panics = std::panic::AssertUnwindSafe(|| {
-        own.block_on(listener.serve(&headers, async { if true { panic!("a defect") } else { Ok(()) } }))
+        own.block_on(listener.on_callers_threads(async { if true { panic!("a defect") } else { Ok(()) } }))
     });
     assert!(std::panic::catch_unwind(panics).is_err());
     let (held, mut ended) = tokio::sync::oneshot::channel::<()>();
     own.block_on(async {
-        let served = listener.serve(&headers, async move {
+        let served = listener.on_callers_threads(async move {
             let _held = held;
-            std::future::pending::<Result<(), ReceiveError>>().await
+            std::future::pending::<Result<(), CallRefusal>>().await
         });
         assert!(timeout(Duration::from_millis(10), served).await.is_err());
         assert!(timeout(Duration::from_secs(10), &mut ended).await.unwrap().is_err());
