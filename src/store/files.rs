@@ -228,6 +228,23 @@ mod tests {
     }
 
     #[test]
+    fn a_large_file_has_no_more_than_a_piece_that_is_not_durable() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("large");
+        let mut file = InPieces::new(File::create(&path).unwrap());
+        let part: Vec<u8> = (0..PIECE_BYTES / 16).map(|n| n as u8).collect();
+        let mut pieces = 0;
+        for _ in 0..40 {
+            pieces += u32::from(file.end_piece().unwrap());
+            file.write_all(&part).unwrap();
+            assert!(file.bytes <= PIECE_BYTES);
+        }
+        assert_eq!(pieces, 2);
+        assert_eq!(file.finish().unwrap().metadata().unwrap().len(), 40 * part.len() as u64);
+        assert_eq!(fs::read(&path).unwrap(), part.repeat(40));
+    }
+
+    #[test]
     fn a_written_file_is_complete_and_its_unfinished_name_is_gone() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("CURRENT");

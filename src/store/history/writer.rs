@@ -1,8 +1,9 @@
 //! Writing the history: appends changes to the open segment, seals it, removes compacted segments.
 //!
 //! The Raft log makes a change durable; a segment is durable when it is sealed: when it is full, before a
-//! snapshot counts, and at a clean stop. Its bytes are fsynced in pieces before, so that the seal delays no other fsync. So the newest segment may have a torn end after a crash. It is cut
-//! there, and applying the log after the loaded state writes the rest again.
+//! snapshot counts, and at a clean stop. Its bytes are fsynced in pieces before, so that the seal delays no fsync of the
+//! log. So the newest segment may have a torn end after a crash. It is cut there, and applying the log after the loaded
+//! state writes the rest again.
 //!
 //! **Invariant:** a change is written once, in the order of revisions: when the log is applied again, what is
 //! at or below the applied mark is skipped. A sealed segment never changes.
