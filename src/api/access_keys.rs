@@ -59,7 +59,7 @@ pub(super) async fn list(
     let page = query.page.clone();
     let (found, revision) = service.access_keys(&principal, query, consistency).await?;
     let size = |_: &Arc<AccessKey>| 0;
-    let render = |key: &Arc<AccessKey>| record(key).finish();
+    let render = |object: Object, key: &Arc<AccessKey>| shown(object, key);
     let reservation = service.reservation(Share::Callers);
     let reply = Reply::page("access keys found", (found, reservation), &page, size, render);
     Ok(reply.state_revision(revision).no_store())
@@ -181,12 +181,17 @@ fn made_reply(reply: Reply, made: &MadeKey) -> Reply {
 
 /// A key as it is shown: without its text and without any digest of it.
 fn record(key: &AccessKey) -> Object {
+    shown(Object::new(), key)
+}
+
+/// The members of a key as it is shown.
+fn shown(object: Object, key: &AccessKey) -> Object {
     let time = |object: Object, name, at| match at {
         Some(at) => object.time(name, at),
         None => object.raw(name, "null"),
     };
     let rotating = key.secrets.iter().filter_map(|secret| secret.until).max();
-    let object = Object::new()
+    let object = object
         .unescaped("key_id", key.id.as_str())
         .value("name", &key.name)
         .value("grants", &grants_json(&key.grants));

@@ -75,10 +75,9 @@ pub(super) fn page(
     has_revision: bool,
 ) -> Reply {
     let size = |record: &AcrossRecord| record.config.data.len();
-    let render = move |record: &AcrossRecord| {
-        let object = Object::with_capacity(record.config.data.len());
+    let render = move |object: Object, record: &AcrossRecord| {
         let object = object.unescaped(definitions::KEY, record.definition.as_str());
-        configs::record(object, &record.config, has_revision)
+        configs::shown(object, &record.config, has_revision)
     };
     Reply::page("configs found", (found, reservation), page, size, render)
 }

@@ -95,8 +95,7 @@ pub(super) fn page(
     has_revision: bool,
 ) -> Reply {
     let size = |config: &Arc<Config>| config.data.len();
-    let render =
-        move |config: &Arc<Config>| record(Object::with_capacity(config.data.len()), config, has_revision);
+    let render = move |object: Object, config: &Arc<Config>| shown(object, config, has_revision);
     Reply::page("configs found", (found, reservation), page, size, render)
 }
 
@@ -218,12 +217,8 @@ pub(super) fn location(definition: &str, key: &str) -> String {
     format!("{}/{definition}/config/{key}", super::DEFINITIONS)
 }
 
-/// A config as JSON, behind what the object has.
-pub(super) fn record(object: Object, config: &Config, has_revision: bool) -> String {
-    shown(object, config, has_revision).finish()
-}
-
-fn shown(object: Object, config: &Config, has_revision: bool) -> Object {
+/// The members of a config as it is shown.
+pub(super) fn shown(object: Object, config: &Config, has_revision: bool) -> Object {
     let object = members(object, config);
     if has_revision { object.value("revision", &config.revision) } else { object }
 }
@@ -250,8 +245,8 @@ mod tests {
             revision: 1,
         };
         let expected = r#"{"config_key":"k","data":{"b":7.0,"a":-0.0},"created_at":"1970-01-01T00:00:00.000000Z","modified_at":"1970-01-01T00:00:00.000001Z"}"#;
-        assert_eq!(record(Object::new(), &config, false), expected);
+        assert_eq!(shown(Object::new(), &config, false).finish(), expected);
         let with_revision = format!("{},\"revision\":1}}", expected.strip_suffix('}').unwrap());
-        assert_eq!(record(Object::new(), &config, true), with_revision);
+        assert_eq!(shown(Object::new(), &config, true).finish(), with_revision);
     }
 }

@@ -73,7 +73,7 @@ pub(super) fn page(
     has_revision: bool,
 ) -> Reply {
     let size = |definition: &Arc<Definition>| definition.schema.as_ref().map_or(0, |text| text.len());
-    let render = move |definition: &Arc<Definition>| record(definition, has_revision);
+    let render = move |object: Object, definition: &Arc<Definition>| shown(object, definition, has_revision);
     Reply::page("config definitions found", (found, reservation), page, size, render)
 }
 
@@ -158,11 +158,16 @@ pub(super) fn build_progress(collection: &Collection) -> Option<String> {
 /// A definition as JSON.
 fn record(definition: &Definition, has_revision: bool) -> String {
     let schema_bytes = definition.schema.as_ref().map_or(0, |text| text.len());
-    let text = Object::with_capacity(schema_bytes).unescaped(KEY, definition.key.as_str());
-    let text = text.value("indexes", &definition.indexes);
-    let text = definition.schema.iter().fold(text, |text, schema| text.raw("json_schema", schema));
-    let text = text.time("created_at", definition.created_at).time("modified_at", definition.modified_at);
-    if has_revision { text.value("revision", &definition.revision).finish() } else { text.finish() }
+    shown(Object::with_capacity(schema_bytes), definition, has_revision).finish()
+}
+
+/// The members of a definition as it is shown.
+fn shown(object: Object, definition: &Definition, has_revision: bool) -> Object {
+    let object = object.unescaped(KEY, definition.key.as_str());
+    let object = object.value("indexes", &definition.indexes);
+    let object = definition.schema.iter().fold(object, |object, schema| object.raw("json_schema", schema));
+    let object = object.time("created_at", definition.created_at).time("modified_at", definition.modified_at);
+    if has_revision { object.value("revision", &definition.revision) } else { object }
 }
 
 #[cfg(test)]

@@ -21,7 +21,11 @@ impl Object {
 
     /// With capacity for `bytes` of stored text and its fixed members.
     pub(super) fn with_capacity(bytes: usize) -> Self {
-        let mut text = String::with_capacity(bytes.saturating_add(256));
+        Self::behind(String::with_capacity(bytes.saturating_add(256)))
+    }
+
+    /// An object behind a text, whose end it becomes.
+    pub(super) fn behind(mut text: String) -> Self {
         text.push('{');
         Self(text)
     }
@@ -62,6 +66,7 @@ impl Object {
         self.raw(name, &json)
     }
 
+    /// The object, and what it was begun behind.
     pub(super) fn finish(mut self) -> String {
         self.0.push('}');
         self.0
@@ -105,5 +110,8 @@ mod tests {
         let text = Object::new().object("a", |a| a).object("b", |b| b.raw("c", "1").time("t", Timestamp(1)));
         let expected = r#"{"a":{},"b":{"c":1,"t":"1970-01-01T00:00:00.000001Z"},"d":2}"#;
         assert_eq!(text.raw("d", "2").finish(), expected);
+        let text =
+            Object::behind(Object::behind("[".into()).raw("a", "1").finish() + ",").raw("b", "2").finish();
+        assert_eq!(text, r#"[{"a":1},{"b":2}"#);
     }
 }

@@ -92,24 +92,22 @@ fn size(item: &Item) -> usize {
     }
 }
 
-/// A result as JSON.
-fn render(item: &Item) -> String {
-    let text = Object::with_capacity(size(item))
-        .unescaped(definitions::KEY, &item.asked.definition)
-        .unescaped(configs::KEY, &item.asked.key);
+/// The members of a result.
+fn render(object: Object, item: &Item) -> Object {
+    let object =
+        object.unescaped(definitions::KEY, &item.asked.definition).unescaped(configs::KEY, &item.asked.key);
     match &item.result {
         ReadResult::Found(config) if is_known(item.known.as_deref(), config) => {
-            text.unescaped("status", "not_modified").value("revision", &config.revision).finish()
+            object.unescaped("status", "not_modified").value("revision", &config.revision)
         }
-        ReadResult::Found(config) => text
+        ReadResult::Found(config) => object
             .unescaped("status", "found")
             .value("revision", &config.revision)
-            .object("config", |object| members(object, config))
-            .finish(),
+            .object("config", |object| members(object, config)),
         ReadResult::Refused(refusal) => {
             let is_forbidden = matches!(refusal, Refusal::Forbidden { .. });
             let status = if is_forbidden { "forbidden" } else { "absent" };
-            text.unescaped("status", status).value("errors", &refusal_items(refusal.clone())).finish()
+            object.unescaped("status", status).value("errors", &refusal_items(refusal.clone()))
         }
     }
 }

@@ -67,6 +67,9 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 /// The headers that an answer about a record has: a map with room for them is not rebuilt as it grows.
 const HEADERS: usize = 8;
 
+/// What a record of a list has beside its stored text, as a rule at most.
+const MEMBERS_BYTES: usize = 160;
+
 /// A success.
 #[derive(Debug)]
 pub(super) struct Reply {
@@ -125,7 +128,7 @@ impl Reply {
         (found, reservation): (QueryResult<R>, Reservation),
         page: &Page,
         size: fn(&R) -> usize,
-        render: impl Fn(&R) -> String + Send + 'static,
+        render: impl Fn(Object, &R) -> Object + Send + 'static,
     ) -> Self {
         let meta = Object::new().value("page", &page.page).value("limit", &page.limit);
         let tail = format!("],\"meta\":{}}}}}", meta.value("total", &found.total).finish());
@@ -139,19 +142,27 @@ impl Reply {
         (results, reservation): (Vec<R>, Reservation),
         (before, tail): (&str, &str),
         size: fn(&R) -> usize,
-        render: impl Fn(&R) -> String + Send + 'static,
+        render: impl Fn(Object, &R) -> Object + Send + 'static,
     ) -> Self {
         let head =
             format!("{{\"status\":\"SUCCESS\",\"message\":\"{message}\",\"data\":{{{before}\"results\":[");
         let bytes = results.iter().fold(0_usize, |sum, record| sum.saturating_add(size(record)));
-        let records = results.into_iter().enumerate().map(move |(index, record)| {
-            let comma = if index == 0 { "" } else { "," };
-            (size(&record), format!("{comma}{}", render(&record)))
-        });
-        let parts = once((0, head)).chain(records).chain(once((0, tail.to_owned())));
+        // Behind a text: a page that is written as a whole is written where it is sent from.
+        let written = move |(index, record): (usize, &R), mut text: String| {
+            if index > 0 {
+                text.push(',');
+            }
+            render(Object::behind(text), record).finish()
+        };
         if bytes as u64 <= BUFFERED_PAGE_BYTES_MAX {
-            return Self::json(Body::from(parts.map(|(_, part)| part).collect::<String>()));
+            let mut text = head;
+            text.reserve(bytes + results.len() * MEMBERS_BYTES + tail.len());
+            let text = results.iter().enumerate().fold(text, |text, record| written(record, text));
+            return Self::json(Body::from(text + tail));
         }
+        let records = results.into_iter().enumerate();
+        let records = records.map(move |(n, record)| (size(&record), written((n, &record), String::new())));
+        let parts = once((0, head)).chain(records).chain(once((0, tail.to_owned())));
         // What a record has reserved ends when it is sent: a slow caller holds only what it has not taken.
         let mut left = reservation;
         let parts = parts.map(move |(size, part)| {

@@ -211,6 +211,7 @@ struct Inner {
     write_barriers: Arc<write::write_barrier::WriteBarriers>,
     /// Where work runs that takes longer than about a millisecond.
     cpu_pool: cpu_pool::CpuPool,
+    short_lists: read::short_lists::ShortLists,
     read_index: Arc<read::SharedReadIndex>,
     read_index_by_lease: Arc<read::SharedReadIndex>,
     /// This node's requests to the leader for a read index.
@@ -260,6 +261,7 @@ impl Service {
             voters_room: room::VotersRoom::default(),
             write_barriers: Arc::default(),
             cpu_pool: cpu_pool::CpuPool::new(),
+            short_lists: read::short_lists::ShortLists::new(),
             read_index: Arc::default(),
             read_index_by_lease: Arc::default(),
             read_indexes: FramedCalls::new(Lane::Forward, [Call::ReadIndexes, Call::ReadIndex]),

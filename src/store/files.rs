@@ -22,6 +22,53 @@ const FRAME_BYTES_MAX: usize = 1 << 30;
 /// Bytes that are allocated for a frame before its content was read.
 const FRAME_BYTES_PREALLOCATED: usize = 1 << 20;
 
+/// Bytes between two fsyncs of a large file that is being written: some milliseconds of an ordinary disk.
+const PIECE_BYTES: usize = 4 << 20;
+
+/// A large file, made durable in pieces while it is written. One fsync of a hundred megabytes would occupy the disk for
+/// tenths of a second, and those of the log would wait for it.
+#[derive(Debug)]
+pub(super) struct InPieces {
+    file: File,
+    /// Bytes since the last fsync.
+    bytes: usize,
+}
+
+impl InPieces {
+    pub(super) fn new(file: File) -> Self {
+        Self { file, bytes: 0 }
+    }
+
+    /// Makes a piece durable when it is complete, and says whether it was.
+    pub(super) fn end_piece(&mut self) -> io::Result<bool> {
+        if self.bytes < PIECE_BYTES {
+            return Ok(false);
+        }
+        self.file.sync_data()?;
+        self.bytes = 0;
+        Ok(true)
+    }
+
+    /// Makes the rest durable.
+    pub(super) fn finish(self) -> io::Result<File> {
+        self.file.sync_all()?;
+        Ok(self.file)
+    }
+}
+
+impl Write for InPieces {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.end_piece()?;
+        let written = self.file.write(bytes)?;
+        self.bytes += written;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
 /// What was read as the next frame of a file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Frame {
@@ -178,6 +225,23 @@ mod tests {
             file[bit / 8] ^= 1 << (bit % 8);
             assert!(matches!(read_frame(&mut &file[..]).unwrap(), Frame::Damaged(_)), "bit {bit}");
         }
+    }
+
+    #[test]
+    fn a_large_file_has_no_more_than_a_piece_that_is_not_durable() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("large");
+        let mut file = InPieces::new(File::create(&path).unwrap());
+        let part: Vec<u8> = (0..PIECE_BYTES / 16).map(|n| n as u8).collect();
+        let mut pieces = 0;
+        for _ in 0..40 {
+            pieces += u32::from(file.end_piece().unwrap());
+            file.write_all(&part).unwrap();
+            assert!(file.bytes <= PIECE_BYTES);
+        }
+        assert_eq!(pieces, 2);
+        assert_eq!(file.finish().unwrap().metadata().unwrap().len(), 40 * part.len() as u64);
+        assert_eq!(fs::read(&path).unwrap(), part.repeat(40));
     }
 
     #[test]

@@ -154,11 +154,12 @@ async fn a_page_is_the_same_streamed_or_not() {
     for size in [|_: &u8| 1, |_: &u8| 4 << 20] {
         let found = QueryResult { results: vec![1_u8, 2], total: 5 };
         let held = MemoryBudget::new(1 << 20).begin(Share::Callers);
-        let response = Reply::page("found", (found, held), &page, size, u8::to_string).into_response();
+        let response = Reply::page("found", (found, held), &page, size, |object, n| object.value("n", n))
+            .into_response();
         let expected = json!({
             "status": "SUCCESS",
             "message": "found",
-            "data": { "results": [1, 2], "meta": { "page": u64::MAX, "limit": 2, "total": 5 } },
+            "data": { "results": [{ "n": 1 }, { "n": 2 }], "meta": { "page": u64::MAX, "limit": 2, "total": 5 } },
         });
         assert_eq!(body(response).await, expected);
     }
@@ -172,7 +173,7 @@ async fn a_page_holds_the_memory_of_the_records_that_were_not_taken() {
     let page = Page { page: 1, limit: 4, descending: false, search: String::new() };
     let found = QueryResult { results: vec![1_u8, 2, 3, 4], total: 4 };
     let held = budget.reserve(Share::Callers, 4 * RECORD as u64).unwrap();
-    let reply = Reply::page("found", (found, held), &page, |_| RECORD, u8::to_string);
+    let reply = Reply::page("found", (found, held), &page, |_| RECORD, |object, n| object.value("n", n));
     let mut body = reply.into_response().into_body();
     let others = budget.begin(Share::Callers);
     assert!(others.is_share_scarce());

@@ -30,6 +30,7 @@ use super::{
     pinned::end_use,
     query::{Listed, Query, Wanted, late},
     records::ListRecords,
+    short_lists::Place,
 };
 use crate::{
     model::{
@@ -257,17 +258,46 @@ impl Service {
             if !unindexed.is_empty() {
                 self.build_indexes(unindexed, deadline).await?;
             }
-            if let Some(listed) = query.at(wanted).run_if_short(self.limits()) {
-                return listed;
+            let (query, list_in_progress) = (query.at(wanted), self.inner.short_lists.begin());
+            let place = if query.is_worth_a_thread() { list_in_progress.place().await } else { None };
+            match place {
+                Some(place) => return self.run_list_elsewhere(state, (list, keys), wanted, place).await,
+                None => {
+                    if let Some(listed) = query.run_if_short(self.limits()) {
+                        return listed;
+                    }
+                }
             }
         }
+        let work = self.list_work(state, (list, keys), wanted);
+        self.inner.cpu_pool.run(Weight::List, deadline, move |cancel| work(&|| cancel.is_over())).await?
+    }
+
+    /// Runs a short list on the thread for such lists.
+    async fn run_list_elsewhere(
+        &self,
+        state: &Arc<State>,
+        list: (&ListRequest, &KeySet),
+        wanted: Wanted,
+        place: Place,
+    ) -> Result<Listed, ListError> {
+        let work = self.list_work(state, list, wanted);
+        self.inner.short_lists.run(place, move || work(&|| false)).await?
+    }
+
+    /// A list as work for any thread, which is told when nobody waits for it any more.
+    fn list_work(
+        &self,
+        state: &Arc<State>,
+        (list, keys): (&ListRequest, &KeySet),
+        wanted: Wanted,
+    ) -> impl FnOnce(&dyn Fn() -> bool) -> Result<Listed, ListError> + Send + 'static {
         let (state, list, keys, limits) =
             (Arc::clone(state), list.clone(), keys.clone(), self.limits().clone());
-        let work = move |cancel: &Cancel| {
+        move |is_over| {
             let query = Query::new(&state, (&list, &keys), &limits)?.at(wanted);
-            query.run(&limits, &|| cancel.is_over()).unwrap_or_else(|| Err(late().into()))
-        };
-        self.inner.cpu_pool.run(Weight::List, deadline, work).await?
+            query.run(&limits, is_over).unwrap_or_else(|| Err(late().into()))
+        }
     }
 
     /// Builds the indexes that a short list reads and that are not there. It takes some milliseconds for each definition,

@@ -11,6 +11,7 @@
 //! | Which states are retained for cursors, and for how long? | `pinned` |
 //! | How is a list at an earlier revision answered? | `earlier` |
 //! | Which query is a list, and what does it find? | `query` |
+//! | Which thread finds it, when it is short? | `short_lists` |
 //! | What of a page is a caller shown? | `shown` |
 //! | What is on a page, and how is it cut for a call? | `records` |
 //!
@@ -29,6 +30,7 @@ pub(super) mod pinned;
 mod query;
 pub(crate) mod records;
 mod shared_index;
+pub(super) mod short_lists;
 mod shown;
 
 use std::{

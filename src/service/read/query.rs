@@ -26,6 +26,8 @@ use crate::{
 /// The price of a list, in tests of a config, up to which it is answered on the thread that took the request: less
 /// than a millisecond.
 const SHORT_LIST_PRICE: u64 = 4096;
+/// The price from which another thread may find the page: waking it takes some microseconds.
+const LIST_ELSEWHERE_PRICE: u64 = 64;
 /// The definitions of a list across definitions up to which it is.
 const SHORT_LIST_DEFINITIONS: u64 = 64;
 
@@ -91,6 +93,16 @@ impl<'a> Query<'a> {
         let is_all = wanted.all && !is_walk;
         (page.page, page.limit) = if is_all { (1, u64::MAX) } else { (wanted.page, wanted.limit) };
         self
+    }
+
+    /// Whether the page takes so long that another thread is worth waking, and less than about a millisecond.
+    pub(super) fn is_worth_a_thread(&self) -> bool {
+        match self {
+            Self::Configs(collection, query) => {
+                (LIST_ELSEWHERE_PRICE..=SHORT_LIST_PRICE).contains(&collection.plan(query).price())
+            }
+            Self::Definitions(..) | Self::Across(..) => false,
+        }
     }
 
     /// The page, when that takes no longer than about a millisecond.

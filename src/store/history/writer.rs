@@ -1,8 +1,9 @@
 //! Writing the history: appends changes to the open segment, seals it, removes compacted segments.
 //!
-//! The Raft log makes a change durable; a segment is fsynced when it is sealed: when it is full, before a
-//! snapshot counts, and at a clean stop. So the newest segment may have a torn end after a crash. It is cut
-//! there, and applying the log after the loaded state writes the rest again.
+//! The Raft log makes a change durable; a segment is durable when it is sealed: when it is full, before a
+//! snapshot counts, and at a clean stop. Its bytes are fsynced in pieces before, so that the seal delays no fsync of the
+//! log. So the newest segment may have a torn end after a crash. It is cut there, and applying the log after the loaded
+//! state writes the rest again.
 //!
 //! **Invariant:** a change is written once, in the order of revisions: when the log is applied again, what is
 //! at or below the applied mark is skipped. A sealed segment never changes.
@@ -28,7 +29,7 @@ use crate::{
     store::{
         StoreError,
         at_rest::AtRest,
-        files::{self, io},
+        files::{self, InPieces, io},
     },
 };
 
@@ -49,7 +50,7 @@ pub(crate) struct HistoryWriter {
 /// The segment that changes are appended to.
 #[derive(Debug)]
 struct OpenSegment {
-    encoder: Encoder<BufWriter<File>>,
+    encoder: Encoder<BufWriter<InPieces>>,
     segment: Segment,
 }
 
@@ -166,7 +167,7 @@ impl HistoryWriter {
         let index = self.history.open_index(open.segment.after);
         let file = open.encoder.seal(&index).map_err(io(failed.clone()))?;
         let file = file.into_inner().map_err(|error| io(failed.clone())(error.into_error()))?;
-        let bytes = file.sync_all().and_then(|()| file.metadata()).map_err(io(failed))?.len();
+        let bytes = file.finish().and_then(|file| file.metadata()).map_err(io(failed))?.len();
         self.rename_to_sealed(&open.segment)?;
         self.history.sealed(open.segment.after, bytes);
         Ok(())
@@ -186,7 +187,7 @@ impl HistoryWriter {
         let failed = || format!("can't create {}", path.display());
         let file = File::create(&path).map_err(io(failed()))?;
         files::sync_directory(&self.directory)?;
-        let file = BufWriter::with_capacity(BUFFER_BYTES, file);
+        let file = BufWriter::with_capacity(BUFFER_BYTES, InPieces::new(file));
         let encoder = Encoder::new(file, self.applied, &self.at_rest).map_err(io(failed()))?;
         self.history.add(&segment, self.applied, encoder.bytes, Some(Index::default()));
         Ok(OpenSegment { encoder, segment })
@@ -263,7 +264,7 @@ impl HistoryWriter {
         let mut file = OpenOptions::new().write(true).open(&path).map_err(io(failed()))?;
         file.set_len(scan.bytes).and_then(|()| file.sync_all()).map_err(io(failed()))?;
         file.seek(SeekFrom::End(0)).map_err(io(failed()))?;
-        let file = BufWriter::with_capacity(BUFFER_BYTES, file);
+        let file = BufWriter::with_capacity(BUFFER_BYTES, InPieces::new(file));
         let encoder = Encoder::resume(file, scan.key, scan.totals, scan.bytes);
         self.history.add(&open, upto, scan.bytes, Some(scan.index));
         self.open = Some(OpenSegment { encoder, segment: open });
