@@ -232,7 +232,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("large");
         let mut file = InPieces::new(File::create(&path).unwrap());
-        let part: Vec<u8> = (0..PIECE_BYTES / 16).map(|n| n as u8).collect();
+        let part: Vec<u8> = (0..=u8::MAX).cycle().take(PIECE_BYTES / 16).collect();
         let mut pieces = 0;
         for _ in 0..40 {
             pieces += u32::from(file.end_piece().unwrap());
