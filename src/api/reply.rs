@@ -148,11 +148,9 @@ impl Reply {
             format!("{{\"status\":\"SUCCESS\",\"message\":\"{message}\",\"data\":{{{before}\"results\":[");
         let bytes = results.iter().fold(0_usize, |sum, record| sum.saturating_add(size(record)));
         // Behind a text: a page that is written as a whole is written where it is sent from.
-        let written = move |(index, record): (usize, &R), mut text: String| {
-            if index > 0 {
-                text.push(',');
-            }
-            render(Object::behind(text), record).finish()
+        let written = move |(index, record): (usize, &R), text: String| {
+            let comma = if index == 0 { "" } else { "," };
+            render(Object::behind(text + comma), record).finish()
         };
         if bytes as u64 <= BUFFERED_PAGE_BYTES_MAX {
             let mut text = head;
@@ -160,8 +158,10 @@ impl Reply {
             let text = results.iter().enumerate().fold(text, |text, record| written(record, text));
             return Self::json(Body::from(text + tail));
         }
-        let records = results.into_iter().enumerate();
-        let records = records.map(move |(n, record)| (size(&record), written((n, &record), String::new())));
+        let records = results.into_iter().enumerate().map(move |(n, record)| {
+            let bytes = size(&record);
+            (bytes, written((n, &record), String::with_capacity(bytes.saturating_add(MEMBERS_BYTES))))
+        });
         let parts = once((0, head)).chain(records).chain(once((0, tail.to_owned())));
         // What a record has reserved ends when it is sent: a slow caller holds only what it has not taken.
         let mut left = reservation;

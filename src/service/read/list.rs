@@ -10,8 +10,9 @@
 //! A list that is a walk along an index is walked to the page. A list with conditions is computed and sorted as a
 //! whole; from its second page on the sorted matches are retained with the pinned state.
 //!
-//! A list that tests few configs is answered where it arrives. A long one runs on the threads for long work, until the
-//! read's deadline; only so many of one caller wait at once, and they never take all of those threads.
+//! A list that tests few configs is answered where it arrives, or by one thread beside while several lists are under way.
+//! A long one runs on the threads for long work, until the read's deadline; only so many of one caller wait at once, and
+//! they never take all of those threads.
 //!
 //! The records of a page are not copied: they are rendered one by one as the answer is sent. But an answer keeps them
 //! in memory while they are replaced, so a page of large records is weighed against the memory budget.
@@ -30,7 +31,6 @@ use super::{
     pinned::end_use,
     query::{Listed, Query, Wanted, late},
     records::ListRecords,
-    short_lists::Place,
 };
 use crate::{
     model::{
@@ -244,7 +244,7 @@ impl Service {
         Err(Refusal::Invalid(Violation::at(vec!["query".into(), "limit".into()], msg).into()))
     }
 
-    /// Runs a list on a state: here when that is short, else on the threads for long work.
+    /// Runs a list on a state: when that is short here or on the thread for such lists, else on those for long work.
     pub(super) async fn run_list(
         &self,
         state: &Arc<State>,
@@ -260,29 +260,16 @@ impl Service {
             }
             let (query, list_in_progress) = (query.at(wanted), self.inner.short_lists.begin());
             let place = if query.is_worth_a_thread() { list_in_progress.place().await } else { None };
-            match place {
-                Some(place) => return self.run_list_elsewhere(state, (list, keys), wanted, place).await,
-                None => {
-                    if let Some(listed) = query.run_if_short(self.limits()) {
-                        return listed;
-                    }
-                }
+            if let Some(place) = place {
+                let work = self.list_work(state, (list, keys), wanted);
+                return self.inner.short_lists.run(place, move || work(&|| false)).await?;
+            }
+            if let Some(listed) = query.run_if_short(self.limits()) {
+                return listed;
             }
         }
         let work = self.list_work(state, (list, keys), wanted);
         self.inner.cpu_pool.run(Weight::List, deadline, move |cancel| work(&|| cancel.is_over())).await?
-    }
-
-    /// Runs a short list on the thread for such lists.
-    async fn run_list_elsewhere(
-        &self,
-        state: &Arc<State>,
-        list: (&ListRequest, &KeySet),
-        wanted: Wanted,
-        place: Place,
-    ) -> Result<Listed, ListError> {
-        let work = self.list_work(state, list, wanted);
-        self.inner.short_lists.run(place, move || work(&|| false)).await?
     }
 
     /// A list as work for any thread, which is told when nobody waits for it any more.
