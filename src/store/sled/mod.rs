@@ -15,6 +15,7 @@
 //! | `merge` | merges changes by key, and writes them in bounded steps |
 //! | `rows` | the rows of a record that changes |
 //! | `trees` | one sled database and the directory of databases |
+//! | `load` | the state of a database, when a node starts |
 //! | `current` | the current database, which is closed while nothing is written |
 //! | `checkpoint` | what all trees hold together: its place in the log and its digest |
 //! | `sealing` | keys and values of rows in an encrypted directory |
@@ -26,6 +27,7 @@
 pub(super) mod checkpoint;
 mod current;
 pub(super) mod keys;
+mod load;
 mod merge;
 pub(super) mod mirror;
 mod rows;

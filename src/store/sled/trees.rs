@@ -21,7 +21,6 @@ use std::{
     time::Duration,
 };
 
-use serde::Deserialize;
 use sled::{Batch, Db, Tree};
 
 use super::{
@@ -31,14 +30,7 @@ use super::{
     sealing::{Kind, Sealing},
 };
 use crate::{
-    model::{
-        access_key::AccessKey,
-        record::{Config, Definition, Revision},
-    },
-    state::{
-        RememberedOutcome, State,
-        builder::{BuildError, Builder},
-    },
+    model::record::Revision,
     store::{LogIndex, StoreError, at_rest::AtRest, files},
 };
 
@@ -90,14 +82,14 @@ pub(super) fn catch_panic<T>(calls: impl FnOnce() -> Result<T, TreeError>) -> Re
 #[derive(Debug)]
 pub(crate) struct Trees {
     db: Db,
-    definitions: Tree,
-    configs: Tree,
+    pub(super) definitions: Tree,
+    pub(super) configs: Tree,
     indexes: Tree,
-    requests: Tree,
-    access_keys: Tree,
+    pub(super) requests: Tree,
+    pub(super) access_keys: Tree,
     meta: Tree,
     path: PathBuf,
-    sealing: Option<Sealing>,
+    pub(super) sealing: Option<Sealing>,
 }
 
 impl Trees {
@@ -170,7 +162,7 @@ impl Trees {
     }
 
     /// Calls `read` with each row of a tree, in its order, and the row's value as it was given.
-    fn rows(
+    pub(super) fn rows(
         &self,
         kind: Kind,
         tree: &Tree,
@@ -289,109 +281,9 @@ impl Trees {
         });
         if closed { Ok(()) } else { Err(TreeError::new("sled did not release its file")) }
     }
-
-    /// Loads the state of a checkpoint, validated by its digest; returns its approximate bytes, too.
-    pub(crate) fn load(&self, checkpoint: &Checkpoint) -> Result<(State, u64), TreeError> {
-        let state = catch_panic(|| {
-            let mut rows = RecordAssembler::default();
-            self.rows(Kind::Definitions, &self.definitions, |key, value| {
-                rows.add(key, value, &mut |_, record: Definition, rows| rows.builder.definition(record))
-            })?;
-            rows.end(&mut |_, record: Definition, rows| rows.builder.definition(record))?;
-            // Rows whose keys are hashed do not ascend by the configs' keys, as the builder asks for.
-            let mut unordered = Vec::new();
-            let mut take = |id, record: Config, rows: &mut RecordAssembler| {
-                if self.sealing.is_some() {
-                    unordered.push((id, record));
-                    return Ok(());
-                }
-                rows.builder.config(id, record)
-            };
-            self.rows(Kind::Configs, &self.configs, |key, value| rows.add(key, value, &mut take))?;
-            rows.end(&mut take)?;
-            unordered.sort_unstable_by(|(one, a), (other, b)| (one, &a.key).cmp(&(other, &b.key)));
-            for (id, config) in unordered {
-                rows.builder.config(id, config).map_err(|error| TreeError::new(error.0))?;
-            }
-            self.rows(Kind::Requests, &self.requests, |_, value| {
-                let request: RememberedOutcome = keys::decode(value).ok_or_else(damaged_row)?;
-                rows.builder.request(request).map_err(|error| TreeError::new(error.0))
-            })?;
-            self.rows(Kind::AccessKeys, &self.access_keys, |_, value| {
-                let key: AccessKey = keys::decode(value).ok_or_else(damaged_row)?;
-                rows.builder.access_key(key).map_err(|error| TreeError::new(error.0))
-            })?;
-            let logical = rows.bytes;
-            rows.builder.compaction_revision(checkpoint.compaction_revision);
-            rows.builder.feature_level(checkpoint.level.feature_level);
-            rows.builder.root_disabled(checkpoint.level.root_disabled);
-            let state = rows
-                .builder
-                .finish(checkpoint.revision, checkpoint.last_at)
-                .map_err(|error| TreeError::new(error.0))?;
-            Ok((state, logical))
-        })?;
-        if state.0.digest() == checkpoint.digest || crate::sabotage::is("digest-ignored") {
-            Ok(state)
-        } else {
-            Err(TreeError::new("the records in sled have another digest than its checkpoint"))
-        }
-    }
 }
 
-/// Joins the chunks of records while the rows of a tree are read in order.
-struct RecordAssembler {
-    builder: Builder,
-    row: Option<(Revision, Vec<u8>, u16)>,
-    value: Vec<u8>,
-    bytes: u64,
-}
-
-impl Default for RecordAssembler {
-    fn default() -> Self {
-        Self { builder: Builder::new(), row: None, value: Vec::new(), bytes: 0 }
-    }
-}
-
-type Finish<'a, T> = &'a mut dyn FnMut(Revision, T, &mut RecordAssembler) -> Result<(), BuildError>;
-
-impl RecordAssembler {
-    fn add<T: for<'de> Deserialize<'de>>(
-        &mut self,
-        key: &[u8],
-        value: &[u8],
-        finish: Finish<'_, T>,
-    ) -> Result<(), TreeError> {
-        let (id, name, chunk) = keys::split(key).ok_or_else(damaged_row)?;
-        self.bytes += (key.len() + value.len()) as u64;
-        match &mut self.row {
-            Some((last_id, last_name, last_chunk)) if *last_id == id && last_name == name => {
-                if *last_chunk + 1 != chunk {
-                    return Err(damaged_row());
-                }
-                *last_chunk = chunk;
-            }
-            _ => {
-                self.end(finish)?;
-                if chunk != 0 {
-                    return Err(damaged_row());
-                }
-                self.row = Some((id, name.into(), 0));
-            }
-        }
-        self.value.extend_from_slice(value);
-        Ok(())
-    }
-
-    fn end<T: for<'de> Deserialize<'de>>(&mut self, finish: Finish<'_, T>) -> Result<(), TreeError> {
-        let Some((id, ..)) = self.row.take() else { return Ok(()) };
-        let record = keys::decode(&self.value).ok_or_else(damaged_row)?;
-        self.value.clear();
-        finish(id, record, self).map_err(|error| TreeError::new(error.0))
-    }
-}
-
-fn damaged_row() -> TreeError {
+pub(super) fn damaged_row() -> TreeError {
     TreeError::new("a row of sled is damaged")
 }
 
