@@ -23,13 +23,13 @@ use crate::{
     },
 };
 
-/// The price of a list, in tests of a config, up to which it is answered on the thread that took the request: less
-/// than a millisecond.
+/// The price of a list, in tests of a config, up to which it is answered on the thread that took the request, or on the
+/// one beside for such lists: less than a millisecond.
 const SHORT_LIST_PRICE: u64 = 4096;
-/// The price from which another thread may find the page: waking it takes some microseconds.
-const LIST_ELSEWHERE_PRICE: u64 = 64;
 /// The definitions of a list across definitions up to which it is.
 const SHORT_LIST_DEFINITIONS: u64 = 64;
+/// The price from which the thread beside may find the page: waking it takes some microseconds.
+const LIST_ELSEWHERE_PRICE: u64 = 64;
 
 /// The query of a list, for one state.
 pub(super) enum Query<'a> {

@@ -35,11 +35,6 @@ pub(in crate::service) struct ShortLists {
 /// A list in progress.
 pub(super) struct ShortList<'a>(&'a ShortLists);
 
-/// A place on the thread.
-pub(super) struct Place {
-    _permit: OwnedSemaphorePermit,
-}
-
 impl ShortLists {
     pub(in crate::service) fn new() -> Self {
         let mut builder = Builder::new_current_thread();
@@ -64,7 +59,7 @@ impl ShortLists {
     /// [`Refusal::Internal`] when it has panicked, or the node ends.
     pub(super) async fn run<T: Send + 'static>(
         &self,
-        place: Place,
+        place: OwnedSemaphorePermit,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Refusal> {
         let running = self.runtime.as_ref().map(|runtime| {
@@ -81,12 +76,11 @@ impl ShortLists {
 
 impl ShortList<'_> {
     /// A place on the thread, if other lists are in progress and there is one.
-    pub(super) async fn place(&self) -> Option<Place> {
+    pub(super) async fn place(&self) -> Option<OwnedSemaphorePermit> {
         // Requests that have arrived meanwhile have not been looked at yet: a thread serves one after the other.
         yield_now().await;
         let is_alone = self.0.in_progress.load(Ordering::Relaxed) < 2;
-        let permit = if is_alone { None } else { Arc::clone(&self.0.places).try_acquire_owned().ok() };
-        permit.map(|permit| Place { _permit: permit })
+        if is_alone { None } else { Arc::clone(&self.0.places).try_acquire_owned().ok() }
     }
 }
 
