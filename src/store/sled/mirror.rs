@@ -276,7 +276,9 @@ impl Mirror {
 
     fn try_step(&mut self, context: StepContext) -> Result<Progress, TreeError> {
         if context.closing && self.takes_long() {
-            tracing::info!("sled is not complete, and is left as it is: the next start loads a snapshot and the log");
+            tracing::info!(
+                "sled is not complete, and is left as it is: the next start loads a snapshot and the log"
+            );
             return Ok(Progress::Idle);
         }
         if let Some(due) = self.rebuild_due {
