@@ -13,12 +13,12 @@ mod fair_queue;
 use std::{sync::Arc, thread::available_parallelism};
 
 use tokio::{
-    runtime::{Builder, Handle, Runtime},
+    runtime::Handle,
     time::{Instant, timeout_at},
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Refusal, origin::Origin};
+use super::{Refusal, origin::Origin, own_threads::OwnThreads};
 use crate::model::limits::CONFIG_SCANS_MAX;
 pub(super) use fair_queue::{PoolPermit, ScanPlace, Weight};
 use fair_queue::{PoolQueue, Ticket};
@@ -30,8 +30,7 @@ const NICENESS: i32 = 10;
 /// Threads for long work.
 #[derive(Debug)]
 pub(super) struct CpuPool {
-    /// Owns the threads and nothing else: no task runs on it.
-    runtime: Option<Runtime>,
+    threads: OwnThreads,
     turns: Arc<PoolQueue>,
 }
 
@@ -59,14 +58,9 @@ impl CpuPool {
     pub(super) fn new() -> Self {
         let threads = available_parallelism().map_or(2, |processors| processors.get().max(2));
         let turns = if crate::sabotage::is("work-without-turns") { 64 } else { threads };
-        let runtime = Builder::new_current_thread()
-            // A scan that makes way keeps its thread, asleep.
-            .max_blocking_threads(turns + CONFIG_SCANS_MAX)
-            .thread_name("concord-cpu")
-            .on_thread_start(lower_priority)
-            .build();
-        let runtime = runtime.expect("a runtime without drivers needs nothing that could be missing");
-        Self { runtime: Some(runtime), turns: PoolQueue::new(turns) }
+        // A scan that makes way keeps its thread, asleep.
+        let threads = OwnThreads::new("concord-cpu", turns + CONFIG_SCANS_MAX, lower_priority);
+        Self { threads, turns: PoolQueue::new(turns) }
     }
 
     /// Threads, pieces of work that run, pieces that wait for a thread.
@@ -113,11 +107,8 @@ impl CpuPool {
         let cancel = Cancel::new(caller_gone.clone(), deadline);
         let _gone_when_dropped = caller_gone.drop_guard();
         let mut way = Way { turn: Some(turn), timers: Handle::current(), cancel: cancel.clone() };
-        let running = self.runtime.as_ref().map(|runtime| {
-            // The turn ends with the work, however long after its caller.
-            runtime.spawn_blocking(move || work(&cancel, &mut way))
-        });
-        let running = running.expect("the runtime is there until the pool is dropped");
+        // The turn ends with the work, however long after its caller.
+        let running = self.threads.run(move || work(&cancel, &mut way));
         let ended = timeout_at(deadline, running).await;
         ended
             .map_err(|_| late())?
@@ -159,15 +150,6 @@ impl Way {
 /// The refusal of work that was not done in time: certainly without effect.
 pub(super) fn late() -> Refusal {
     Refusal::Unavailable("the work was not done when the time was up".into())
-}
-
-impl Drop for CpuPool {
-    /// Does not wait for work in progress: the pool may be dropped on a worker, which must not block.
-    fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
-        }
-    }
 }
 
 /// Linux has a priority for each thread; "this process" means the calling thread.

@@ -25,6 +25,7 @@
 //! | what a caller may see of a state | `view` |
 //! | the free space that writes leave on the disk, of this node and of a majority | `disk_reserve`, `room` |
 //! | threads for work that takes longer than about a millisecond, and whose turn it is | `cpu_pool` |
+//! | a few threads for one kind of work | `own_threads` |
 //! | the file of data keys, read again | `data_key` |
 //! | where a request comes from | `origin` |
 //! | rates and open things of an access key, failed credentials of an address | `quota` |
@@ -62,6 +63,7 @@ pub(crate) mod membership;
 pub mod memory_budget;
 pub mod metrics;
 mod origin;
+mod own_threads;
 pub mod quota;
 pub(crate) mod read;
 pub mod read_many;

@@ -13,12 +13,11 @@ use std::sync::{
 };
 
 use tokio::{
-    runtime::{Builder, Runtime},
     sync::{OwnedSemaphorePermit, Semaphore},
     task::yield_now,
 };
 
-use crate::service::Refusal;
+use crate::service::{Refusal, own_threads::OwnThreads};
 
 /// Lists that are on the thread or wait for it: enough that it has work when one is done.
 const WAITING_MAX: usize = 4;
@@ -28,8 +27,7 @@ const WAITING_MAX: usize = 4;
 pub(in crate::service) struct ShortLists {
     in_progress: AtomicUsize,
     places: Arc<Semaphore>,
-    /// Owns the thread and nothing else: no task runs on it.
-    runtime: Option<Runtime>,
+    thread: OwnThreads,
 }
 
 /// A list in progress.
@@ -37,13 +35,10 @@ pub(super) struct ShortList<'a>(&'a ShortLists);
 
 impl ShortLists {
     pub(in crate::service) fn new() -> Self {
-        let mut builder = Builder::new_current_thread();
-        let runtime = builder.max_blocking_threads(1).thread_name("concord-lists").build();
-        let runtime = runtime.expect("a runtime without drivers needs nothing that could be missing");
         Self {
             in_progress: AtomicUsize::new(0),
             places: Arc::new(Semaphore::new(WAITING_MAX)),
-            runtime: Some(runtime),
+            thread: OwnThreads::new("concord-lists", 1, || ()),
         }
     }
 
@@ -62,14 +57,11 @@ impl ShortLists {
         place: OwnedSemaphorePermit,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Refusal> {
-        let running = self.runtime.as_ref().map(|runtime| {
-            runtime.spawn_blocking(move || {
-                let found = work();
-                drop(place);
-                found
-            })
+        let running = self.thread.run(move || {
+            let found = work();
+            drop(place);
+            found
         });
-        let running = running.expect("the runtime is there until this is dropped");
         running.await.map_err(|error| Refusal::Internal(format!("a list ended early: {error}")))
     }
 }
@@ -87,15 +79,6 @@ impl ShortList<'_> {
 impl Drop for ShortList<'_> {
     fn drop(&mut self) {
         self.0.in_progress.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl Drop for ShortLists {
-    /// Does not wait for work in progress: it may be dropped on a worker, which must not block.
-    fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
-        }
     }
 }
 

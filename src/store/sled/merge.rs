@@ -157,6 +157,14 @@ impl Merge {
         self.text_bytes
     }
 
+    /// How many records it is to write yet.
+    pub(super) fn left(&self) -> u64 {
+        let whole = |(collection, written): &(Arc<Collection>, u64)| collection.by_key.len() - written;
+        let records =
+            self.definitions.len() + self.configs.len() + self.requests.len() + self.access_keys.len();
+        records as u64 + self.collections.iter().map(whole).sum::<u64>()
+    }
+
     /// How many changes of records it merges.
     pub(super) fn changes(&self) -> usize {
         self.changes

@@ -3,12 +3,13 @@
 //! sled lags on purpose: the log makes a write durable, and sled only says where applying starts again after
 //! a restart. So changes are merged to the newest value of each key, and a merge is written when nothing has
 //! been applied for a moment, when it is large, when a start would have many changes to apply again, or when it
-//! is old: a key that changes ten times meanwhile is written once. A merge is written row by row, in small steps, between writing its target and its
-//! checkpoint; a crash in between costs a start from the snapshot and the log.
+//! is old: a key that changes ten times meanwhile is written once. A merge is written row by row, in small steps,
+//! between writing its target and its checkpoint; a crash in between costs a start from the snapshot and the log.
 //!
 //! When even that falls behind, sled is left alone until the load is over and then rebuilt from the newest
 //! state. It is also rebuilt after an error, after a snapshot was installed and when it has grown too large,
-//! always into a fresh directory that becomes the current one at the end.
+//! always into a fresh directory that becomes the current one at the end. A store that is closed meanwhile waits for a
+//! small state only: a start without sled takes seconds, and to write a million configs takes twenty.
 //!
 //! **Invariant:** the trees never hold an entry that the local log does not hold durably, and what waits here
 //! is bounded.
@@ -59,6 +60,9 @@ const SIZE_CHECK_STEPS: u32 = 512;
 const REBUILD_IDLE_DELAY: Duration = Duration::from_secs(1);
 /// Longest pause between two attempts after errors.
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(60);
+/// More records than this are not written while the store is being closed: that would take longer than two seconds, and a
+/// start that loads the snapshot takes less.
+const CLOSING_RECORDS_MAX: u64 = 100_000;
 /// Databases that are left open after an error, each with its cache, before sled is left alone.
 const LEFT_OPEN_MAX: u32 = 4;
 /// How long it is left alone then: a start of the node needs the snapshot and the log meanwhile, which it has.
@@ -123,6 +127,7 @@ pub(crate) struct MirrorStart {
 pub(crate) struct Mirror {
     databases: DatabaseDir,
     backlog_max: usize,
+    closing_max: u64,
     trees: Current,
     newest: (State, Position),
     /// Updates that are not merged yet: the log does not hold them durably, or `next_merge` is closed.
@@ -156,6 +161,7 @@ impl Mirror {
         Self {
             databases,
             backlog_max,
+            closing_max: CLOSING_RECORDS_MAX,
             mirrored: trees.as_ref().map_or(0, |_| newest.0.revision()),
             rebuild_due: trees.is_none().then_some(RebuildDue::Now),
             rebuilds: u64::from(existed && trees.is_none()),
@@ -269,6 +275,12 @@ impl Mirror {
     }
 
     fn try_step(&mut self, context: StepContext) -> Result<Progress, TreeError> {
+        if context.closing && self.takes_long() {
+            tracing::info!(
+                "sled is not complete, and is left as it is: the next start loads a snapshot and the log"
+            );
+            return Ok(Progress::Idle);
+        }
         if let Some(due) = self.rebuild_due {
             return match due.delay(context) {
                 Duration::ZERO => self.begin_rebuild().map(|()| Progress::Worked),
@@ -287,6 +299,15 @@ impl Mirror {
             }
         }
         self.merge_step(context.closing).map(|()| Progress::Worked)
+    }
+
+    /// Whether more is to be written than while the store is being closed.
+    fn takes_long(&self) -> bool {
+        let next = self.next_merge.as_ref().map(|(merge, _)| merge);
+        let rebuild = self.rebuild.as_ref().map(|(_, merge)| merge);
+        let begun = [self.merge.as_ref(), next, rebuild].into_iter().flatten().map(Merge::left).sum::<u64>();
+        let due = self.rebuild_due.map_or(0, |_| self.newest.0.definitions().map(|c| c.by_key.len()).sum());
+        begun + due > self.closing_max
     }
 
     /// Begins to write fresh trees from the newest state.

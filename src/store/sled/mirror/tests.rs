@@ -5,7 +5,7 @@ use std::path::Path;
 use super::*;
 use crate::{
     model::time::Timestamp,
-    state::Edit,
+    state::{Edit, builder::Builder},
     store::{
         at_rest::AtRest,
         snapshot::file::tests::{config, definition},
@@ -136,4 +136,28 @@ fn under_load_a_large_merge_is_written_before_the_backlog_is_full() {
     }
     assert_eq!((mirror.mirrored(), mirror.rebuilds()), (revision(90), 0));
     mirror.abandon();
+}
+
+#[test]
+fn a_store_that_is_closed_waits_for_a_small_state_only() {
+    // 200 configs and their definition.
+    for (closing_max, is_complete) in [(201, true), (200, false)] {
+        let directory = tempfile::tempdir().unwrap();
+        let mut mirror = start(directory.path(), 1000);
+        mirror.closing_max = closing_max;
+        let mut builder = Builder::new();
+        builder.definition(definition(1)).unwrap();
+        (100..300).for_each(|number| builder.config(1, config(&format!("k{number}"), number, "{}")).unwrap());
+        mirror.install(builder.finish(revision(300), Timestamp(300)).unwrap(), checkpoint(300).position);
+        assert_eq!(mirror.step(loaded(300)), Progress::Worked, "the rebuild begins");
+        assert_eq!(work(&mut mirror, StepContext { closing: true, ..loaded(300) }), Progress::Idle);
+        assert_eq!(mirror.mirrored() == revision(300), is_complete);
+        let databases = mirror.databases.clone();
+        mirror.close();
+        let trees = databases.current().unwrap().unwrap();
+        let at = if is_complete { 300 } else { 0 };
+        assert_eq!(trees.checkpoint().unwrap().unwrap().position, checkpoint(at).position);
+        assert!(trees.load(&trees.checkpoint().unwrap().unwrap()).is_ok());
+        trees.close().unwrap();
+    }
 }
