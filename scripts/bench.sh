@@ -70,7 +70,9 @@ if [[ -z $alone ]]; then
 fi
 CONCORD=${CONCORD_BIN:-$TARGET/dist/concord}
 [[ -n ${CONCORD_BIN:-} ]] || cargo build --profile dist --locked --bin concord
-cargo build --release --locked --manifest-path benches/load/Cargo.toml --target-dir "$TARGET/load"
+load=(--locked --manifest-path benches/load/Cargo.toml --target-dir "$TARGET/load")
+cargo build --release "${load[@]}" --bin concord-bench
+[[ " ${rest[*]} " != *' --floor '* ]] || cargo build --profile fixed "${load[@]}" --bin concord-bench-fixed
 
 mkdir -p "${BENCH_DATA:-target}" "$(dirname "$RESULTS")"
 DATA=$(mktemp -d "$(realpath "${BENCH_DATA:-target}")/bench-data-XXXXXX")

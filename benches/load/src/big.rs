@@ -160,6 +160,8 @@ impl Big {
                 "load": load.name(),
                 "clients": CLIENTS,
                 "ops_per_s": seen.ops_per_s.round(),
+                "cpu_us_per_op": rounded(seen.cpu_us_per_op()),
+                "leader_cpu_us_per_op": rounded(seen.leader_cpu_us_per_op()),
                 "p50_ms": rounded(seen.p50_ms),
                 "p99_ms": rounded(seen.p99_ms),
                 "rss_mb": seen.rss_mb.round(),
@@ -198,14 +200,17 @@ impl Big {
         }
         let _ = write!(
             text,
-            "\nThe deep page takes {:.2} times as long as the first.\n\n| load | clients | ops/s | p50 ms | p99 ms | biggest node, MB |\n|---|---:|---:|---:|---:|---:|\n",
+            "\nThe deep page takes {:.2} times as long as the first.\n\n| load | clients | ops/s | p50 ms | p99 ms | CPU µs/op: all nodes · leader | biggest node, MB |\n|---|---:|---:|---:|---:|---:|---:|\n",
             self.depth_ratio()
         );
-        for (load, Seen { ops_per_s, p50_ms, p99_ms, rss_mb, .. }) in &self.seen {
+        for (load, seen) in &self.seen {
+            let Seen { ops_per_s, p50_ms, p99_ms, rss_mb, .. } = seen;
             let _ = writeln!(
                 text,
-                "| {} | {CLIENTS} | {ops_per_s:.0} | {p50_ms:.2} | {p99_ms:.2} | {rss_mb:.0} |",
-                load.name()
+                "| {} | {CLIENTS} | {ops_per_s:.0} | {p50_ms:.2} | {p99_ms:.2} | {:.1} · {:.1} | {rss_mb:.0} |",
+                load.name(),
+                seen.cpu_us_per_op(),
+                seen.leader_cpu_us_per_op()
             );
         }
         text

@@ -250,7 +250,9 @@ impl Cluster {
     /// Starts processes that answer whatever they are asked with one fixed text. Their program was built beside this.
     pub(crate) fn fixed(runtime: &Runtime, data: &Path, count: usize) -> Result<Self, String> {
         let own = std::env::current_exe().map_err(|error| format!("this program: {error}"))?;
-        let binary = own.with_file_name("concord-bench-fixed");
+        // Of another profile, whose directory lies beside that of this program.
+        let profiles = own.ancestors().nth(2).ok_or_else(|| format!("{}: no directory", own.display()))?;
+        let binary = profiles.join("fixed/concord-bench-fixed");
         let mut nodes = Vec::new();
         for (n, addr) in free_addrs(count)?.into_iter().enumerate() {
             let home = data.join(format!("fixed{}", n + 1));

@@ -37,8 +37,8 @@ fn main() -> ExitCode {
 
 /// Serves until it is killed.
 fn serve(addr: &str) -> std::io::Result<()> {
-    // As many as a node of Concord has.
-    let threads = thread::available_parallelism().map_or(1, usize::from).max(2);
+    // As many as a node of Concord has for callers.
+    let threads = thread::available_parallelism().map_or(1, usize::from).saturating_sub(1).max(1);
     let runtime = Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     runtime.block_on(async {
         // Where it can't be set the connection is slower, not wrong.

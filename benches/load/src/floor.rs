@@ -130,6 +130,7 @@ impl Floor {
                 "ops_per_s": seen.ops_per_s.round(),
                 "p50_ms": rounded(seen.p50_ms),
                 "p99_ms": rounded(seen.p99_ms),
+                "cpu_us_per_op": rounded(seen.cpu_us_per_op()),
             })
         };
         let disk = |((name, ..), (median, p99)): (&(&str, usize, bool), &(f64, f64))| json!({ "how": name, "median_ms": rounded(*median), "p99_ms": rounded(*p99) });

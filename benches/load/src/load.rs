@@ -10,7 +10,7 @@ use std::{
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use etcd_client::{Client, GetOptions, KvClient, Txn, TxnOp};
+use etcd_client::{Client, GetOptions, KvClient, Txn, TxnOp, TxnOpResponse};
 use hyper::Method;
 
 use crate::http::Http;
@@ -36,13 +36,17 @@ pub(crate) enum Load {
     Mixed,
     MixedDay,
     Transaction,
+    ReadMany,
 }
 
-/// The writes of a transaction. etcd admits 128.
+/// The writes of a transaction, or the configs that are read at once. etcd admits 128.
 const TRANSACTION: usize = 100;
 
+/// What the answer to a read of many says of each config that is there.
+const FOUND: &[u8] = br#""status":"found""#;
+
 impl Load {
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::Create,
         Self::UpdateIndexed,
         Self::UpdateIndexedSpread,
@@ -54,6 +58,7 @@ impl Load {
         Self::Mixed,
         Self::MixedDay,
         Self::Transaction,
+        Self::ReadMany,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -69,6 +74,7 @@ impl Load {
             Self::Mixed => "mixed",
             Self::MixedDay => "mixed-day",
             Self::Transaction => "transaction-100",
+            Self::ReadMany => "read-100",
         }
     }
 
@@ -80,9 +86,9 @@ impl Load {
         )
     }
 
-    /// What one request counts as: rates and costs of a transaction are those of its writes.
+    /// What one request counts as: rates and costs of a transaction are those of its writes, and of its reads.
     pub(crate) fn operations(self) -> usize {
-        if self == Self::Transaction { TRANSACTION } else { 1 }
+        if matches!(self, Self::Transaction | Self::ReadMany) { TRANSACTION } else { 1 }
     }
 }
 
@@ -112,7 +118,7 @@ pub(crate) fn definition(load: Load, value_bytes: usize) -> String {
         | Load::Mixed
         | Load::MixedDay
         | Load::Transaction => "moved",
-        Load::UpdatePlain | Load::GetLeader | Load::GetSpread | Load::GetLocal => "plain",
+        Load::UpdatePlain | Load::GetLeader | Load::GetSpread | Load::GetLocal | Load::ReadMany => "plain",
         Load::ListIndexed => "listed",
     };
     format!("{name}-{value_bytes}")
@@ -202,7 +208,31 @@ impl Asker {
                 _ => self.get(&definition, n, true).await,
             },
             Load::Transaction => self.transaction(&definition, (n, keys), value_bytes).await,
+            Load::ReadMany => self.read_many(&definition, (n, keys)).await,
         }
+    }
+
+    /// Reads so many neighbours at once, all of one revision, linearizable.
+    async fn read_many(&mut self, definition: &str, (first, keys): (usize, usize)) -> Result<(), String> {
+        let named = (first..first + TRANSACTION).map(|n| n % keys);
+        let found = match self {
+            Self::Concord(http) => {
+                let of = |n| format!(r#"{{"config_definition_key":"{definition}","config_key":"c{n:08}"}}"#);
+                let all: Vec<String> = named.map(of).collect();
+                let body = format!(r#"{{"configs":[{}]}}"#, all.join(","));
+                let answer = http.good(Method::POST, "/api/v1/read", body).await?;
+                answer.windows(FOUND.len()).filter(|part| *part == FOUND).count()
+            }
+            Self::Etcd(client) => {
+                let all: Vec<TxnOp> = named.map(|n| TxnOp::get(etcd_key(definition, n), None)).collect();
+                let answer = client.txn(Txn::new().and_then(all)).await.map_err(|error| error.to_string())?;
+                let is_found =
+                    |one: &TxnOpResponse| matches!(one, TxnOpResponse::Get(got) if got.kvs().len() == 1);
+                answer.op_responses().iter().filter(|one| is_found(one)).count()
+            }
+            Self::Gateway(_) => return Err("the gateway is not asked for many configs".to_owned()),
+        };
+        if found == TRANSACTION { Ok(()) } else { Err(format!("{found} configs of {TRANSACTION} are there")) }
     }
 
     /// Replaces so many configs in one transaction: neighbours, so that none is named twice.

@@ -38,7 +38,7 @@ use crate::{
     cluster::Cluster,
     http::Http,
     load::{Ask, KEY, LISTED, Load, Speaks, definition, definition_body},
-    report::Row,
+    report::{Ratios, Row},
     run::{Seen, Times},
 };
 
@@ -131,7 +131,7 @@ fn plan(args: &Args) -> Result<Vec<(Load, usize, usize)>, String> {
     let chosen = !args.loads.is_empty() || !args.clients.is_empty() || !args.bytes.is_empty();
     let mut points = Vec::new();
     if args.quick && !chosen {
-        let quick: [(Load, &[usize]); 11] = [
+        let quick: [(Load, &[usize]); 12] = [
             (Load::Create, &[64]),
             (Load::UpdateIndexed, &[1, 64, 256]),
             (Load::UpdateIndexedSpread, &[256]),
@@ -143,6 +143,7 @@ fn plan(args: &Args) -> Result<Vec<(Load, usize, usize)>, String> {
             (Load::Mixed, &[256]),
             (Load::MixedDay, &[256]),
             (Load::Transaction, &[16]),
+            (Load::ReadMany, &[16]),
         ];
         for (load, clients) in quick {
             points.extend(clients.iter().map(|clients| (load, *clients, 300)));
@@ -162,7 +163,7 @@ fn plan(args: &Args) -> Result<Vec<(Load, usize, usize)>, String> {
                 continue;
             }
             // Neither system takes 100 of them as one request.
-            if load == Load::Transaction && bytes > 300 {
+            if load.operations() > 1 && bytes > 300 {
                 continue;
             }
             points.extend(
@@ -251,11 +252,13 @@ impl Bench {
             }
         }
         let gateway = (!by_gateway.is_empty()).then(|| report::median(&by_gateway));
-        let ratio =
-            |(concord, etcd): (&Seen, &Seen)| concord.ops_per_s / etcd.ops_per_s.max(f64::MIN_POSITIVE);
-        let ratios = concord.iter().zip(&etcd).map(ratio).collect();
+        let ratios = |figure: fn(&Seen) -> f64| {
+            let of = |rounds: &[Seen]| rounds.iter().map(figure).collect::<Vec<_>>();
+            Ratios::of(&of(&concord), &of(&etcd))
+        };
+        let (rates, cpu) = (ratios(|seen| seen.ops_per_s), ratios(Seen::cpu_us_per_op));
         let (concord, etcd) = (report::median(&concord), report::median(&etcd));
-        Ok(Row { ask, clients, concord, etcd, gateway, ratios })
+        Ok(Row { ask, clients, concord, etcd, gateway, rates, cpu })
     }
 }
 

@@ -17,15 +17,19 @@ use serde_json::{Value, json};
 
 use crate::{
     cluster::Cluster,
-    load::{Ask, Load, Speaks, definition, definition_body},
+    load::{Ask, LISTED, Load, Speaks, definition, definition_body},
     report::{middle, rounded},
     run::{self, Seen, Times},
+    watch,
 };
 
 /// Clients of each load.
 const CLIENTS: usize = 64;
 const VALUE_BYTES: usize = 300;
-const LOADS: [Load; 3] = [Load::UpdateIndexed, Load::GetSpread, Load::GetLocal];
+const LOADS: [Load; 4] = [Load::UpdateIndexed, Load::GetSpread, Load::GetLocal, Load::ListIndexed];
+/// Watchers of one definition, and its changes a second.
+const WATCHERS: usize = 600;
+const CHANGES_PER_S: usize = 100;
 /// The voters.
 const VOTERS: usize = 3;
 
@@ -53,7 +57,8 @@ struct Figures {
 pub(crate) fn section(concord: &Path, data: &Path, plan: &Plan) -> Result<(String, Value), String> {
     let mut text = format!(
         "Three voters and so many replicas, {CLIENTS} clients, {} configs of {VALUE_BYTES} bytes. Updates go to the leader; reads to \
-         the replicas, where there are none to the voters that do not lead. Medians of {} rounds of {} ms after {} ms.\n\n\
+         the replicas, where there are none to the voters that do not lead. Medians of {} rounds of {} ms after {} ms. \
+         {WATCHERS} watchers of one definition have {CHANGES_PER_S} changes a second, and an operation is a change that one is told.\n\n\
          | replicas | load | ops/s | CPU µs/op: leader | another voter | a replica | p50 ms | p99 ms |\n\
          |---:|---|---:|---:|---:|---:|---:|---:|\n",
         plan.keys,
@@ -63,21 +68,16 @@ pub(crate) fn section(concord: &Path, data: &Path, plan: &Plan) -> Result<(Strin
     );
     let mut rows = Vec::new();
     for replicas in &plan.replicas {
-        for (load, figures) in with(concord, &data.join(replicas.to_string()), (*replicas, plan))? {
-            let replica = figures.replica.map_or_else(String::new, |us| format!("{us:.1}"));
+        for (name, figures) in with(concord, &data.join(replicas.to_string()), (*replicas, plan))? {
+            let replica = figures.replica.map_or_else(String::new, |us| format!("{us:.2}"));
             let _ = writeln!(
                 text,
-                "| {replicas} | {} | {:.0} | {:.1} | {:.1} | {replica} | {:.2} | {:.2} |",
-                load.name(),
-                figures.ops_per_s,
-                figures.leader,
-                figures.voter,
-                figures.p50_ms,
-                figures.p99_ms,
+                "| {replicas} | {name} | {:.0} | {:.2} | {:.2} | {replica} | {:.2} | {:.2} |",
+                figures.ops_per_s, figures.leader, figures.voter, figures.p50_ms, figures.p99_ms,
             );
             rows.push(json!({
                 "replicas": replicas,
-                "load": load.name(),
+                "load": name,
                 "ops_per_s": figures.ops_per_s.round(),
                 "leader_cpu_us_per_op": rounded(figures.leader),
                 "voter_cpu_us_per_op": rounded(figures.voter),
@@ -95,7 +95,7 @@ fn with(
     concord: &Path,
     data: &Path,
     (replicas, plan): (usize, &Plan),
-) -> Result<Vec<(Load, Figures)>, String> {
+) -> Result<Vec<(&'static str, Figures)>, String> {
     let runtime = run::runtime()?;
     let cluster = Cluster::concord_of(&runtime, (concord, data), &[], VOTERS + replicas)?;
     let leader = cluster.leader(&runtime)?;
@@ -106,43 +106,75 @@ fn with(
             leader,
             (Method::POST, "/api/v1/config_definition/", definition_body(&name)),
         )?;
-        run::fill(&cluster, leader, &name, (plan.keys, VALUE_BYTES))?;
+        let count = if name == definition(Load::ListIndexed, VALUE_BYTES) { LISTED } else { plan.keys };
+        run::fill(&cluster, leader, &name, (count, VALUE_BYTES))?;
     }
+    watch::prepare(&cluster, leader)?;
     let mut measured = Vec::new();
     for load in LOADS {
         let ask = Ask { load, value_bytes: VALUE_BYTES, keys: plan.keys, of: None };
         let mut rounds = Vec::new();
         for _ in 0..plan.rounds {
-            let leader = cluster.leader(&runtime)?;
-            let mut order: Vec<usize> = (0..VOTERS).map(|n| (leader + n) % VOTERS).collect();
-            order.extend(VOTERS..VOTERS + replicas);
-            let asked = match load {
-                Load::GetSpread | Load::GetLocal if replicas == 0 => &order[1..],
-                Load::GetSpread | Load::GetLocal => &order[VOTERS..],
-                _ => &order[..1],
-            };
+            let order = order(cluster.leader(&runtime)?, replicas);
+            let asked = if load == Load::UpdateIndexed { &order[..1] } else { readers(&order) };
             let made = Arc::new(AtomicUsize::new(0));
             let point = (ask, CLIENTS, plan.times);
             rounds.push(run::measure_at(&cluster, (&order, asked), Speaks::Concord, point, &made)?);
         }
-        let figures = figures(&rounds, replicas);
-        eprintln!(
-            "{replicas} replicas, {}: {:.0}/s, leader {:.1} µs",
-            load.name(),
-            figures.ops_per_s,
-            figures.leader
-        );
-        measured.push((load, figures));
+        let seen: Vec<_> = rounds.iter().map(Round::of).collect();
+        measured.push((load.name(), figures(&seen, replicas)));
+    }
+    let mut seen = Vec::new();
+    for _ in 0..plan.rounds {
+        let order = order(cluster.leader(&runtime)?, replicas);
+        let watches =
+            watch::Plan { watchers: WATCHERS, changes_per_s: CHANGES_PER_S, rounds: 1, times: plan.times };
+        seen.push(Round::of_watches(watch::once(&cluster, (&order, readers(&order)), watches)?));
+    }
+    measured.push(("watch", figures(&seen, replicas)));
+    for (name, Figures { ops_per_s, leader, .. }) in &measured {
+        eprintln!("{replicas} replicas, {name}: {ops_per_s:.0}/s, leader {leader:.1} µs");
     }
     Ok(measured)
 }
 
-fn figures(rounds: &[Seen], replicas: usize) -> Figures {
-    let of = |figure: &dyn Fn(&Seen) -> f64| middle(rounds.iter().map(figure).collect());
+/// The places of the nodes: the leader, the other voters, the replicas.
+fn order(leader: usize, replicas: usize) -> Vec<usize> {
+    let voters = (0..VOTERS).map(|n| (leader + n) % VOTERS);
+    voters.chain(VOTERS..VOTERS + replicas).collect()
+}
+
+/// Those of them that reads go to.
+fn readers(order: &[usize]) -> &[usize] {
+    if order.len() == VOTERS { &order[1..] } else { &order[VOTERS..] }
+}
+
+/// What one round showed.
+struct Round {
+    ops_per_s: f64,
+    /// Microseconds of processor time for each operation, in the order of the nodes.
+    us_per_op: Vec<f64>,
+    p50_ms: f64,
+    p99_ms: f64,
+}
+
+impl Round {
+    fn of(seen: &Seen) -> Self {
+        let Seen { ops_per_s, p50_ms, p99_ms, .. } = *seen;
+        let us_per_op = seen.cpu.iter().map(|percent| percent * 1e4 / ops_per_s.max(1.0)).collect();
+        Self { ops_per_s, us_per_op, p50_ms, p99_ms }
+    }
+
+    fn of_watches(seen: watch::Seen) -> Self {
+        let watch::Seen { deliveries_per_s, cpu_us, p50_ms, p99_ms, .. } = seen;
+        Self { ops_per_s: deliveries_per_s, us_per_op: cpu_us, p50_ms, p99_ms }
+    }
+}
+
+fn figures(rounds: &[Round], replicas: usize) -> Figures {
+    let of = |figure: &dyn Fn(&Round) -> f64| middle(rounds.iter().map(figure).collect());
     let each = |from: usize, count: usize| {
-        of(&|seen| {
-            seen.cpu[from..from + count].iter().sum::<f64>() / count as f64 * 1e4 / seen.ops_per_s.max(1.0)
-        })
+        of(&|seen| seen.us_per_op[from..from + count].iter().sum::<f64>() / count as f64)
     };
     Figures {
         ops_per_s: of(&|seen| seen.ops_per_s),

@@ -6,28 +6,46 @@ use serde_json::{Value, json};
 
 use crate::{load::Ask, run::Seen};
 
-/// A point of the table: the medians of its rounds, and the ratio of the two rates in each.
+/// A point of the table: the medians of its rounds, and the ratios of the two systems in each.
 pub(crate) struct Row {
     pub(crate) ask: Ask,
     pub(crate) clients: usize,
     pub(crate) concord: Seen,
     pub(crate) etcd: Seen,
     pub(crate) gateway: Option<Seen>,
-    pub(crate) ratios: Vec<f64>,
+    pub(crate) rates: Ratios,
+    pub(crate) cpu: Ratios,
 }
 
-impl Row {
-    /// Of the rates: the median of the rounds.
-    fn ratio(&self) -> f64 {
-        middle(self.ratios.clone())
+/// A figure of Concord by that of etcd, in each round.
+#[derive(Debug, Clone)]
+pub(crate) struct Ratios(Vec<f64>);
+
+impl Ratios {
+    pub(crate) fn of(concord: &[f64], etcd: &[f64]) -> Self {
+        let ratio = |(concord, etcd): (&f64, &f64)| concord / etcd.max(f64::MIN_POSITIVE);
+        Self(concord.iter().zip(etcd).map(ratio).collect())
+    }
+
+    /// The median of the rounds.
+    pub(crate) fn middle(&self) -> f64 {
+        middle(self.0.clone())
     }
 
     /// The least and the greatest ratio of a round.
-    fn spread(&self) -> (f64, f64) {
-        let of = |pick: fn(f64, f64) -> f64| self.ratios.iter().copied().reduce(pick).unwrap_or(0.0);
+    pub(crate) fn spread(&self) -> (f64, f64) {
+        let of = |pick: fn(f64, f64) -> f64| self.0.iter().copied().reduce(pick).unwrap_or(0.0);
         (of(f64::min), of(f64::max))
     }
 
+    /// In the order of [`Self::middle`] and [`Self::spread`].
+    pub(crate) fn json(&self) -> [f64; 3] {
+        let (least, greatest) = self.spread();
+        [self.middle(), least, greatest].map(rounded)
+    }
+}
+
+impl Row {
     /// The row as the file of `--json` has it.
     fn json(&self) -> Value {
         let seen = |seen: &Seen| {
@@ -41,17 +59,20 @@ impl Row {
                 "generator_us_per_op": rounded(seen.generator_us_per_op()),
             })
         };
-        let (least, greatest) = self.spread();
+        let [ratio, least, greatest] = self.rates.json();
+        let [cpu_ratio, cpu_least, cpu_greatest] = self.cpu.json();
         json!({
             "load": self.ask.load.name(),
             "clients": self.clients,
             "value_bytes": self.ask.value_bytes,
             "concord": seen(&self.concord),
             "etcd": seen(&self.etcd),
-            "ratio": rounded(self.ratio()),
-            "ratio_least": rounded(least),
-            "ratio_greatest": rounded(greatest),
-            "cpu_ratio": rounded(self.concord.cpu_us_per_op() / self.etcd.cpu_us_per_op().max(f64::MIN_POSITIVE)),
+            "ratio": ratio,
+            "ratio_least": least,
+            "ratio_greatest": greatest,
+            "cpu_ratio": cpu_ratio,
+            "cpu_ratio_least": cpu_least,
+            "cpu_ratio_greatest": cpu_greatest,
         })
     }
 }
@@ -107,8 +128,8 @@ pub(crate) fn table(rows: &[Row]) -> String {
             };
             let ratio = match place {
                 0 => {
-                    let (least, greatest) = row.spread();
-                    format!("**{:.2}** ({least:.2} to {greatest:.2})", row.ratio())
+                    let (least, greatest) = row.rates.spread();
+                    format!("**{:.2}** ({least:.2} to {greatest:.2})", row.rates.middle())
                 }
                 _ => String::new(),
             };
@@ -132,12 +153,9 @@ pub(crate) fn table(rows: &[Row]) -> String {
     text
 }
 
-/// The rows of the file of `--json`: `rows` are the loads, `more` what is measured beside them.
+/// The rows of the file of `--json`.
 pub(crate) fn json(rows: &[Row]) -> Value {
-    let named = |row: &&Row| row.ask.load.name() != "update-indexed-spread";
-    let main: Vec<Value> = rows.iter().filter(named).map(Row::json).collect();
-    let more: Vec<Value> = rows.iter().filter(|row| !named(row)).map(Row::json).collect();
-    json!({ "rows": main, "more": more })
+    json!({ "rows": rows.iter().map(Row::json).collect::<Vec<_>>() })
 }
 
 /// A file of sections with one more: what introduces them, the new section, the older ones.

@@ -30,8 +30,8 @@ use crate::{
     cluster::{Cluster, cpu_ticks, rss_mb},
     http::Http,
     load::{Asker, KEY, Speaks, definition_body, etcd},
-    report::{middle, rounded},
-    run::{ETCD_CONNECTIONS, TICKS, Times, histogram, runtime},
+    report::{Ratios, middle, rounded},
+    run::{ETCD_CONNECTIONS, TICKS, Times, histogram, leader_first, runtime},
 };
 
 const DEFINITION: &str = "watched-300";
@@ -51,16 +51,28 @@ pub(crate) struct Plan {
     pub(crate) times: Times,
 }
 
-/// What one round showed.
+/// What one round showed; the microseconds are of processor time for each delivery.
 #[derive(Debug, Clone)]
-struct Seen {
-    changes_per_s: f64,
-    deliveries_per_s: f64,
-    cpu_us: f64,
+pub(crate) struct Seen {
+    pub(crate) changes_per_s: f64,
+    pub(crate) deliveries_per_s: f64,
+    /// Of each node, the leader first.
+    pub(crate) cpu_us: Vec<f64>,
     generator_us: f64,
-    p50_ms: f64,
-    p99_ms: f64,
+    pub(crate) p50_ms: f64,
+    pub(crate) p99_ms: f64,
     rss_mb: f64,
+}
+
+impl Seen {
+    /// Of all nodes.
+    fn all_us(&self) -> f64 {
+        self.cpu_us.iter().sum()
+    }
+
+    fn leader_us(&self) -> f64 {
+        self.cpu_us.first().copied().unwrap_or(0.0)
+    }
 }
 
 /// What all watchers of a round share.
@@ -80,36 +92,41 @@ pub(crate) fn section(
     let runtime = runtime()?;
     let concord = Cluster::concord(&runtime, concord, data, &[])?;
     let etcd = etcd.map(|binary| Cluster::etcd(&runtime, binary, data)).transpose()?;
-    let leader = concord.leader(&runtime)?;
-    runtime.block_on(async {
-        let mut http = Http::connect(concord.nodes[leader].addr, KEY).await?;
-        http.good(Method::POST, "/api/v1/config_definition/", definition_body(DEFINITION)).await
-    })?;
     let clusters: Vec<(&str, &Cluster)> =
         [Some(("Concord", &concord)), etcd.as_ref().map(|etcd| ("etcd", etcd))]
             .into_iter()
             .flatten()
             .collect();
     for (_, cluster) in &clusters {
-        crate::run::fill(cluster, cluster.leader(&runtime)?, DEFINITION, (CONFIGS, BYTES))?;
+        prepare(cluster, cluster.leader(&runtime)?)?;
     }
     let mut seen: Vec<Vec<Seen>> = vec![Vec::new(); clusters.len()];
     for _ in 0..plan.rounds.max(1) {
         for (place, (name, cluster)) in clusters.iter().enumerate() {
-            let leader = cluster.leader(&runtime)?;
-            let round = once(cluster, leader, plan).map_err(|error| format!("watches of {name}: {error}"))?;
-            eprintln!("{name}: {:.0} deliveries/s, {:.2} µs each", round.deliveries_per_s, round.cpu_us);
+            let order = leader_first(cluster, cluster.leader(&runtime)?);
+            let round = once(cluster, (&order, &order), plan);
+            let round = round.map_err(|error| format!("watches of {name}: {error}"))?;
+            eprintln!("{name}: {:.0} deliveries/s, {:.2} µs each", round.deliveries_per_s, round.all_us());
             seen[place].push(round);
         }
     }
     Ok(report(&clusters, &seen, plan))
 }
 
+/// Makes the configs that are watched.
+pub(crate) fn prepare(cluster: &Cluster, leader: usize) -> Result<(), String> {
+    if cluster.speaks == Speaks::Concord {
+        let body = definition_body(DEFINITION);
+        cluster.ask(&runtime()?, leader, (Method::POST, "/api/v1/config_definition/", body))?;
+    }
+    crate::run::fill(cluster, leader, DEFINITION, (CONFIGS, BYTES))
+}
+
 fn report(clusters: &[(&str, &Cluster)], seen: &[Vec<Seen>], plan: Plan) -> (String, Value) {
     let mut text = format!(
         "{} watchers of one definition, spread over three nodes, while its {CONFIGS} configs of {BYTES} bytes are replaced \
          {} times a second through the leader. Medians of {} rounds of {} ms after {} ms.\n\n\
-         | system | changes/s | deliveries/s | of what changed | CPU µs per delivery, all nodes | generator's | p50 ms | p99 ms | biggest node, MB |\n\
+         | system | changes/s | deliveries/s | of what changed | CPU µs per delivery: all nodes · leader | generator's | p50 ms | p99 ms | biggest node, MB |\n\
          |---|---:|---:|---:|---:|---:|---:|---:|---:|\n",
         plan.watchers,
         plan.changes_per_s,
@@ -121,12 +138,13 @@ fn report(clusters: &[(&str, &Cluster)], seen: &[Vec<Seen>], plan: Plan) -> (Str
     for ((name, _), rounds) in clusters.iter().zip(seen) {
         let of = |figure: fn(&Seen) -> f64| middle(rounds.iter().map(figure).collect());
         let (changes, deliveries) = (of(|seen| seen.changes_per_s), of(|seen| seen.deliveries_per_s));
-        let (cpu, generator) = (of(|seen| seen.cpu_us), of(|seen| seen.generator_us));
+        let (cpu, leader) = (of(Seen::all_us), of(Seen::leader_us));
+        let generator = of(|seen| seen.generator_us);
         let (p50, p99, rss) = (of(|seen| seen.p50_ms), of(|seen| seen.p99_ms), of(|seen| seen.rss_mb));
         let share = deliveries / (changes * plan.watchers as f64).max(1.0) * 100.0;
         let _ = writeln!(
             text,
-            "| {name} | {changes:.0} | {deliveries:.0} | {share:.1} % | {cpu:.2} | {generator:.2} | {p50:.2} | {p99:.1} | {rss:.0} |"
+            "| {name} | {changes:.0} | {deliveries:.0} | {share:.1} % | {cpu:.2} · {leader:.2} | {generator:.2} | {p50:.2} | {p99:.1} | {rss:.0} |"
         );
         systems.insert(
             name.to_lowercase(),
@@ -134,6 +152,7 @@ fn report(clusters: &[(&str, &Cluster)], seen: &[Vec<Seen>], plan: Plan) -> (Str
                 "changes_per_s": rounded(changes),
                 "deliveries_per_s": deliveries.round(),
                 "cpu_us_per_op": rounded(cpu),
+                "leader_cpu_us_per_op": rounded(leader),
                 "generator_us_per_op": rounded(generator),
                 "p50_ms": rounded(p50),
                 "p99_ms": rounded(p99),
@@ -142,11 +161,29 @@ fn report(clusters: &[(&str, &Cluster)], seen: &[Vec<Seen>], plan: Plan) -> (Str
         );
     }
     systems.insert("watchers".to_owned(), json!(plan.watchers));
+    if let [concord, etcd] = seen {
+        let of = |rounds: &[Seen]| rounds.iter().map(Seen::all_us).collect::<Vec<_>>();
+        let ratios = Ratios::of(&of(concord), &of(etcd));
+        let (least, greatest) = ratios.spread();
+        let _ = writeln!(
+            text,
+            "\nProcessor time of all nodes for each delivery, Concord's by etcd's: {:.2} ({least:.2} to {greatest:.2}).",
+            ratios.middle()
+        );
+        let [ratio, least, greatest] = ratios.json();
+        let ratio = json!({ "cpu_ratio": ratio, "cpu_ratio_least": least, "cpu_ratio_greatest": greatest });
+        systems.insert("of_etcd".to_owned(), ratio);
+    }
     (text, Value::Object(systems))
 }
 
-/// One round: the watchers open, the changes begin, and after the warm-up all is counted for the measured time.
-fn once(cluster: &Cluster, leader: usize, plan: Plan) -> Result<Seen, String> {
+/// One round: the watchers open, on those nodes that are asked; the changes begin, through the first of all nodes, and
+/// after the warm-up all is counted for the measured time.
+pub(crate) fn once(
+    cluster: &Cluster,
+    (order, asked): (&[usize], &[usize]),
+    plan: Plan,
+) -> Result<Seen, String> {
     let shared = Arc::new(Shared {
         begin: Instant::now(),
         open: AtomicUsize::new(0),
@@ -154,7 +191,9 @@ fn once(cluster: &Cluster, leader: usize, plan: Plan) -> Result<Seen, String> {
         delivered: AtomicU64::new(0),
         stop: AtomicBool::new(false),
     });
-    let addrs: Vec<SocketAddr> = cluster.nodes.iter().map(|node| node.addr).collect();
+    let addrs: Vec<SocketAddr> = asked.iter().map(|place| cluster.nodes[*place].addr).collect();
+    let writes_to = order.first().map(|leader| cluster.nodes[*leader].addr);
+    let writes_to = writes_to.ok_or_else(|| "there is no node".to_owned())?;
     let cores = thread::available_parallelism().map_or(1, usize::from).min(8);
     let mut threads: Vec<JoinHandle<Result<Histogram<u64>, String>>> = Vec::new();
     for thread in 0..cores {
@@ -172,12 +211,12 @@ fn once(cluster: &Cluster, leader: usize, plan: Plan) -> Result<Seen, String> {
         thread::sleep(Duration::from_millis(10));
     }
     let writer = {
-        let (shared, addr, speaks) = (Arc::clone(&shared), addrs[leader], cluster.speaks);
+        let (shared, addr, speaks) = (Arc::clone(&shared), writes_to, cluster.speaks);
         thread::spawn(move || change(speaks, addr, plan.changes_per_s, &shared))
     };
     thread::sleep(plan.times.warm);
-    let pids: Vec<u32> = cluster.nodes.iter().map(crate::cluster::Node::pid).collect();
-    let ticks = || pids.iter().map(|pid| cpu_ticks(*pid)).sum::<u64>();
+    let pids: Vec<u32> = order.iter().map(|place| cluster.nodes[*place].pid()).collect();
+    let ticks = || pids.iter().map(|pid| cpu_ticks(*pid)).collect::<Vec<u64>>();
     let own = || cpu_ticks(std::process::id());
     let (before, own_before, began) = (ticks(), own(), Instant::now());
     shared.counting.store(true, Relaxed);
@@ -196,7 +235,7 @@ fn once(cluster: &Cluster, leader: usize, plan: Plan) -> Result<Seen, String> {
     Ok(Seen {
         changes_per_s: changes,
         deliveries_per_s: delivered / took,
-        cpu_us: us(after - before),
+        cpu_us: before.iter().zip(&after).map(|(before, after)| us(after - before)).collect(),
         generator_us: us(own_after - own_before),
         p50_ms: all.value_at_quantile(0.5) as f64 / 1e6,
         p99_ms: all.value_at_quantile(0.99) as f64 / 1e6,
