@@ -13,6 +13,7 @@ BUGS='
 ack-before-commit        | chaos 1
 skip-fsync               | power 5
 local-read               | chaos 1
+lease-age-ignored        | it cluster::lease::a_leader_with_a_slow_clock_answers_nothing_old_after_a_pause
 leader-restore           | it cluster::monotone::no_read_goes_back_when_the_leader_restarts_within_its_lease
 retry-twice              | chaos 1
 requests-not-in-snapshot | chaos 1

@@ -9,6 +9,7 @@
 //! | `ack-before-commit` | the leader responds to a write before any other member has it |
 //! | `skip-fsync` | entries count as durable before the fdatasync |
 //! | `local-read` | a linearizable read does not ask the leader |
+//! | `lease-age-ignored` | a leader answers by its lease however long ago a quorum has acknowledged it |
 //! | `leader-restore` | a leader that restarts within its lease resumes its term; the commit index is not stored |
 //! | `retry-twice` | a request that was decided already is decided again |
 //! | `requests-not-in-snapshot` | a snapshot omits the requests that were decided |

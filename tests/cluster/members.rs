@@ -18,14 +18,14 @@ use crate::harness::{
     load::{Load, config, define, everything, set},
 };
 
-const MEMBERS: &str = "/api/v1/cluster/members";
+pub(super) const MEMBERS: &str = "/api/v1/cluster/members";
 
 fn member(id: u64, verb: &str) -> String {
     format!("{MEMBERS}/{id}{verb}")
 }
 
 /// Asks for a change until it is decided: changes can be asked again, and one that is under way may be its own.
-async fn decided(call: Call) -> Answer {
+pub(super) async fn decided(call: Call) -> Answer {
     eventually("the change is decided", async || {
         let answer = call.insist().await;
         check(!answer.text.contains("under way"), || format!("{answer:?}")).map(|()| answer)
@@ -34,7 +34,7 @@ async fn decided(call: Call) -> Answer {
 }
 
 /// The ids of the members by role, as a node shows them.
-fn roles(view: &Value) -> BTreeMap<u64, String> {
+pub(super) fn roles(view: &Value) -> BTreeMap<u64, String> {
     let members = view["members"].as_array().expect("`members` is a list");
     let role = |member: &Value| {
         let role = member["role"].as_str().expect("a role");
@@ -57,7 +57,7 @@ async fn voters_are(cluster: &Cluster, voters: &[u64]) {
 }
 
 /// Waits until a node shows a member in this role.
-async fn has_role(client: &Client, id: u64, role: &str) {
+pub(super) async fn has_role(client: &Client, id: u64, role: &str) {
     eventually(&format!("node {id} is shown as a {role}"), async || {
         let shown = roles(&client.status().await?);
         check(shown.get(&id).is_some_and(|shown| shown == role), || format!("{shown:?}"))

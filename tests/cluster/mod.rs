@@ -17,6 +17,7 @@ mod monotone;
 mod polls;
 mod rebuild;
 mod refusal;
+mod replicas;
 mod restart;
 mod revoked;
 mod root_rotated;

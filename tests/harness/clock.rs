@@ -1,9 +1,12 @@
-//! Clocks of nodes that a test sets while the nodes run.
+//! Clocks of nodes: offsets that a test sets while the nodes run, and rates.
 //!
-//! A node gets libfaketime preloaded, which reads the offset of the wall clock from a file at every call. The
-//! monotonic clock stays real: timeouts and elections go on as before.
+//! A node gets libfaketime preloaded. For offsets it reads that of the wall clock from a file at every call, and the
+//! monotonic clock stays real: timeouts and elections go on as before. With a rate all clocks go at it.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::Instant,
+};
 
 use super::Node;
 
@@ -45,10 +48,38 @@ pub(crate) fn file(root: &Path, id: u64) -> PathBuf {
     root.join(format!("clock{id}"))
 }
 
+fn installed() -> PathBuf {
+    library().expect("libfaketime is not installed: `scripts/test.sh` installs it (package libfaketime)")
+}
+
+/// Lets all clocks of a node that does not run yet go at a rate, for some ten seconds.
+///
+/// With a rate libfaketime begins the monotonic clock, too, at the time of day and an offset. A wait of std with a time
+/// limit is a system call that libfaketime leaves alone, and ends at a moment of that clock: the kernel's own began at
+/// the start of the machine, so the wait would last for half a century, and a node would not even start. So the offset
+/// takes the time of day back to where the kernel's clock is, and the wall clock of the node shows 1970. What is left:
+/// such waits end early or late by a second and by as much as the clocks have come apart. Those of tokio, in
+/// `epoll_wait`, are at the rate.
+pub(crate) fn go_at_rate(node: &mut Node, rate: &str) {
+    let offset_s = jiff::Timestamp::now().as_second() - monotonic_s();
+    node.overrides.extend([
+        ("LD_PRELOAD".into(), installed().to_string_lossy().into_owned()),
+        ("FAKETIME".into(), format!("-{offset_s} x{rate}")),
+        ("FAKETIME_NO_CACHE".into(), "1".into()),
+    ]);
+}
+
+/// The kernel's monotonic clock, which std only shows.
+fn monotonic_s() -> i64 {
+    let shown = format!("{:?}", Instant::now());
+    let digits =
+        shown.split_once("tv_sec: ").map(|(_, rest)| rest.split(|c: char| !c.is_ascii_digit()).next());
+    digits.flatten().and_then(|digits| digits.parse().ok()).unwrap_or_else(|| panic!("no seconds: {shown}"))
+}
+
 /// Gives nodes that do not run yet clocks that can be set, right at first.
 pub(crate) fn prepare(root: &Path, nodes: &mut [Node]) {
-    let library =
-        library().expect("libfaketime is not installed: `scripts/test.sh` installs it (package libfaketime)");
+    let library = installed();
     for node in nodes {
         let file = file(root, node.id);
         set(&file, 0);
