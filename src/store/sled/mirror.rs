@@ -127,6 +127,7 @@ pub(crate) struct MirrorStart {
 pub(crate) struct Mirror {
     databases: DatabaseDir,
     backlog_max: usize,
+    /// [`CLOSING_RECORDS_MAX`], but in tests.
     closing_max: u64,
     trees: Current,
     newest: (State, Position),
