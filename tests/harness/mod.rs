@@ -66,7 +66,6 @@ pub(crate) fn check(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(
     if holds { Ok(()) } else { Err(otherwise()) }
 }
 
-/// A fresh directory for one cluster. It lies under `target/`, so it is on a real disk and `cargo clean` ends it.
 /// A file of data keys under a directory, made at the first call.
 pub(crate) fn data_keys(root: &Path) -> PathBuf {
     let file = root.join("data-keys");
@@ -85,6 +84,7 @@ pub(crate) fn is_encrypted() -> bool {
     number(ENCRYPTED).is_some_and(|number| number > 0)
 }
 
+/// A fresh directory for one cluster. It lies under `target/`, so it is on a real disk and `cargo clean` ends it.
 pub(crate) fn fresh_directory(name: &str) -> tempfile::TempDir {
     tempfile::Builder::new()
         .prefix(&format!("{name}-"))
