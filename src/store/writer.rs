@@ -344,8 +344,9 @@ impl Worker<'_> {
         // New trees start from the loaded state: the log holds that, and may not yet hold what arrives next.
         let log_durable = self.shared.log_durable();
         let progress =
-            self.mirror.step(StepContext { log_durable, applied_at: self.applied_at, closing: false });
+            self.mirror.step(StepContext { log_durable, applied_at: self.applied_at, closing: None });
         let mut progress = self.or_close_sled(progress);
+        let mut closing_since = None;
         loop {
             let round = self.wait(progress);
             let closing = round.ending == Ending::Close;
@@ -367,7 +368,11 @@ impl Worker<'_> {
                 return Ok(());
             }
             let begun = Instant::now();
-            progress = self.mirror.step(StepContext { log_durable, applied_at: self.applied_at, closing });
+            if closing {
+                closing_since.get_or_insert(begun);
+            }
+            let context = StepContext { log_durable, applied_at: self.applied_at, closing: closing_since };
+            progress = self.mirror.step(context);
             if !closing {
                 progress = self.or_close_sled(progress);
             }

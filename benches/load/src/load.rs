@@ -86,7 +86,7 @@ impl Load {
         )
     }
 
-    /// What one request counts as: rates and costs of a transaction are those of its writes, and of its reads.
+    /// What one request counts as: rates and costs of a transaction are those of its writes, and of a read of many those of its configs.
     pub(crate) fn operations(self) -> usize {
         if matches!(self, Self::Transaction | Self::ReadMany) { TRANSACTION } else { 1 }
     }

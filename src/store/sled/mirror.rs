@@ -63,6 +63,9 @@ const RETRY_PAUSE_MAX: Duration = Duration::from_secs(60);
 /// More records than this are not written while the store is being closed: that would take longer than two seconds, and a
 /// start that loads the snapshot takes less.
 const CLOSING_RECORDS_MAX: u64 = 100_000;
+/// The state is not written anew for longer than this while the store is being closed: fewer records may be large, or
+/// the disk slow.
+const CLOSING_TIME_MAX: Duration = Duration::from_secs(3);
 /// Databases that are left open after an error, each with its cache, before sled is left alone.
 const LEFT_OPEN_MAX: u32 = 4;
 /// How long it is left alone then: a start of the node needs the snapshot and the log meanwhile, which it has.
@@ -107,8 +110,8 @@ pub(crate) struct StepContext {
     pub(crate) log_durable: LogIndex,
     /// When something was applied last.
     pub(crate) applied_at: Instant,
-    /// The store is being closed: nothing is delayed.
-    pub(crate) closing: bool,
+    /// Since when the store is being closed: nothing is delayed then.
+    pub(crate) closing: Option<Instant>,
 }
 
 /// What a mirror starts with.
@@ -237,7 +240,7 @@ impl Mirror {
             Ok(progress) => progress,
             Err(error) => {
                 self.discard_trees(&error);
-                if context.closing && self.errors > 1 { Progress::Idle } else { Progress::Worked }
+                if context.closing.is_some() && self.errors > 1 { Progress::Idle } else { Progress::Worked }
             }
         }
     }
@@ -276,7 +279,7 @@ impl Mirror {
     }
 
     fn try_step(&mut self, context: StepContext) -> Result<Progress, TreeError> {
-        if context.closing && self.takes_long() {
+        if context.closing.is_some_and(|since| self.takes_long(since)) {
             tracing::info!(
                 "sled is not complete, and is left as it is: the next start loads a snapshot and the log"
             );
@@ -299,11 +302,15 @@ impl Mirror {
                 Some(delay) => return Ok(Progress::Wait(delay)),
             }
         }
-        self.merge_step(context.closing).map(|()| Progress::Worked)
+        self.merge_step(context.closing.is_some()).map(|()| Progress::Worked)
     }
 
-    /// Whether more is to be written than while the store is being closed.
-    fn takes_long(&self) -> bool {
+    /// Whether more is to be written than in a store that is being closed since then.
+    fn takes_long(&self, since: Instant) -> bool {
+        let writes_anew = self.rebuild.is_some() || self.rebuild_due.is_some();
+        if writes_anew && since.elapsed() > CLOSING_TIME_MAX {
+            return true;
+        }
         let next = self.next_merge.as_ref().map(|(merge, _)| merge);
         let rebuild = self.rebuild.as_ref().map(|(_, merge)| merge);
         let begun = [self.merge.as_ref(), next, rebuild].into_iter().flatten().map(Merge::left).sum::<u64>();
@@ -402,7 +409,7 @@ impl Mirror {
         let is_large = merge.records() >= MERGE_RECORDS_MAX.min(self.backlog_max / 2)
             || merge.text_bytes() >= MERGE_TEXT_BYTES_MAX
             || merge.changes() >= MERGE_CHANGES_MAX;
-        if context.closing || is_large || !merge.accepts_more() {
+        if context.closing.is_some() || is_large || !merge.accepts_more() {
             return Some(Duration::ZERO);
         }
         let due = (context.applied_at + MERGE_IDLE_DELAY).min(*since + MERGE_DELAY_MAX);
@@ -466,7 +473,7 @@ impl RebuildDue {
     fn delay(self, context: StepContext) -> Duration {
         let now = Instant::now();
         match self {
-            Self::Idle | Self::NotBefore(_) if context.closing => Duration::ZERO,
+            Self::Idle | Self::NotBefore(_) if context.closing.is_some() => Duration::ZERO,
             Self::Now => Duration::ZERO,
             Self::Idle => (context.applied_at + REBUILD_IDLE_DELAY).saturating_duration_since(now),
             Self::NotBefore(time) => time.saturating_duration_since(now),

@@ -42,7 +42,7 @@ fn start(directory: &Path, backlog_max: usize) -> Mirror {
 fn idle(log_durable: LogIndex) -> StepContext {
     let applied_at =
         Instant::now().checked_sub(2 * MERGE_IDLE_DELAY).expect("the machine has been running for longer");
-    StepContext { log_durable, applied_at, closing: false }
+    StepContext { log_durable, applied_at, closing: None }
 }
 
 fn loaded(log_durable: LogIndex) -> StepContext {
@@ -82,7 +82,7 @@ fn updates_are_merged_when_idle_and_only_as_far_as_the_log_is_durable() {
     assert_eq!(mirror.mirrored(), 0);
     assert_eq!(work(&mut mirror, idle(4)), Progress::Idle);
     assert_eq!((mirror.mirrored(), position(&mirror)), (revision(4), Some(checkpoint(4))));
-    assert_eq!(work(&mut mirror, StepContext { closing: true, ..loaded(5) }), Progress::Idle);
+    assert_eq!(work(&mut mirror, StepContext { closing: Some(Instant::now()), ..loaded(5) }), Progress::Idle);
     assert_eq!((mirror.mirrored(), position(&mirror)), (revision(5), Some(checkpoint(5))));
     mirror.close();
 }
@@ -140,8 +140,10 @@ fn under_load_a_large_merge_is_written_before_the_backlog_is_full() {
 
 #[test]
 fn a_store_that_is_closed_waits_for_a_small_state_only() {
+    let now = Instant::now();
+    let long_ago = now.checked_sub(2 * CLOSING_TIME_MAX).expect("the machine has been running for longer");
     // 200 configs and their definition.
-    for (closing_max, is_complete) in [(201, true), (200, false)] {
+    for (closing_max, since, is_complete) in [(201, now, true), (200, now, false), (201, long_ago, false)] {
         let directory = tempfile::tempdir().unwrap();
         let mut mirror = start(directory.path(), 1000);
         mirror.closing_max = closing_max;
@@ -150,7 +152,7 @@ fn a_store_that_is_closed_waits_for_a_small_state_only() {
         (100..300).for_each(|number| builder.config(1, config(&format!("k{number}"), number, "{}")).unwrap());
         mirror.install(builder.finish(revision(300), Timestamp(300)).unwrap(), checkpoint(300).position);
         assert_eq!(mirror.step(loaded(300)), Progress::Worked, "the rebuild begins");
-        assert_eq!(work(&mut mirror, StepContext { closing: true, ..loaded(300) }), Progress::Idle);
+        assert_eq!(work(&mut mirror, StepContext { closing: Some(since), ..loaded(300) }), Progress::Idle);
         assert_eq!(mirror.mirrored() == revision(300), is_complete);
         let databases = mirror.databases.clone();
         mirror.close();
