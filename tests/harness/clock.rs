@@ -3,10 +3,9 @@
 //! A node gets libfaketime preloaded. For offsets it reads that of the wall clock from a file at every call, and the
 //! monotonic clock stays real: timeouts and elections go on as before. With a rate all clocks go at it.
 
-use std::{
-    path::{Path, PathBuf},
-    time::Instant,
-};
+use std::path::{Path, PathBuf};
+
+use rustix::time::{ClockId, clock_gettime};
 
 use super::Node;
 
@@ -61,20 +60,12 @@ fn installed() -> PathBuf {
 /// such waits end early or late by a second and by as much as the clocks have come apart. Those of tokio, in
 /// `epoll_wait`, are at the rate.
 pub(crate) fn go_at_rate(node: &mut Node, rate: &str) {
-    let offset_s = jiff::Timestamp::now().as_second() - monotonic_s();
+    let offset_s = jiff::Timestamp::now().as_second() - clock_gettime(ClockId::Monotonic).tv_sec;
     node.overrides.extend([
         ("LD_PRELOAD".into(), installed().to_string_lossy().into_owned()),
         ("FAKETIME".into(), format!("-{offset_s} x{rate}")),
         ("FAKETIME_NO_CACHE".into(), "1".into()),
     ]);
-}
-
-/// The kernel's monotonic clock, which std only shows.
-fn monotonic_s() -> i64 {
-    let shown = format!("{:?}", Instant::now());
-    let digits =
-        shown.split_once("tv_sec: ").map(|(_, rest)| rest.split(|c: char| !c.is_ascii_digit()).next());
-    digits.flatten().and_then(|digits| digits.parse().ok()).unwrap_or_else(|| panic!("no seconds: {shown}"))
 }
 
 /// Gives nodes that do not run yet clocks that can be set, right at first.
