@@ -19,6 +19,10 @@ use serde_json::Value;
 
 use super::{Answer, DEADLINE, document};
 
+/// How long an idle connection is kept: less than a node keeps one on which no credential was good yet (10 s), so that
+/// no call meets its end. Tests of those limits have sockets of their own.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// The panic of a test run with an unknown outcome: such a run proves nothing and is repeated.
 #[derive(Debug)]
 pub(crate) struct Unsettled;
@@ -87,6 +91,7 @@ impl Client {
             .local_address(address)
             .redirect(reqwest::redirect::Policy::none())
             .connect_timeout(Duration::from_secs(10))
+            .pool_idle_timeout(IDLE_TIMEOUT)
             .timeout(DEADLINE)
             .build()
             .expect("a client can be made");

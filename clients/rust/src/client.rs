@@ -27,6 +27,9 @@ const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(3);
 /// How long the connection to a node may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long an idle connection is kept: less than a node keeps it (75 s), so that no request meets its end. A write that
+/// did could not be told from one that was applied.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 /// After which time of silence a stream is dead: two and a half heartbeats of a watch.
 pub(crate) const SILENCE: Duration = Duration::from_secs(25);
 
@@ -114,6 +117,7 @@ impl Client {
             .no_proxy()
             .redirect(reqwest::redirect::Policy::none())
             .connect_timeout(CONNECT_TIMEOUT)
+            .pool_idle_timeout(IDLE_TIMEOUT)
             .build()
             .map_err(|error| Error::Usage(with_causes(&error)))?;
         for (text, what) in [(&options.request_id, "request id"), (&options.reason, "reason")] {
