@@ -47,6 +47,15 @@ pub(crate) fn file(root: &Path, id: u64) -> PathBuf {
     root.join(format!("clock{id}"))
 }
 
+/// Removes what libfaketime keeps for the processes of a tree in shared memory. The process that ends last should do so,
+/// and does not when it is killed or was started by another program in the same process.
+pub(crate) fn forget(pid: u32) {
+    for name in [format!("faketime_shm_{pid}"), format!("sem.faketime_sem_{pid}")] {
+        // Most processes had no other clock.
+        drop(std::fs::remove_file(Path::new("/dev/shm").join(name)));
+    }
+}
+
 fn installed() -> PathBuf {
     library().expect("libfaketime is not installed: `scripts/test.sh` installs it (package libfaketime)")
 }

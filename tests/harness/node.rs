@@ -13,7 +13,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::{Client, ENCRYPTED, data_keys, eventually, is_encrypted, ports};
+use super::{Client, ENCRYPTED, clock, data_keys, eventually, is_encrypted, ports};
 
 type Start = (Command, mpsc::SyncSender<std::io::Result<Child>>);
 
@@ -235,8 +235,10 @@ impl Node {
 
     /// The status with which the process ended, if it did.
     pub(crate) fn exited(&mut self) -> Option<ExitStatus> {
-        let status = self.child.as_mut()?.try_wait().expect("the child is ours");
+        let child = self.child.as_mut()?;
+        let status = child.try_wait().expect("the child is ours");
         if status.is_some() {
+            clock::forget(child.id());
             self.child = None;
         }
         status
@@ -258,6 +260,7 @@ impl Node {
         if let Some(mut child) = self.child.take() {
             drop(child.kill());
             child.wait().expect("the child is ours");
+            clock::forget(child.id());
         }
     }
 

@@ -1,13 +1,16 @@
-//! HTTP/1.1 over one kept-alive connection, with as little around it as hyper allows.
+//! HTTP/1.1 over one kept-alive connection, and streams of HTTP/2, with as little around them as hyper allows.
 
 use std::net::SocketAddr;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full};
+use http_body_util::{BodyExt as _, Empty, Full};
 use hyper::{
-    Method, Request, Response, StatusCode, body::Incoming, client::conn::http1::SendRequest, header,
+    Method, Request, Response, StatusCode,
+    body::Incoming,
+    client::conn::{http1::SendRequest, http2},
+    header,
 };
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpStream;
 
 /// One connection; one request at a time.
@@ -19,9 +22,8 @@ pub(crate) struct Http {
 
 impl Http {
     pub(crate) async fn connect(addr: SocketAddr, authorization: &str) -> Result<Self, String> {
-        let stream = TcpStream::connect(addr).await.map_err(|error| format!("{addr}: {error}"))?;
-        stream.set_nodelay(true).map_err(|error| format!("{addr}: {error}"))?;
-        let shaken = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
+        let stream = opened(addr).await?;
+        let shaken = hyper::client::conn::http1::handshake(stream).await;
         let (sender, connection) = shaken.map_err(|error| format!("{addr}: {error}"))?;
         tokio::spawn(connection);
         Ok(Self { sender, host: addr.to_string(), authorization: authorization.to_owned() })
@@ -69,4 +71,38 @@ impl Http {
         }
         Err(format!("{method} {path}: {status} {}", String::from_utf8_lossy(&body)))
     }
+}
+
+/// One connection of HTTP/2, whose copies share it.
+#[derive(Clone)]
+pub(crate) struct Http2 {
+    sender: http2::SendRequest<Empty<Bytes>>,
+    base: String,
+    authorization: String,
+}
+
+impl Http2 {
+    pub(crate) async fn connect(addr: SocketAddr, authorization: &str) -> Result<Self, String> {
+        let shaken = http2::handshake(TokioExecutor::new(), opened(addr).await?).await;
+        let (sender, connection) = shaken.map_err(|error| format!("{addr}: {error}"))?;
+        tokio::spawn(connection);
+        Ok(Self { sender, base: format!("http://{addr}"), authorization: authorization.to_owned() })
+    }
+
+    /// The body of an answer that goes on for as long as it is read.
+    pub(crate) async fn stream(mut self, path: &str) -> Result<Incoming, String> {
+        self.sender.ready().await.map_err(|error| format!("{path}: {error}"))?;
+        let request = Request::get(format!("{}{path}", self.base));
+        let request = request.header(header::AUTHORIZATION, &self.authorization).body(Empty::new());
+        let request = request.map_err(|error| format!("{path}: {error}"))?;
+        let answer = self.sender.send_request(request).await.map_err(|error| format!("{path}: {error}"))?;
+        let status = answer.status();
+        if status.is_success() { Ok(answer.into_body()) } else { Err(format!("GET {path}: {status}")) }
+    }
+}
+
+async fn opened(addr: SocketAddr) -> Result<TokioIo<TcpStream>, String> {
+    let stream = TcpStream::connect(addr).await.map_err(|error| format!("{addr}: {error}"))?;
+    stream.set_nodelay(true).map_err(|error| format!("{addr}: {error}"))?;
+    Ok(TokioIo::new(stream))
 }

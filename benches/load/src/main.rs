@@ -16,6 +16,7 @@ mod replicas;
 mod report;
 mod run;
 mod watch;
+mod watchers;
 mod work;
 
 use std::{

@@ -21,6 +21,7 @@ use crate::{
     report::{middle, rounded},
     run::{self, Seen, Times},
     watch,
+    watchers::Carrier,
 };
 
 /// Clients of each load.
@@ -129,7 +130,11 @@ fn with(
         let order = order(cluster.leader(&runtime)?, replicas);
         let watches =
             watch::Plan { watchers: WATCHERS, changes_per_s: CHANGES_PER_S, rounds: 1, times: plan.times };
-        seen.push(Round::of_watches(watch::once(&cluster, (&order, readers(&order)), watches)?));
+        seen.push(Round::of_watches(watch::once(
+            &cluster,
+            (&order, readers(&order)),
+            (watches, Carrier::Http1),
+        )?));
     }
     measured.push(("watch", figures(&seen, replicas)));
     for (name, Figures { ops_per_s, leader, .. }) in &measured {

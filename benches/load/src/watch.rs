@@ -1,8 +1,9 @@
 //! Watches at scale: so many watchers of one definition, spread over all nodes, while its configs change at a fixed rate.
 //!
-//! Each watcher is an application of its own: to Concord a connection of HTTP/1.1 with server-sent events, to etcd a
-//! stream of gRPC on one of the few connections that its client shares. etcd sends a watcher the changes of a prefix, in
-//! messages that may hold several; Concord one event for each revision.
+//! Each watcher is an application of its own: to Concord a connection of HTTP/1.1 with server-sent events, or a stream of
+//! HTTP/2, as many applications of one host behind a proxy are; to etcd a stream of gRPC on one of the few connections
+//! that its client shares. etcd sends a watcher the changes of a prefix, in messages that may hold several; Concord one
+//! event for each revision.
 //!
 //! **Invariant:** a delivery is one change received by one watcher within the measured time, and the processor time is
 //! that of all nodes in the same time, the writes included.
@@ -12,33 +13,35 @@ use std::{
     net::SocketAddr,
     path::Path,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
-use etcd_client::{Client, WatchOptions};
 use hdrhistogram::Histogram;
-use http_body_util::BodyExt as _;
 use hyper::Method;
+use rustix::process::{Resource, getrlimit};
 use serde_json::{Value, json};
-use tokio::{task::JoinSet, time::MissedTickBehavior};
+use tokio::time::MissedTickBehavior;
 
 use crate::{
     cluster::{Cluster, cpu_ticks, rss_mb},
     http::Http,
     load::{Asker, KEY, Speaks, definition_body, etcd},
     report::{Ratios, middle, rounded},
-    run::{ETCD_CONNECTIONS, TICKS, Times, histogram, leader_first, runtime},
+    run::{TICKS, Times, histogram, leader_first, runtime},
+    watchers::{Carrier, Shared, watch},
 };
 
-const DEFINITION: &str = "watched-300";
+pub(crate) const DEFINITION: &str = "watched-300";
 /// Configs that change, one after the other.
 const CONFIGS: usize = 100;
 /// The bytes of a config.
 const BYTES: usize = 300;
+/// Files that this process has open beside the connections of watchers.
+const SPARE_FILES: usize = 200;
 /// How long all watchers may take to be open.
 const OPEN_MAX: Duration = Duration::from_secs(120);
 
@@ -75,13 +78,18 @@ impl Seen {
     }
 }
 
-/// What all watchers of a round share.
-struct Shared {
-    begin: Instant,
-    open: AtomicUsize,
-    counting: AtomicBool,
-    delivered: AtomicU64,
-    stop: AtomicBool,
+/// One of those that are compared, and what its rounds showed.
+struct System<'a> {
+    name: &'static str,
+    cluster: &'a Cluster,
+    carrier: Carrier,
+    seen: Vec<Seen>,
+}
+
+impl System<'_> {
+    fn all_us(&self) -> Vec<f64> {
+        self.seen.iter().map(Seen::all_us).collect()
+    }
 }
 
 /// The section's text and JSON: Concord, and etcd if it is there, in turns.
@@ -92,25 +100,39 @@ pub(crate) fn section(
     let runtime = runtime()?;
     let concord = Cluster::concord(&runtime, concord, data, &[])?;
     let etcd = etcd.map(|binary| Cluster::etcd(&runtime, binary, data)).transpose()?;
-    let clusters: Vec<(&str, &Cluster)> =
-        [Some(("Concord", &concord)), etcd.as_ref().map(|etcd| ("etcd", etcd))]
-            .into_iter()
-            .flatten()
-            .collect();
-    for (_, cluster) in &clusters {
+    for cluster in std::iter::once(&concord).chain(&etcd) {
         prepare(cluster, cluster.leader(&runtime)?)?;
     }
-    let mut seen: Vec<Vec<Seen>> = vec![Vec::new(); clusters.len()];
+    let mut systems: Vec<System<'_>> = Vec::new();
+    systems.extend(
+        [("Concord", Carrier::Http1), ("Concord, HTTP/2", Carrier::Http2)].map(|(name, carrier)| System {
+            name,
+            cluster: &concord,
+            carrier,
+            seen: Vec::new(),
+        }),
+    );
+    systems.extend(etcd.as_ref().map(|etcd| System {
+        name: "etcd",
+        cluster: etcd,
+        carrier: Carrier::Grpc,
+        seen: Vec::new(),
+    }));
+    let sockets_max = getrlimit(Resource::Nofile).current.and_then(|most| usize::try_from(most).ok());
+    if sockets_max.is_some_and(|most| plan.watchers + SPARE_FILES > most) {
+        eprintln!("{} connections are more than this process may open: HTTP/1.1 is left out", plan.watchers);
+        systems.retain(|system| system.carrier != Carrier::Http1);
+    }
     for _ in 0..plan.rounds.max(1) {
-        for (place, (name, cluster)) in clusters.iter().enumerate() {
+        for System { name, cluster, carrier, seen } in &mut systems {
             let order = leader_first(cluster, cluster.leader(&runtime)?);
-            let round = once(cluster, (&order, &order), plan);
+            let round = once(cluster, (&order, &order), (plan, *carrier));
             let round = round.map_err(|error| format!("watches of {name}: {error}"))?;
             eprintln!("{name}: {:.0} deliveries/s, {:.2} µs each", round.deliveries_per_s, round.all_us());
-            seen[place].push(round);
+            seen.push(round);
         }
     }
-    Ok(report(&clusters, &seen, plan))
+    Ok(report(&systems, plan))
 }
 
 /// Makes the configs that are watched.
@@ -122,7 +144,7 @@ pub(crate) fn prepare(cluster: &Cluster, leader: usize) -> Result<(), String> {
     crate::run::fill(cluster, leader, DEFINITION, (CONFIGS, BYTES))
 }
 
-fn report(clusters: &[(&str, &Cluster)], seen: &[Vec<Seen>], plan: Plan) -> (String, Value) {
+fn report(systems: &[System<'_>], plan: Plan) -> (String, Value) {
     let mut text = format!(
         "{} watchers of one definition, spread over three nodes, while its {CONFIGS} configs of {BYTES} bytes are replaced \
          {} times a second through the leader. Medians of {} rounds of {} ms after {} ms.\n\n\
@@ -134,47 +156,56 @@ fn report(clusters: &[(&str, &Cluster)], seen: &[Vec<Seen>], plan: Plan) -> (Str
         plan.times.measured.as_millis(),
         plan.times.warm.as_millis(),
     );
-    let mut systems = serde_json::Map::new();
-    for ((name, _), rounds) in clusters.iter().zip(seen) {
-        let of = |figure: fn(&Seen) -> f64| middle(rounds.iter().map(figure).collect());
-        let (changes, deliveries) = (of(|seen| seen.changes_per_s), of(|seen| seen.deliveries_per_s));
-        let (cpu, leader) = (of(Seen::all_us), of(Seen::leader_us));
-        let generator = of(|seen| seen.generator_us);
-        let (p50, p99, rss) = (of(|seen| seen.p50_ms), of(|seen| seen.p99_ms), of(|seen| seen.rss_mb));
-        let share = deliveries / (changes * plan.watchers as f64).max(1.0) * 100.0;
-        let _ = writeln!(
-            text,
-            "| {name} | {changes:.0} | {deliveries:.0} | {share:.1} % | {cpu:.2} · {leader:.2} | {generator:.2} | {p50:.2} | {p99:.1} | {rss:.0} |"
-        );
-        systems.insert(
-            name.to_lowercase(),
-            json!({
-                "changes_per_s": rounded(changes),
-                "deliveries_per_s": deliveries.round(),
-                "cpu_us_per_op": rounded(cpu),
-                "leader_cpu_us_per_op": rounded(leader),
-                "generator_us_per_op": rounded(generator),
-                "p50_ms": rounded(p50),
-                "p99_ms": rounded(p99),
-                "rss_mb": rss.round(),
-            }),
-        );
+    let mut json = serde_json::Map::new();
+    json.insert("watchers".to_owned(), json!(plan.watchers));
+    let etcd = systems.iter().find(|system| system.carrier == Carrier::Grpc);
+    for system in systems {
+        let mut figures = row(&mut text, system, plan);
+        if let (Some(etcd), true) = (etcd, system.carrier != Carrier::Grpc) {
+            let [ratio, least, greatest] = Ratios::of(&system.all_us(), &etcd.all_us()).json();
+            figures["cpu_ratio"] = json!(ratio);
+            figures["cpu_ratio_least"] = json!(least);
+            figures["cpu_ratio_greatest"] = json!(greatest);
+        }
+        json.insert(system.carrier.name().to_owned(), figures);
     }
-    systems.insert("watchers".to_owned(), json!(plan.watchers));
-    if let [concord, etcd] = seen {
-        let of = |rounds: &[Seen]| rounds.iter().map(Seen::all_us).collect::<Vec<_>>();
-        let ratios = Ratios::of(&of(concord), &of(etcd));
+    for system in systems.iter().filter(|system| system.carrier != Carrier::Grpc) {
+        let Some(etcd) = etcd else { break };
+        let ratios = Ratios::of(&system.all_us(), &etcd.all_us());
         let (least, greatest) = ratios.spread();
-        let _ = writeln!(
+        let _ = write!(
             text,
-            "\nProcessor time of all nodes for each delivery, Concord's by etcd's: {:.2} ({least:.2} to {greatest:.2}).",
+            "\nProcessor time of all nodes for each delivery, {}'s by etcd's: {:.2} ({least:.2} to {greatest:.2}).\n",
+            system.name,
             ratios.middle()
         );
-        let [ratio, least, greatest] = ratios.json();
-        let ratio = json!({ "cpu_ratio": ratio, "cpu_ratio_least": least, "cpu_ratio_greatest": greatest });
-        systems.insert("of_etcd".to_owned(), ratio);
     }
-    (text, Value::Object(systems))
+    (text, Value::Object(json))
+}
+
+/// Adds the row of a system to the table; the same as JSON.
+fn row(text: &mut String, system: &System<'_>, plan: Plan) -> Value {
+    let of = |figure: fn(&Seen) -> f64| middle(system.seen.iter().map(figure).collect());
+    let (changes, deliveries) = (of(|seen| seen.changes_per_s), of(|seen| seen.deliveries_per_s));
+    let (cpu, leader) = (of(Seen::all_us), of(Seen::leader_us));
+    let generator = of(|seen| seen.generator_us);
+    let (p50, p99, rss) = (of(|seen| seen.p50_ms), of(|seen| seen.p99_ms), of(|seen| seen.rss_mb));
+    let share = deliveries / (changes * plan.watchers as f64).max(1.0) * 100.0;
+    let name = system.name;
+    let _ = writeln!(
+        text,
+        "| {name} | {changes:.0} | {deliveries:.0} | {share:.1} % | {cpu:.2} · {leader:.2} | {generator:.2} | {p50:.2} | {p99:.1} | {rss:.0} |"
+    );
+    json!({
+        "changes_per_s": rounded(changes),
+        "deliveries_per_s": deliveries.round(),
+        "cpu_us_per_op": rounded(cpu),
+        "leader_cpu_us_per_op": rounded(leader),
+        "generator_us_per_op": rounded(generator),
+        "p50_ms": rounded(p50),
+        "p99_ms": rounded(p99),
+        "rss_mb": rss.round(),
+    })
 }
 
 /// One round: the watchers open, on those nodes that are asked; the changes begin, through the first of all nodes, and
@@ -182,7 +213,7 @@ fn report(clusters: &[(&str, &Cluster)], seen: &[Vec<Seen>], plan: Plan) -> (Str
 pub(crate) fn once(
     cluster: &Cluster,
     (order, asked): (&[usize], &[usize]),
-    plan: Plan,
+    (plan, carrier): (Plan, Carrier),
 ) -> Result<Seen, String> {
     let shared = Arc::new(Shared {
         begin: Instant::now(),
@@ -197,9 +228,9 @@ pub(crate) fn once(
     let cores = thread::available_parallelism().map_or(1, usize::from).min(8);
     let mut threads: Vec<JoinHandle<Result<Histogram<u64>, String>>> = Vec::new();
     for thread in 0..cores {
-        let (shared, addrs, speaks) = (Arc::clone(&shared), addrs.clone(), cluster.speaks);
+        let (shared, addrs) = (Arc::clone(&shared), addrs.clone());
         let count = (thread..plan.watchers).step_by(cores).count();
-        threads.push(thread::spawn(move || watch(speaks, &addrs, count, &shared)));
+        threads.push(thread::spawn(move || watch(carrier, &addrs, count, &shared)));
     }
     let until = Instant::now() + OPEN_MAX;
     while shared.open.load(Relaxed) < plan.watchers {
@@ -276,113 +307,4 @@ fn change(speaks: Speaks, addr: SocketAddr, per_s: usize, shared: &Shared) -> Re
         let took = began.map_or(1.0, |began: Instant| began.elapsed().as_secs_f64());
         Ok(made as f64 / took.max(f64::MIN_POSITIVE))
     })
-}
-
-/// One thread's watchers. One of them also measures how long its deliveries took: reading the time in each would burden
-/// the generator.
-fn watch(
-    speaks: Speaks,
-    addrs: &[SocketAddr],
-    count: usize,
-    shared: &Arc<Shared>,
-) -> Result<Histogram<u64>, String> {
-    runtime()?.block_on(async {
-        let latencies = Arc::new(Mutex::new(histogram()?));
-        let mut set = JoinSet::new();
-        let mut clients: Vec<Vec<Client>> = vec![Vec::new(); addrs.len()];
-        if speaks == Speaks::Etcd {
-            for (of, addr) in clients.iter_mut().zip(addrs) {
-                for _ in 0..ETCD_CONNECTIONS {
-                    of.push(etcd(*addr).await?);
-                }
-            }
-        }
-        for n in 0..count {
-            let place = n % addrs.len();
-            let measures = (n == 0).then(|| Arc::clone(&latencies));
-            let watcher = Watcher { shared: Arc::clone(shared), measures };
-            match clients[place].get((n / addrs.len()) % ETCD_CONNECTIONS) {
-                Some(client) => set.spawn(watcher.etcd(client.clone())),
-                None => set.spawn(watcher.concord(addrs[place])),
-            };
-        }
-        // A watcher waits for its next event: who has to end looks here.
-        while !shared.stop.load(Relaxed) {
-            if let Ok(Some(ended)) = tokio::time::timeout(Duration::from_millis(20), set.join_next()).await {
-                ended.map_err(|error| error.to_string())??;
-                return Err("a watch has ended".to_owned());
-            }
-        }
-        set.shutdown().await;
-        let all = latencies.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        Ok(all)
-    })
-}
-
-/// When the changes were sent whose values are whole in these bytes: every one, since those that are delivered together
-/// have waited for different times.
-fn times_sent(bytes: &[u8]) -> impl Iterator<Item = Duration> {
-    let starts = bytes.windows(5).enumerate().filter(|(_, part)| *part == b"sent-").map(|(at, _)| at + 5);
-    let digits = starts.filter_map(|start| std::str::from_utf8(bytes.get(start..start + 20)?).ok());
-    digits.filter_map(|digits| digits.parse().ok()).map(Duration::from_nanos)
-}
-
-struct Watcher {
-    shared: Arc<Shared>,
-    measures: Option<Arc<Mutex<Histogram<u64>>>>,
-}
-
-impl Watcher {
-    /// So many changes have come; the values of those that are whole are somewhere in `parts`.
-    fn received<'a>(&self, changes: u64, parts: impl Iterator<Item = &'a [u8]>) {
-        if !self.shared.counting.load(Relaxed) {
-            return;
-        }
-        self.shared.delivered.fetch_add(changes, Relaxed);
-        let Some(latencies) = &self.measures else { return };
-        let now = self.shared.begin.elapsed();
-        let mut latencies = latencies.lock().unwrap_or_else(PoisonError::into_inner);
-        for sent in parts.flat_map(times_sent) {
-            let took = u64::try_from(now.saturating_sub(sent).as_nanos()).unwrap_or(u64::MAX);
-            latencies.saturating_record(took);
-        }
-    }
-
-    async fn etcd(self, mut client: Client) -> Result<(), String> {
-        let options = WatchOptions::new().with_prefix();
-        let watched = client.watch(format!("{DEFINITION}/"), Some(options)).await;
-        let mut stream = watched.map_err(|error| error.to_string())?;
-        while let Some(message) = stream.message().await.map_err(|error| error.to_string())? {
-            if message.created() {
-                self.shared.open.fetch_add(1, Relaxed);
-                continue;
-            }
-            let events = message.events();
-            self.received(
-                events.len() as u64,
-                events.iter().filter_map(|event| event.kv()).map(|kv| kv.value()),
-            );
-        }
-        Ok(())
-    }
-
-    async fn concord(self, addr: SocketAddr) -> Result<(), String> {
-        let mut http = Http::connect(addr, KEY).await?;
-        let mut body = http.stream(&format!("/api/v1/watch?definition={DEFINITION}")).await?;
-        self.shared.open.fetch_add(1, Relaxed);
-        // An event ends with an empty line, which two parts of the body may share.
-        let mut after_line = false;
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|error| error.to_string())?;
-            let Some(bytes) = frame.data_ref() else { continue };
-            let mut events = 0;
-            for byte in bytes {
-                let is_line = *byte == b'\n';
-                events += u64::from(is_line && after_line);
-                after_line = is_line && !after_line;
-            }
-            self.received(events, std::iter::once(&**bytes));
-        }
-        Ok(())
-    }
 }

@@ -222,7 +222,7 @@ async fn every_write_asks_for_its_verbs_alone_and_in_a_batch() {
                 // The other operation is forbidden, unless all definitions are granted.
                 let refused = batched.unwrap_err();
                 let Refusal::Forbidden { operation: Some(place), .. } = refused else {
-                    panic!("{refused:?}")
+                    panic!("{write:?} and another one were not forbidden: {refused:?}")
                 };
                 assert!(place == 0 || expected, "{write:?}");
             }
