@@ -19,6 +19,7 @@
 
 mod answer;
 mod connection;
+mod gather;
 mod pace;
 mod places;
 mod socket;
@@ -63,6 +64,7 @@ use crate::{
 use answer::{AnswerBody, StreamTasks};
 pub(in crate::api) use connection::CallerConnection;
 use connection::{Connection, Ending, HeadBudget, Times};
+use gather::Gather;
 pub use places::ShareOf;
 use places::{Place, Places, ShareTaken};
 use socket::Socket;
@@ -265,7 +267,7 @@ impl<A: Answerer> Server<A> {
         let caller = CallerAddress::new(address, place.address());
         let (_place, _counted) = (place, self.answerer.connections().map(|all| all.open()));
         let Some((wire, node)) = self.take(stream, &connection).await else { return };
-        let socket = TokioIo::new(wire);
+        let socket = TokioIo::new(Gather::new(wire));
         let (answerer, owner) = (Arc::new(self.answerer.clone()), connection.clone());
         let service = service_fn(move |mut request: Request<Incoming>| {
             let in_flight = owner.begin(request.extensions_mut());
