@@ -9,6 +9,7 @@
 //! | What happens to a caller that does not read? | `socket`, over HTTP/2 `answer` |
 //! | Does a caller read fast enough while memory is scarce? | `pace` |
 //! | Who gets a place when all are taken? | `places` |
+//! | How many calls does an answer over HTTP/2 take? | `gather` |
 //! | Is it plain or encrypted, and which node has shown its certificate? | `wire` |
 //!
 //! What a connection may hold in memory is known: until a credential was good on it `FREE_HEAD_BYTES`, and of the

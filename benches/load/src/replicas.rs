@@ -21,7 +21,7 @@ use crate::{
     report::{middle, rounded},
     run::{self, Seen, Times},
     watch,
-    watchers::Carrier,
+    watchers::Protocol,
 };
 
 /// Clients of each load.
@@ -133,7 +133,7 @@ fn with(
         seen.push(Round::of_watches(watch::once(
             &cluster,
             (&order, readers(&order)),
-            (watches, Carrier::Http1),
+            (watches, Protocol::Http1),
         )?));
     }
     measured.push(("watch", figures(&seen, replicas)));

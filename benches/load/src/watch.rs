@@ -32,7 +32,7 @@ use crate::{
     load::{Asker, KEY, Speaks, definition_body, etcd},
     report::{Ratios, middle, rounded},
     run::{TICKS, Times, histogram, leader_first, runtime},
-    watchers::{Carrier, Shared, watch},
+    watchers::{Protocol, Shared, watch},
 };
 
 pub(crate) const DEFINITION: &str = "watched-300";
@@ -82,7 +82,7 @@ impl Seen {
 struct System<'a> {
     name: &'static str,
     cluster: &'a Cluster,
-    carrier: Carrier,
+    protocol: Protocol,
     seen: Vec<Seen>,
 }
 
@@ -105,28 +105,28 @@ pub(crate) fn section(
     }
     let mut systems: Vec<System<'_>> = Vec::new();
     systems.extend(
-        [("Concord", Carrier::Http1), ("Concord, HTTP/2", Carrier::Http2)].map(|(name, carrier)| System {
+        [("Concord", Protocol::Http1), ("Concord, HTTP/2", Protocol::Http2)].map(|(name, protocol)| System {
             name,
             cluster: &concord,
-            carrier,
+            protocol,
             seen: Vec::new(),
         }),
     );
     systems.extend(etcd.as_ref().map(|etcd| System {
         name: "etcd",
         cluster: etcd,
-        carrier: Carrier::Grpc,
+        protocol: Protocol::Grpc,
         seen: Vec::new(),
     }));
     let sockets_max = getrlimit(Resource::Nofile).current.and_then(|most| usize::try_from(most).ok());
     if sockets_max.is_some_and(|most| plan.watchers + SPARE_FILES > most) {
         eprintln!("{} connections are more than this process may open: HTTP/1.1 is left out", plan.watchers);
-        systems.retain(|system| system.carrier != Carrier::Http1);
+        systems.retain(|system| system.protocol != Protocol::Http1);
     }
     for _ in 0..plan.rounds.max(1) {
-        for System { name, cluster, carrier, seen } in &mut systems {
+        for System { name, cluster, protocol, seen } in &mut systems {
             let order = leader_first(cluster, cluster.leader(&runtime)?);
-            let round = once(cluster, (&order, &order), (plan, *carrier));
+            let round = once(cluster, (&order, &order), (plan, *protocol));
             let round = round.map_err(|error| format!("watches of {name}: {error}"))?;
             eprintln!("{name}: {:.0} deliveries/s, {:.2} µs each", round.deliveries_per_s, round.all_us());
             seen.push(round);
@@ -158,18 +158,18 @@ fn report(systems: &[System<'_>], plan: Plan) -> (String, Value) {
     );
     let mut json = serde_json::Map::new();
     json.insert("watchers".to_owned(), json!(plan.watchers));
-    let etcd = systems.iter().find(|system| system.carrier == Carrier::Grpc);
+    let etcd = systems.iter().find(|system| system.protocol == Protocol::Grpc);
     for system in systems {
         let mut figures = row(&mut text, system, plan);
-        if let (Some(etcd), true) = (etcd, system.carrier != Carrier::Grpc) {
+        if let (Some(etcd), true) = (etcd, system.protocol != Protocol::Grpc) {
             let [ratio, least, greatest] = Ratios::of(&system.all_us(), &etcd.all_us()).json();
             figures["cpu_ratio"] = json!(ratio);
             figures["cpu_ratio_least"] = json!(least);
             figures["cpu_ratio_greatest"] = json!(greatest);
         }
-        json.insert(system.carrier.name().to_owned(), figures);
+        json.insert(system.protocol.name().to_owned(), figures);
     }
-    for system in systems.iter().filter(|system| system.carrier != Carrier::Grpc) {
+    for system in systems.iter().filter(|system| system.protocol != Protocol::Grpc) {
         let Some(etcd) = etcd else { break };
         let ratios = Ratios::of(&system.all_us(), &etcd.all_us());
         let (least, greatest) = ratios.spread();
@@ -213,7 +213,7 @@ fn row(text: &mut String, system: &System<'_>, plan: Plan) -> Value {
 pub(crate) fn once(
     cluster: &Cluster,
     (order, asked): (&[usize], &[usize]),
-    (plan, carrier): (Plan, Carrier),
+    (plan, protocol): (Plan, Protocol),
 ) -> Result<Seen, String> {
     let shared = Arc::new(Shared {
         begin: Instant::now(),
@@ -230,7 +230,7 @@ pub(crate) fn once(
     for thread in 0..cores {
         let (shared, addrs) = (Arc::clone(&shared), addrs.clone());
         let count = (thread..plan.watchers).step_by(cores).count();
-        threads.push(thread::spawn(move || watch(carrier, &addrs, count, &shared)));
+        threads.push(thread::spawn(move || watch(protocol, &addrs, count, &shared)));
     }
     let until = Instant::now() + OPEN_MAX;
     while shared.open.load(Relaxed) < plan.watchers {

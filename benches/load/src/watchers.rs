@@ -31,7 +31,7 @@ const STREAMS_OF_CONNECTION: usize = 250;
 
 /// How watchers reach a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Carrier {
+pub(crate) enum Protocol {
     /// Server-sent events, a connection of HTTP/1.1 for each.
     Http1,
     /// Server-sent events, streams of shared connections of HTTP/2.
@@ -40,7 +40,7 @@ pub(crate) enum Carrier {
     Grpc,
 }
 
-impl Carrier {
+impl Protocol {
     /// As the file of `--json` has it.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -63,7 +63,7 @@ pub(crate) struct Shared {
 /// One thread's watchers. Some of each node, spread over those that were opened early and late, also measure how long
 /// their deliveries took: reading the time in each would burden the generator.
 pub(crate) fn watch(
-    carrier: Carrier,
+    protocol: Protocol,
     addrs: &[SocketAddr],
     count: usize,
     shared: &Arc<Shared>,
@@ -71,7 +71,7 @@ pub(crate) fn watch(
     runtime()?.block_on(async {
         let latencies = Arc::new(Mutex::new(histogram()?));
         let mut set = JoinSet::new();
-        let mut connections = Connections::new(carrier, addrs).await?;
+        let mut connections = Connections::new(protocol, addrs).await?;
         let step = (count / addrs.len() / TIMED_OF_NODE).max(1);
         for n in 0..count {
             let (place, turn) = (n % addrs.len(), n / addrs.len());
@@ -105,37 +105,37 @@ enum Connection {
 
 /// The connections of one thread to each of the nodes, as far as watchers share any.
 struct Connections<'a> {
-    carrier: Carrier,
+    protocol: Protocol,
     addrs: &'a [SocketAddr],
     http2: Vec<Vec<Http2>>,
     etcd: Vec<Vec<Client>>,
 }
 
 impl<'a> Connections<'a> {
-    async fn new(carrier: Carrier, addrs: &'a [SocketAddr]) -> Result<Self, String> {
+    async fn new(protocol: Protocol, addrs: &'a [SocketAddr]) -> Result<Self, String> {
         let mut clients: Vec<Vec<Client>> = vec![Vec::new(); addrs.len()];
-        if carrier == Carrier::Grpc {
+        if protocol == Protocol::Grpc {
             for (of, addr) in clients.iter_mut().zip(addrs) {
                 for _ in 0..ETCD_CONNECTIONS {
                     of.push(etcd(*addr).await?);
                 }
             }
         }
-        Ok(Self { carrier, addrs, http2: vec![Vec::new(); addrs.len()], etcd: clients })
+        Ok(Self { protocol, addrs, http2: vec![Vec::new(); addrs.len()], etcd: clients })
     }
 
     /// That of the watcher whose turn it is at a node.
     async fn of(&mut self, place: usize, turn: usize) -> Result<Connection, String> {
-        match self.carrier {
-            Carrier::Http1 => Ok(Connection::Own(self.addrs[place])),
-            Carrier::Http2 => {
+        match self.protocol {
+            Protocol::Http1 => Ok(Connection::Own(self.addrs[place])),
+            Protocol::Http2 => {
                 let shared = &mut self.http2[place];
                 if turn.is_multiple_of(STREAMS_OF_CONNECTION) {
                     shared.push(Http2::connect(self.addrs[place], KEY).await?);
                 }
                 shared.last().cloned().map(Connection::Http2).ok_or_else(|| "no connection".to_owned())
             }
-            Carrier::Grpc => {
+            Protocol::Grpc => {
                 let client = &self.etcd[place][turn % ETCD_CONNECTIONS];
                 Ok(Connection::Etcd(Box::new(client.clone())))
             }
