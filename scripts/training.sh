@@ -11,8 +11,13 @@ train() {
     cargo build --release --locked --manifest-path benches/load/Cargo.toml --target-dir target/load || return
     rm -rf "$data"
     # The variable makes the benchmark end its nodes as an operator does, whatever writes the counts.
-    LLVM_PROFILE_FILE=${LLVM_PROFILE_FILE:-/dev/null} target/load/release/concord-bench --alone --rounds 1 \
-        --measured-ms 2000 --concord "$binary" --data "$data" --bytes 300 --clients 1,64,256 --loads \
+    local bench=(target/load/release/concord-bench --alone --rounds 1 --measured-ms 2000)
+    bench+=(--concord "$binary" --data "$data")
+    export LLVM_PROFILE_FILE=${LLVM_PROFILE_FILE:-/dev/null}
+    "${bench[@]}" --bytes 300 --clients 1,64,256 --loads \
         "create,update-indexed,update-indexed-spread,update-plain,get-leader,get-spread,get-local,list-indexed,mixed,mixed-day,transaction-100" || return
+    rm -rf "$data"
+    # Over HTTP/1.1 and HTTP/2.
+    "${bench[@]}" --watch --watchers 600 --changes 50 || return
     rm -rf "$data"
 }

@@ -183,8 +183,7 @@ mod tests {
     }
 
     fn gather(begin: &[u8], at_once: usize, is_slow: bool) -> Gather<Caller> {
-        let mut gather =
-            Gather::new(Caller { sends: begin.to_vec(), at_once, is_slow, ..Caller::default() });
+        let mut gather = Gather::new(Caller { sends: begin.to_vec(), at_once, is_slow, ..Caller::default() });
         let (mut space, mut context) = ([0; 64], Context::from_waker(noop_waker_ref()));
         let mut buffer = ReadBuf::new(&mut space);
         assert!(Pin::new(&mut gather).poll_read(&mut context, &mut buffer).is_ready());
