@@ -13,7 +13,7 @@ train() {
     # The variable makes the benchmark end its nodes as an operator does, whatever writes the counts.
     local bench=(target/load/release/concord-bench --alone --rounds 1 --measured-ms 2000)
     bench+=(--concord "$binary" --data "$data")
-    export LLVM_PROFILE_FILE=${LLVM_PROFILE_FILE:-/dev/null}
+    local -x LLVM_PROFILE_FILE=${LLVM_PROFILE_FILE:-/dev/null}
     "${bench[@]}" --bytes 300 --clients 1,64,256 --loads \
         "create,update-indexed,update-indexed-spread,update-plain,get-leader,get-spread,get-local,list-indexed,mixed,mixed-day,transaction-100" || return
     rm -rf "$data"
