@@ -31,9 +31,7 @@ impl Http {
 
     /// The body of an answer that goes on for as long as it is read.
     pub(crate) async fn stream(&mut self, path: &str) -> Result<Incoming, String> {
-        let answer = self.send(Method::GET, path, String::new()).await?;
-        let status = answer.status();
-        if status.is_success() { Ok(answer.into_body()) } else { Err(format!("GET {path}: {status}")) }
+        good_body(path, self.send(Method::GET, path, String::new()).await?)
     }
 
     /// The status and the body of the answer.
@@ -96,9 +94,13 @@ impl Http2 {
         let request = request.header(header::AUTHORIZATION, &self.authorization).body(Empty::new());
         let request = request.map_err(|error| format!("{path}: {error}"))?;
         let answer = self.sender.send_request(request).await.map_err(|error| format!("{path}: {error}"))?;
-        let status = answer.status();
-        if status.is_success() { Ok(answer.into_body()) } else { Err(format!("GET {path}: {status}")) }
+        good_body(path, answer)
     }
+}
+
+fn good_body(path: &str, answer: Response<Incoming>) -> Result<Incoming, String> {
+    let status = answer.status();
+    if status.is_success() { Ok(answer.into_body()) } else { Err(format!("GET {path}: {status}")) }
 }
 
 async fn opened(addr: SocketAddr) -> Result<TokioIo<TcpStream>, String> {

@@ -32,10 +32,9 @@ use crate::{
     load::{Asker, KEY, Speaks, definition_body, etcd},
     report::{Ratios, middle, rounded},
     run::{TICKS, Times, histogram, leader_first, runtime},
-    watchers::{Protocol, Shared, watch},
+    watchers::{DEFINITION, Protocol, Shared, watch},
 };
 
-pub(crate) const DEFINITION: &str = "watched-300";
 /// Configs that change, one after the other.
 const CONFIGS: usize = 100;
 /// The bytes of a config.
@@ -80,15 +79,21 @@ impl Seen {
 
 /// One of those that are compared, and what its rounds showed.
 struct System<'a> {
-    name: &'static str,
     cluster: &'a Cluster,
     protocol: Protocol,
     seen: Vec<Seen>,
 }
 
-impl System<'_> {
-    fn all_us(&self) -> Vec<f64> {
-        self.seen.iter().map(Seen::all_us).collect()
+impl<'a> System<'a> {
+    fn new(cluster: &'a Cluster, protocol: Protocol) -> Self {
+        Self { cluster, protocol, seen: Vec::new() }
+    }
+
+    /// The processor time of all nodes for a delivery, by that of another system in the round beside it.
+    fn ratios(&self, other: &Self) -> Ratios {
+        let [own, other] =
+            [self, other].map(|system| system.seen.iter().map(Seen::all_us).collect::<Vec<_>>());
+        Ratios::of(&own, &other)
     }
 }
 
@@ -103,28 +108,16 @@ pub(crate) fn section(
     for cluster in std::iter::once(&concord).chain(&etcd) {
         prepare(cluster, cluster.leader(&runtime)?)?;
     }
-    let mut systems: Vec<System<'_>> = Vec::new();
-    systems.extend(
-        [("Concord", Protocol::Http1), ("Concord, HTTP/2", Protocol::Http2)].map(|(name, protocol)| System {
-            name,
-            cluster: &concord,
-            protocol,
-            seen: Vec::new(),
-        }),
-    );
-    systems.extend(etcd.as_ref().map(|etcd| System {
-        name: "etcd",
-        cluster: etcd,
-        protocol: Protocol::Grpc,
-        seen: Vec::new(),
-    }));
+    let mut systems = vec![System::new(&concord, Protocol::Http1), System::new(&concord, Protocol::Http2)];
+    systems.extend(etcd.as_ref().map(|etcd| System::new(etcd, Protocol::Grpc)));
     let sockets_max = getrlimit(Resource::Nofile).current.and_then(|most| usize::try_from(most).ok());
     if sockets_max.is_some_and(|most| plan.watchers + SPARE_FILES > most) {
         eprintln!("{} connections are more than this process may open: HTTP/1.1 is left out", plan.watchers);
         systems.retain(|system| system.protocol != Protocol::Http1);
     }
     for _ in 0..plan.rounds.max(1) {
-        for System { name, cluster, protocol, seen } in &mut systems {
+        for System { cluster, protocol, seen } in &mut systems {
+            let name = protocol.system();
             let order = leader_first(cluster, cluster.leader(&runtime)?);
             let round = once(cluster, (&order, &order), (plan, *protocol));
             let round = round.map_err(|error| format!("watches of {name}: {error}"))?;
@@ -159,28 +152,25 @@ fn report(systems: &[System<'_>], plan: Plan) -> (String, Value) {
     let mut json = serde_json::Map::new();
     json.insert("watchers".to_owned(), json!(plan.watchers));
     let etcd = systems.iter().find(|system| system.protocol == Protocol::Grpc);
+    let mut beside_etcd = String::new();
     for system in systems {
         let mut figures = row(&mut text, system, plan);
-        if let (Some(etcd), true) = (etcd, system.protocol != Protocol::Grpc) {
-            let [ratio, least, greatest] = Ratios::of(&system.all_us(), &etcd.all_us()).json();
-            figures["cpu_ratio"] = json!(ratio);
-            figures["cpu_ratio_least"] = json!(least);
-            figures["cpu_ratio_greatest"] = json!(greatest);
+        if let Some(etcd) = etcd.filter(|_| system.protocol != Protocol::Grpc) {
+            let [ratio, least, greatest] = system.ratios(etcd).json();
+            let name = system.protocol.system();
+            let _ = write!(
+                beside_etcd,
+                "\nProcessor time of all nodes for each delivery, {name} by etcd: {ratio:.2} ({least:.2} to {greatest:.2}).\n",
+            );
+            for (name, ratio) in
+                [("cpu_ratio", ratio), ("cpu_ratio_least", least), ("cpu_ratio_greatest", greatest)]
+            {
+                figures[name] = json!(ratio);
+            }
         }
-        json.insert(system.protocol.name().to_owned(), figures);
+        json.insert(system.protocol.key().to_owned(), figures);
     }
-    for system in systems.iter().filter(|system| system.protocol != Protocol::Grpc) {
-        let Some(etcd) = etcd else { break };
-        let ratios = Ratios::of(&system.all_us(), &etcd.all_us());
-        let (least, greatest) = ratios.spread();
-        let _ = write!(
-            text,
-            "\nProcessor time of all nodes for each delivery, {}'s by etcd's: {:.2} ({least:.2} to {greatest:.2}).\n",
-            system.name,
-            ratios.middle()
-        );
-    }
-    (text, Value::Object(json))
+    (text + &beside_etcd, Value::Object(json))
 }
 
 /// Adds the row of a system to the table; the same as JSON.
@@ -191,7 +181,7 @@ fn row(text: &mut String, system: &System<'_>, plan: Plan) -> Value {
     let generator = of(|seen| seen.generator_us);
     let (p50, p99, rss) = (of(|seen| seen.p50_ms), of(|seen| seen.p99_ms), of(|seen| seen.rss_mb));
     let share = deliveries / (changes * plan.watchers as f64).max(1.0) * 100.0;
-    let name = system.name;
+    let name = system.protocol.system();
     let _ = writeln!(
         text,
         "| {name} | {changes:.0} | {deliveries:.0} | {share:.1} % | {cpu:.2} · {leader:.2} | {generator:.2} | {p50:.2} | {p99:.1} | {rss:.0} |"

@@ -21,9 +21,10 @@ use crate::{
     http::{Http, Http2},
     load::{KEY, etcd},
     run::{ETCD_CONNECTIONS, histogram, runtime},
-    watch::DEFINITION,
 };
 
+/// What all of them watch.
+pub(crate) const DEFINITION: &str = "watched-300";
 /// Watchers of each node whose deliveries are timed, for each thread of the generator.
 const TIMED_OF_NODE: usize = 16;
 /// Watchers that share a connection of HTTP/2, less than a node admits.
@@ -42,10 +43,19 @@ pub(crate) enum Protocol {
 
 impl Protocol {
     /// As the file of `--json` has it.
-    pub(crate) fn name(self) -> &'static str {
+    pub(crate) fn key(self) -> &'static str {
         match self {
             Self::Http1 => "concord",
             Self::Http2 => "concord_http2",
+            Self::Grpc => "etcd",
+        }
+    }
+
+    /// The system that is reached so, as the table has it.
+    pub(crate) fn system(self) -> &'static str {
+        match self {
+            Self::Http1 => "Concord",
+            Self::Http2 => "Concord, HTTP/2",
             Self::Grpc => "etcd",
         }
     }

@@ -9,7 +9,8 @@
 //!
 //! HTTP/1.1 passes unchanged.
 //!
-//! **Invariant:** what is held is written before anything that comes later, and before a flush or a shutdown is done.
+//! **Invariant:** what is held is at most [`HELD_MAX`], and is written before anything that comes later, and before a flush
+//! or a shutdown is done.
 
 use std::{
     io::{self, IoSlice},
@@ -32,7 +33,7 @@ enum Protocol {
     Http2,
 }
 
-/// A stream whose small parts are written together, if it carries HTTP/2.
+/// A stream whose small parts are written together, if HTTP/2 is spoken on it.
 #[derive(Debug)]
 pub(super) struct Gather<S> {
     stream: S,
