@@ -15,7 +15,9 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::harness::{
-    Answer, Client, Cluster, Options, check, eventually,
+    Answer, Client, Cluster, Options, check,
+    cluster::snapshots,
+    eventually,
     load::{config, define},
     node,
 };
@@ -319,6 +321,11 @@ async fn keys_survive_a_restart_of_all_nodes_and_a_snapshot() {
         let body = json!({ "config_key": format!("k{number}"), "data": data["data"] });
         key.on(&client).post("/api/v1/config_definition/d/config/", &body).await.expect(201);
     }
+    eventually("each node has a snapshot", async || {
+        let found: Vec<_> = cluster.nodes.iter().map(|node| snapshots(&node.directory)).collect();
+        check(found.iter().all(|found| !found.is_empty()), || format!("{found:?}"))
+    })
+    .await;
     let digest = cluster.equal_digests().await;
     cluster.kill_all();
     cluster.start_all().await;

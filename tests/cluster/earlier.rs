@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::snapshot::{log_is_purged, overwrite};
+use super::snapshot::purge_logs;
 use crate::{
     harness::{
         Answer, Client, Cluster, Options, check, eventually,
@@ -160,10 +160,7 @@ async fn a_list_at_an_earlier_revision_is_the_one_that_was_taken_then() {
     let others = [away % 3 + 1, (away + 1) % 3 + 1];
     let missed_from = cluster.place_in_log(away).await;
     cluster.node(away).kill();
-    overwrite(&cluster, &others, 0).await;
-    for id in others {
-        log_is_purged(&mut cluster, id, missed_from).await;
-    }
+    purge_logs(&cluster, &others, "d", missed_from).await;
     cluster.node(away).start().await;
     cluster.ready().await;
     // A short run asks some of them: each is a page that another node makes.

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::snapshot::{log_is_purged, overwrite};
+use super::snapshot::purge_logs;
 use crate::harness::{
     Answer, Call, Client, Cluster, Options, check, eventually,
     load::{config, define, set},
@@ -72,10 +72,7 @@ async fn a_node_that_was_given_a_snapshot_has_the_whole_history() {
     let others = [away % 3 + 1, (away + 1) % 3 + 1];
     let missed_from = cluster.place_in_log(away).await;
     cluster.node(away).kill();
-    overwrite(&cluster, &others, 0).await;
-    for id in others {
-        log_is_purged(&mut cluster, id, missed_from).await;
-    }
+    purge_logs(&cluster, &others, "d", missed_from).await;
     let expected = revisions(&cluster.client(others[0]), "k3").await;
     assert!(expected.len() >= 40, "{} changes", expected.len());
     cluster.node(away).start().await;

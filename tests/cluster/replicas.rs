@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::{
     members::{MEMBERS, decided, has_role, roles},
-    snapshot::{log_is_purged, overwrite},
+    snapshot::purge_logs,
 };
 use crate::harness::{
     Answer, Client, Cluster, Options,
@@ -186,10 +186,7 @@ async fn a_replica_counts_to_no_majority_and_catches_up_after_its_death() {
     cluster.ready_on(&[5]).await;
     // The other one is away for so long that a snapshot takes the place of the log that it lacks.
     let left = [dead % 3 + 1, (dead + 1) % 3 + 1];
-    overwrite(&cluster, &left, 0).await;
-    for id in left {
-        log_is_purged(&mut cluster, id, place).await;
-    }
+    purge_logs(&cluster, &left, "d", place).await;
     cluster.node(4).start().await;
     cluster.ready_on(&[4]).await;
     load.grows_by(20).await;

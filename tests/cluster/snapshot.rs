@@ -1,18 +1,43 @@
 //! A node that was down for longer than the log covers catches up by a snapshot.
 
+use std::{path::Path, time::Duration};
+
 use futures::future::join_all;
 use serde_json::json;
 
 use crate::harness::{
-    Cluster, Options, check,
+    Client, Cluster, Options, check,
     cluster::snapshots,
     eventually,
     load::{define, everything, set},
+    within,
 };
 
-/// Several megabytes over a few keys: the log outweighs the state many times, so it is cut more than twice.
-pub(super) async fn overwrite(cluster: &Cluster, ids: &[u64], round: u64) {
+/// How long the nodes have after a round of writes until the next one begins. They compare sizes twice a second.
+const ROUND_WAIT: Duration = Duration::from_secs(3);
+
+/// Writes a definition's keys `k0` to `k7` through the nodes until each of these nodes has purged its log up to a
+/// place. It keeps two snapshots that are newer then.
+///
+/// A round is several megabytes, which outweigh the state many times. How many snapshots it leaves depends on the pace
+/// of the writes, as a node compares sizes twice a second: so the rounds go on until there are enough.
+pub(super) async fn purge_logs(cluster: &Cluster, ids: &[u64], definition: &str, place: u64) {
     let clients: Vec<_> = ids.iter().map(|id| cluster.client(*id)).collect();
+    let nodes: Vec<_> = cluster.nodes.iter().filter(|node| ids.contains(&node.id)).collect();
+    let mut round = 0;
+    eventually(&format!("nodes {ids:?} have purged their logs up to {place}"), async || {
+        overwrite(&clients, definition, round).await;
+        round += 1;
+        within(ROUND_WAIT, async || {
+            nodes.iter().try_for_each(|node| is_purged(&node.directory, &node.log, place))
+        })
+        .await
+    })
+    .await;
+}
+
+/// Sets each key 40 times.
+async fn overwrite(clients: &[Client], definition: &str, round: u64) {
     let writer = async |key: usize| {
         let client = &clients[key % clients.len()];
         for turn in 0..40_u64 {
@@ -20,33 +45,28 @@ pub(super) async fn overwrite(cluster: &Cluster, ids: &[u64], round: u64) {
             let mut random = fastrand::Rng::with_seed(round * 1_000_000 + turn * 1000 + key as u64);
             let text: String = std::iter::repeat_with(|| random.alphanumeric()).take(16 << 10).collect();
             let data = json!({"round": round, "turn": turn, "text": text});
-            set(client, "d", &format!("k{key}"), &data).await;
+            set(client, definition, &format!("k{key}"), &data).await;
         }
     };
     join_all((0..8).map(writer)).await;
 }
 
-/// Waits until a node keeps two snapshots that are both newer than a place in the log, up to which its log is purged
-/// then.
-pub(super) async fn log_is_purged(cluster: &mut Cluster, id: u64, place: u64) {
-    let directory = cluster.node(id).directory.clone();
-    eventually(&format!("node {id} keeps two newer snapshots"), async || {
-        let found = snapshots(&directory);
-        check(found.len() >= 2 && found[0] > place, || format!("{found:?}, expected more than {place}"))
+/// Whether a node keeps two snapshots that are both newer than a place, and its log says that it is purged up to there.
+/// The snapshots come first: until the log is purged as well, a node that was away is still served from it.
+fn is_purged(directory: &Path, log: &Path, place: u64) -> Result<(), String> {
+    let found = snapshots(directory);
+    check(found.len() >= 2 && found[0] > place, || {
+        format!("{}: snapshots at {found:?}, expected two newer than {place}", directory.display())
+    })?;
+    let text = std::fs::read_to_string(log).map_err(|error| error.to_string())?;
+    let cut = |line: &str| {
+        let digits = line.split_once("purge_upto: ")?.1.split_once('.')?.1;
+        digits.chars().take_while(char::is_ascii_digit).collect::<String>().parse::<u64>().ok()
+    };
+    let last = text.lines().filter(|line| line.contains("purge log, ")).filter_map(cut).max();
+    check(last.is_some_and(|last| last > place), || {
+        format!("{}: purged up to {last:?}, expected more than {place}", log.display())
     })
-    .await;
-    // The snapshots come first: until the log is purged as well, a node that was away is still served from it.
-    let log = cluster.node(id).log.clone();
-    eventually(&format!("node {id} has purged its log up to {place}"), async || {
-        let text = std::fs::read_to_string(&log).map_err(|error| error.to_string())?;
-        let cut = |line: &str| {
-            let digits = line.split_once("purge_upto: ")?.1.split_once('.')?.1;
-            digits.chars().take_while(char::is_ascii_digit).collect::<String>().parse::<u64>().ok()
-        };
-        let last = text.lines().filter(|line| line.contains("purge log, ")).filter_map(cut).max();
-        check(last.is_some_and(|last| last > place), || format!("{last:?}, expected more than {place}"))
-    })
-    .await;
 }
 
 #[tokio::test]
@@ -64,10 +84,7 @@ async fn a_node_that_was_away_too_long_catches_up_by_a_snapshot() {
         } else {
             cluster.node(away).kill();
         }
-        overwrite(&cluster, &others, round).await;
-        for id in others {
-            log_is_purged(&mut cluster, id, place).await;
-        }
+        purge_logs(&cluster, &others, "d", place).await;
         let present = everything(&cluster.client(others[0]), "d").await;
         assert_eq!(present.len(), 9);
         cluster.node(away).start().await;
@@ -88,10 +105,7 @@ async fn a_cluster_with_a_cut_log_restarts_whole() {
     let options = Options::default().with("CONCORD_SNAPSHOT_LOG_BYTES", "65536");
     let mut cluster = Cluster::start_with("cut-log", &options).await;
     define(&cluster.client(1), "d").await;
-    overwrite(&cluster, &[1, 2, 3], 0).await;
-    for id in 1..=3 {
-        log_is_purged(&mut cluster, id, 10).await;
-    }
+    purge_logs(&cluster, &[1, 2, 3], "d", 10).await;
     let present = everything(&cluster.client(1), "d").await;
     cluster.kill_all();
     cluster.start_all().await;

@@ -14,6 +14,7 @@ use futures::{StreamExt, future::join_all, stream};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
+use super::snapshot::purge_logs;
 use crate::harness::{
     Client, Cluster, Options, check, eventually,
     load::{Load, config, define, everything, fill, set},
@@ -69,19 +70,6 @@ async fn agree(cluster: &Cluster, followers: Vec<Follower>, definitions: &[&str]
     }
 }
 
-/// A few megabytes over few keys, so that the log is purged while a node is away.
-async fn overwrite(clients: &[Client], rounds: u64) {
-    let writer = async |key: usize| {
-        let mut random = fastrand::Rng::with_seed(key as u64);
-        for turn in 0..rounds {
-            let text: String = std::iter::repeat_with(|| random.alphanumeric()).take(16 << 10).collect();
-            let data = json!({"turn": turn, "text": text});
-            set(&clients[key % clients.len()], "wide", &format!("k{key}"), &data).await;
-        }
-    };
-    join_all((0..6).map(writer)).await;
-}
-
 async fn revision(client: &Client) -> u64 {
     client.status().await.unwrap()["revision"].as_u64().unwrap()
 }
@@ -104,11 +92,12 @@ async fn followers_receive_every_change_once_while_leaders_die_and_a_node_gets_a
     cluster.ready().await;
     // A node that stops ends its watches at once.
     let away = cluster.followers().await[0];
+    let place = cluster.place_in_log(away).await;
     let begin = Instant::now();
     assert!(cluster.node(away).stop().await.success());
     assert!(begin.elapsed() < Duration::from_secs(30), "it waited for its watchers");
     let others = [away % 3 + 1, (away + 1) % 3 + 1];
-    overwrite(&others.map(|id| cluster.client(id)), 25).await;
+    purge_logs(&cluster, &others, "wide", place).await;
     cluster.node(away).start().await;
     cluster.ready().await;
     load.grows_by(40).await;

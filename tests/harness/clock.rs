@@ -3,7 +3,10 @@
 //! A node gets libfaketime preloaded. For offsets it reads that of the wall clock from a file at every call, and the
 //! monotonic clock stays real: timeouts and elections go on as before. With a rate all clocks go at it.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -60,16 +63,17 @@ fn installed() -> PathBuf {
     library().expect("libfaketime is not installed: `scripts/test.sh` installs it (package libfaketime)")
 }
 
-/// Lets all clocks of a node that does not run yet go at a rate, for some ten seconds.
+/// Lets all clocks of a node that does not run yet go at a rate, for some ten seconds of real time.
 ///
 /// With a rate libfaketime begins the monotonic clock, too, at the time of day and an offset. A wait of std with a time
 /// limit is a system call that libfaketime leaves alone, and ends at a moment of that clock: the kernel's own began at
 /// the start of the machine, so the wait would last for half a century, and a node would not even start. So the offset
 /// takes the time of day back to where the kernel's clock is, and the wall clock of the node shows 1970. What is left:
-/// such waits end early or late by a second and by as much as the clocks have come apart. Those of tokio, in
-/// `epoll_wait`, are at the rate.
+/// such waits end early or late by as much as the clocks have come apart since, so nothing that a write waits for may
+/// be one of them. Those of tokio, in `epoll_wait`, are at the rate.
 pub(crate) fn go_at_rate(node: &mut Node, rate: &str) {
-    let offset_s = jiff::Timestamp::now().as_second() - clock_gettime(ClockId::Monotonic).tv_sec;
+    let kernels = Duration::try_from(clock_gettime(ClockId::Monotonic)).expect("it began at zero");
+    let offset_s = jiff::Timestamp::now().as_duration().as_secs_f64() - kernels.as_secs_f64();
     node.overrides.extend([
         ("LD_PRELOAD".into(), installed().to_string_lossy().into_owned()),
         ("FAKETIME".into(), format!("-{offset_s} x{rate}")),
