@@ -32,6 +32,11 @@ impl Compared {
         let (rates, cpu) = (ratios(|seen| seen.ops_per_s), ratios(Seen::cpu_us_per_op));
         Self { seen: median(concord), rates, cpu }
     }
+
+    /// What the table shows of it.
+    fn shown(&self) -> (&Seen, Option<&Ratios>) {
+        (&self.seen, Some(&self.rates))
+    }
 }
 
 /// A figure of Concord by that of etcd, in each round.
@@ -135,12 +140,11 @@ pub(crate) fn table(rows: &[Row]) -> String {
         "| load | clients | bytes | system | ops/s | ratio (least to greatest) | p50 ms | p99 ms | p99.9 ms | CPU % of a core: leader, others · generator | CPU µs/op: all nodes · leader · generator | biggest node, MB | disk flushes/s |\n|---|---:|---:|---|---:|---:|---:|---:|---:|---|---:|---:|---:|\n",
     );
     for row in rows {
-        let compared = |compared: &'_ Compared| (compared.seen.clone(), Some(compared.rates.clone()));
         let systems = [
-            ("Concord", Some(compared(&row.concord))),
-            ("Concord, HTTP/2", row.http2.as_ref().map(compared)),
-            ("etcd", Some((row.etcd.clone(), None))),
-            ("etcd, HTTP gateway", row.gateway.clone().map(|seen| (seen, None))),
+            ("Concord", Some(row.concord.shown())),
+            ("Concord, HTTP/2", row.http2.as_ref().map(Compared::shown)),
+            ("etcd", Some((&row.etcd, None))),
+            ("etcd, HTTP gateway", row.gateway.as_ref().map(|seen| (seen, None))),
         ];
         for (place, (name, figures)) in systems.iter().enumerate() {
             let Some((seen, rates)) = figures else { continue };
@@ -150,7 +154,7 @@ pub(crate) fn table(rows: &[Row]) -> String {
             } else {
                 " | | ".to_owned()
             };
-            let ratio = rates.as_ref().map_or_else(String::new, |rates| {
+            let ratio = rates.map_or_else(String::new, |rates| {
                 let (least, greatest) = rates.spread();
                 format!("**{:.2}** ({least:.2} to {greatest:.2})", rates.middle())
             });
