@@ -86,6 +86,18 @@ impl Load {
         )
     }
 
+    /// Whether each request gets or replaces one config that is there.
+    pub(crate) fn asks_for_one(self) -> bool {
+        matches!(
+            self,
+            Self::UpdateIndexed
+                | Self::UpdateIndexedSpread
+                | Self::GetLeader
+                | Self::GetSpread
+                | Self::GetLocal
+        )
+    }
+
     /// What one request counts as: rates and costs of a transaction are those of its writes, and of a read of many those of its configs.
     pub(crate) fn operations(self) -> usize {
         if matches!(self, Self::Transaction | Self::ReadMany) { TRANSACTION } else { 1 }
@@ -166,6 +178,8 @@ fn etcd_key(definition: &str, n: usize) -> String {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Speaks {
     Concord,
+    /// The same over connections of HTTP/2 that clients share, as etcd's client shares its own.
+    ConcordHttp2,
     Etcd,
     /// etcd's HTTP gateway.
     Gateway,

@@ -39,7 +39,7 @@ use crate::{
     cluster::Cluster,
     http::Http,
     load::{Ask, KEY, LISTED, Load, Speaks, definition, definition_body},
-    report::{Ratios, Row},
+    report::{Compared, Row},
     run::{Seen, Times},
 };
 
@@ -224,12 +224,11 @@ impl Bench {
     }
 
     fn once(&mut self, speaks: Speaks, ask: Ask, clients: usize, times: Times) -> Result<Seen, String> {
-        let system = if speaks == Speaks::Concord { "concord" } else { "etcd" };
-        let made = self.made.entry((system, definition(ask.load, ask.value_bytes))).or_default();
-        let cluster = match (speaks, &self.etcd) {
-            (Speaks::Concord, _) | (_, None) => &self.concord,
-            (_, Some(etcd)) => etcd,
+        let (system, cluster) = match (speaks, &self.etcd) {
+            (Speaks::Etcd | Speaks::Gateway, Some(etcd)) => ("etcd", etcd),
+            _ => ("concord", &self.concord),
         };
+        let made = self.made.entry((system, definition(ask.load, ask.value_bytes))).or_default();
         let leader = cluster.leader(&self.runtime)?;
         let seen = run::measure(cluster, leader, speaks, (ask, clients, times), made)
             .map_err(|error| format!("{} by {clients} clients of {system}: {error}", ask.load.name()))?;
@@ -238,12 +237,18 @@ impl Bench {
     }
 
     fn point(&mut self, ask: Ask, clients: usize, (rounds, times): (usize, Times)) -> Result<Row, String> {
-        // The protocol's share shows where it is biggest: small values, many clients, on the leader.
-        let gateway = clients == 64 && ask.value_bytes == 300;
-        let gateway = gateway && matches!(ask.load, Load::UpdateIndexed | Load::GetLeader);
-        let (mut concord, mut etcd, mut by_gateway) = (Vec::new(), Vec::new(), Vec::new());
+        // The protocol's share shows where it is biggest: small values, many clients.
+        let many = clients >= 64 && ask.value_bytes == 300;
+        let http2 = many && ask.load.asks_for_one();
+        let gateway = clients == 64 && matches!(ask.load, Load::UpdateIndexed | Load::GetLeader);
+        let gateway = many && gateway && self.etcd.is_some();
+        let (mut concord, mut by_http2) = (Vec::new(), Vec::new());
+        let (mut etcd, mut by_gateway) = (Vec::new(), Vec::new());
         for _ in 0..rounds {
             concord.push(self.once(Speaks::Concord, ask, clients, times)?);
+            if http2 {
+                by_http2.push(self.once(Speaks::ConcordHttp2, ask, clients, times)?);
+            }
             if self.etcd.is_none() {
                 continue;
             }
@@ -252,14 +257,14 @@ impl Bench {
                 by_gateway.push(self.once(Speaks::Gateway, ask, clients, times)?);
             }
         }
-        let gateway = (!by_gateway.is_empty()).then(|| report::median(&by_gateway));
-        let ratios = |figure: fn(&Seen) -> f64| {
-            let of = |rounds: &[Seen]| rounds.iter().map(figure).collect::<Vec<_>>();
-            Ratios::of(&of(&concord), &of(&etcd))
-        };
-        let (rates, cpu) = (ratios(|seen| seen.ops_per_s), ratios(Seen::cpu_us_per_op));
-        let (concord, etcd) = (report::median(&concord), report::median(&etcd));
-        Ok(Row { ask, clients, concord, etcd, gateway, rates, cpu })
+        Ok(Row {
+            ask,
+            clients,
+            concord: Compared::of(&concord, &etcd),
+            http2: http2.then(|| Compared::of(&by_http2, &etcd)),
+            etcd: report::median(&etcd),
+            gateway: gateway.then(|| report::median(&by_gateway)),
+        })
     }
 }
 
@@ -294,7 +299,7 @@ fn compare(args: &Args) -> Result<(String, Value), String> {
         eprintln!(
             "{} × {clients}, {value_bytes} bytes: {:.0}/s, etcd {:.0}/s",
             load.name(),
-            row.concord.ops_per_s,
+            row.concord.seen.ops_per_s,
             row.etcd.ops_per_s
         );
         rows.push(row);

@@ -6,15 +6,37 @@ use serde_json::{Value, json};
 
 use crate::{load::Ask, run::Seen};
 
-/// A point of the table: the medians of its rounds, and the ratios of the two systems in each.
+/// A point of the table: the medians of its rounds.
 pub(crate) struct Row {
     pub(crate) ask: Ask,
     pub(crate) clients: usize,
-    pub(crate) concord: Seen,
+    pub(crate) concord: Compared,
+    pub(crate) http2: Option<Compared>,
     pub(crate) etcd: Seen,
     pub(crate) gateway: Option<Seen>,
+}
+
+/// Concord, and its ratios to etcd in each round.
+pub(crate) struct Compared {
+    pub(crate) seen: Seen,
     pub(crate) rates: Ratios,
     pub(crate) cpu: Ratios,
+}
+
+impl Compared {
+    pub(crate) fn of(concord: &[Seen], etcd: &[Seen]) -> Self {
+        let ratios = |figure: fn(&Seen) -> f64| {
+            let of = |rounds: &[Seen]| rounds.iter().map(figure).collect::<Vec<_>>();
+            Ratios::of(&of(concord), &of(etcd))
+        };
+        let (rates, cpu) = (ratios(|seen| seen.ops_per_s), ratios(Seen::cpu_us_per_op));
+        Self { seen: median(concord), rates, cpu }
+    }
+
+    /// What the table shows of it.
+    fn shown(&self) -> (&Seen, Option<&Ratios>) {
+        (&self.seen, Some(&self.rates))
+    }
 }
 
 /// A figure of Concord by that of etcd, in each round.
@@ -59,21 +81,26 @@ impl Row {
                 "generator_us_per_op": rounded(seen.generator_us_per_op()),
             })
         };
-        let [ratio, least, greatest] = self.rates.json();
-        let [cpu_ratio, cpu_least, cpu_greatest] = self.cpu.json();
-        json!({
+        let ratios = |row: &mut Value, compared: &Compared| {
+            for (name, ratios) in [("ratio", &compared.rates), ("cpu_ratio", &compared.cpu)] {
+                for (end, ratio) in ["", "_least", "_greatest"].iter().zip(ratios.json()) {
+                    row[format!("{name}{end}")] = json!(ratio);
+                }
+            }
+        };
+        let mut row = json!({
             "load": self.ask.load.name(),
             "clients": self.clients,
             "value_bytes": self.ask.value_bytes,
-            "concord": seen(&self.concord),
+            "concord": seen(&self.concord.seen),
             "etcd": seen(&self.etcd),
-            "ratio": ratio,
-            "ratio_least": least,
-            "ratio_greatest": greatest,
-            "cpu_ratio": cpu_ratio,
-            "cpu_ratio_least": cpu_least,
-            "cpu_ratio_greatest": cpu_greatest,
-        })
+        });
+        ratios(&mut row, &self.concord);
+        if let Some(http2) = &self.http2 {
+            row["concord_http2"] = seen(&http2.seen);
+            ratios(&mut row["concord_http2"], http2);
+        }
+        row
     }
 }
 
@@ -114,25 +141,23 @@ pub(crate) fn table(rows: &[Row]) -> String {
     );
     for row in rows {
         let systems = [
-            ("Concord", Some(&row.concord)),
-            ("etcd", Some(&row.etcd)),
-            ("etcd, HTTP gateway", row.gateway.as_ref()),
+            ("Concord", Some(row.concord.shown())),
+            ("Concord, HTTP/2", row.http2.as_ref().map(Compared::shown)),
+            ("etcd", Some((&row.etcd, None))),
+            ("etcd, HTTP gateway", row.gateway.as_ref().map(|seen| (seen, None))),
         ];
-        for (place, (name, seen)) in systems.iter().enumerate() {
-            let Some(seen) = seen else { continue };
+        for (place, (name, figures)) in systems.iter().enumerate() {
+            let Some((seen, rates)) = figures else { continue };
             let cpu: Vec<String> = seen.cpu.iter().map(|cpu| format!("{cpu:.0}")).collect();
             let point = if place == 0 {
                 format!("{} | {} | {}", row.ask.load.name(), row.clients, row.ask.value_bytes)
             } else {
                 " | | ".to_owned()
             };
-            let ratio = match place {
-                0 => {
-                    let (least, greatest) = row.rates.spread();
-                    format!("**{:.2}** ({least:.2} to {greatest:.2})", row.rates.middle())
-                }
-                _ => String::new(),
-            };
+            let ratio = rates.map_or_else(String::new, |rates| {
+                let (least, greatest) = rates.spread();
+                format!("**{:.2}** ({least:.2} to {greatest:.2})", rates.middle())
+            });
             let _ = writeln!(
                 text,
                 "| {point} | {name} | {:.0} | {ratio} | {:.2} | {:.2} | {:.2} | {} · {:.0} | {:.1} · {:.1} · {:.1} | {:.0} | {:.0} |",

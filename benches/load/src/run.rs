@@ -13,19 +13,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use etcd_client::Client;
 use hdrhistogram::Histogram;
 use hyper::Method;
 use tokio::{runtime::Runtime, task::JoinSet};
 
 use crate::{
     cluster::{Cluster, cpu_ticks, disk_flushes, rss_mb},
-    http::Http,
+    http::{Http, Http2},
     load::{Ask, Asker, GROUPS, KEY, Speaks, etcd, noisy},
 };
 
-/// Connections of etcd's client per thread and node: HTTP/2 shares one among many clients.
-pub(crate) const ETCD_CONNECTIONS: usize = 4;
+/// Connections of HTTP/2 per thread and node: many clients share one.
+pub(crate) const SHARED_CONNECTIONS: usize = 4;
 /// Clock ticks of `/proc` in a second.
 pub(crate) const TICKS: f64 = 100.0;
 
@@ -85,27 +84,28 @@ struct Part {
 
 impl Part {
     async fn connect(&self) -> Result<Vec<Asker>, String> {
-        let mut shared: Vec<Vec<Client>> = Vec::new();
-        if self.speaks == Speaks::Etcd {
-            let per_target = self.clients.len().div_ceil(self.targets.len()).min(ETCD_CONNECTIONS);
-            for target in &self.targets {
-                let mut clients = Vec::new();
-                for _ in 0..per_target {
-                    clients.push(etcd(*target).await?);
+        let per_target = self.clients.len().div_ceil(self.targets.len()).min(SHARED_CONNECTIONS);
+        let (mut of_etcd, mut of_concord) = (Vec::new(), Vec::new());
+        for target in &self.targets {
+            let (mut clients, mut connections) = (Vec::new(), Vec::new());
+            for _ in 0..per_target {
+                match self.speaks {
+                    Speaks::Etcd => clients.push(etcd(*target).await?),
+                    Speaks::ConcordHttp2 => connections.push(Http2::connect(*target, KEY).await?),
+                    Speaks::Concord | Speaks::Gateway => {}
                 }
-                shared.push(clients);
             }
+            of_etcd.push(clients);
+            of_concord.push(connections);
         }
         let mut askers = Vec::new();
         for (place, client) in self.clients.iter().enumerate() {
-            let target = client % self.targets.len();
+            let (target, share) = (client % self.targets.len(), (place / self.targets.len()) % per_target);
             askers.push(match self.speaks {
                 Speaks::Concord => Asker::Concord(Http::connect(self.targets[target], KEY).await?),
                 Speaks::Gateway => Asker::Gateway(Http::connect(self.targets[target], "").await?),
-                Speaks::Etcd => {
-                    let clients = &shared[target];
-                    Asker::Etcd(Box::new(clients[(place / self.targets.len()) % clients.len()].kv_client()))
-                }
+                Speaks::ConcordHttp2 => Asker::Concord(of_concord[target][share].client()),
+                Speaks::Etcd => Asker::Etcd(Box::new(of_etcd[target][share].kv_client())),
             });
         }
         Ok(askers)

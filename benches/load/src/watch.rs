@@ -270,7 +270,7 @@ fn change(speaks: Speaks, addr: SocketAddr, per_s: usize, shared: &Shared) -> Re
     runtime()?.block_on(async {
         let mut asker = match speaks {
             Speaks::Etcd => Asker::Etcd(Box::new(etcd(addr).await?.kv_client())),
-            Speaks::Concord | Speaks::Gateway => Asker::Concord(Http::connect(addr, KEY).await?),
+            _ => Asker::Concord(Http::connect(addr, KEY).await?),
         };
         let mut ticks =
             tokio::time::interval(Duration::from_secs(1) / u32::try_from(per_s.max(1)).unwrap_or(1));

@@ -14,13 +14,12 @@ use std::{
 use etcd_client::{Client, WatchOptions};
 use hdrhistogram::Histogram;
 use http_body_util::BodyExt as _;
-use hyper::body::Incoming;
 use tokio::task::JoinSet;
 
 use crate::{
     http::{Http, Http2},
     load::{KEY, etcd},
-    run::{ETCD_CONNECTIONS, histogram, runtime},
+    run::{SHARED_CONNECTIONS, histogram, runtime},
 };
 
 /// What all of them watch.
@@ -89,7 +88,7 @@ pub(crate) fn watch(
             let watcher = Watcher { shared: Arc::clone(shared), measures };
             match connections.of(place, turn).await? {
                 Connection::Own(addr) => set.spawn(watcher.http1(addr)),
-                Connection::Http2(shared) => set.spawn(watcher.http2(shared)),
+                Connection::Http2(client) => set.spawn(watcher.http(client)),
                 Connection::Etcd(client) => set.spawn(watcher.etcd(*client)),
             };
         }
@@ -109,7 +108,7 @@ pub(crate) fn watch(
 /// The connection of one watcher.
 enum Connection {
     Own(SocketAddr),
-    Http2(Http2),
+    Http2(Http),
     Etcd(Box<Client>),
 }
 
@@ -126,12 +125,12 @@ impl<'a> Connections<'a> {
         let mut clients: Vec<Vec<Client>> = vec![Vec::new(); addrs.len()];
         if protocol == Protocol::Grpc {
             for (of, addr) in clients.iter_mut().zip(addrs) {
-                for _ in 0..ETCD_CONNECTIONS {
+                for _ in 0..SHARED_CONNECTIONS {
                     of.push(etcd(*addr).await?);
                 }
             }
         }
-        Ok(Self { protocol, addrs, http2: vec![Vec::new(); addrs.len()], etcd: clients })
+        Ok(Self { protocol, addrs, http2: addrs.iter().map(|_| Vec::new()).collect(), etcd: clients })
     }
 
     /// That of the watcher whose turn it is at a node.
@@ -143,10 +142,11 @@ impl<'a> Connections<'a> {
                 if turn.is_multiple_of(STREAMS_OF_CONNECTION) {
                     shared.push(Http2::connect(self.addrs[place], KEY).await?);
                 }
-                shared.last().cloned().map(Connection::Http2).ok_or_else(|| "no connection".to_owned())
+                let client = shared.last().map(Http2::client);
+                client.map(Connection::Http2).ok_or_else(|| "no connection".to_owned())
             }
             Protocol::Grpc => {
-                let client = &self.etcd[place][turn % ETCD_CONNECTIONS];
+                let client = &self.etcd[place][turn % SHARED_CONNECTIONS];
                 Ok(Connection::Etcd(Box::new(client.clone())))
             }
         }
@@ -201,17 +201,12 @@ impl Watcher {
     }
 
     async fn http1(self, addr: SocketAddr) -> Result<(), String> {
-        let mut http = Http::connect(addr, KEY).await?;
-        let body = http.stream(&path()).await?;
-        self.events(body).await
+        self.http(Http::connect(addr, KEY).await?).await
     }
 
-    async fn http2(self, http: Http2) -> Result<(), String> {
-        let body = http.stream(&path()).await?;
-        self.events(body).await
-    }
-
-    async fn events(self, mut body: Incoming) -> Result<(), String> {
+    async fn http(self, mut http: Http) -> Result<(), String> {
+        let path = format!("/api/v1/watch?definition={DEFINITION}");
+        let mut body = http.stream(&path).await?;
         self.shared.open.fetch_add(1, Relaxed);
         // An event ends with an empty line, which two parts of the body may share.
         let mut after_line = false;
@@ -228,8 +223,4 @@ impl Watcher {
         }
         Ok(())
     }
-}
-
-fn path() -> String {
-    format!("/api/v1/watch?definition={DEFINITION}")
 }
